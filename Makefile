@@ -1,0 +1,60 @@
+# Every target makes and fills .venv by itself; nothing else has to be installed first but Python 3.11+ and make.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: demo test check fix docs bench lock system clean
+
+demo: $(VENV)/ready
+	@BIN=$(BIN) bash examples/demo.sh
+
+test: $(VENV)/ready-dev system
+	$(BIN)/python -m pytest -n auto --dist worksteal
+
+check: $(VENV)/ready-dev
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python docs/generate.py --check
+
+fix: $(VENV)/ready-dev
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+docs: $(VENV)/ready-dev
+	$(BIN)/python docs/generate.py
+
+bench: $(VENV)/ready-dev system
+	$(BIN)/python benchmarks/sources.py
+
+# Exact versions with hashes and without any index address.
+lock: $(VENV)/ready-dev
+	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml --group dev -c requirements.lock -o requirements-dev.lock
+
+# Programs that the tests and benchmarks run against for real.
+system:
+	@missing=""; for program in git curl; do command -v $$program >/dev/null || missing="$$missing $$program"; done; \
+	if [ -n "$$missing" ]; then \
+	  sudo=""; [ "$$(id -u)" = 0 ] || sudo=sudo; \
+	  $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends $$missing; \
+	fi
+
+$(VENV)/python-made:
+	$(PYTHON) -c 'import sys; sys.exit("pair needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/ready: $(VENV)/python-made requirements.lock pyproject.toml
+	$(PIP) install --quiet --require-hashes -r requirements.lock
+	$(PIP) install --quiet --no-deps --editable .
+	@touch $@
+
+$(VENV)/ready-dev: $(VENV)/ready requirements-dev.lock
+	$(PIP) install --quiet --require-hashes -r requirements-dev.lock
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

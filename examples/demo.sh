@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# The main job, start to end, on the embedded defaults and without any network.
+set -euo pipefail
+bin=$(cd "${BIN:-.venv/bin}" && pwd)
+examples=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+export PAIR_KB_CACHE_DIR=$work/cache
+
+step() { printf '\n$ pair %s\n' "$*"; "$bin/pair" "$@"; }
+
+step package "$examples/handbook" -o handbook-1.0.0.zip --name handbook --version 1.0.0 --tag time
+step info handbook-1.0.0.zip
+step install --offline --source ./handbook-1.0.0.zip
+step verify .pair/knowledge
+step update

@@ -1,0 +1,7 @@
+"""python -m pair"""
+
+import sys
+
+from pair.app.cli.entry import main
+
+sys.exit(main())

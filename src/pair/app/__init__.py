@@ -1,0 +1,1 @@
+"""The ways in: command line, and what it prints."""

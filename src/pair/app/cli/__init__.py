@@ -1,0 +1,1 @@
+"""The command line: `entry.py`, and one file for each command group."""

@@ -1,0 +1,74 @@
+"""All commands in one tree, run with errors turned into text or JSON and an exit status."""
+
+import logging
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+import typer.core
+from typer.exceptions import TyperException
+
+from pair import errors
+from pair.app import render
+from pair.app.cli import inspect, install, package, session
+
+
+def build() -> Any:
+    """The command tree; options that all commands share are accepted before and after the command's name."""
+    app = typer.Typer(
+        name="pair",
+        help="A knowledge base that installs like a package.",
+        add_completion=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(session.start)
+    app.command("install", epilog=install.INSTALL_EXAMPLE)(install.install)
+    app.command("update", epilog=install.UPDATE_EXAMPLE)(install.update)
+    app.command("package", epilog=package.EXAMPLE)(package.package)
+    app.command("verify", epilog=inspect.VERIFY_EXAMPLE)(inspect.verify)
+    app.command("info", epilog=inspect.INFO_EXAMPLE)(inspect.info)
+    root = typer.main.get_command(app)
+    session.share_options(root)
+    return root
+
+
+def run(arguments: Sequence[str]) -> int:
+    as_json = "--json" in arguments
+    try:
+        status = build().main(list(arguments) or ["--help"], prog_name="pair", standalone_mode=False)
+    except errors.PairError as error:
+        return _fail(error, as_json=as_json)
+    except TyperException as fault:
+        return _fail(_usage_error(fault), as_json=as_json)
+    except Exception as bug:  # noqa: BLE001 - the outermost boundary of the command line
+        return _report_bug(bug, as_json=as_json)
+    if status == errors.INTERRUPTED_EXIT_STATUS:
+        render.print_note("interrupted: the target is as it was; the same command goes on where this one stopped")
+    return status if isinstance(status, int) else 0
+
+
+def _fail(error: errors.PairError, *, as_json: bool) -> int:
+    if as_json:
+        render.print_json(error.to_json())
+    else:
+        render.print_note(render.error_text(error))
+    logging.getLogger("pair").debug("failed", exc_info=error)
+    return error.exit_status
+
+
+def _usage_error(fault: TyperException) -> errors.UsageError:
+    context: Any = getattr(fault, "ctx", None)
+    command = context.command_path if context is not None else "pair"
+    return errors.command_line_invalid(fault.format_message(), hints=[f"{command} --help"])
+
+
+def _report_bug(bug: Exception, *, as_json: bool) -> int:
+    message = f"{type(bug).__name__}: {bug}"
+    if as_json:
+        render.print_json({"error": {"code": "INTERNAL_ERROR", "message": message, "recoverable": False}})
+    else:
+        render.print_note(f"Error: this is a bug in pair: {message}\n\n{''.join(traceback.format_exception(bug))}")
+    return errors.BUG_EXIT_STATUS

@@ -1,0 +1,75 @@
+"""pair verify, pair info"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pair.app import render
+from pair.app.cli.session import Session
+from pair.wiring import Description
+
+VERIFY_EXAMPLE = """Examples:
+
+\b
+  pair verify handbook.zip       checksum, archive and manifest of a package
+  pair verify .pair/knowledge    every installed file against what was installed"""
+
+INFO_EXAMPLE = """Examples:
+
+\b
+  pair info handbook.zip
+  pair info .pair/knowledge --json"""
+
+KbPath = Annotated[Path, typer.Argument(metavar="PATH", help="A KB package (.zip) or the folder of an installed KB.")]
+
+
+def verify(context: typer.Context, path: KbPath) -> None:
+    """Check a KB package or an installed KB.
+
+    Exits 2 when a package is damaged or unsafe, 5 when installed files were changed or are gone.
+    """
+    session: Session = context.obj
+    found = session.desk().verify(path)
+    lines = [f"ok: {check}" for check in found.checks]
+    if found.extra:
+        lines.append(f"besides, {render.counted(len(found.extra), 'file')} of yours: {render.names(found.extra)}")
+    lines.append(f"{path}: {render.counted(found.file_count, 'file')} verified")
+    session.show(found.to_json(), "\n".join(lines), is_answer=True)
+
+
+def info(context: typer.Context, path: KbPath) -> None:
+    """Describe a KB package or an installed KB, without unpacking anything."""
+    session: Session = context.obj
+    found = session.desk().describe(path)
+    session.show(found.to_json(), _described(found), is_answer=True)
+
+
+def _described(found: Description) -> str:
+    rows: list[tuple[str, str]]
+    if found.header is not None:
+        header = found.header
+        rows = [
+            ("name", header.name),
+            ("version", header.version),
+            ("source", f"{header.source.location} ({header.source.type})"),
+            ("installed", header.installed_at),
+            ("checksum", {True: "verified", False: "unverified", None: "not needed"}[header.verified]),
+            ("files", f"{header.file_count:,} ({render.size(header.size_bytes)})"),
+        ]
+    else:
+        manifest = found.manifest
+        assert manifest is not None  # noqa: S101 - a description has one of the two
+        rows = [
+            ("name", manifest.name),
+            ("version", manifest.version),
+            ("description", manifest.description),
+            ("author", manifest.author),
+            ("license", manifest.license),
+            ("tags", ", ".join(manifest.tags)),
+            ("created", manifest.created_at if manifest.is_dated else ""),
+            ("files", f"{len(manifest.files):,} ({render.size(manifest.size_bytes)})"),
+            ("archive", render.size(found.archive_bytes)),
+            ("content", f"sha256:{manifest.content_checksum}"),
+        ]
+    return "\n".join(f"{key:<12} {value}" for key, value in rows if value)

@@ -1,0 +1,116 @@
+"""pair install, pair update"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pair.app import render
+from pair.app.cli.session import Session
+from pair.wiring import InstallReport, Request
+
+INSTALL_EXAMPLE = """Examples:
+
+\b
+  pair install                                   the latest release into .pair/knowledge
+  pair install --source https://host/kb.zip      an archive, checked against kb.zip.sha256
+  pair install docs/kb --source ./handbook       a folder into docs/kb
+  pair install --offline --source ./handbook.zip without any network"""
+
+UPDATE_EXAMPLE = """Examples:
+
+\b
+  pair update                                    from where it was installed
+  pair update --source ./handbook-2.zip          from another source
+  pair update --dry-run                          what would change"""
+
+Target = Annotated[str | None, typer.Argument(help="Folder of the KB.", show_default=".pair/knowledge")]
+Source = Annotated[
+    str | None,
+    typer.Option(
+        "--source",
+        "-s",
+        help="URL, path (folder or .zip) or git repository. Else the monorepo's dataset, else the latest release.",
+    ),
+]
+Offline = Annotated[bool, typer.Option("--offline", "--no-kb", help="Never download; needs --source with a path.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite files that pair did not install or that were edited.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
+
+
+def install(
+    context: typer.Context,
+    target: Target = None,
+    source: Source = None,
+    offline: Offline = False,
+    force: Force = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Put a KB into a folder.
+
+    Files in the folder that pair did not install are never overwritten without --force.
+    """
+    session: Session = context.obj
+    desk = session.desk()
+    folder = Path(target) if target is not None else desk.default_target
+    found = desk.resolve(source, offline=offline)
+    report = desk.apply(Request("install", folder, force=force, dry_run=dry_run), found, offline=offline)
+    session.show(report.to_json(), _told(report))
+
+
+def update(
+    context: typer.Context,
+    target: Target = None,
+    source: Source = None,
+    offline: Offline = False,
+    force: Force = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Bring an installed KB up to date.
+
+    Added, changed and removed files are applied together or not at all. Files that were edited or deleted here are
+    kept as they are and reported.
+    """
+    session: Session = context.obj
+    desk = session.desk()
+    folder = Path(target) if target is not None else desk.default_target
+    found = desk.resolve_update(source, folder, offline=offline)
+    report = desk.apply(Request("update", folder, force=force, dry_run=dry_run), found, offline=offline)
+    session.show(report.to_json(), _told(report))
+
+
+_KEPT_WORDS = {
+    "edited": "edited here",
+    "deleted": "deleted here",
+    "yours": "not installed by pair",
+    "in the way": "a file of yours is in the way",
+}
+
+
+def _told(report: InstallReport) -> str:
+    """One line for each kind of change, and one for the whole."""
+    would = "would be " if report.dry_run else ""
+    lines = [
+        f"{would}{verb} {render.counted(len(paths), 'file')}: {render.names(paths)}"
+        for verb, paths in (("added", report.added), ("changed", report.changed), ("removed", report.removed))
+        if paths
+    ]
+    for reason, words in _KEPT_WORDS.items():
+        paths = [kept.path for kept in report.kept if kept.reason == reason]
+        if paths:
+            lines.append(f"kept {render.counted(len(paths), 'file')} ({words}): {render.names(paths)}")
+    if report.kept:
+        lines.append("the KB's version of kept files is taken with --force")
+    for path, reason in report.skipped:
+        lines.append(f"skipped {path}: {reason}")
+    return "\n".join([*lines, _summary(report)])
+
+
+def _summary(report: InstallReport) -> str:
+    label = f"{report.name} {report.version}".strip()
+    checked = {True: ", checksum verified", False: ", unverified", None: ""}[report.verified]
+    if not (report.added or report.changed or report.removed):
+        return f"{label} in {report.target} is up to date ({render.counted(report.unchanged, 'file')}{checked})"
+    done = {"install": "installed", "update": "updated"}[report.mode]
+    words = f"dry run: nothing was {done}" if report.dry_run else done
+    return f"{words}: {label} in {report.target}{checked}"

@@ -1,0 +1,45 @@
+"""pair package"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pair.app import render
+from pair.app.cli.session import Session
+from pair.wiring import Label
+
+EXAMPLE = """Example:
+
+\b
+  pair package ./handbook -o handbook-1.0.0.zip --name handbook --version 1.0.0 --tag time --tag calendars"""
+
+
+def package(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that holds the KB.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE.zip", help="Where to write. [NAME-VERSION.zip]"),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Lower-case letters, digits, . _ - [the folder's name]")] = None,
+    version: Annotated[str | None, typer.Option(help="Such as 1.2.3. [1.0.0]")] = None,
+    description: Annotated[str | None, typer.Option(help="One sentence.")] = None,
+    author: Annotated[str | None, typer.Option(help="Who answers for it.")] = None,
+    license_name: Annotated[str | None, typer.Option("--license", help="Such as Apache-2.0.")] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="A word about it; may be repeated.")] = None,
+) -> None:
+    """Make a KB package: a zip with a manifest, and its .sha256.
+
+    The same folder always gives the same bytes. SOURCE_DATE_EPOCH sets the date that the manifest carries.
+    """
+    session: Session = context.obj
+    label = Label(name, version, description, author, license_name, tuple(tag) if tag else None)
+    report = session.desk().package(folder, output, label)
+    lines = [f"skipped {path}: {reason}" for path, reason in report.skipped]
+    manifest = report.manifest
+    lines.append(
+        f"packaged {manifest.name} {manifest.version}: {render.counted(len(manifest.files), 'file')}, "
+        f"{render.size(report.size_bytes)} in {report.path}, checksum in {report.path}.sha256"
+    )
+    session.show(report.to_json(), "\n".join(lines))

@@ -1,0 +1,96 @@
+"""What every command needs: shared options, settings, logging, and how to print."""
+
+import copy
+import logging
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from pair import errors
+from pair.app import render
+from pair.settings import Settings
+from pair.wiring import Desk
+
+_SHARED = frozenset({"config", "log_level", "as_json"})
+_LEVELS = ("debug", "info", "warning", "error")
+_CONFIG_HELP = "Configuration file; else PAIR_CONFIG, ./config.yaml, ./.pair/config.yaml."
+_LEVEL_HELP = "Least important messages to show: debug, info, warning or error."
+_JSON_HELP = "Print one JSON value on standard output."
+
+
+@dataclass
+class Session:
+    """Options shared by all commands, as given so far."""
+
+    config: str | None = None
+    log_level: str | None = None
+    as_json: bool = False
+
+    def desk(self) -> Desk:
+        settings = Settings.load(self.config)
+        self._start_logging(settings)
+        return Desk(settings, observer=render.QuietObserver() if self.as_json else render.TerminalObserver())
+
+    def show(self, value: Any, text: str, *, is_answer: bool = False) -> None:
+        """The value for programs, or the text for people: an answer to standard output, a report to standard error."""
+        if self.as_json:
+            render.print_json(value)
+        elif is_answer:
+            render.print_result(text)
+        else:
+            render.print_note(text)
+
+    def _start_logging(self, settings: Settings) -> None:
+        level = self.log_level or ("debug" if settings.diagnostics else "warning")
+        if level.lower() not in _LEVELS:
+            raise errors.command_line_invalid(f"unknown log level: {level}", hints=[f"One of: {', '.join(_LEVELS)}"])
+        handler = logging.StreamHandler()
+        handler.setFormatter(_FieldFormatter("%(levelname)s %(name)s: %(message)s"))
+        logger = logging.getLogger("pair")
+        logger.handlers = [handler]
+        logger.propagate = False
+        logger.setLevel(level.upper())
+        # Retries are told by the observer, in plain words.
+        logging.getLogger("stamina").setLevel(logging.ERROR)
+
+
+class _FieldFormatter(logging.Formatter):
+    """Appends the fields of a log record as key=value."""
+
+    _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {key: value for key, value in vars(record).items() if key not in self._STANDARD}
+        return " ".join([super().format(record), *(f"{key}={value!r}" for key, value in fields.items())])
+
+
+def start(
+    context: typer.Context,
+    config: Annotated[str | None, typer.Option("--config", metavar="FILE", help=_CONFIG_HELP)] = None,
+    log_level: Annotated[str | None, typer.Option("--log-level", metavar="LEVEL", help=_LEVEL_HELP)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help=_JSON_HELP)] = False,
+    version: Annotated[bool, typer.Option("--version", "-V", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        from pair import __version__  # noqa: PLC0415 - as in entry.py
+
+        render.print_result(f"pair {__version__}")
+        raise typer.Exit
+    context.obj = Session(config, log_level, as_json)
+
+
+def share_options(root: Any) -> None:
+    """Accept the options of `start` behind a command's name too."""
+
+    def remember(context: Any, option: Any, value: Any) -> None:
+        if value:
+            setattr(context.find_object(Session), option.name, value)
+
+    for command in root.commands.values():
+        for option in root.params:
+            if option.name in _SHARED:
+                shared = copy.copy(option)
+                shared.expose_value = False
+                shared.callback = remember
+                command.params.append(shared)

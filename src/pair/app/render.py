@@ -1,0 +1,128 @@
+"""Errors and results as text for people or JSON for programs; the only place that prints."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from pair.errors import PairError
+
+_NAMES_SHOWN = 5
+_PERCENT_STEP = 10
+
+
+def error_text(error: PairError) -> str:
+    """The layout of the specification's error catalogue: message, explanation, what to do; then the code."""
+    blocks = [f"Error: {error.message}"]
+    if error.explanation:
+        blocks.append(error.explanation)
+    if error.hints:
+        mark = "• " if len(error.hints) > 1 else ""
+        blocks.append("\n".join([error.lead, *(f"  {mark}{hint}" for hint in error.hints)]))
+    return "\n\n".join([*blocks, f"Code: {error.code}"])
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=True) + "\n")
+
+
+def print_result(text: str) -> None:
+    """What a command was asked for."""
+    _write(sys.stdout, text + "\n")
+
+
+def print_note(text: str) -> None:
+    """What a person should know besides."""
+    _write(sys.stderr, text + "\n")
+
+
+def _write(stream: Any, text: str) -> None:
+    """File names may hold what the terminal cannot show."""
+    encoding = stream.encoding or "utf-8"
+    stream.write(text.encode(encoding, errors="backslashreplace").decode(encoding))
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def names(paths: Sequence[str]) -> str:
+    shown = ", ".join(paths[:_NAMES_SHOWN])
+    return f"{shown} and {len(paths) - _NAMES_SHOWN:,} more" if len(paths) > _NAMES_SHOWN else shown
+
+
+def size(count: float) -> str:
+    """1536 -> `1.5 kB`, by thousands"""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+class TerminalObserver:
+    """Lines and a progress bar on a terminal; lines and percents elsewhere."""
+
+    def say(self, text: str) -> None:
+        print_note(text)
+
+    @contextlib.contextmanager
+    def transfer(self, name: str, total_bytes: int | None, have_bytes: int) -> Iterator[Callable[[int], None]]:
+        shown = _bar if sys.stderr.isatty() else _percent_lines
+        with shown(name, total_bytes, have_bytes) as advance:
+            yield advance
+
+
+class QuietObserver:
+    """For `--json`: what a person should know still goes to stderr, progress nowhere."""
+
+    def say(self, text: str) -> None:
+        print_note(text)
+
+    @contextlib.contextmanager
+    def transfer(self, name: str, total_bytes: int | None, have_bytes: int) -> Iterator[Callable[[int], None]]:
+        yield lambda count: None
+
+
+@contextlib.contextmanager
+def _bar(name: str, total_bytes: int | None, have_bytes: int) -> Iterator[Callable[[int], None]]:
+    from rich.console import Console  # noqa: PLC0415 - only where there is a terminal
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(name, total=total_bytes, completed=have_bytes)
+        yield lambda count: progress.advance(task, count)
+
+
+@contextlib.contextmanager
+def _percent_lines(name: str, total_bytes: int | None, have_bytes: int) -> Iterator[Callable[[int], None]]:
+    done_bytes, said_percent = have_bytes, -1
+
+    def advance(count: int) -> None:
+        nonlocal done_bytes, said_percent
+        done_bytes += count
+        if not total_bytes:
+            return
+        percent = done_bytes * 100 // total_bytes // _PERCENT_STEP * _PERCENT_STEP
+        if percent > said_percent:
+            said_percent = percent
+            print_note(f"{name}: {percent}% of {size(total_bytes)}")
+
+    if have_bytes:
+        print_note(f"{name}: resuming at {size(have_bytes)}")
+    yield advance

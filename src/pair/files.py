@@ -1,0 +1,150 @@
+"""Atomic write, one-writer lock, SHA-256, and file-system faults as pair's own error."""
+
+import contextlib
+import errno
+import hashlib
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import filelock
+
+from pair import errors
+
+logger = logging.getLogger(__name__)
+
+CHUNK_BYTES = 1024 * 1024
+
+
+def sha256_of(path: str | Path) -> str:
+    digest = hashlib.sha256()
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        while chunk := os.read(descriptor, CHUNK_BYTES):
+            digest.update(chunk)
+    finally:
+        os.close(descriptor)
+    return digest.hexdigest()
+
+
+def copy_file(source: str, destination: str) -> str:
+    """Copy the bytes (not the mode) to a new file; returns their SHA-256, from one reading."""
+    digest = hashlib.sha256()
+    reader = os.open(source, os.O_RDONLY)
+    try:
+        writer = os.open(destination, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            while chunk := os.read(reader, CHUNK_BYTES):
+                digest.update(chunk)
+                write_all(writer, chunk)
+                if len(chunk) < CHUNK_BYTES:
+                    break
+        finally:
+            os.close(writer)
+    finally:
+        os.close(reader)
+    return digest.hexdigest()
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """`os.write` may write less than it was given, as on a disk that is nearly full."""
+    written = os.write(descriptor, content)
+    while written < len(content):
+        written += os.write(descriptor, content[written:])
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Readers see the old file or the new one, after a power cut too."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        try:
+            write_all(descriptor, content)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder if it is there; a folder without write permission inside it too."""
+
+    def make_writable_and_retry(function: Callable[[str], object], name: str, _fault: object) -> None:
+        parent = Path(name).parent
+        parent.chmod(0o700)
+        if Path(name).is_dir() and not Path(name).is_symlink():
+            Path(name).chmod(0o700)
+        function(name)
+
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path, onerror=make_writable_and_retry)
+
+
+@contextlib.contextmanager
+def exclusive_lock(path: Path, *, on_wait: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock file for as long as the block runs; it frees itself when the process dies.
+
+    `on_wait` is called once, with who holds it, when somebody else does.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(path, fallback_to_soft=False, on_acquired=_write_holder)
+    try:
+        lock.acquire(blocking=False)
+    except filelock.Timeout:
+        on_wait(_holder_of(path))
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _write_holder(descriptor: int) -> None:
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"process {os.getpid()}\n".encode(), 0)
+
+
+def _holder_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip() or "another process"
+    except OSError:
+        return "another process"
+
+
+_REASONS = {
+    errno.ENOSPC: "no space left on the disk",
+    errno.EDQUOT: "disk quota exceeded",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "operation not permitted",
+    errno.EROFS: "the file system is read-only",
+    errno.ENAMETOOLONG: "the name is too long for this file system",
+    errno.ENOTDIR: "a file stands where a folder is needed",
+    errno.EEXIST: "it exists already",
+}
+
+
+@contextlib.contextmanager
+def storage_errors() -> Iterator[None]:
+    """File-system faults inside the block become E010."""
+    try:
+        yield
+    except OSError as fault:
+        reason = _REASONS.get(fault.errno or 0, fault.strerror or str(fault))
+        path = fault.filename2 or fault.filename or ""
+        raise errors.storage_failed(os.fsdecode(path) if path else "", reason) from fault

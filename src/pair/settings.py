@@ -1,0 +1,222 @@
+"""config.yaml and PAIR_* as Settings; the only reader of the environment.
+
+Order, later wins: defaults, the configuration file, the specification's variables (`PAIR_KB_CACHE_DIR`, ...),
+`PAIR__SECTION__KEY`.
+"""
+
+import dataclasses
+import datetime
+import difflib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import pydantic
+import yaml
+from annotated_types import Ge, Gt
+
+from pair import errors
+from pair.sources.rules import SourcesPolicy
+
+CONFIG_PLACES = ("config.yaml", ".pair/config.yaml")
+OVERRIDE_PREFIX = "PAIR__"
+NAMED_VARIABLES = {
+    "PAIR_KB_CACHE_DIR": ("sources", "cache_dir"),
+    "PAIR_KB_DEFAULT_URL": ("sources", "default_url"),
+}
+
+
+@dataclass(frozen=True)
+class KbPolicy:
+    """Which folder and which files make up the KB of this project."""
+
+    sources_dir: str = ".pair/knowledge"
+    """Folder that `pair install` fills and `pair sync` reads."""
+    links_file_path: str = ".pair/links.txt"
+    """List of URLs to sync, one a line."""
+    index_path: str = ".pair/index.txt"
+    """Readable index of all sources."""
+    index_cache_path: str = ".pair/index-cache.json"
+    """State of the sync."""
+    web_fetch_cache_dir: str = ".pair/web-cache"
+    """Folder of fetched pages."""
+    web_fetch_timeout_seconds: Annotated[float, Gt(0)] = 30.0
+    """Longest wait for a page."""
+    max_source_bytes: Annotated[int, Gt(0)] = 2_000_000
+    """Largest file or page that is read."""
+    url_refresh_min_interval_seconds: Annotated[float, Ge(0)] = 3600.0
+    """Shortest time between two looks at a URL."""
+    runtime_refresh_tick_seconds: Annotated[float, Gt(0)] = 300.0
+    """Time between two sync runs of a server."""
+    url_download_concurrency: Annotated[int, Gt(0)] = 8
+    """Pages fetched at once."""
+    summarization_concurrency: Annotated[int, Gt(0)] = 4
+    """Summaries written at once."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    kb: KbPolicy = field(default_factory=KbPolicy)
+    sources: SourcesPolicy = field(default_factory=SourcesPolicy)
+    config_path: Path | None = None
+    """The configuration file that was read."""
+    diagnostics: bool = False
+    """PAIR_DIAG: log every decision."""
+    source_date: datetime.datetime | None = None
+    """SOURCE_DATE_EPOCH: the date that packages carry."""
+    github_token: str = field(default="", repr=False)
+    """GITHUB_TOKEN: sent to the release feed's host only."""
+
+    @staticmethod
+    def load(config_path: str | Path | None = None, environment: Mapping[str, str] | None = None) -> "Settings":
+        """Raises E401 with the key, its place, and the nearest valid name."""
+        variables = os.environ if environment is None else environment
+        path = _find_config(config_path, variables)
+        values = _Values()
+        if path is not None:
+            values.read_file(path, variables)
+        values.read_environment(variables)
+        return Settings(
+            kb=values.section("kb", KbPolicy),
+            sources=values.section("sources", SourcesPolicy),
+            config_path=path,
+            diagnostics=variables.get("PAIR_DIAG", "").strip().lower() in {"1", "true", "yes", "on"},
+            source_date=_source_date(variables),
+            github_token=variables.get("GITHUB_TOKEN", ""),
+        )
+
+
+SECTIONS: dict[str, Any] = {"kb": KbPolicy, "sources": SourcesPolicy}
+
+
+def _find_config(named: str | Path | None, variables: Mapping[str, str]) -> Path | None:
+    for given, where in ((named, "--config"), (variables.get("PAIR_CONFIG"), "PAIR_CONFIG")):
+        if given:
+            if not Path(given).is_file():
+                raise errors.settings_invalid(where, f"no such file: {given}")
+            return Path(given)
+    return next((Path(place) for place in CONFIG_PLACES if Path(place).is_file()), None)
+
+
+def _source_date(variables: Mapping[str, str]) -> datetime.datetime | None:
+    value = variables.get("SOURCE_DATE_EPOCH", "")
+    if not value:
+        return None
+    try:
+        return datetime.datetime.fromtimestamp(int(value), datetime.UTC)
+    except (ValueError, OverflowError, OSError) as fault:
+        raise errors.settings_invalid("SOURCE_DATE_EPOCH", f"not a number of seconds: {value}") from fault
+
+
+@dataclass(frozen=True)
+class _Given:
+    value: Any
+    where: str
+
+
+class _Values:
+    """Values by section and key, each with where it was given, so that an error can name the place."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, dict[str, _Given]] = {name: {} for name in SECTIONS}
+
+    def read_file(self, path: Path, variables: Mapping[str, str]) -> None:
+        for section, section_node in _pairs(_root_of(path), path):
+            where = _place(path, section_node[0])
+            _check_name(section, SECTIONS, where, "section")
+            for key, key_node in _pairs(section_node[1], path):
+                place = _place(path, key_node[0])
+                _check_name(key, _keys_of(section), place, f"key of {section}")
+                value = _with_variables(_value_of(key_node[1]), variables, place)
+                self._given[section][key] = _Given(value, place)
+
+    def read_environment(self, variables: Mapping[str, str]) -> None:
+        for name, (section, key) in NAMED_VARIABLES.items():
+            if variables.get(name):
+                self._given[section][key] = _Given(variables[name], name)
+        for name in sorted(variables):
+            if name.startswith(OVERRIDE_PREFIX):
+                section, _, key = name.removeprefix(OVERRIDE_PREFIX).lower().partition("__")
+                _check_name(section, SECTIONS, name, "section")
+                _check_name(key, _keys_of(section), name, f"key of {section}")
+                self._given[section][key] = _Given(yaml.safe_load(variables[name] or '""'), name)
+
+    def section(self, name: str, policy: Any) -> Any:
+        given = self._given[name]
+        try:
+            return pydantic.TypeAdapter(policy).validate_python({key: item.value for key, item in given.items()})
+        except pydantic.ValidationError as fault:
+            first = fault.errors()[0]
+            key = str(first["loc"][0])
+            reason = f"{name}.{key}: {first['msg'].lower()}, got {first['input']!r}"
+            raise errors.settings_invalid(given[key].where, reason) from fault
+
+
+def _keys_of(section: str) -> list[str]:
+    return [key.name for key in dataclasses.fields(SECTIONS[section])]
+
+
+def _check_name(name: str, valid: Iterable[str], where: str, kind: str) -> None:
+    names = list(valid)
+    if name in names:
+        return
+    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hints = [f"Did you mean {nearest[0]} ?"] if nearest else []
+    hints.append(f"Valid: {', '.join(names)}")
+    raise errors.settings_invalid(where, f"unknown {kind}: {name}", hints=hints)
+
+
+# ── the file, with the line of each key ────────────────────────────────────────────────────────────
+
+
+def _root_of(path: Path) -> yaml.Node | None:
+    try:
+        root: yaml.Node | None = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as fault:
+        line = fault.problem_mark.line + 1 if fault.problem_mark else 1
+        raise errors.settings_invalid(f"{path}:{line}", f"not valid YAML: {fault.problem}") from fault
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as fault:
+        raise errors.settings_invalid(str(path), "not a readable YAML file") from fault
+    return root
+
+
+def _pairs(node: yaml.Node | None, path: Path) -> list[tuple[str, tuple[yaml.Node, yaml.Node]]]:
+    """Keys of a mapping with their nodes; an empty file or section has none."""
+    if node is None or (isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")):
+        return []
+    if not isinstance(node, yaml.MappingNode):
+        raise errors.settings_invalid(_place(path, node), "expected keys with values")
+    found: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+    for key, value in node.value:
+        name = str(key.value)
+        if name in found:
+            raise errors.settings_invalid(_place(path, key), f"given twice: {name}")
+        found[name] = (key, value)
+    return list(found.items())
+
+
+def _place(path: Path, node: yaml.Node) -> str:
+    return f"{path}:{node.start_mark.line + 1}"
+
+
+def _value_of(node: yaml.Node) -> Any:
+    return yaml.safe_load(yaml.serialize(node))
+
+
+def _with_variables(value: Any, variables: Mapping[str, str], where: str) -> Any:
+    """`${NAME}` becomes the variable's value; `$${NAME}` stays as it is, with one dollar."""
+    if not isinstance(value, str):
+        return value
+    missing = [
+        name for dollars, name in re.findall(r"(\$\$?)\{(\w+)\}", value) if dollars == "$" and name not in variables
+    ]
+    if missing:
+        raise errors.settings_invalid(where, f"not set in the environment: {', '.join(missing)}")
+    return re.sub(
+        r"(\$\$?)\{(\w+)\}",
+        lambda match: variables[match[2]] if match[1] == "$" else f"${{{match[2]}}}",
+        value,
+    )

@@ -1,0 +1,74 @@
+"""What you may implement: who is told about the work, and what fetches archives."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+class Observer(Protocol):
+    def say(self, text: str) -> None:
+        """Something a person should know: no checksum, waiting for a lock, trying again."""
+        ...
+
+    def transfer(
+        self, name: str, total_bytes: int | None, have_bytes: int
+    ) -> AbstractContextManager[Callable[[int], None]]:
+        """A transfer begins; call what comes back with the number of bytes each time some have arrived."""
+        ...
+
+
+@dataclass(frozen=True)
+class Validators:
+    """What a server says about the version of a file."""
+
+    etag: str | None = None
+    last_modified: str | None = None
+
+    @property
+    def for_range(self) -> str | None:
+        """For `If-Range`: only a strong ETag names the bytes; a date is the second choice."""
+        if self.etag and not self.etag.startswith("W/"):
+            return self.etag
+        return self.last_modified
+
+    def conditions(self) -> dict[str, str]:
+        headers = {}
+        if self.etag:
+            headers["If-None-Match"] = self.etag
+        if self.last_modified:
+            headers["If-Modified-Since"] = self.last_modified
+        return headers
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the cache has of this address already."""
+
+    sha256: str
+    validators: Validators
+
+
+@dataclass(frozen=True)
+class Download:
+    path: Path
+    sha256: str
+    verified: bool
+    validators: Validators
+
+    def discard(self) -> None:
+        """The archive is of no more use; until then a killed process finds it again."""
+        self.path.unlink(missing_ok=True)
+        note_of(self.path).unlink(missing_ok=True)
+
+
+def note_of(part: Path) -> Path:
+    """What makes a part resumable: a small file that says which version of the file it is a part of."""
+    return part.with_name(part.name + ".json")
+
+
+class Fetcher(Protocol):
+    def fetch(self, url: str, part: Path, *, sha256: str | None, known: Known | None) -> Download | None:
+        """Download into `part`; None when what is known is still current. `sha256`: published by the release feed."""
+        ...

@@ -1,0 +1,120 @@
+"""Check and describe a KB: a package, or an installed one."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pair import errors, files
+from pair.sources import archive, package, record, tree
+from pair.sources.offers import matches_sibling_checksum, refuse_differences
+from pair.sources.package import PackageManifest
+from pair.sources.record import Record, RecordHeader
+from pair.sources.rules import MANIFEST_NAME, RECORD_NAME, SourcesPolicy
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was checked and held. A check that fails is an error instead."""
+
+    path: Path
+    kind: str
+    checks: tuple[str, ...]
+    file_count: int
+    extra: tuple[str, ...] = ()
+    """Files in an installed KB that pair did not install; they are the user's."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "path": str(self.path),
+            "kind": self.kind,
+            "ok": True,
+            "checks": list(self.checks),
+            "files": self.file_count,
+            "extra": list(self.extra),
+        }
+
+
+def verify(path: Path, policy: SourcesPolicy) -> Verification:
+    """Raises E006, E009 for a package, E013 for an installed KB that was changed, E012 for neither."""
+    with files.storage_errors():
+        if path.is_file():
+            return _verify_package(path, policy)
+        return _verify_installed(path, _record_of(path))
+
+
+def _verify_package(path: Path, policy: SourcesPolicy) -> Verification:
+    checks = []
+    if matches_sibling_checksum(path):
+        checks.append(f"SHA-256 of {path.name}.sha256")
+    found = archive.hash_entries(path, policy)
+    checks.append("archive is whole and safe")
+    manifest = _manifest_of(path, policy)
+    content = {name: entry.sha256 for name, entry in found.items() if manifest is None or name != MANIFEST_NAME}
+    if manifest is not None:
+        refuse_differences(manifest, content, str(path))
+        checks.append("every file is as manifest.json says")
+    return Verification(path, "package", tuple(checks), len(content))
+
+
+def _verify_installed(path: Path, installed: Record) -> Verification:
+    present = tree.list_folder(path).files
+    present.pop(RECORD_NAME, None)
+    missing = sorted(name for name in installed.files if name not in present)
+    modified = sorted(
+        name
+        for name, entry in installed.files.items()
+        if name in present and not (present[name].is_regular and files.sha256_of(path / name) == entry.sha256)
+    )
+    if missing or modified:
+        raise errors.installed_kb_damaged(str(path), modified, missing)
+    extra = tuple(sorted(present.keys() - installed.files.keys()))
+    return Verification(
+        path, "installed", ("every installed file is as it was installed",), len(installed.files), extra
+    )
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a KB says about itself: the manifest of a package, or the record of an installed KB."""
+
+    path: Path
+    manifest: PackageManifest | None = None
+    archive_bytes: int = 0
+    header: RecordHeader | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        if self.header is not None:
+            return {"path": str(self.path), "kind": "installed", **self.header.to_json()}
+        value: dict[str, Any] = {
+            "path": str(self.path),
+            "kind": "package",
+            "archive_bytes": self.archive_bytes,
+        }
+        if self.manifest is not None:
+            value |= self.manifest.to_json() | {"size_bytes": self.manifest.size_bytes}
+        return value
+
+
+def describe(path: Path, policy: SourcesPolicy) -> Description:
+    """Reads the manifest without unpacking. Raises E009, E012."""
+    with files.storage_errors():
+        if path.is_file():
+            manifest = _manifest_of(path, policy)
+            if manifest is None:
+                raise errors.no_kb_at(str(path), "the archive has no package manifest")
+            return Description(path, manifest=manifest, archive_bytes=path.stat().st_size)
+        return Description(path, header=_record_of(path).header)
+
+
+def _manifest_of(path: Path, policy: SourcesPolicy) -> PackageManifest | None:
+    content = archive.read_entry(path, MANIFEST_NAME, policy)
+    return package.parse_manifest(content) if content is not None else None
+
+
+def _record_of(path: Path) -> Record:
+    if not path.exists():
+        raise errors.no_kb_at(str(path), "the path does not exist")
+    found = record.read_record(path)
+    if found is None:
+        raise errors.no_kb_at(str(path), "nothing was installed there")
+    return found

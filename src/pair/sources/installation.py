@@ -1,0 +1,383 @@
+"""Install and update: bring a target folder in line with an offered KB, all or nothing.
+
+Invariants
+    The target changes in one step, from the old state to the new one, record included.
+    What the user edited, added or deleted is never overwritten without --force.
+"""
+
+import dataclasses
+import logging
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pair import errors, files
+from pair.clock import Clock, to_timestamp
+from pair.sources import record, replacement, tree
+from pair.sources.contract import Observer
+from pair.sources.offers import KbFolder, Offer
+from pair.sources.record import InstalledFile, Record, RecordHeader
+from pair.sources.rules import (
+    RECORD_NAME,
+    Kept,
+    Plan,
+    folders_above,
+    name_from_folder,
+    plan_changes,
+    without_credentials,
+    without_user,
+)
+from pair.values import KbSource
+
+logger = logging.getLogger(__name__)
+
+Mode = Literal["install", "update"]
+Found = TypeVar("Found")
+_TRIES_WHILE_TARGET_CHANGES = 3
+_RACY_NANOSECONDS = 20_000_000
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be done to which folder."""
+
+    mode: Mode
+    target: Path
+    force: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class InstallReport:
+    mode: Mode
+    target: Path
+    source: KbSource
+    name: str
+    version: str
+    verified: bool | None
+    dry_run: bool
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    kept: tuple[Kept, ...] = ()
+    unchanged: int = 0
+    skipped: tuple[tuple[str, str], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        source = self.source.to_json() | {"location": without_credentials(self.source.location)}
+        return {
+            "command": self.mode,
+            "target": str(self.target),
+            "source": source,
+            "name": self.name,
+            "version": self.version,
+            "verified": self.verified,
+            "dry_run": self.dry_run,
+            "added": list(self.added),
+            "changed": list(self.changed),
+            "removed": list(self.removed),
+            "kept": [{"path": kept.path, "reason": kept.reason} for kept in self.kept],
+            "unchanged": self.unchanged,
+            "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],
+        }
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """What was installed, what is offered and what is in the target, and what follows from it."""
+
+    offer: Offer
+    kb: KbFolder
+    current: tree.Listing
+    installed: dict[str, InstalledFile]
+    offered: dict[str, str | None]
+    plan: Plan
+
+
+class Installation:
+    """Carries out one request. `token` names its temporary folder."""
+
+    def __init__(self, request: Request, clock: Clock, observer: Observer, token: str) -> None:
+        self._request = request
+        self._target = Path(os.path.realpath(request.target))
+        self._clock = clock
+        self._observer = observer
+        self._token = token
+
+    def apply(self, offer: Offer) -> InstallReport:
+        """Raises E010-E013 and E016; the target is then what it was."""
+        with files.storage_errors():
+            if self._request.dry_run:
+                return self._apply(offer)
+            with files.exclusive_lock(lock_path(self._target), on_wait=self._say_waiting):
+                replacement.clear_leftovers(self._target)
+                for _ in range(_TRIES_WHILE_TARGET_CHANGES - 1):
+                    try:
+                        return self._apply(offer)
+                    except _TargetChangedError:
+                        logger.debug("the target changed meanwhile", extra={"target": str(self._target)})
+                try:
+                    return self._apply(offer)
+                except _TargetChangedError as fault:
+                    raise errors.target_changing(str(self._request.target)) from fault
+
+    def _say_waiting(self, holder: str) -> None:
+        self._observer.say(f"waiting for {holder}, which is working on {self._request.target}")
+
+    def _apply(self, offer: Offer) -> InstallReport:
+        if self._target.exists() and not self._target.is_dir():
+            raise errors.files_in_the_way(str(self._request.target), [self._target.name])
+        found = self._readable(record.read_header)
+        if found is None and self._request.mode == "update" and not self._request.force:
+            raise errors.no_kb_at(str(self._request.target), "nothing is installed there")
+        current = self._list_target()
+        if found is not None and self._is_current(found, offer, current):
+            logger.debug("nothing changed since the last run", extra={"target": str(self._target)})
+            return self._report_unchanged(found, offer)
+        with offer.open() as kb:
+            if not kb.files:
+                raise errors.no_kb_at(without_credentials(offer.source.location), "the source has no files")
+            compared = self._compare(offer, kb, current)
+            if self._request.mode == "install" and compared.plan.kept:
+                raise errors.files_in_the_way(str(self._request.target), [kept.path for kept in compared.plan.kept])
+            self._check_writable(compared)
+            if not self._request.dry_run:
+                self._carry_out(compared)
+            return self._report(compared)
+
+    # Observing: hashes, reading only what size and time do not settle
+
+    def _readable(self, read: Callable[[Path], Found]) -> Found | None:
+        """A damaged record is an error, unless everything is to be put back anyway."""
+        try:
+            return read(self._target)
+        except errors.DataError:
+            if not self._request.force:
+                raise
+            return None
+
+    def _list_target(self) -> tree.Listing:
+        if not self._target.is_dir():
+            return tree.Listing({}, ())
+        return _without_record(tree.list_folder(self._target, leave_out=self._own_staging()))
+
+    def _own_staging(self) -> frozenset[str]:
+        return frozenset({str(replacement.staging_path(self._target, self._token))})
+
+    def _is_current(self, header: RecordHeader, offer: Offer, current: tree.Listing) -> bool:
+        return (
+            not self._request.force
+            and header.kept_files == 0
+            and _stored(offer.source) == header.source
+            and header.source_fingerprint == offer.fingerprint
+            and header.target_fingerprint == current.fingerprint()
+        )
+
+    def _compare(self, offer: Offer, kb: KbFolder, current: tree.Listing) -> _Comparison:
+        found = self._readable(record.read_record)
+        installed = found.files if found is not None else {}
+        offered = self._offered_hashes(kb, installed, current)
+        plan = plan_changes(
+            {path: entry.sha256 for path, entry in installed.items()},
+            offered,
+            self._present_hashes(installed, offered, current),
+            force=self._request.force,
+            restore=self._request.mode == "install",
+        )
+        return _Comparison(offer, kb, current, installed, offered, plan)
+
+    def _offered_hashes(
+        self, kb: KbFolder, installed: dict[str, InstalledFile], current: tree.Listing
+    ) -> dict[str, str | None]:
+        """A file that is neither installed nor in the target is hashed when it is copied."""
+        hashes: dict[str, str | None] = {}
+        for path, entry in kb.files.items():
+            known = installed.get(path)
+            if entry.sha256 is not None:
+                hashes[path] = entry.sha256
+            elif known and (entry.size_bytes, entry.mtime_ns) == (known.size_bytes, known.source_mtime_ns):
+                hashes[path] = known.sha256
+            elif known or path in current.files:
+                hashes[path] = files.sha256_of(kb.folder / path)
+            else:
+                hashes[path] = None
+        return hashes
+
+    def _present_hashes(
+        self, installed: dict[str, InstalledFile], offered: dict[str, str | None], current: tree.Listing
+    ) -> dict[str, str | None]:
+        hashes: dict[str, str | None] = {}
+        for path, seen in current.files.items():
+            known = installed.get(path)
+            if known and seen.is_regular and seen[:2] == (known.size_bytes, known.mtime_ns):
+                hashes[path] = known.sha256
+            elif seen.is_regular and (known or path in offered):
+                hashes[path] = files.sha256_of(self._target / path)
+            else:
+                hashes[path] = None
+        return hashes
+
+    def _check_writable(self, compared: _Comparison) -> None:
+        """pair installs writable files, so a read-only one was protected by somebody."""
+        for path in (*compared.plan.changed, *compared.plan.removed):
+            seen = compared.current.files[path]
+            if seen.is_regular and not seen.mode & stat.S_IWUSR:
+                raise errors.storage_failed(str(self._request.target / path), "the file is read-only")
+
+    # Acting: build the whole new state beside the old one, then let them trade places
+
+    def _carry_out(self, compared: _Comparison) -> None:
+        if compared.plan.changes_nothing and compared.current.files:
+            record_bytes = self._record_bytes(compared, compared.current, {})
+            files.write_atomically(self._target / RECORD_NAME, record_bytes)
+            return
+        staged = replacement.staging_for(self._target, self._token)
+        try:
+            _stage_kept(self._target, staged, compared)
+            hashes = _stage_placed(staged, compared)
+            record_bytes = self._record_bytes(compared, tree.list_folder(staged), hashes)
+            files.write_atomically(staged / RECORD_NAME, record_bytes)
+            if self._list_target() != compared.current:
+                raise _TargetChangedError
+            replacement.put_in_place(staged, self._target)
+        finally:
+            files.remove_tree(staged.parent)
+
+    def _record_bytes(self, compared: _Comparison, listing: tree.Listing, hashes: dict[str, str]) -> bytes:
+        """`listing` is the target as it will be; `hashes` are those of the files just placed."""
+        plan, kb = compared.plan, compared.kb
+        now_ns = int(self._clock.now().timestamp() * 1e9)
+        installed = {
+            kept.path: compared.installed[kept.path]
+            for kept in plan.kept
+            if kept.path in compared.installed and kept.path in kb.files
+        }
+        is_racy = False
+        for path in (*plan.placed, *plan.unchanged):
+            entry, seen = kb.files[path], listing.files[path]
+            sha256 = hashes.get(path) or compared.offered[path]
+            assert sha256 is not None  # noqa: S101 - what is in the target was hashed to be compared
+            # A source written to a moment ago may be written to again within the same tick of the clock.
+            racy = entry.mtime_ns > now_ns - _RACY_NANOSECONDS
+            is_racy = is_racy or racy
+            source_mtime_ns = 0 if racy else entry.mtime_ns
+            installed[path] = InstalledFile(sha256, seen.size_bytes, seen.mtime_ns, source_mtime_ns)
+        name, version = _label(compared.offer.source, kb)
+        header = RecordHeader(
+            source=_stored(compared.offer.source),
+            name=name,
+            version=version,
+            installed_at=to_timestamp(self._clock.now()),
+            verified=compared.offer.verified,
+            file_count=len(installed),
+            size_bytes=sum(entry.size_bytes for entry in installed.values()),
+            source_fingerprint="" if is_racy else compared.offer.fingerprint,
+            target_fingerprint=listing.fingerprint(),
+            kept_files=len(plan.kept),
+        )
+        return Record(header, installed).to_bytes()
+
+    # Telling
+
+    def _report(self, compared: _Comparison) -> InstallReport:
+        plan = compared.plan
+        name, version = _label(compared.offer.source, compared.kb)
+        return InstallReport(
+            mode=self._request.mode,
+            target=self._request.target,
+            source=compared.offer.source,
+            name=name,
+            version=version,
+            verified=compared.offer.verified,
+            dry_run=self._request.dry_run,
+            added=plan.added,
+            changed=plan.changed,
+            removed=plan.removed,
+            kept=plan.kept,
+            unchanged=len(plan.unchanged),
+            skipped=compared.kb.skipped,
+        )
+
+    def _report_unchanged(self, header: RecordHeader, offer: Offer) -> InstallReport:
+        return InstallReport(
+            mode=self._request.mode,
+            target=self._request.target,
+            source=offer.source,
+            name=header.name,
+            version=header.version,
+            verified=header.verified,
+            dry_run=self._request.dry_run,
+            unchanged=header.file_count,
+        )
+
+
+class _TargetChangedError(Exception):
+    """Somebody wrote to the target while its new state was being built."""
+
+
+def lock_path(target: Path) -> Path:
+    return target.with_name(f".{target.name}.lock")
+
+
+def _without_record(listing: tree.Listing) -> tree.Listing:
+    listing.files.pop(RECORD_NAME, None)
+    return listing
+
+
+def _stored(source: KbSource) -> KbSource:
+    return dataclasses.replace(source, location=without_user(source.location))
+
+
+def _label(source: KbSource, kb: KbFolder) -> tuple[str, str]:
+    """Name and version: the package's own, else what can be told from where it came."""
+    if kb.manifest is not None:
+        return kb.manifest.name, kb.manifest.version
+    location = without_credentials(source.location).partition("?")[0].partition("#")[0].rstrip("/")
+    stem = location.rpartition("/")[2].removesuffix(".zip").removesuffix(".git")
+    return name_from_folder(stem), source.version or ""
+
+
+def _stage_kept(target: Path, staged: Path, compared: _Comparison) -> None:
+    """Files that stay are linked, not copied: a program that is writing to one goes on writing to it."""
+    plan, current = compared.plan, compared.current
+    leaving = {*plan.removed, *plan.changed}
+    emptied = {folder for path in plan.removed for folder in folders_above(path)}
+    placed = set(plan.placed)
+    staying = {path.rpartition("/")[0] for path in current.files if path not in leaving}
+    for folder in current.folders:
+        becomes_file = folder in placed or any(above in placed for above in folders_above(folder))
+        if folder in staying or (folder not in emptied and not becomes_file):
+            (staged / folder).mkdir(parents=True, exist_ok=True)
+    for path in current.files:
+        if path not in leaving:
+            _link(f"{target}/{path}", f"{staged}/{path}")
+
+
+def _link(source: str, destination: str) -> None:
+    try:
+        os.link(source, destination, follow_symlinks=False)
+    except OSError:  # a file system without links, a protected file
+        shutil.copy2(source, destination, follow_symlinks=False)
+
+
+def _stage_placed(staged: Path, compared: _Comparison) -> dict[str, str]:
+    """Copies the new files in; returns their SHA-256 as they were copied."""
+    kb = compared.kb
+    hashes: dict[str, str] = {}
+    made = {""}
+    for path in compared.plan.placed:
+        parent = path.rpartition("/")[0]
+        if parent not in made:
+            (staged / parent).mkdir(parents=True, exist_ok=True)
+            made.add(parent)
+        source, destination = f"{kb.folder}/{path}", f"{staged}/{path}"
+        if kb.is_temporary:
+            os.rename(source, destination)  # noqa: PTH104 - a Path for each of 20,000 files costs more than the rename
+            hashes[path] = kb.files[path].sha256 or ""
+        else:
+            hashes[path] = files.copy_file(source, destination)
+    return hashes

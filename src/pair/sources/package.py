@@ -1,0 +1,271 @@
+"""Make a KB package: a zip with `manifest.json`, the same bytes for the same input, and its `.sha256`."""
+
+import datetime
+import hashlib
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pair import errors, files
+from pair.sources import tree
+from pair.sources.rules import (
+    MANIFEST_NAME,
+    name_fault,
+    name_from_folder,
+    package_label_fault,
+)
+
+SCHEMA_VERSION = 1
+_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
+UNDATED = "1980-01-01T00:00:00Z"
+
+
+@dataclass(frozen=True)
+class Label:
+    """What a package says about itself. None: take it from a manifest in the folder, or the default."""
+
+    name: str | None = None
+    version: str | None = None
+    description: str | None = None
+    author: str | None = None
+    license: str | None = None
+    tags: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class PackagedFile:
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class PackageManifest:
+    name: str
+    version: str
+    description: str = ""
+    author: str = ""
+    license: str = ""
+    tags: tuple[str, ...] = ()
+    created_at: str = UNDATED
+    files: dict[str, PackagedFile] = field(default_factory=dict)
+
+    @property
+    def is_dated(self) -> bool:
+        return self.created_at != UNDATED
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(entry.size_bytes for entry in self.files.values())
+
+    @property
+    def content_checksum(self) -> str:
+        return tree.content_checksum({path: entry.sha256 for path, entry in self.files.items()})
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "name": self.name,
+            "version": self.version,
+            "description": self.description,
+            "author": self.author,
+            "license": self.license,
+            "tags": list(self.tags),
+            "created_at": self.created_at,
+            "content_checksum": f"sha256:{self.content_checksum}",
+            "files": {
+                path: {"size": self.files[path].size_bytes, "sha256": self.files[path].sha256}
+                for path in sorted(self.files)
+            },
+        }
+
+    def differences(self, found: dict[str, str]) -> dict[str, list[str]]:
+        """Paths that are missing, modified or not listed, given the SHA-256 of each file found."""
+        listed = self.files.keys()
+        return {
+            "missing": sorted(listed - found.keys()),
+            "modified": sorted(path for path in listed & found.keys() if self.files[path].sha256 != found[path]),
+            "unlisted": sorted(found.keys() - listed),
+        }
+
+
+def parse_manifest(content: bytes) -> PackageManifest | None:
+    """None when this is not the manifest of a KB package (another tool's `manifest.json`, say)."""
+    try:
+        value = json.loads(content)
+        listed = {
+            path: PackagedFile(int(entry["size"]), str(entry["sha256"])) for path, entry in value["files"].items()
+        }
+        manifest = PackageManifest(
+            name=str(value["name"]),
+            version=str(value["version"]),
+            description=str(value.get("description", "")),
+            author=str(value.get("author", "")),
+            license=str(value.get("license", "")),
+            tags=tuple(str(tag) for tag in value.get("tags", [])),
+            created_at=str(value.get("created_at", UNDATED)),
+            files=listed,
+        )
+        claimed = str(value["content_checksum"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    if claimed != f"sha256:{manifest.content_checksum}":
+        raise errors.checksum_failed("manifest.json", "its content checksum is not that of the files it lists")
+    return manifest
+
+
+@dataclass(frozen=True)
+class PackageReport:
+    path: Path
+    manifest: PackageManifest
+    size_bytes: int
+    sha256: str
+    skipped: tuple[tuple[str, str], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        manifest = self.manifest
+        return {
+            "path": str(self.path),
+            "sha256_path": f"{self.path}.sha256",
+            "name": manifest.name,
+            "version": manifest.version,
+            "files": len(manifest.files),
+            "size_bytes": self.size_bytes,
+            "sha256": self.sha256,
+            "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],
+        }
+
+
+def make_package(folder: Path, output: Path | None, *, label: Label, dated: datetime.datetime | None) -> PackageReport:
+    """Zip `folder`; without `output` into `<name>-<version>.zip` here. `dated` becomes `created_at`.
+
+    Without a date the manifest carries a fixed one: the moment of packaging would make equal input unequal.
+    """
+    if not folder.is_dir():
+        raise errors.source_path_missing(str(folder))
+    with files.storage_errors():
+        full_label = _complete_label(folder, label)
+        path = output if output is not None else Path(f"{full_label.name}-{full_label.version}.zip")
+        chosen = _files_to_package(folder, path)
+        manifest = _manifest_of(folder, chosen, full_label, dated)
+        return _write_package(folder, path, manifest, chosen.skipped)
+
+
+def _complete_label(folder: Path, label: Label) -> Label:
+    """Flags first, then a package manifest that lies in the folder, then defaults."""
+    earlier = _manifest_in(folder) or PackageManifest(name=name_from_folder(folder.resolve().name), version="1.0.0")
+    complete = Label(
+        name=label.name if label.name is not None else earlier.name,
+        version=label.version if label.version is not None else earlier.version,
+        description=label.description if label.description is not None else earlier.description,
+        author=label.author if label.author is not None else earlier.author,
+        license=label.license if label.license is not None else earlier.license,
+        tags=label.tags if label.tags is not None else earlier.tags,
+    )
+    if (fault := package_label_fault(complete.name or "", complete.version or "")) is not None:
+        raise errors.cannot_package(str(folder), fault)
+    return complete
+
+
+def _manifest_in(folder: Path) -> PackageManifest | None:
+    path = folder / MANIFEST_NAME
+    if not path.is_file():
+        return None
+    manifest = parse_manifest(path.read_bytes())
+    if manifest is None:
+        raise errors.cannot_package(str(folder), "its manifest.json is not a package manifest; the name is taken")
+    return manifest
+
+
+def _files_to_package(folder: Path, output: Path) -> tree.KbFiles:
+    outputs = (output, output.with_name(output.name + ".sha256"))
+    inside = [folder / path.absolute().relative_to(folder.absolute()) for path in outputs if _is_below(path, folder)]
+    found = tree.list_kb_files(folder, leave_out=[*inside, folder / MANIFEST_NAME])
+    if not found.listing.files:
+        raise errors.no_kb_at(str(folder), "the folder has no files")
+    folded: dict[str, str] = {}
+    for path in found.listing.files:
+        if (fault := name_fault(path)) is not None:
+            raise errors.cannot_package(str(folder), f"{fault}: {path!r}")
+        if (other := folded.setdefault(path.casefold(), path)) != path:
+            raise errors.cannot_package(str(folder), f"names differ only in case: {other!r} and {path!r}")
+    return found
+
+
+def _is_below(path: Path, folder: Path) -> bool:
+    return path.absolute().is_relative_to(folder.absolute())
+
+
+def _manifest_of(folder: Path, chosen: tree.KbFiles, label: Label, dated: datetime.datetime | None) -> PackageManifest:
+    hashes = tree.hash_files(folder, chosen.listing.files)
+    sizes = {path: seen.size_bytes for path, seen in chosen.listing.files.items()}
+    return PackageManifest(
+        name=label.name or "",
+        version=label.version or "",
+        description=label.description or "",
+        author=label.author or "",
+        license=label.license or "",
+        tags=tuple(sorted(set(label.tags or ()))),
+        created_at=dated.strftime("%Y-%m-%dT%H:%M:%SZ") if dated else UNDATED,
+        files={path: PackagedFile(sizes[path], hashes[path]) for path in hashes},
+    )
+
+
+def _write_package(
+    folder: Path, path: Path, manifest: PackageManifest, skipped: tuple[tuple[str, str], ...]
+) -> PackageReport:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    checksum_path = path.with_name(path.name + ".sha256")
+    try:
+        _write_zip(temporary, folder, manifest)
+        sha256 = files.sha256_of(temporary)
+        # Between the two renames there is no checksum, rather than a wrong one.
+        checksum_path.unlink(missing_ok=True)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    files.write_atomically(checksum_path, f"{sha256}  {path.name}\n".encode())
+    return PackageReport(path, manifest, path.stat().st_size, sha256, skipped)
+
+
+def _write_zip(path: Path, folder: Path, manifest: PackageManifest) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as package:
+        content = json.dumps(manifest.to_json(), indent=2, ensure_ascii=False).encode() + b"\n"
+        package.writestr(_entry(MANIFEST_NAME, zipfile.ZIP_DEFLATED), content)
+        for name in sorted(manifest.files):
+            digest = hashlib.sha256()
+            with package.open(_entry(name, _method_for(folder / name, manifest.files[name])), "w") as entry:
+                for chunk in _chunks_of(folder / name):
+                    digest.update(chunk)
+                    entry.write(chunk)
+            if digest.hexdigest() != manifest.files[name].sha256:
+                raise errors.cannot_package(str(folder), f"{name!r} changed while it was packaged")
+
+
+def _method_for(path: Path, packaged: PackagedFile) -> int:
+    """Store what would compress so well that unpacking it looks like an attack."""
+    if packaged.size_bytes <= files.CHUNK_BYTES:
+        return zipfile.ZIP_DEFLATED
+    with path.open("rb") as stream:
+        sample = stream.read(files.CHUNK_BYTES)
+    return zipfile.ZIP_STORED if len(zlib.compress(sample)) * 50 < len(sample) else zipfile.ZIP_DEFLATED
+
+
+def _entry(name: str, method: int) -> zipfile.ZipInfo:
+    """Fixed time, mode and system, so that they do not depend on where the package is made."""
+    entry = zipfile.ZipInfo(name, date_time=_ZIP_EPOCH)
+    entry.create_system = 3
+    entry.external_attr = 0o100644 << 16
+    entry.compress_type = method
+    return entry
+
+
+def _chunks_of(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as stream:
+        while chunk := stream.read(files.CHUNK_BYTES):
+            yield chunk

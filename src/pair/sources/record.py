@@ -1,0 +1,102 @@
+"""What pair remembers of an installed KB: where it came from, and each file as it was installed.
+
+The record is a file in the target, so that it changes together with the files it describes. Its first line says
+what is installed; the second lists the files and is read only when something may have changed.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pair import errors
+from pair.sources.rules import RECORD_NAME
+from pair.values import KbSource
+
+SCHEMA_VERSION = 1
+
+
+class InstalledFile(NamedTuple):
+    """`mtime_ns` is the time of the installed file, `source_mtime_ns` that of its source (0: not to be relied on)."""
+
+    sha256: str
+    size_bytes: int
+    mtime_ns: int
+    source_mtime_ns: int
+
+
+@dataclass(frozen=True)
+class RecordHeader:
+    source: KbSource
+    name: str
+    version: str
+    installed_at: str
+    verified: bool | None
+    """Whether a published SHA-256 matched the archive; None for a folder."""
+    file_count: int
+    size_bytes: int
+    source_fingerprint: str
+    target_fingerprint: str
+    kept_files: int
+    """How many paths the user's state won over the KB's."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "source": self.source.to_json(),
+            "name": self.name,
+            "version": self.version,
+            "installed_at": self.installed_at,
+            "verified": self.verified,
+            "file_count": self.file_count,
+            "size_bytes": self.size_bytes,
+            "source_fingerprint": self.source_fingerprint,
+            "target_fingerprint": self.target_fingerprint,
+            "kept_files": self.kept_files,
+        }
+
+
+@dataclass(frozen=True)
+class Record:
+    header: RecordHeader
+    files: dict[str, InstalledFile]
+
+    def to_bytes(self) -> bytes:
+        listed = {path: list(entry) for path, entry in sorted(self.files.items())}
+        lines = [json.dumps(self.header.to_json()), json.dumps({"files": listed}, separators=(",", ":"))]
+        return ("\n".join(lines) + "\n").encode()
+
+
+def read_header(target: Path) -> RecordHeader | None:
+    """None when nothing is installed in the target."""
+    path = target / RECORD_NAME
+    try:
+        with path.open("rb") as stream:
+            return _header_from(stream.readline(), path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def read_record(target: Path) -> Record | None:
+    path = target / RECORD_NAME
+    try:
+        first, _, second = path.read_bytes().partition(b"\n")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    header = _header_from(first, path)
+    try:
+        listed = json.loads(second)["files"]
+        return Record(header, {name: InstalledFile(*entry) for name, entry in listed.items()})
+    except (ValueError, KeyError, TypeError, AttributeError) as fault:
+        raise errors.record_unreadable(str(path), "the list of files is damaged") from fault
+
+
+def _header_from(line: bytes, path: Path) -> RecordHeader:
+    try:
+        value = json.loads(line)
+        schema_version = value.pop("schema_version")
+        if schema_version == SCHEMA_VERSION:
+            return RecordHeader(**(value | {"source": KbSource.from_json(value["source"])}))
+    except (ValueError, KeyError, TypeError, AttributeError) as fault:
+        raise errors.record_unreadable(str(path), "its first line is damaged") from fault
+    raise errors.record_unreadable(str(path), f"it was written by another version (schema {schema_version})")

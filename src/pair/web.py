@@ -1,0 +1,169 @@
+"""One HTTP request: time limits, redirects, retries, and a token that stays with its host."""
+
+import contextlib
+import datetime
+import email.utils
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import httpx2
+import stamina
+
+from pair.clock import Clock
+
+_MAX_REDIRECTS = 10
+_LONGEST_PAUSE_SECONDS = 120.0
+_PASSING_STATUSES = frozenset({429, 500, 502, 503, 504})
+
+Result = TypeVar("Result")
+
+
+class RequestFault(Exception):  # noqa: N818 - becomes an error of the stage that asked
+    """A request that brought no usable answer. `reason` is fit for people; `was_reached`: the server took it."""
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        was_reached: bool = True,
+        retryable: bool = False,
+        retry_after_seconds: float | None = None,
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.was_reached = was_reached
+        self.retryable = retryable
+        self.retry_after_seconds = retry_after_seconds
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Web:
+    """`token` is sent to requests at the origin of `token_url`, and to no other host, redirects included."""
+
+    def __init__(
+        self,
+        *,
+        timeout_seconds: float,
+        retries: int,
+        retry_wait_seconds: float,
+        clock: Clock,
+        token: str = "",
+        token_url: str = "",
+    ) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._retries = retries
+        self._retry_wait_seconds = retry_wait_seconds
+        self._clock = clock
+        self._token = token
+        self._token_origin = _origin(token_url)
+        self._client: httpx2.Client | None = None
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    @contextlib.contextmanager
+    def open(self, method: str, url: str, headers: Mapping[str, str]) -> Iterator[httpx2.Response]:
+        """One request. 429 and 5xx, and every fault of the connection, are a RequestFault."""
+        sent = dict(headers)
+        if self._token and _origin(url) == self._token_origin:
+            # httpx drops this header when a redirect leads to another origin.
+            sent["Authorization"] = f"Bearer {self._token}"
+        try:
+            with self._connected().stream(method, url, headers=sent) as response:
+                if response.status_code in _PASSING_STATUSES:
+                    raise self._fault_of(response)
+                yield response
+        except httpx2.TimeoutException as fault:
+            reason = f"Connection timeout after {self._timeout_seconds:g}s"
+            raise RequestFault(reason, was_reached=False, retryable=True) from fault
+        except httpx2.TransportError as fault:
+            was_reached = isinstance(fault, httpx2.ProtocolError)
+            retryable = not isinstance(fault, httpx2.UnsupportedProtocol)
+            raise RequestFault(_words_of(fault), was_reached=was_reached, retryable=retryable) from fault
+        except httpx2.TooManyRedirects as fault:
+            raise RequestFault(f"more than {_MAX_REDIRECTS} redirects") from fault
+        except (httpx2.InvalidURL, httpx2.HTTPError) as fault:
+            raise RequestFault(_words_of(fault)) from fault
+
+    def read(self, url: str, headers: Mapping[str, str], *, limit_bytes: int) -> Answer:
+        """A small answer as a whole, with retries."""
+
+        def attempt() -> Answer:
+            with self.open("GET", url, headers) as response:
+                body = bytearray()
+                for chunk in response.iter_bytes():
+                    body += chunk
+                    if len(body) > limit_bytes:
+                        raise RequestFault(f"answer is longer than {limit_bytes} bytes")
+                return Answer(response.status_code, response.headers, bytes(body))
+
+        return self.retrying(attempt, on_retry=lambda _reason: None)
+
+    def retrying(self, attempt: Callable[[], Result], *, on_retry: Callable[[str], None]) -> Result:
+        """Run until it succeeds, fails for good, or the retries are used up; honours Retry-After."""
+
+        def pause_after(fault: Exception) -> bool | float:
+            if not isinstance(fault, RequestFault) or not fault.retryable:
+                return False
+            on_retry(fault.reason)
+            return True if fault.retry_after_seconds is None else fault.retry_after_seconds
+
+        for trial in stamina.retry_context(
+            on=pause_after,
+            attempts=self._retries + 1,
+            timeout=None,
+            wait_initial=self._retry_wait_seconds,
+            wait_max=30.0,
+            wait_jitter=self._retry_wait_seconds / 2,
+        ):
+            with trial:
+                result = attempt()
+        return result
+
+    def _connected(self) -> httpx2.Client:
+        if self._client is None:
+            self._client = httpx2.Client(
+                timeout=self._timeout_seconds,
+                follow_redirects=True,
+                max_redirects=_MAX_REDIRECTS,
+                headers={"User-Agent": "pair"},
+            )
+        return self._client
+
+    def _fault_of(self, response: httpx2.Response) -> RequestFault:
+        reason = f"HTTP {response.status_code} {response.reason_phrase}".strip()
+        pause = self._retry_after(response.headers.get("Retry-After"))
+        if pause is not None and pause > _LONGEST_PAUSE_SECONDS:
+            return RequestFault(f"{reason}; the server asks to come back in {pause:.0f}s")
+        return RequestFault(reason, retryable=True, retry_after_seconds=pause)
+
+    def _retry_after(self, value: str | None) -> float | None:
+        if value is None:
+            return None
+        if value.strip().isdigit():
+            return float(value)
+        try:
+            moment = email.utils.parsedate_to_datetime(value)
+        except ValueError:
+            return None
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+        return max(0.0, (moment - self._clock.now()).total_seconds())
+
+
+def _origin(url: str) -> tuple[str, str, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname or "", parts.port
+
+
+def _words_of(fault: Exception) -> str:
+    return str(fault) or type(fault).__name__
