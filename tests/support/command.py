@@ -1,0 +1,80 @@
+"""The real command, in a process of its own, in a folder of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PAIR = (sys.executable, "-m", "pair")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.stdout)
+
+    @property
+    def error_code(self) -> str:
+        return str(self.json["error"]["code"])
+
+
+class Workplace:
+    """A project folder with a home, a cache and an environment that nothing else shares."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "project"
+        self.cache = folder / "cache"
+        self.target = self.folder / ".pair" / "knowledge"
+        self.folder.mkdir()
+        kept = {name: value for name, value in os.environ.items() if name in {"PATH", "LANG", "TMPDIR"}}
+        self.environment = kept | {
+            "HOME": str(folder / "home"),
+            "PAIR_KB_CACHE_DIR": str(self.cache),
+            "PAIR__SOURCES__RETRY_WAIT_SECONDS": "0.01",
+            "PYTHONWARNINGS": "error",
+        }
+
+    def pair(self, *arguments: str | Path, **variables: str) -> Outcome:
+        done = self.start(*arguments, **variables)
+        stdout, stderr = done.communicate(timeout=120)
+        return Outcome(done.returncode, stdout, stderr)
+
+    def start(self, *arguments: str | Path, **variables: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [*PAIR, *map(str, arguments)],
+            cwd=self.folder,
+            env=self.environment | variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def cached_entries(self) -> list[str]:
+        """Names of the KBs in the cache; pair's own folders there begin with a dot."""
+        return sorted(path.name for path in self.cache.glob("*") if not path.name.startswith("."))
+
+
+def write_files(folder: Path, files: dict[str, str | bytes]) -> Path:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder but pair's record."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".pair-install.jsonl"
+    }

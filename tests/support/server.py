@@ -1,0 +1,163 @@
+"""A real HTTP server on loopback whose answers a test can spoil in the ways that servers do."""
+
+import hashlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+
+@dataclass
+class Received:
+    method: str
+    path: str
+    headers: dict[str, str]
+
+
+@dataclass
+class Page:
+    """A file that the server has, and its manners.
+
+    `cut_after`: bytes of body after which the connection is cut, one for each request in turn.
+    `statuses`: answers to give first, each (status, headers), before the file itself.
+    """
+
+    body: bytes = b""
+    etag: str | None = '"one"'
+    last_modified: str | None = None
+    redirect: str | None = None
+    statuses: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    cut_after: list[int] = field(default_factory=list)
+    headers: dict[str, str] = field(default_factory=dict)
+    has_head: bool = True
+    honours_range: bool = True
+    honours_if_range: bool = True
+    content_range: str | None = None
+    declared_length: int | None = None
+    before_body: Callable[[Received], None] | None = None
+
+
+class Server:
+    """`with Server() as server: server.pages["/kb.zip"] = Page(...)`; `received` lists every request."""
+
+    def __init__(self) -> None:
+        self.pages: dict[str, Page] = {}
+        self.received: list[Received] = []
+        self.sent_bytes: dict[str, int] = {}
+        self._httpd = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._httpd.daemon_threads = True
+
+    def __enter__(self) -> Self:
+        # The short poll lets a test end at once.
+        threading.Thread(target=self._httpd.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._httpd.shutdown()
+        self._httpd.server_close()
+
+    @property
+    def port(self) -> int:
+        return int(self._httpd.server_address[1])
+
+    def url(self, path: str, host: str = "127.0.0.1") -> str:
+        return f"http://{host}:{self.port}{path}"
+
+    def add(self, path: str, body: bytes, *, checksum: bool = True, **manners: Any) -> str:
+        """A file, with its `.sha256` unless told otherwise; returns its URL."""
+        self.pages[path] = Page(body, **manners)
+        if checksum:
+            name = path.rpartition("/")[2]
+            self.pages[f"{path}.sha256"] = Page(f"{hashlib.sha256(body).hexdigest()}  {name}\n".encode())
+        return self.url(path)
+
+    def requests(self, path: str, method: str | None = None) -> list[Received]:
+        return [request for request in self.received if request.path == path and method in {None, request.method}]
+
+    def _handler(server) -> type[BaseHTTPRequestHandler]:  # noqa: N805 - the handler below has a self of its own
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_HEAD(self) -> None:
+                self._answer()
+
+            def do_GET(self) -> None:
+                self._answer()
+
+            def log_message(self, format: str, *arguments: Any) -> None:
+                pass
+
+            def _answer(self) -> None:
+                path = self.path.partition("?")[0]
+                received = Received(self.command, path, dict(self.headers))
+                server.received.append(received)
+                page = server.pages.get(path)
+                if page is None:
+                    self._send(404, {}, b"")
+                elif page.statuses and self.command == "GET":
+                    status, headers = page.statuses.pop(0)
+                    self._send(status, headers, b"")
+                elif page.redirect is not None:
+                    self._send(302, {"Location": page.redirect}, b"")
+                elif self.command == "HEAD" and not page.has_head:
+                    self._send(405, {}, b"")
+                else:
+                    self._send_page(page, received)
+
+            def _send_page(self, page: Page, received: Received) -> None:
+                headers = dict(page.headers)
+                if page.etag:
+                    headers["ETag"] = page.etag
+                if page.last_modified:
+                    headers["Last-Modified"] = page.last_modified
+                if page.etag and self.headers.get("If-None-Match") == page.etag:
+                    self._send(304, headers, b"")
+                    return
+                start = self._wanted_start(page)
+                if start is None:
+                    status, body = 200, page.body
+                elif start >= len(page.body):
+                    self._send(416, headers | {"Content-Range": f"bytes */{len(page.body)}"}, b"")
+                    return
+                else:
+                    status, body = 206, page.body[start:]
+                    whole = f"bytes {start}-{len(page.body) - 1}/{len(page.body)}"
+                    headers["Content-Range"] = page.content_range or whole
+                if page.declared_length is not None:
+                    headers["Content-Length"] = str(page.declared_length)
+                if self.command == "GET" and page.before_body is not None:
+                    page.before_body(received)
+                cut = page.cut_after.pop(0) if page.cut_after and self.command == "GET" else None
+                self._send(status, headers, body, cut=cut)
+
+            def _wanted_start(self, page: Page) -> int | None:
+                wanted = self.headers.get("Range", "")
+                if not page.honours_range or not wanted.startswith("bytes="):
+                    return None
+                condition = self.headers.get("If-Range")
+                if page.honours_if_range and condition not in {None, page.etag, page.last_modified}:
+                    return None
+                return int(wanted.removeprefix("bytes=").partition("-")[0])
+
+            def _send(self, status: int, headers: dict[str, str], body: bytes, cut: int | None = None) -> None:
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                if "Content-Length" not in headers:
+                    self.send_header("Content-Length", str(len(body)))
+                if cut is not None:
+                    self.close_connection = True
+                    body = body[:cut]
+                self.end_headers()
+                if self.command == "GET":
+                    path = self.path.partition("?")[0]
+                    server.sent_bytes[path] = server.sent_bytes.get(path, 0) + len(body)
+                    try:
+                        self.wfile.write(body)
+                    except (ConnectionError, TimeoutError):
+                        self.close_connection = True
+                if headers.get("Content-Length", str(len(body))) != str(len(body)):
+                    self.close_connection = True
+
+        return Handler
