@@ -31,6 +31,7 @@ class Page:
     cut_after: list[int] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
     has_head: bool = True
+    has_length: bool = True
     honours_range: bool = True
     honours_if_range: bool = True
     content_range: str | None = None
@@ -124,7 +125,9 @@ class Server:
                     status, body = 206, page.body[start:]
                     whole = f"bytes {start}-{len(page.body) - 1}/{len(page.body)}"
                     headers["Content-Range"] = page.content_range or whole
-                if page.declared_length is not None:
+                if not page.has_length:
+                    headers["Connection"] = "close"
+                elif page.declared_length is not None:
                     headers["Content-Length"] = str(page.declared_length)
                 if self.command == "GET" and page.before_body is not None:
                     page.before_body(received)
@@ -144,7 +147,7 @@ class Server:
                 self.send_response(status)
                 for name, value in headers.items():
                     self.send_header(name, value)
-                if "Content-Length" not in headers:
+                if "Content-Length" not in headers and headers.get("Connection") != "close":
                     self.send_header("Content-Length", str(len(body)))
                 if cut is not None:
                     self.close_connection = True

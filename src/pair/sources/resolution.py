@@ -5,7 +5,13 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from pair.sources.rules import Surroundings, choose_source, refuse_conflicting_options, without_credentials
+from pair.sources.rules import (
+    Surroundings,
+    choose_source,
+    is_remote,
+    refuse_conflicting_options,
+    without_credentials,
+)
 from pair.values import KbSource
 
 logger = logging.getLogger(__name__)
@@ -30,6 +36,8 @@ def resolve_source(
 
 
 def _look_around(source: str | None, folder: Path) -> Surroundings:
+    if source is not None and is_remote(source):
+        return Surroundings()
     if source is not None:
         absolute = os.path.abspath(folder / source)  # noqa: PTH100 - normalises ".." without following links
         exists = os.path.exists(absolute)  # noqa: PTH110 - a name the system cannot hold does not exist

@@ -1,0 +1,409 @@
+"""Write the reference pages that repeat the code: command line, settings, errors, Python.
+
+`python docs/generate.py` writes them. With `--check` nothing is written: it exits 1 and names the pages that are stale.
+"""
+
+import argparse
+import ast
+import dataclasses
+import inspect
+import itertools
+import json
+import re
+import sys
+import textwrap
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from annotated_types import Ge, Gt
+
+import pair
+from pair import errors, settings
+from pair.app import render
+from pair.app.cli.commands import build
+
+REFERENCE = Path(__file__).resolve().parent / "reference"
+PACKAGE = Path(inspect.getfile(pair)).resolve().parent
+NOTE = "<!-- Written by docs/generate.py from the code: change the code, then run `make docs`. -->"
+# On a terminal of 80 columns the help is wrapped at 78.
+HELP_COLUMNS = 78
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a page is stale")
+    only_check = parser.parse_args(arguments).check
+    stale = [name for name, page in PAGES.items() if _is_stale(name, page(), only_check=only_check)]
+    for name in stale:
+        print(f"{'stale' if only_check else 'written'}: docs/reference/{name}")
+    return 1 if stale and only_check else 0
+
+
+def _is_stale(name: str, text: str, *, only_check: bool) -> bool:
+    path = REFERENCE / name
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
+        return False
+    if not only_check:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return True
+
+
+def _page(title: str, *blocks: str) -> str:
+    return "\n\n".join([f"# {title}", NOTE, *(block.strip("\n") for block in blocks if block)]) + "\n"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(" | ".join(["", *(_cell(cell) for cell in line), ""]).strip() for line in lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|")
+
+
+def _fenced(text: str, language: str = "text") -> str:
+    lines = [line.rstrip() for line in text.strip("\n").splitlines()]
+    return "\n".join([f"```{language}", *lines, "```"])
+
+
+# ── cli.md ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def cli_page() -> str:
+    root = build()
+    context = root.make_context("pair", [], resilient_parsing=True, terminal_width=HELP_COLUMNS)
+    blocks = ["## pair", _fenced(root.get_help(context))]
+    for name, command in root.commands.items():
+        below = command.make_context(name, [], parent=context, resilient_parsing=True)
+        blocks += [f"## pair {name}", _fenced(command.get_help(below))]
+    return _page("Command line", *blocks, "## Exit status", _exit_table())
+
+
+def _exit_table() -> str:
+    rows = [("0", "success")]
+    for status in sorted({kind.exit_status for kind in _error_classes()}):
+        kinds = [kind for kind in _error_classes() if kind.exit_status == status]
+        rows.append((str(status), " or ".join(f"`{kind.__name__}`" for kind in kinds)))
+    rows.append((str(errors.BUG_EXIT_STATUS), "a bug in pair"))
+    rows.append((str(errors.INTERRUPTED_EXIT_STATUS), "interrupted from the keyboard"))
+    return _table(("status", "meaning"), rows) + "\n\nThe classes are described in [errors](errors.md)."
+
+
+# ── settings.md ────────────────────────────────────────────────────────────────────────────────────
+
+_WORDS = {str: "text", bool: "true or false", int: "whole number", float: "number"}
+
+
+def settings_page() -> str:
+    used = _names_read_in_the_code()
+    places = ", ".join(f"`./{place}`" for place in settings.CONFIG_PLACES)
+    order = (
+        f"The configuration file is the one named by `--config`, else by `PAIR_CONFIG`, else the first of {places} "
+        "that exists; none is needed. Later wins: default, file, named variable, "
+        f"`{settings.OVERRIDE_PREFIX}SECTION__KEY`. An unknown section or key is an error (E401). "
+        "In the file, `${NAME}` in a text becomes the value of that environment variable, which must be set; "
+        "`$${NAME}` stays `${NAME}`. Keys marked *not used in this version*, like everything about `pair sync`, are "
+        "for commands that do not exist yet."
+    )
+    blocks = [order]
+    for section, policy in settings.SECTIONS.items():
+        blocks += [f"## {section}", inspect.getdoc(policy) or "", _settings_table(section, policy, used)]
+    blocks += ["## Environment variables", _variables_table(), "## Example", _fenced(_example(), "yaml")]
+    return _page("Settings", *blocks)
+
+
+def _settings_table(section: str, policy: Any, used: set[str]) -> str:
+    meanings = _attribute_docs(policy)
+    hints = typing.get_type_hints(policy, include_extras=True)
+    rows = []
+    for key in dataclasses.fields(policy):
+        meaning = meanings[key.name] + ("" if key.name in used else " *Not used in this version.*")
+        variable = f"{settings.OVERRIDE_PREFIX}{section}__{key.name}".upper()
+        kind = _kind_in_words(hints[key.name])
+        rows.append((f"`{section}.{key.name}`", kind, _shown(key.default), meaning, f"`{variable}`"))
+    return _table(("key", "kind", "default", "meaning", "environment variable"), rows)
+
+
+def _kind_in_words(hint: Any) -> str:
+    limits = getattr(hint, "__metadata__", ())
+    words = [_WORDS[typing.get_args(hint)[0] if limits else hint]]
+    words += [f"above {limit.gt}" for limit in limits if isinstance(limit, Gt)]
+    words += [f"at least {limit.ge}" for limit in limits if isinstance(limit, Ge)]
+    return ", ".join(words)
+
+
+def _shown(value: Any) -> str:
+    if value == "":
+        return "empty"
+    if isinstance(value, bool):
+        return f"`{value}`".lower()
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+
+
+def _variables_table() -> str:
+    rows = [(f"`{name}`", f"`{section}.{key}`") for name, (section, key) in settings.NAMED_VARIABLES.items()]
+    rows.append(("`PAIR_CONFIG`", "The configuration file, when `--config` does not name one."))
+    found = (re.fullmatch(r"([A-Z_]+): (.+)", text) for text in _attribute_docs(settings.Settings).values())
+    rows += [(f"`{match[1]}`", match[2][0].upper() + match[2][1:]) for match in found if match]
+    rows.append(
+        (
+            "`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`, `SSL_CERT_DIR`",
+            "Read by the HTTP library, with their usual meanings.",
+        )
+    )
+    return _table(("variable", "sets"), rows)
+
+
+def _example() -> str:
+    return """
+sources:
+  release_repository: acme/handbook
+  release_asset: handbook-*.zip
+  require_checksum: true
+kb:
+  sources_dir: docs/handbook
+"""
+
+
+def _names_read_in_the_code() -> set[str]:
+    """Every attribute that some line of the package reads."""
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))]
+    return {node.attr for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+
+
+def _attribute_docs(kind: Any) -> dict[str, str]:
+    """The text below each attribute of a class."""
+    body = _class_body(kind)
+    return {
+        node.target.id: after.value.value
+        for node, after in itertools.pairwise(body)
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and isinstance(after, ast.Expr)
+        and isinstance(after.value, ast.Constant)
+        and isinstance(after.value.value, str)
+    }
+
+
+def _class_body(kind: Any) -> list[ast.stmt]:
+    node = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    if not isinstance(node, ast.ClassDef):
+        raise TypeError(kind)
+    return node.body
+
+
+# ── errors.md ──────────────────────────────────────────────────────────────────────────────────────
+
+_SAMPLES: Mapping[str, Mapping[str, Any]] = {
+    "offline_without_source": {},
+    "offline_with_url": {},
+    "source_path_missing": {"path": "/home/ada/project/local-kb"},
+    "source_format_unknown": {"source": "handbook", "suggestion": "Did you mean ./handbook ?"},
+    "download_failed": {"url": "https://example.com/kb.zip", "reason": "Connection timeout after 30s"},
+    "checksum_failed": {
+        "subject": "File: https://example.com/kb.zip",
+        "reason": f"Expected SHA-256: {'0a' * 32}\nActual SHA-256:   {'1b' * 32}",
+    },
+    "download_while_offline": {},
+    "git_failed": {
+        "url": "https://example.com/kb.git#v2",
+        "reason": "fatal: couldn't find remote ref v2",
+    },
+    "archive_refused": {"archive": "kb.zip", "reason": "path leads out of the archive: '../outside.md'"},
+    "storage_failed": {"path": ".pair/knowledge", "reason": "permission denied"},
+    "files_in_the_way": {"target": ".pair/knowledge", "files": ["README.md"]},
+    "no_kb_at": {"path": ".pair/knowledge", "reason": "nothing is installed there"},
+    "installed_kb_damaged": {"path": ".pair/knowledge", "modified": ["README.md"], "missing": ["clocks/tsc.md"]},
+    "record_unreadable": {
+        "path": ".pair/knowledge/.pair-install.jsonl",
+        "reason": "its first line is damaged",
+    },
+    "cannot_package": {"folder": "handbook", "reason": "names differ only in case: 'Notes.md' and 'notes.md'"},
+    "source_overlaps_target": {"source": "/home/ada/handbook", "target": "handbook"},
+    "target_changing": {"target": ".pair/knowledge"},
+    "settings_invalid": {
+        "where": "config.yaml:2",
+        "reason": "unknown key of sources: retrys",
+        "hints": ["Did you mean retries ?"],
+    },
+    "command_line_invalid": {"reason": "No such option: --sorce", "hints": ["pair install --help"]},
+}
+
+
+def errors_page() -> str:
+    rows = [
+        (f"[{code}](#{code.lower()})", f"`{kind.__name__}`", str(kind.exit_status), str(kind.http_status), meaning)
+        for code, (kind, meaning) in errors.CODES.items()
+    ]
+    introduction = (
+        "Every error has a class, which says what to do next, and a code, which says what happened. "
+        "Codes are never given another meaning. The HTTP status is the one that a server should answer with. "
+        "The texts below are those of sample cases."
+    )
+    blocks = [
+        introduction,
+        _table(("code", "class", "exit status", "HTTP status", "meaning"), rows),
+        "## Classes",
+        _classes_table(),
+        _fenced(_tree_in_docstring()),
+    ]
+    texts = _texts_by_code()
+    for code, (_, meaning) in errors.CODES.items():
+        blocks += [f"## {code}", meaning[0].upper() + meaning[1:] + ".", *map(_fenced, texts[code])]
+    blocks += ["## As JSON", _json_words(), _fenced(_json_sample(), "json")]
+    return _page("Errors", *blocks)
+
+
+def _error_classes() -> list[type[errors.PairError]]:
+    return errors.PairError.__subclasses__()
+
+
+def _classes_table() -> str:
+    rows = []
+    for kind in _error_classes():
+        builtin = next((base for base in kind.__bases__ if base is not errors.PairError), None)
+        rows.append(
+            (
+                f"`{kind.__name__}`",
+                f"`{builtin.__name__}`" if builtin else "",
+                "yes" if kind.retryable else "no",
+                ", ".join(code for code, (owner, _) in errors.CODES.items() if owner is kind) or "none yet",
+            )
+        )
+    return _table(("class", "also a", "may succeed when tried again", "codes"), rows)
+
+
+def _tree_in_docstring() -> str:
+    return (errors.__doc__ or "").split("\n\n")[1]
+
+
+def _texts_by_code() -> dict[str, list[str]]:
+    """Texts of every function that makes an error; a function or a code without a sample stops the run."""
+    texts: dict[str, list[str]] = {code: [] for code in errors.CODES}
+    for name, make in inspect.getmembers(errors, inspect.isfunction):
+        if make.__module__ == errors.__name__ and not name.startswith("_"):
+            error = make(**_SAMPLES[name])
+            texts[error.code].append(render.error_text(error))
+    if missing := [code for code, found in texts.items() if not found]:
+        raise LookupError(f"no function makes {', '.join(missing)}")
+    return texts
+
+
+def _json_words() -> str:
+    return (
+        "With `--json` a command that fails prints this on standard output, and exits as it would otherwise. "
+        '`suggestion`, `explanation` and `details` are left out when empty. A bug has the code `"INTERNAL_ERROR"`.'
+    )
+
+
+def _json_sample() -> str:
+    return json.dumps(errors.source_path_missing("/home/ada/project/local-kb").to_json(), indent=2)
+
+
+# ── python.md ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def python_page() -> str:
+    introduction = (
+        "`import pair` gives the names below and `__version__`. Everything else may change without notice. "
+        "The fields of `Settings.kb` and `Settings.sources` are the keys in [settings](settings.md)."
+    )
+    blocks = [introduction]
+    for name in pair.__all__:
+        blocks += [f"## pair.{name}", *_described(getattr(pair, name))]
+    return _page("Python", *blocks)
+
+
+def _described(thing: Any) -> list[str]:
+    if inspect.ismodule(thing):
+        return [
+            "The module of all errors: the classes below, and `CODES`. See [errors](errors.md).",
+            *_module_list(thing),
+        ]
+    if inspect.isfunction(thing):
+        return [_fenced(_head_of(thing), "python"), _doc_of(thing)]
+    if dataclasses.is_dataclass(thing):
+        return [_own_doc(thing), _fields_table(thing), *_methods(thing)]
+    return [_own_doc(thing), *_methods(thing, "__init__"), _fields_table(thing)]
+
+
+def _module_list(module: Any) -> list[str]:
+    kinds = [kind for _, kind in inspect.getmembers(module, inspect.isclass) if issubclass(kind, errors.PairError)]
+    return ["\n".join(f"- `{kind.__name__}`" for kind in kinds)]
+
+
+def _own_doc(kind: Any) -> str:
+    """Not the one that `dataclass` makes up."""
+    body = _class_body(kind)
+    first = body[0]
+    has_doc = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    return (inspect.getdoc(kind) or "") if has_doc else ""
+
+
+def _fields_table(kind: Any) -> str:
+    meanings = _attribute_docs(kind)
+    rows = []
+    for node in _class_body(kind):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            name = node.target.id
+            default = "" if node.value is None else f"`{_default_of(node.value)}`"
+            rows.append((f"`{name}`", _type_in_words(kind, node), default, meanings.get(name, "")))
+    return _table(("field", "type", "default", "meaning"), rows)
+
+
+def _type_in_words(kind: Any, node: ast.AnnAssign) -> str:
+    """A name for a few literals is spelt out."""
+    annotation = ast.unparse(node.annotation)
+    named = getattr(sys.modules[kind.__module__], annotation, None)
+    if typing.get_origin(named) is typing.Literal:
+        return ", ".join(f'`"{value}"`' for value in typing.get_args(named))
+    return f"`{annotation}`"
+
+
+def _default_of(node: ast.expr) -> str:
+    """`field(default_factory=KbPolicy)` -> `KbPolicy()`"""
+    if isinstance(node, ast.Call):
+        given = {keyword.arg: keyword.value for keyword in node.keywords}
+        if "default_factory" in given:
+            return f"{ast.unparse(given['default_factory'])}()"
+        if "default" in given:
+            return ast.unparse(given["default"])
+    return ast.unparse(node)
+
+
+def _methods(kind: Any, *special: str) -> list[str]:
+    blocks = []
+    for name, member in vars(kind).items():
+        function = member.__func__ if isinstance(member, staticmethod) else member
+        if inspect.isfunction(function) and (name in special or not name.startswith("_")):
+            head = f"@staticmethod\n{_head_of(function)}" if function is not member else _head_of(function)
+            blocks += [_fenced(head, "python"), _doc_of(function)]
+    return blocks
+
+
+def _doc_of(function: Callable[..., Any]) -> str:
+    return inspect.cleandoc(function.__doc__ or "")
+
+
+def _head_of(function: Callable[..., Any]) -> str:
+    """The signature as it stands in the source, without decorators."""
+    source = textwrap.dedent(inspect.getsource(function))
+    node = ast.parse(source).body[0]
+    if not isinstance(node, ast.FunctionDef):
+        raise TypeError(function)
+    lines = source.splitlines()[node.lineno - 1 : node.body[0].lineno - 1]
+    return "\n".join(lines).rstrip().removesuffix(":")
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "cli.md": cli_page,
+    "settings.md": settings_page,
+    "errors.md": errors_page,
+    "python.md": python_page,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())
