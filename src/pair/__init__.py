@@ -26,12 +26,14 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return import_module("pair.errors")
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'pair' has no attribute {name!r}")
+if not TYPE_CHECKING:  # so that a type checker still refuses a misspelt name
+
+    def __getattr__(name: str) -> Any:
+        if name == "errors":
+            return import_module("pair.errors")
+        if name in _HOMES:
+            return getattr(import_module(_HOMES[name]), name)
+        raise AttributeError(f"module 'pair' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

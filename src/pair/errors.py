@@ -108,7 +108,7 @@ CODES: dict[str, tuple[type[PairError], str]] = {
     "E008": (DownloadError, "git source failed"),
     "E009": (DownloadError, "archive unreadable or unsafe"),
     "E010": (StorageError, "disk full, or no permission"),
-    "E011": (ConflictError, "files in the target that pair did not install"),
+    "E011": (ConflictError, "files in the target that are not as pair installed them"),
     "E012": (NotFoundError, "no knowledge base there"),
     "E013": (DataError, "installed knowledge base is damaged"),
     "E014": (UsageError, "folder cannot be packaged"),
@@ -232,14 +232,17 @@ def storage_failed(path: str, reason: str) -> StorageError:
     )
 
 
-def files_in_the_way(target: str, files: Sequence[str]) -> ConflictError:
+def files_in_the_way(target: str, files: Sequence[str], *, is_installed: bool) -> ConflictError:
     shown = "\n".join(f"  {file}" for file in files[:10])
     more = f"\n  and {len(files) - 10} more" if len(files) > 10 else ""
+    hints = ["Move them away", "Overwrite them with --force"]
+    if is_installed:
+        hints.append(f"Keep them and take the rest: pair update {target}")
     return ConflictError(
         "E011",
-        f"Target has files that pair did not install: {target}",
+        f"Target has files that are not as pair installed them: {target}",
         explanation=f"These would be overwritten:\n{shown}{more}",
-        hints=["Move them away", "Overwrite them with --force", "Keep them and take the rest: pair update"],
+        hints=hints,
         details={"target": target, "files": list(files)},
     )
 
@@ -260,7 +263,7 @@ def installed_kb_damaged(path: str, modified: Sequence[str], missing: Sequence[s
         "E013",
         f"Installed KB differs from what was installed: {path}",
         explanation="\n".join(lines[:10] + more),
-        hints=["Put the installed files back: pair install --force", "Keep your edits: nothing to do"],
+        hints=[f"Put the installed files back: pair update --force {path}", "Keep your edits: nothing to do"],
         details={"path": path, "modified": list(modified), "missing": list(missing)},
     )
 

@@ -112,15 +112,19 @@ class Web:
     def retrying(self, attempt: Callable[[], Result], *, on_retry: Callable[[str], None]) -> Result:
         """Run until it succeeds, fails for good, or the retries are used up; honours Retry-After."""
 
+        retries_left = self._retries
+
         def pause_after(fault: Exception) -> bool | float:
-            if not isinstance(fault, RequestFault) or not fault.retryable:
+            nonlocal retries_left
+            if not isinstance(fault, RequestFault) or not fault.retryable or retries_left == 0:
                 return False
+            retries_left -= 1
             on_retry(fault.reason)
             return True if fault.retry_after_seconds is None else fault.retry_after_seconds
 
         for trial in stamina.retry_context(
             on=pause_after,
-            attempts=self._retries + 1,
+            attempts=None,
             timeout=None,
             wait_initial=self._retry_wait_seconds,
             wait_max=30.0,

@@ -21,7 +21,7 @@ from pair.sources.inspection import Description
 from pair.sources.installation import Installation, InstallReport, Mode, Request
 from pair.sources.offers import Offers
 from pair.sources.package import Label
-from pair.sources.rules import refuse_conflicting_options
+from pair.sources.rules import RECORD_NAME, refuse_conflicting_options
 from pair.values import KbSource
 
 if TYPE_CHECKING:
@@ -65,8 +65,13 @@ class Desk:
         )
 
     def resolve_update(self, source: str | None, target: Path, *, offline: bool) -> KbSource:
-        """Without a named source, the one that the target was installed from, if it was named then."""
+        """Without a named source, the one that the target was installed from, if it was named then.
+
+        Raises E012 when nothing is installed, before anything is asked of the network.
+        """
         refuse_conflicting_options(source, offline=offline)
+        if not (target / RECORD_NAME).exists():
+            raise errors.no_kb_at(str(target), "nothing is installed there")
         header = record.read_header(target) if source is None else None
         if header is not None and header.source.type in {"url", "local", "git"}:
             return header.source

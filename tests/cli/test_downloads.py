@@ -7,8 +7,10 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
+
 from support.command import Workplace, read_files
 from support.kbs import SMALL_KB, SMALL_KB_BYTES, sha256, zip_of, zip_of_size
 from support.server import Page, Server
@@ -99,7 +101,7 @@ def test_an_interrupted_download_is_kept_and_the_target_untouched(workplace: Wor
     ],
 )
 def test_a_cut_download_ends_well_with_a_server_that(
-    workplace: Workplace, server: Server, manners: dict[str, str]
+    workplace: Workplace, server: Server, manners: dict[str, Any]
 ) -> None:
     url = server.add("/kb.zip", zip_of_size(2 * MEGABYTE), cut_after=[MEGABYTE], **manners)
     done = workplace.pair("install", "--source", url)
@@ -187,6 +189,7 @@ def test_three_retries_are_made_and_no_more(workplace: Workplace, server: Server
     done = workplace.pair("install", "--source", url)
     assert done.status == 2
     assert "Network error: HTTP 500" in done.stderr
+    assert done.stderr.count("trying again") == 3
     assert len(server.requests("/kb.zip", "GET")) == 4
 
 
@@ -251,6 +254,17 @@ def test_a_missing_checksum_is_refused_when_one_is_required(workplace: Workplace
     done = workplace.pair("install", "--source", url, "--json", PAIR__SOURCES__REQUIRE_CHECKSUM="true")
     assert (done.status, done.error_code) == (2, "E006")
     assert server.requests("/kb.zip", "GET") == []
+
+
+@pytest.mark.rule("source-24")
+def test_a_required_checksum_is_required_of_a_cached_download_too(workplace: Workplace, server: Server) -> None:
+    url = server.add("/kb.zip", zip_of(SMALL_KB), checksum=False)
+    assert workplace.pair("install", "one", "--source", url).status == 0
+    strict = {"PAIR__SOURCES__REQUIRE_CHECKSUM": "true"}
+    done = workplace.pair("install", "two", "--source", url, "--json", **strict)
+    assert (done.status, done.error_code) == (2, "E006")
+    server.add("/kb.zip", zip_of(SMALL_KB))
+    assert workplace.pair("install", "two", "--source", url, **strict).status == 0
 
 
 @pytest.mark.rule("source-24")
@@ -349,14 +363,15 @@ def test_a_proxy_from_the_environment_is_used(workplace: Workplace, server: Serv
     assert read_files(workplace.target) == SMALL_KB_BYTES
 
 
-def test_a_query_stays_with_the_archive_and_its_checksum_and_is_not_shown(
-    workplace: Workplace, server: Server
-) -> None:
+def test_a_query_stays_with_the_archive_and_its_checksum_and_is_not_shown(workplace: Workplace, server: Server) -> None:
     url = server.add("/kb.zip", zip_of(SMALL_KB)) + "?signature=s3cret"
     done = workplace.pair("install", "--source", url, PAIR_DIAG="1")
     assert done.status == 0, done.stderr
     assert "checksum verified" in done.stderr
-    assert "s3cret" not in done.stderr
+    described = workplace.pair("info", workplace.target, "--json")
+    assert described.json["source"]["location"] == server.url("/kb.zip") + "?signature=…"
+    told = workplace.pair("info", workplace.target)
+    assert "s3cret" not in done.stderr + described.stdout + told.stdout
 
 
 def test_progress_is_told_in_percent_lines_and_not_at_all_with_json(workplace: Workplace, server: Server) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from support.command import Workplace, read_files, write_files
 from support.kbs import SMALL_KB, SMALL_KB_BYTES, many_files, write_zip, zip_of
 from support.server import Page, Server
@@ -57,6 +58,7 @@ def test_install_refuses_to_overwrite_a_file_it_did_not_install(workplace: Workp
     assert done.status == 4
     assert "Code: E011" in done.stderr
     assert "README.md" in done.stderr
+    assert "pair update" not in done.stderr
     assert whole_state(workplace.target) == before
 
 
@@ -175,7 +177,7 @@ def test_links_in_the_target_survive_an_update(workplace: Workplace) -> None:
     (workplace.target / "link.md").symlink_to("/nonexistent")
     write_files(kb, {"new.md": "new"})
     assert workplace.pair("update").status == 0
-    assert os.readlink(workplace.target / "link.md") == "/nonexistent"
+    assert (workplace.target / "link.md").readlink() == Path("/nonexistent")
 
 
 def test_a_touched_source_is_read_but_nothing_changes(workplace: Workplace) -> None:
@@ -183,6 +185,23 @@ def test_a_touched_source_is_read_but_nothing_changes(workplace: Workplace) -> N
     os.utime(kb / "README.md", ns=(1, 1))
     done = workplace.pair("update", "--json")
     assert (done.json["changed"], done.json["unchanged"]) == ([], 3)
+
+
+def test_force_repairs_a_file_whose_size_and_time_were_restored(workplace: Workplace) -> None:
+    install(workplace)
+    page = workplace.target / "README.md"
+    seen = page.stat()
+    page.write_text("# Handboox\n")
+    os.utime(page, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    assert workplace.pair("verify", workplace.target).status == 5
+    assert workplace.pair("update", "--force").status == 0
+    assert workplace.pair("verify", workplace.target).status == 0
+
+
+def test_update_of_nothing_does_not_ask_the_network(workplace: Workplace, server: Server) -> None:
+    done = workplace.pair("update", "--json", PAIR__SOURCES__GITHUB_API_URL=server.url(""))
+    assert (done.status, done.error_code) == (1, "E012")
+    assert server.received == []
 
 
 def test_update_of_nothing_is_an_error_that_names_install(workplace: Workplace) -> None:
@@ -305,7 +324,15 @@ def test_targets_of_all_kinds_are_filled_and_updated(workplace: Workplace, targe
 
 @pytest.mark.rule("source-16")
 def test_unusual_names_and_bytes_arrive_as_they_are(workplace: Workplace) -> None:
-    names = ["with space.md", "ünïcode/日本語.md", f"{'n' * 230}.md", "[glob]*?.md", "'quotes\".md", "-dash.md", ".hidden"]
+    names = [
+        "with space.md",
+        "ünïcode/日本語.md",
+        f"{'n' * 230}.md",
+        "[glob]*?.md",
+        "'quotes\".md",
+        "-dash.md",
+        ".hidden",
+    ]
     kb = write_files(workplace.folder / "kb", {name: os.urandom(1000) for name in names} | {"empty.md": ""})
     for source in ("./kb", "./kb.zip"):
         if source.endswith(".zip"):

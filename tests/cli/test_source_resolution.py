@@ -3,6 +3,8 @@
 import json
 
 import pytest
+
+import pair
 from support.command import Workplace, read_files, write_files
 from support.kbs import SMALL_KB, SMALL_KB_BYTES, sha256, zip_of
 from support.server import Page, Server
@@ -171,8 +173,6 @@ def test_a_missing_path_is_e003_with_the_absolute_path(workplace: Workplace, fla
 
 @pytest.mark.rule("source-11")
 def test_a_download_reached_while_offline_is_e007(workplace: Workplace) -> None:
-    import pair
-
     release = pair.KbSource("github-release", "https://127.0.0.1:9/kb.zip", requires_download=True)
     with pytest.raises(pair.PairError) as caught:
         pair.install(release, workplace.target, offline=True, settings=pair.Settings())

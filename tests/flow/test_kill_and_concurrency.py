@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from support.command import Workplace, read_files, write_files
 from support.kbs import SMALL_KB, SMALL_KB_BYTES, many_files, zip_of, zip_of_size
 from support.server import Server

@@ -81,7 +81,9 @@ class Entry:
         made_by = 3 << 8 | 20
         fields = (made_by, self.needs_version, self.flags, self.method, 0, 0x21, *self._told())
         lengths = (len(self.raw_name), len(self.extra), 0, 0, 0)
-        return _CENTRAL.pack(b"PK\x01\x02", *fields, *lengths, self.mode << 16, told_offset) + self.raw_name + self.extra
+        return (
+            _CENTRAL.pack(b"PK\x01\x02", *fields, *lengths, self.mode << 16, told_offset) + self.raw_name + self.extra
+        )
 
 
 def deflated(content: bytes) -> bytes:
@@ -213,7 +215,12 @@ class Hostile:
 
 
 def _named(id: str, reason: str, *names: str | bytes) -> Hostile:
-    return Hostile(id, reason, lambda: zip_from(*(Entry(name) for name in names)))
+    return Hostile(id, reason, lambda: zip_from(*(_plain(name) for name in names)))
+
+
+def _plain(name: str | bytes) -> Entry:
+    is_folder = Entry(name).raw_name.endswith(b"/")
+    return Entry(name, b"", mode=FOLDER) if is_folder else Entry(name)
 
 
 def _with(id: str, reason: str, *entries: Entry) -> Hostile:
@@ -314,21 +321,29 @@ BOMBS: Sequence[Hostile] = (
     Hostile("ten-gigabytes-in-truth", _TOTAL, lambda: bomb(10 * 1024)),
     Hostile("ten-gigabytes-declared-as-a-kilobyte", _DAMAGED, lambda: bomb(10 * 1024, told_bytes=1000)),
     Hostile("ratio", _RATIO, lambda: bomb(64)),
-    Hostile("ratio-of-one-among-many", _RATIO, lambda: zip_from(
-        Entry("noise.bin", random.Random(3).randbytes(MEBIBYTE)), Entry("zeros.bin", bytes(2 * MEBIBYTE), DEFLATED)
-    )),
+    Hostile(
+        "ratio-of-one-among-many",
+        _RATIO,
+        lambda: zip_from(
+            Entry("noise.bin", random.Random(3).randbytes(MEBIBYTE)), Entry("zeros.bin", bytes(2 * MEBIBYTE), DEFLATED)
+        ),
+    ),
     Hostile("ratio-of-many-small", _RATIO, lambda: zip_of({f"{n}.md": bytes(MEBIBYTE // 2) for n in range(8)})),
     Hostile("nested", _RATIO, nested_bomb),
     Hostile("entries-that-share-one-header", _SHARED, shared_header),
     Hostile("entries-that-quote-each-other", _SHARED, quoted_headers),
     Hostile("million-entries", _CROWD, lambda: with_end64(crowded_directory(1_000_000), 1_000_000, 0)),
     Hostile("million-entries-counted-as-one", _CROWD, lambda: with_end(crowded_directory(1_000_000), 1, 0)),
-    Hostile("million-entries-hidden-in-zip64", _CROWD, lambda: with_end64(
-        crowded_directory(1_000_000), 1_000_000, 0, end=(1, 47)
-    )),
-    Hostile("directory-of-huge-entries", "its directory takes", lambda: with_end(
-        (Entry("a", b"", extra=bytes(60_000)).central(0)) * 900, 900, 0
-    )),
+    Hostile(
+        "million-entries-hidden-in-zip64",
+        _CROWD,
+        lambda: with_end64(crowded_directory(1_000_000), 1_000_000, 0, end=(1, 47)),
+    ),
+    Hostile(
+        "directory-of-huge-entries",
+        "its directory takes",
+        lambda: with_end((Entry("a", b"", extra=bytes(60_000)).central(0)) * 900, 900, 0),
+    ),
 )
 
 DAMAGE: Sequence[Hostile] = (
@@ -348,7 +363,9 @@ DAMAGE: Sequence[Hostile] = (
     _with("wrong-crc", _DAMAGED, Entry("a.md", crc=1)),
     _with("wrong-crc-after-a-good-entry", _DAMAGED, Entry("good.md"), Entry("a.md", crc=1)),
     _with("broken-deflate-stream", _DAMAGED, Entry("a.md", b"# page\n", DEFLATED, packed=b"\xff" * 9)),
-    _with("deflate-stream-cut-off", _DAMAGED, Entry("a.md", b"# a\n" * 99, DEFLATED, packed=deflated(b"# a\n" * 99)[:-3])),
+    _with(
+        "deflate-stream-cut-off", _DAMAGED, Entry("a.md", b"# a\n" * 99, DEFLATED, packed=deflated(b"# a\n" * 99)[:-3])
+    ),
     _with("less-content-than-declared", _DAMAGED, Entry("a.md", b"# page\n", size=100)),
     _with("less-deflated-content-than-declared", _DAMAGED, Entry("a.md", b"# page\n", DEFLATED, size=100)),
     _with("more-packed-than-there-is", _DAMAGED, Entry("a.md", size=5_000, packed_size=5_000)),
@@ -363,25 +380,31 @@ DAMAGE: Sequence[Hostile] = (
     _with("zip64-size-missing", _NOT_WHOLE, Entry("a.md", size=UNSET_32, extra=zip64_extra())),
     _with("extra-field-cut-off", _NOT_WHOLE, Entry("a.md", extra=b"\x01\x00\xff\x00")),
     _with("needs-a-future-version", _NOT_WHOLE, Entry("a.md", needs_version=99)),
-    Hostile("zip64-record-elsewhere", _NOT_WHOLE, lambda: with_end64(
-        Entry("a.md").central(0), 1, 0, record_offset=10
-    )),
-    Hostile("zip64-record-beyond-the-disk", _NOT_WHOLE, lambda: with_end64(
-        Entry("a.md").central(0), 1, 0, record_offset=2**62
-    )),
-    Hostile("zip64-record-beyond-all-numbers", _NOT_WHOLE, lambda: with_end64(
-        Entry("a.md").central(0), 1, 0, record_offset=2**64 - 1
-    )),
-    Hostile("directory-larger-than-the-archive", _NOT_WHOLE, lambda: with_end(
-        Entry("a.md").central(0), 1, 0, directory_bytes=1_000_000
-    )),
-    Hostile("directory-smaller-than-it-is", _NOT_WHOLE, lambda: with_end(
-        Entry("a.md").central(0), 1, 0, directory_bytes=20
-    )),
+    Hostile("zip64-record-elsewhere", _NOT_WHOLE, lambda: with_end64(Entry("a.md").central(0), 1, 0, record_offset=10)),
+    Hostile(
+        "zip64-record-beyond-the-disk",
+        _NOT_WHOLE,
+        lambda: with_end64(Entry("a.md").central(0), 1, 0, record_offset=2**62),
+    ),
+    Hostile(
+        "zip64-record-beyond-all-numbers",
+        _NOT_WHOLE,
+        lambda: with_end64(Entry("a.md").central(0), 1, 0, record_offset=2**64 - 1),
+    ),
+    Hostile(
+        "directory-larger-than-the-archive",
+        _NOT_WHOLE,
+        lambda: with_end(Entry("a.md").central(0), 1, 0, directory_bytes=1_000_000),
+    ),
+    Hostile(
+        "directory-smaller-than-it-is", _NOT_WHOLE, lambda: with_end(Entry("a.md").central(0), 1, 0, directory_bytes=20)
+    ),
     Hostile("directory-offset-beyond-the-end", "", lambda: with_end(Entry("a.md").central(0), 1, UNSET_32 - 1)),
-    Hostile("directory-without-its-signature", _NOT_WHOLE, lambda: with_end(
-        with_byte_changed(Entry("a.md").central(0), 0), 1, 0
-    )),
+    Hostile(
+        "directory-without-its-signature",
+        _NOT_WHOLE,
+        lambda: with_end(with_byte_changed(Entry("a.md").central(0), 0), 1, 0),
+    ),
 )
 
 CORPUS: Sequence[Hostile] = (*NAMES, *KINDS, *COLLISIONS, *BOMBS, *DAMAGE)

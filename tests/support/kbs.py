@@ -7,7 +7,11 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-SMALL_KB = {"README.md": "# Handbook\n", "guides/deploy.md": "# Deploy\n\nOn Tuesdays.\n", "logo.png": b"\x89PNG\r\n\x00\xff"}
+SMALL_KB: dict[str, str | bytes] = {
+    "README.md": "# Handbook\n",
+    "guides/deploy.md": "# Deploy\n\nOn Tuesdays.\n",
+    "logo.png": b"\x89PNG\r\n\x00\xff",
+}
 SMALL_KB_BYTES = {name: text.encode() if isinstance(text, str) else text for name, text in SMALL_KB.items()}
 
 

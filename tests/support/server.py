@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any, Self, cast
 
 
 @dataclass
@@ -46,8 +46,7 @@ class Server:
         self.pages: dict[str, Page] = {}
         self.received: list[Received] = []
         self.sent_bytes: dict[str, int] = {}
-        self._httpd = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._httpd.daemon_threads = True
+        self._httpd = _Httpd(self)
 
     def __enter__(self) -> Self:
         # The short poll lets a test end at once.
@@ -76,91 +75,101 @@ class Server:
     def requests(self, path: str, method: str | None = None) -> list[Received]:
         return [request for request in self.received if request.path == path and method in {None, request.method}]
 
-    def _handler(server) -> type[BaseHTTPRequestHandler]:  # noqa: N805 - the handler below has a self of its own
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
 
-            def do_HEAD(self) -> None:
-                self._answer()
+class _Httpd(ThreadingHTTPServer):
+    daemon_threads = True
 
-            def do_GET(self) -> None:
-                self._answer()
+    def __init__(self, owner: Server) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.owner = owner
 
-            def log_message(self, format: str, *arguments: Any) -> None:
-                pass
 
-            def _answer(self) -> None:
-                path = self.path.partition("?")[0]
-                received = Received(self.command, path, dict(self.headers))
-                server.received.append(received)
-                page = server.pages.get(path)
-                if page is None:
-                    self._send(404, {}, b"")
-                elif page.statuses and self.command == "GET":
-                    status, headers = page.statuses.pop(0)
-                    self._send(status, headers, b"")
-                elif page.redirect is not None:
-                    self._send(302, {"Location": page.redirect}, b"")
-                elif self.command == "HEAD" and not page.has_head:
-                    self._send(405, {}, b"")
-                else:
-                    self._send_page(page, received)
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
 
-            def _send_page(self, page: Page, received: Received) -> None:
-                headers = dict(page.headers)
-                if page.etag:
-                    headers["ETag"] = page.etag
-                if page.last_modified:
-                    headers["Last-Modified"] = page.last_modified
-                if page.etag and self.headers.get("If-None-Match") == page.etag:
-                    self._send(304, headers, b"")
-                    return
-                start = self._wanted_start(page)
-                if start is None:
-                    status, body = 200, page.body
-                elif start >= len(page.body):
-                    self._send(416, headers | {"Content-Range": f"bytes */{len(page.body)}"}, b"")
-                    return
-                else:
-                    status, body = 206, page.body[start:]
-                    whole = f"bytes {start}-{len(page.body) - 1}/{len(page.body)}"
-                    headers["Content-Range"] = page.content_range or whole
-                if not page.has_length:
-                    headers["Connection"] = "close"
-                elif page.declared_length is not None:
-                    headers["Content-Length"] = str(page.declared_length)
-                if self.command == "GET" and page.before_body is not None:
-                    page.before_body(received)
-                cut = page.cut_after.pop(0) if page.cut_after and self.command == "GET" else None
-                self._send(status, headers, body, cut=cut)
+    @property
+    def _owner(self) -> Server:
+        return cast("_Httpd", self.server).owner
 
-            def _wanted_start(self, page: Page) -> int | None:
-                wanted = self.headers.get("Range", "")
-                if not page.honours_range or not wanted.startswith("bytes="):
-                    return None
-                condition = self.headers.get("If-Range")
-                if page.honours_if_range and condition not in {None, page.etag, page.last_modified}:
-                    return None
-                return int(wanted.removeprefix("bytes=").partition("-")[0])
+    def do_HEAD(self) -> None:
+        self._answer()
 
-            def _send(self, status: int, headers: dict[str, str], body: bytes, cut: int | None = None) -> None:
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                if "Content-Length" not in headers and headers.get("Connection") != "close":
-                    self.send_header("Content-Length", str(len(body)))
-                if cut is not None:
-                    self.close_connection = True
-                    body = body[:cut]
-                self.end_headers()
-                if self.command == "GET":
-                    path = self.path.partition("?")[0]
-                    server.sent_bytes[path] = server.sent_bytes.get(path, 0) + len(body)
-                    try:
-                        self.wfile.write(body)
-                    except (ConnectionError, TimeoutError):
-                        self.close_connection = True
-                if headers.get("Content-Length", str(len(body))) != str(len(body)):
-                    self.close_connection = True
+    def do_GET(self) -> None:
+        self._answer()
 
-        return Handler
+    def log_message(self, format: str, *arguments: Any) -> None:
+        pass
+
+    def _answer(self) -> None:
+        path = self.path.partition("?")[0]
+        received = Received(self.command, path, dict(self.headers))
+        self._owner.received.append(received)
+        page = self._owner.pages.get(path)
+        if page is None:
+            self._send(404, {}, b"")
+        elif page.statuses and self.command == "GET":
+            status, headers = page.statuses.pop(0)
+            self._send(status, headers, b"")
+        elif page.redirect is not None:
+            self._send(302, {"Location": page.redirect}, b"")
+        elif self.command == "HEAD" and not page.has_head:
+            self._send(405, {}, b"")
+        else:
+            self._send_page(page, received)
+
+    def _send_page(self, page: Page, received: Received) -> None:
+        headers = dict(page.headers)
+        if page.etag:
+            headers["ETag"] = page.etag
+        if page.last_modified:
+            headers["Last-Modified"] = page.last_modified
+        if page.etag and self.headers.get("If-None-Match") == page.etag:
+            self._send(304, headers, b"")
+            return
+        start = self._wanted_start(page)
+        if start is None:
+            status, body = 200, page.body
+        elif start >= len(page.body):
+            self._send(416, headers | {"Content-Range": f"bytes */{len(page.body)}"}, b"")
+            return
+        else:
+            status, body = 206, page.body[start:]
+            whole = f"bytes {start}-{len(page.body) - 1}/{len(page.body)}"
+            headers["Content-Range"] = page.content_range or whole
+        if not page.has_length:
+            headers["Connection"] = "close"
+        elif page.declared_length is not None:
+            headers["Content-Length"] = str(page.declared_length)
+        if self.command == "GET" and page.before_body is not None:
+            page.before_body(received)
+        cut = page.cut_after.pop(0) if page.cut_after and self.command == "GET" else None
+        self._send(status, headers, body, cut=cut)
+
+    def _wanted_start(self, page: Page) -> int | None:
+        wanted = self.headers.get("Range", "")
+        if not page.honours_range or not wanted.startswith("bytes="):
+            return None
+        condition = self.headers.get("If-Range")
+        if page.honours_if_range and condition not in {None, page.etag, page.last_modified}:
+            return None
+        return int(wanted.removeprefix("bytes=").partition("-")[0])
+
+    def _send(self, status: int, headers: dict[str, str], body: bytes, cut: int | None = None) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        if "Content-Length" not in headers and headers.get("Connection") != "close":
+            self.send_header("Content-Length", str(len(body)))
+        if cut is not None:
+            self.close_connection = True
+            body = body[:cut]
+        self.end_headers()
+        if self.command == "GET":
+            path = self.path.partition("?")[0]
+            self._owner.sent_bytes[path] = self._owner.sent_bytes.get(path, 0) + len(body)
+            try:
+                self.wfile.write(body)
+            except (ConnectionError, TimeoutError):
+                self.close_connection = True
+        if headers.get("Content-Length", str(len(body))) != str(len(body)):
+            self.close_connection = True

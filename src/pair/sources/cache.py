@@ -58,12 +58,16 @@ class Cache:
         self._token = token
 
     @contextlib.contextmanager
-    def entry_for(self, source: KbSource, fill: Fill, *, revalidate: bool) -> Iterator[CacheEntry]:
+    def entry_for(
+        self, source: KbSource, fill: Fill, is_usable: Callable[[CacheEntry], bool], *, revalidate: bool
+    ) -> Iterator[CacheEntry]:
         """The KB's entry, fetched if need be; nobody replaces it while the block runs."""
         with files.storage_errors():
             key = cache_key(source, _address(source))
             with self._locked(key, has_entry=self._find(key, source) is not None):
                 entry = self._find(key, source)
+                if entry is not None and not is_usable(entry):
+                    entry = None
                 if entry is not None and not revalidate:
                     logger.debug("cache hit", extra={"key": key})
                 else:

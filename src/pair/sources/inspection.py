@@ -1,15 +1,19 @@
 """Check and describe a KB: a package, or an installed one."""
 
+import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pair import errors, files
 from pair.sources import archive, package, record, tree
 from pair.sources.offers import matches_sibling_checksum, refuse_differences
 from pair.sources.package import PackageManifest
 from pair.sources.record import Record, RecordHeader
-from pair.sources.rules import MANIFEST_NAME, RECORD_NAME, SourcesPolicy
+from pair.sources.rules import MANIFEST_NAME, RECORD_NAME, SourcesPolicy, without_credentials
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ def verify(path: Path, policy: SourcesPolicy) -> Verification:
     with files.storage_errors():
         if path.is_file():
             return _verify_package(path, policy)
-        return _verify_installed(path, _record_of(path))
+        return _verify_installed(path, _read_or_refuse(path, record.read_record))
 
 
 def _verify_package(path: Path, policy: SourcesPolicy) -> Verification:
@@ -63,7 +67,8 @@ def _verify_installed(path: Path, installed: Record) -> Verification:
     modified = sorted(
         name
         for name, entry in installed.files.items()
-        if name in present and not (present[name].is_regular and files.sha256_of(path / name) == entry.sha256)
+        if name in present
+        and not (stat.S_ISREG(present[name].st_mode) and files.sha256_of(path / name) == entry.sha256)
     )
     if missing or modified:
         raise errors.installed_kb_damaged(str(path), modified, missing)
@@ -84,7 +89,8 @@ class Description:
 
     def to_json(self) -> dict[str, Any]:
         if self.header is not None:
-            return {"path": str(self.path), "kind": "installed", **self.header.to_json()}
+            shown = self.header.source.to_json() | {"location": without_credentials(self.header.source.location)}
+            return {"path": str(self.path), "kind": "installed", **self.header.to_json(), "source": shown}
         value: dict[str, Any] = {
             "path": str(self.path),
             "kind": "package",
@@ -103,7 +109,7 @@ def describe(path: Path, policy: SourcesPolicy) -> Description:
             if manifest is None:
                 raise errors.no_kb_at(str(path), "the archive has no package manifest")
             return Description(path, manifest=manifest, archive_bytes=path.stat().st_size)
-        return Description(path, header=_record_of(path).header)
+        return Description(path, header=_read_or_refuse(path, record.read_header))
 
 
 def _manifest_of(path: Path, policy: SourcesPolicy) -> PackageManifest | None:
@@ -111,10 +117,10 @@ def _manifest_of(path: Path, policy: SourcesPolicy) -> PackageManifest | None:
     return package.parse_manifest(content) if content is not None else None
 
 
-def _record_of(path: Path) -> Record:
+def _read_or_refuse(path: Path, read: Callable[[Path], Found | None]) -> Found:
     if not path.exists():
         raise errors.no_kb_at(str(path), "the path does not exist")
-    found = record.read_record(path)
+    found = read(path)
     if found is None:
         raise errors.no_kb_at(str(path), "nothing was installed there")
     return found

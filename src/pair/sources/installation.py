@@ -130,10 +130,8 @@ class Installation:
 
     def _apply(self, offer: Offer) -> InstallReport:
         if self._target.exists() and not self._target.is_dir():
-            raise errors.files_in_the_way(str(self._request.target), [self._target.name])
+            raise errors.files_in_the_way(str(self._request.target), [self._target.name], is_installed=False)
         found = self._readable(record.read_header)
-        if found is None and self._request.mode == "update" and not self._request.force:
-            raise errors.no_kb_at(str(self._request.target), "nothing is installed there")
         current = self._list_target()
         if found is not None and self._is_current(found, offer, current):
             logger.debug("nothing changed since the last run", extra={"target": str(self._target)})
@@ -143,13 +141,14 @@ class Installation:
                 raise errors.no_kb_at(without_credentials(offer.source.location), "the source has no files")
             compared = self._compare(offer, kb, current)
             if self._request.mode == "install" and compared.plan.kept:
-                raise errors.files_in_the_way(str(self._request.target), [kept.path for kept in compared.plan.kept])
+                kept = [kept.path for kept in compared.plan.kept]
+                raise errors.files_in_the_way(str(self._request.target), kept, is_installed=found is not None)
             self._check_writable(compared)
             if not self._request.dry_run:
                 self._carry_out(compared)
             return self._report(compared)
 
-    # Observing: hashes, reading only what size and time do not settle
+    # Observing: hashes, reading only what size and time do not settle; with --force, everything
 
     def _readable(self, read: Callable[[Path], Found]) -> Found | None:
         """A damaged record is an error, unless everything is to be put back anyway."""
@@ -199,7 +198,7 @@ class Installation:
             known = installed.get(path)
             if entry.sha256 is not None:
                 hashes[path] = entry.sha256
-            elif known and (entry.size_bytes, entry.mtime_ns) == (known.size_bytes, known.source_mtime_ns):
+            elif known and not self._request.force and entry.looks_like(known.size_bytes, known.source_mtime_ns):
                 hashes[path] = known.sha256
             elif known or path in current.files:
                 hashes[path] = files.sha256_of(kb.folder / path)
@@ -213,9 +212,11 @@ class Installation:
         hashes: dict[str, str | None] = {}
         for path, seen in current.files.items():
             known = installed.get(path)
-            if known and seen.is_regular and seen[:2] == (known.size_bytes, known.mtime_ns):
+            is_regular = stat.S_ISREG(seen.st_mode)
+            looks_installed = known and (seen.st_size, seen.st_mtime_ns) == (known.size_bytes, known.mtime_ns)
+            if known and is_regular and looks_installed and not self._request.force:
                 hashes[path] = known.sha256
-            elif seen.is_regular and (known or path in offered):
+            elif is_regular and (known or path in offered):
                 hashes[path] = files.sha256_of(self._target / path)
             else:
                 hashes[path] = None
@@ -224,8 +225,8 @@ class Installation:
     def _check_writable(self, compared: _Comparison) -> None:
         """pair installs writable files, so a read-only one was protected by somebody."""
         for path in (*compared.plan.changed, *compared.plan.removed):
-            seen = compared.current.files[path]
-            if seen.is_regular and not seen.mode & stat.S_IWUSR:
+            mode = compared.current.files[path].st_mode
+            if stat.S_ISREG(mode) and not mode & stat.S_IWUSR:
                 raise errors.storage_failed(str(self._request.target / path), "the file is read-only")
 
     # Acting: build the whole new state beside the old one, then let them trade places
@@ -241,7 +242,7 @@ class Installation:
             hashes = _stage_placed(staged, compared)
             record_bytes = self._record_bytes(compared, tree.list_folder(staged), hashes)
             files.write_atomically(staged / RECORD_NAME, record_bytes)
-            if self._list_target() != compared.current:
+            if self._list_target().fingerprint() != compared.current.fingerprint():
                 raise _TargetChangedError
             replacement.put_in_place(staged, self._target)
         finally:
@@ -265,7 +266,7 @@ class Installation:
             racy = entry.mtime_ns > now_ns - _RACY_NANOSECONDS
             is_racy = is_racy or racy
             source_mtime_ns = 0 if racy else entry.mtime_ns
-            installed[path] = InstalledFile(sha256, seen.size_bytes, seen.mtime_ns, source_mtime_ns)
+            installed[path] = InstalledFile(sha256, seen.st_size, seen.st_mtime_ns, source_mtime_ns)
         name, version = _label(compared.offer.source, kb)
         header = RecordHeader(
             source=_stored(compared.offer.source),

@@ -23,6 +23,9 @@ class OfferedFile:
     size_bytes: int
     mtime_ns: int
 
+    def looks_like(self, size_bytes: int, mtime_ns: int) -> bool:
+        return (self.size_bytes, self.mtime_ns) == (size_bytes, mtime_ns)
+
 
 @dataclass(frozen=True)
 class KbFolder:
@@ -83,7 +86,10 @@ class Offers:
         def fill_from_source(earlier: CacheEntry | None, folder: Path) -> Facts | None:
             return fill(source, earlier, folder)
 
-        with self._cache.entry_for(source, fill_from_source, revalidate=revalidate) as entry:
+        def is_usable(entry: CacheEntry) -> bool:
+            return entry.facts.verified or source.type == "git" or not self._policy.require_checksum
+
+        with self._cache.entry_for(source, fill_from_source, is_usable, revalidate=revalidate) as entry:
             verified = None if source.type == "git" else entry.facts.verified
             yield Offer(source, entry.facts.identity, verified, lambda: _entry_folder(entry))
 
@@ -198,13 +204,16 @@ def _folder_offer(source: KbSource, target: Path) -> Offer:
     with files.storage_errors():
         found = tree.list_kb_files(folder, leave_out=_target_inside(folder, real_folder, real_target))
         manifest = _manifest_in(folder)
-    offered = {
-        path: OfferedFile(None, seen.size_bytes, seen.mtime_ns)
-        for path, seen in found.listing.files.items()
-        if manifest is None or path != MANIFEST_NAME
-    }
-    content = KbFolder(folder, offered, manifest, is_temporary=False, skipped=found.skipped)
-    return Offer(source, found.listing.fingerprint(), None, lambda: contextlib.nullcontext(content))
+
+    def opened() -> AbstractContextManager[KbFolder]:
+        offered = {
+            path: OfferedFile(None, seen.st_size, seen.st_mtime_ns)
+            for path, seen in found.listing.files.items()
+            if manifest is None or path != MANIFEST_NAME
+        }
+        return contextlib.nullcontext(KbFolder(folder, offered, manifest, is_temporary=False, skipped=found.skipped))
+
+    return Offer(source, found.listing.fingerprint(), None, opened)
 
 
 def _manifest_in(folder: Path) -> PackageManifest | None:

@@ -202,7 +202,7 @@ def _is_below(path: Path, folder: Path) -> bool:
 
 def _manifest_of(folder: Path, chosen: tree.KbFiles, label: Label, dated: datetime.datetime | None) -> PackageManifest:
     hashes = tree.hash_files(folder, chosen.listing.files)
-    sizes = {path: seen.size_bytes for path, seen in chosen.listing.files.items()}
+    sizes = {path: seen.st_size for path, seen in chosen.listing.files.items()}
     return PackageManifest(
         name=label.name or "",
         version=label.version or "",

@@ -6,38 +6,31 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from pair import files
 from pair.sources.rules import OWN_NAMES, VERSION_CONTROL_NAMES
 
-
-class FileStat(NamedTuple):
-    size_bytes: int
-    mtime_ns: int
-    mode: int
-
-    @property
-    def is_regular(self) -> bool:
-        return stat.S_ISREG(self.mode)
+_TYPE_BITS = 0o170000
 
 
 @dataclass(frozen=True)
 class Listing:
     """Everything below a folder but folders, by path relative to it, and the folders."""
 
-    files: dict[str, FileStat]
+    files: dict[str, os.stat_result]
     folders: tuple[str, ...]
 
     def fingerprint(self) -> str:
         """Changes when a file comes, goes, or changes in size or time. Looks at no content."""
-        lines = [f"{path}\0{seen.size_bytes}\0{seen.mtime_ns}" for path, seen in self.files.items()]
+        lines = [f"{path}\0{seen.st_size}\0{seen.st_mtime_ns}" for path, seen in self.files.items()]
         return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
 
 
-def list_folder(root: Path, *, leave_out: frozenset[str] = frozenset()) -> Listing:
-    """`leave_out`: absolute paths that are not entered."""
-    found: dict[str, FileStat] = {}
+def list_folder(
+    root: Path, *, leave_out: frozenset[str] = frozenset(), leave_out_names: frozenset[str] = frozenset()
+) -> Listing:
+    """`leave_out`: paths that are not looked at; `leave_out_names`: folders that are not entered, wherever they are."""
+    found: dict[str, os.stat_result] = {}
     folders: list[str] = []
     waiting = [("", str(root))]
     while waiting:
@@ -47,12 +40,11 @@ def list_folder(root: Path, *, leave_out: frozenset[str] = frozenset()) -> Listi
                 if leave_out and entry.path in leave_out:
                     continue
                 path = prefix + entry.name
-                if entry.is_dir(follow_symlinks=False):
+                if not entry.is_dir(follow_symlinks=False):
+                    found[path] = entry.stat(follow_symlinks=False)
+                elif entry.name not in leave_out_names:
                     folders.append(path)
                     waiting.append((path + "/", entry.path))
-                else:
-                    seen = entry.stat(follow_symlinks=False)
-                    found[path] = FileStat(seen.st_size, seen.st_mtime_ns, seen.st_mode)
     return Listing(found, tuple(folders))
 
 
@@ -67,34 +59,29 @@ class KbFiles:
 def list_kb_files(root: Path, *, leave_out: Iterable[Path] = ()) -> KbFiles:
     """Regular files, and links to regular files inside `root`; not version control, nor pair's own files."""
     real_root = root.resolve()
-    left_out = {str(path) for path in leave_out} | {str(root / name) for name in VERSION_CONTROL_NAMES}
-    everything = list_folder(root, leave_out=frozenset(left_out))
-    kept: dict[str, FileStat] = {}
+    left_out = frozenset(str(path) for path in leave_out)
+    everything = list_folder(root, leave_out=left_out, leave_out_names=VERSION_CONTROL_NAMES)
     skipped: list[tuple[str, str]] = []
-    for path, seen in everything.files.items():
-        if path in OWN_NAMES:
+    special = [path for path, seen in everything.files.items() if seen.st_mode & _TYPE_BITS != stat.S_IFREG]
+    for path in special:
+        target = _file_behind_link(root / path, real_root)
+        if target is not None:
+            everything.files[path] = target
             continue
-        if seen.is_regular:
-            kept[path] = seen
-        elif (target := _file_behind_link(root / path, seen, real_root)) is not None:
-            kept[path] = target
-        else:
-            kind = "link out of the folder, to a folder, or to nothing" if stat.S_ISLNK(seen.mode) else "not a file"
-            skipped.append((path, kind))
-    return KbFiles(Listing(kept, everything.folders), tuple(sorted(skipped)))
+        is_link = stat.S_ISLNK(everything.files.pop(path).st_mode)
+        skipped.append((path, "link out of the folder, to a folder, or to nothing" if is_link else "not a file"))
+    for name in OWN_NAMES:
+        everything.files.pop(name, None)
+    return KbFiles(everything, tuple(sorted(skipped)))
 
 
-def _file_behind_link(path: Path, seen: FileStat, real_root: Path) -> FileStat | None:
-    if not stat.S_ISLNK(seen.mode):
-        return None
+def _file_behind_link(path: Path, real_root: Path) -> os.stat_result | None:
     try:
         real = path.resolve(strict=True)
         behind = real.stat()
     except (OSError, RuntimeError):
         return None
-    if not stat.S_ISREG(behind.st_mode) or not real.is_relative_to(real_root):
-        return None
-    return FileStat(behind.st_size, behind.st_mtime_ns, behind.st_mode)
+    return behind if stat.S_ISREG(behind.st_mode) and real.is_relative_to(real_root) else None
 
 
 def content_checksum(hashes: dict[str, str]) -> str:

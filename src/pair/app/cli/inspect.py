@@ -48,11 +48,11 @@ def info(context: typer.Context, path: KbPath) -> None:
 def _described(found: Description) -> str:
     rows: list[tuple[str, str]]
     if found.header is not None:
-        header = found.header
+        header, source = found.header, found.to_json()["source"]
         rows = [
             ("name", header.name),
             ("version", header.version),
-            ("source", f"{header.source.location} ({header.source.type})"),
+            ("source", f"{source['location']} ({source['type']})"),
             ("installed", header.installed_at),
             ("checksum", {True: "verified", False: "unverified", None: "not needed"}[header.verified]),
             ("files", f"{header.file_count:,} ({render.size(header.size_bytes)})"),

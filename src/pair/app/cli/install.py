@@ -35,7 +35,7 @@ Source = Annotated[
 ]
 Offline = Annotated[bool, typer.Option("--offline", "--no-kb", help="Never download; needs --source with a path.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite files that pair did not install or that were edited.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done and leave the folder as it is.")]
 
 
 def install(

@@ -1,0 +1,245 @@
+"""The documentation says what the code does, and what it tells people to type works."""
+
+import ast
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pair
+from pair import errors, settings
+from pair.app.cli.commands import build
+from support.command import Workplace
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+README = ROOT / "README.md"
+PAGES = sorted(
+    [
+        README,
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "CHANGELOG.md",
+        *(ROOT / "changes").glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+    ]
+)
+
+
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def blocks_of(path: Path, language: str) -> list[str]:
+    """Contents of the fenced blocks of a language, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text_of(path), flags=re.MULTILINE | re.DOTALL)
+
+
+# ── reference ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def command_tree() -> list[tuple[str, Any]]:
+    root = build()
+    return [("pair", root), *((f"pair {name}", command) for name, command in root.commands.items())]
+
+
+@pytest.mark.parametrize(("name", "command"), command_tree(), ids=[name for name, _ in command_tree()])
+def test_every_option_of_a_command_is_in_the_reference(name: str, command: Any) -> None:
+    section = re.search(rf"^## {name}\n(.*?)(?=^## |\Z)", text_of(REFERENCE / "cli.md"), re.MULTILINE | re.DOTALL)
+    assert section is not None, name
+    options = [option for parameter in command.params for option in parameter.opts if option.startswith("-")]
+    assert options
+    assert [option for option in options if option not in section[1]] == []
+
+
+@pytest.mark.parametrize(("name", "command"), command_tree()[1:], ids=[name for name, _ in command_tree()[1:]])
+def test_every_command_has_a_help_text_with_an_example(name: str, command: Any) -> None:
+    assert command.help
+    assert f"  {name}" in command.epilog
+
+
+def test_every_setting_is_in_the_reference_with_its_variable() -> None:
+    page = text_of(REFERENCE / "settings.md")
+    for section, policy in settings.SECTIONS.items():
+        for key in dataclasses.fields(policy):
+            assert f"`{section}.{key.name}`" in page
+            assert f"`PAIR__{section}__{key.name}`".upper() in page
+    for variable in settings.NAMED_VARIABLES:
+        assert f"`{variable}`" in page
+
+
+def test_every_error_code_is_in_the_reference_with_its_text() -> None:
+    page = text_of(REFERENCE / "errors.md")
+    for code in errors.CODES:
+        assert f"\n## {code}\n" in page
+        assert f"Code: {code}\n" in page
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    page = text_of(REFERENCE / "python.md")
+    assert [name for name in pair.__all__ if f"\n## pair.{name}\n" not in page] == []
+
+
+def test_generated_pages_are_current() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "docs" / "generate.py", "--check"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_generated_pages_are_the_same_on_a_terminal_of_any_width(workplace: Workplace) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "docs" / "generate.py", "--check"],
+        env=workplace.environment | {"COLUMNS": "200", "TERMINAL_WIDTH": "200", "LANG": "C"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# ── rules ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def listed_rules() -> set[str]:
+    return set(re.findall(r"^\| ([a-z]+-\d+) \|", text_of(REFERENCE / "rules.md"), flags=re.MULTILINE))
+
+
+def rules_with_a_test() -> set[str]:
+    """The ids in `pytest.mark.rule("...")` anywhere below tests/."""
+    found: set[str] = set()
+    for path in (ROOT / "tests").rglob("*.py"):
+        for node in ast.walk(ast.parse(text_of(path))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.rule":
+                found |= {str(given.value) for given in node.args if isinstance(given, ast.Constant)}
+    return found
+
+
+def rules_named_in_the_code() -> set[str]:
+    comments = (
+        comment
+        for path in (ROOT / "src").rglob("*.py")
+        for comment in re.findall(r"#\s(.*)$", text_of(path), re.MULTILINE)
+    )
+    return {rule for comment in comments for rule in re.findall(r"\bsource-\d+\b", comment)}
+
+
+def test_every_rule_is_carried_by_a_test() -> None:
+    assert sorted(listed_rules() - rules_with_a_test()) == []
+
+
+def test_every_rule_that_a_test_or_a_comment_names_is_listed() -> None:
+    assert sorted((rules_with_a_test() | rules_named_in_the_code()) - listed_rules()) == []
+
+
+def test_the_rules_are_numbered_without_gaps() -> None:
+    assert listed_rules() == {f"source-{number}" for number in range(1, len(listed_rules()) + 1)}
+
+
+# ── pages ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def anchors_of(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", text_of(path), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[path.relative_to(ROOT).as_posix() for path in PAGES])
+def test_relative_links_lead_somewhere(page: Path) -> None:
+    prose = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose):
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        if link.startswith(("http://", "https://")):
+            continue
+        if not target.exists() or (anchor and anchor not in anchors_of(target)):
+            broken.append(link)
+    assert broken == []
+
+
+def test_the_index_leads_to_every_page() -> None:
+    linked = {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text_of(ROOT / "docs" / "index.md"))}
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert sorted(pages - linked - {"index.md"}) == []
+
+
+def test_the_readme_has_at_most_a_hundred_lines() -> None:
+    assert len(text_of(README).splitlines()) <= 100
+
+
+def test_a_note_of_a_change_says_first_what_kind_it_is() -> None:
+    notes = [path for path in (ROOT / "changes").glob("*.md") if path.name != "README.md"]
+    assert [note.name for note in notes if not text_of(note).startswith(("Added: ", "Changed: ", "Fixed: "))] == []
+
+
+# ── what the README tells people to type ───────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def clone(workplace: Workplace) -> Workplace:
+    """A folder with the example KB, and the command on the path, as in a clone after `make demo`."""
+    handbook = ROOT / "examples" / "handbook"
+    for path in handbook.rglob("*.md"):
+        copy = workplace.folder / "examples" / "handbook" / path.relative_to(handbook)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+    commands = workplace.folder.parent / "bin"
+    commands.mkdir()
+    (commands / "pair").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pair "$@"\n')
+    (commands / "pair").chmod(0o755)
+    workplace.environment["PATH"] = f"{commands}:{workplace.environment['PATH']}"
+    return workplace
+
+
+def run_in(workplace: Workplace, *command: str | Path) -> str:
+    """What a person would see; the command must succeed."""
+    done = subprocess.run(
+        command,
+        cwd=workplace.folder,
+        env=workplace.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def without_sizes(text: str) -> str:
+    """How small an archive gets depends on the zlib library."""
+    return re.sub(r"[\d.]+ kB", "some kB", text)
+
+
+def quickstart() -> str:
+    return next(block for block in blocks_of(README, "sh") if "pair package" in block)
+
+
+def test_the_quickstart_of_the_readme_prints_what_the_readme_says(clone: Workplace) -> None:
+    printed = run_in(clone, "bash", "-e", "-c", quickstart())
+    assert without_sizes(printed) == without_sizes(blocks_of(README, "text")[0])
+
+
+def test_the_python_example_of_the_readme_prints_what_the_readme_says(clone: Workplace) -> None:
+    (example,) = blocks_of(README, "python")
+    assert run_in(clone, sys.executable, "-c", example) == blocks_of(README, "text")[1]
+
+
+def test_the_demo_that_the_readme_names_runs(clone: Workplace) -> None:
+    assert "make demo\n" in blocks_of(README, "sh")
+    assert "examples/demo.sh" in text_of(ROOT / "Makefile")
+    clone.environment["BIN"] = str(clone.folder.parent / "bin")
+    printed = run_in(clone, "bash", ROOT / "examples" / "demo.sh")
+    assert "installed: handbook 1.0.0 in .pair/knowledge, checksum verified" in printed
+
+
+def test_the_quickstart_guide_prints_what_it_says(clone: Workplace) -> None:
+    guide = ROOT / "docs" / "guides" / "quickstart.md"
+    steps = [block for block in blocks_of(guide, "sh") if "make" not in block]
+    printed = without_sizes(run_in(clone, "bash", "-e", "-c", "\n".join(steps)))
+    assert [shown for shown in blocks_of(guide, "text") if without_sizes(shown) not in printed] == []

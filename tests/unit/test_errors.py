@@ -1,0 +1,261 @@
+"""Every error: its place in the tree, its statuses, its one text."""
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pair import errors
+from pair.app.render import error_text
+from pair.errors import CODES, PairError
+
+TREE = """\
+PairError                        exit 70   500   final
+├── UsageError (ValueError)      exit 1    400   final
+├── NotFoundError (LookupError)  exit 1    404   final
+├── DownloadError                exit 2    502   retryable
+├── StorageError                 exit 3    503   retryable
+├── ConflictError                exit 4    409   retryable
+├── DataError                    exit 5    500   final
+└── ModelError                   exit 6    503   retryable
+"""
+SOURCE = Path(inspect.getfile(errors)).parent
+
+
+def drawn(kind: type[PairError], branch: str = "") -> Iterator[str]:
+    bases = [base.__name__ for base in kind.__bases__ if base not in {Exception, PairError}]
+    label = f"{branch}{kind.__name__}" + (f" ({', '.join(bases)})" if bases else "")
+    status = f"exit {kind.exit_status:<4} {kind.http_status}   {'retryable' if kind.retryable else 'final'}"
+    yield f"{label:<32} {status}"
+    below = kind.__subclasses__()
+    for child in below:
+        yield from drawn(child, "└── " if child is below[-1] else "├── ")
+
+
+@pytest.mark.rule("source-19")
+def test_tree_of_errors_is_as_drawn():
+    assert "\n".join(drawn(PairError)) + "\n" == TREE
+
+
+@pytest.mark.rule("source-19")
+def test_drawing_in_the_module_shows_the_same_tree():
+    lines = re.findall(r"[├└]── (\w+) +(?:\((\w+)\))? .*exit (\d+) +(\d+)", errors.__doc__ or "")
+    told = {name: (base, int(exit_status), int(http_status)) for name, base, exit_status, http_status in lines}
+    assert told == {
+        kind.__name__: (
+            next((base.__name__ for base in kind.__bases__ if base is not PairError), ""),
+            kind.exit_status,
+            kind.http_status,
+        )
+        for kind in PairError.__subclasses__()
+    }
+
+
+def test_builtin_kinds_still_catch_what_they_would():
+    assert issubclass(errors.UsageError, ValueError)
+    assert issubclass(errors.NotFoundError, LookupError)
+
+
+# ── one function for each code ─────────────────────────────────────────────────────────────────────
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def codes_named_in(tree: ast.AST) -> list[str]:
+    constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return [value for value in constants if isinstance(value, str) and re.fullmatch(r"E\d{3}", value)]
+
+
+def constructors() -> dict[str, tuple[str, str]]:
+    """Name of each function in errors.py that makes an error: the code and the class."""
+    found = {}
+    for node in parsed(SOURCE / "errors.py").body:
+        if isinstance(node, ast.FunctionDef) and isinstance(node.returns, ast.Name):
+            (code,) = codes_named_in(node)
+            found[node.name] = (code, node.returns.id)
+    return found
+
+
+def names_used_outside_errors() -> set[str]:
+    used: set[str] = set()
+    for path in SOURCE.rglob("*.py"):
+        if path.name == "errors.py":
+            continue
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "errors":
+                used.add(node.attr)
+            if isinstance(node, ast.ImportFrom) and node.module == "pair.errors":
+                used |= {name.name for name in node.names}
+    return used
+
+
+@pytest.mark.rule("source-20")
+@pytest.mark.parametrize("code", CODES)
+def test_every_code_is_made_by_a_function_of_its_class(code: str):
+    kind, _ = CODES[code]
+    assert {made_kind for made_code, made_kind in constructors().values() if made_code == code} == {kind.__name__}
+
+
+@pytest.mark.rule("source-20")
+@pytest.mark.parametrize("name", constructors())
+def test_every_function_that_makes_an_error_is_used(name: str):
+    assert constructors()[name][0] in CODES
+    assert name in names_used_outside_errors()
+
+
+@pytest.mark.rule("source-20")
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: path.relative_to(SOURCE).as_posix())
+def test_codes_are_named_in_one_file_only(path: Path):
+    assert path.name == "errors.py" or codes_named_in(parsed(path)) == []
+
+
+def test_codes_are_in_order_and_have_a_meaning():
+    assert list(CODES) == sorted(CODES)
+    assert all(re.fullmatch(r"E\d{3}", code) for code in CODES)
+    assert len({meaning for _, meaning in CODES.values()}) == len(CODES)
+
+
+# ── texts ──────────────────────────────────────────────────────────────────────────────────────────
+
+TEXTS = {
+    "E001": (
+        errors.offline_without_source(),
+        """\
+Error: --offline requires --source with local filesystem path
+
+Example:
+  pair install --offline --source ./local-kb""",
+    ),
+    "E002": (
+        errors.offline_with_url(),
+        """\
+Error: Cannot use --offline with remote URL
+
+--offline requires local filesystem path.
+
+Example:
+  pair install --offline --source ./local-kb""",
+    ),
+    "E003": (
+        errors.source_path_missing("/path/to/missing"),
+        """\
+Error: KB source path does not exist: /path/to/missing
+
+Please verify:
+  • Path is correct
+  • Path is accessible
+  • Path contains valid KB content""",
+    ),
+    "E004": (
+        errors.source_format_unknown("invalid-source"),
+        """\
+Error: Invalid source format: invalid-source
+
+Source must be:
+  • HTTP/HTTPS URL: https://example.com/kb.zip
+  • Absolute path: /absolute/path/to/kb
+  • Relative path: ./relative/path/to/kb""",
+    ),
+    "E005": (
+        errors.download_failed("https://example.com/kb.zip", "Connection timeout after 30s"),
+        """\
+Error: Failed to download KB from https://example.com/kb.zip
+
+Network error: Connection timeout after 30s
+
+Suggestions:
+  • Check internet connection
+  • Verify firewall settings
+  • Try different mirror with --source
+  • Use offline mode with local KB""",
+    ),
+    "E007": (
+        errors.download_while_offline(),
+        """\
+Error: Cannot auto-download KB in offline mode
+
+Use --source with local filesystem path:
+  pair install --offline --source ./local-kb""",
+    ),
+}
+
+
+@pytest.mark.rule("source-20")
+@pytest.mark.parametrize("code", TEXTS)
+def test_text_is_that_of_the_catalogue(code: str):
+    error, text = TEXTS[code]
+    assert error.code == code
+    assert error_text(error) == f"{text}\n\nCode: {code}"
+
+
+@pytest.mark.rule("source-20")
+def test_text_of_a_failed_checksum_says_what_was_expected_between_what_the_catalogue_says():
+    text = error_text(errors.checksum_failed("File: kb.zip", "Expected SHA-256: 1\nActual SHA-256:   2"))
+    assert text == (
+        "Error: KB checksum validation failed\n\nDownloaded file may be corrupted or tampered with."
+        "\n\nFile: kb.zip\nExpected SHA-256: 1\nActual SHA-256:   2\n\n"
+        "Suggestions:\n  • Retry download\n  • Clear cache: rm -rf ~/.pair/kb/\n  • Verify source integrity"
+        "\n\nCode: E006"
+    )
+
+
+@pytest.mark.rule("source-20")
+def test_failed_checksum_names_the_cache_that_is_used():
+    assert "Clear cache: rm -rf /srv/cache" in error_text(errors.checksum_failed("f", "r", cache="/srv/cache"))
+
+
+@pytest.mark.rule("source-8")
+def test_unknown_format_suggests_a_path_that_exists():
+    text = error_text(errors.source_format_unknown("kb", suggestion="Did you mean ./kb ?"))
+    assert text.startswith("Error: Invalid source format: kb\n\nDid you mean ./kb ?\n\nSource must be:\n")
+
+
+@pytest.mark.rule("source-26")
+@pytest.mark.parametrize(("count", "ending"), [(10, "  9.md"), (11, "  9.md\n  and 1 more"), (25, "and 15 more")])
+def test_long_list_of_files_is_cut(count: int, ending: str):
+    names = [f"{number}.md" for number in range(count)]
+    error = errors.files_in_the_way("kb", names, is_installed=False)
+    assert error.explanation.endswith(ending)
+    assert error.details["files"] == names
+
+
+def test_long_list_of_damage_is_cut():
+    error = errors.installed_kb_damaged("kb", [f"{number}.md" for number in range(8)], ["a.md", "b.md", "c.md"])
+    assert error.explanation.splitlines()[0] == "  modified: 0.md"
+    assert error.explanation.splitlines()[-2:] == ["  missing: b.md", "  and 1 more"]
+
+
+def test_failure_without_a_path_names_none():
+    assert errors.storage_failed("", "no space").message == "Cannot use the file system: no space"
+    assert errors.storage_failed("kb", "no space").message == "Cannot write kb: no space"
+
+
+# ── JSON ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.rule("source-20")
+def test_json_of_an_error_has_code_message_and_suggestion():
+    assert errors.source_path_missing("/kb").to_json() == {
+        "error": {
+            "code": "E003",
+            "message": "KB source path does not exist: /kb",
+            "recoverable": False,
+            "suggestion": "Path is correct\nPath is accessible\nPath contains valid KB content",
+            "details": {"path": "/kb"},
+        }
+    }
+
+
+def test_json_of_an_error_leaves_out_what_it_does_not_have():
+    assert errors.command_line_invalid("no such option").to_json() == {
+        "error": {"code": "E402", "message": "no such option", "recoverable": False}
+    }
+
+
+def test_retryable_error_says_so_in_json():
+    assert errors.download_failed("u", "r").to_json()["error"]["recoverable"] is True
