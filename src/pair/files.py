@@ -48,7 +48,7 @@ def copy_file(source: str, destination: str) -> str:
     return digest.hexdigest()
 
 
-def write_all(descriptor: int, content: bytes) -> None:
+def write_all(descriptor: int, content: bytes | bytearray) -> None:
     """`os.write` may write less than it was given, as on a disk that is nearly full."""
     written = os.write(descriptor, content)
     while written < len(content):

@@ -130,7 +130,7 @@ class _Values:
             for key, key_node in _pairs(section_node[1], path):
                 place = _place(path, key_node[0])
                 _check_name(key, _keys_of(section), place, f"key of {section}")
-                value = _with_variables(_value_of(key_node[1]), variables, place)
+                value = _with_variables(_value_of(key_node[1], place), variables, place)
                 self._given[section][key] = _Given(value, place)
 
     def read_environment(self, variables: Mapping[str, str]) -> None:
@@ -142,7 +142,7 @@ class _Values:
                 section, _, key = name.removeprefix(OVERRIDE_PREFIX).lower().partition("__")
                 _check_name(section, SECTIONS, name, "section")
                 _check_name(key, _keys_of(section), name, f"key of {section}")
-                self._given[section][key] = _Given(yaml.safe_load(variables[name] or '""'), name)
+                self._given[section][key] = _Given(variables[name], name)
 
     def section(self, name: str, policy: Any) -> Any:
         given = self._given[name]
@@ -202,8 +202,11 @@ def _place(path: Path, node: yaml.Node) -> str:
     return f"{path}:{node.start_mark.line + 1}"
 
 
-def _value_of(node: yaml.Node) -> Any:
-    return yaml.safe_load(yaml.serialize(node))
+def _value_of(node: yaml.Node, where: str) -> Any:
+    try:
+        return yaml.safe_load(yaml.serialize(node))
+    except (yaml.YAMLError, ValueError) as fault:
+        raise errors.settings_invalid(where, "not a value that can be read") from fault
 
 
 def _with_variables(value: Any, variables: Mapping[str, str], where: str) -> Any:

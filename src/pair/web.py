@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+import httpcore2
 import httpx2
 import stamina
 
@@ -15,6 +16,7 @@ from pair.clock import Clock
 
 _MAX_REDIRECTS = 10
 _LONGEST_PAUSE_SECONDS = 120.0
+_READ_BYTES = 512 * 1024
 _PASSING_STATUSES = frozenset({429, 500, 502, 503, 504})
 
 Result = TypeVar("Result")
@@ -136,6 +138,8 @@ class Web:
 
     def _connected(self) -> httpx2.Client:
         if self._client is None:
+            # Its default of 64 kB makes a fast transfer wait for Python (docs/performance.md).
+            httpcore2.HTTP11Connection.READ_NUM_BYTES = _READ_BYTES
             self._client = httpx2.Client(
                 timeout=self._timeout_seconds,
                 follow_redirects=True,

@@ -232,6 +232,7 @@ _CONTROL, _EMPTY, _ENDING, _RESERVED = "control character", "empty part", "ends 
 _SPECIAL, _TWICE, _ALIKE, _BOTH = "special file", "one name", "case or accents", "folder too"
 _RATIO, _TOTAL, _SHARED, _CROWD = "times its size", "it unpacks to", "share the same bytes", "more than 100000"
 _NOT_WHOLE, _DAMAGED, _OWN = "not a whole zip", "damaged entry", "reserved for pair"
+_LENGTH, _OUTSIDE = "another length than declared", "outside the archive"
 
 NAMES: Sequence[Hostile] = (
     _named("parent-folder", _OUT, "../evil"),
@@ -366,29 +367,29 @@ DAMAGE: Sequence[Hostile] = (
     _with(
         "deflate-stream-cut-off", _DAMAGED, Entry("a.md", b"# a\n" * 99, DEFLATED, packed=deflated(b"# a\n" * 99)[:-3])
     ),
-    _with("less-content-than-declared", _DAMAGED, Entry("a.md", b"# page\n", size=100)),
-    _with("less-deflated-content-than-declared", _DAMAGED, Entry("a.md", b"# page\n", DEFLATED, size=100)),
+    _with("less-content-than-declared", _LENGTH, Entry("a.md", b"# page\n", size=100)),
+    _with("less-deflated-content-than-declared", _LENGTH, Entry("a.md", b"# page\n", DEFLATED, size=100)),
     _with("more-packed-than-there-is", _DAMAGED, Entry("a.md", size=5_000, packed_size=5_000)),
     _with("local-name-differs", _DAMAGED, Entry("a.md", local_name=b"b.md")),
     _with("local-name-leads-out", _DAMAGED, Entry("a.md", local_name=b"../a.md")),
     _with("local-name-not-utf-8", _DAMAGED, Entry("a.md", local_name=b"\xff\xfe.md")),
     _with("local-header-missing", _DAMAGED, Entry("a.md", local_signature=b"XX\x03\x04")),
-    _with("local-header-beyond-the-end", _DAMAGED, Entry("a.md", offset=1_000_000)),
-    _with("local-header-beyond-the-disk", _DAMAGED, Entry("a.md", offset=UNSET_32, extra=zip64_extra(2**62))),
-    _with("local-header-beyond-all-numbers", _DAMAGED, Entry("a.md", offset=UNSET_32, extra=zip64_extra(2**64 - 1))),
+    _with("local-header-beyond-the-end", _OUTSIDE, Entry("a.md", offset=1_000_000)),
+    _with("local-header-beyond-the-disk", _OUTSIDE, Entry("a.md", offset=UNSET_32, extra=zip64_extra(2**62))),
+    _with("local-header-beyond-all-numbers", _OUTSIDE, Entry("a.md", offset=UNSET_32, extra=zip64_extra(2**64 - 1))),
     _with("zip64-size-of-everything", _TOTAL, Entry("a.md", size=UNSET_32, extra=zip64_extra(2**64 - 1))),
     _with("zip64-size-missing", _NOT_WHOLE, Entry("a.md", size=UNSET_32, extra=zip64_extra())),
     _with("extra-field-cut-off", _NOT_WHOLE, Entry("a.md", extra=b"\x01\x00\xff\x00")),
     _with("needs-a-future-version", _NOT_WHOLE, Entry("a.md", needs_version=99)),
-    Hostile("zip64-record-elsewhere", _NOT_WHOLE, lambda: with_end64(Entry("a.md").central(0), 1, 0, record_offset=10)),
+    Hostile("zip64-record-elsewhere", _DAMAGED, lambda: with_end64(Entry("a.md").central(0), 1, 0, record_offset=10)),
     Hostile(
         "zip64-record-beyond-the-disk",
-        _NOT_WHOLE,
+        _DAMAGED,
         lambda: with_end64(Entry("a.md").central(0), 1, 0, record_offset=2**62),
     ),
     Hostile(
         "zip64-record-beyond-all-numbers",
-        _NOT_WHOLE,
+        _DAMAGED,
         lambda: with_end64(Entry("a.md").central(0), 1, 0, record_offset=2**64 - 1),
     ),
     Hostile(

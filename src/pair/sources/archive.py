@@ -4,26 +4,27 @@ Every entry is judged from the archive's directory before the first byte is writ
 """
 
 import hashlib
+import mmap
 import os
 import shutil
 import stat
 import struct
-import unicodedata
 import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from pair import errors, files
-from pair.sources.rules import SourcesPolicy, name_fault, own_name_fault
+from pair.sources.rules import SourcesPolicy, collision, folders_above, name_fault, own_name_fault, unpacks_suspiciously
 
 _MEBIBYTE = 1024 * 1024
 _END_RECORD = struct.Struct("<4s4H2LH")
-_END64_LOCATOR = struct.Struct("<4sLQL")
+_END64_LOCATOR_BYTES = 20
 _END64_RECORD = struct.Struct("<4sQ2H2L4Q")
+_DIRECTORY_ENTRY_BYTES = 46
 _DIRECTORY_BYTES_PER_ENTRY = 512
+_NAME_EXTRA_COMMENT = struct.Struct("<3H")
 _ENCRYPTED_FLAGS = 0x1 | 0x40
 _METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 
@@ -89,35 +90,39 @@ def _opened(archive: Path, policy: SourcesPolicy) -> zipfile.ZipFile:
 
 
 def _check_directory_size(archive: Path, policy: SourcesPolicy) -> None:
-    """`zipfile` reads the whole directory at once: refuse a huge one before."""
-    with archive.open("rb") as stream:
-        size = stream.seek(0, os.SEEK_END)
-        tail_size = min(size, _END_RECORD.size + 65535 + _END64_LOCATOR.size)
-        stream.seek(size - tail_size)
-        tail = stream.read(tail_size)
-        at = tail.rfind(b"PK\x05\x06")
-        if at < 0:
-            raise zipfile.BadZipFile
-        _, _, _, _, entries, directory_bytes, _, _ = _END_RECORD.unpack_from(tail, at)
-        if entries == 0xFFFF or directory_bytes == 0xFFFFFFFF:
-            entries, directory_bytes = _sizes_from_zip64(stream, tail, at) or (entries, directory_bytes)
-    if entries > policy.max_archive_entries:
-        raise _RefusedError(f"it has {entries} entries, more than {policy.max_archive_entries}")
-    if directory_bytes > policy.max_archive_entries * _DIRECTORY_BYTES_PER_ENTRY:
-        raise _RefusedError(f"its directory takes {directory_bytes} bytes")
+    """`zipfile` makes an object of every entry in the directory, whatever their number is said to be: count them first.
+
+    The directory is looked for exactly where `zipfile` will look.
+    """
+    with archive.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        at, end = _directory_bounds(content)
+        if end - at > policy.max_archive_entries * _DIRECTORY_BYTES_PER_ENTRY:
+            raise _RefusedError(f"its directory takes {end - at} bytes")
+        entries = 0
+        while at < end:
+            entries += 1
+            if entries > policy.max_archive_entries:
+                raise _RefusedError(f"it has more than {policy.max_archive_entries} entries")
+            at += _DIRECTORY_ENTRY_BYTES + sum(_NAME_EXTRA_COMMENT.unpack_from(content, at + 28))
 
 
-def _sizes_from_zip64(stream: BinaryIO, tail: bytes, at: int) -> tuple[int, int] | None:
-    start = at - _END64_LOCATOR.size
-    if start < 0 or tail[start : start + 4] != b"PK\x06\x07":
-        return None
-    _, _, offset, _ = _END64_LOCATOR.unpack_from(tail, start)
-    stream.seek(offset)
-    record = stream.read(_END64_RECORD.size)
-    if not record.startswith(b"PK\x06\x06"):
+def _directory_bounds(content: mmap.mmap) -> tuple[int, int]:
+    end = len(content) - _END_RECORD.size
+    if end < 0:
         raise zipfile.BadZipFile
-    unpacked = _END64_RECORD.unpack(record)
-    return unpacked[7], unpacked[8]
+    if content[end : end + 4] != b"PK\5\6" or content[-2:] != b"\0\0":
+        end = content.rfind(b"PK\5\6", max(0, end - 65535))
+    if end < 0:
+        raise zipfile.BadZipFile
+    directory_bytes = _END_RECORD.unpack_from(content, end)[5]
+    locator = end - _END64_LOCATOR_BYTES
+    if locator >= _END64_RECORD.size and content[locator : locator + 4] == b"PK\6\7":
+        record = locator - _END64_RECORD.size
+        if content[record : record + 4] == b"PK\6\6":
+            end, directory_bytes = record, _END64_RECORD.unpack_from(content, record)[8]
+    if directory_bytes > end:
+        raise zipfile.BadZipFile
+    return end - directory_bytes, end
 
 
 # ── its entries ────────────────────────────────────────────────────────────────────────────────────
@@ -126,8 +131,6 @@ def _sizes_from_zip64(stream: BinaryIO, tail: bytes, at: int) -> tuple[int, int]
 def _checked_entries(opened: zipfile.ZipFile, policy: SourcesPolicy) -> dict[str, zipfile.ZipInfo]:
     """Entries by path; raises _RefusedError at the first that may not be unpacked."""
     entries = opened.infolist()
-    if len(entries) > policy.max_archive_entries:
-        raise _RefusedError(f"it has {len(entries)} entries, more than {policy.max_archive_entries}")
     checked: dict[str, zipfile.ZipInfo] = {}
     for entry in entries:
         path = entry.orig_filename.removesuffix("/")
@@ -136,8 +139,9 @@ def _checked_entries(opened: zipfile.ZipFile, policy: SourcesPolicy) -> dict[str
         if path in checked:
             raise _RefusedError(f"two entries with one name: {path!r}")
         checked[path] = entry
-    _check_total_size(opened, entries, policy)
-    _check_overlaps(entries)
+    archive_bytes = Path(str(opened.filename)).stat().st_size
+    _check_total_size(archive_bytes, entries, policy)
+    _check_places(archive_bytes, entries)
     _check_collisions(checked)
     return checked
 
@@ -163,39 +167,35 @@ def _entry_fault(entry: zipfile.ZipInfo, path: str) -> str | None:
     return None
 
 
-def _check_total_size(opened: zipfile.ZipFile, entries: list[zipfile.ZipInfo], policy: SourcesPolicy) -> None:
+def _check_total_size(archive_bytes: int, entries: list[zipfile.ZipInfo], policy: SourcesPolicy) -> None:
     total = sum(entry.file_size for entry in entries)
     if total > policy.max_unpacked_bytes:
         raise _RefusedError(f"it unpacks to {total} bytes, more than {policy.max_unpacked_bytes}")
-    archive_bytes = Path(str(opened.filename)).stat().st_size
-    if total > max(_MEBIBYTE, archive_bytes * policy.max_compression_ratio):
+    if unpacks_suspiciously(total, archive_bytes, policy.max_compression_ratio):
         raise _RefusedError(f"it unpacks to {total // max(1, archive_bytes)} times its size")
     for entry in entries:
-        if entry.file_size > max(_MEBIBYTE, entry.compress_size * policy.max_compression_ratio):
+        if unpacks_suspiciously(entry.file_size, entry.compress_size, policy.max_compression_ratio):
             raise _RefusedError(f"an entry unpacks to more than {policy.max_compression_ratio} times its size")
 
 
-def _check_overlaps(entries: list[zipfile.ZipInfo]) -> None:
+def _check_places(archive_bytes: int, entries: list[zipfile.ZipInfo]) -> None:
     """Entries that share bytes make small archives huge."""
     end = 0
     for entry in sorted(entries, key=lambda entry: entry.header_offset):
         if entry.header_offset < end:
             raise _RefusedError("two entries share the same bytes")
+        if entry.header_offset >= archive_bytes:
+            raise _RefusedError(f"entry outside the archive: {entry.orig_filename!r}")
         end = entry.header_offset + 30 + len(entry.orig_filename) + entry.compress_size
 
 
 def _check_collisions(entries: dict[str, zipfile.ZipInfo]) -> None:
-    """Names that fall together where case or accents do not count, and files that are folders too."""
-    spellings: dict[str, str] = {}
+    if (name := collision(entries)) is not None:
+        raise _RefusedError(f"names differ only in case or accents: {name!r}")
     for path in entries:
-        parts = path.split("/")
-        for depth in range(1, len(parts) + 1):
-            spelling = "/".join(parts[:depth])
-            folded = unicodedata.normalize("NFC", spelling).casefold()
-            if spellings.setdefault(folded, spelling) != spelling:
-                raise _RefusedError(f"names differ only in case or accents: {spelling!r}")
-            if depth < len(parts) and spelling in entries and not entries[spelling].is_dir():
-                raise _RefusedError(f"file that is a folder too: {spelling!r}")
+        for folder in folders_above(path):
+            if folder in entries and not entries[folder].is_dir():
+                raise _RefusedError(f"file that is a folder too: {folder!r}")
 
 
 # ── their bytes ────────────────────────────────────────────────────────────────────────────────────
@@ -243,10 +243,14 @@ def _hash_entry(opened: zipfile.ZipFile, entry: zipfile.ZipInfo) -> UnpackedFile
 
 
 def _chunks(opened: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[bytes]:
-    """The entry's bytes; `zipfile` checks length and CRC on the way."""
+    """The entry's bytes; `zipfile` checks their CRC on the way."""
+    size_bytes = 0
     try:
         with opened.open(entry) as stream:
             while chunk := stream.read(_MEBIBYTE):
+                size_bytes += len(chunk)
                 yield chunk
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as fault:
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError) as fault:
         raise _RefusedError(f"damaged entry: {entry.orig_filename!r}") from fault
+    if size_bytes != entry.file_size:
+        raise _RefusedError(f"entry of another length than declared: {entry.orig_filename!r}")

@@ -303,9 +303,12 @@ class _Sink:
         os.close(self._descriptor)
 
     def write(self, chunk: bytes) -> None:
-        self._block += chunk
-        if len(self._block) >= _BLOCK_BYTES:
-            self._flush()
+        if self._block or len(chunk) < _BLOCK_BYTES:
+            self._block += chunk
+            if len(self._block) >= _BLOCK_BYTES:
+                self._flush()
+        else:
+            self._store(chunk)
 
     def finish(self) -> tuple[str, int]:
         self._flush()
@@ -313,9 +316,11 @@ class _Sink:
         return self._digest.hexdigest(), self._size
 
     def _flush(self) -> None:
-        block, self._block = bytes(self._block), bytearray()
-        if not block:
-            return
+        if self._block:
+            block, self._block = self._block, bytearray()
+            self._store(block)
+
+    def _store(self, block: bytes | bytearray) -> None:
         files.write_all(self._descriptor, block)
         self._size += len(block)
         self._wait()

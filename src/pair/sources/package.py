@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,13 +14,17 @@ from pair import errors, files
 from pair.sources import tree
 from pair.sources.rules import (
     MANIFEST_NAME,
+    collision,
     name_fault,
     name_from_folder,
+    own_name_fault,
     package_label_fault,
+    unpacks_suspiciously,
 )
 
 SCHEMA_VERSION = 1
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
+_DENSE_RATIO = 50
 UNDATED = "1980-01-01T00:00:00Z"
 
 
@@ -110,10 +113,10 @@ def parse_manifest(content: bytes) -> PackageManifest | None:
             created_at=str(value.get("created_at", UNDATED)),
             files=listed,
         )
-        claimed = str(value["content_checksum"])
-    except (ValueError, KeyError, TypeError, AttributeError):
+        claimed, actual = str(value["content_checksum"]), f"sha256:{manifest.content_checksum}"
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
-    if claimed != f"sha256:{manifest.content_checksum}":
+    if claimed != actual:
         raise errors.checksum_failed("manifest.json", "its content checksum is not that of the files it lists")
     return manifest
 
@@ -182,22 +185,18 @@ def _manifest_in(folder: Path) -> PackageManifest | None:
 
 
 def _files_to_package(folder: Path, output: Path) -> tree.KbFiles:
-    outputs = (output, output.with_name(output.name + ".sha256"))
-    inside = [folder / path.absolute().relative_to(folder.absolute()) for path in outputs if _is_below(path, folder)]
+    outputs = (output.resolve(), output.with_name(output.name + ".sha256").resolve())
+    real = folder.resolve()
+    inside = [folder / path.relative_to(real) for path in outputs if path.is_relative_to(real)]
     found = tree.list_kb_files(folder, leave_out=[*inside, folder / MANIFEST_NAME])
     if not found.listing.files:
         raise errors.no_kb_at(str(folder), "the folder has no files")
-    folded: dict[str, str] = {}
     for path in found.listing.files:
-        if (fault := name_fault(path)) is not None:
+        if (fault := name_fault(path) or own_name_fault(path)) is not None:
             raise errors.cannot_package(str(folder), f"{fault}: {path!r}")
-        if (other := folded.setdefault(path.casefold(), path)) != path:
-            raise errors.cannot_package(str(folder), f"names differ only in case: {other!r} and {path!r}")
+    if (name := collision(found.listing.files)) is not None:
+        raise errors.cannot_package(str(folder), f"names differ only in case or accents: {name!r}")
     return found
-
-
-def _is_below(path: Path, folder: Path) -> bool:
-    return path.absolute().is_relative_to(folder.absolute())
 
 
 def _manifest_of(folder: Path, chosen: tree.KbFiles, label: Label, dated: datetime.datetime | None) -> PackageManifest:
@@ -234,12 +233,27 @@ def _write_package(
 
 
 def _write_zip(path: Path, folder: Path, manifest: PackageManifest) -> None:
+    """Deflated; what compresses so well that unpacking it would look like an attack is stored instead."""
+    _write_entries(path, folder, manifest, stored=frozenset())
+    with zipfile.ZipFile(path) as package:
+        entries = package.infolist()
+    dense = frozenset(entry.filename for entry in entries if entry.file_size > _DENSE_RATIO * entry.compress_size)
+    whole = (manifest.size_bytes, path.stat().st_size)
+    if any(
+        unpacks_suspiciously(unpacked_bytes, packed_bytes, _DENSE_RATIO)
+        for unpacked_bytes, packed_bytes in [whole, *((entry.file_size, entry.compress_size) for entry in entries)]
+    ):
+        _write_entries(path, folder, manifest, stored=dense)
+
+
+def _write_entries(path: Path, folder: Path, manifest: PackageManifest, *, stored: frozenset[str]) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as package:
         content = json.dumps(manifest.to_json(), indent=2, ensure_ascii=False).encode() + b"\n"
-        package.writestr(_entry(MANIFEST_NAME, zipfile.ZIP_DEFLATED), content)
+        package.writestr(_entry(MANIFEST_NAME, len(content), zipfile.ZIP_DEFLATED), content)
         for name in sorted(manifest.files):
             digest = hashlib.sha256()
-            with package.open(_entry(name, _method_for(folder / name, manifest.files[name])), "w") as entry:
+            method = zipfile.ZIP_STORED if name in stored else zipfile.ZIP_DEFLATED
+            with package.open(_entry(name, manifest.files[name].size_bytes, method), "w") as entry:
                 for chunk in _chunks_of(folder / name):
                     digest.update(chunk)
                     entry.write(chunk)
@@ -247,18 +261,10 @@ def _write_zip(path: Path, folder: Path, manifest: PackageManifest) -> None:
                 raise errors.cannot_package(str(folder), f"{name!r} changed while it was packaged")
 
 
-def _method_for(path: Path, packaged: PackagedFile) -> int:
-    """Store what would compress so well that unpacking it looks like an attack."""
-    if packaged.size_bytes <= files.CHUNK_BYTES:
-        return zipfile.ZIP_DEFLATED
-    with path.open("rb") as stream:
-        sample = stream.read(files.CHUNK_BYTES)
-    return zipfile.ZIP_STORED if len(zlib.compress(sample)) * 50 < len(sample) else zipfile.ZIP_DEFLATED
-
-
-def _entry(name: str, method: int) -> zipfile.ZipInfo:
+def _entry(name: str, size_bytes: int, method: int) -> zipfile.ZipInfo:
     """Fixed time, mode and system, so that they do not depend on where the package is made."""
     entry = zipfile.ZipInfo(name, date_time=_ZIP_EPOCH)
+    entry.file_size = size_bytes  # from 2 GiB on, the entry needs the large format
     entry.create_system = 3
     entry.external_attr = 0o100644 << 16
     entry.compress_type = method

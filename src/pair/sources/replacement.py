@@ -91,7 +91,7 @@ def _move_entries(staging: Path, target: Path) -> None:
     old.mkdir()
     incoming = _names_in(new)
     outgoing = [name for name in _names_in(target) if not _is_leftover(name, target)]
-    files.write_atomically(staging / _NOTE_NAME, "\n".join(incoming).encode(errors="surrogateescape"))
+    files.write_atomically(staging / _NOTE_NAME, "\0".join(incoming).encode(errors="surrogateescape"))
     try:
         for name in outgoing:
             (target / name).rename(old / name)
@@ -106,7 +106,7 @@ def _move_entries(staging: Path, target: Path) -> None:
 def _undo_moves(staging: Path, target: Path) -> None:
     """Safe to repeat: an entry that has come is told from one that has not left by where it lies."""
     new, old = staging / _NEW_NAME, staging / _OLD_NAME
-    incoming = (staging / _NOTE_NAME).read_bytes().decode(errors="surrogateescape").split("\n")
+    incoming = (staging / _NOTE_NAME).read_bytes().decode(errors="surrogateescape").split("\0")
     for name in incoming:
         if name and not os.path.lexists(new / name) and os.path.lexists(target / name):
             (target / name).rename(new / name)

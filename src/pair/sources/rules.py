@@ -5,6 +5,7 @@ Not here
 """
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -139,18 +140,18 @@ def _has_host(url: str) -> bool:
 
 def without_credentials(url: str) -> str:
     """The URL as it may be shown: query values may be secrets too."""
-    if not is_url(url):
-        return url
-    parts = urlsplit(without_user(url))
-    return urlunsplit(parts._replace(query=re.sub(r"=[^&]*", "=…", parts.query)))
+    address, mark, query = without_user(url).partition("?")
+    return f"{address}{mark}{re.sub(r'=[^&#]*', '=…', query)}" if is_url(url) else without_user(url)
 
 
 def without_user(url: str) -> str:
-    """The URL as it may be stored: without user and password."""
-    if not is_url(url):
+    """The URL as it may be stored: without user and password; over ssh the user is part of the address."""
+    scheme, mark, rest = url.partition("://")
+    user, at, host = rest.partition("/")[0].rpartition("@")
+    if not mark or not at:
         return url
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    kept = "" if is_url(url) else user.partition(":")[0] + at
+    return f"{scheme}://{kept}{host}{rest[len(user) + 1 + len(host) :]}"
 
 
 def beside(url: str, suffix: str) -> str:
@@ -224,8 +225,24 @@ def _is_utf8(name: str) -> bool:
     return True
 
 
+def unpacks_suspiciously(unpacked_bytes: int, packed_bytes: int, max_ratio: int) -> bool:
+    """More comes out than an honest text could hold; the first mebibyte harms nobody."""
+    return unpacked_bytes > max(1024 * 1024, packed_bytes * max_ratio)
+
+
 def own_name_fault(name: str) -> str | None:
-    return "name is reserved for pair" if name in OWN_NAMES else None
+    return "name is reserved for pair" if name.partition("/")[0] in OWN_NAMES else None
+
+
+def collision(paths: Iterable[str]) -> str | None:
+    """The first name that falls together with another one where case or accents do not count, folders included."""
+    spellings: dict[str, str] = {}
+    for path in paths:
+        for spelling in (path, *folders_above(path)):
+            folded = unicodedata.normalize("NFC", spelling).casefold()
+            if spellings.setdefault(folded, spelling) != spelling:
+                return spelling
+    return None
 
 
 # ── what an update changes ─────────────────────────────────────────────────────────────────────────
@@ -322,7 +339,7 @@ def _plan_offered(
             draft.added.add(path)
     elif present[path] == new:
         draft.unchanged.add(path)
-    elif overwrite or present[path] == installed.get(path):
+    elif overwrite or (present[path] is not None and present[path] == installed.get(path)):
         draft.changed.add(path)
     else:
         draft.kept[path] = "edited" if path in installed else "yours"
@@ -355,7 +372,7 @@ def folders_above(path: str) -> Iterable[str]:
 
 _PACKAGE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _SEMANTIC_VERSION = re.compile(
-    r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?"
+    r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?"
 )
 
 

@@ -29,10 +29,10 @@ class Listing:
 def list_folder(
     root: Path, *, leave_out: frozenset[str] = frozenset(), leave_out_names: frozenset[str] = frozenset()
 ) -> Listing:
-    """`leave_out`: paths that are not looked at; `leave_out_names`: folders that are not entered, wherever they are."""
+    """`leave_out`: absolute paths that are not looked at; `leave_out_names`: names, wherever they are."""
     found: dict[str, os.stat_result] = {}
     folders: list[str] = []
-    waiting = [("", str(root))]
+    waiting = [("", os.path.abspath(root))]  # noqa: PTH100 - Path.absolute keeps ".."
     while waiting:
         prefix, folder = waiting.pop()
         with os.scandir(folder) as entries:
@@ -40,9 +40,11 @@ def list_folder(
                 if leave_out and entry.path in leave_out:
                     continue
                 path = prefix + entry.name
+                if entry.name in leave_out_names:
+                    continue
                 if not entry.is_dir(follow_symlinks=False):
                     found[path] = entry.stat(follow_symlinks=False)
-                elif entry.name not in leave_out_names:
+                else:
                     folders.append(path)
                     waiting.append((path + "/", entry.path))
     return Listing(found, tuple(folders))
@@ -59,7 +61,7 @@ class KbFiles:
 def list_kb_files(root: Path, *, leave_out: Iterable[Path] = ()) -> KbFiles:
     """Regular files, and links to regular files inside `root`; not version control, nor pair's own files."""
     real_root = root.resolve()
-    left_out = frozenset(str(path) for path in leave_out)
+    left_out = frozenset(os.path.abspath(path) for path in leave_out)  # noqa: PTH100 - as in list_folder
     everything = list_folder(root, leave_out=left_out, leave_out_names=VERSION_CONTROL_NAMES)
     skipped: list[tuple[str, str]] = []
     special = [path for path, seen in everything.files.items() if seen.st_mode & _TYPE_BITS != stat.S_IFREG]

@@ -1,5 +1,7 @@
 """What is decided about sources, as tables."""
 
+from typing import Any
+
 import pytest
 
 from pair.errors import NotFoundError, PairError, UsageError
@@ -178,14 +180,14 @@ def test_offline_refuses_what_is_not_on_this_machine(source: str, code: str):
 
 # ── precedence ─────────────────────────────────────────────────────────────────────────────────────
 
-EVERYTHING_THERE = Surroundings("/work/kb", path_exists=True, monorepo_dataset="/repo/packages/knowledge-hub/dataset")
+EVERYTHING_THERE = Surroundings("/here/kb", path_exists=True, monorepo_dataset="/repo/packages/knowledge-hub/dataset")
 
 
 @pytest.mark.rule("source-1")
 @pytest.mark.parametrize(
     ("source", "chosen"),
     [
-        row("./kb", KbSource("local", "/work/kb", requires_download=False), id="path"),
+        row("./kb", KbSource("local", "/here/kb", requires_download=False), id="path"),
         row("https://h/kb.zip", KbSource("url", "https://h/kb.zip", requires_download=True), id="url"),
         row("https://h/r.git#v1", KbSource("git", "https://h/r.git#v1", requires_download=True), id="git"),
         row(
@@ -223,22 +225,22 @@ def test_monorepo_does_not_make_offline_without_source_good():
 @pytest.mark.rule("source-3")
 def test_offline_takes_a_path():
     choice = choose_source("./kb", offline=True, seen=EVERYTHING_THERE, latest_release=never_asked)
-    assert choice.source == KbSource("local", "/work/kb", requires_download=False)
+    assert choice.source == KbSource("local", "/here/kb", requires_download=False)
 
 
 @pytest.mark.rule("source-7")
 def test_missing_path_is_told_as_an_absolute_one():
     with pytest.raises(NotFoundError) as refusal:
-        choose_source("./kb", offline=False, seen=Surroundings("/work/kb"), latest_release=never_asked)
+        choose_source("./kb", offline=False, seen=Surroundings("/here/kb"), latest_release=never_asked)
     assert refusal.value.code == "E003"
-    assert refusal.value.message == "KB source path does not exist: /work/kb"
+    assert refusal.value.message == "KB source path does not exist: /here/kb"
 
 
 @pytest.mark.rule("source-8")
 @pytest.mark.parametrize("source", [name for name, kind in KINDS.items() if kind == "unknown"])
 @pytest.mark.parametrize("exists", [row(True, id="exists"), row(False, id="missing")])
 def test_unknown_format_is_refused_and_an_existing_name_suggested(source: str, exists: bool):
-    seen = Surroundings("/work/name", path_exists=exists, monorepo_dataset="/repo/dataset")
+    seen = Surroundings("/here/name", path_exists=exists, monorepo_dataset="/repo/dataset")
     with pytest.raises(UsageError) as refusal:
         choose_source(source, offline=False, seen=seen, latest_release=never_asked)
     assert refusal.value.code == "E004"
@@ -451,7 +453,7 @@ def kept(reason, path: str = "a") -> Plan:
 
 
 # Each case: installed, offered, present, then the plan of an update, an install, and with force.
-PLANS = {
+PLANS: dict[str, tuple[Any, ...]] = {
     "nothing-anywhere": ({}, {}, {}, Plan(), Plan(), Plan()),
     "new-file": ({}, {"a": "new"}, {}, ADD, ADD, ADD),
     "new-file-not-hashed": ({}, {"a": None}, {}, ADD, ADD, ADD),
