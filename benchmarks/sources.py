@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import os
 import random
-import resource
 import shutil
 import statistics
 import subprocess
@@ -206,8 +205,6 @@ def main() -> None:
         bench_start(rounds)
         bench_install(Path(name), rounds)
         bench_download(Path(name), rounds)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
-    print(f"(the benchmark itself used {peak:.0f} MB)")
 
 
 if __name__ == "__main__":

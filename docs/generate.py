@@ -214,7 +214,7 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     },
     "archive_refused": {"archive": "kb.zip", "reason": "path leads out of the archive: '../outside.md'"},
     "storage_failed": {"path": ".pair/knowledge", "reason": "permission denied"},
-    "files_in_the_way": {"target": ".pair/knowledge", "files": ["README.md"]},
+    "files_in_the_way": {"target": ".pair/knowledge", "files": ["README.md"], "is_installed": True},
     "no_kb_at": {"path": ".pair/knowledge", "reason": "nothing is installed there"},
     "installed_kb_damaged": {"path": ".pair/knowledge", "modified": ["README.md"], "missing": ["clocks/tsc.md"]},
     "record_unreadable": {
