@@ -82,7 +82,7 @@ from pathlib import Path
 from pair.clock import SystemClock
 from pair.sources.download import Downloader
 from pair.sources.rules import SourcesPolicy
-from pair.web import Web
+from pair.web.requests import Web
 from pair.wiring import SilentObserver
 web = Web(timeout_seconds=30, retries=0, retry_wait_seconds=1, clock=SystemClock())
 began = time.perf_counter()

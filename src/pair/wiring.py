@@ -25,7 +25,7 @@ from pair.sources.rules import RECORD_NAME, refuse_conflicting_options
 from pair.values import KbSource
 
 if TYPE_CHECKING:
-    from pair.web import Web
+    from pair.web.requests import Web
 
 __all__ = ["Description", "Desk", "InstallReport", "Label", "Request", "install", "resolve_source"]
 
@@ -110,7 +110,7 @@ class Desk:
 
     @contextlib.contextmanager
     def _web(self) -> Iterator["Web"]:
-        from pair.web import Web  # noqa: PLC0415 - see the module's first lines
+        from pair.web.requests import Web  # noqa: PLC0415 - see the module's first lines
 
         policy = self.settings.sources
         web = Web(

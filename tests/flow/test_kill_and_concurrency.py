@@ -18,7 +18,7 @@ MOMENTS = 50
 # Loads everything first, so that the kill strikes the work and not the start of Python.
 RUNNER = """
 import sys
-import pair.app.cli.commands, pair.sources.download, pair.sources.releases, pair.web
+import pair.app.cli.commands, pair.sources.download, pair.sources.releases, pair.web.requests
 print("ready", flush=True)
 sys.stdin.readline()
 sys.exit(pair.app.cli.commands.run(sys.argv[1:]))

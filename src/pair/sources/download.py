@@ -23,7 +23,7 @@ from urllib.parse import unquote, urlsplit
 from pair import errors, files
 from pair.sources.contract import Download, Known, Observer, Validators, note_of
 from pair.sources.rules import SourcesPolicy, beside, parse_checksum, without_credentials
-from pair.web import RequestFault, Web
+from pair.web.requests import RequestFault, Web
 
 logger = logging.getLogger(__name__)
 

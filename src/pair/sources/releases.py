@@ -8,7 +8,7 @@ from typing import Any
 from pair import errors
 from pair.sources.rules import SourcesPolicy
 from pair.values import KbSource
-from pair.web import RequestFault, Web
+from pair.web.requests import RequestFault, Web
 
 logger = logging.getLogger(__name__)
 
