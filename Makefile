@@ -28,6 +28,7 @@ docs: $(VENV)/ready-dev
 
 bench: $(VENV)/ready-dev system
 	$(BIN)/python benchmarks/sources.py
+	$(BIN)/python benchmarks/sync.py
 
 # Exact versions with hashes and without any index address.
 lock: $(VENV)/ready-dev
@@ -36,7 +37,7 @@ lock: $(VENV)/ready-dev
 
 # Programs that the tests and benchmarks run against for real.
 system:
-	@missing=""; for program in git curl; do command -v $$program >/dev/null || missing="$$missing $$program"; done; \
+	@missing=""; for program in git curl strace chromium; do command -v $$program >/dev/null || missing="$$missing $$program"; done; \
 	if [ -n "$$missing" ]; then \
 	  sudo=""; [ "$$(id -u)" = 0 ] || sudo=sudo; \
 	  $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends $$missing; \

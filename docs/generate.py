@@ -76,7 +76,7 @@ def cli_page() -> str:
     root = build()
     context = root.make_context("pair", [], resilient_parsing=True, terminal_width=HELP_COLUMNS)
     blocks = ["## pair", _fenced(root.get_help(context))]
-    for name, command in root.commands.items():
+    for name, command in ((name, command) for name, command in root.commands.items() if not command.hidden):
         below = command.make_context(name, [], parent=context, resilient_parsing=True)
         blocks += [f"## pair {name}", _fenced(command.get_help(below))]
     return _page("Command line", *blocks, "## Exit status", _exit_table())
@@ -105,8 +105,7 @@ def settings_page() -> str:
         "that exists; none is needed. Later wins: default, file, named variable, "
         f"`{settings.OVERRIDE_PREFIX}SECTION__KEY`. An unknown section or key is an error (E401). "
         "In the file, `${NAME}` in a text becomes the value of that environment variable, which must be set; "
-        "`$${NAME}` stays `${NAME}`. Keys marked *not used in this version*, like everything about `pair sync`, are "
-        "for commands that do not exist yet."
+        "`$${NAME}` stays `${NAME}`."
     )
     blocks = [order]
     for section, policy in settings.SECTIONS.items():
@@ -120,7 +119,9 @@ def _settings_table(section: str, policy: Any, used: set[str]) -> str:
     hints = typing.get_type_hints(policy, include_extras=True)
     rows = []
     for key in dataclasses.fields(policy):
-        meaning = meanings[key.name] + ("" if key.name in used else " *Not used in this version.*")
+        if key.name not in used:
+            raise LookupError(f"nothing reads {section}.{key.name}")
+        meaning = meanings[key.name]
         variable = f"{settings.OVERRIDE_PREFIX}{section}__{key.name}".upper()
         kind = _kind_in_words(hints[key.name])
         rows.append((f"`{section}.{key.name}`", kind, _shown(key.default), meaning, f"`{variable}`"))
@@ -128,6 +129,8 @@ def _settings_table(section: str, policy: Any, used: set[str]) -> str:
 
 
 def _kind_in_words(hint: Any) -> str:
+    if typing.get_origin(hint) is typing.Literal:
+        return " or ".join(f"`{choice}`" for choice in typing.get_args(hint))
     limits = getattr(hint, "__metadata__", ())
     words = [_WORDS[typing.get_args(hint)[0] if limits else hint]]
     words += [f"above {limit.gt}" for limit in limits if isinstance(limit, Gt)]
@@ -224,6 +227,15 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "cannot_package": {"folder": "handbook", "reason": "names differ only in case: 'Notes.md' and 'notes.md'"},
     "source_overlaps_target": {"source": "/home/ada/handbook", "target": "handbook"},
     "target_changing": {"target": ".pair/knowledge"},
+    "sync_running": {"holder": "process 4242"},
+    "sync_state_unreadable": {
+        "path": ".pair/index-cache.json",
+        "reason": "It is not whole JSON",
+        "kept_at": ".pair/index-cache.json.damaged-20260131T120000",
+    },
+    "sync_place_missing": {"what": "sources folder", "path": ".pair/knowledge"},
+    "model_unreachable": {"address": "http://127.0.0.1:11434/v1", "reason": "Connection refused"},
+    "model_reply_unusable": {"address": "http://127.0.0.1:11434/v1", "reason": "the reply is empty"},
     "settings_invalid": {
         "where": "config.yaml:2",
         "reason": "unknown key of sources: retrys",

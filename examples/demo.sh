@@ -15,3 +15,8 @@ step info handbook-1.0.0.zip
 step install --offline --source ./handbook-1.0.0.zip
 step verify .pair/knowledge
 step update
+
+step sync
+printf '\n$ head .pair/index.txt\n'
+head -n 12 .pair/index.txt
+step sync

@@ -15,7 +15,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 MAX_PARAMETERS = 6
-MAY_CATCH_EVERYTHING = {"app/cli/commands.py"}
+MAY_CATCH_EVERYTHING = {"app/cli/commands.py", "sync/ticker.py"}
 MAY_IMPORT_LATE = {"__init__.py", "app/cli/entry.py", "app/cli/session.py", "app/render.py", "wiring.py"}
 HEAVY = {"duckdb", "httpx2", "httpcore2", "typer", "rich", "pydantic", "yaml", "filelock", "stamina", "asyncio", "ssl"}
 
@@ -90,7 +90,7 @@ def test_imports_stand_at_the_top(path: Path) -> None:
 
 
 def test_the_public_names_are_these() -> None:
-    assert pair.__all__ == ["KbSource", "PairError", "Settings", "errors", "install", "resolve_source"]
+    assert pair.__all__ == ["KbSource", "PairError", "Settings", "SyncReport", "errors", "install", "resolve_source"]
     assert all(getattr(pair, name) is not None for name in pair.__all__)
     with pytest.raises(AttributeError):
         _ = pair.no_such_name  # type: ignore[attr-defined]

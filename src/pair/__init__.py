@@ -10,17 +10,19 @@ if TYPE_CHECKING:
     from pair import errors
     from pair.errors import PairError
     from pair.settings import Settings
+    from pair.sync.report import SyncReport
     from pair.values import KbSource
     from pair.wiring import install, resolve_source
 
 __version__ = "0.1.0"
 
-__all__ = ["KbSource", "PairError", "Settings", "errors", "install", "resolve_source"]
+__all__ = ["KbSource", "PairError", "Settings", "SyncReport", "errors", "install", "resolve_source"]
 
 _HOMES = {
     "KbSource": "pair.values",
     "PairError": "pair.errors",
     "Settings": "pair.settings",
+    "SyncReport": "pair.sync.report",
     "install": "pair.wiring",
     "resolve_source": "pair.wiring",
 }

@@ -97,6 +97,9 @@ class ModelError(PairError):
     retryable = True
 
 
+MODEL_UNREACHABLE = "E301"
+"""For those who stop asking a model that cannot be reached."""
+
 CODES: dict[str, tuple[type[PairError], str]] = {
     "E001": (UsageError, "offline without a source"),
     "E002": (UsageError, "offline with a remote source"),
@@ -114,6 +117,11 @@ CODES: dict[str, tuple[type[PairError], str]] = {
     "E014": (UsageError, "folder cannot be packaged"),
     "E015": (UsageError, "source and target overlap"),
     "E016": (ConflictError, "target keeps changing"),
+    "E101": (ConflictError, "another sync is running"),
+    "E102": (DataError, "state of the sync unreadable"),
+    "E103": (NotFoundError, "sources folder or links file missing"),
+    "E301": (ModelError, "model unreachable"),
+    "E302": (ModelError, "model reply unusable"),
     "E401": (UsageError, "configuration not understood"),
     "E402": (UsageError, "command line not understood"),
 }
@@ -303,6 +311,58 @@ def target_changing(target: str) -> ConflictError:
         f"Target keeps changing while it is being updated: {target}",
         hints=["Stop the program that writes to it, then try again"],
         details={"target": target},
+    )
+
+
+def sync_running(holder: str) -> ConflictError:
+    return ConflictError(
+        "E101",
+        f"Another sync is running: {holder}",
+        hints=["Wait for it to end", "See how far it is: pair status"],
+        details={"holder": holder},
+    )
+
+
+def sync_state_unreadable(path: str, reason: str, kept_at: str) -> DataError:
+    return DataError(
+        "E102",
+        f"State of the sync is unreadable: {path}",
+        explanation=f"{reason}. It is kept as {kept_at}; nothing was changed.",
+        hints=[
+            f"Put a good copy back as {path}",
+            "Build it anew, which reads and summarises every source again: pair sync",
+        ],
+        details={"path": path, "reason": reason, "kept_at": kept_at},
+    )
+
+
+def sync_place_missing(what: str, path: str) -> NotFoundError:
+    return NotFoundError(
+        "E103",
+        f"The {what} is missing: {path}",
+        explanation="Nothing that came from it was removed.",
+        hints=["Mount or create it", "Name another one in the configuration"],
+        details={"path": path},
+    )
+
+
+def model_unreachable(address: str, reason: str) -> ModelError:
+    return ModelError(
+        "E301",
+        f"Model cannot be reached: {address}",
+        explanation=reason,
+        hints=["Check ai.base_url and that the server runs", "Go on without a model: leave out the ai section"],
+        details={"address": address, "reason": reason},
+    )
+
+
+def model_reply_unusable(address: str, reason: str) -> ModelError:
+    return ModelError(
+        "E302",
+        f"Model reply cannot be used: {address}",
+        explanation=reason,
+        hints=["Try another model with ai.model"],
+        details={"address": address, "reason": reason},
     )
 
 

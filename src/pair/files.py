@@ -57,18 +57,31 @@ def write_all(descriptor: int, content: bytes | bytearray) -> None:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Readers see the old file or the new one, after a power cut too."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    write_together((path, content))
+
+
+def write_together(*contents: tuple[Path, bytes]) -> None:
+    """Several files whose contents belong together: all are on disk before the first takes its place."""
+    temporaries = [path.with_name(f".{path.name}.{os.getpid()}.tmp") for path, _ in contents]
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        try:
-            write_all(descriptor, content)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        temporary.replace(path)
+        for temporary, (_, content) in zip(temporaries, contents, strict=True):
+            _write_synced(temporary, content)
+        for temporary, (path, _) in zip(temporaries, contents, strict=True):
+            temporary.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
+        for temporary in temporaries:
+            temporary.unlink(missing_ok=True)
+    for folder in {path.parent for path, _ in contents}:
+        sync_folder(folder)
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    try:
+        write_all(descriptor, content)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def sync_folder(folder: Path) -> None:
@@ -100,7 +113,7 @@ def remove_tree(path: Path) -> None:
 def exclusive_lock(path: Path, *, on_wait: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock file for as long as the block runs; it frees itself when the process dies.
 
-    `on_wait` is called once, with who holds it, when somebody else does.
+    `on_wait` is called once, with who holds it, when somebody else does; it may raise rather than wait.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(path, fallback_to_soft=False, on_acquired=_write_holder)

@@ -12,14 +12,15 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pydantic
 import yaml
-from annotated_types import Ge, Gt
 
 from pair import errors
+from pair.ai.rules import ModelPolicy
 from pair.sources.rules import SourcesPolicy
+from pair.sync.rules import SyncPolicy
 
 CONFIG_PLACES = ("config.yaml", ".pair/config.yaml")
 OVERRIDE_PREFIX = "PAIR__"
@@ -30,37 +31,12 @@ NAMED_VARIABLES = {
 
 
 @dataclass(frozen=True)
-class KbPolicy:
-    """Which folder and which files make up the KB of this project."""
-
-    sources_dir: str = ".pair/knowledge"
-    """Folder that `pair install` fills and `pair sync` reads."""
-    links_file_path: str = ".pair/links.txt"
-    """List of URLs to sync, one a line."""
-    index_path: str = ".pair/index.txt"
-    """Readable index of all sources."""
-    index_cache_path: str = ".pair/index-cache.json"
-    """State of the sync."""
-    web_fetch_cache_dir: str = ".pair/web-cache"
-    """Folder of fetched pages."""
-    web_fetch_timeout_seconds: Annotated[float, Gt(0)] = 30.0
-    """Longest wait for a page."""
-    max_source_bytes: Annotated[int, Gt(0)] = 2_000_000
-    """Largest file or page that is read."""
-    url_refresh_min_interval_seconds: Annotated[float, Ge(0)] = 3600.0
-    """Shortest time between two looks at a URL."""
-    runtime_refresh_tick_seconds: Annotated[float, Gt(0)] = 300.0
-    """Time between two sync runs of a server."""
-    url_download_concurrency: Annotated[int, Gt(0)] = 8
-    """Pages fetched at once."""
-    summarization_concurrency: Annotated[int, Gt(0)] = 4
-    """Summaries written at once."""
-
-
-@dataclass(frozen=True)
 class Settings:
-    kb: KbPolicy = field(default_factory=KbPolicy)
+    kb: SyncPolicy = field(default_factory=SyncPolicy)
     sources: SourcesPolicy = field(default_factory=SourcesPolicy)
+    ai: ModelPolicy = field(default_factory=ModelPolicy)
+    named: frozenset[str] = frozenset()
+    """Keys that were given a value, as `section.key`."""
     config_path: Path | None = None
     """The configuration file that was read."""
     diagnostics: bool = False
@@ -80,8 +56,10 @@ class Settings:
             values.read_file(path, variables)
         values.read_environment(variables)
         return Settings(
-            kb=values.section("kb", KbPolicy),
+            kb=values.section("kb", SyncPolicy),
             sources=values.section("sources", SourcesPolicy),
+            ai=values.section("ai", ModelPolicy),
+            named=values.names(),
             config_path=path,
             diagnostics=variables.get("PAIR_DIAG", "").strip().lower() in {"1", "true", "yes", "on"},
             source_date=_source_date(variables),
@@ -89,7 +67,7 @@ class Settings:
         )
 
 
-SECTIONS: dict[str, Any] = {"kb": KbPolicy, "sources": SourcesPolicy}
+SECTIONS: dict[str, Any] = {"kb": SyncPolicy, "sources": SourcesPolicy, "ai": ModelPolicy}
 
 
 def _find_config(named: str | Path | None, variables: Mapping[str, str]) -> Path | None:
@@ -143,6 +121,9 @@ class _Values:
                 _check_name(section, SECTIONS, name, "section")
                 _check_name(key, _keys_of(section), name, f"key of {section}")
                 self._given[section][key] = _Given(variables[name], name)
+
+    def names(self) -> frozenset[str]:
+        return frozenset(f"{section}.{key}" for section, keys in self._given.items() for key in keys)
 
     def section(self, name: str, policy: Any) -> Any:
         given = self._given[name]

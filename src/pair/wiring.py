@@ -4,7 +4,9 @@ Network code is imported by the function that needs it, so that work on local fi
 """
 
 import contextlib
+import importlib.util
 import tempfile
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pair import errors
+from pair.ai.contract import Summariser
+from pair.ai.extractive import ExtractiveSummariser
 from pair.clock import Clock, SystemClock
 from pair.settings import Settings
 from pair.sources import inspection, package, record, resolution
@@ -22,12 +26,32 @@ from pair.sources.installation import Installation, InstallReport, Mode, Request
 from pair.sources.offers import Offers
 from pair.sources.package import Label
 from pair.sources.rules import RECORD_NAME, refuse_conflicting_options
+from pair.sync import planning
+from pair.sync.contract import Documents, FetchedPage, NotModified, Pages, SyncObserver
+from pair.sync.planning import SyncStatus
+from pair.sync.report import SyncPlan, SyncReport
+from pair.sync.rules import SyncPolicy
+from pair.sync.ticker import Ticker
+from pair.sync.workflow import Places, SyncRun, Workshop
 from pair.values import KbSource
 
 if TYPE_CHECKING:
+    from pair.web.browser import BrowserRenderer
     from pair.web.requests import Web
 
-__all__ = ["Description", "Desk", "InstallReport", "Label", "Request", "install", "resolve_source"]
+__all__ = [
+    "Description",
+    "Desk",
+    "InstallReport",
+    "Label",
+    "Request",
+    "SyncDesk",
+    "SyncPlan",
+    "SyncReport",
+    "SyncStatus",
+    "install",
+    "resolve_source",
+]
 
 
 class SilentObserver:
@@ -39,6 +63,19 @@ class SilentObserver:
     @contextlib.contextmanager
     def transfer(self, name: str, total_bytes: int | None, have_bytes: int) -> Iterator[Callable[[int], None]]:
         yield lambda count: None
+
+
+class SilentSyncObserver:
+    """For callers that want the report only."""
+
+    def say(self, text: str) -> None:
+        pass
+
+    def planned(self, total: int) -> None:
+        pass
+
+    def finished(self, source_id: str) -> None:
+        pass
 
 
 @dataclass(frozen=True)
@@ -104,6 +141,12 @@ class Desk:
 
     def describe(self, path: Path) -> inspection.Description:
         return inspection.describe(path, self.settings.sources)
+
+    def installed(self) -> Description | None:
+        """What is in the default target, if anything."""
+        if not (self.default_target / RECORD_NAME).exists():
+            return None
+        return self.describe(self.default_target)
 
     def _cache(self, token: str) -> Cache:
         return Cache(expand(self.settings.sources.cache_dir), self.clock, self.observer, token)
@@ -175,3 +218,138 @@ def install(
     mode: Mode = "install"
     desk.apply(Request(mode, folder, force=force), source, offline=offline)
     return folder
+
+
+# ── sync ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class SyncDesk:
+    """Keeps the sources of a project in line with its index, under one set of settings."""
+
+    settings: Settings
+    observer: SyncObserver = field(default_factory=SilentSyncObserver)
+    clock: Clock = field(default_factory=SystemClock)
+
+    def run(self, *, wait: bool = True) -> SyncReport:
+        """One run. Raises E101 rather than wait when told so, E102, E010."""
+        with contextlib.ExitStack() as held:
+            shop = Workshop(
+                summariser=self._summariser(held),
+                pages=held.enter_context(contextlib.closing(_PagesOnDemand(self.settings.kb, self.clock))),
+                documents=_document_loader(),
+                clock=self.clock,
+                observer=self.observer,
+            )
+            return SyncRun(self.settings.kb, self.places, shop).run(wait=wait)
+
+    def plan(self) -> SyncPlan:
+        return planning.plan(self.places, self.clock, uses_model=bool(self.settings.ai.base_url))
+
+    def status(self) -> SyncStatus:
+        return planning.status(self.places)
+
+    def watch(self, stop: threading.Event, after_run: Callable[[SyncReport], None]) -> None:
+        """Run now, whenever a source changes, and every tick, until told to stop."""
+        from pair.sync.watching import Watcher  # noqa: PLC0415 - see the module's first lines
+
+        watcher = Watcher(self.places.sources_dir, self.places.links_file, stop, self.clock)
+        self.ticker(lambda: after_run(self.run(wait=False)), watcher.wait).loop()
+
+    def ticker(self, run: Callable[[], object], wait: Callable[[float], bool]) -> Ticker:
+        tick_seconds = self.settings.kb.runtime_refresh_tick_seconds
+        return Ticker(run, wait, self._say_failed, self.clock, tick_seconds)
+
+    @property
+    def places(self) -> Places:
+        policy = self.settings.kb
+        return Places(
+            sources_dir=Path(policy.sources_dir),
+            links_file=Path(policy.links_file_path),
+            index=Path(policy.index_path),
+            cache=Path(policy.index_cache_path),
+            page_copies=Path(policy.web_fetch_cache_dir),
+            is_sources_dir_named="kb.sources_dir" in self.settings.named,
+            is_links_file_named="kb.links_file_path" in self.settings.named,
+        )
+
+    def _say_failed(self, fault: Exception) -> None:
+        self.observer.say(f"sync failed, trying again next tick: {fault}")
+
+    def _summariser(self, held: contextlib.ExitStack) -> Summariser:
+        if not self.settings.ai.base_url:
+            return ExtractiveSummariser()
+        from pair.ai.openai import OpenAiSummariser  # noqa: PLC0415 - see the module's first lines
+
+        summariser = OpenAiSummariser(self.settings.ai)
+        held.callback(summariser.close)
+        return summariser
+
+
+class _PagesOnDemand:
+    """Loads the network and the text extraction with the first page, if there is one."""
+
+    def __init__(self, policy: SyncPolicy, clock: Clock) -> None:
+        self._policy = policy
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._held = contextlib.ExitStack()
+        self._pages: Pages | None = None
+
+    def fetch(self, url: str, *, etag: str | None, last_modified: str | None) -> FetchedPage | NotModified:
+        with self._lock:
+            if self._pages is None:
+                self._pages = self._load()
+        return self._pages.fetch(url, etag=etag, last_modified=last_modified)
+
+    def close(self) -> None:
+        self._held.close()
+
+    def _load(self) -> Pages:
+        from pair.sync.pages import WebPages  # noqa: PLC0415 - see the module's first lines
+        from pair.web.pages import PageClient  # noqa: PLC0415
+
+        policy = self._policy
+        client = PageClient(
+            timeout_seconds=policy.web_fetch_timeout_seconds,
+            max_bytes=policy.max_source_bytes,
+            allow_private_addresses=policy.allow_private_addresses,
+            clock=self._clock,
+        )
+        self._held.callback(client.close)
+        if policy.web_fetch_renderer == "http":
+            return WebPages(client, None)
+        renderer = _browser(policy)
+        self._held.callback(renderer.close)
+        return WebPages(client, renderer)
+
+
+def _browser(policy: SyncPolicy) -> "BrowserRenderer":
+    if importlib.util.find_spec("playwright") is None:
+        raise errors.settings_invalid(
+            "kb.web_fetch_renderer", "browser needs an extra", hints=["pip install 'pair-kb[browser]'"]
+        )
+    from pair.web.browser import BrowserRenderer  # noqa: PLC0415 - see the module's first lines
+
+    return BrowserRenderer(
+        timeout_seconds=policy.web_fetch_timeout_seconds,
+        max_bytes=policy.max_source_bytes,
+        allow_private_addresses=policy.allow_private_addresses,
+        executable_path=None,
+    )
+
+
+def _document_loader() -> Documents | None:
+    """None when the extra `documents` is not installed."""
+    if importlib.util.find_spec("markitdown") is None:
+        return None
+    return _DocumentsOnDemand()
+
+
+class _DocumentsOnDemand:
+    """Loads the document reader with the first document."""
+
+    def text_of(self, path: Path) -> str:
+        from pair.sync.documents import DocumentLoader  # noqa: PLC0415 - see the module's first lines
+
+        return DocumentLoader().text_of(path)

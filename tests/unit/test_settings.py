@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from pair.errors import UsageError
-from pair.settings import SECTIONS, KbPolicy, Settings
+from pair.settings import SECTIONS, Settings
 from pair.sources.rules import SourcesPolicy
+from pair.sync.rules import SyncPolicy
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +43,7 @@ def write_config(path: str, cache_dir: str) -> str:
 
 def test_without_a_file_everything_has_its_default():
     assert load() == Settings()
-    assert load().kb == KbPolicy()
+    assert load().kb == SyncPolicy()
     assert load().sources == SourcesPolicy()
     assert load().sources.cache_dir == "~/.pair/kb"
     assert load().kb.sources_dir == ".pair/knowledge"
@@ -61,13 +62,13 @@ def test_without_a_file_everything_has_its_default():
 )
 def test_file_without_keys_leaves_the_defaults(text: str):
     settings = load(text)
-    assert (settings.kb, settings.sources) == (KbPolicy(), SourcesPolicy())
+    assert (settings.kb, settings.sources) == (SyncPolicy(), SourcesPolicy())
     assert settings.config_path == Path("config.yaml")
 
 
 def test_file_sets_what_it_names_and_nothing_else():
     settings = load("kb:\n  sources_dir: docs/kb\nsources:\n  retries: 5\n  require_checksum: true\n")
-    assert settings.kb == KbPolicy(sources_dir="docs/kb")
+    assert settings.kb == SyncPolicy(sources_dir="docs/kb")
     assert settings.sources == SourcesPolicy(retries=5, require_checksum=True)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from pair.errors import PairError
 
 _NAMES_SHOWN = 5
 _PERCENT_STEP = 10
+_SOURCES_WORTH_PERCENTS = 50
 
 
 def error_text(error: PairError) -> str:
@@ -25,6 +27,12 @@ def error_text(error: PairError) -> str:
 
 def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=True) + "\n")
+
+
+def print_json_line(value: Any) -> None:
+    """One value of a stream of them."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=True) + "\n")
+    sys.stdout.flush()
 
 
 def print_result(text: str) -> None:
@@ -83,6 +91,56 @@ class QuietObserver:
     @contextlib.contextmanager
     def transfer(self, name: str, total_bytes: int | None, have_bytes: int) -> Iterator[Callable[[int], None]]:
         yield lambda count: None
+
+    def planned(self, total: int) -> None:
+        pass
+
+    def finished(self, source_id: str) -> None:
+        pass
+
+
+class SyncProgress:
+    """How far a sync is: a bar on a terminal, lines of percent elsewhere."""
+
+    def __init__(self) -> None:
+        self._total = 0
+        self._done = 0
+        self._said_percent = -1
+        self._bar: Any = None
+        self._lock = threading.Lock()
+
+    def say(self, text: str) -> None:
+        print_note(text)
+
+    def planned(self, total: int) -> None:
+        self._total, self._done, self._said_percent = total, 0, -1
+        if sys.stderr.isatty():
+            self._bar = _count_bar(total)
+
+    def finished(self, source_id: str) -> None:
+        with self._lock:
+            self._done += 1
+            if self._bar is not None:
+                progress, task = self._bar
+                progress.update(task, advance=1, description=source_id[-40:])
+                if self._done == self._total:
+                    progress.stop()
+                    self._bar = None
+                return
+            percent = self._done * 100 // max(1, self._total) // _PERCENT_STEP * _PERCENT_STEP
+            if percent > self._said_percent and self._total >= _SOURCES_WORTH_PERCENTS:
+                self._said_percent = percent
+                print_note(f"{percent}% of {counted(self._total, 'source')}")
+
+
+def _count_bar(total: int) -> tuple[Any, Any]:
+    from rich.console import Console  # noqa: PLC0415 - only where there is a terminal
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    progress.start()
+    return progress, progress.add_task("", total=total)
 
 
 @contextlib.contextmanager

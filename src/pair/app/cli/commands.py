@@ -11,7 +11,7 @@ from typer.exceptions import TyperException
 
 from pair import errors
 from pair.app import render
-from pair.app.cli import inspect, install, package, session
+from pair.app.cli import inspect, install, package, session, sync
 
 
 def build() -> Any:
@@ -30,6 +30,10 @@ def build() -> Any:
     app.command("package", epilog=package.EXAMPLE)(package.package)
     app.command("verify", epilog=inspect.VERIFY_EXAMPLE)(inspect.verify)
     app.command("info", epilog=inspect.INFO_EXAMPLE)(inspect.info)
+    app.command("sync", epilog=sync.SYNC_EXAMPLE)(sync.sync)
+    app.command("status", epilog=sync.STATUS_EXAMPLE)(sync.status)
+    for other_name in ("init-kb", "init_kb"):
+        app.command(other_name, hidden=True)(sync.sync)
     root = typer.main.get_command(app)
     session.share_options(root)
     return root
@@ -46,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as bug:  # noqa: BLE001 - the outermost boundary of the command line
         return _report_bug(bug, as_json=as_json)
     if status == errors.INTERRUPTED_EXIT_STATUS:
-        render.print_note("interrupted: the target is as it was; the same command goes on where this one stopped")
+        render.print_note("interrupted: nothing is half done, and the same command goes on where this one stopped")
     return status if isinstance(status, int) else 0
 
 

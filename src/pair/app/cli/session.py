@@ -10,7 +10,7 @@ import typer
 from pair import errors
 from pair.app import render
 from pair.settings import Settings
-from pair.wiring import Desk
+from pair.wiring import Desk, SyncDesk
 
 _SHARED = frozenset({"config", "log_level", "as_json"})
 _LEVELS = ("debug", "info", "warning", "error")
@@ -31,6 +31,11 @@ class Session:
         settings = Settings.load(self.config)
         self._start_logging(settings)
         return Desk(settings, observer=render.QuietObserver() if self.as_json else render.TerminalObserver())
+
+    def sync_desk(self) -> SyncDesk:
+        settings = Settings.load(self.config)
+        self._start_logging(settings)
+        return SyncDesk(settings, observer=render.QuietObserver() if self.as_json else render.SyncProgress())
 
     def show(self, value: Any, text: str, *, is_answer: bool = False) -> None:
         """The value for programs, or the text for people: an answer to standard output, a report to standard error."""

@@ -1,0 +1,199 @@
+"""What does a sync cost: with nothing to do, for a first build, and for slow pages?
+
+    python benchmarks/sync.py [--rounds N]
+
+Ratios are of medians taken in turn, in one run; the growth of a first build is printed as an exponent (1 is linear).
+"""
+
+import argparse
+import contextlib
+import functools
+import math
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Self
+
+from pair.clock import SystemClock
+from pair.settings import Settings
+from pair.sync.rules import FileSeen, SyncPolicy
+from pair.sync.state import Record, SyncState
+from pair.sync.workflow import Places, SyncRun, Workshop
+from pair.wiring import SilentSyncObserver, SyncDesk
+from sources import medians, show, timed, walk
+
+LATENCY_SECONDS = 0.1
+URLS = 200
+
+
+class InstantSummariser:
+    uses_model = False
+
+    def summarise(self, source_id: str, text: str) -> str:
+        return f"About {source_id}.\n{text[:200]}"
+
+
+class UnsavedStore:
+    """The state in memory alone: what a run costs without saving."""
+
+    def __init__(self) -> None:
+        self.state = SyncState()
+        self.bytes_written = 0
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[Self]:
+        yield self
+
+    def settled_head(self) -> None:
+        return None
+
+    def settle(self, fingerprint: str) -> None:
+        self.state.settled = fingerprint
+
+    def put(self, record: Record) -> None:
+        self.state.sources[record.source_id] = record.to_json()
+
+    def remove(self, source_id: str) -> None:
+        self.state.sources.pop(source_id)
+
+    def skip(self, path: str, seen: FileSeen, reason: str) -> None:
+        self.state.skipped[path] = {"size_bytes": seen.size_bytes, "mtime_ns": seen.mtime_ns, "reason": reason}
+
+    def unskip(self, path: str) -> None:
+        self.state.skipped.pop(path)
+
+
+def make_files(folder: Path, count: int) -> None:
+    for number in range(count):
+        path = folder / f"section-{number % 100}" / f"page-{number}.md"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"# Page {number}\n\n" + f"Sentence {number} of a page about subject {number % 97}. " * 8)
+
+
+def places_in(folder: Path) -> Places:
+    home = folder / "home"
+    return Places(folder / "files", home / "links.txt", home / "index.txt", home / "cache.json", home / "web-cache")
+
+
+def first_build(places: Places, *, saved: bool) -> tuple[float, int]:
+    """Seconds and bytes written."""
+    shutil.rmtree(places.cache.parent, ignore_errors=True)
+    shop = Workshop(InstantSummariser(), None, None, SystemClock(), SilentSyncObserver())  # type: ignore[arg-type]
+    run = SyncRun(SyncPolicy(), places, shop)
+    if not saved:
+        run._store = UnsavedStore()  # type: ignore[assignment]  # noqa: SLF001 - the comparison asks for it
+    seconds = timed(run.run)
+    return seconds, run._store.bytes_written  # noqa: SLF001
+
+
+def build_seconds(places: Places, *, saved: bool) -> float:
+    return first_build(places, saved=saved)[0]
+
+
+def bench_no_op(folder: Path, rounds: int) -> None:
+    places = places_in(folder)
+    make_files(places.sources_dir, 20_000)
+    first_build(places, saved=True)
+    policy = SyncPolicy(
+        sources_dir=str(places.sources_dir),
+        links_file_path=str(places.links_file),
+        index_path=str(places.index),
+        index_cache_path=str(places.cache),
+        web_fetch_cache_dir=str(places.page_copies),
+    )
+    desk = SyncDesk(Settings(kb=policy))
+    report = desk.run()
+    assert report.did_nothing, report
+    ours, theirs = medians(rounds * 3, lambda: timed(desk.run), lambda: timed(lambda: walk(str(places.sources_dir))))
+    detail = f"pair {ours * 1000:.0f} ms, walk {theirs * 1000:.0f} ms"
+    show("sync of 20,000 files with nothing to do: to walking them", ours / theirs, "at most 3", detail)
+
+
+def bench_first_build(folder: Path, rounds: int) -> None:
+    seconds: dict[int, float] = {}
+    written: dict[int, int] = {}
+    for count in (1_000, 5_000, 10_000):
+        places = places_in(folder / str(count))
+        make_files(places.sources_dir, count)
+        first_build(places, saved=False)
+        saved, unsaved = medians(
+            rounds,
+            functools.partial(build_seconds, places, saved=True),
+            functools.partial(build_seconds, places, saved=False),
+        )
+        _, written[count] = first_build(places, saved=True)
+        seconds[count] = saved
+        final_bytes = places.cache.stat().st_size + places.index.stat().st_size
+        if count == 5_000:
+            detail = f"{written[count] / 1e6:.1f} MB for a state of {final_bytes / 1e6:.1f} MB"
+            show(
+                "first build of 5,000: bytes written to the final state",
+                written[count] / final_bytes,
+                "at most 20",
+                detail,
+            )
+            detail = f"saved {saved:.2f} s, unsaved {unsaved:.2f} s"
+            show("first build of 5,000: time to the same without saving", saved / unsaved, "at most 3", detail)
+    for name, measured in (("time", seconds), ("bytes written", written)):
+        exponent = math.log10(measured[10_000] / measured[1_000])
+        print(f"growth of {name} from 1,000 to 10,000 sources: exponent {exponent:.2f} (1 is linear)", flush=True)
+
+
+class SlowPages(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        time.sleep(LATENCY_SECONDS)
+        body = f"<html><body><p>Page {self.path} tells about its subject at some length.</p></body></html>".encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - http.server's name
+        pass
+
+
+def bench_pages(folder: Path) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), SlowPages)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    folder.mkdir()
+    links = folder / "links.txt"
+    links.write_text("".join(f"http://127.0.0.1:{server.server_address[1]}/{number}\n" for number in range(URLS)))
+    policy = SyncPolicy(
+        sources_dir=str(folder / "files"),
+        links_file_path=str(links),
+        index_path=str(folder / "index.txt"),
+        index_cache_path=str(folder / "cache.json"),
+        web_fetch_cache_dir=str(folder / "web-cache"),
+        allow_private_addresses=True,
+    )
+    report = SyncDesk(Settings(kb=policy)).run()
+    server.shutdown()
+    assert report.fetched == URLS, report
+    least = URLS * LATENCY_SECONDS / policy.url_download_concurrency
+    show(
+        "200 pages of 100 ms each: to latency alone, 8 at once",
+        report.seconds / least,
+        "at most 1.5",
+        f"{report.seconds:.2f} s",
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5, help="how often each question is asked")
+    rounds = parser.parse_args().rounds
+    with tempfile.TemporaryDirectory(prefix="pair-bench-") as name:
+        bench_no_op(Path(name) / "no-op", rounds)
+        bench_first_build(Path(name) / "first", rounds)
+        bench_pages(Path(name) / "pages")
+
+
+if __name__ == "__main__":
+    main()

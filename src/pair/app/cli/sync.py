@@ -1,0 +1,141 @@
+"""pair sync, pair status"""
+
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from pair import errors
+from pair.app import render
+from pair.app.cli.session import Session
+from pair.wiring import SyncDesk, SyncPlan, SyncReport, SyncStatus
+
+SYNC_EXAMPLE = """Examples:
+
+\b
+  pair sync                 read what changed, write .pair/index.txt
+  pair sync --dry-run       what would be done about each source, and why
+  pair sync --watch         again whenever a file changes, and every tick"""
+
+STATUS_EXAMPLE = """Examples:
+
+\b
+  pair status
+  pair status --json"""
+
+Watch = Annotated[bool, typer.Option("--watch", help="Go on: run again when a file changes, and every tick.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List what would be done and why; write and fetch nothing.")]
+
+
+def sync(context: typer.Context, watch: Watch = False, dry_run: DryRun = False) -> None:
+    """Bring .pair/index.txt in line with the sources folder and the links file.
+
+    Sources that did not change are not read, fetched or summarised again.
+    """
+    session: Session = context.obj
+    desk = session.sync_desk()
+    if dry_run:
+        plan = desk.plan()
+        session.show(plan.to_json(), _planned(plan), is_answer=True)
+    elif watch:
+        _watch(session, desk)
+    else:
+        with _SecondInterrupt():
+            report = desk.run()
+        session.show(report.to_json(), _told(report))
+        if report.errors:
+            raise typer.Exit(errors.NotFoundError.exit_status)
+
+
+def status(context: typer.Context) -> None:
+    """How things stand: what is installed, synced, pending and failing."""
+    session: Session = context.obj
+    installed = session.desk().installed()
+    desk = session.sync_desk()
+    stood = desk.status()
+    value: dict[str, Any] = {"installed": installed.to_json() if installed else None, "sync": stood.to_json()}
+    lines = ["installed    nothing"]
+    if installed is not None and installed.header is not None:
+        header = installed.header
+        label = f"{header.name} {header.version}".strip()
+        lines = [f"installed    {label}, {render.counted(header.file_count, 'file')}, on {header.installed_at}"]
+    session.show(value, "\n".join([*lines, *_stood(stood)]), is_answer=True)
+
+
+def _watch(session: Session, desk: SyncDesk) -> None:
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    signal.signal(signal.SIGINT, lambda *_: stop.set())
+    render.print_note("watching; Ctrl-C ends it")
+
+    def after_run(report: SyncReport) -> None:
+        if session.as_json:
+            render.print_json_line(report.to_json())
+        elif not report.did_nothing or report.errors:
+            render.print_note(_told(report))
+
+    desk.watch(stop, after_run)
+
+
+class _SecondInterrupt:
+    """The first Ctrl-C lets what is under way finish and be saved; the second does not wait for it."""
+
+    def __init__(self) -> None:
+        self._before: Any = None
+        self._is_first = True
+
+    def __enter__(self) -> None:
+        self._before = signal.signal(signal.SIGINT, self._interrupt)
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _interrupt(self, *_: object) -> None:
+        if not self._is_first:
+            os._exit(errors.INTERRUPTED_EXIT_STATUS)
+        self._is_first = False
+        render.print_note("finishing what is under way; Ctrl-C again stops at once")
+        raise KeyboardInterrupt
+
+
+# ── as text ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _told(report: SyncReport) -> str:
+    lines = [f"error: {fault}" for fault in report.errors]
+    lines += _listed("problem", report.problems)
+    lines += _listed("skipped", report.skipped)
+    counts = ("added", "changed", "removed", "unchanged", "fetched", "not_modified", "failed", "pending")
+    told = ", ".join(f"{getattr(report, name)} {name.replace('_', ' ')}" for name in counts if getattr(report, name))
+    work = f"{render.counted(report.model_calls, 'model call')}, {render.size(report.bytes_read)} read"
+    lines.append(f"synced: {told or 'no sources'} ({work}, {report.seconds:.1f} s)")
+    return "\n".join(lines)
+
+
+def _listed(word: str, pairs: Sequence[tuple[str, str]], most: int = 10) -> list[str]:
+    lines = [f"{word}: {name}: {reason}" for name, reason in pairs[:most]]
+    return [*lines, f"{word}: {len(pairs) - most:,} more"] if len(pairs) > most else lines
+
+
+def _planned(plan: SyncPlan) -> str:
+    lines = [f"{source.reason:<10} {source.source_id}" for source in plan.sources if source.reason != "unchanged"]
+    lines += [f"removed    {source_id}" for source_id in plan.removed]
+    lines += _listed("skipped", plan.skipped)
+    lines += [f"error: {fault}" for fault in plan.errors]
+    told = ", ".join(f"{count} {reason}" for reason, count in plan.counts().items())
+    calls = render.counted(plan.model_calls, "model call")
+    return "\n".join([*lines, f"would sync: {told or 'no sources'}; at most {calls}, about {plan.tokens:,} tokens"])
+
+
+def _stood(stood: SyncStatus) -> list[str]:
+    lines = [f"synced       {render.counted(stood.files, 'file')}, {render.counted(stood.urls, 'URL')}"]
+    if stood.next_check_at:
+        lines.append(f"next check   {stood.next_check_at}")
+    lines.append(f"pending      {len(stood.pending)}")
+    lines += _listed("pending", stood.pending)
+    lines += _listed("failing", stood.failing)
+    lines += _listed("skipped", stood.skipped)
+    return lines

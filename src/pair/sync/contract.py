@@ -1,0 +1,57 @@
+"""What you may implement: where pages and documents come from, and who is told about the work."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pair.sync.rules import FetchFailure
+
+
+@dataclass(frozen=True)
+class FetchedPage:
+    text: str
+    etag: str | None
+    last_modified: str | None
+    max_age_seconds: float | None
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class NotModified:
+    max_age_seconds: float | None
+
+
+class PageUnavailable(Exception):  # noqa: N818 - an outcome of a fetch, which the workflow writes down
+    def __init__(self, failure: FetchFailure) -> None:
+        super().__init__(failure.reason)
+        self.failure = failure
+
+
+class Pages(Protocol):
+    def fetch(self, url: str, *, etag: str | None, last_modified: str | None) -> FetchedPage | NotModified:
+        """One conditional request; raises PageUnavailable. Called from several threads at once."""
+        ...
+
+
+class UnreadableDocument(Exception):  # noqa: N818 - the reason why a file is skipped
+    """The message says why."""
+
+
+class Documents(Protocol):
+    def text_of(self, path: Path) -> str:
+        """Text of a file that is no plain text; raises UnreadableDocument."""
+        ...
+
+
+class SyncObserver(Protocol):
+    def say(self, text: str) -> None:
+        """Something a person should know."""
+        ...
+
+    def planned(self, total: int) -> None:
+        """How many sources there is something to do about."""
+        ...
+
+    def finished(self, source_id: str) -> None:
+        """One of them is done, and saved."""
+        ...

@@ -1,0 +1,159 @@
+"""The text of a fetched page: what a reader would read of HTML, and text as it is."""
+
+import codecs
+import re
+from collections.abc import Iterator
+
+import charset_normalizer
+import trafilatura
+from selectolax.lexbor import LexborHTMLParser
+
+_HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
+_TEXT_TYPES = frozenset(
+    {
+        "application/ecmascript",
+        "application/javascript",
+        "application/json",
+        "application/markdown",
+        "application/sql",
+        "application/toml",
+        "application/x-javascript",
+        "application/x-ndjson",
+        "application/x-sh",
+        "application/x-yaml",
+        "application/xml",
+        "application/yaml",
+    }
+)
+_TEXT_SUFFIXES = ("+json", "+xml", "+yaml")
+_WITHOUT_TEXT = ["script", "style", "noscript", "template"]
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_HEAD_BYTES = 4096
+_NAMED_IN_HEAD = re.compile(
+    rb"""<meta[^>]*?charset\s*=\s*["']?\s*([\w.:-]+)|^\s*<\?xml[^>]*?encoding\s*=\s*["']([\w.:-]+)""", re.IGNORECASE
+)
+_LOOKS_LIKE_HTML = re.compile(rb"<(!doctype\s+html|html|head|body)[\s>]", re.IGNORECASE)
+_TAG = re.compile(r"<(/?)([a-z][^\s/>]*)", re.IGNORECASE)
+_OFTEN_UNCLOSED = re.compile(
+    r"area|base|br|col|dd|dt|embed|hr|img|input|li|link|meta|option|p|source|td|th|tr|track|wbr", re.IGNORECASE
+)
+# Measured on pages made to be slow: the full extraction compares each paragraph with all others, the fast one does not,
+# and a parser that keeps to HTML 5 builds up to one element for each tag and each level.
+_MOST_TAGS_FOR_FULL_EXTRACTION = 10_000
+_MOST_TAGS_FOR_EXTRACTION = 50_000
+_MOST_TAGS_TIMES_DEPTH = 10_000_000
+# Python's codecs of these names are for other things than the text of a page, and some are slow on purpose-made input.
+_NO_CHARSETS = frozenset({"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "utf-7"})
+
+
+class UnreadablePage(Exception):  # noqa: N818 - an outcome of a fetch, which the stage writes down
+    """A page without text that we could read. `reason` is fit for people."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def text_of(content_type: str, charset: str | None, body: bytes) -> str:
+    """`content_type` in lower case without parameters, empty when the server gave none."""
+    if content_type in _HTML_TYPES or (not content_type and _looks_like_html(body)):
+        return _text_of_html(decoded(body, charset=charset, is_markup=True))
+    if content_type in _TEXT_TYPES or content_type.startswith("text/") or content_type.endswith(_TEXT_SUFFIXES):
+        return decoded(body, charset=charset, is_markup="xml" in content_type)
+    text = None if body.startswith(b"%PDF-") else _strictly(body, "utf-8")
+    if text is None:
+        raise UnreadablePage(f"{content_type or 'a page without a type'} is not text")
+    return text
+
+
+def decoded(body: bytes, *, charset: str | None, is_markup: bool) -> str:
+    """The declared charset, else what the body says of itself, else UTF-8, else a guess."""
+    for name in (charset, *_own_charsets(body, is_markup=is_markup), "utf-8"):
+        text = _strictly(body, name) if name else None
+        if text is not None:
+            return text
+    if charset and _codec(charset):
+        # A few broken bytes are likelier than a server that names another charset than it uses.
+        return body.decode(_codec(charset) or "utf-8", errors="replace").removeprefix("\ufeff")
+    guess = charset_normalizer.from_bytes(body).best()
+    if guess is None:
+        raise UnreadablePage("the page is not text in any known charset")
+    return str(guess).removeprefix("\ufeff")
+
+
+def _own_charsets(body: bytes, *, is_markup: bool) -> Iterator[str]:
+    yield from (name for mark, name in _MARKS if body.startswith(mark))
+    if is_markup:
+        for by_meta, by_xml in _NAMED_IN_HEAD.findall(body[:_HEAD_BYTES]):
+            yield (by_meta or by_xml).decode("ascii", "replace")
+
+
+def _strictly(body: bytes, charset: str) -> str | None:
+    """None when these bytes are not text in this charset; text has no NUL."""
+    codec = _codec(charset)
+    if codec is None:
+        return None
+    try:
+        text = body.decode(codec)
+    except UnicodeError:
+        return None
+    return None if "\0" in text else text.removeprefix("\ufeff")
+
+
+def _codec(charset: str) -> str | None:
+    """Python's name for it; None when it is no charset that Python knows."""
+    try:
+        name = codecs.lookup(charset).name
+        b"".decode(name)  # refuses codecs that do not make text, such as zip
+    except (LookupError, ValueError):
+        return None
+    if name.replace("_", "-") in _NO_CHARSETS:
+        return None
+    # Whoever says Latin-1 on the web means its superset: browsers read it so.
+    return "cp1252" if name == "iso8859-1" else name
+
+
+def _looks_like_html(body: bytes) -> bool:
+    head = body[:_HEAD_BYTES].removeprefix(codecs.BOM_UTF8).lstrip()
+    return head.startswith(b"<") and _LOOKS_LIKE_HTML.search(head) is not None
+
+
+def _text_of_html(html: str) -> str:
+    tags, depth = _extent(html)
+    if tags * depth > _MOST_TAGS_TIMES_DEPTH:
+        raise UnreadablePage("the markup of the page is nested too deeply")
+    return (_main_text(html, tags) if tags <= _MOST_TAGS_FOR_EXTRACTION else "") or _body_text(html)
+
+
+def _extent(html: str) -> tuple[int, int]:
+    """How many tags there are, and about how deep they are nested."""
+    tags = depth = deepest = 0
+    for closing, name in _TAG.findall(html):
+        tags += 1
+        if not _OFTEN_UNCLOSED.fullmatch(name):
+            depth = max(depth - 1, 0) if closing else depth + 1
+            deepest = max(deepest, depth)
+    return tags, deepest
+
+
+def _main_text(html: str, tags: int) -> str:
+    text = trafilatura.extract(
+        html,
+        fast=tags > _MOST_TAGS_FOR_FULL_EXTRACTION,
+        include_comments=False,
+        include_tables=True,
+        prune_xpath=["//template", "//noscript"],
+    )
+    return (text or "").strip()
+
+
+def _body_text(html: str) -> str:
+    tree = LexborHTMLParser(html)
+    tree.strip_tags(_WITHOUT_TEXT)
+    return tree.body.text(separator="\n", strip=True) if tree.body else ""

@@ -1,0 +1,39 @@
+"""Pages of the web as text: one conditional request, then what a reader would read."""
+
+from typing import Protocol
+
+from pair.sync.contract import FetchedPage, NotModified, PageUnavailable
+from pair.sync.page_text import UnreadablePage, text_of
+from pair.sync.rules import FetchFailure
+from pair.web.pages import PageAnswer, PageClient, PageFault
+
+
+class Renderer(Protocol):
+    def render(self, url: str) -> bytes:
+        """HTML of a page after its scripts have run; raises PageFault."""
+        ...
+
+
+class WebPages:
+    """Pages over HTTP; with a renderer, the text is taken from what a browser makes of a changed page."""
+
+    def __init__(self, client: PageClient, renderer: Renderer | None) -> None:
+        self._client = client
+        self._renderer = renderer
+
+    def fetch(self, url: str, *, etag: str | None, last_modified: str | None) -> FetchedPage | NotModified:
+        try:
+            answer = self._client.get(url, etag=etag, last_modified=last_modified)
+            if answer.status == 304:
+                return NotModified(answer.max_age_seconds)
+            text = self._text_of(url, answer)
+        except PageFault as fault:
+            raise PageUnavailable(FetchFailure(fault.kind, fault.reason, fault.retry_after_seconds)) from fault
+        except UnreadablePage as fault:
+            raise PageUnavailable(FetchFailure("error", str(fault))) from fault
+        return FetchedPage(text, answer.etag, answer.last_modified, answer.max_age_seconds, len(answer.body))
+
+    def _text_of(self, url: str, answer: PageAnswer) -> str:
+        if self._renderer is not None and answer.content_type in {"text/html", "application/xhtml+xml"}:
+            return text_of("text/html", "utf-8", self._renderer.render(url))
+        return text_of(answer.content_type, answer.charset, answer.body)

@@ -1,0 +1,208 @@
+"""What is decided about the sources of a sync: read, fetch, summarise, when to look again. No I/O, no clock.
+
+Each rule of the specification is named where it is applied: docs/reference/rules.md.
+"""
+
+import dataclasses
+import datetime
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+from annotated_types import Ge, Gt
+
+from pair.sync.state import FileRecord, UrlRecord
+
+_LONGEST_REST = datetime.timedelta(days=7)
+
+
+@dataclass(frozen=True)
+class SyncPolicy:
+    """Which folder and which pages make up the KB of this project, and how often they are looked at."""
+
+    sources_dir: str = ".pair/knowledge"
+    """Folder that `pair install` fills and `pair sync` reads."""
+    links_file_path: str = ".pair/links.txt"
+    """List of URLs to sync, one a line; `#` begins a comment."""
+    index_path: str = ".pair/index.txt"
+    """Readable index of all sources."""
+    index_cache_path: str = ".pair/index-cache.json"
+    """State of the sync."""
+    web_fetch_cache_dir: str = ".pair/web-cache"
+    """Folder of fetched pages."""
+    web_fetch_timeout_seconds: Annotated[float, Gt(0)] = 30.0
+    """Longest time for a page, redirects included."""
+    web_fetch_renderer: Literal["http", "browser"] = "http"
+    """`browser` lets an installed Chromium run the scripts of a page; needs the extra `browser`."""
+    allow_private_addresses: bool = False
+    """Fetch pages from loopback, private and link-local addresses too."""
+    max_source_bytes: Annotated[int, Gt(0)] = 2_000_000
+    """Largest file or page that is read."""
+    url_refresh_min_interval_seconds: Annotated[float, Ge(0)] = 3600.0
+    """Shortest time between two looks at a URL."""
+    runtime_refresh_tick_seconds: Annotated[float, Gt(0)] = 300.0
+    """Time between two sync runs of a long-running process, and before a failed URL is tried again."""
+    url_download_concurrency: Annotated[int, Gt(0)] = 8
+    """Pages fetched at once."""
+    summarization_concurrency: Annotated[int, Gt(0)] = 4
+    """Summaries written at once."""
+
+
+Reason = Literal["new", "changed", "pending", "due", "unchanged"]
+
+
+# ── files ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class FileSeen(NamedTuple):
+    size_bytes: int
+    mtime_ns: int
+
+
+def file_reason(record: FileRecord | None, seen: FileSeen) -> Reason:
+    """What there is to do about a file, from `stat` alone; "changed" means that it has to be read."""
+    if record is None:
+        return "new"  # sync-13
+    if (record.size_bytes, record.mtime_ns) != (seen.size_bytes, seen.mtime_ns):
+        return "changed"  # sync-17
+    return "pending" if record.summary_pending else "unchanged"  # sync-14, sync-15
+
+
+def file_needs_summary(record: FileRecord | None, content_hash: str) -> bool:
+    """Whether a file that was read must be summarised."""  # sync-18
+    return record is None or record.summary_pending or record.content_hash != content_hash
+
+
+def file_summarised(fresh: FileRecord, summary: str, now: datetime.datetime) -> FileRecord:
+    """`fresh` has the identity, hash, size and time just seen."""
+    return dataclasses.replace(fresh, summary_text=summary, summary_pending=False, last_indexed_at=now)
+
+
+def file_summary_failed(record: FileRecord | None, fresh: FileRecord) -> FileRecord:
+    """`fresh` has no summary and is pending. A file that did not change keeps its record as it is."""
+    if record is None:
+        return fresh  # sync-13
+    if (record.size_bytes, record.mtime_ns) == (fresh.size_bytes, fresh.mtime_ns):
+        return record  # sync-16
+    return dataclasses.replace(  # sync-19
+        fresh, summary_text=record.summary_text, last_indexed_at=record.last_indexed_at
+    )
+
+
+def file_touched(record: FileRecord, seen: FileSeen) -> FileRecord:
+    """The same content under another size or time."""  # sync-20
+    return dataclasses.replace(record, size_bytes=seen.size_bytes, mtime_ns=seen.mtime_ns)
+
+
+# ── URLs ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def url_reason(record: UrlRecord | None, now: datetime.datetime) -> Reason:
+    if record is None:
+        return "new"  # sync-21
+    if record.next_check_at <= now:
+        return "due"  # sync-24
+    return "pending" if record.summary_pending else "unchanged"  # sync-33
+
+
+@dataclass(frozen=True)
+class PageSeen:
+    """A page that was fetched."""
+
+    content_hash: str
+    etag: str | None
+    last_modified: str | None
+    max_age_seconds: float | None
+
+
+def url_after_first_fetch(url: str, page: PageSeen, now: datetime.datetime, policy: SyncPolicy) -> UrlRecord:
+    """Stored before the summary is asked for, so that the page need not be fetched again."""  # sync-22
+    return UrlRecord(
+        source_id=url,
+        content_hash=page.content_hash,
+        summary_text="",
+        summary_pending=True,
+        last_indexed_at=now,
+        last_fetched_at=now,
+        etag=page.etag,
+        last_modified=page.last_modified,
+        fetch_status="success",
+        next_check_at=_rested(now, policy.url_refresh_min_interval_seconds, page.max_age_seconds),
+    )
+
+
+def url_needs_summary(record: UrlRecord, content_hash: str) -> bool:
+    """Whether a page that was fetched again must be summarised."""  # sync-28
+    return record.content_hash != content_hash or record.summary_pending or not record.summary_text.strip()
+
+
+def url_after_fetch(record: UrlRecord, page: PageSeen, now: datetime.datetime, policy: SyncPolicy) -> UrlRecord:
+    """HTTP 200: the new content is acknowledged before anything is made of it."""  # sync-29, sync-31
+    return dataclasses.replace(
+        record,
+        content_hash=page.content_hash,
+        summary_pending=url_needs_summary(record, page.content_hash),
+        etag=page.etag or record.etag,
+        last_modified=page.last_modified or record.last_modified,
+        fetch_status="success",
+        last_fetched_at=now,
+        next_check_at=_rested(now, policy.url_refresh_min_interval_seconds, page.max_age_seconds),
+        problem="",
+    )
+
+
+def url_not_modified(
+    record: UrlRecord, max_age_seconds: float | None, now: datetime.datetime, policy: SyncPolicy
+) -> UrlRecord:
+    """HTTP 304."""  # sync-26
+    return dataclasses.replace(
+        record,
+        fetch_status="not_modified",
+        last_fetched_at=now,
+        next_check_at=_rested(now, policy.url_refresh_min_interval_seconds, max_age_seconds),
+        problem="",
+    )
+
+
+@dataclass(frozen=True)
+class FetchFailure:
+    status: Literal["timeout", "error"]
+    reason: str
+    retry_after_seconds: float | None = None
+
+
+def url_failed(record: UrlRecord, failure: FetchFailure, now: datetime.datetime, policy: SyncPolicy) -> UrlRecord:
+    """Content and summary stay; tried again after a tick, or later if the server asked for it."""  # sync-32
+    return dataclasses.replace(
+        record,
+        fetch_status=failure.status,
+        next_check_at=_rested(now, policy.runtime_refresh_tick_seconds, failure.retry_after_seconds),
+        problem=failure.reason,
+    )
+
+
+def url_summarised(record: UrlRecord, summary: str, now: datetime.datetime) -> UrlRecord:
+    return dataclasses.replace(record, summary_text=summary, summary_pending=False, last_indexed_at=now)
+
+
+def url_summary_failed(record: UrlRecord, now: datetime.datetime, policy: SyncPolicy) -> UrlRecord:
+    """After HTTP 200: look again after one tick, and keep the old summary."""  # sync-30
+    return dataclasses.replace(
+        record,
+        summary_pending=True,
+        next_check_at=now + datetime.timedelta(seconds=policy.runtime_refresh_tick_seconds),
+    )
+
+
+def _rested(now: datetime.datetime, seconds: float, at_least_seconds: float | None) -> datetime.datetime:
+    """The next look: after the interval, or later when the server said so (a week at most)."""
+    asked = datetime.timedelta(seconds=min(at_least_seconds or 0.0, _LONGEST_REST.total_seconds()))
+    return now + max(datetime.timedelta(seconds=seconds), asked)
+
+
+# ── the source set ─────────────────────────────────────────────────────────────────────────────────
+
+
+def parse_links(text: str) -> list[str]:
+    """Trimmed, non-empty lines, each once, in the order of the file; `#` lines are comments."""  # sync-10
+    lines = (line.strip() for line in text.lstrip("\ufeff").splitlines())
+    return list(dict.fromkeys(line for line in lines if line and not line.startswith("#")))

@@ -1,0 +1,197 @@
+"""What a sync remembers of each file and URL, and its JSON.
+
+Records are made from JSON only when somebody looks at them: a run with nothing to do compares numbers.
+"""
+
+import datetime
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+SCHEMA_VERSION = 1
+FetchStatus = Literal["success", "not_modified", "timeout", "error"]
+
+_LONG_AGO = datetime.datetime.fromtimestamp(0, datetime.UTC)
+
+
+def to_text(instant: datetime.datetime) -> str:
+    """RFC 3339 in UTC, with microseconds where there are some."""
+    return instant.astimezone(datetime.UTC).isoformat().replace("+00:00", "Z")
+
+
+def from_text(text: Any) -> datetime.datetime:
+    """An instant that cannot be read counts as long ago, so that its source is looked at."""
+    try:
+        instant = datetime.datetime.fromisoformat(str(text))
+    except ValueError:
+        return _LONG_AGO
+    return instant if instant.tzinfo else instant.replace(tzinfo=datetime.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    source_id: str
+    content_hash: str
+    summary_text: str
+    summary_pending: bool
+    last_indexed_at: datetime.datetime
+    size_bytes: int
+    mtime_ns: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "source_type": "file",
+            "content_hash": self.content_hash,
+            "summary_text": self.summary_text,
+            "summary_pending": self.summary_pending,
+            "last_indexed_at": to_text(self.last_indexed_at),
+            "file": {"rel_path": self.source_id, "size_bytes": self.size_bytes, "mtime_ns": self.mtime_ns},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class UrlRecord:
+    source_id: str
+    content_hash: str
+    summary_text: str
+    summary_pending: bool
+    last_indexed_at: datetime.datetime
+    last_fetched_at: datetime.datetime
+    etag: str | None
+    last_modified: str | None
+    fetch_status: FetchStatus
+    next_check_at: datetime.datetime
+    problem: str = ""
+    """Why the last fetch failed, for people."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "source_type": "url",
+            "content_hash": self.content_hash,
+            "summary_text": self.summary_text,
+            "summary_pending": self.summary_pending,
+            "last_indexed_at": to_text(self.last_indexed_at),
+            "url": {
+                "url": self.source_id,
+                "last_fetched_at": to_text(self.last_fetched_at),
+                "etag": self.etag,
+                "last_modified": self.last_modified,
+                "fetch_status": self.fetch_status,
+                "next_check_at": to_text(self.next_check_at),
+                "problem": self.problem,
+            },
+        }
+
+
+Record = FileRecord | UrlRecord
+
+
+def file_from_json(source_id: str, value: dict[str, Any]) -> FileRecord:
+    seen = value["file"]
+    return FileRecord(
+        source_id=source_id,
+        content_hash=value["content_hash"],
+        summary_text=value["summary_text"],
+        summary_pending=value.get("summary_pending", False),
+        last_indexed_at=from_text(value.get("last_indexed_at")),
+        size_bytes=seen["size_bytes"],
+        mtime_ns=seen["mtime_ns"],
+    )
+
+
+def url_from_json(source_id: str, value: dict[str, Any]) -> UrlRecord:
+    page = value["url"]
+    return UrlRecord(
+        source_id=source_id,
+        content_hash=value["content_hash"],
+        summary_text=value["summary_text"],
+        summary_pending=value.get("summary_pending", False),
+        last_indexed_at=from_text(value.get("last_indexed_at")),
+        last_fetched_at=from_text(page.get("last_fetched_at")),
+        etag=page.get("etag"),
+        last_modified=page.get("last_modified"),
+        fetch_status=page.get("fetch_status", "success"),
+        next_check_at=from_text(page.get("next_check_at")),
+        problem=page.get("problem", ""),
+    )
+
+
+@dataclass
+class SyncState:
+    """Records as JSON by source id, and files that were looked at and found not to be sources."""
+
+    sources: dict[str, dict[str, Any]] = field(default_factory=dict)
+    skipped: dict[str, dict[str, Any]] = field(default_factory=dict)
+    generation: int = 0
+    """Goes up with each save; what older journals say is part of the saved state."""
+    index_sha256: str = ""
+    """Of the index file that belongs to this state."""
+    settled: str = ""
+    """Fingerprint of the source set when a run left nothing undone."""
+
+    def file(self, source_id: str) -> FileRecord | None:
+        """None also for a record of another kind: it is dropped and made anew."""
+        value = self.sources.get(source_id)
+        return file_from_json(source_id, value) if value is not None and "file" in value else None
+
+    def url(self, source_id: str) -> UrlRecord | None:
+        value = self.sources.get(source_id)
+        return url_from_json(source_id, value) if value is not None and "url" in value else None
+
+    def ids(self, source_type: Literal["file", "url"]) -> set[str]:
+        return {source_id for source_id, value in self.sources.items() if value["source_type"] == source_type}
+
+    def file_is_settled(self, source_id: str, size_bytes: int, mtime_ns: int) -> bool:
+        """A file that needs nothing: as `rules.file_reason` says, without making a record of it."""
+        value = self.sources.get(source_id)
+        if value is None:
+            return self.is_skipped(source_id, size_bytes, mtime_ns)
+        if "file" not in value or value.get("summary_pending", False):
+            return False
+        seen = value["file"]
+        return bool(seen["size_bytes"] == size_bytes and seen["mtime_ns"] == mtime_ns)
+
+    def is_skipped(self, source_id: str, size_bytes: int, mtime_ns: int) -> bool:
+        """A file that was read before, was no text then, and looks the same now."""
+        seen = self.skipped.get(source_id)
+        return seen is not None and seen["size_bytes"] == size_bytes and seen["mtime_ns"] == mtime_ns
+
+
+def state_from_json(value: Any) -> SyncState:
+    """Raises ValueError with a reason for people."""
+    if not isinstance(value, dict) or not isinstance(value.get("schema_version"), int):
+        raise ValueError("It is not the state of a sync")
+    if value["schema_version"] != SCHEMA_VERSION:
+        raise ValueError(f"It was written by another version of pair (schema {value['schema_version']})")
+    sources, skipped = value.get("sources", {}), value.get("skipped", {})
+    if not isinstance(sources, dict) or not isinstance(skipped, dict):
+        raise ValueError("Its list of sources is damaged")
+    generation = value.get("generation", 0)
+    if type(generation) is not int or not all(_is_sound_skip(seen) for seen in skipped.values()):
+        raise ValueError("Its first line is damaged")
+    for source_id, record in sources.items():
+        if not is_sound(record):
+            raise ValueError(f"Its record of {source_id} is damaged")
+    return SyncState(
+        sources,
+        skipped,
+        generation=generation,
+        index_sha256=str(value.get("index_sha256", "")),
+        settled=str(value.get("settled", "")),
+    )
+
+
+def _is_sound_skip(seen: Any) -> bool:
+    return isinstance(seen, dict) and seen.keys() >= {"size_bytes", "mtime_ns", "reason"}
+
+
+def is_sound(record: Any) -> bool:
+    """The least a record must have, told without making one: there may be 20,000."""
+    try:
+        if record["source_type"] == "file":
+            seen = record["file"]
+            is_placed = type(seen["size_bytes"]) is int and type(seen["mtime_ns"]) is int
+        else:
+            is_placed = record["source_type"] == "url" and type(record["url"]) is dict
+        return is_placed and type(record["content_hash"]) is str and type(record["summary_text"]) is str
+    except (KeyError, TypeError):
+        return False

@@ -1,0 +1,306 @@
+"""The state of a sync on disk: saved together with the index, and never behind what was said to be done.
+
+Invariants
+    A change is in the journal before anybody is told of it, so a killed run repeats nothing that was finished.
+    State and index are written together, by one thread; changes that come while a save is under way share the next.
+    Saving takes at most a fifth of the time, so that a first build does not cost the square of its size.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import hashlib
+import json
+import os
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from pair import errors, files
+from pair.clock import Clock
+from pair.sync.index_file import index_text
+from pair.sync.rules import FileSeen
+from pair.sync.state import SCHEMA_VERSION, Record, SyncState, from_text, is_sound, state_from_json, to_text
+
+_REST_TO_SAVE_RATIO = 4.0
+_SHORTEST_REST_SECONDS = 0.05
+_END = b"\n}}\n"
+
+
+@dataclass(frozen=True)
+class Head:
+    """The first line of the state: enough to know that there is nothing to do."""
+
+    sources: int
+    skipped: dict[str, str]
+    settled: str
+    """Fingerprint of the source set when the last run left nothing undone; empty when it did."""
+    next_check_at: datetime.datetime | None
+
+    def is_settled(self, fingerprint: str, now: datetime.datetime) -> bool:
+        return self.settled == fingerprint and (self.next_check_at is None or now < self.next_check_at)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    state: SyncState
+    newest_journal: int | None
+    """None when the saved state is complete."""
+
+
+class StateStore:
+    """Holds the state of one sync; `open` it under the lock, change it from any thread."""
+
+    def __init__(self, cache_path: Path, index_path: Path, clock: Clock) -> None:
+        self._cache_path = cache_path
+        self._index_path = index_path
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._lines: dict[str, tuple[dict[str, Any], str]] = {}
+        self._journal = -1
+        self._is_dirty = False
+        self._is_closing = False
+        self._fault: BaseException | None = None
+        self.state = SyncState()
+        self.saves = 0
+        self.bytes_written = 0
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[Self]:
+        """Loads and repairs; everything is saved when the block ends, however it ends."""
+        loaded = load(self._cache_path, self._clock)
+        self.state = loaded.state
+        self._is_dirty = loaded.newest_journal is not None or not self._index_is_current()
+        if loaded.newest_journal is not None:
+            self.state.generation = loaded.newest_journal + 1
+        saver = threading.Thread(target=self._save_until_closed, name="pair-save")
+        saver.start()
+        try:
+            yield self
+        finally:
+            with self._changed:
+                self._is_closing = True
+                self._changed.notify_all()
+            saver.join()
+            if self._journal >= 0:
+                os.close(self._journal)
+        if self._fault is not None:
+            raise self._fault
+        if self._is_dirty:
+            raise RuntimeError("the saving thread ended before everything was saved")
+
+    def settled_head(self) -> Head | None:
+        """None when the state has to be looked at: there is none, a run was cut off, the index is another."""
+        try:
+            with self._cache_path.open("rb") as stream:
+                value = json.loads(stream.readline().rstrip()[: -len(b"{")] + b"{}}")
+                stream.seek(-len(_END), os.SEEK_END)
+                is_whole = stream.read() == _END
+            if not is_whole or value["schema_version"] != SCHEMA_VERSION or _journals(self._cache_path):
+                return None
+            self.state.index_sha256 = value["index_sha256"]
+            next_check = value["next_check_at"]
+            skipped = {path: entry["reason"] for path, entry in value["skipped"].items()}
+            head = Head(value["source_count"], skipped, value["settled"], from_text(next_check) if next_check else None)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+        return head if head.settled and self._index_is_current() else None
+
+    def settle(self, fingerprint: str) -> None:
+        """The run that ends now left nothing undone; saved with what it changed."""
+        with self._changed:
+            if self.state.settled != fingerprint:
+                self.state.settled = fingerprint
+                self._is_dirty = True
+
+    # Changes
+
+    def put(self, record: Record) -> None:
+        self._change("source", record.source_id, record.to_json())
+
+    def remove(self, source_id: str) -> None:
+        self._change("source", source_id, None)
+
+    def skip(self, path: str, seen: FileSeen, reason: str) -> None:
+        """Remember that a file is no source, so that it is not read again."""
+        self._change("skipped", path, {"size_bytes": seen.size_bytes, "mtime_ns": seen.mtime_ns, "reason": reason})
+
+    def unskip(self, path: str) -> None:
+        self._change("skipped", path, None)
+
+    def _change(self, kind: str, key: str, value: dict[str, Any] | None) -> None:
+        with self._changed:
+            if self._fault is not None:
+                raise self._fault
+            self._append_to_journal({"kind": kind, "key": key, "value": value})
+            _apply(self.state, kind, key, value)
+            self.state.settled = ""
+            self._is_dirty = True
+            self._changed.notify_all()
+
+    def _append_to_journal(self, change: dict[str, Any]) -> None:
+        if self._journal < 0:
+            path = _journal_path(self._cache_path, self.state.generation)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._journal = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        line = json.dumps(change).encode() + b"\n"
+        whole_bytes = os.fstat(self._journal).st_size
+        try:
+            files.write_all(self._journal, line)
+        except OSError:
+            # Half a line on a full disk would spoil the next one.
+            os.ftruncate(self._journal, whole_bytes)
+            raise
+        self.bytes_written += len(line)
+
+    # Saving
+
+    def _save_until_closed(self) -> None:
+        rest_seconds = 0.0
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_dirty or self._is_closing)
+                if not self._is_dirty:
+                    return
+                # Whatever comes during the rest is part of the next save.
+                self._changed.wait_for(lambda: self._is_closing, timeout=rest_seconds)
+            began = self._clock.monotonic()
+            try:
+                self._save()
+            except (OSError, errors.PairError) as fault:
+                with self._changed:
+                    self._fault = fault
+                return
+            rest_seconds = max(_SHORTEST_REST_SECONDS, _REST_TO_SAVE_RATIO * (self._clock.monotonic() - began))
+
+    def _save(self) -> None:
+        with self._changed:
+            snapshot = dataclasses.replace(
+                self.state,
+                sources=dict(self.state.sources),
+                skipped=dict(self.state.skipped),
+                generation=self.state.generation + 1,
+            )
+            self.state.generation = snapshot.generation
+            if self._journal >= 0:
+                os.close(self._journal)
+                self._journal = -1
+            self._is_dirty = False
+        index = index_text(snapshot.sources).encode("utf-8", errors="surrogateescape")
+        snapshot.index_sha256 = self.state.index_sha256 = hashlib.sha256(index).hexdigest()
+        cache = self._cache_bytes(snapshot)
+        self._index_path.parent.mkdir(parents=True, exist_ok=True)
+        self._cache_path.parent.mkdir(parents=True, exist_ok=True)
+        files.write_together((self._cache_path, cache), (self._index_path, index))
+        for generation, path in _journals(self._cache_path):
+            if generation < snapshot.generation:
+                path.unlink(missing_ok=True)
+        self.saves += 1
+        self.bytes_written += len(cache) + len(index)
+
+    def _cache_bytes(self, snapshot: SyncState) -> bytes:
+        """One source a line: easy to read, and a source that did not change is not encoded again."""
+        self._lines = {source_id: self._line(source_id, value) for source_id, value in snapshot.sources.items()}
+        checks = [value["url"].get("next_check_at") for value in snapshot.sources.values() if "url" in value]
+        head = {
+            "schema_version": SCHEMA_VERSION,
+            "generated_at": to_text(self._clock.now()),
+            "generation": snapshot.generation,
+            "index_sha256": snapshot.index_sha256,
+            "source_count": len(snapshot.sources),
+            "settled": snapshot.settled,
+            "next_check_at": min(checks, key=from_text, default=None),
+            "skipped": {path: snapshot.skipped[path] for path in sorted(snapshot.skipped)},
+        }
+        sources = ",\n".join(self._lines[source_id][1] for source_id in sorted(snapshot.sources))
+        return f'{json.dumps(head)[:-1]}, "sources": {{\n{sources}'.encode() + _END
+
+    def _line(self, source_id: str, value: dict[str, Any]) -> tuple[dict[str, Any], str]:
+        """Only the saving thread comes here; a record is replaced by a change, never altered."""
+        known = self._lines.get(source_id)
+        if known is not None and known[0] is value:
+            return known
+        return value, f"{json.dumps(source_id)}: {json.dumps(value)}"
+
+    def _index_is_current(self) -> bool:
+        """A state that was never saved needs no index."""
+        try:
+            return hashlib.sha256(self._index_path.read_bytes()).hexdigest() == self.state.index_sha256
+        except OSError:
+            return not self.state.index_sha256
+
+
+# ── reading ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def load(cache_path: Path, clock: Clock) -> Loaded:
+    """The saved state and what journals add to it. Raises E102, keeping a damaged file aside."""
+    try:
+        return read(cache_path)
+    except ValueError as fault:
+        stamp = clock.now().strftime("%Y%m%dT%H%M%S.%f")
+        kept_at = cache_path.with_name(f"{cache_path.name}.damaged-{stamp}")
+        while kept_at.exists():
+            kept_at = kept_at.with_name(f"{kept_at.name}-again")
+        cache_path.rename(kept_at)
+        for generation, path in _journals(cache_path):
+            path.rename(path.with_name(f"{kept_at.name}.{generation}"))
+        raise errors.sync_state_unreadable(str(cache_path), str(fault), str(kept_at)) from fault
+
+
+def read(cache_path: Path) -> Loaded:
+    """Raises ValueError for a damaged file, with a reason for people; a file that is not there is an empty state."""
+    try:
+        state = state_from_json(_parsed(cache_path.read_bytes()))
+    except FileNotFoundError:
+        state = SyncState()
+    newest = None
+    for generation, path in _journals(cache_path):
+        if generation >= state.generation:
+            newest = generation
+            _replay(path, state)
+    return Loaded(state, newest)
+
+
+def _parsed(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as fault:
+        raise ValueError("It is not whole JSON") from fault
+
+
+def _replay(path: Path, state: SyncState) -> None:
+    """The last line may have been cut off by a kill; it was not claimed by anybody."""
+    with contextlib.suppress(FileNotFoundError):
+        for line in path.read_bytes().split(b"\n"):
+            try:
+                change = json.loads(line)
+                kind, key, value = change["kind"], change["key"], change["value"]
+            except (ValueError, KeyError, TypeError):
+                continue
+            if value is None or kind == "skipped" or is_sound(value):
+                _apply(state, kind, key, value)
+
+
+def _apply(state: SyncState, kind: str, key: str, value: dict[str, Any] | None) -> None:
+    known = state.sources if kind == "source" else state.skipped
+    if value is None:
+        known.pop(key, None)
+    else:
+        known[key] = value
+
+
+def _journal_path(cache_path: Path, generation: int) -> Path:
+    return cache_path.with_name(f"{cache_path.name}.journal-{generation}")
+
+
+def _journals(cache_path: Path) -> list[tuple[int, Path]]:
+    """Journals by generation, oldest first."""
+    pattern = re.compile(re.escape(cache_path.name) + r"\.journal-(\d+)")
+    if not cache_path.parent.is_dir():
+        return []
+    names = ((pattern.fullmatch(path.name), path) for path in cache_path.parent.iterdir())
+    return sorted((int(match[1]), path) for match, path in names if match)

@@ -1,0 +1,501 @@
+"""One sync run: discover, delete, read files, fetch URLs, summarise; saved as it goes.
+
+Invariants
+    One run at a time, across processes; the rules are the same whoever starts it.
+    A source that needs nothing costs a `stat`, or a look at the clock.
+Not here
+    What is decided: rules.py. How it is saved: store.py. When it runs again: ticker.py.
+"""
+
+import dataclasses
+import hashlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+
+from pair import errors, files
+from pair.ai.contract import Summariser
+from pair.clock import Clock
+from pair.sync import rules, text
+from pair.sync.contract import (
+    Documents,
+    FetchedPage,
+    NotModified,
+    Pages,
+    PageUnavailable,
+    SyncObserver,
+    UnreadableDocument,
+)
+from pair.sync.discovery import FoundFiles, find_files, find_links
+from pair.sync.page_copies import PageCopies
+from pair.sync.report import SyncReport, Tally
+from pair.sync.rules import FileSeen, PageSeen, SyncPolicy
+from pair.sync.state import FileRecord, SyncState, UrlRecord
+from pair.sync.store import StateStore
+
+logger = logging.getLogger(__name__)
+
+DOCUMENT_SUFFIXES = frozenset({".pdf", ".docx", ".html", ".htm"})
+_NEEDS_DOCUMENTS = frozenset({".pdf", ".docx"})
+_TOO_LARGE = "larger than"
+_UNREACHABLE_MODEL_TRIES = 3
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """The parts that do the work. `documents` is None when its extra is not installed."""
+
+    summariser: Summariser
+    pages: Pages
+    documents: Documents | None
+    clock: Clock
+    observer: SyncObserver
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where things are; a place that the user named must be there, one by default may be missing."""
+
+    sources_dir: Path
+    links_file: Path
+    index: Path
+    cache: Path
+    page_copies: Path
+    is_sources_dir_named: bool = False
+    is_links_file_named: bool = False
+
+    @property
+    def lock(self) -> Path:
+        return self.cache.with_name(f".{self.cache.name}.lock")
+
+
+@dataclass(frozen=True)
+class Discovered:
+    """The current source set. None for a half that is not there."""
+
+    files: FoundFiles | None
+    urls: list[str] | None
+    faults: tuple[str, ...] = ()
+
+    def fingerprint(self, conditions: str) -> str:
+        files_part = self.files.fingerprint() if self.files is not None else ""
+        return hashlib.sha256("\n".join([conditions, files_part, *(self.urls or [])]).encode()).hexdigest()
+
+
+def discover(places: Places) -> Discovered:
+    files_found = find_files(places.sources_dir) if places.sources_dir.is_dir() else None
+    try:
+        urls = find_links(places.links_file)
+    except FileNotFoundError:
+        urls = None
+    return Discovered(files_found, urls)
+
+
+def judge(found: Discovered, places: Places, state: SyncState) -> Discovered:
+    """A half that is missing is empty, or an error: then nothing of it may be deleted."""  # sync-50
+    files_found, urls, faults = found.files, found.urls, []
+    if files_found is None:
+        if places.is_sources_dir_named or state.ids("file"):
+            faults.append(errors.sync_place_missing("sources folder", str(places.sources_dir)).message)
+        else:
+            files_found = FoundFiles({}, {})
+    if urls is None:
+        if places.is_links_file_named:
+            faults.append(errors.sync_place_missing("links file", str(places.links_file)).message)
+        else:
+            urls = []
+    return Discovered(files_found, urls, tuple(faults))
+
+
+@contextmanager
+def locked(places: Places, on_wait: Callable[[str], None]) -> Iterator[None]:
+    with files.exclusive_lock(places.lock, on_wait=on_wait):
+        yield
+
+
+def refuse_to_wait(holder: str) -> None:
+    """For a tick: rather skip a run than queue up behind one."""
+    raise errors.sync_running(holder)
+
+
+class SyncRun:
+    """One run over all sources. Make a new one for each run."""
+
+    def __init__(self, policy: SyncPolicy, places: Places, workshop: Workshop) -> None:
+        self._policy = policy
+        self._places = places
+        self._shop = workshop
+        self._store = StateStore(places.cache, places.index, workshop.clock)
+        self._copies = PageCopies(places.page_copies)
+        self._tally = Tally()
+        self._gate = _ModelGate()
+        self._resting_hosts = _RestingHosts(workshop.clock)
+
+    def run(self, *, wait: bool = True) -> SyncReport:
+        """Raises E101 instead of waiting for another run when told so, E102 and E010."""
+        began = self._shop.clock.monotonic()
+        with files.storage_errors(), locked(self._places, self._say_waiting if wait else refuse_to_wait):
+            found = discover(self._places)
+            fingerprint = found.fingerprint(self._conditions)
+            head = self._store.settled_head() if self._is_all_there(found) else None
+            if head is not None and head.is_settled(fingerprint, self._shop.clock.now()):
+                self._tally.add("unchanged", head.sources)
+                return self._report(0, head.skipped, found, began)
+            with self._store.opened() as store:
+                found = judge(found, self._places, store.state)
+                self._delete_gone(found)
+                self._forget_old_skips()
+                self._process(found)
+                pending = sum(1 for value in store.state.sources.values() if value.get("summary_pending"))
+                if not pending and not found.faults and not self._tally.has_failures:
+                    store.settle(fingerprint)
+            skipped = {path: value["reason"] for path, value in store.state.skipped.items()}
+            return self._report(pending, skipped, found, began)
+
+    def _is_all_there(self, found: Discovered) -> bool:
+        return found.files is not None and not (found.urls is None and self._places.is_links_file_named)
+
+    @property
+    def _conditions(self) -> str:
+        """What else decides what a file is: with other conditions, everything is looked at again."""
+        return f"{self._policy.max_source_bytes} {self._shop.documents is not None}"
+
+    def _report(self, pending: int, skipped: dict[str, str], found: Discovered, began: float) -> SyncReport:
+        links = found.files.skipped if found.files is not None else {}
+        return self._tally.report(pending, self._shop.clock.monotonic() - began, skipped | links, found.faults)
+
+    def _say_waiting(self, holder: str) -> None:
+        self._shop.observer.say(f"waiting for another sync: {holder}")
+
+    def _delete_gone(self, found: Discovered) -> None:
+        """Records whose source is no longer there."""  # sync-12
+        state = self._store.state
+        if found.files is not None:
+            for source_id in state.ids("file") - found.files.files.keys():
+                self._store.remove(source_id)
+                self._tally.add("removed")
+            for path in state.skipped.keys() - found.files.files.keys():
+                self._store.unskip(path)
+        if found.urls is not None:
+            for source_id in state.ids("url").difference(found.urls):
+                self._store.remove(source_id)
+                self._copies.remove(source_id)
+                self._tally.add("removed")
+
+    def _forget_old_skips(self) -> None:
+        """What could not be read then may be readable now: the extra was installed, the limit raised."""
+        for path, value in list(self._store.state.skipped.items()):
+            is_readable_now = value["reason"] == _document_reason(path) and self._shop.documents is not None
+            is_small_enough = (
+                value["reason"].startswith(_TOO_LARGE) and value["size_bytes"] <= self._policy.max_source_bytes
+            )
+            if is_readable_now or is_small_enough:
+                self._store.unskip(path)
+
+    def _process(self, found: Discovered) -> None:
+        state, now = self._store.state, self._shop.clock.now()
+        seen_files = found.files.files if found.files is not None else {}
+        unsettled = sorted(
+            path for path, seen in seen_files.items() if not state.file_is_settled(path, seen.size_bytes, seen.mtime_ns)
+        )
+        urls = [(url, rules.url_reason(state.url(url), now)) for url in found.urls or []]
+        busy_urls = sorted(url for url, reason in urls if reason != "unchanged")
+        self._tally.add("unchanged", len(seen_files) - len(unsettled) + len(urls) - len(busy_urls))
+        if not unsettled and not busy_urls:
+            return
+        self._shop.observer.planned(len(unsettled) + len(busy_urls))
+        with _Crew(self._policy) as crew:
+            for url in busy_urls:
+                crew.fetch(self._process_url, url, crew)
+            for path in unsettled:
+                crew.summarise(self._process_file, path, seen_files[path])
+
+    # Files
+
+    def _process_file(self, path: str, seen: FileSeen) -> None:
+        try:
+            content = self._read_text(path, seen)
+        except OSError as fault:
+            self._fail(path, f"cannot be read: {fault.strerror or fault}")
+            return
+        except UnreadableDocument as fault:
+            self._skip(path, seen, str(fault))
+            return
+        self._apply_file(path, seen, content)
+        self._shop.observer.finished(path)
+
+    def _read_text(self, path: str, seen: FileSeen) -> str:
+        """Raises UnreadableDocument for a file that is no source, with the reason."""  # sync-11
+        if seen.size_bytes > self._policy.max_source_bytes:
+            raise UnreadableDocument(f"{_TOO_LARGE} {self._policy.max_source_bytes:,} bytes")
+        suffix = _suffix_of(path)
+        self._tally.add("bytes_read", seen.size_bytes)
+        if suffix in DOCUMENT_SUFFIXES and self._shop.documents is not None:
+            return self._shop.documents.text_of(self._places.sources_dir / path)
+        if suffix in _NEEDS_DOCUMENTS:
+            raise UnreadableDocument(_document_reason(path))
+        decoded = text.decode((self._places.sources_dir / path).read_bytes())
+        if decoded is None:
+            raise UnreadableDocument("not UTF-8 text")
+        return decoded
+
+    def _apply_file(self, path: str, seen: FileSeen, content: str) -> None:
+        record = self._store.state.file(path)
+        content_hash = text.content_hash(content)
+        if record is not None and not rules.file_needs_summary(record, content_hash):
+            self._store.put(rules.file_touched(record, seen))
+            self._tally.add("unchanged")
+            return
+        if path in self._store.state.skipped:
+            self._store.unskip(path)
+        now = self._shop.clock.now()
+        fresh = FileRecord(path, content_hash, "", True, now, seen.size_bytes, seen.mtime_ns)
+        summary = self._summary_of(path, content)
+        if summary is not None:
+            self._store.put(rules.file_summarised(fresh, summary, self._shop.clock.now()))
+        elif (after := rules.file_summary_failed(record, fresh)) != record:
+            self._store.put(after)
+        if record is None:
+            self._tally.add("added")
+        elif record.content_hash != content_hash or summary is not None:
+            self._tally.add("changed")
+
+    def _skip(self, path: str, seen: FileSeen, reason: str) -> None:
+        """A file that is no longer text is no longer a source."""
+        if self._store.state.file(path) is not None:
+            self._store.remove(path)
+            self._tally.add("removed")
+        self._store.skip(path, seen, reason)
+        self._shop.observer.finished(path)
+
+    def _fail(self, source_id: str, reason: str) -> None:
+        logger.info("source failed", extra={"source": source_id, "reason": reason})
+        self._tally.add("failed")
+        self._tally.problem(source_id, reason)
+        self._shop.observer.finished(source_id)
+
+    # URLs
+
+    def _process_url(self, url: str, crew: "_Crew") -> None:
+        """In a fetching thread; what wants a summary is handed to a summarising one."""
+        record = self._store.state.url(url)
+        reason = rules.url_reason(record, self._shop.clock.now())
+        if record is None:
+            self._fetch_new(url, crew)
+        elif reason == "due":
+            self._refresh(record, crew)
+        else:
+            crew.summarise(self._summarise_pending, url)
+
+    def _fetch(self, url: str, etag: str | None, last_modified: str | None) -> FetchedPage | NotModified | None:
+        """None when the page's host asked for a pause a moment ago; raises PageUnavailable."""
+        if self._resting_hosts.rests(url):
+            self._fail(url, "its server asked for a pause; left for the next run")
+            return None
+        try:
+            return self._shop.pages.fetch(url, etag=etag, last_modified=last_modified)
+        except PageUnavailable as fault:
+            self._resting_hosts.note(url, fault.failure.retry_after_seconds)
+            raise
+
+    def _fetch_new(self, url: str, crew: "_Crew") -> None:
+        try:
+            page = self._fetch(url, None, None)
+        except PageUnavailable as fault:
+            self._fail(url, fault.failure.reason)  # no record: tried again next run
+            return
+        if isinstance(page, NotModified):
+            self._fail(url, "its server says that nothing changed since a request that was never made")
+            return
+        if page is None:
+            return
+        seen = self._keep_copy(url, page)
+        self._store.put(rules.url_after_first_fetch(url, seen, self._shop.clock.now(), self._policy))
+        self._tally.add("added")
+        self._count_fetch(page)
+        crew.summarise(self._summarise_new, url)
+
+    def _refresh(self, record: UrlRecord, crew: "_Crew") -> None:
+        url, now = record.source_id, self._shop.clock.now()
+        # Without the copy, "not modified" would leave a pending page without text for ever.
+        can_use_304 = not record.summary_pending or self._copies.exists(url)
+        try:
+            etag, last_modified = (record.etag, record.last_modified) if can_use_304 else (None, None)
+            answer = self._fetch(url, etag, last_modified)  # sync-25
+        except PageUnavailable as fault:
+            self._store.put(rules.url_failed(record, fault.failure, now, self._policy))
+            self._fail(url, fault.failure.reason)
+            return
+        if isinstance(answer, NotModified):
+            self._after_not_modified(rules.url_not_modified(record, answer.max_age_seconds, now, self._policy), crew)
+        elif answer is not None:
+            self._after_fetch(record, answer, crew)
+
+    def _after_not_modified(self, record: UrlRecord, crew: "_Crew") -> None:
+        self._store.put(record)
+        self._tally.add("not_modified")
+        if record.summary_pending:
+            crew.summarise(self._summarise_pending, record.source_id)  # sync-27
+        else:
+            self._tally.add("unchanged")
+            self._shop.observer.finished(record.source_id)
+
+    def _after_fetch(self, record: UrlRecord, page: FetchedPage, crew: "_Crew") -> None:
+        seen = self._keep_copy(record.source_id, page)
+        after = rules.url_after_fetch(record, seen, self._shop.clock.now(), self._policy)
+        self._store.put(after)
+        self._count_fetch(page)
+        if record.content_hash != seen.content_hash:
+            self._tally.add("changed")
+        if after.summary_pending:
+            crew.summarise(self._summarise_fetched, record.source_id)
+        else:
+            self._tally.add("unchanged")
+            self._shop.observer.finished(record.source_id)
+
+    def _count_fetch(self, page: FetchedPage) -> None:
+        self._tally.add("fetched")
+        self._tally.add("bytes_read", page.size_bytes)
+
+    def _keep_copy(self, url: str, page: FetchedPage) -> PageSeen:
+        written = self._copies.write(url, page.text)
+        return PageSeen(text.content_hash(written), page.etag, page.last_modified, page.max_age_seconds)
+
+    def _summarise_new(self, url: str) -> None:
+        self._summarise_copy(url)
+        self._shop.observer.finished(url)
+
+    def _summarise_pending(self, url: str) -> None:
+        if self._summarise_copy(url):
+            self._tally.add("changed")
+        self._shop.observer.finished(url)
+
+    def _summarise_fetched(self, url: str) -> None:
+        """After HTTP 200 a failed summary brings the next check forward."""
+        if not self._summarise_copy(url) and (record := self._store.state.url(url)) is not None:
+            self._store.put(rules.url_summary_failed(record, self._shop.clock.now(), self._policy))
+        self._shop.observer.finished(url)
+
+    def _summarise_copy(self, url: str) -> bool:
+        """From the copy on disk, without a request; on failure the record stays as it is."""  # sync-33, sync-34
+        record, content = self._store.state.url(url), self._copies.read(url)
+        if record is None or content is None:
+            self._tally.problem(url, "pending: its copy is gone; fetched again when it is due")
+            return False
+        summary = self._summary_of(url, content)
+        if summary is not None:
+            # After a kill the copy may be newer than the record that was to describe it.
+            described = dataclasses.replace(record, content_hash=text.content_hash(content))
+            self._store.put(rules.url_summarised(described, summary, self._shop.clock.now()))
+        return summary is not None
+
+    # Summaries
+
+    def _summary_of(self, source_id: str, content: str) -> str | None:
+        """None when there is none to be had now. Blank text has a blank summary, and no model is asked."""
+        if not content.strip():
+            return ""
+        if self._gate.is_closed:
+            self._tally.problem(source_id, "pending: the model cannot be reached")
+            return None
+        if self._shop.summariser.uses_model:
+            self._tally.add("model_calls")
+        try:
+            summary = self._shop.summariser.summarise(source_id, content).strip()
+        except errors.ModelError as fault:
+            self._gate.failed(fault)
+            self._tally.problem(source_id, f"pending: {fault.message}: {fault.explanation}")
+            return None
+        self._gate.succeeded()
+        if not summary:
+            self._tally.problem(source_id, "pending: the summary was empty")
+        return summary or None
+
+
+def _suffix_of(path: str) -> str:
+    return os.path.splitext(path)[1].lower()  # noqa: PTH122 - no Path for each of 20,000 files
+
+
+def _document_reason(path: str) -> str:
+    return f"{_suffix_of(path)} files need an extra: pip install 'pair-kb[documents]'"
+
+
+class _Crew:
+    """Threads that fetch and threads that summarise; leaving the block waits for all of them."""
+
+    def __init__(self, policy: SyncPolicy) -> None:
+        self._fetchers = ThreadPoolExecutor(policy.url_download_concurrency, thread_name_prefix="pair-fetch")
+        self._summarisers = ThreadPoolExecutor(policy.summarization_concurrency, thread_name_prefix="pair-summary")
+        self._fetching: list[Future[object]] = []
+        self._summarising: list[Future[object]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None:
+                # A fetch may still hand something to the summarisers, so it is waited for first.
+                for future in self._fetching:
+                    future.result()
+                for future in self._summarising:
+                    future.result()
+        finally:
+            self._fetchers.shutdown(cancel_futures=True)
+            self._summarisers.shutdown(cancel_futures=True)
+
+    def fetch(self, work: Callable[..., object], *arguments: object) -> None:
+        self._fetching.append(self._fetchers.submit(work, *arguments))
+
+    def summarise(self, work: Callable[..., object], *arguments: object) -> None:
+        self._summarising.append(self._summarisers.submit(work, *arguments))
+
+
+class _ModelGate:
+    """Stops asking a model that cannot be reached: everything else is left for the next run."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._failures_in_a_row = 0
+
+    @property
+    def is_closed(self) -> bool:
+        return self._failures_in_a_row >= _UNREACHABLE_MODEL_TRIES
+
+    def failed(self, fault: errors.ModelError) -> None:
+        with self._lock:
+            if fault.code == errors.MODEL_UNREACHABLE:
+                self._failures_in_a_row += 1
+
+    def succeeded(self) -> None:
+        with self._lock:
+            self._failures_in_a_row = 0
+
+
+class _RestingHosts:
+    """Hosts that asked for a pause during this run."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._until: dict[str, float] = {}
+
+    def note(self, url: str, pause_seconds: float | None) -> None:
+        if pause_seconds:
+            self._until[_host(url)] = self._clock.monotonic() + pause_seconds
+
+    def rests(self, url: str) -> bool:
+        return self._until.get(_host(url), 0.0) > self._clock.monotonic()
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).netloc
+    except ValueError:
+        return url

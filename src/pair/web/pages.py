@@ -1,0 +1,353 @@
+"""One conditional GET of a page of the web, under guard: addresses, redirects, time and size.
+
+Invariants
+    Every connection, that of a redirect included, goes to an address that the dialler judged when it was opened.
+    A get ends within its time, whatever the server does: names, handshakes, headers and bodies share one deadline.
+    No more than the limit is kept in memory, be it of the raw or of the unpacked body.
+"""
+
+import datetime
+import email.utils
+import re
+import select
+import socket
+import ssl
+import urllib.request
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import httpcore2
+import httpx2
+
+from pair.clock import Clock
+from pair.web.addresses import refusal
+from pair.web.dialling import Dialler, Refuse, RefusedAddress, Resolve, nothing_refused, system_addresses
+from pair.web.unpacking import unpacker_for
+
+_MAX_REDIRECTS = 10
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+# Short, so that a server that hangs up after a few idle seconds seldom does it under a request of ours.
+_KEEP_ALIVE_SECONDS = 2.0
+_LONGEST_AGE_SECONDS = 2.0**31
+_HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?|[0-9a-f:.]*:[0-9a-f:.]*")
+_CHARSET = re.compile(r"""charset\s*=\s*["']?\s*([^\s;"']+)""", re.IGNORECASE)
+_DIRECTIVE = re.compile(r"""([^\s=,;"]+)\s*(?:=\s*("(?:[^"\\]|\\.)*"|[^\s,;]*))?""")
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True)
+class PageAnswer:
+    """`status` is 200 or 304; `url` is where redirects led; the rest is what this answer itself said."""
+
+    status: int
+    url: str
+    etag: str | None
+    last_modified: str | None
+    content_type: str
+    charset: str | None
+    body: bytes
+    max_age_seconds: float | None
+
+
+class PageFault(Exception):  # noqa: N818 - an outcome of a fetch, which the stage that asked writes down
+    """A page that could not be had. `reason` is fit for people; `status` is set when the server gave one."""
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        kind: Literal["timeout", "error"] = "error",
+        retry_after_seconds: float | None = None,
+        status: int | None = None,
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.kind: Literal["timeout", "error"] = kind
+        self.retry_after_seconds = retry_after_seconds
+        self.status = status
+
+
+class PageClient:
+    """May be used from several threads. `refuse` judges the addresses, unless private ones are allowed."""
+
+    def __init__(
+        self,
+        *,
+        timeout_seconds: float,
+        max_bytes: int,
+        allow_private_addresses: bool,
+        clock: Clock,
+        resolve: Resolve = system_addresses,
+        refuse: Refuse = refusal,
+    ) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._max_bytes = max_bytes
+        self._clock = clock
+        dialler = Dialler(resolve=resolve, refuse=nothing_refused if allow_private_addresses else refuse, clock=clock)
+        self._backend = _Backend(dialler)
+        self._trust = httpx2.create_ssl_context()
+        self._direct = self._pool(None)
+        # A proxy resolves names itself, so behind one no address can be judged: only where every address is allowed
+        # may the environment name one.
+        self._proxies = urllib.request.getproxies() if allow_private_addresses else {}
+        self._proxied: dict[str, httpcore2.ConnectionPool] = {}
+
+    def close(self) -> None:
+        for pool in (self._direct, *self._proxied.values()):
+            pool.close()
+
+    def get(self, url: str, *, etag: str | None, last_modified: str | None) -> PageAnswer:
+        """Raises PageFault for everything but a 200, or a 304 to the validators given."""
+        deadline = self._clock.monotonic() + self._timeout_seconds
+        validators = {b"If-None-Match": etag, b"If-Modified-Since": last_modified}
+        conditions = [(name, value.encode("latin-1", "replace")) for name, value in validators.items() if value]
+        first = target = checked_url(url)
+        for _ in range(_MAX_REDIRECTS + 1):
+            # A validator says what one origin served: to another it would mean something else, or tell tales.
+            is_home = _origin(target) == _origin(first)
+            found = self._ask(target, conditions if is_home else [], deadline)
+            if isinstance(found, PageAnswer):
+                return found
+            target = found
+        raise PageFault(f"more than {_MAX_REDIRECTS} redirects")
+
+    def _ask(self, url: httpx2.URL, conditions: Headers, deadline: float) -> PageAnswer | httpx2.URL:
+        """One request; where it is redirected to, if it is."""
+        try:
+            return self._answer(url, conditions, deadline)
+        except RefusedAddress as fault:
+            raise PageFault(fault.reason) from fault
+        except TimeoutError as fault:
+            raise PageFault(f"no complete answer after {self._timeout_seconds:g}s", kind="timeout") from fault
+        except (
+            OSError,
+            httpcore2.NetworkError,
+            httpcore2.ProtocolError,
+            httpcore2.ProxyError,
+            httpcore2.UnsupportedProtocol,
+            httpx2.InvalidURL,
+            zlib.error,
+        ) as fault:
+            raise PageFault(_words_of(fault)) from fault
+
+    def _answer(self, url: httpx2.URL, conditions: Headers, deadline: float) -> PageAnswer | httpx2.URL:
+        headers = [
+            (b"Host", url.netloc),
+            (b"User-Agent", b"pair"),
+            (b"Accept", b"*/*"),
+            (b"Accept-Encoding", b"gzip, deflate"),
+            *conditions,
+        ]
+        target = httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
+        # httpcore hands these on to the streams of our own backend, which read them as the moment when time is up.
+        limits = {"timeout": dict.fromkeys(("connect", "read", "write"), deadline)}
+        with self._pool_for(url).stream("GET", target, headers=headers, extensions=limits) as response:
+            if response.status in _REDIRECTS:
+                return checked_url(_location(response), base=url)
+            if response.status == 304 and not conditions:
+                raise PageFault("HTTP 304 to a request that had no condition", status=304)
+            if response.status not in {200, 304}:
+                raise self._fault_of(response)
+            body = b"" if response.status == 304 else _body_of(response, self._max_bytes)
+            return _page(response, str(url), body)
+
+    def _pool_for(self, url: httpx2.URL) -> httpcore2.ConnectionPool:
+        address = self._proxies.get(url.scheme) or self._proxies.get("all")
+        if not address or urllib.request.proxy_bypass(url.netloc.decode("ascii")):
+            return self._direct
+        if address not in self._proxied:
+            self._proxied.setdefault(address, self._pool(_proxy_at(address)))
+        return self._proxied[address]
+
+    def _pool(self, proxy: httpcore2.Proxy | None) -> httpcore2.ConnectionPool:
+        return httpcore2.ConnectionPool(
+            ssl_context=self._trust,
+            proxy=proxy,
+            max_connections=None,
+            keepalive_expiry=_KEEP_ALIVE_SECONDS,
+            network_backend=self._backend,
+        )
+
+    def _fault_of(self, response: httpcore2.Response) -> PageFault:
+        phrase = response.extensions.get("reason_phrase", b"").decode("ascii", "replace")
+        pause = _seconds_until(_header(response, b"retry-after"), self._clock.now())
+        reason = f"HTTP {response.status} {phrase}".strip()
+        return PageFault(reason, retry_after_seconds=pause, status=response.status)
+
+
+class _Backend(httpcore2.NetworkBackend):
+    """How httpcore connects. Its `timeout` is a moment of the clock here (see PageClient)."""
+
+    def __init__(self, dialler: Dialler) -> None:
+        self._dialler = dialler
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.NetworkStream:
+        return _Stream(self._dialler.connect(host, port, timeout or 0.0), self._dialler)
+
+
+class _Stream(httpcore2.NetworkStream):
+    """A socket of which every operation ends at the deadline, so that a server cannot win time by dripping."""
+
+    def __init__(self, connection: socket.socket, dialler: Dialler) -> None:
+        self._connection = connection
+        self._dialler = dialler
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        self._limit(timeout)
+        return self._connection.recv(max_bytes)
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._limit(timeout)
+        try:
+            self._connection.sendall(buffer)
+        except TimeoutError:
+            raise
+        except OSError as fault:
+            # httpcore then looks whether the server answered before it hung up.
+            raise httpcore2.WriteError(str(fault)) from fault
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore2.NetworkStream:
+        try:
+            self._limit(timeout)
+            wrapped = ssl_context.wrap_socket(self._connection, server_hostname=server_hostname)
+        except (OSError, ValueError) as fault:  # ValueError: a name that no certificate can hold
+            self.close()
+            raise fault if isinstance(fault, OSError) else OSError(str(fault)) from fault
+        return _Stream(wrapped, self._dialler)
+
+    def get_extra_info(self, info: str) -> Any:
+        if info == "is_readable":
+            return self._is_readable()
+        return None
+
+    def _is_readable(self) -> bool:
+        """On an idle connection: the server hung up, or sent what nobody asked for."""
+        if self._connection.fileno() < 0:
+            return True
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def _limit(self, deadline: float | None) -> None:
+        self._connection.settimeout(self._dialler.time_left(deadline or 0.0))
+
+
+def checked_url(url: str, base: httpx2.URL | None = None) -> httpx2.URL:
+    """The URL, or PageFault when it is none that may be asked; relative to `base` for a redirect."""
+    try:
+        parsed = httpx2.URL(url) if base is None else base.join(url)
+    except (httpx2.InvalidURL, ValueError) as fault:
+        raise PageFault(f"not a URL: {fault}") from fault
+    if parsed.scheme not in {"http", "https"}:
+        raise PageFault(f"only http and https pages can be fetched, not {parsed.scheme or 'a URL without scheme'}")
+    if parsed.userinfo:
+        raise PageFault("a URL must not hold a user name or password")
+    if not _HOST.fullmatch(parsed.raw_host.decode("ascii")) or parsed.port == 0 or not 0 <= (parsed.port or 0) < 65536:
+        raise PageFault("the URL names no valid host")
+    return parsed
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
+
+
+def _proxy_at(address: str) -> httpcore2.Proxy:
+    url = httpx2.URL(address if "://" in address else f"http://{address}")
+    if url.scheme != "http":
+        raise PageFault(f"a proxy of the kind {url.scheme} cannot be used, only http")
+    plain = httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=b"/")
+    return httpcore2.Proxy(plain, auth=(url.username, url.password) if url.username else None)
+
+
+def _header(response: httpcore2.Response, name: bytes) -> str | None:
+    """All values of this header, as one; None without it."""
+    values = [value.decode("latin-1") for key, value in response.headers if key.lower() == name]
+    return ", ".join(values) if values else None
+
+
+def _location(response: httpcore2.Response) -> str:
+    for key, value in response.headers:
+        if key.lower() == b"location":
+            # Many servers write UTF-8 here, against the standard.
+            return value.decode("utf-8", "replace")
+    raise PageFault(f"HTTP {response.status} without a Location", status=response.status)
+
+
+def _page(response: httpcore2.Response, url: str, body: bytes) -> PageAnswer:
+    content_type = _header(response, b"content-type") or ""
+    charset = _CHARSET.search(content_type)
+    return PageAnswer(
+        status=response.status,
+        url=url,
+        etag=_header(response, b"etag"),
+        last_modified=_header(response, b"last-modified"),
+        content_type=content_type.partition(";")[0].strip().lower(),
+        charset=charset[1].lower() if charset else None,
+        body=body,
+        max_age_seconds=_max_age(_header(response, b"cache-control") or ""),
+    )
+
+
+def _max_age(cache_control: str) -> float | None:
+    directives: dict[str, str] = {}
+    for name, value in _DIRECTIVE.findall(cache_control):
+        directives.setdefault(name.lower(), value.strip('"'))
+    seconds = directives.get("max-age", "")
+    if {"no-cache", "no-store"} & directives.keys() or not (seconds.isascii() and seconds.isdigit()):
+        return None
+    return min(float(seconds), _LONGEST_AGE_SECONDS)
+
+
+def _seconds_until(value: str | None, now: datetime.datetime) -> float | None:
+    """A Retry-After header: seconds, or an HTTP date."""
+    if value is None:
+        return None
+    if value.isascii() and value.strip().isdigit():
+        return min(float(value), _LONGEST_AGE_SECONDS)
+    try:
+        moment = email.utils.parsedate_to_datetime(value)
+    except (ValueError, OverflowError):
+        return None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+    return max(0.0, (moment - now).total_seconds())
+
+
+def _body_of(response: httpcore2.Response, limit_bytes: int) -> bytes:
+    too_long = PageFault(f"the page is longer than {limit_bytes:,} bytes", status=200)
+    announced = _header(response, b"content-length")
+    if announced is not None and int(announced) > limit_bytes:  # httpcore lets only digits pass
+        raise too_long
+    encoding = _header(response, b"content-encoding") or ""
+    unpacker = unpacker_for(encoding)
+    if unpacker is None:
+        raise PageFault(f"the page is packed as {encoding}, which was not asked for", status=200)
+    body = bytearray()
+    raw_bytes = 0
+    for chunk in response.iter_stream():
+        raw_bytes += len(chunk)
+        body += unpacker.feed(chunk, limit_bytes - len(body))
+        if max(len(body), raw_bytes) > limit_bytes:
+            raise too_long
+    if not unpacker.is_complete():
+        raise PageFault("the packed page ends too early", status=200)
+    return bytes(body)
+
+
+def _words_of(fault: Exception) -> str:
+    words = fault.strerror if isinstance(fault, OSError) else None
+    return words or str(fault) or type(fault).__name__

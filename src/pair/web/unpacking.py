@@ -1,0 +1,85 @@
+"""Unpack the body of an answer chunk by chunk, never further than a limit (pure)."""
+
+import zlib
+from typing import Protocol
+
+_GZIP = 16 + zlib.MAX_WBITS
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+class Unpacker(Protocol):
+    def feed(self, chunk: bytes, limit_bytes: int) -> bytes:
+        """What the chunk adds, cut off one byte beyond the limit; zlib.error for nonsense."""
+        ...
+
+    def is_complete(self) -> bool:
+        """Nothing is missing at the end."""
+        ...
+
+
+def unpacker_for(content_encoding: str) -> Unpacker | None:
+    """None for an encoding that is not known here."""
+    encoding = content_encoding.strip().lower()
+    if encoding in {"", "identity"}:
+        return _Plain()
+    if encoding in {"gzip", "x-gzip"}:
+        return _Gzip()
+    if encoding == "deflate":
+        return _Deflate()
+    return None
+
+
+class _Plain:
+    def feed(self, chunk: bytes, limit_bytes: int) -> bytes:
+        return chunk[: limit_bytes + 1]
+
+    def is_complete(self) -> bool:
+        return True
+
+
+class _Gzip:
+    """One member after the other, as gzip files may have several."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(_GZIP)
+        self._is_untouched = True
+
+    def feed(self, chunk: bytes, limit_bytes: int) -> bytes:
+        unpacked = bytearray()
+        while chunk and len(unpacked) <= limit_bytes:
+            self._is_untouched = False
+            unpacked += self._member.decompress(chunk, limit_bytes + 1 - len(unpacked))
+            chunk = self._member.unconsumed_tail
+            if self._member.unused_data.startswith(_GZIP_MAGIC):  # else it is padding, as gzip itself takes it
+                chunk = self._member.unused_data
+                self._member = zlib.decompressobj(_GZIP)
+        return bytes(unpacked)
+
+    def is_complete(self) -> bool:
+        return self._member.eof or self._is_untouched
+
+
+class _Deflate:
+    """A zlib stream, or the bare one that some servers send under this name."""
+
+    def __init__(self) -> None:
+        self._held = b""
+        self._stream: zlib._Decompress | None = None
+
+    def feed(self, chunk: bytes, limit_bytes: int) -> bytes:
+        if self._stream is None:
+            self._held += chunk
+            if len(self._held) < 2:
+                return b""
+            chunk = self._held
+            self._stream = zlib.decompressobj(zlib.MAX_WBITS if _is_zlib(chunk) else -zlib.MAX_WBITS)
+        # Less than asked for means that the chunk is used up; more ends at the limit, so nothing is left over.
+        return self._stream.decompress(chunk, limit_bytes + 1)
+
+    def is_complete(self) -> bool:
+        return not self._held if self._stream is None else self._stream.eof
+
+
+def _is_zlib(head: bytes) -> bool:
+    """The first two bytes by RFC 1950: method 8, and a multiple of 31."""
+    return head[0] & 0x0F == 8 and int.from_bytes(head[:2], "big") % 31 == 0

@@ -1,0 +1,159 @@
+"""A real OpenAI-compatible server on loopback that answers deterministically, and as badly as a test asks it to.
+
+    with ModelServer() as server:
+        server.answers.append(Answer(status=429, headers={"Retry-After": "0"}))   # first this, then normal replies
+        OpenAiSummariser(ModelPolicy(server.url, "any", "")).summarise("a.md", "Cats sleep.")
+        server.calls, server.calls_by_source["a.md"], server.requests[0]["messages"]
+
+A normal reply is `About: ` and the first 60 characters of the text between the markers, so that a test knows it.
+"""
+
+import json
+import re
+import socket
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self, cast
+
+_DATA = re.compile(r"^BEGIN DATA (\w+)\nSource: ([^\n]*)\n\n(.*)\nEND DATA \1$", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One scripted answer. `body` replaces the whole completion, `text` only what the model says in it."""
+
+    status: int = 200
+    text: str | None = None
+    body: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    delay_seconds: float = 0.0
+    """Ends early when the server does."""
+
+
+EMPTY = Answer(text="  \n")
+NONSENSE = Answer(text="… 123 !!!")
+NOT_JSON = Answer(body="{not json")
+
+
+class ModelServer:
+    """`stop()` refuses connections until `start()`, on the same port. `context_characters`: longer data is refused."""
+
+    def __init__(self) -> None:
+        self.answers: list[Answer] = []
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.paths: list[str] = []
+        self.calls_by_source: Counter[str] = Counter()
+        self.context_characters: int | None = None
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._httpd = _Httpd(self, 0)
+        self._port = int(self._httpd.server_address[1])
+
+    def __enter__(self) -> Self:
+        self._serve()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}/v1"
+
+    @property
+    def calls(self) -> int:
+        return len(self.requests)
+
+    def stop(self) -> None:
+        if not self._stopping.is_set():
+            self._stopping.set()
+            self._httpd.shutdown()
+            self._httpd.server_close()
+            self._httpd.close_connections()
+
+    def start(self) -> None:
+        self._stopping.clear()
+        self._httpd = _Httpd(self, self._port)
+        self._serve()
+
+    def _serve(self) -> None:
+        # The short poll lets a test end at once.
+        threading.Thread(target=self._httpd.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def answer_to(self, path: str, headers: dict[str, str], request: dict[str, Any]) -> Answer:
+        """Count the request, and decide on its answer."""
+        source, text = data_of(request)
+        with self._lock:
+            self.paths.append(path)
+            self.headers.append(headers)
+            self.requests.append(request)
+            self.calls_by_source[source] += 1
+            scripted = self.answers.pop(0) if self.answers else None
+        if scripted is not None:
+            self._stopping.wait(scripted.delay_seconds)
+            return scripted
+        if not path.endswith("/v1/chat/completions"):
+            return Answer(404, body='{"error": {"message": "no such path"}}')
+        if self.context_characters is not None and len(text) > self.context_characters:
+            error = {"message": "This model's maximum context length is exceeded", "code": "context_length_exceeded"}
+            return Answer(400, body=json.dumps({"error": error}))
+        return Answer(text=f"About: {' '.join(text[:60].split())}")
+
+
+def data_of(request: dict[str, Any]) -> tuple[str, str]:
+    """The source and the text of a request, as they stand between its markers."""
+    found = _DATA.search(str(request["messages"][-1]["content"]))
+    return (found[2], found[3]) if found else ("", "")
+
+
+class _Httpd(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, owner: ModelServer, port: int) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.owner = owner
+        self.connections: set[socket.socket] = set()
+
+    def close_connections(self) -> None:
+        """Those that a client keeps alive would be answered although nobody listens any more."""
+        for connection in list(self.connections):
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that gave up waiting is no news."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        super().setup()
+        cast("_Httpd", self.server).connections.add(self.connection)
+
+    def finish(self) -> None:
+        cast("_Httpd", self.server).connections.discard(self.connection)
+        super().finish()
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        answer = cast("_Httpd", self.server).owner.answer_to(self.path, dict(self.headers), request)
+        message = {"role": "assistant", "content": answer.text}
+        completion = {"id": "1", "object": "chat.completion", "created": 0, "model": request["model"]}
+        completion["choices"] = [{"index": 0, "finish_reason": "stop", "message": message}]
+        body = (json.dumps(completion) if answer.body is None else answer.body).encode()
+        self.send_response(answer.status)
+        for name, value in {"Content-Type": "application/json", **answer.headers}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        pass

@@ -1,0 +1,184 @@
+"""A real HTTP server on loopback with the manners, good and bad, of the web's servers."""
+
+import itertools
+import ssl
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Self, cast
+
+_DRIP_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class Asked:
+    path: str
+    headers: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """`declared_length`: what Content-Length says instead of the truth; -1 leaves it out, and the body ends with the
+    connection. `pieces` come instead of `body`, for as long as the client and the server live."""
+
+    status: int = 200
+    headers: Sequence[tuple[str, str]] = ()
+    body: bytes = b""
+    declared_length: int | None = None
+    pieces: Callable[["PageServer"], Iterator[bytes]] | None = None
+
+
+@dataclass(frozen=True)
+class RawReply:
+    """Bytes as they go over the wire, in pieces."""
+
+    pieces: Callable[["PageServer"], Iterator[bytes]]
+
+
+Answering = Callable[[Asked], Reply | RawReply]
+
+
+class PageServer:
+    """`with PageServer() as server: server.pages["/"] = Reply(...)`; `asked` lists every request."""
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.pages: dict[str, Reply | RawReply | Answering] = {}
+        self.asked: list[Asked] = []
+        self.connections = 0
+        self.stopped = threading.Event()
+        self._httpd = _Httpd((host, port), _Handler)
+        self._httpd.pages = self
+
+    def __enter__(self) -> Self:
+        # The short poll lets a test end at once.
+        threading.Thread(target=self._httpd.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stopped.set()
+        self._httpd.shutdown()
+        self._httpd.server_close()
+
+    def use_tls(self, context: ssl.SSLContext) -> None:
+        """From now on; call it before the first connection."""
+        self._httpd.socket = context.wrap_socket(self._httpd.socket, server_side=True, do_handshake_on_connect=False)
+
+    @property
+    def port(self) -> int:
+        return self._httpd.server_port
+
+    def url(self, path: str = "/", *, host: str | None = None) -> str:
+        return f"http://{host or self._httpd.server_address[0]!s}:{self.port}{path}"
+
+
+class _Httpd(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+    pages: PageServer
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that hangs up is what many tests are about."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        super().setup()
+        self._pages().connections += 1
+
+    def do_GET(self) -> None:
+        pages = self._pages()
+        asked = Asked(self.path, {name.lower(): value for name, value in self.headers.items()})
+        pages.asked.append(asked)
+        page = pages.pages.get(self.path, Reply(404))
+        reply = page(asked) if callable(page) else page
+        if isinstance(reply, RawReply):
+            self.close_connection = True
+            self._send(reply.pieces(pages))
+            return
+        self.send_response(reply.status)
+        for name, value in reply.headers:
+            self.send_header(name, value)
+        if reply.pieces is not None or reply.declared_length == -1:
+            self.close_connection = True
+        else:
+            length = len(reply.body) if reply.declared_length is None else reply.declared_length
+            self.send_header("Content-Length", str(length))
+        if reply.declared_length is not None:
+            self.close_connection = True
+        self.end_headers()
+        self._send(reply.pieces(pages) if reply.pieces is not None else iter((reply.body,)))
+
+    def _send(self, pieces: Iterator[bytes]) -> None:
+        for piece in pieces:
+            self.wfile.write(piece)
+            if self._pages().stopped.is_set():
+                return
+
+    def _pages(self) -> PageServer:
+        return cast("_Httpd", self.server).pages
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Silent."""
+
+
+def html(text: str) -> Reply:
+    body = f"<!doctype html><html><head><title>page</title></head><body>{text}</body></html>".encode()
+    return Reply(headers=[("Content-Type", "text/html; charset=utf-8")], body=body)
+
+
+def redirect(location: str, status: int = 302) -> Reply:
+    return Reply(status, headers=[("Location", location)])
+
+
+def silence(server: PageServer) -> Iterator[bytes]:
+    """Nothing at all until the server stops."""
+    server.stopped.wait()
+    yield b""
+
+
+def dripping(data: bytes) -> Callable[[PageServer], Iterator[bytes]]:
+    """One byte at a time, again and again."""
+
+    def pieces(server: PageServer) -> Iterator[bytes]:
+        for number in itertools.cycle(data):
+            yield bytes((number,))
+            server.stopped.wait(_DRIP_SECONDS)
+
+    return pieces
+
+
+def endless(_server: PageServer) -> Iterator[bytes]:
+    return itertools.repeat(b"x" * 65536)
+
+
+def gzip_bomb(unpacked_bytes: int) -> bytes:
+    """A gzip body a thousand times smaller than what it unpacks to; made of one block again and again."""
+    unit = 1024 * 1024
+    packer = zlib.compressobj(9, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    head = packer.compress(bytes(unit)) + packer.flush(zlib.Z_FULL_FLUSH)
+    block = packer.compress(bytes(unit)) + packer.flush(zlib.Z_FULL_FLUSH)
+    return head + block * (unpacked_bytes // unit - 1) + packer.flush()
+
+
+@dataclass
+class Names:
+    """A resolver: for each name its answers in turn, the last one for ever. `asked` lists every question."""
+
+    answers: dict[str, list[Sequence[str]]]
+    asked: list[str] = field(default_factory=list)
+
+    def __call__(self, host: str, port: int) -> Sequence[str]:
+        self.asked.append(host)
+        turns = self.answers.get(host)
+        if turns is None:
+            raise OSError(-2, "Name or service not known")
+        return turns.pop(0) if len(turns) > 1 else turns[0]
+
+
+def only_first_loopback(address: str) -> str | None:
+    """A judge for tests: 127.0.0.1 stands for the public web, and everything else for what must not be reached."""
+    return None if address == "127.0.0.1" else "a private address"

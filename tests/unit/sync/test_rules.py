@@ -1,0 +1,345 @@
+"""What is decided about files and URLs, as tables."""
+
+import dataclasses
+import datetime
+from typing import Any
+
+import pytest
+
+from pair.sync import rules
+from pair.sync.rules import FetchFailure, FileSeen, PageSeen, SyncPolicy
+from pair.sync.state import FileRecord, UrlRecord
+from support.sync_parts import NOON, later
+
+POLICY = SyncPolicy(url_refresh_min_interval_seconds=3600, runtime_refresh_tick_seconds=300)
+WEEK_SECONDS = 7 * 24 * 3600
+YESTERDAY = later(-86400)
+URL = "https://example.com/page"
+
+FILE = FileRecord(
+    "guide.md",
+    content_hash="hash-1",
+    summary_text="A guide.",
+    summary_pending=False,
+    last_indexed_at=YESTERDAY,
+    size_bytes=10,
+    mtime_ns=111,
+)
+PENDING_FILE = dataclasses.replace(FILE, summary_pending=True)
+SEEN = FileSeen(size_bytes=10, mtime_ns=111)
+
+PAGE_RECORD = UrlRecord(
+    URL,
+    content_hash="hash-1",
+    summary_text="A page.",
+    summary_pending=False,
+    last_indexed_at=YESTERDAY,
+    last_fetched_at=YESTERDAY,
+    etag='"1"',
+    last_modified="Sun, 01 Mar 2026 10:00:00 GMT",
+    fetch_status="success",
+    next_check_at=later(-1),
+    problem="",
+)
+
+
+def row(*values: object, id: str) -> Any:
+    return pytest.param(*values, id=id)
+
+
+def page(content_hash: str = "hash-1", **others: Any) -> PageSeen:
+    return PageSeen(content_hash, **({"etag": None, "last_modified": None, "max_age_seconds": None} | others))
+
+
+def changes(before: object, after: object) -> dict[str, Any]:
+    """The fields that differ."""
+    was, has = dataclasses.asdict(before), dataclasses.asdict(after)  # type: ignore[call-overload]
+    return {name: value for name, value in has.items() if was[name] != value}
+
+
+# ── files ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("record", "seen", "reason"),
+    [
+        row(None, SEEN, "new", id="no record"),
+        row(FILE, SEEN, "unchanged", id="same size and time"),
+        row(FILE, FileSeen(11, 111), "changed", id="another size"),
+        row(FILE, FileSeen(10, 112), "changed", id="a nanosecond later"),
+        row(FILE, FileSeen(10, 110), "changed", id="a nanosecond earlier"),
+        row(PENDING_FILE, SEEN, "pending", id="same size and time, but no summary yet"),
+        row(PENDING_FILE, FileSeen(11, 111), "changed", id="pending and changed"),
+    ],
+)
+@pytest.mark.rule("sync-14")
+@pytest.mark.rule("sync-15")
+@pytest.mark.rule("sync-17")
+def test_what_there_is_to_do_about_a_file_is_told_by_size_and_time(
+    record: FileRecord | None, seen: FileSeen, reason: str
+) -> None:
+    assert rules.file_reason(record, seen) == reason
+
+
+@pytest.mark.parametrize(
+    ("record", "content_hash", "needed"),
+    [
+        row(None, "hash-1", True, id="new"),
+        row(FILE, "hash-1", False, id="same content"),
+        row(FILE, "hash-2", True, id="other content"),
+        row(PENDING_FILE, "hash-1", True, id="pending, same content"),
+        row(PENDING_FILE, "hash-2", True, id="pending, other content"),
+        row(dataclasses.replace(FILE, summary_text=""), "hash-1", False, id="a blank file has a blank summary"),
+    ],
+)
+@pytest.mark.rule("sync-18")
+def test_a_file_is_summarised_when_it_is_new_changed_or_pending(
+    record: FileRecord | None, content_hash: str, needed: bool
+) -> None:
+    assert rules.file_needs_summary(record, content_hash) is needed
+
+
+FRESH = FileRecord(
+    "guide.md",
+    content_hash="hash-2",
+    summary_text="",
+    summary_pending=True,
+    last_indexed_at=NOON,
+    size_bytes=20,
+    mtime_ns=222,
+)
+
+
+@pytest.mark.rule("sync-18")
+def test_a_summary_settles_a_file() -> None:
+    after = rules.file_summarised(FRESH, "New.", later(5))
+    assert changes(FRESH, after) == {"summary_text": "New.", "summary_pending": False, "last_indexed_at": later(5)}
+
+
+@pytest.mark.rule("sync-13")
+def test_a_new_file_without_summary_is_pending_with_an_empty_one() -> None:
+    after = rules.file_summary_failed(None, FRESH)
+    assert (after.summary_text, after.summary_pending) == ("", True)
+
+
+@pytest.mark.parametrize("record", [FILE, PENDING_FILE], ids=["settled", "pending"])
+@pytest.mark.rule("sync-19")
+def test_a_changed_file_without_summary_keeps_the_old_one_under_the_new_hash(record: FileRecord) -> None:
+    after = rules.file_summary_failed(record, FRESH)
+    assert after == FileRecord("guide.md", "hash-2", "A guide.", True, YESTERDAY, 20, 222)
+
+
+@pytest.mark.rule("sync-16")
+def test_a_pending_file_that_fails_again_keeps_its_record() -> None:
+    fresh = dataclasses.replace(FRESH, size_bytes=10, mtime_ns=111)
+    assert rules.file_summary_failed(PENDING_FILE, fresh) == PENDING_FILE
+
+
+@pytest.mark.rule("sync-20")
+def test_a_touched_file_gets_its_new_size_and_time_and_nothing_else() -> None:
+    assert changes(FILE, rules.file_touched(FILE, FileSeen(12, 333))) == {"size_bytes": 12, "mtime_ns": 333}
+
+
+# ── URLs ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("next_check_at", "is_pending", "reason"),
+    [
+        row(later(-3600), False, "due", id="an hour ago"),
+        row(NOON, False, "due", id="now"),
+        row(later(0.000001), False, "unchanged", id="in a microsecond"),
+        row(later(3600), False, "unchanged", id="in an hour"),
+        row(NOON, True, "due", id="due comes before pending"),
+        row(later(3600), True, "pending", id="pending and not due"),
+        row(
+            NOON.astimezone(datetime.timezone(datetime.timedelta(hours=9))),
+            False,
+            "due",
+            id="now, said in another time zone",
+        ),
+    ],
+)
+@pytest.mark.rule("sync-24")
+@pytest.mark.rule("sync-33")
+def test_a_url_is_due_from_the_moment_of_its_next_check(
+    next_check_at: datetime.datetime, is_pending: bool, reason: str
+) -> None:
+    record = dataclasses.replace(PAGE_RECORD, next_check_at=next_check_at, summary_pending=is_pending)
+    assert rules.url_reason(record, NOON) == reason
+
+
+@pytest.mark.rule("sync-21")
+def test_a_url_without_record_is_new() -> None:
+    assert rules.url_reason(None, NOON) == "new"
+
+
+@pytest.mark.rule("sync-22")
+@pytest.mark.rule("sync-23")
+def test_a_first_fetch_is_stored_without_summary_and_with_its_validators() -> None:
+    after = rules.url_after_first_fetch(URL, page(etag='"7"', last_modified="Monday"), NOON, POLICY)
+    assert after == UrlRecord(
+        URL,
+        content_hash="hash-1",
+        summary_text="",
+        summary_pending=True,
+        last_indexed_at=NOON,
+        last_fetched_at=NOON,
+        etag='"7"',
+        last_modified="Monday",
+        fetch_status="success",
+        next_check_at=later(3600),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "content_hash", "needed"),
+    [
+        row({}, "hash-1", False, id="same content"),
+        row({}, "hash-2", True, id="other content"),
+        row({"summary_pending": True}, "hash-1", True, id="pending"),
+        row({"summary_text": ""}, "hash-1", True, id="empty summary"),
+        row({"summary_text": " \n\t"}, "hash-1", True, id="summary of white space"),
+    ],
+)
+@pytest.mark.rule("sync-28")
+def test_a_fetched_page_is_summarised_when_changed_pending_or_without_summary(
+    changed: dict[str, Any], content_hash: str, needed: bool
+) -> None:
+    record = dataclasses.replace(PAGE_RECORD, **changed)
+    assert rules.url_needs_summary(record, content_hash) is needed
+    assert rules.url_after_fetch(record, page(content_hash), NOON, POLICY).summary_pending is needed
+
+
+@pytest.mark.rule("sync-29")
+@pytest.mark.rule("sync-31")
+def test_new_content_is_acknowledged_with_its_validators_before_the_summary() -> None:
+    record = dataclasses.replace(PAGE_RECORD, fetch_status="error", problem="HTTP 500")
+    after = rules.url_after_fetch(record, page("hash-2", etag='"2"', last_modified="Monday"), NOON, POLICY)
+    assert changes(record, after) == {
+        "content_hash": "hash-2",
+        "summary_pending": True,
+        "etag": '"2"',
+        "last_modified": "Monday",
+        "fetch_status": "success",
+        "last_fetched_at": NOON,
+        "next_check_at": later(3600),
+        "problem": "",
+    }
+
+
+@pytest.mark.rule("sync-31")
+def test_validators_that_are_not_sent_stay_as_they_were() -> None:
+    after = rules.url_after_fetch(PAGE_RECORD, page(), NOON, POLICY)
+    assert (after.etag, after.last_modified) == (PAGE_RECORD.etag, PAGE_RECORD.last_modified)
+
+
+@pytest.mark.parametrize("is_pending", [False, True])
+@pytest.mark.rule("sync-26")
+def test_not_modified_changes_status_times_and_nothing_else(is_pending: bool) -> None:
+    record = dataclasses.replace(PAGE_RECORD, summary_pending=is_pending, problem="HTTP 500")
+    assert changes(record, rules.url_not_modified(record, None, NOON, POLICY)) == {
+        "fetch_status": "not_modified",
+        "last_fetched_at": NOON,
+        "next_check_at": later(3600),
+        "problem": "",
+    }
+
+
+@pytest.mark.parametrize("status", ["timeout", "error"])
+@pytest.mark.rule("sync-32")
+def test_a_failed_fetch_is_tried_again_after_a_tick_and_touches_no_content(status: Any) -> None:
+    after = rules.url_failed(PAGE_RECORD, FetchFailure(status, "HTTP 503"), NOON, POLICY)
+    assert changes(PAGE_RECORD, after) == {
+        "fetch_status": status,
+        "next_check_at": later(300),
+        "problem": "HTTP 503",
+    }
+
+
+@pytest.mark.rule("sync-30")
+def test_a_failed_summary_after_a_fetch_brings_the_next_check_forward_to_a_tick() -> None:
+    record = dataclasses.replace(PAGE_RECORD, summary_pending=True, next_check_at=later(3600))
+    after = rules.url_summary_failed(record, later(10), POLICY)
+    assert changes(record, after) == {"next_check_at": later(310)}
+
+
+@pytest.mark.rule("sync-33")
+def test_a_summary_settles_a_url_and_leaves_its_schedule() -> None:
+    record = dataclasses.replace(PAGE_RECORD, summary_pending=True, summary_text="")
+    after = rules.url_summarised(record, "New.", NOON)
+    assert changes(record, after) == {"summary_text": "New.", "summary_pending": False, "last_indexed_at": NOON}
+
+
+@pytest.mark.parametrize(
+    ("asked_seconds", "expected_seconds"),
+    [
+        row(None, 3600, id="nothing said"),
+        row(0, 3600, id="no time at all"),
+        row(-5, 3600, id="a time in the past"),
+        row(3599, 3600, id="less than the interval"),
+        row(3601, 3601, id="more than the interval"),
+        row(86400, 86400, id="a day"),
+        row(10 * WEEK_SECONDS, WEEK_SECONDS, id="a week is the longest"),
+        row(float("inf"), WEEK_SECONDS, id="for ever is a week"),
+    ],
+)
+@pytest.mark.rule("sync-23")
+@pytest.mark.rule("sync-26")
+@pytest.mark.rule("sync-31")
+def test_what_the_server_says_about_freshness_is_a_floor_for_the_next_check(
+    asked_seconds: float | None, expected_seconds: float
+) -> None:
+    seen = page(max_age_seconds=asked_seconds)
+    for after in (
+        rules.url_after_first_fetch(URL, seen, NOON, POLICY),
+        rules.url_after_fetch(PAGE_RECORD, seen, NOON, POLICY),
+        rules.url_not_modified(PAGE_RECORD, asked_seconds, NOON, POLICY),
+    ):
+        assert after.next_check_at == later(expected_seconds)
+
+
+@pytest.mark.parametrize(
+    ("asked_seconds", "expected_seconds"),
+    [
+        row(None, 300, id="nothing said"),
+        row(10, 300, id="less than a tick"),
+        row(7200, 7200, id="two hours"),
+        row(10 * WEEK_SECONDS, WEEK_SECONDS, id="a week is the longest"),
+    ],
+)
+@pytest.mark.rule("sync-32")
+def test_retry_after_is_a_floor_for_the_next_check(asked_seconds: float | None, expected_seconds: float) -> None:
+    failure = FetchFailure("error", "HTTP 429", asked_seconds)
+    assert rules.url_failed(PAGE_RECORD, failure, NOON, POLICY).next_check_at == later(expected_seconds)
+
+
+@pytest.mark.rule("sync-24")
+def test_an_interval_of_nothing_makes_a_url_due_again_at_once() -> None:
+    policy = SyncPolicy(url_refresh_min_interval_seconds=0)
+    assert rules.url_reason(rules.url_not_modified(PAGE_RECORD, None, NOON, policy), NOON) == "due"
+
+
+# ── the links file ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("text", "urls"),
+    [
+        row("", [], id="empty"),
+        row("\n \n\t\n", [], id="blank lines"),
+        row("https://a\nhttps://b\n", ["https://a", "https://b"], id="two"),
+        row("https://a", ["https://a"], id="no line end"),
+        row("  https://a \t\n", ["https://a"], id="trimmed"),
+        row("https://a\r\nhttps://b\r\n", ["https://a", "https://b"], id="line ends of Windows"),
+        row("\ufeffhttps://a\n", ["https://a"], id="byte order mark"),
+        row("# comment\nhttps://a\n  # another\n#https://b", ["https://a"], id="comments"),
+        row("https://a#part\n", ["https://a#part"], id="a fragment is no comment"),
+        row("https://b\nhttps://a\n https://b\n", ["https://b", "https://a"], id="each once, in order"),
+        row("https://a\nhttps://a/\nHTTPS://a", ["https://a", "https://a/", "HTTPS://a"], id="exact match only"),
+        row("not a url", ["not a url"], id="every line is a URL string"),
+    ],
+)
+@pytest.mark.rule("sync-10")
+def test_links_are_the_trimmed_lines_each_once(text: str, urls: list[str]) -> None:
+    assert rules.parse_links(text) == urls

@@ -1,0 +1,67 @@
+"""Bytes as text, and text as a hash: tables."""
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from pair.sync import text
+
+
+def row(*values: object, id: str) -> Any:
+    return pytest.param(*values, id=id)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        row(b"", "", id="empty"),
+        row(b"plain", "plain", id="ASCII"),
+        row("für alle · 你好 · 🙂".encode(), "für alle · 你好 · 🙂", id="UTF-8"),
+        row(b"\xef\xbb\xbfwith a mark", "with a mark", id="a byte order mark is dropped"),
+        row(b"\xef\xbb\xbf", "", id="only a byte order mark"),
+        row(b"a\x00b", "a\x00b", id="NUL is a character of UTF-8"),
+        row(b"caf\xe9", None, id="Latin-1"),
+        row("utf-16".encode("utf-16"), None, id="UTF-16"),
+        row(b"cut \xe2\x82", None, id="cut off inside a character"),
+        row(b"\xed\xa0\x80", None, id="a lone surrogate"),
+        row(b"\x89PNG\r\n\x1a\n", None, id="PNG"),
+    ],
+)
+@pytest.mark.rule("sync-11")
+def test_text_is_what_decodes_as_utf8(content: bytes, expected: str | None) -> None:
+    assert text.decode(content) == expected
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        row("", "", id="empty"),
+        row("one", "one", id="a line"),
+        row("one\n", "one", id="final line end"),
+        row("one\r\ntwo\r\n", "one\ntwo", id="CRLF"),
+        row("one\rtwo\r", "one\ntwo", id="CR"),
+        row("one\r\n\r\ntwo", "one\n\ntwo", id="CRLF is one line end"),
+        row("one  \ntwo\t \n", "one\ntwo", id="space at line ends"),
+        row("  one\n\ttwo", "  one\n\ttwo", id="indentation stays"),
+        row("\n \n\t\none\n \n\n", "one", id="blank lines around"),
+        row("one\n\n\n two", "one\n\n\n two", id="blank lines inside stay"),
+        row(" \n\t\r\n ", "", id="nothing but blank lines"),
+    ],
+)
+@pytest.mark.rule("sync-45")
+@pytest.mark.rule("sync-46")
+def test_text_is_normalised_before_it_is_hashed(raw: str, expected: str) -> None:
+    assert text.normalised(raw) == expected
+    assert text.normalised(expected) == expected
+    assert text.content_hash(raw) == hashlib.sha256(expected.encode()).hexdigest()
+
+
+@pytest.mark.rule("sync-45")
+def test_texts_that_differ_in_more_than_white_space_have_other_hashes() -> None:
+    texts = ["", "a", "A", "a b", "a  b", " a", "a\nb", "a\n\nb", "ä"]
+    assert len({text.content_hash(each) for each in texts}) == len(texts)
+
+
+def test_a_text_that_no_file_can_hold_still_has_a_hash() -> None:
+    assert len(text.content_hash("half an emoji: \ud83d")) == 64

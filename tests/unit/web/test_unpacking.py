@@ -1,0 +1,53 @@
+"""Bodies of every encoding, whole and in single bytes, and never more than the limit."""
+
+import gzip
+import zlib
+
+import pytest
+
+from pair.web.unpacking import unpacker_for
+
+TEXT = b"The same sentence again and again. " * 50
+BARE = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+PACKED = [
+    pytest.param("", TEXT, id="plain"),
+    pytest.param("identity", TEXT, id="identity"),
+    pytest.param("gzip", gzip.compress(TEXT), id="gzip"),
+    pytest.param(" X-Gzip ", gzip.compress(TEXT), id="old-name"),
+    pytest.param("gzip", gzip.compress(TEXT[:100]) + gzip.compress(TEXT[100:]), id="two-members"),
+    pytest.param("gzip", gzip.compress(TEXT) + bytes(512), id="padding"),
+    pytest.param("deflate", zlib.compress(TEXT), id="deflate"),
+    pytest.param("deflate", BARE.compress(TEXT) + BARE.flush(), id="bare-deflate"),
+]
+
+
+@pytest.mark.parametrize("step", [1, 7, 100_000])
+@pytest.mark.parametrize(("encoding", "packed"), PACKED)
+def test_a_body_is_unpacked_however_it_is_cut(encoding: str, packed: bytes, step: int) -> None:
+    unpacker = unpacker_for(encoding)
+    assert unpacker is not None
+    found = b"".join(unpacker.feed(packed[start : start + step], len(TEXT)) for start in range(0, len(packed), step))
+    assert found == TEXT
+    assert unpacker.is_complete()
+
+
+@pytest.mark.parametrize(("encoding", "packed"), PACKED)
+def test_a_body_is_cut_off_one_byte_beyond_the_limit(encoding: str, packed: bytes) -> None:
+    unpacker = unpacker_for(encoding)
+    assert unpacker is not None
+    assert unpacker.feed(packed, 10) == TEXT[:11]
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_a_body_that_ends_too_early_is_not_complete(encoding: str) -> None:
+    unpacker = unpacker_for(encoding)
+    assert unpacker is not None
+    assert unpacker.is_complete(), "an empty body is one"
+    packed = gzip.compress(TEXT) if encoding == "gzip" else zlib.compress(TEXT)
+    unpacker.feed(packed[:-3], len(TEXT))
+    assert not unpacker.is_complete()
+
+
+@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "compress"])
+def test_an_encoding_that_was_not_asked_for_is_unknown(encoding: str) -> None:
+    assert unpacker_for(encoding) is None
