@@ -84,7 +84,15 @@ def test_a_second_run_over_nothing_new_reads_calls_requests_and_writes_nothing(
         before = whole_folder(project.folder / ".pair")
         # Whatever is opened below the sources folder shows up in the trace.
         trace = project.folder.parent / "trace"
-        command: list[str | Path] = ["strace", "-f", "-e", "trace=openat,open", "-o", trace, *_pair_command("sync", "--json")]
+        command: list[str | Path] = [
+            "strace",
+            "-f",
+            "-e",
+            "trace=openat,open",
+            "-o",
+            trace,
+            *_pair_command("sync", "--json"),
+        ]
         environment = project.environment | variables
         done = subprocess.run(command, cwd=project.folder, env=environment, check=True, capture_output=True, text=True)
         report = json.loads(done.stdout)

@@ -33,24 +33,24 @@ class ManualClock:
     """Stands still until it is told to move. `on_look` is called whenever somebody asks for the time."""
 
     def __init__(self, now: datetime.datetime = NOON) -> None:
-        self._now = now
+        self.instant = now
         self._monotonic = 1000.0
         self.on_look: Callable[[], None] = nothing
 
     def now(self) -> datetime.datetime:
         self.on_look()
-        return self._now
+        return self.instant
 
     def monotonic(self) -> float:
         return self._monotonic
 
     def advance(self, seconds: float) -> None:
-        self._now += datetime.timedelta(seconds=seconds)
+        self.instant += datetime.timedelta(seconds=seconds)
         self._monotonic += seconds
 
     def jump(self, seconds: float) -> None:
         """Somebody set the time of day, in either direction."""
-        self._now += datetime.timedelta(seconds=seconds)
+        self.instant += datetime.timedelta(seconds=seconds)
 
 
 def summary_of(source_id: str, text: str) -> str:

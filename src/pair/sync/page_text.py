@@ -110,7 +110,7 @@ def _codec(charset: str) -> str | None:
     """Python's name for it; None when it is no charset that Python knows."""
     try:
         name = codecs.lookup(charset).name
-        b"".decode(name)  # refuses codecs that do not make text, such as zip
+        b"-".decode(name, errors="ignore")  # refuses codecs that do not make text, such as zip
     except (LookupError, ValueError):
         return None
     if name.replace("_", "-") in _NO_CHARSETS:

@@ -73,28 +73,32 @@ class BrowserRenderer:
         self._thread.shutdown()
 
     def _render(self, url: str) -> bytes:
-        deadline = self._clock.monotonic() + self._timeout_seconds
-        self._check(url, deadline)
+        self._check_address(url)
         try:
-            browser = self._started()
-            with self._ended_in_time() as is_ended:
-                try:
-                    return self._html_of(browser, url)
-                except Error as fault:
-                    if is_ended.is_set() or isinstance(fault, BrowserTimeout):
-                        reason = f"the page was not ready after {self._timeout_seconds:g}s"
-                        raise PageFault(reason, kind="timeout") from fault
-                    raise
+            html = self._html_in_time(url)
         except Error as fault:
-            if self._gateway is not None and self._gateway.is_used_up():
-                raise PageFault(f"the page loads more than {_TRAFFIC_FACTOR * self._max_bytes:,} bytes") from fault
-            raise PageFault(_first_line(fault)) from fault
+            self._check_traffic()
+            raise PageFault(fault.message.partition("\n")[0]) from fault
+        self._check_traffic()
+        return html
 
-    def _check(self, url: str, deadline: float) -> None:
+    def _html_in_time(self, url: str) -> bytes:
+        browser = self._started()
+        with self._ended_in_time() as is_ended:
+            try:
+                return self._html_of(browser, url)
+            except Error as fault:
+                if is_ended.is_set() or isinstance(fault, BrowserTimeout):
+                    reason = f"the page was not ready after {self._timeout_seconds:g}s"
+                    raise PageFault(reason, kind="timeout") from fault
+                raise
+
+    def _check_address(self, url: str) -> None:
         """The gateway would refuse as well, but a browser does not hand on why."""
         target = checked_url(url)
         if self._dialler is None:
             return
+        deadline = self._clock.monotonic() + self._timeout_seconds
         try:
             self._dialler.judged_addresses(target.host, target.port or 443, deadline)
         except RefusedAddress as fault:
@@ -103,6 +107,11 @@ class BrowserRenderer:
             raise PageFault(f"{target.host} was not found in time", kind="timeout") from fault
         except OSError as fault:
             raise PageFault(fault.strerror or str(fault)) from fault
+
+    def _check_traffic(self) -> None:
+        """What was cut off may be missing in the page."""
+        if self._gateway is not None and self._gateway.is_used_up():
+            raise PageFault(f"the page loads more than {_TRAFFIC_FACTOR * self._max_bytes:,} bytes")
 
     def _started(self) -> Browser:
         if self._browser is not None and self._browser.is_connected():
@@ -131,7 +140,9 @@ class BrowserRenderer:
             "--proxy-bypass-list=<-loopback>",
             # Names are the gateway's business; nothing is looked up beside it.
             "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+            # One switch under its old and its new name.
             "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+            "--webrtc-ip-handling-policy=disable_non_proxied_udp",
         )
 
     @contextlib.contextmanager
@@ -177,8 +188,9 @@ class BrowserRenderer:
 
     def _content(self, page: Page) -> bytes:
         too_long = PageFault(f"the page is longer than {self._max_bytes:,} bytes", status=200)
-        # Asked for first, because the text itself comes in one piece.
-        if page.evaluate("document.documentElement.outerHTML.length") > self._max_bytes:
+        # Asked for first, because the text itself comes in one piece. The page can make this anything, or nothing.
+        length = page.evaluate("document.documentElement.outerHTML.length")
+        if not isinstance(length, int) or length > self._max_bytes:
             raise too_long
         html = page.content().encode("utf-8", "replace")
         if len(html) > self._max_bytes:
@@ -209,7 +221,3 @@ def _process_id_of(browser: Browser) -> int:
     processes = session.send("SystemInfo.getProcessInfo")["processInfo"]
     session.detach()
     return cast("int", next(process["id"] for process in processes if process["type"] == "browser"))
-
-
-def _first_line(fault: Error) -> str:
-    return fault.message.partition("\n")[0]

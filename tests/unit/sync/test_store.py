@@ -326,6 +326,16 @@ def test_a_journal_older_than_the_state_is_part_of_it_already(disk: Disk) -> Non
 
 
 @pytest.mark.rule("sync-52")
+def test_a_journal_that_a_kill_left_behind_its_save_is_removed(disk: Disk) -> None:
+    """Later, without the state, it would bring back what was true long ago."""
+    disk.save(record(summary="Newest."))
+    disk.journal(0, journal_line("a.md", record(summary="Old.").to_json()))
+    disk.save()
+    assert disk.names == ["index-cache.json", "index.txt"]
+    assert disk.summaries == {"a.md": "Newest."}
+
+
+@pytest.mark.rule("sync-52")
 def test_a_first_run_that_was_killed_before_its_first_save_is_in_the_journal(disk: Disk) -> None:
     disk.journal(0, journal_line("a.md", record().to_json()))
     assert disk.summaries == {"a.md": "A file."}

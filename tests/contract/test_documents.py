@@ -1,0 +1,220 @@
+"""Real small documents, sound and broken, and what is read of them."""
+
+import io
+import socket
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pair.sync.contract import Documents, UnreadableDocument
+from pair.sync.documents import DOCUMENT_SUFFIXES, DocumentLoader
+from support.page_server import PageServer, html
+
+WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+PACKAGE = "http://schemas.openxmlformats.org/package/2006"
+OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+
+
+@pytest.fixture(scope="module")
+def loader() -> Documents:
+    return DocumentLoader()
+
+
+@pytest.fixture
+def connections() -> Iterator[list[object]]:
+    """Every address that this process tries to connect to or to resolve."""
+    tried: list[object] = []
+    watching = [True]
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if watching and event in {"socket.connect", "socket.getaddrinfo", "subprocess.Popen"}:
+            tried.append((event, arguments))
+
+    sys.addaudithook(hook)
+    yield tried
+    watching.clear()
+
+
+def docx(*paragraphs: str, relationships: str = "") -> bytes:
+    """The four parts that a Word document needs."""
+    body = "".join(f"<w:p><w:r><w:t>{text}</w:t></w:r></w:p>" for text in paragraphs)
+    table = "<w:tbl><w:tr><w:tc><w:p><w:r><w:t>in a table</w:t></w:r></w:p></w:tc></w:tr></w:tbl>"
+    parts = {
+        "[Content_Types].xml": f'<Types xmlns="{PACKAGE}/content-types">'
+        '<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
+        '<Override PartName="/word/document.xml" ContentType='
+        '"application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"/></Types>',
+        "_rels/.rels": f'<Relationships xmlns="{PACKAGE}/relationships"><Relationship Id="r1" '
+        f'Type="{OFFICE}/officeDocument" Target="word/document.xml"/></Relationships>',
+        "word/_rels/document.xml.rels": f'<Relationships xmlns="{PACKAGE}/relationships">'
+        f"{relationships}</Relationships>",
+        "word/document.xml": f'<w:document xmlns:w="{WORD}" xmlns:r="{OFFICE}" '
+        'xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main" '
+        'xmlns:wp="http://schemas.openxmlformats.org/drawingml/2006/wordprocessingDrawing" '
+        'xmlns:pic="http://schemas.openxmlformats.org/drawingml/2006/picture">'
+        f"<w:body>{body}{table}</w:body></w:document>",
+    }
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in parts.items():
+            archive.writestr(name, f'<?xml version="1.0" encoding="UTF-8"?>{text}')
+    return packed.getvalue()
+
+
+def linked_picture(url: str) -> tuple[str, str]:
+    """A picture that is not in the document but at an address; and the relationship that says so."""
+    drawing = (
+        '</w:t></w:r><w:r><w:drawing><wp:inline><a:graphic><a:graphicData><pic:pic><pic:blipFill><a:blip r:link="r9"/>'
+        "</pic:blipFill></pic:pic></a:graphicData></a:graphic></wp:inline></w:drawing></w:r><w:r><w:t>"
+    )
+    return drawing, f'<Relationship Id="r9" Type="{OFFICE}/image" Target="{url}" TargetMode="External"/>'
+
+
+def pdf(text: str, *, trailer: str = "", objects: tuple[bytes, ...] = ()) -> bytes:
+    """One page with one line of text, and a cross-reference table that is right."""
+    stream = f"BT /F1 18 Tf 20 100 Td ({text}) Tj ET".encode("latin-1")
+    parts = (
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 99 99] /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> >>",
+        b"<< /Length %d >>\nstream\n%b\nendstream" % (len(stream), stream),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+        *objects,
+    )
+    written = bytearray(b"%PDF-1.4\n")
+    places = []
+    for number, part in enumerate(parts, start=1):
+        places.append(len(written))
+        written += b"%d 0 obj\n%b\nendobj\n" % (number, part)
+    table_at = len(written)
+    written += b"xref\n0 %d\n0000000000 65535 f \n" % (len(parts) + 1)
+    written += b"".join(b"%010d 00000 n \n" % place for place in places)
+    head = f"<< /Size {len(parts) + 1} /Root 1 0 R {trailer} >>".encode()
+    return bytes(written) + b"trailer\n%b\nstartxref\n%d\n%%%%EOF\n" % (head, table_at)
+
+
+def encrypted_pdf() -> bytes:
+    """Asks for a password that nobody gave: its check value fits none."""
+    secrets = b"<< /Filter /Standard /V 1 /R 2 /P -4 /O <%b> /U <%b> >>" % (b"11" * 32, b"22" * 32)
+    return pdf("hidden words", trailer=f"/Encrypt 6 0 R /ID [<{'33' * 16}> <{'33' * 16}>]", objects=(secrets,))
+
+
+def packed_bomb() -> bytes:
+    packed = io.BytesIO()
+    with (
+        zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open("word/document.xml", "w") as part,
+    ):
+        for _ in range(300):
+            part.write(bytes(1024 * 1024))
+    return packed.getvalue()
+
+
+def put(folder: Path, name: str, content: bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content)
+    return path
+
+
+def reason_of(loader: Documents, path: Path) -> str:
+    with pytest.raises(UnreadableDocument) as raised:
+        loader.text_of(path)
+    return str(raised.value)
+
+
+def test_a_word_document_is_read_with_its_tables(loader: Documents, tmp_path: Path) -> None:
+    text = loader.text_of(put(tmp_path, "guide.docx", docx("Größe matters", "We deploy on Mondays")))
+    assert "Größe matters" in text
+    assert "We deploy on Mondays" in text
+    assert "in a table" in text
+
+
+def test_a_pdf_is_read(loader: Documents, tmp_path: Path) -> None:
+    assert loader.text_of(put(tmp_path, "guide.PDF", pdf("We deploy on Mondays"))).strip() == "We deploy on Mondays"
+
+
+@pytest.mark.parametrize("name", ["guide.html", "guide.htm"])
+@pytest.mark.parametrize("charset", ["utf-8", "iso-8859-1"])
+def test_html_is_read_in_the_charset_that_it_names(loader: Documents, tmp_path: Path, name: str, charset: str) -> None:
+    page = (
+        f'<html><head><meta charset="{charset}"><script>unseen()</script></head><body><h1>Größe</h1>'
+        "<ul><li>one</li><li>two</li></ul></body></html>"
+    )
+    text = loader.text_of(put(tmp_path, name, page.encode(charset)))
+    assert text.startswith("# Größe")
+    assert "* one\n* two" in text
+    assert "unseen" not in text
+
+
+def test_the_same_document_gives_the_same_text(tmp_path: Path) -> None:
+    for name, content in (("a.docx", docx("words")), ("a.pdf", pdf("words")), ("a.html", b"<p>words")):
+        path = put(tmp_path, name, content)
+        assert len({DocumentLoader().text_of(path) for _ in range(2)}) == 1
+
+
+BROKEN: list[tuple[str, Callable[[], bytes], str]] = [
+    ("encrypted.pdf", encrypted_pdf, "is encrypted"),
+    ("cut.pdf", lambda: pdf("words")[:40], "is damaged, or cannot be read as .pdf"),
+    ("nothing.pdf", lambda: b"", "is damaged, or no PDF"),
+    ("words.pdf", lambda: b"just words", "is damaged, or no PDF"),
+    ("noise.pdf", lambda: b"%PDF-1.4\n" + bytes(range(256)) * 20, "is damaged, or cannot be read as .pdf"),
+    ("picture.pdf", lambda: pdf(""), "holds no text; is it a scan?"),
+    ("encrypted.docx", lambda: bytes.fromhex("d0cf11e0a1b11ae1") + bytes(504), "is encrypted, or an old .doc"),
+    ("cut.docx", lambda: docx("words")[:-60], "is damaged, or no .docx"),
+    ("nothing.docx", lambda: b"", "is damaged, or no .docx"),
+    ("words.docx", lambda: b"just words", "is damaged, or no .docx"),
+    ("bomb.docx", packed_bomb, "unpacks to more than"),
+    ("noise.html", lambda: bytes(range(256)) * 20, "is not text in any known charset"),
+    ("sound.mp3", lambda: b"ID3", ".mp3 is no kind of document"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "reason"), BROKEN, ids=[name for name, *_ in BROKEN])
+def test_a_document_that_cannot_be_read_is_refused_with_a_reason(
+    loader: Documents, tmp_path: Path, name: str, content: Callable[[], bytes], reason: str
+) -> None:
+    assert reason_of(loader, put(tmp_path, name, content())).startswith(reason)
+
+
+def test_a_document_whose_contents_are_damaged_is_refused(loader: Documents, tmp_path: Path) -> None:
+    sound = docx("words that are long enough to be packed " * 50)
+    at = sound.index(b"word/document.xml") + 60
+    assert "damaged" in reason_of(loader, put(tmp_path, "a.docx", sound[:at] + bytes(60) + sound[at + 60 :]))
+
+
+def test_a_document_that_is_not_there_is_refused(loader: Documents, tmp_path: Path) -> None:
+    assert reason_of(loader, tmp_path / "absent.pdf") == "cannot be read: No such file or directory"
+    (tmp_path / "folder.pdf").mkdir()
+    assert reason_of(loader, tmp_path / "folder.pdf") == "cannot be read: Is a directory"
+
+
+def test_a_path_that_looks_like_an_address_is_only_a_path(tmp_path: Path, connections: list[object]) -> None:
+    assert "No such file" in reason_of(DocumentLoader(), Path("http://127.0.0.1:9/page.html"))
+    assert connections == []
+
+
+def test_nothing_is_fetched_for_a_document(loader: Documents, tmp_path: Path, connections: list[object]) -> None:
+    with PageServer() as server:
+        server.pages["/picture.png"] = html("picture")
+        url = server.url("/picture.png")
+        page = f'<html><head><base href="{url}"><link rel=stylesheet href="{url}"></head><body><img src="{url}">words'
+        drawing, relationship = linked_picture(url)
+        loader.text_of(put(tmp_path, "page.html", page.encode()))
+        # A Wikipedia or YouTube address would choose a converter of its own if there were any.
+        loader.text_of(put(tmp_path, "video.html", b"<title>YouTube</title>https://www.youtube.com/watch?v=x"))
+        pointing = put(tmp_path, "a.docx", docx(f"words {drawing}", relationships=relationship))
+        assert "words" in loader.text_of(pointing)
+        assert connections == []
+        assert server.connections == 0
+
+
+def test_the_watch_on_connections_sees_one(connections: list[object]) -> None:
+    with PageServer() as server, socket.create_connection(("127.0.0.1", server.port)):
+        assert len(connections) >= 1
+
+
+def test_the_suffixes_are_these() -> None:
+    assert sorted(DOCUMENT_SUFFIXES) == [".docx", ".htm", ".html", ".pdf"]

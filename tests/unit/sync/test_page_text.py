@@ -1,0 +1,180 @@
+"""What is read of a page: the main text of HTML, text as it is, in whatever charset it comes."""
+
+import codecs
+
+import pytest
+
+from pair.sync.page_text import UnreadablePage, text_of
+
+PARAGRAPH = "We deploy on Mondays after the review, and never on a Friday, for reasons that everybody knows. " * 4
+ARTICLE = f"""<!doctype html><html><head><title>Guide</title><style>p {{ color: red }}</style></head><body>
+<nav><a href="/">Home</a> <a href="/imprint">Imprint</a></nav>
+<article><h1>Deploy guide</h1><p>{PARAGRAPH}</p>
+<ul><li>Ask the reviewer first</li><li>Then press the button</li></ul>
+<table><tr><th>Day</th><th>Deploy</th></tr><tr><td>Monday</td><td>yes indeed</td></tr></table>
+<p>{PARAGRAPH}</p><script>var secret = 'script text'</script></article>
+<div id="comments"><div class="comment"><p>First! said somebody below the line.</p></div></div>
+<footer>Copyright somebody</footer></body></html>"""
+
+
+def test_the_main_text_of_a_page_has_lists_and_tables_but_no_comments_or_scripts() -> None:
+    text = text_of("text/html", "utf-8", ARTICLE.encode())
+    for wanted in ("Deploy guide", "never on a Friday", "Ask the reviewer first", "Monday", "yes indeed"):
+        assert wanted in text
+    for unwanted in ("Imprint", "First! said", "script text", "color: red", "Copyright"):
+        assert unwanted not in text
+
+
+def test_the_same_page_gives_the_same_text() -> None:
+    assert len({text_of("application/xhtml+xml", None, ARTICLE.encode()) for _ in range(3)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        ("<html><body><div>one</div><div>two</div></body></html>", ["one", "two"]),
+        ("<html><body>bare text</body></html>", ["bare text"]),
+        ("<html><body><nav>only navigation</nav></body></html>", ["only navigation"]),
+        ("no tags at all", ["no tags at all"]),
+        ("", []),
+        ("<html><head><title>only a title</title></head></html>", []),
+    ],
+)
+def test_a_page_without_main_text_gives_what_its_body_says(page: str, expected: list[str]) -> None:
+    assert text_of("text/html", None, page.encode()).split("\n") == (expected or [""])
+
+
+@pytest.mark.parametrize("tag", ["script", "style", "noscript", "template"])
+def test_what_nobody_sees_is_left_out(tag: str) -> None:
+    page = f"<html><body><{tag}>unseen words</{tag}><nav>seen words</nav></body></html>"
+    assert text_of("text/html", None, page.encode()) == "seen words"
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "text/plain",
+        "text/markdown",
+        "text/csv",
+        "text/xml",
+        "application/json",
+        "application/ld+json",
+        "application/xml",
+        "application/atom+xml",
+        "application/yaml",
+        "application/toml",
+        "application/javascript",
+    ],
+)
+def test_text_stays_as_it_is(content_type: str) -> None:
+    assert text_of(content_type, "utf-8", "<a>größer &amp; <b>\n".encode()) == "<a>größer &amp; <b>\n"
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("application/pdf", b"%PDF-1.4\nall of this one is text"),
+        ("application/pdf", b"%PDF-1.4\n\xe2\xe3\xcf\xd3"),
+        ("image/png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"),
+        ("application/octet-stream", bytes(range(256))),
+        ("application/zip", b"PK\x03\x04\0\0\0"),
+        ("", b"\x7fELF\x02\0\0"),
+    ],
+)
+def test_what_is_not_text_is_refused_with_its_type(content_type: str, body: bytes) -> None:
+    with pytest.raises(UnreadablePage) as raised:
+        text_of(content_type, None, body)
+    assert raised.value.reason == f"{content_type or 'a page without a type'} is not text"
+
+
+@pytest.mark.parametrize("content_type", ["application/octet-stream", "application/x-whatever", "image/x-odd", ""])
+def test_text_under_another_name_is_read(content_type: str) -> None:
+    assert text_of(content_type, None, "# Größe\n".encode()) == "# Größe\n"
+
+
+@pytest.mark.parametrize(
+    ("start", "is_html"),
+    [
+        ("<!DOCTYPE html>", True),
+        ("\ufeff\n <html lang=en>", True),
+        ("<!-- hello --><html>", True),
+        ("# How to write <html>\n", False),
+        ("<htmlish>", False),
+        ("<!---->" * 500, False),
+    ],
+)
+def test_a_page_without_a_type_is_html_when_it_looks_like_it(start: str, is_html: bool) -> None:
+    text = text_of("", None, f"{start}<p>words of a page</p>".encode())
+    assert ("<p>" not in text) == is_html
+
+
+CHARSETS = [
+    pytest.param("iso-8859-1", "größe".encode("latin-1"), "größe", id="declared"),
+    pytest.param("ISO-8859-1", b"\x93quoted\x94", "“quoted”", id="latin-1-as-browsers-read-it"),
+    pytest.param("shift_jis", "日本語".encode("shift_jis"), "日本語", id="declared-japanese"),
+    pytest.param("koi8-r", "привет".encode("koi8-r"), "привет", id="declared-russian"),
+    pytest.param("utf-8", codecs.BOM_UTF8 + "größe".encode(), "größe", id="declared-and-marked"),
+    pytest.param("utf-16le", codecs.BOM_UTF16_LE + "größe".encode("utf-16-le"), "größe", id="declared-16-and-marked"),
+    pytest.param(None, codecs.BOM_UTF8 + "größe".encode(), "größe", id="marked-8"),
+    pytest.param(None, codecs.BOM_UTF16_LE + "größe".encode("utf-16-le"), "größe", id="marked-16-little"),
+    pytest.param(None, codecs.BOM_UTF16_BE + "größe".encode("utf-16-be"), "größe", id="marked-16-big"),
+    pytest.param(None, codecs.BOM_UTF32_LE + "größe".encode("utf-32-le"), "größe", id="marked-32"),
+    pytest.param(None, "größe".encode(), "größe", id="utf-8"),
+    pytest.param("no-such-charset", "größe".encode(), "größe", id="unknown"),
+    pytest.param("zip", "größe".encode(), "größe", id="no-charset"),
+    pytest.param("unicode_escape", rb"\u0041", r"\u0041", id="not-for-pages"),
+    pytest.param("\0", b"text", "text", id="nonsense"),
+    pytest.param("us-ascii", "größe".encode(), "größe", id="wrongly-ascii"),
+    pytest.param("utf-8", b"almost gr\xfc\xdfe", "almost gr\ufffd\ufffde", id="broken-bytes"),
+    pytest.param(
+        None,
+        "Schöne Grüße aus München, wo die Straßen größer und die Bäume grüner sind als früher".encode("latin-1"),
+        "Schöne Grüße aus München, wo die Straßen größer und die Bäume grüner sind als früher",
+        id="guessed",
+    ),
+]
+
+
+@pytest.mark.parametrize(("charset", "body", "expected"), CHARSETS)
+def test_text_is_read_in_its_charset(charset: str | None, body: bytes, expected: str) -> None:
+    assert text_of("text/plain", charset, body) == expected
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        '<meta charset="koi8-r">',
+        "<META content='text/html; charset=KOI8-R' http-equiv=Content-Type>",
+        '<meta name="x"><meta charset=koi8-r>',
+        '<?xml version="1.0" encoding="koi8-r"?>',
+    ],
+)
+def test_a_page_may_name_its_charset_itself(head: str) -> None:
+    body = f"{head}<html><body><nav>привет мир</nav></body></html>".encode("koi8-r")
+    assert text_of("text/html", None, body) == "привет мир"
+    assert text_of("text/html", "no-such-charset", body) == "привет мир"
+
+
+def test_binary_content_under_a_text_type_is_refused() -> None:
+    with pytest.raises(UnreadablePage):
+        text_of("text/plain", None, bytes(range(256)) * 20)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param("<div>" * 200_000, id="nested"),
+        pytest.param("<script>" * 200_000, id="scripts"),
+        pytest.param("".join(f"<b id={number}>" for number in range(20_000)) + "<p>x" * 20_000, id="formatting"),
+    ],
+)
+@pytest.mark.timeout(60)
+def test_markup_made_to_be_slow_is_refused(page: str) -> None:
+    with pytest.raises(UnreadablePage, match="nested too deeply"):
+        text_of("text/html", None, page.encode())
+
+
+@pytest.mark.parametrize("piece", ["<ul><li>item</ul>", "<p>x", "<td>x", "<", "<!--", "&amp;"])
+@pytest.mark.timeout(60)
+def test_a_long_page_takes_no_longer_than_it_must(piece: str) -> None:
+    text_of("text/html", None, (piece * 60_000).encode())
