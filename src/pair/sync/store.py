@@ -73,6 +73,7 @@ class StateStore:
         """Loads and repairs; everything is saved when the block ends, however it ends."""
         loaded = load(self._cache_path, self._clock)
         self.state = loaded.state
+        self._remove_saved_journals(self.state.generation)
         self._is_dirty = loaded.newest_journal is not None or not self._index_is_current()
         if loaded.newest_journal is not None:
             self.state.generation = loaded.newest_journal + 1
@@ -195,11 +196,15 @@ class StateStore:
         self._index_path.parent.mkdir(parents=True, exist_ok=True)
         self._cache_path.parent.mkdir(parents=True, exist_ok=True)
         files.write_together((self._cache_path, cache), (self._index_path, index))
-        for generation, path in _journals(self._cache_path):
-            if generation < snapshot.generation:
-                path.unlink(missing_ok=True)
+        self._remove_saved_journals(snapshot.generation)
         self.saves += 1
         self.bytes_written += len(cache) + len(index)
+
+    def _remove_saved_journals(self, generation: int) -> None:
+        """What they say is part of the state of this generation."""
+        for number, path in _journals(self._cache_path):
+            if number < generation:
+                path.unlink(missing_ok=True)
 
     def _cache_bytes(self, snapshot: SyncState) -> bytes:
         """One source a line: easy to read, and a source that did not change is not encoded again."""
