@@ -37,7 +37,7 @@ lock: $(VENV)/ready-dev
 
 # Programs that the tests and benchmarks run against for real.
 system:
-	@missing=""; for program in git curl strace chromium; do command -v $$program >/dev/null || missing="$$missing $$program"; done; \
+	@missing=""; for program in git curl strace chromium redis-server; do command -v $$program >/dev/null || missing="$$missing $$program"; done; \
 	if [ -n "$$missing" ]; then \
 	  sudo=""; [ "$$(id -u)" = 0 ] || sudo=sudo; \
 	  $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends $$missing; \
