@@ -1,0 +1,129 @@
+"""What you may implement: where bytes live, and who may write.
+
+Invariants
+    A blob appears whole or not at all; whoever reads it after a put returned sees that put or a later one.
+    Of several `put_if` with one version, and of several `create` of one key, exactly one succeeds.
+    Versions are opaque: they are compared for equality and never read.
+"""
+
+import datetime
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NewType, Protocol
+
+Version = NewType("Version", str)
+
+
+class VersionMismatchError(Exception):
+    """The blob is not, or no longer, at the version that the caller named; nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    data: bytes
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class BlobUnchanged:
+    """The blob is still at the version that the caller knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlobInfo:
+    key: str
+    size_bytes: int
+    modified_at: datetime.datetime
+    """By the clock of the store, in UTC."""
+
+
+class BlobStore(Protocol):
+    """Used from several threads at once. Keys are `/`-separated and case-sensitive on every store.
+
+    Everything here raises E206 when the store cannot be reached or refuses, and E010 when it is full. After E206 from a
+    write, the caller does not know whether the write happened.
+    """
+
+    @property
+    def address(self) -> str:
+        """For people: in errors and in the output of commands; never holds a secret."""
+        ...
+
+    def get(self, key: str) -> Blob | None:
+        """None when there is no such blob."""
+        ...
+
+    def get_if_changed(self, key: str, version: Version) -> Blob | BlobUnchanged | None:
+        """As cheap as the store can make it when nothing changed."""
+        ...
+
+    def get_range(self, key: str, start: int, length: int) -> bytes | None:
+        """Fewer bytes than asked for where the blob ends."""
+        ...
+
+    def download(self, key: str, path: Path) -> bool:
+        """Into a file that does not exist yet, in bounded memory; False when there is no such blob."""
+        ...
+
+    def put(self, key: str, data: bytes) -> Version:
+        """Whatever was there before."""
+        ...
+
+    def upload(self, key: str, path: Path) -> Version:
+        """A whole file, in bounded memory, whatever was there before."""
+        ...
+
+    def put_if(self, key: str, data: bytes, version: Version) -> Version:
+        """Only over this version; raises VersionMismatchError, also when the blob is gone."""
+        ...
+
+    def create(self, key: str, data: bytes) -> Version:
+        """Only where nothing is; raises VersionMismatchError."""
+        ...
+
+    def list(self, prefix: str) -> Iterator[BlobInfo]:
+        """All blobs whose key begins so, in the order of their keys."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """It is no error when there is none."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to write under a name until it ends or is renewed."""
+
+    name: str
+    holder: str
+    """For people: host and process."""
+    token: str
+    """Known to its holder only."""
+    fence: int
+    """Greater than that of every earlier lease of this name."""
+    expires_at: datetime.datetime
+
+
+class LeaseLostError(Exception):
+    """The lease ended before it was renewed, and someone else may hold it now."""
+
+
+class Leases(Protocol):
+    """Used from several threads at once."""
+
+    def acquire(self, name: str, *, seconds: float) -> Lease:
+        """At once, or E203 with who holds it and until when; E206 when it cannot be asked for."""
+        ...
+
+    def renew(self, lease: Lease, *, seconds: float) -> Lease:
+        """Raises LeaseLostError, E206."""
+        ...
+
+    def release(self, lease: Lease) -> None:
+        """It is no error when it was lost meanwhile; raises E206."""
+        ...
+
+    def close(self) -> None: ...
