@@ -20,9 +20,10 @@ from typing import Self
 
 from pair.clock import SystemClock
 from pair.settings import Settings
+from pair.sync.discovery import Places
 from pair.sync.rules import FileSeen, SyncPolicy
 from pair.sync.state import Record, SyncState
-from pair.sync.workflow import Places, SyncRun, Workshop
+from pair.sync.workflow import SyncRun, Workshop
 from pair.wiring import SilentSyncObserver, SyncDesk
 from sources import medians, show, timed, walk
 

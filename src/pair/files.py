@@ -5,6 +5,7 @@ import errno
 import hashlib
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ from pathlib import Path
 import filelock
 
 from pair import errors
+
+_TEMPORARY_NAME = re.compile(r"\.(?P<name>.+)\.\d+\.tmp")
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +76,17 @@ def write_together(*contents: tuple[Path, bytes]) -> None:
             temporary.unlink(missing_ok=True)
     for folder in {path.parent for path, _ in contents}:
         sync_folder(folder)
+
+
+def remove_half_written(*paths: Path) -> None:
+    """What killed processes left of these files while writing them. The caller knows that nobody writes them now."""
+    for folder in {path.parent for path in paths}:
+        names = {path.name for path in paths if path.parent == folder}
+        with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+            for entry in entries:
+                temporary = _TEMPORARY_NAME.fullmatch(entry.name)
+                if temporary is not None and temporary["name"] in names:
+                    Path(entry.path).unlink(missing_ok=True)
 
 
 def _write_synced(path: Path, content: bytes) -> None:

@@ -28,11 +28,12 @@ from pair.sources.package import Label
 from pair.sources.rules import RECORD_NAME, refuse_conflicting_options
 from pair.sync import planning
 from pair.sync.contract import Documents, FetchedPage, NotModified, Pages, SyncObserver
+from pair.sync.discovery import Places
 from pair.sync.planning import SyncStatus
 from pair.sync.report import SyncPlan, SyncReport
 from pair.sync.rules import SyncPolicy
 from pair.sync.ticker import Ticker
-from pair.sync.workflow import Places, SyncRun, Workshop
+from pair.sync.workflow import SyncRun, Workshop
 from pair.values import KbSource
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ import pytest
 from pair import errors
 from pair.sync import store
 from pair.sync.contract import UnreadableDocument
+from pair.sync.discovery import Places
 from pair.sync.index_file import index_text
 from pair.sync.rules import SyncPolicy
 from pair.sync.ticker import Ticker
-from pair.sync.workflow import Places
 from support.sync_parts import (
     UNREACHABLE,
     UNUSABLE,

@@ -14,9 +14,10 @@ from typing import Any
 
 from pair import errors
 from pair.sync.contract import Documents, FetchedPage, NotModified, PageUnavailable
+from pair.sync.discovery import Places
 from pair.sync.report import SyncReport
 from pair.sync.rules import FetchFailure, SyncPolicy
-from pair.sync.workflow import Places, SyncRun, Workshop
+from pair.sync.workflow import SyncRun, Workshop
 
 NOON = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 from pair import files
@@ -32,6 +33,9 @@ class PageCopies:
     def remove(self, url: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._path(url).unlink()
+
+    def remove_half_written(self, urls: Iterable[str]) -> None:
+        files.remove_half_written(*map(self._path, urls))
 
     def _path(self, url: str) -> Path:
         return self._folder / hashlib.sha256(url.encode()).hexdigest()

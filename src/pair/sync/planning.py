@@ -9,11 +9,10 @@ from pair import errors
 from pair.ai.characters import estimate_tokens
 from pair.clock import Clock
 from pair.sync import rules, store, text
-from pair.sync.discovery import FoundFiles
+from pair.sync.discovery import FoundFiles, Places, discover, judge
 from pair.sync.page_copies import PageCopies
 from pair.sync.report import PlannedSource, SyncPlan
 from pair.sync.state import SyncState, to_text
-from pair.sync.workflow import Places, discover, judge
 
 
 def plan(places: Places, clock: Clock, *, uses_model: bool) -> SyncPlan:

@@ -74,6 +74,7 @@ class StateStore:
         loaded = load(self._cache_path, self._clock)
         self.state = loaded.state
         self._remove_saved_journals(self.state.generation)
+        files.remove_half_written(self._cache_path, self._index_path)
         self._is_dirty = loaded.newest_journal is not None or not self._index_is_current()
         if loaded.newest_journal is not None:
             self.state.generation = loaded.newest_journal + 1

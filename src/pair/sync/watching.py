@@ -1,5 +1,6 @@
 """Wait until a source changes on disk, or until it is time."""
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator
@@ -48,11 +49,19 @@ class Watcher:
         return _identity(self._folder, content=False), _identity(self._links_file, content=True)
 
     def _watch(self) -> Iterator[bool]:
-        """A look at a time; True when files changed since the last. Hidden files are no sources."""
-        if not self._folder.is_dir():
-            while not self._stop.wait(_LOOK_MILLISECONDS / 1000):
-                yield False
-            return
+        """A look at a time; True when files may have changed since the last. Ends when it is time to stop."""
+        while not self._stop.is_set():
+            if self._folder.is_dir():
+                # The folder may vanish at any moment; the next look says so.
+                with contextlib.suppress(FileNotFoundError):
+                    yield from self._notified()
+            self._stop.wait(_LOOK_MILLISECONDS / 1000)
+            yield False
+
+    def _notified(self) -> Iterator[bool]:
+        """Hidden files are no sources."""
+        # What changed between the last run and the moment that notifications begin was told to nobody.
+        may_have_missed = True
         for changes in watchfiles.watch(
             self._folder,
             stop_event=self._stop,
@@ -61,7 +70,8 @@ class Watcher:
             yield_on_timeout=True,
             raise_interrupt=True,
         ):
-            yield bool(changes)
+            yield may_have_missed or bool(changes)
+            may_have_missed = False
 
 
 def _identity(path: Path, *, content: bool) -> object:

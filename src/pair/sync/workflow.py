@@ -4,21 +4,15 @@ Invariants
     One run at a time, across processes; the rules are the same whoever starts it.
     A source that needs nothing costs a `stat`, or a look at the clock.
 Not here
-    What is decided: rules.py. How it is saved: store.py. When it runs again: ticker.py.
+    What there is: discovery.py. What is decided: rules.py. How it is saved: store.py. When it runs again: ticker.py.
 """
 
 import dataclasses
-import hashlib
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Self
-from urllib.parse import urlsplit
 
 from pair import errors, files
 from pair.ai.contract import Summariser
@@ -33,11 +27,12 @@ from pair.sync.contract import (
     SyncObserver,
     UnreadableDocument,
 )
-from pair.sync.discovery import FoundFiles, find_files, find_links
+from pair.sync.crew import Crew, ModelGate, RestingHosts
+from pair.sync.discovery import Discovered, Places, discover, judge
 from pair.sync.page_copies import PageCopies
 from pair.sync.report import SyncReport, Tally
 from pair.sync.rules import FileSeen, PageSeen, SyncPolicy
-from pair.sync.state import FileRecord, SyncState, UrlRecord
+from pair.sync.state import FileRecord, UrlRecord
 from pair.sync.store import StateStore
 
 logger = logging.getLogger(__name__)
@@ -45,7 +40,6 @@ logger = logging.getLogger(__name__)
 DOCUMENT_SUFFIXES = frozenset({".pdf", ".docx", ".html", ".htm"})
 _NEEDS_DOCUMENTS = frozenset({".pdf", ".docx"})
 _TOO_LARGE = "larger than"
-_UNREACHABLE_MODEL_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -57,61 +51,6 @@ class Workshop:
     documents: Documents | None
     clock: Clock
     observer: SyncObserver
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where things are; a place that the user named must be there, one by default may be missing."""
-
-    sources_dir: Path
-    links_file: Path
-    index: Path
-    cache: Path
-    page_copies: Path
-    is_sources_dir_named: bool = False
-    is_links_file_named: bool = False
-
-    @property
-    def lock(self) -> Path:
-        return self.cache.with_name(f".{self.cache.name}.lock")
-
-
-@dataclass(frozen=True)
-class Discovered:
-    """The current source set. None for a half that is not there."""
-
-    files: FoundFiles | None
-    urls: list[str] | None
-    faults: tuple[str, ...] = ()
-
-    def fingerprint(self, conditions: str) -> str:
-        files_part = self.files.fingerprint() if self.files is not None else ""
-        return hashlib.sha256("\n".join([conditions, files_part, *(self.urls or [])]).encode()).hexdigest()
-
-
-def discover(places: Places) -> Discovered:
-    files_found = find_files(places.sources_dir) if places.sources_dir.is_dir() else None
-    try:
-        urls = find_links(places.links_file)
-    except FileNotFoundError:
-        urls = None
-    return Discovered(files_found, urls)
-
-
-def judge(found: Discovered, places: Places, state: SyncState) -> Discovered:
-    """A half that is missing is empty, or an error: then nothing of it may be deleted."""  # sync-50
-    files_found, urls, faults = found.files, found.urls, []
-    if files_found is None:
-        if places.is_sources_dir_named or state.ids("file"):
-            faults.append(errors.sync_place_missing("sources folder", str(places.sources_dir)).message)
-        else:
-            files_found = FoundFiles({}, {})
-    if urls is None:
-        if places.is_links_file_named:
-            faults.append(errors.sync_place_missing("links file", str(places.links_file)).message)
-        else:
-            urls = []
-    return Discovered(files_found, urls, tuple(faults))
 
 
 @contextmanager
@@ -135,8 +74,8 @@ class SyncRun:
         self._store = StateStore(places.cache, places.index, workshop.clock)
         self._copies = PageCopies(places.page_copies)
         self._tally = Tally()
-        self._gate = _ModelGate()
-        self._resting_hosts = _RestingHosts(workshop.clock)
+        self._gate = ModelGate()
+        self._resting_hosts = RestingHosts(workshop.clock)
 
     def run(self, *, wait: bool = True) -> SyncReport:
         """Raises E101 instead of waiting for another run when told so, E102 and E010."""
@@ -150,6 +89,7 @@ class SyncRun:
                 return self._report(0, head.skipped, found, began)
             with self._store.opened() as store:
                 found = judge(found, self._places, store.state)
+                self._copies.remove_half_written(found.urls or ())
                 self._delete_gone(found)
                 self._forget_old_skips()
                 self._process(found)
@@ -211,7 +151,7 @@ class SyncRun:
         if not unsettled and not busy_urls:
             return
         self._shop.observer.planned(len(unsettled) + len(busy_urls))
-        with _Crew(self._policy) as crew:
+        with Crew(self._policy) as crew:
             for url in busy_urls:
                 crew.fetch(self._process_url, url, crew)
             for path in unsettled:
@@ -283,7 +223,7 @@ class SyncRun:
 
     # URLs
 
-    def _process_url(self, url: str, crew: "_Crew") -> None:
+    def _process_url(self, url: str, crew: Crew) -> None:
         """In a fetching thread; what wants a summary is handed to a summarising one."""
         record = self._store.state.url(url)
         reason = rules.url_reason(record, self._shop.clock.now())
@@ -305,7 +245,7 @@ class SyncRun:
             self._resting_hosts.note(url, fault.failure.retry_after_seconds)
             raise
 
-    def _fetch_new(self, url: str, crew: "_Crew") -> None:
+    def _fetch_new(self, url: str, crew: Crew) -> None:
         try:
             page = self._fetch(url, None, None)
         except PageUnavailable as fault:
@@ -322,7 +262,7 @@ class SyncRun:
         self._count_fetch(page)
         crew.summarise(self._summarise_new, url)
 
-    def _refresh(self, record: UrlRecord, crew: "_Crew") -> None:
+    def _refresh(self, record: UrlRecord, crew: Crew) -> None:
         url, now = record.source_id, self._shop.clock.now()
         # Without the copy, "not modified" would leave a pending page without text for ever.
         can_use_304 = not record.summary_pending or self._copies.exists(url)
@@ -338,7 +278,7 @@ class SyncRun:
         elif answer is not None:
             self._after_fetch(record, answer, crew)
 
-    def _after_not_modified(self, record: UrlRecord, crew: "_Crew") -> None:
+    def _after_not_modified(self, record: UrlRecord, crew: Crew) -> None:
         self._store.put(record)
         self._tally.add("not_modified")
         if record.summary_pending:
@@ -347,7 +287,7 @@ class SyncRun:
             self._tally.add("unchanged")
             self._shop.observer.finished(record.source_id)
 
-    def _after_fetch(self, record: UrlRecord, page: FetchedPage, crew: "_Crew") -> None:
+    def _after_fetch(self, record: UrlRecord, page: FetchedPage, crew: Crew) -> None:
         seen = self._keep_copy(record.source_id, page)
         after = rules.url_after_fetch(record, seen, self._shop.clock.now(), self._policy)
         self._store.put(after)
@@ -425,77 +365,3 @@ def _suffix_of(path: str) -> str:
 
 def _document_reason(path: str) -> str:
     return f"{_suffix_of(path)} files need an extra: pip install 'pair-kb[documents]'"
-
-
-class _Crew:
-    """Threads that fetch and threads that summarise; leaving the block waits for all of them."""
-
-    def __init__(self, policy: SyncPolicy) -> None:
-        self._fetchers = ThreadPoolExecutor(policy.url_download_concurrency, thread_name_prefix="pair-fetch")
-        self._summarisers = ThreadPoolExecutor(policy.summarization_concurrency, thread_name_prefix="pair-summary")
-        self._fetching: list[Future[object]] = []
-        self._summarising: list[Future[object]] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        try:
-            if kind is None:
-                # A fetch may still hand something to the summarisers, so it is waited for first.
-                for future in self._fetching:
-                    future.result()
-                for future in self._summarising:
-                    future.result()
-        finally:
-            self._fetchers.shutdown(cancel_futures=True)
-            self._summarisers.shutdown(cancel_futures=True)
-
-    def fetch(self, work: Callable[..., object], *arguments: object) -> None:
-        self._fetching.append(self._fetchers.submit(work, *arguments))
-
-    def summarise(self, work: Callable[..., object], *arguments: object) -> None:
-        self._summarising.append(self._summarisers.submit(work, *arguments))
-
-
-class _ModelGate:
-    """Stops asking a model that cannot be reached: everything else is left for the next run."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._failures_in_a_row = 0
-
-    @property
-    def is_closed(self) -> bool:
-        return self._failures_in_a_row >= _UNREACHABLE_MODEL_TRIES
-
-    def failed(self, fault: errors.ModelError) -> None:
-        with self._lock:
-            if fault.code == errors.MODEL_UNREACHABLE:
-                self._failures_in_a_row += 1
-
-    def succeeded(self) -> None:
-        with self._lock:
-            self._failures_in_a_row = 0
-
-
-class _RestingHosts:
-    """Hosts that asked for a pause during this run."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._until: dict[str, float] = {}
-
-    def note(self, url: str, pause_seconds: float | None) -> None:
-        if pause_seconds:
-            self._until[_host(url)] = self._clock.monotonic() + pause_seconds
-
-    def rests(self, url: str) -> bool:
-        return self._until.get(_host(url), 0.0) > self._clock.monotonic()
-
-
-def _host(url: str) -> str:
-    try:
-        return urlsplit(url).netloc
-    except ValueError:
-        return url

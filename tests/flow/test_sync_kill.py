@@ -1,0 +1,247 @@
+"""A sync over 300 sources, killed at 100 random moments: real processes, real files, `kill -9`."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pair.clock import SystemClock
+from pair.sync import store
+from pair.sync.discovery import Places
+from pair.sync.index_file import index_text
+from support.sync_parts import ManualClock, Page, Project, hash_of, made_files, summary_of
+
+TESTS = Path(__file__).parents[1]
+MOMENTS = 100
+FILES = {
+    f"part-{number % 10}/page-{number:03}.md": f"# Page {number}\n\nText of page {number}.\n" for number in range(200)
+}
+PAGES = {f"https://host-{number % 7}.example/{number:03}": f"Page {number} of the web." for number in range(100)}
+TEXTS = FILES | PAGES
+FETCHERS, SUMMARISERS = 8, 4
+
+# Loads everything first, so that the kill strikes the work and not the start of Python. Whatever is finished is in the
+# log before anybody is given its result; `finished` and `ask` come after the record of the step before was put.
+RUNNER = """
+import os, sys
+from pathlib import Path
+from pair.clock import SystemClock
+from pair.sync.contract import FetchedPage
+from pair.sync.rules import SyncPolicy
+from pair.sync.discovery import Places
+from pair.sync.workflow import SyncRun, Workshop
+from support.sync_parts import summary_of
+
+sources, links, home = map(Path, sys.argv[1:4])
+fetchers, summarisers = map(int, sys.argv[4:6])
+log = os.open(home / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+def note(event, source_id):
+    os.write(log, f"{event} {source_id}\\n".encode())
+
+class Pages:
+    def fetch(self, url, *, etag, last_modified):
+        text = f"Page {int(url[-3:])} of the web."
+        note("fetched", url)
+        return FetchedPage(text, '"1"', None, None, len(text))
+
+class Summariser:
+    uses_model = True
+
+    def summarise(self, source_id, text):
+        note("asked", source_id)
+        summary = summary_of(source_id, text)
+        note("summarised", source_id)
+        return summary
+
+class Observer:
+    def say(self, text): pass
+    def planned(self, total): pass
+    def finished(self, source_id): note("finished", source_id)
+
+policy = SyncPolicy(url_download_concurrency=fetchers, summarization_concurrency=summarisers)
+places = Places(sources, links, home / "index.txt", home / "index-cache.json", home / "web-cache")
+run = SyncRun(policy, places, Workshop(Summariser(), Pages(), None, SystemClock(), Observer()))
+print("ready", flush=True)
+sys.stdin.readline()
+run.run()
+"""
+
+
+@dataclass(frozen=True)
+class Events:
+    """Sources by what the log of a run says about them."""
+
+    fetched: set[str] = field(default_factory=set)
+    asked: set[str] = field(default_factory=set)
+    summarised: set[str] = field(default_factory=set)
+    finished: set[str] = field(default_factory=set)
+
+
+class Ground:
+    """The sources, and processes and runs over them, each with a home of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._given = Project(folder / "given")
+        for name, text in FILES.items():
+            self._given.write(name, text)
+        self._given.link(*PAGES)
+
+    def home(self, name: str) -> Path:
+        path = self._folder / name
+        path.mkdir()
+        return path
+
+    def places(self, home: Path) -> Places:
+        given = self._given.places
+        return Places(
+            given.sources_dir, given.links_file, home / "index.txt", home / "index-cache.json", home / "web-cache"
+        )
+
+    def start(self, home: Path) -> "subprocess.Popen[str]":
+        given = [self._given.places.sources_dir, self._given.places.links_file, home, FETCHERS, SUMMARISERS]
+        return subprocess.Popen(
+            [sys.executable, "-c", RUNNER, *map(str, given)],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def next_run(self, home: Path) -> Project:
+        """A whole run in this process, on what a kill left; its parts know what they were asked for."""
+        project = Project(self._folder / f"next-{home.name}")
+        project.places = self.places(home)
+        project.clock = ManualClock(SystemClock().now())
+        project.pages.pages = {url: Page(text, '"1"') for url, text in PAGES.items()}
+        project.run()
+        return project
+
+
+def let_go(process: "subprocess.Popen[str]") -> None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def run_whole(process: "subprocess.Popen[str]") -> float:
+    let_go(process)
+    began = time.monotonic()
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    return time.monotonic() - began
+
+
+def run_killed(process: "subprocess.Popen[str]", after_seconds: float) -> None:
+    let_go(process)
+    try:
+        process.wait(after_seconds)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert process.returncode in {0, -signal.SIGKILL}
+
+
+def events_of(home: Path) -> Events:
+    events = Events()
+    log = home / "log"
+    for line in log.read_text().splitlines() if log.exists() else []:
+        event, _, source_id = line.partition(" ")
+        getattr(events, event).add(source_id)
+    return events
+
+
+def expected_index() -> str:
+    entries = [
+        f"{source_id}\n{summary_of(source_id, TEXTS[source_id])}\n" for source_id in (*sorted(FILES), *sorted(PAGES))
+    ]
+    return "\n".join(entry.replace("\n\n", "\n") for entry in entries)
+
+
+def assert_files_parse_and_agree(home: Path) -> None:
+    """The index is that of the state; or the kill came between their two renames, and it is ready to take its place."""
+    cache, index = home / "index-cache.json", home / "index.txt"
+    if not cache.exists():
+        assert not index.exists()
+        return
+    expected = index_text(json.loads(cache.read_bytes())["sources"]).encode()
+    candidates = [index, *home.glob(".index.txt.*.tmp")]
+    assert expected in [path.read_bytes() for path in candidates if path.exists()]
+
+
+def assert_what_was_finished_is_known(home: Path, events: Events) -> dict[str, dict[str, Any]]:
+    """Finished means that `put` returned: a page whose summary was asked for, a source that was said to be finished."""
+    known = store.read(home / "index-cache.json").state.sources
+    settled = {source_id for source_id, record in known.items() if not record["summary_pending"]}
+    assert events.asked & PAGES.keys() <= known.keys()
+    assert events.finished <= settled
+    for source_id in settled:
+        assert known[source_id]["summary_text"] == summary_of(source_id, TEXTS[source_id])
+    for url in known.keys() & PAGES.keys():
+        assert (home / "web-cache" / hash_of(url)).read_text() == PAGES[url]
+    assert known.keys() & PAGES.keys() <= events.fetched, "nothing is known that did not happen"
+    assert settled <= events.summarised
+    assert len(events.fetched - known.keys()) <= FETCHERS, "no more is lost than was in flight"
+    assert len(events.summarised - settled) <= SUMMARISERS
+    return known
+
+
+@pytest.mark.rule("sync-49")
+@pytest.mark.rule("sync-52")
+def test_a_sync_killed_at_any_moment_repeats_nothing_that_was_finished(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    whole = ground.home("whole")
+    duration = run_whole(ground.start(whole))
+    assert (whole / "index.txt").read_text() == expected_index()
+    assert len(events_of(whole).finished) == 300
+    dice = random.Random(44)
+    struck = 0
+    for home, process in started(ground):
+        run_killed(process, dice.uniform(0, duration))
+        events = events_of(home)
+        assert_files_parse_and_agree(home)
+        known = assert_what_was_finished_is_known(home, events)
+        after = ground.next_run(home)
+        assert sorted(after.pages.urls) == sorted(PAGES.keys() - known.keys())
+        unsettled = [source_id for source_id in TEXTS if known.get(source_id, {}).get("summary_pending", True)]
+        assert sorted(after.summariser.calls) == sorted(unsettled)
+        assert after.index == expected_index()
+        assert_files_parse_and_agree(home)
+        struck += 0 < len(events.finished) < 300
+    assert struck >= MOMENTS / 3
+
+
+@pytest.mark.rule("sync-47")
+def test_the_run_after_a_kill_removes_what_was_left_half_written(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    duration = run_whole(ground.start(ground.home("whole")))
+    dice = random.Random(45)
+    for home, process in started(ground, moments=15):
+        run_killed(process, dice.uniform(0, duration))
+        after = ground.next_run(home)
+        names = {path.relative_to(home).as_posix() for path in made_files(after.places)}
+        copies = {f"web-cache/{hash_of(url)}" for url in PAGES}
+        assert names == {"index.txt", "index-cache.json", "log"} | copies
+
+
+def started(ground: Ground, moments: int = MOMENTS) -> "Iterator[tuple[Path, subprocess.Popen[str]]]":
+    """The next one is loading while this one works."""
+    home = ground.home("moment-0")
+    waiting = [(home, ground.start(home))]
+    for number in range(1, moments + 1):
+        if number < moments:
+            home = ground.home(f"moment-{number}")
+            waiting.append((home, ground.start(home)))
+        yield waiting.pop(0)
