@@ -9,9 +9,9 @@ import argparse
 import contextlib
 import functools
 import math
+import multiprocessing
 import shutil
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -160,12 +160,20 @@ class SlowPages(BaseHTTPRequestHandler):
         pass
 
 
-def bench_pages(folder: Path) -> None:
+def serve_slow_pages(port: "multiprocessing.Queue[int]") -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), SlowPages)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    port.put(server.server_address[1])
+    server.serve_forever()
+
+
+def bench_pages(folder: Path) -> None:
+    told: multiprocessing.Queue[int] = multiprocessing.Queue()
+    server = multiprocessing.Process(target=serve_slow_pages, args=(told,), daemon=True)
+    server.start()
+    port = told.get(timeout=30)
     folder.mkdir()
     links = folder / "links.txt"
-    links.write_text("".join(f"http://127.0.0.1:{server.server_address[1]}/{number}\n" for number in range(URLS)))
+    links.write_text("".join(f"http://127.0.0.1:{port}/{number}\n" for number in range(URLS)))
     policy = SyncPolicy(
         sources_dir=str(folder / "files"),
         links_file_path=str(links),
@@ -175,7 +183,7 @@ def bench_pages(folder: Path) -> None:
         allow_private_addresses=True,
     )
     report = SyncDesk(Settings(kb=policy)).run()
-    server.shutdown()
+    server.terminate()
     assert report.fetched == URLS, report
     least = URLS * LATENCY_SECONDS / policy.url_download_concurrency
     show(

@@ -46,6 +46,8 @@ _OFTEN_UNCLOSED = re.compile(
 # Measured on pages made to be slow: the full extraction compares each paragraph with all others, the fast one does not,
 # and a parser that keeps to HTML 5 builds up to one element for each tag and each level.
 _MOST_TAGS_FOR_FULL_EXTRACTION = 10_000
+# Below this the second opinion, asked for when little was found, costs ten times the first and finds no more.
+_SMALL_PAGE_CHARACTERS = 2_000
 _MOST_TAGS_FOR_EXTRACTION = 50_000
 _MOST_TAGS_TIMES_DEPTH = 10_000_000
 # Python's codecs of these names are for other things than the text of a page, and some are slow on purpose-made input.
@@ -145,7 +147,7 @@ def _extent(html: str) -> tuple[int, int]:
 def _main_text(html: str, tags: int) -> str:
     text = trafilatura.extract(
         html,
-        fast=tags > _MOST_TAGS_FOR_FULL_EXTRACTION,
+        fast=tags > _MOST_TAGS_FOR_FULL_EXTRACTION or len(html) < _SMALL_PAGE_CHARACTERS,
         include_comments=False,
         include_tables=True,
         prune_xpath=["//template", "//noscript"],
