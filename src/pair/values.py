@@ -1,6 +1,7 @@
 """Frozen values that cross a border between parts of pair."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 SourceType = Literal["url", "local", "monorepo", "github-release", "git"]
@@ -39,3 +40,57 @@ class KbSource:
             version=value.get("version"),
             sha256=value.get("sha256"),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What the engine stores and finds. A given vector is not embedded again: the text is then one chunk."""
+
+    id: str
+    text: str
+    title: str = ""
+    url: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    vector: Sequence[float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a document's text: `text[start:end]`."""
+
+    text: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One search result: a chunk, and the document that it is of."""
+
+    document_id: str
+    chunk_id: str
+    title: str
+    url: str
+    text: str
+    score: float
+    """1 is best; comparable between shards, not between modes."""
+    distance: float | None
+    metadata: Mapping[str, Any]
+    start: int
+    end: int
+    graph_score: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.document_id,
+            "chunk_id": self.chunk_id,
+            "title": self.title,
+            "url": self.url,
+            "content": self.text,
+            "score": self.score,
+            "distance": self.distance,
+            "graph_score": self.graph_score,
+            "metadata": dict(self.metadata),
+            "start": self.start,
+            "end": self.end,
+        }

@@ -1,6 +1,12 @@
-"""What you may implement: something that describes a source in a few lines."""
+"""What you may implement: something that describes a source in a few lines, something that makes vectors of texts."""
 
+from collections.abc import Sequence
 from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Vectors = npt.NDArray[np.float32]
 
 
 class Summariser(Protocol):
@@ -13,4 +19,20 @@ class Summariser(Protocol):
 
     def summarise(self, source_id: str, text: str) -> str:
         """One to six lines without a blank one; "" for a blank text. Raises ModelError (E301, E302)."""
+        ...
+
+
+class Embedder(Protocol):
+    """Used from several threads at once. The same text gives the same vector, whatever else is in the batch."""
+
+    @property
+    def name(self) -> str:
+        """Model and version: two embedders whose vectors must not be mixed have different names."""
+        ...
+
+    @property
+    def dimension(self) -> int: ...
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """One row of length 1 for each text; a row of zeros for a text that says nothing. Raises ModelError."""
         ...
