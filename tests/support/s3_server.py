@@ -4,32 +4,34 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pair import errors
+from pair.blobs.s3 import ObjectStore, ObjectStoreOptions
 from support.ports import free_ports
 
 ACCESS_KEY = "test-access"
 SECRET_KEY = "test-secret-that-no-message-may-show"
-BUCKET = "blobs"
 _READY_WITHIN_SECONDS = 60
 _ATTEMPTS = 3
 _PROGRAM = Path(sys.executable).with_name("weed")
+_PORT_NAMES = (
+    *("s3.port", "s3.port.grpc", "master.port", "master.port.grpc"),
+    *("volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc"),
+)
 
 
 @dataclass(frozen=True)
 class S3Server:
-    endpoint: str
-    bucket: str = BUCKET
-    access_key: str = ACCESS_KEY
-    secret_key: str = SECRET_KEY
+    options: ObjectStoreOptions
+
+    def store(self, prefix: str) -> ObjectStore:
+        return ObjectStore(f"s3://blobs/{prefix}", self.options)
 
 
 class _NotReadyError(Exception):
@@ -41,17 +43,24 @@ def running_s3(folder: Path) -> Iterator[S3Server]:
     for attempt in range(_ATTEMPTS):
         data = folder / f"weed-{attempt}"
         data.mkdir()
-        port, *others = free_ports(8)
-        process = _start(data, port, others)
+        ports = free_ports(len(_PORT_NAMES))
+        process = _start(data, ports)
+        server = S3Server(
+            ObjectStoreOptions(
+                endpoint_url=f"http://127.0.0.1:{ports[0]}",
+                region="us-east-1",
+                access_key_id=ACCESS_KEY,
+                secret_access_key=SECRET_KEY,
+            )
+        )
         try:
-            try:
-                _make_bucket_when_ready(process, data, port)
-            except _NotReadyError:
-                # Between choosing a port and using it, somebody else may have taken it.
-                if attempt + 1 < _ATTEMPTS:
-                    continue
+            _wait_until_ready(process, server)
+            yield server
+        except _NotReadyError:
+            # Between choosing a port and using it, somebody else may have taken it.
+            if attempt + 1 == _ATTEMPTS:
                 raise
-            yield S3Server(endpoint=f"http://127.0.0.1:{port}")
+        else:
             return
         finally:
             process.kill()
@@ -59,7 +68,7 @@ def running_s3(folder: Path) -> Iterator[S3Server]:
             shutil.rmtree(data, ignore_errors=True)
 
 
-def _start(data: Path, port: int, others: list[int]) -> "subprocess.Popen[bytes]":
+def _start(data: Path, ports: list[int]) -> "subprocess.Popen[bytes]":
     identity = {
         "name": "test",
         "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
@@ -67,15 +76,14 @@ def _start(data: Path, port: int, others: list[int]) -> "subprocess.Popen[bytes]
     }
     config = data / "s3.json"
     config.write_text(json.dumps({"identities": [identity]}))
-    names = ["master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc"]
+    command = [
+        *(_PROGRAM, "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3"),
+        *(f"-{name}={port}" for name, port in zip(_PORT_NAMES, ports, strict=True)),
+        *(f"-s3.config={config}", "-master.volumeSizeLimitMB=64", "-master.telemetry=false"),
+    ]
     with (data / "log").open("wb") as log:
         return subprocess.Popen(
-            [
-                *(_PROGRAM, "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"),
-                *(f"-{name}={number}" for name, number in zip(names, others, strict=False)),
-                *("-filer", "-s3", f"-s3.port={port}", f"-s3.port.grpc={others[6]}", f"-s3.config={config}"),
-                *("-master.volumeSizeLimitMB=64", "-master.telemetry=false"),
-            ],
+            command,
             env={**os.environ, "WEED_MASTER_VOLUME_GROWTH_COPY_1": "1"},
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -84,7 +92,15 @@ def _start(data: Path, port: int, others: list[int]) -> "subprocess.Popen[bytes]
         )
 
 
-def _make_bucket_when_ready(process: "subprocess.Popen[bytes]", data: Path, port: int) -> None:
-    import obstore.store  # noqa: F401
-
-    raise NotImplementedError
+def _wait_until_ready(process: "subprocess.Popen[bytes]", server: S3Server) -> None:
+    """The first write makes the bucket, and is refused until all parts have found each other."""
+    store = server.store("")
+    ends_at = time.monotonic() + _READY_WITHIN_SECONDS
+    while time.monotonic() < ends_at and process.poll() is None:
+        try:
+            store.put("ready", b"")
+        except errors.StorageError:
+            time.sleep(0.05)
+        else:
+            return
+    raise _NotReadyError

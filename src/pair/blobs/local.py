@@ -89,9 +89,7 @@ class LocalStore:
         with files.storage_errors(), self._opened(key) as descriptor:
             if descriptor is None:
                 return False
-            with path.open("xb") as file:
-                for chunk in _chunks(descriptor):
-                    file.write(chunk)
+            files.write_new_file(path, _chunks(descriptor))
             return True
 
     def put(self, key: str, data: bytes) -> Version:
@@ -197,8 +195,10 @@ class LocalStore:
                 files.write_all(descriptor, chunk)
             os.fsync(descriptor)
             yield _Staged(path, descriptor, digest.hexdigest())
-        finally:
+        except BaseException:
             path.unlink(missing_ok=True)
+            raise
+        finally:
             os.close(descriptor)
 
     def _new_staged_file(self) -> tuple[Path, int]:
@@ -274,13 +274,11 @@ def _make_younger(descriptor: int, than_ns: int) -> None:
     A kernel stamps files with the time of its last tick, some milliseconds ago, and a new file may get the inode of
     one just deleted. Without this, two contents of equal size written within a tick would look the same to `stat`.
     """
-    for step_ns in _STEPS_NS:
-        if os.fstat(descriptor).st_mtime_ns > than_ns:
-            break
-        os.utime(descriptor, ns=(than_ns + step_ns, than_ns + step_ns))
-    else:
-        return
-    os.fsync(descriptor)
+    steps_ns = iter(_STEPS_NS)
+    while os.fstat(descriptor).st_mtime_ns <= than_ns:
+        above_ns = than_ns + next(steps_ns)
+        os.utime(descriptor, ns=(above_ns, above_ns))
+        os.fsync(descriptor)
 
 
 def _raise_mark(mark: Path, deleted_ns: int) -> None:

@@ -48,8 +48,8 @@ class MemoryStore:
         kept = self._find(key)
         if kept is None:
             return False
-        with files.storage_errors(), path.open("xb") as file:
-            file.write(kept.data)
+        with files.storage_errors():
+            files.write_new_file(path, (kept.data,))
         return True
 
     def put(self, key: str, data: bytes) -> Version:
