@@ -328,4 +328,5 @@ def _info(entry: "os.DirEntry[str]", names: tuple[str, ...]) -> BlobInfo | None:
         return None
     if key is None or not stat.S_ISREG(found.st_mode):
         return None
-    return BlobInfo(key, found.st_size, datetime.datetime.fromtimestamp(found.st_mtime, datetime.UTC))
+    # Not st_mtime, which _make_younger sets: this one is set by the kernel alone, when the file takes its place.
+    return BlobInfo(key, found.st_size, datetime.datetime.fromtimestamp(found.st_ctime, datetime.UTC))

@@ -54,8 +54,10 @@ class ObjectStore:
         self._address = address.rstrip("/")
         # Google compares generations, the others compare ETags.
         self._version_field = "version" if address.startswith("gs:") else "e_tag"
-        self._patient = _client(self._address, options, retries=options.retries)
-        self._once = _client(self._address, options, retries=0)
+        seconds = datetime.timedelta(seconds=options.request_seconds)
+        day = datetime.timedelta(days=1)
+        self._patient = _client(self._address, options, options.retries, {"read_timeout": seconds, "timeout": day})
+        self._once = _client(self._address, options, 0, {"timeout": seconds})
 
     @property
     def address(self) -> str:
@@ -180,9 +182,9 @@ class ObjectStore:
             raise errors.store_unreachable(self._address, reason) from None
 
 
-def _client(address: str, options: ObjectStoreOptions, *, retries: int) -> Any:
-    seconds = datetime.timedelta(seconds=options.request_seconds)
-    limits = {"timeout": seconds} if retries == 0 else {"read_timeout": seconds, "timeout": datetime.timedelta(hours=6)}
+def _client(
+    address: str, options: ObjectStoreOptions, retries: int, limits: Mapping[str, datetime.timedelta]
+) -> Any:
     given = {
         "endpoint": options.endpoint_url,
         "region": options.region,
@@ -200,7 +202,7 @@ def _client(address: str, options: ObjectStoreOptions, *, retries: int) -> Any:
             "connect_timeout": datetime.timedelta(seconds=options.connect_seconds),
             "allow_http": options.endpoint_url.startswith("http:"),
         },
-        retry_config={"max_retries": retries, "retry_timeout": 2 * seconds},
+        retry_config={"max_retries": retries, "retry_timeout": 2 * datetime.timedelta(seconds=options.request_seconds)},
     )
 
 
