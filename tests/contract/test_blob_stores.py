@@ -79,7 +79,9 @@ def test_ordinary_keys_are_files_of_that_name(tmp_path: Path) -> None:
     assert (tmp_path / "handbook" / "shards" / "0a1b.duckdb").is_file()
 
 
-@pytest.mark.parametrize("key", [*KEYS, "x" * 1000, "X" * 333, "知" * 333, ("y" * 238) + ".Z" + "z" * 300, "." * 600 + "x"])
+@pytest.mark.parametrize(
+    "key", [*KEYS, "x" * 1000, "X" * 333, "知" * 333, ("y" * 238) + ".Z" + "z" * 300, "." * 600 + "x"]
+)
 def test_names_of_a_key_lead_back_to_it(tmp_path: Path, key: str) -> None:
     assert key_of(names_of(key)) == key
     assert all(len(name) <= 255 and name == name.lower() and name.isascii() for name in names_of(key))

@@ -1,6 +1,7 @@
 """A real S3 server on loopback: SeaweedFS, as a process of its own with its files in a folder that goes with it."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -94,11 +95,11 @@ def _start(data: Path, ports: list[int]) -> "subprocess.Popen[bytes]":
 
 def _wait_until_ready(process: "subprocess.Popen[bytes]", server: S3Server) -> None:
     """The first write makes the bucket, and is refused until all parts have found each other."""
-    store = server.store("")
+    store = ObjectStore("s3://blobs", dataclasses.replace(server.options, retries=0))
     ends_at = time.monotonic() + _READY_WITHIN_SECONDS
     while time.monotonic() < ends_at and process.poll() is None:
         try:
-            store.put("ready", b"")
+            store.put("ready", b"not empty: only content needs a place on disk")
         except errors.StorageError:
             time.sleep(0.05)
         else:

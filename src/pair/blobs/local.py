@@ -156,13 +156,13 @@ class LocalStore:
 
     def _publish(self, staged: Path, path: Path) -> None:
         while True:
-            _make_folder(path.parent)
             try:
+                _make_folder(path.parent)
                 staged.replace(path)
                 files.sync_folder(path.parent)
             except FileNotFoundError:
-                # A deletion under another lock removed the folder while it was empty. Each turn means that
-                # another deletion was finished, so this ends.
+                # A deletion under another lock removed a folder while it was empty. Each turn means that another
+                # deletion was finished, so this ends.
                 if staged.exists():
                     continue
                 raise

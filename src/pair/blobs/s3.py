@@ -182,9 +182,7 @@ class ObjectStore:
             raise errors.store_unreachable(self._address, reason) from None
 
 
-def _client(
-    address: str, options: ObjectStoreOptions, retries: int, limits: Mapping[str, datetime.timedelta]
-) -> Any:
+def _client(address: str, options: ObjectStoreOptions, retries: int, limits: Mapping[str, datetime.timedelta]) -> Any:
     given = {
         "endpoint": options.endpoint_url,
         "region": options.region,
