@@ -380,7 +380,7 @@ def store_without_compare_and_swap(address: str, reason: str) -> StorageError:
     return StorageError(
         "E209",
         f"Blob store does not honour compare-and-swap: {address}",
-        explanation=f"Two writers could overwrite each other's work there: {reason}. Nothing was written but a probe.",
+        explanation=f"Two writers could overwrite each other's work there: {reason}.",
         hints=["Use a store that supports conditional writes (If-Match, If-None-Match)", "Upgrade the store"],
         details={"address": address, "reason": reason},
     )
@@ -390,7 +390,7 @@ def lease_lost(name: str) -> ConflictError:
     return ConflictError(
         "E210",
         f"The lease to write {name} was lost",
-        explanation="It could not be renewed in time, so somebody else may be writing. Nothing was published.",
+        explanation="It could not be renewed in time, so somebody else may be writing by now.",
         hints=["Try again", "Check the connection to the store of the leases"],
         details={"name": name},
     )

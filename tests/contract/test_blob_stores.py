@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import tracemalloc
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,21 +26,21 @@ from pair.testing.faulty_store import FaultyStore, drawn, planned
 from support.lossy_proxy import LossyProxy
 from support.page_server import PageServer, Reply
 from support.ports import free_ports
-from support.s3_server import SECRET_KEY, S3Server, running_s3
+from support.s3_server import SECRET_KEY, S3Server
 
 NUMBERS = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with running_s3(tmp_path_factory.mktemp("s3")) as server:
-        yield server
 
 
 class TestMemoryStore(BlobStoreSuite):
     @pytest.fixture
     def store(self) -> BlobStore:
         return MemoryStore(ManualClock())
+
+
+class TestFaultyStoreWithoutFaults(BlobStoreSuite):
+    @pytest.fixture
+    def store(self) -> BlobStore:
+        return FaultyStore(MemoryStore(ManualClock()), planned([]))
 
 
 class TestLocalStore(BlobStoreSuite):
@@ -53,7 +52,7 @@ class TestLocalStore(BlobStoreSuite):
 class TestS3Store(BlobStoreSuite):
     @pytest.fixture
     def store(self, s3: S3Server) -> BlobStore:
-        return s3.store(f"test-{next(NUMBERS)}")
+        return s3.store(f"blobs-{next(NUMBERS)}")
 
 
 # ── local ──────────────────────────────────────────────────────────────────────────────────────────
@@ -71,6 +70,7 @@ def test_looking_makes_no_folder(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "store")
     assert store.get("key") is None
     assert list(store.list("")) == []
+    store.delete("key")
     assert not (tmp_path / "store").exists()
 
 
@@ -450,6 +450,13 @@ def test_lost_answer_to_a_conditional_write_is_unknown_and_never_a_conflict(s3: 
         found = store.get("key")
         assert found is not None
         assert found.data == b"second"
+
+
+@pytest.mark.parametrize("address", ["file:///tmp", "memory:///", "https://example.com/b", "bucket", "az://container"])
+def test_address_that_is_no_object_store_is_refused(address: str) -> None:
+    with pytest.raises(errors.UsageError) as raised:
+        ObjectStore(address)
+    assert raised.value.code == "E401"
 
 
 # ── probe ──────────────────────────────────────────────────────────────────────────────────────────

@@ -23,7 +23,7 @@ from pair.testing.faulty_store import Fault, FaultyStore, drawn, planned
 from pair.testing.lease_suite import LeaseSuite
 from support.ports import free_ports
 from support.redis_server import PASSWORD, RedisServer, running_redis
-from support.s3_server import S3Server, running_s3
+from support.s3_server import S3Server
 
 NUMBERS = itertools.count()
 
@@ -42,18 +42,6 @@ def on_redis(url: str, *, prefix: str, holder: str = "host-a, process 1") -> Red
 
 def in_memory(clock: Clock) -> MemoryLeases:
     return MemoryLeases(holder="host-a, process 1", new_token=tokens, clock=clock)
-
-
-@pytest.fixture(scope="module")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with running_redis(tmp_path_factory.mktemp("redis")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with running_s3(tmp_path_factory.mktemp("s3")) as server:
-        yield server
 
 
 class TestMemoryLeases(LeaseSuite):
@@ -97,7 +85,7 @@ class TestBlobLeasesOnALocalStore(LeaseSuite):
 class TestBlobLeasesOnS3(LeaseSuite):
     @pytest.fixture
     def store(self, s3: S3Server) -> BlobStore:
-        return s3.store(f"test-{next(NUMBERS)}")
+        return s3.store(f"leases-{next(NUMBERS)}")
 
     @pytest.fixture
     def leases(self, store: BlobStore) -> Leases:

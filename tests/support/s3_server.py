@@ -78,7 +78,7 @@ def _start(data: Path, ports: list[int]) -> "subprocess.Popen[bytes]":
     config = data / "s3.json"
     config.write_text(json.dumps({"identities": [identity]}))
     command = [
-        *(_PROGRAM, "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3"),
+        *(str(_PROGRAM), "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3"),
         *(f"-{name}={port}" for name, port in zip(_PORT_NAMES, ports, strict=True)),
         *(f"-s3.config={config}", "-master.volumeSizeLimitMB=64", "-master.telemetry=false"),
     ]

@@ -10,6 +10,12 @@ def check_key(key: str) -> str:
     return key
 
 
+def folder_of(prefix: str) -> tuple[str, ...] | None:
+    """The folder in which all keys lie that begin so; None when no key can."""
+    parts = tuple(prefix.split("/")[:-1])
+    return None if parts and _refusal("/".join(parts)) else parts
+
+
 def _refusal(key: str) -> str:
     try:
         size_bytes = len(key.encode("utf-8"))

@@ -134,10 +134,9 @@ def held(leases: Leases, name: str, *, seconds: float, clock: Clock) -> Iterator
             pass
 
     thread = threading.Thread(target=keep_renewing, name=f"lease {name}", daemon=True)
-    thread.start()
-    try:
+    with contextlib.ExitStack() as to_do:
+        to_do.callback(lease.release)
+        thread.start()
+        to_do.callback(thread.join)
+        to_do.callback(is_over.set)
         yield lease
-    finally:
-        is_over.set()
-        thread.join()
-        lease.release()

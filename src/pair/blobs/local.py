@@ -24,7 +24,7 @@ from pathlib import Path
 from pair import files
 from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version, VersionMismatchError
 from pair.blobs.file_names import folder_names, key_of, names_of
-from pair.blobs.keys import check_key
+from pair.blobs.keys import check_key, folder_of
 
 _OWN_FOLDER = ".pair-store"
 _STRIPES = 64
@@ -106,14 +106,19 @@ class LocalStore:
         return self._write(key, (data,), lambda current: current is None)
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
+        folder = folder_of(prefix)
+        if folder is None:
+            return iter(())
         with files.storage_errors():
             self._remove_left_behind()
-            top = folder_names(prefix.split("/")[:-1])
-            found = sorted(_blobs_below(self._folder, top), key=lambda info: info.key)
-        return (info for info in found if info.key.startswith(prefix))
+            found = [info for info in _blobs_below(self._folder, folder_names(folder)) if info.key.startswith(prefix)]
+        return iter(sorted(found, key=lambda info: info.key))
 
     def delete(self, key: str) -> None:
         path = self._path(key)
+        with files.storage_errors():
+            if not path.exists():
+                return
         with files.storage_errors(), self._locked(key) as mark:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 _raise_mark(mark, path.stat().st_mtime_ns)
@@ -215,7 +220,7 @@ class LocalStore:
 
     def _prepare(self) -> None:
         with self._preparing:
-            if self._is_prepared:
+            if self._is_prepared and self._staging.is_dir():
                 return
             for folder in (self._staging, self._own / "locks", self._own / "marks"):
                 _make_folder(folder)
@@ -274,10 +279,10 @@ def _make_younger(descriptor: int, than_ns: int) -> None:
     A kernel stamps files with the time of its last tick, some milliseconds ago, and a new file may get the inode of
     one just deleted. Without this, two contents of equal size written within a tick would look the same to `stat`.
     """
-    steps_ns = iter(_STEPS_NS)
-    while os.fstat(descriptor).st_mtime_ns <= than_ns:
-        above_ns = than_ns + next(steps_ns)
-        os.utime(descriptor, ns=(above_ns, above_ns))
+    for step_ns in _STEPS_NS:
+        if os.fstat(descriptor).st_mtime_ns > than_ns:
+            return
+        os.utime(descriptor, ns=(than_ns + step_ns, than_ns + step_ns))
         os.fsync(descriptor)
 
 

@@ -21,17 +21,21 @@ from obstore.exceptions import AlreadyExistsError, BaseError, NotModifiedError, 
 
 from pair import errors, files
 from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version, VersionMismatchError
-from pair.blobs.keys import check_key
+from pair.blobs.keys import check_key, folder_of
 
 _PART_BYTES = 8 * 1024 * 1024
 _PARTS_AT_ONCE = 4
 _FULL = {"507", "QuotaExceeded", "XMinioStorageFull", "InsufficientCapacity"}
+_SCHEMES = ("s3://", "gs://", "az://")
 _Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectStoreOptions:
-    """What is left empty, the library looks for in the environment and in the machine's role (`AWS_*`, `GOOGLE_*`…)."""
+    """What is left empty, the library looks for in the environment (`AWS_…`) and in the role of the machine.
+
+    Address, region and credentials are those of S3; for `gs://` and `az://` they come from the environment alone.
+    """
 
     endpoint_url: str = ""
     """Of a server that speaks S3; empty: Amazon's own."""
@@ -47,7 +51,7 @@ class ObjectStoreOptions:
 
 
 class ObjectStore:
-    """`address` is `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`."""
+    """`address` is `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`; E401 for any other."""
 
     def __init__(self, address: str, options: ObjectStoreOptions | None = None) -> None:
         options = options or ObjectStoreOptions()
@@ -91,8 +95,10 @@ class ObjectStore:
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
         # The library lists whole folders only. Servers that keep folders do not all list in the order of keys.
-        folder = prefix.rpartition("/")[0]
-        batches = self._change(lambda: [*obstore.list(self._patient, prefix=folder or None)])
+        folder = folder_of(prefix)
+        if folder is None:
+            return iter(())
+        batches = self._change(lambda: [*obstore.list(self._patient, prefix="/".join(folder) or None)])
         found = [_info(meta) for batch in batches for meta in batch]
         return iter(sorted((info for info in found if info.key.startswith(prefix)), key=lambda info: info.key))
 
@@ -102,8 +108,8 @@ class ObjectStore:
     def close(self) -> None:
         """The library closes idle connections by itself."""
 
-    def _read(self, key: str, options: Mapping[str, Any]) -> Blob:
-        found = obstore.get(self._patient, check_key(key), options={**options})  # type: ignore[typeddict-item]
+    def _read(self, key: str, options: "obstore.GetOptions") -> Blob:
+        found = obstore.get(self._patient, check_key(key), options=options)
         return Blob(bytes(found.bytes()), self._version(found.meta))
 
     def _read_if_changed(self, key: str, version: Version) -> Blob | BlobUnchanged:
@@ -136,9 +142,12 @@ class ObjectStore:
         return True
 
     def _pieces(self, found: "obstore.GetResult", size_bytes: int) -> Iterator[bytes]:
-        for piece in found.stream(min_chunk_size=files.CHUNK_BYTES):
-            size_bytes -= len(piece)
-            yield bytes(piece)
+        try:
+            for piece in found.stream(min_chunk_size=files.CHUNK_BYTES):
+                size_bytes -= len(piece)
+                yield bytes(piece)
+        except FileNotFoundError:
+            raise errors.store_unreachable(self._address, "The blob was deleted while it was read") from None
         if size_bytes:
             raise errors.store_unreachable(self._address, "The answer ended before the blob did")
 
@@ -183,25 +192,44 @@ class ObjectStore:
 
 
 def _client(address: str, options: ObjectStoreOptions, retries: int, limits: Mapping[str, datetime.timedelta]) -> Any:
+    client_options: Any = {
+        **limits,
+        "connect_timeout": datetime.timedelta(seconds=options.connect_seconds),
+        "allow_http": options.endpoint_url.startswith("http:"),
+    }
+    try:
+        if not address.startswith(_SCHEMES):
+            raise ValueError(address)
+        return obstore.store.from_url(
+            address,
+            config=_s3_config(options) if address.startswith("s3:") else None,
+            client_options=client_options,
+            retry_config={
+                "max_retries": retries,
+                "retry_timeout": 2 * datetime.timedelta(seconds=options.request_seconds),
+            },
+        )
+    except (BaseError, ValueError):
+        # What the library says may repeat a setting, and with it a secret.
+        raise errors.settings_invalid(
+            address,
+            "this is no address of an object store, or a setting of its provider is missing",
+            hints=["Write s3://bucket/prefix, gs://bucket/prefix or az://container/prefix"],
+        ) from None
+
+
+def _s3_config(options: ObjectStoreOptions) -> Any:
+    """Without what is empty: the library takes a key that is there for one that was meant."""
     given = {
         "endpoint": options.endpoint_url,
         "region": options.region,
         "access_key_id": options.access_key_id,
         "secret_access_key": options.secret_access_key,
         "session_token": options.session_token,
-        # Not every server that speaks S3 knows how to delete many at once, and one request does for one blob.
-        "disable_bulk_delete": "true" if address.startswith("s3:") else "",
+        # Not every server that speaks S3 can delete many at once, and here it is one at a time.
+        "disable_bulk_delete": True,
     }
-    return obstore.store.from_url(
-        address,
-        config={name: value for name, value in given.items() if value},  # type: ignore[arg-type]
-        client_options={
-            **limits,  # type: ignore[typeddict-item]
-            "connect_timeout": datetime.timedelta(seconds=options.connect_seconds),
-            "allow_http": options.endpoint_url.startswith("http:"),
-        },
-        retry_config={"max_retries": retries, "retry_timeout": 2 * datetime.timedelta(seconds=options.request_seconds)},
-    )
+    return {name: value for name, value in given.items() if value}
 
 
 def _info(meta: Any) -> BlobInfo:

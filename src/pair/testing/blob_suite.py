@@ -1,6 +1,7 @@
 """What every blob store must do, as tests.
 
-Name a class `Test…`, make it inherit from `BlobStoreSuite`, and give it a fixture `store` with an empty store.
+Name a class `Test…`, make it inherit from `BlobStoreSuite`, and give it a fixture `store` with an empty store. Call
+`pytest.register_assert_rewrite("pair.testing")` in `conftest.py`, so that a failure shows the values.
 """
 
 import threading
@@ -196,7 +197,8 @@ class BlobStoreSuite:
             "kb/shards/2",
         ]
         assert [info.key for info in store.list("kb/shards/1")] == ["kb/shards/1", "kb/shards/10"]
-        assert list(store.list("none/")) == []
+        for nowhere in ("none/", "/", "kb//", "../", "kb/../"):
+            assert list(store.list(nowhere)) == []
         assert {info.size_bytes for info in store.list("")} == {2}
 
     def test_times_are_those_of_one_clock(self, store: BlobStore) -> None:

@@ -74,9 +74,13 @@ class FaultyStore:
         return self._send("get_range", key, lambda: self._store.get_range(key, start, length))
 
     def download(self, key: str, path: Path) -> bool:
+        done: set[bool] = set()
+
         def anew() -> bool:
-            path.unlink(missing_ok=True)
-            return self._store.download(key, path)
+            if True in done:
+                path.unlink()
+            done.add(is_done := self._store.download(key, path))
+            return is_done
 
         return self._send("download", key, anew)
 

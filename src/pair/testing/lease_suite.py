@@ -4,6 +4,7 @@ Name a class `Test…`, make it inherit from `LeaseSuite`, and give it two fixtu
 another process would ask for the same leases. Both may be one object where leases live in one process.
 """
 
+import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -59,7 +60,7 @@ class LeaseSuite:
             who.release(lease)
         last = leases.acquire("kb", seconds=SHORT_SECONDS)
         fences += [last.fence, _when_free(rival, "kb").fence]
-        assert all(earlier < later for earlier, later in zip(fences, fences[1:], strict=False))
+        assert all(earlier < later for earlier, later in itertools.pairwise(fences))
 
     def test_lease_that_is_not_renewed_ends(self, leases: Leases, rival: Leases) -> None:
         lost = leases.acquire("kb", seconds=SHORT_SECONDS)
