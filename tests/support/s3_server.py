@@ -67,6 +67,10 @@ def running_s3(folder: Path) -> Iterator[S3Server]:
             process.kill()
             process.wait()
             shutil.rmtree(data, ignore_errors=True)
+            for name, port in zip(_PORT_NAMES, ports, strict=True):
+                Path(f"/tmp/seaweedfs-{name.replace('.port', '').replace('.', '-')}-{port}.sock").unlink(
+                    missing_ok=True
+                )
 
 
 def _start(data: Path, ports: list[int]) -> "subprocess.Popen[bytes]":
@@ -81,11 +85,13 @@ def _start(data: Path, ports: list[int]) -> "subprocess.Popen[bytes]":
         *(str(_PROGRAM), "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3"),
         *(f"-{name}={port}" for name, port in zip(_PORT_NAMES, ports, strict=True)),
         *(f"-s3.config={config}", "-master.volumeSizeLimitMB=64", "-master.telemetry=false"),
+        # Two more servers that it would start, at ports that do not depend on these.
+        *("-s3.port.iceberg=0", "-s3.port.lance=0"),
     ]
     with (data / "log").open("wb") as log:
         return subprocess.Popen(
             command,
-            env={**os.environ, "WEED_MASTER_VOLUME_GROWTH_COPY_1": "1"},
+            env={**os.environ, "WEED_MASTER_VOLUME_GROWTH_COPY_1": "1", "TMPDIR": str(data)},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
