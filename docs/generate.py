@@ -234,6 +234,13 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
         "kept_at": ".pair/index-cache.json.damaged-20260131T120000",
     },
     "sync_place_missing": {"what": "sources folder", "path": ".pair/knowledge"},
+    "lease_held": {"name": "handbook", "holder": "build-7, process 4242", "expires_at": "2026-01-31T12:00:30Z"},
+    "store_unreachable": {"address": "s3://acme-kb/handbook", "reason": "The server answered 403 Forbidden"},
+    "store_without_compare_and_swap": {
+        "address": "s3://acme-kb/handbook",
+        "reason": "a blob was created twice under one key",
+    },
+    "lease_lost": {"name": "handbook"},
     "model_unreachable": {"address": "http://127.0.0.1:11434/v1", "reason": "Connection refused"},
     "model_reply_unusable": {"address": "http://127.0.0.1:11434/v1", "reason": "the reply is empty"},
     "settings_invalid": {

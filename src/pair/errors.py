@@ -97,6 +97,12 @@ class ModelError(PairError):
     retryable = True
 
 
+LEASE_HELD = "E203"
+"""For those who wait for a lease."""
+
+STORE_UNREACHABLE = "E206"
+"""For those who look whether a write of unknown outcome happened."""
+
 MODEL_UNREACHABLE = "E301"
 """For those who stop asking a model that cannot be reached."""
 
@@ -120,6 +126,10 @@ CODES: dict[str, tuple[type[PairError], str]] = {
     "E101": (ConflictError, "another sync is running"),
     "E102": (DataError, "state of the sync unreadable"),
     "E103": (NotFoundError, "sources folder or links file missing"),
+    "E203": (ConflictError, "write lease held by someone else"),
+    "E206": (StorageError, "blob store unreachable"),
+    "E209": (StorageError, "blob store does not honour compare-and-swap"),
+    "E210": (ConflictError, "write lease lost"),
     "E301": (ModelError, "model unreachable"),
     "E302": (ModelError, "model reply unusable"),
     "E401": (UsageError, "configuration not understood"),
@@ -343,6 +353,46 @@ def sync_place_missing(what: str, path: str) -> NotFoundError:
         explanation="Nothing that came from it was removed.",
         hints=["Mount or create it", "Name another one in the configuration"],
         details={"path": path},
+    )
+
+
+def lease_held(name: str, holder: str, expires_at: str) -> ConflictError:
+    return ConflictError(
+        "E203",
+        f"{name} is being written by {holder}",
+        explanation=f"Its write lease lasts until {expires_at}, and longer while that work goes on.",
+        hints=["Wait for that work to end, then try again", "If it died, its lease ends by itself: try again then"],
+        details={"name": name, "holder": holder, "expires_at": expires_at},
+    )
+
+
+def store_unreachable(address: str, reason: str) -> StorageError:
+    return StorageError(
+        "E206",
+        f"Blob store cannot be reached, or refuses: {address}",
+        explanation=f"{reason}. If this was a write, it may have happened all the same.",
+        hints=["Check that the store runs and can be reached from here", "Check its address and credentials"],
+        details={"address": address, "reason": reason},
+    )
+
+
+def store_without_compare_and_swap(address: str, reason: str) -> StorageError:
+    return StorageError(
+        "E209",
+        f"Blob store does not honour compare-and-swap: {address}",
+        explanation=f"Two writers could overwrite each other's work there: {reason}.",
+        hints=["Use a store that supports conditional writes (If-Match, If-None-Match)", "Upgrade the store"],
+        details={"address": address, "reason": reason},
+    )
+
+
+def lease_lost(name: str) -> ConflictError:
+    return ConflictError(
+        "E210",
+        f"The lease to write {name} was lost",
+        explanation="It could not be renewed in time, so somebody else may be writing by now.",
+        hints=["Try again", "Check the connection to the store of the leases"],
+        details={"name": name},
     )
 
 

@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import filelock
@@ -56,6 +56,17 @@ def write_all(descriptor: int, content: bytes | bytearray) -> None:
     written = os.write(descriptor, content)
     while written < len(content):
         written += os.write(descriptor, content[written:])
+
+
+def write_new_file(path: Path, chunks: Iterable[bytes]) -> None:
+    """A file that does not exist yet; there is none afterwards either when the chunks cannot all be had or written."""
+    with path.open("xb") as file:
+        try:
+            file.writelines(chunks)
+            file.flush()
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
 
 
 def write_atomically(path: Path, content: bytes) -> None:

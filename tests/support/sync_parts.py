@@ -18,8 +18,7 @@ from pair.sync.discovery import Places
 from pair.sync.report import SyncReport
 from pair.sync.rules import FetchFailure, SyncPolicy
 from pair.sync.workflow import SyncRun, Workshop
-
-NOON = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
+from pair.testing.clock import NOON, ManualClock
 
 
 def later(seconds: float, than: datetime.datetime = NOON) -> datetime.datetime:
@@ -28,30 +27,6 @@ def later(seconds: float, than: datetime.datetime = NOON) -> datetime.datetime:
 
 def nothing(*_: object) -> None:
     """For a callback that is not wanted."""
-
-
-class ManualClock:
-    """Stands still until it is told to move. `on_look` is called whenever somebody asks for the time."""
-
-    def __init__(self, now: datetime.datetime = NOON) -> None:
-        self.instant = now
-        self._monotonic = 1000.0
-        self.on_look: Callable[[], None] = nothing
-
-    def now(self) -> datetime.datetime:
-        self.on_look()
-        return self.instant
-
-    def monotonic(self) -> float:
-        return self._monotonic
-
-    def advance(self, seconds: float) -> None:
-        self.instant += datetime.timedelta(seconds=seconds)
-        self._monotonic += seconds
-
-    def jump(self, seconds: float) -> None:
-        """Somebody set the time of day, in either direction."""
-        self.instant += datetime.timedelta(seconds=seconds)
 
 
 def summary_of(source_id: str, text: str) -> str:

@@ -3,7 +3,8 @@
 Invariants
     A blob appears whole or not at all; whoever reads it after a put returned sees that put or a later one.
     Of several `put_if` with one version, and of several `create` of one key, exactly one succeeds.
-    Versions are opaque: they are compared for equality and never read.
+    Versions are opaque: they are compared for equality and never read. Equal versions mean equal content; on stores
+    whose versions are hashes, a blob that is put back as it was has its first version again.
 """
 
 import datetime
@@ -39,7 +40,8 @@ class BlobInfo:
 
 
 class BlobStore(Protocol):
-    """Used from several threads at once. Keys are `/`-separated and case-sensitive on every store.
+    """Used from several threads at once. Keys are `/`-separated and case-sensitive on every store; `keys.py` says which
+    there are, and any other is a ValueError.
 
     Everything here raises E206 when the store cannot be reached or refuses, and E010 when it is full. After E206 from a
     write, the caller does not know whether the write happened.

@@ -9,7 +9,8 @@ import pytest
 from pair.sync import rules
 from pair.sync.rules import FetchFailure, FileSeen, PageSeen, SyncPolicy
 from pair.sync.state import FileRecord, UrlRecord
-from support.sync_parts import NOON, later
+from pair.testing.clock import NOON
+from support.sync_parts import later
 
 POLICY = SyncPolicy(url_refresh_min_interval_seconds=3600, runtime_refresh_tick_seconds=300)
 WEEK_SECONDS = 7 * 24 * 3600

@@ -17,7 +17,8 @@ from pair.sync.state import (
     to_text,
     url_from_json,
 )
-from support.sync_parts import NOON, later
+from pair.testing.clock import NOON
+from support.sync_parts import later
 
 GOLDEN = Path(__file__).parent / "golden" / "index-cache-v1.json"
 LONG_AGO = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

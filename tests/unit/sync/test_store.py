@@ -19,7 +19,8 @@ from pair.sync.index_file import index_text
 from pair.sync.rules import FileSeen
 from pair.sync.state import FileRecord, Record, UrlRecord
 from pair.sync.store import StateStore
-from support.sync_parts import NOON, ManualClock, Page, Project, copy_as_if_killed, later, places_in
+from pair.testing.clock import NOON, ManualClock
+from support.sync_parts import Page, Project, copy_as_if_killed, later, places_in
 
 GOLDEN = Path(__file__).parent / "golden" / "index-cache-v1.json"
 URL = "https://example.com/page"

@@ -8,7 +8,8 @@ import pytest
 
 from pair import errors
 from pair.sync.ticker import Ticker
-from support.sync_parts import ManualClock, Project, nothing
+from pair.testing.clock import ManualClock
+from support.sync_parts import Project, nothing
 
 TICK_SECONDS = 300.0
 

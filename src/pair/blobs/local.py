@@ -1,0 +1,337 @@
+"""Folders and files: conditional writes under a lock that the operating system frees when a process dies.
+
+Invariants
+    A blob's file is never changed, only replaced: what was opened can be read to its end.
+    Every change of a key is made under the lock of its stripe, by whatever thread or process.
+    The time of change of a key's file strictly ascends from write to write, also over a deletion.
+Not here
+    Which file a key is kept in: file_names.py.
+"""
+
+import contextlib
+import datetime
+import fcntl
+import hashlib
+import itertools
+import os
+import stat
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pair import files
+from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version, VersionMismatchError
+from pair.blobs.file_names import folder_names, key_of, names_of
+from pair.blobs.keys import check_key, folder_of
+
+_OWN_FOLDER = ".pair-store"
+_STRIPES = 64
+_STEPS_NS = (1, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000)
+"""How finely file systems keep times: nanoseconds to the two seconds of FAT."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """A whole new content, on disk, in a file of which this process holds the lock."""
+
+    path: Path
+    descriptor: int
+    sha256: str
+
+
+class LocalStore:
+    """Blobs as files below a folder, which is made by the first write.
+
+    Faults of the file system are E010.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._own = folder / _OWN_FOLDER
+        self._staging = self._own / "staged"
+        self._numbers = itertools.count()
+        self._is_prepared = False
+        self._preparing = threading.Lock()
+
+    @property
+    def address(self) -> str:
+        return str(self._folder)
+
+    def get(self, key: str) -> Blob | None:
+        with files.storage_errors(), self._opened(key) as descriptor:
+            if descriptor is None:
+                return None
+            data = b"".join(_chunks(descriptor))
+            return Blob(data, _version(os.fstat(descriptor), hashlib.sha256(data).hexdigest()))
+
+    def get_if_changed(self, key: str, version: Version) -> Blob | BlobUnchanged | None:
+        # One stat. It can be relied on because times strictly ascend: see _make_younger.
+        with files.storage_errors():
+            try:
+                found = self._path(key).stat()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        return BlobUnchanged() if version.startswith(_signature(found)) else self.get(key)
+
+    def get_range(self, key: str, start: int, length: int) -> bytes | None:
+        with files.storage_errors(), self._opened(key) as descriptor:
+            if descriptor is None:
+                return None
+            pieces = []
+            while length > 0 and (piece := os.pread(descriptor, min(length, files.CHUNK_BYTES), start)):
+                pieces.append(piece)
+                start, length = start + len(piece), length - len(piece)
+            return b"".join(pieces)
+
+    def download(self, key: str, path: Path) -> bool:
+        with files.storage_errors(), self._opened(key) as descriptor:
+            if descriptor is None:
+                return False
+            files.write_new_file(path, _chunks(descriptor))
+            return True
+
+    def put(self, key: str, data: bytes) -> Version:
+        return self._write(key, (data,), lambda _: True)
+
+    def upload(self, key: str, path: Path) -> Version:
+        with files.storage_errors(), _opened(path) as descriptor:
+            return self._write(key, _chunks(descriptor), lambda _: True)
+
+    def put_if(self, key: str, data: bytes, version: Version) -> Version:
+        return self._write(key, (data,), lambda current: current == version)
+
+    def create(self, key: str, data: bytes) -> Version:
+        return self._write(key, (data,), lambda current: current is None)
+
+    def list(self, prefix: str) -> Iterator[BlobInfo]:
+        folder = folder_of(prefix)
+        if folder is None:
+            return iter(())
+        with files.storage_errors():
+            self._remove_left_behind()
+            found = [info for info in _blobs_below(self._folder, folder_names(folder)) if info.key.startswith(prefix)]
+        return iter(sorted(found, key=lambda info: info.key))
+
+    def delete(self, key: str) -> None:
+        path = self._path(key)
+        with files.storage_errors():
+            if not path.exists():
+                return
+        with files.storage_errors(), self._locked(key) as mark:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                _raise_mark(mark, path.stat().st_mtime_ns)
+                path.unlink()
+                files.sync_folder(path.parent)
+            # A put that has just made one of these folders makes it again: see _publish.
+            with contextlib.suppress(OSError):
+                for folder in itertools.takewhile(lambda folder: folder != self._folder, path.parents):
+                    folder.rmdir()
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def _path(self, key: str) -> Path:
+        return self._folder.joinpath(*names_of(check_key(key)))
+
+    @contextlib.contextmanager
+    def _opened(self, key: str) -> Iterator[int | None]:
+        try:
+            descriptor = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            yield None
+            return
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _write(self, key: str, chunks: Iterable[bytes], is_wanted: Callable[[Version | None], bool]) -> Version:
+        path = self._path(key)
+        with files.storage_errors():
+            self._prepare()
+            with self._staged(chunks) as staged, self._locked(key) as mark:
+                current = _current(path)
+                if not is_wanted(current[0] if current else None):
+                    raise VersionMismatchError(key)
+                _make_younger(staged.descriptor, max(mark.stat().st_mtime_ns, current[1] if current else 0))
+                self._publish(staged.path, path)
+                return _version(os.fstat(staged.descriptor), staged.sha256)
+
+    def _publish(self, staged: Path, path: Path) -> None:
+        while True:
+            try:
+                _make_folder(path.parent)
+                staged.replace(path)
+                files.sync_folder(path.parent)
+            except FileNotFoundError:
+                # A deletion under another lock removed a folder while it was empty. Each turn means that another
+                # deletion was finished, so this ends.
+                if staged.exists():
+                    continue
+                raise
+            return
+
+    @contextlib.contextmanager
+    def _locked(self, key: str) -> Iterator[Path]:
+        """Gives the file whose time of change is not below that of any blob deleted under this lock."""
+        self._prepare()
+        stripe = f"{zlib.crc32(key.encode()) % _STRIPES:02d}"
+        # Not filelock: it asks again and again, where the kernel wakes the next writer as soon as the lock is free.
+        descriptor = os.open(self._own / "locks" / stripe, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            mark = self._own / "marks" / stripe
+            if not mark.exists():
+                mark.touch()
+                os.utime(mark, ns=(0, 0))
+            yield mark
+        finally:
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def _staged(self, chunks: Iterable[bytes]) -> Iterator[_Staged]:
+        path, descriptor = self._new_staged_file()
+        try:
+            digest = hashlib.sha256()
+            for chunk in chunks:
+                digest.update(chunk)
+                files.write_all(descriptor, chunk)
+            os.fsync(descriptor)
+            yield _Staged(path, descriptor, digest.hexdigest())
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _new_staged_file(self) -> tuple[Path, int]:
+        while True:
+            path = self._staging / f"{os.getpid()}-{id(self):x}-{next(self._numbers)}"
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            except FileExistsError:
+                continue  # left behind by an earlier process with the same number, or of another machine
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_nlink:
+                return path, descriptor
+            os.close(descriptor)  # taken for one that was left behind, in the moment before it was locked
+
+    def _prepare(self) -> None:
+        with self._preparing:
+            if self._is_prepared and self._staging.is_dir():
+                return
+            for folder in (self._staging, self._own / "locks", self._own / "marks"):
+                _make_folder(folder)
+            self._remove_left_behind()
+            self._is_prepared = True
+
+    def _remove_left_behind(self) -> None:
+        """Staged files of processes that died: nobody holds their lock."""
+        # Whoever may only read the store can still list it.
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            for path in self._staging.iterdir():
+                with contextlib.suppress(OSError), _opened(path) as descriptor:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _chunks(descriptor: int) -> Iterator[bytes]:
+    while chunk := os.read(descriptor, files.CHUNK_BYTES):
+        yield chunk
+
+
+def _signature(found: os.stat_result) -> str:
+    return f"{found.st_mtime_ns:x}-{found.st_size:x}-"
+
+
+def _version(found: os.stat_result, sha256: str) -> Version:
+    # Time and size say cheaply that nothing changed. The hash makes sure that two contents never share a version,
+    # even when somebody puts a file back from a backup with its old time.
+    return Version(_signature(found) + sha256[:32])
+
+
+def _current(path: Path) -> tuple[Version, int] | None:
+    try:
+        with _opened(path) as descriptor:
+            digest = hashlib.sha256()
+            for chunk in _chunks(descriptor):
+                digest.update(chunk)
+            found = os.fstat(descriptor)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return _version(found, digest.hexdigest()), found.st_mtime_ns
+
+
+def _make_younger(descriptor: int, than_ns: int) -> None:
+    """Give the file a time of change above `than_ns`, in steps as fine as the file system keeps.
+
+    A kernel stamps files with the time of its last tick, some milliseconds ago, and a new file may get the inode of
+    one just deleted. Without this, two contents of equal size written within a tick would look the same to `stat`.
+    """
+    for step_ns in _STEPS_NS:
+        if os.fstat(descriptor).st_mtime_ns > than_ns:
+            return
+        os.utime(descriptor, ns=(than_ns + step_ns, than_ns + step_ns))
+        os.fsync(descriptor)
+
+
+def _raise_mark(mark: Path, deleted_ns: int) -> None:
+    if mark.stat().st_mtime_ns < deleted_ns:
+        os.utime(mark, ns=(deleted_ns, deleted_ns))
+
+
+def _make_folder(folder: Path) -> None:
+    """With its parents, each of which survives a power cut."""
+    while not folder.is_dir():
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            if folder.is_dir():
+                return
+            raise
+        except FileNotFoundError:
+            _make_folder(folder.parent)
+        else:
+            files.sync_folder(folder.parent)
+            return
+
+
+def _blobs_below(root: Path, top: tuple[str, ...]) -> Iterator[BlobInfo]:
+    waiting = [top]
+    while waiting:
+        names = waiting.pop()
+        try:
+            entries = list(os.scandir(root.joinpath(*names)))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        for entry in entries:
+            below = (*names, entry.name)
+            if below == (_OWN_FOLDER,):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(below)
+            elif info := _info(entry, below):
+                yield info
+
+
+def _info(entry: "os.DirEntry[str]", names: tuple[str, ...]) -> BlobInfo | None:
+    key = key_of(names)
+    try:
+        found = entry.stat()
+    except FileNotFoundError:
+        return None
+    if key is None or not stat.S_ISREG(found.st_mode):
+        return None
+    # Not st_mtime, which _make_younger sets: this one is set by the kernel alone, when the file takes its place.
+    return BlobInfo(key, found.st_size, datetime.datetime.fromtimestamp(found.st_ctime, datetime.UTC))

@@ -1,0 +1,132 @@
+"""Leases in Redis (extra `[redis]`): one key with a time to live, and a counter for the fence.
+
+Invariants
+    Every step is one script, so that no other client comes in between. A script that is sent again after a lost answer
+    finds its own token, and answers as it did.
+"""
+
+import contextlib
+import datetime
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import ExponentialBackoff
+from redis.retry import Retry
+
+from pair import errors
+from pair.blobs.contract import Lease, LeaseLostError
+from pair.clock import Clock, to_timestamp
+
+# The value is the token and the holder: whoever holds the lease knows it, and whoever does not can read who does.
+_ACQUIRE = """
+local held = redis.call('GET', KEYS[1])
+if held and held ~= ARGV[1] then
+    return {0, held, redis.call('PTTL', KEYS[1])}
+end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+if held then
+    return {tonumber(redis.call('GET', KEYS[2])), held, 0}
+end
+return {redis.call('INCR', KEYS[2]), ARGV[1], 0}
+"""
+_RENEW = """
+if redis.call('GET', KEYS[1]) == ARGV[1] then
+    return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+end
+return 0
+"""
+_RELEASE = """
+if redis.call('GET', KEYS[1]) == ARGV[1] then
+    redis.call('DEL', KEYS[1])
+end
+"""
+_TIMEOUT_SECONDS = 5.0
+_RETRIES = 2
+
+
+class RedisLeases:
+    """The time that counts is that of the Redis server, which does not follow changes of the time of day."""
+
+    def __init__(
+        self, url: str, *, holder: str, new_token: Callable[[], str], clock: Clock, prefix: str = "pair:lease:"
+    ) -> None:
+        self._address = _without_credentials(url)
+        self._holder = holder
+        self._new_token = new_token
+        self._clock = clock
+        self._prefix = prefix
+        self._client = redis.Redis.from_url(
+            url,
+            decode_responses=True,
+            socket_timeout=_TIMEOUT_SECONDS,
+            socket_connect_timeout=_TIMEOUT_SECONDS,
+            retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), _RETRIES),
+        )
+        self._acquire_script = self._client.register_script(_ACQUIRE)
+        self._renew_script = self._client.register_script(_RENEW)
+        self._release_script = self._client.register_script(_RELEASE)
+
+    def acquire(self, name: str, *, seconds: float) -> Lease:
+        token = self._new_token()
+        expires_at = self._after(seconds)
+        with self._errors():
+            fence, held, left_ms = self._acquire_script(
+                keys=self._keys(name), args=[_value(token, self._holder), round(seconds * 1000)]
+            )
+        if fence == 0:
+            raise errors.lease_held(name, held.partition("\n")[2], to_timestamp(self._after(left_ms / 1000)))
+        return Lease(name, self._holder, token, fence, expires_at)
+
+    def renew(self, lease: Lease, *, seconds: float) -> Lease:
+        expires_at = self._after(seconds)
+        with self._errors():
+            is_renewed = self._renew_script(
+                keys=self._keys(lease.name), args=[_value(lease.token, lease.holder), round(seconds * 1000)]
+            )
+        if not is_renewed:
+            raise LeaseLostError(lease.name)
+        return Lease(lease.name, lease.holder, lease.token, lease.fence, expires_at)
+
+    def release(self, lease: Lease) -> None:
+        with self._errors():
+            self._release_script(keys=self._keys(lease.name), args=[_value(lease.token, lease.holder)])
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _keys(self, name: str) -> list[str]:
+        # The braces keep both keys on one node of a cluster.
+        return [f"{self._prefix}{{{name}}}", f"{self._prefix}{{{name}}}:fence"]
+
+    def _after(self, seconds: float) -> datetime.datetime:
+        return self._clock.now() + datetime.timedelta(seconds=seconds)
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except redis.RedisError as fault:
+            raise errors.store_unreachable(self._address, _reason(fault)) from fault
+
+
+def _value(token: str, holder: str) -> str:
+    return f"{token}\n{holder}"
+
+
+def _without_credentials(url: str) -> str:
+    parts = urlsplit(url)
+    place = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{place}{parts.path}"
+
+
+def _reason(fault: redis.RedisError) -> str:
+    match fault:
+        case redis.AuthenticationError():
+            return "Redis refuses the credentials"
+        case redis.TimeoutError():
+            return "Redis did not answer in time"
+        case redis.ConnectionError():
+            return "No connection to Redis"
+        case _:
+            return f"Redis answered: {fault}"

@@ -1,0 +1,261 @@
+"""S3 and friends, on the obstore library (extra `[s3]`).
+
+`s3://bucket/prefix` is tested against real servers. `gs://` and `az://` go through the same library and the same code,
+and are untested.
+
+Invariants
+    A conditional write is sent once. Were it sent again after a lost answer, it would fail against its own success.
+    No error shows what the server sent: with some servers that holds a session token.
+"""
+
+import datetime
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import obstore
+import obstore.store
+from obstore.exceptions import AlreadyExistsError, BaseError, NotModifiedError, PreconditionError
+
+from pair import errors, files
+from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version, VersionMismatchError
+from pair.blobs.keys import check_key, folder_of
+
+_PART_BYTES = 8 * 1024 * 1024
+_PARTS_AT_ONCE = 4
+_FULL = {"507", "QuotaExceeded", "XMinioStorageFull", "InsufficientCapacity"}
+_SCHEMES = ("s3://", "gs://", "az://")
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStoreOptions:
+    """What is left empty, the library looks for in the environment (`AWS_…`) and in the role of the machine.
+
+    Address, region and credentials are those of S3; for `gs://` and `az://` they come from the environment alone.
+    """
+
+    endpoint_url: str = ""
+    """Of a server that speaks S3; empty: Amazon's own."""
+    region: str = ""
+    access_key_id: str = ""
+    secret_access_key: str = field(default="", repr=False)
+    session_token: str = field(default="", repr=False)
+    connect_seconds: float = 5.0
+    request_seconds: float = 30.0
+    """For a whole conditional write; elsewhere for the next bytes to come, so that big blobs have time."""
+    retries: int = 3
+    """Of anything but a conditional write."""
+
+
+class ObjectStore:
+    """`address` is `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`; E401 for any other."""
+
+    def __init__(self, address: str, options: ObjectStoreOptions | None = None) -> None:
+        options = options or ObjectStoreOptions()
+        self._address = address.rstrip("/")
+        # Google compares generations, the others compare ETags.
+        self._version_field = "version" if address.startswith("gs:") else "e_tag"
+        seconds = datetime.timedelta(seconds=options.request_seconds)
+        day = datetime.timedelta(days=1)
+        self._patient = _client(self._address, options, options.retries, {"read_timeout": seconds, "timeout": day})
+        self._once = _client(self._address, options, 0, {"timeout": seconds})
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    def get(self, key: str) -> Blob | None:
+        return self._ask(lambda: self._read(key, {}))
+
+    def get_if_changed(self, key: str, version: Version) -> Blob | BlobUnchanged | None:
+        return self._ask(lambda: self._read_if_changed(key, version))
+
+    def get_range(self, key: str, start: int, length: int) -> bytes | None:
+        return self._ask(lambda: self._read_range(check_key(key), start, length))
+
+    def download(self, key: str, path: Path) -> bool:
+        return self._ask(lambda: self._read_into(check_key(key), path)) or False
+
+    def put(self, key: str, data: bytes) -> Version:
+        return self._change(lambda: self._write(key, data))
+
+    def upload(self, key: str, path: Path) -> Version:
+        with files.storage_errors(), path.open("rb"):
+            pass  # what is wrong with the file is told apart from what is wrong with the store
+        return self._change(lambda: self._write(key, path))
+
+    def put_if(self, key: str, data: bytes, version: Version) -> Version:
+        return self._change(lambda: self._write_once(key, data, {self._version_field: str(version)}))
+
+    def create(self, key: str, data: bytes) -> Version:
+        return self._change(lambda: self._write_once(key, data, "create"))
+
+    def list(self, prefix: str) -> Iterator[BlobInfo]:
+        # The library lists whole folders only. Servers that keep folders do not all list in the order of keys.
+        folder = folder_of(prefix)
+        if folder is None:
+            return iter(())
+        batches = self._change(lambda: [*obstore.list(self._patient, prefix="/".join(folder) or None)])
+        found = [_info(meta) for batch in batches for meta in batch]
+        return iter(sorted((info for info in found if info.key.startswith(prefix)), key=lambda info: info.key))
+
+    def delete(self, key: str) -> None:
+        self._ask(lambda: obstore.delete(self._patient, check_key(key)))
+
+    def close(self) -> None:
+        """The library closes idle connections by itself."""
+
+    def _read(self, key: str, options: "obstore.GetOptions") -> Blob:
+        found = obstore.get(self._patient, check_key(key), options=options)
+        return Blob(bytes(found.bytes()), self._version(found.meta))
+
+    def _read_if_changed(self, key: str, version: Version) -> Blob | BlobUnchanged:
+        if self._version_field == "version":
+            known = obstore.head(self._patient, check_key(key))["version"]
+            return BlobUnchanged() if known == version else self._read(key, {})
+        try:
+            return self._read(key, {"if_none_match": str(version)})
+        except NotModifiedError:
+            return BlobUnchanged()
+
+    def _read_range(self, key: str, start: int, length: int) -> bytes:
+        try:
+            if length > 0:
+                return bytes(obstore.get_range(self._patient, key, start=start, length=length))
+        except FileNotFoundError:
+            raise
+        except BaseError:
+            # A range behind the end is refused, in different words by different servers.
+            if start < obstore.head(self._patient, key)["size"]:
+                raise
+            return b""
+        obstore.head(self._patient, key)
+        return b""
+
+    def _read_into(self, key: str, path: Path) -> bool:
+        found = obstore.get(self._patient, key)
+        with files.storage_errors():
+            files.write_new_file(path, self._pieces(found, found.meta["size"]))
+        return True
+
+    def _pieces(self, found: "obstore.GetResult", size_bytes: int) -> Iterator[bytes]:
+        try:
+            for piece in found.stream(min_chunk_size=files.CHUNK_BYTES):
+                size_bytes -= len(piece)
+                yield bytes(piece)
+        except FileNotFoundError:
+            raise errors.store_unreachable(self._address, "The blob was deleted while it was read") from None
+        if size_bytes:
+            raise errors.store_unreachable(self._address, "The answer ended before the blob did")
+
+    def _write(self, key: str, content: bytes | Path) -> Version:
+        result = obstore.put(
+            self._patient, check_key(key), content, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE
+        )
+        return self._version(result)
+
+    def _write_once(self, key: str, data: bytes, mode: Any) -> Version:
+        try:
+            return self._version(obstore.put(self._once, check_key(key), data, mode=mode))
+        except (AlreadyExistsError, PreconditionError, FileNotFoundError) as fault:
+            if "NoSuchBucket" in str(fault):
+                raise
+            raise VersionMismatchError(key) from None
+
+    def _version(self, meta: Any) -> Version:
+        if version := meta[self._version_field]:
+            return Version(version)
+        raise errors.store_without_compare_and_swap(self._address, "it does not tell the versions of blobs")
+
+    def _ask(self, act: Callable[[], _Found]) -> _Found | None:
+        """None when there is no such blob."""
+        try:
+            return self._change(act)
+        except FileNotFoundError:
+            return None
+
+    def _change(self, act: Callable[[], _Found]) -> _Found:
+        try:
+            return act()
+        except FileNotFoundError as fault:
+            if "NoSuchBucket" in str(fault):
+                raise errors.store_unreachable(self._address, "There is no such bucket") from None
+            raise
+        except BaseError as fault:
+            reason = _reason(str(fault))
+            if any(word in reason for word in _FULL):
+                raise errors.storage_failed(self._address, "the store is full") from None
+            raise errors.store_unreachable(self._address, reason) from None
+
+
+def _client(address: str, options: ObjectStoreOptions, retries: int, limits: Mapping[str, datetime.timedelta]) -> Any:
+    client_options: Any = {
+        **limits,
+        "connect_timeout": datetime.timedelta(seconds=options.connect_seconds),
+        "allow_http": options.endpoint_url.startswith("http:"),
+    }
+    try:
+        if not address.startswith(_SCHEMES):
+            raise ValueError(address)
+        return obstore.store.from_url(
+            address,
+            config=_s3_config(options) if address.startswith("s3:") else None,
+            client_options=client_options,
+            retry_config={
+                "max_retries": retries,
+                "retry_timeout": 2 * datetime.timedelta(seconds=options.request_seconds),
+            },
+        )
+    except (BaseError, ValueError):
+        # What the library says may repeat a setting, and with it a secret.
+        raise errors.settings_invalid(
+            address,
+            "this is no address of an object store, or a setting of its provider is missing",
+            hints=["Write s3://bucket/prefix, gs://bucket/prefix or az://container/prefix"],
+        ) from None
+
+
+def _s3_config(options: ObjectStoreOptions) -> Any:
+    """Without what is empty: the library takes a key that is there for one that was meant."""
+    given = {
+        "endpoint": options.endpoint_url,
+        "region": options.region,
+        "access_key_id": options.access_key_id,
+        "secret_access_key": options.secret_access_key,
+        "session_token": options.session_token,
+        # Not every server that speaks S3 can delete many at once, and here it is one at a time.
+        "disable_bulk_delete": True,
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def _info(meta: Any) -> BlobInfo:
+    return BlobInfo(meta["path"], meta["size"], meta["last_modified"].astimezone(datetime.UTC))
+
+
+def _reason(text: str) -> str:
+    """What can be told of a fault without repeating what was sent or received."""
+    if status := re.search(r"status code: (\d{3}[A-Za-z ]*)", text):
+        code = re.search(r"<Code>(\w+)</Code>", text)
+        return f"The server answered {status[1].strip()}" + (f" ({code[1]})" if code else "")
+    for sign, reason in _SIGNS.items():
+        if sign in text:
+            return reason
+    return "The request failed"
+
+
+_SIGNS = {
+    "Connection refused": "The connection was refused",
+    "ConnectionRefused": "The connection was refused",
+    "dns error": "The name of the server is not known",
+    "certificate": "The certificate of the server is not trusted",
+    "TimedOut": "The server did not answer in time",
+    "timed out": "The server did not answer in time",
+    "onnection reset": "The connection was cut",
+    "onnection closed": "The connection was cut",
+    "IncompleteMessage": "The connection was cut",
+    "169.254.169.254": "No credentials were found",
+}

@@ -1,0 +1,34 @@
+"""A clock that is set by hand."""
+
+import datetime
+from collections.abc import Callable
+
+NOON = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
+
+
+def _nothing() -> None:
+    """For a callback that is not wanted."""
+
+
+class ManualClock:
+    """Stands still until it is told to move. `on_look` is called whenever somebody asks for the time."""
+
+    def __init__(self, now: datetime.datetime = NOON) -> None:
+        self.instant = now
+        self._monotonic = 1000.0
+        self.on_look: Callable[[], None] = _nothing
+
+    def now(self) -> datetime.datetime:
+        self.on_look()
+        return self.instant
+
+    def monotonic(self) -> float:
+        return self._monotonic
+
+    def advance(self, seconds: float) -> None:
+        self.instant += datetime.timedelta(seconds=seconds)
+        self._monotonic += seconds
+
+    def jump(self, seconds: float) -> None:
+        """Somebody set the time of day, in either direction."""
+        self.instant += datetime.timedelta(seconds=seconds)

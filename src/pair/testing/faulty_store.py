@@ -1,0 +1,117 @@
+"""A store that wraps another and fails as it is told: before, after (the lost answer), late, or twice."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal, Protocol, TypeVar
+
+from pair import errors
+from pair.blobs.contract import Blob, BlobInfo, BlobStore, BlobUnchanged, Version
+
+Fault = Literal["none", "before", "after", "twice", "delay"]
+"""`before`: nothing happens, then E206. `after`: it happens, then E206. `twice`: the request arrives a second time, and
+that answer is the one that is heard. `delay`: the hook is called first."""
+
+Plan = Callable[[str, str], Fault]
+"""Which fault befalls an operation (by its name) on a key."""
+
+_Answer = TypeVar("_Answer")
+
+
+class Dice(Protocol):
+    """`random.Random` is one."""
+
+    def random(self) -> float: ...
+
+
+def planned(faults: Iterable[Fault], *, only: Sequence[str] = ()) -> Plan:
+    """One fault for each request, in this order, then none; requests not named in `only` are left alone."""
+    waiting = iter(list(faults))
+    lock = threading.Lock()
+
+    def plan(operation: str, _key: str) -> Fault:
+        if only and operation not in only:
+            return "none"
+        with lock:
+            return next(waiting, "none")
+
+    return plan
+
+
+def drawn(dice: Dice, *, share: float, kinds: Sequence[Fault] = ("before", "after", "twice", "delay")) -> Plan:
+    """A fault for this share of the requests, the same ones for the same dice as long as one thread asks."""
+    lock = threading.Lock()
+
+    def plan(_operation: str, _key: str) -> Fault:
+        with lock:
+            number = dice.random()
+        return kinds[int(number / share * len(kinds))] if number < share else "none"
+
+    return plan
+
+
+def _go_on() -> None:
+    """A delay that is none."""
+
+
+class FaultyStore:
+    def __init__(self, store: BlobStore, plan: Plan, *, on_delay: Callable[[], None] = _go_on) -> None:
+        self._store = store
+        self._plan = plan
+        self._on_delay = on_delay
+
+    @property
+    def address(self) -> str:
+        return self._store.address
+
+    def get(self, key: str) -> Blob | None:
+        return self._send("get", key, lambda: self._store.get(key))
+
+    def get_if_changed(self, key: str, version: Version) -> Blob | BlobUnchanged | None:
+        return self._send("get_if_changed", key, lambda: self._store.get_if_changed(key, version))
+
+    def get_range(self, key: str, start: int, length: int) -> bytes | None:
+        return self._send("get_range", key, lambda: self._store.get_range(key, start, length))
+
+    def download(self, key: str, path: Path) -> bool:
+        done: set[bool] = set()
+
+        def anew() -> bool:
+            if True in done:
+                path.unlink()
+            done.add(is_done := self._store.download(key, path))
+            return is_done
+
+        return self._send("download", key, anew)
+
+    def put(self, key: str, data: bytes) -> Version:
+        return self._send("put", key, lambda: self._store.put(key, data))
+
+    def upload(self, key: str, path: Path) -> Version:
+        return self._send("upload", key, lambda: self._store.upload(key, path))
+
+    def put_if(self, key: str, data: bytes, version: Version) -> Version:
+        return self._send("put_if", key, lambda: self._store.put_if(key, data, version))
+
+    def create(self, key: str, data: bytes) -> Version:
+        return self._send("create", key, lambda: self._store.create(key, data))
+
+    def list(self, prefix: str) -> Iterator[BlobInfo]:
+        return iter(self._send("list", prefix, lambda: [*self._store.list(prefix)]))
+
+    def delete(self, key: str) -> None:
+        self._send("delete", key, lambda: self._store.delete(key))
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _send(self, operation: str, key: str, act: Callable[[], _Answer]) -> _Answer:
+        fault = self._plan(operation, key)
+        if fault == "before":
+            raise errors.store_unreachable(self.address, "The request was lost")
+        if fault == "delay":
+            self._on_delay()
+        answer = act()
+        if fault == "after":
+            raise errors.store_unreachable(self.address, "The answer was lost")
+        return act() if fault == "twice" else answer

@@ -1,0 +1,133 @@
+"""What every kind of lease must do, as tests.
+
+Name a class `Test…`, make it inherit from `LeaseSuite`, and give it two fixtures: `leases`, and `rival`, by which
+another process would ask for the same leases. Both may be one object where leases live in one process.
+"""
+
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from pair import errors
+from pair.blobs.contract import Lease, LeaseLostError, Leases
+from pair.blobs.leases import held
+from pair.clock import SystemClock
+
+LONG_SECONDS = 60.0
+SHORT_SECONDS = 0.3
+PATIENCE_SECONDS = 30.0
+
+
+class LeaseSuite:
+    """Short leases really end: nothing here knows what clock they live by."""
+
+    def test_free_lease_is_had_at_once(self, leases: Leases) -> None:
+        lease = leases.acquire("kb", seconds=LONG_SECONDS)
+        assert (lease.name, lease.fence > 0, bool(lease.holder), bool(lease.token)) == ("kb", True, True, True)
+        assert lease.expires_at.tzinfo is not None
+
+    def test_held_lease_is_refused_with_who_holds_it_and_until_when(self, leases: Leases, rival: Leases) -> None:
+        lease = leases.acquire("kb", seconds=LONG_SECONDS)
+        with pytest.raises(errors.ConflictError) as raised:
+            rival.acquire("kb", seconds=LONG_SECONDS)
+        assert raised.value.code == errors.LEASE_HELD
+        assert raised.value.details["holder"] == lease.holder
+        assert raised.value.details["expires_at"].endswith("Z")
+        assert lease.token not in str(raised.value.to_json())
+
+    def test_leases_of_different_names_are_strangers(self, leases: Leases, rival: Leases) -> None:
+        leases.acquire("kb", seconds=LONG_SECONDS)
+        rival.acquire("kb-2", seconds=LONG_SECONDS)
+        rival.acquire("a/kb", seconds=LONG_SECONDS)
+
+    def test_same_process_cannot_have_it_twice(self, leases: Leases) -> None:
+        leases.acquire("kb", seconds=LONG_SECONDS)
+        with pytest.raises(errors.ConflictError):
+            leases.acquire("kb", seconds=LONG_SECONDS)
+
+    def test_released_lease_is_free_at_once(self, leases: Leases, rival: Leases) -> None:
+        leases.release(leases.acquire("kb", seconds=LONG_SECONDS))
+        rival.acquire("kb", seconds=LONG_SECONDS)
+
+    def test_fence_ascends_with_every_lease(self, leases: Leases, rival: Leases) -> None:
+        fences = []
+        for turn in range(6):
+            who = leases if turn % 2 else rival
+            lease = who.acquire("kb", seconds=LONG_SECONDS)
+            fences.append(who.renew(lease, seconds=LONG_SECONDS).fence)
+            who.release(lease)
+        last = leases.acquire("kb", seconds=SHORT_SECONDS)
+        fences += [last.fence, _when_free(rival, "kb").fence]
+        assert all(earlier < later for earlier, later in itertools.pairwise(fences))
+
+    def test_lease_that_is_not_renewed_ends(self, leases: Leases, rival: Leases) -> None:
+        lost = leases.acquire("kb", seconds=SHORT_SECONDS)
+        taken = _when_free(rival, "kb")
+        assert taken.token != lost.token
+        with pytest.raises(LeaseLostError):
+            leases.renew(lost, seconds=LONG_SECONDS)
+
+    def test_renewed_lease_goes_on(self, leases: Leases, rival: Leases) -> None:
+        lease = leases.acquire("kb", seconds=SHORT_SECONDS)
+        renewed = leases.renew(lease, seconds=LONG_SECONDS)
+        assert (renewed.fence, renewed.token) == (lease.fence, lease.token)
+        threading.Event().wait(2 * SHORT_SECONDS)
+        with pytest.raises(errors.ConflictError):
+            rival.acquire("kb", seconds=LONG_SECONDS)
+        leases.renew(renewed, seconds=LONG_SECONDS)
+
+    def test_lost_lease_cannot_be_renewed_nor_does_its_release_free_the_next(
+        self, leases: Leases, rival: Leases
+    ) -> None:
+        lost = leases.acquire("kb", seconds=LONG_SECONDS)
+        leases.release(lost)
+        current = rival.acquire("kb", seconds=LONG_SECONDS)
+        with pytest.raises(LeaseLostError):
+            leases.renew(lost, seconds=LONG_SECONDS)
+        leases.release(lost)
+        rival.renew(current, seconds=LONG_SECONDS)
+        with pytest.raises(errors.ConflictError):
+            leases.acquire("kb", seconds=LONG_SECONDS)
+
+    def test_released_lease_cannot_be_renewed(self, leases: Leases) -> None:
+        lease = leases.acquire("kb", seconds=LONG_SECONDS)
+        leases.release(lease)
+        leases.release(lease)
+        with pytest.raises(LeaseLostError):
+            leases.renew(lease, seconds=LONG_SECONDS)
+
+    def test_of_many_that_ask_at_once_one_gets_it(self, leases: Leases, rival: Leases) -> None:
+        barrier = threading.Barrier(6)
+
+        def ask(number: int) -> Lease | None:
+            barrier.wait()
+            try:
+                return (leases if number % 2 else rival).acquire("kb", seconds=LONG_SECONDS)
+            except errors.ConflictError:
+                return None
+
+        with ThreadPoolExecutor(6) as pool:
+            assert len([lease for lease in pool.map(ask, range(6)) if lease]) == 1
+
+    def test_lease_is_renewed_while_work_lasts(self, leases: Leases, rival: Leases) -> None:
+        with held(leases, "kb", seconds=1.0, clock=SystemClock()) as lease:
+            threading.Event().wait(1.5)
+            lease.check()
+            with pytest.raises(errors.ConflictError):
+                rival.acquire("kb", seconds=LONG_SECONDS)
+        rival.acquire("kb", seconds=LONG_SECONDS)
+
+
+def _when_free(leases: Leases, name: str) -> Lease:
+    """As soon as it can be had."""
+    clock = SystemClock()
+    ends_at = clock.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return leases.acquire(name, seconds=LONG_SECONDS)
+        except errors.ConflictError:
+            if clock.monotonic() > ends_at:
+                raise
+            threading.Event().wait(SHORT_SECONDS / 10)

@@ -1,0 +1,543 @@
+"""One suite on every blob store, and what each of them has to promise besides."""
+
+import itertools
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from pair import errors
+from pair.blobs.contract import Blob, BlobStore, BlobUnchanged, Version, VersionMismatchError
+from pair.blobs.file_names import key_of, names_of
+from pair.blobs.local import LocalStore
+from pair.blobs.memory import MemoryStore
+from pair.blobs.probe import refuse_without_compare_and_swap
+from pair.blobs.s3 import ObjectStore, ObjectStoreOptions
+from pair.testing.blob_suite import KEYS, BlobStoreSuite
+from pair.testing.clock import ManualClock
+from pair.testing.faulty_store import FaultyStore, drawn, planned
+from support.lossy_proxy import LossyProxy
+from support.page_server import PageServer, Reply
+from support.ports import free_ports
+from support.s3_server import SECRET_KEY, S3Server
+
+NUMBERS = itertools.count()
+
+
+class TestMemoryStore(BlobStoreSuite):
+    @pytest.fixture
+    def store(self) -> BlobStore:
+        return MemoryStore(ManualClock())
+
+
+class TestFaultyStoreWithoutFaults(BlobStoreSuite):
+    @pytest.fixture
+    def store(self) -> BlobStore:
+        return FaultyStore(MemoryStore(ManualClock()), planned([]))
+
+
+class TestLocalStore(BlobStoreSuite):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> BlobStore:
+        return LocalStore(tmp_path / "a" / "store")
+
+
+class TestS3Store(BlobStoreSuite):
+    @pytest.fixture
+    def store(self, s3: S3Server) -> BlobStore:
+        return s3.store(f"blobs-{next(NUMBERS)}")
+
+
+# ── local ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def staged_files(folder: Path) -> list[str]:
+    return os.listdir(folder / ".pair-store" / "staged")
+
+
+def test_looking_makes_no_folder(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    assert store.get("key") is None
+    assert list(store.list("")) == []
+    store.delete("key")
+    assert not (tmp_path / "store").exists()
+
+
+def test_ordinary_keys_are_files_of_that_name(tmp_path: Path) -> None:
+    LocalStore(tmp_path).put("handbook/shards/0a1b.duckdb", b"")
+    assert (tmp_path / "handbook" / "shards" / "0a1b.duckdb").is_file()
+
+
+@pytest.mark.parametrize(
+    "key", [*KEYS, "x" * 1000, "X" * 333, "知" * 333, ("y" * 238) + ".Z" + "z" * 300, "." * 600 + "x"]
+)
+def test_names_of_a_key_lead_back_to_it(tmp_path: Path, key: str) -> None:
+    assert key_of(names_of(key)) == key
+    assert all(len(name) <= 255 and name == name.lower() and name.isascii() for name in names_of(key))
+    store = LocalStore(tmp_path)
+    store.put(key, b"1")
+    assert [info.key for info in store.list(key[:3])] == [key]
+
+
+def test_long_keys_with_equal_beginnings_are_told_apart(tmp_path: Path) -> None:
+    keys = ["k" * size for size in (238, 239, 240, 241, 242, 480, 481)]
+    keys += [f"{key}/below" for key in keys]
+    store = LocalStore(tmp_path)
+    for key in keys:
+        store.put(key, key.encode())
+    assert [info.key for info in store.list("k")] == sorted(keys)
+    assert [info.key for info in store.list("k" * 242)] == sorted(key for key in keys if key.startswith("k" * 242))
+
+
+def test_files_of_others_are_no_blobs(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.put("folder/blob.json", b"")
+    for name in (".DS_Store", "README", "folder/Notes.txt", "folder/%zz.txt", "folder/%ff.txt", "folder/x%~"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "folder" / "link.txt").symlink_to("nowhere")
+    assert [info.key for info in store.list("")] == ["folder/blob.json"]
+
+
+def test_deleting_the_last_blob_of_a_folder_removes_the_folder(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.put("a/b/c/one", b"")
+    store.put("a/two", b"")
+    store.delete("a/b/c/one")
+    assert sorted(os.listdir(tmp_path / "a")) == ["two.%"]
+
+
+def test_version_tells_a_blob_that_came_back_from_the_first(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    versions = [store.put("key", data) for data in (b"a", b"b", b"a")]
+    assert len(set(versions)) == 3
+    store.delete("key")
+    assert store.create("key", b"a") not in versions
+
+
+def test_file_put_back_with_its_old_time_is_another_version(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    version = store.put("key.txt", b"1111")
+    found = (tmp_path / "key.txt").stat()
+    (tmp_path / "key.txt").write_bytes(b"2222")
+    os.utime(tmp_path / "key.txt", ns=(found.st_atime_ns, found.st_mtime_ns))
+    with pytest.raises(VersionMismatchError):
+        store.put_if("key.txt", b"3333", version)
+
+
+def test_unchanged_blob_is_not_opened(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    version = store.put("key.txt", b"data")
+    (tmp_path / "key.txt").unlink()
+    (tmp_path / "key.txt").write_bytes(b"atad")
+    mtime_ns = int(version.partition("-")[0], 16)
+    os.utime(tmp_path / "key.txt", ns=(mtime_ns, mtime_ns))
+    assert store.get_if_changed("key.txt", version) == BlobUnchanged()
+
+
+def test_open_blob_can_be_read_to_its_end_while_it_is_replaced(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.put("key.txt", b"old")
+    with (tmp_path / "key.txt").open("rb") as file:
+        store.put("key.txt", b"new")
+        assert file.read() == b"old"
+
+
+def test_file_system_that_refuses_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(errors.StorageError) as raised:
+        LocalStore(tmp_path / "file").put("key", b"")
+    assert raised.value.code == "E010"
+    assert str(tmp_path / "file") in raised.value.message
+
+
+def test_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    # A limit on the size of files fails a write in the middle, as a full disk does.
+    program = """
+import resource, signal, sys
+from pathlib import Path
+from pair import errors
+from pair.blobs.local import LocalStore
+store = LocalStore(Path(sys.argv[1]))
+store.put("key", b"before")
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    store.put("key", bytes(200_000))
+except errors.StorageError as fault:
+    print(fault.code)
+"""
+    done = subprocess.run([sys.executable, "-c", program, tmp_path], check=True, capture_output=True, text=True)
+    assert done.stdout == "E010\n"
+    found = LocalStore(tmp_path).get("key")
+    assert found is not None
+    assert found.data == b"before"
+    assert staged_files(tmp_path) == []
+
+
+COUNTER = """
+import sys
+from pathlib import Path
+from pair.blobs.contract import VersionMismatchError
+from pair.blobs.local import LocalStore
+store, rounds = LocalStore(Path(sys.argv[1])), int(sys.argv[2])
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(rounds):
+    while True:
+        blob = store.get("counter.txt")
+        try:
+            if blob is None:
+                store.create("counter.txt", b"1")
+            else:
+                store.put_if("counter.txt", b"%d" % (int(blob.data) + 1), blob.version)
+            break
+        except VersionMismatchError:
+            continue
+"""
+
+
+def started(program: str, *arguments: object) -> "subprocess.Popen[str]":
+    """Everything is loaded; it begins when it is sent a line."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_eight_processes_count_together_and_lose_nothing(tmp_path: Path) -> None:
+    processes = [started(COUNTER, tmp_path, 40) for _ in range(8)]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    for process in processes:
+        process.communicate(timeout=120)
+        assert process.returncode == 0
+    found = LocalStore(tmp_path).get("counter.txt")
+    assert found is not None
+    assert found.data == b"320"
+    assert staged_files(tmp_path) == []
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from pair.blobs.local import LocalStore
+store, numbers = LocalStore(Path(sys.argv[1])), iter(range(1000000))
+print("ready", flush=True)
+sys.stdin.readline()
+for number in numbers:
+    version = store.put("blob.txt", b"%d" % (number % 10) * 300_000)
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.parametrize("after_writes", [1, 2, 5, 9])
+def test_killed_writer_leaves_a_whole_blob_and_no_lock(tmp_path: Path, after_writes: int) -> None:
+    process = started(WRITER, tmp_path)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    for _ in range(after_writes):
+        process.stdout.readline()
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    store = LocalStore(tmp_path)
+    found = store.get("blob.txt")
+    assert found is not None
+    assert len(found.data) == 300_000
+    assert len(set(found.data)) == 1
+    assert [info.key for info in store.list("")] == ["blob.txt"]
+    assert staged_files(tmp_path) == []
+    store.put_if("blob.txt", b"next", found.version)
+
+
+STALLED = """
+import sys
+from pathlib import Path
+from pair.blobs.local import LocalStore
+source = Path(sys.argv[2])
+print("ready", flush=True)
+LocalStore(Path(sys.argv[1])).upload("blob.txt", source)
+"""
+
+
+def test_what_a_living_writer_stages_is_left_alone_and_what_a_dead_one_staged_is_removed(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    process = started(STALLED, tmp_path / "store", pipe)
+    with pipe.open("wb", buffering=0) as source:  # opens when the writer reads from the other end
+        source.write(b"half of it")
+        while not (tmp_path / "store" / ".pair-store" / "staged").is_dir() or not staged_files(tmp_path / "store"):
+            threading.Event().wait(0.01)
+        store = LocalStore(tmp_path / "store")
+        store.put("other.txt", b"")
+        assert [info.key for info in store.list("")] == ["other.txt"]
+        assert len(staged_files(tmp_path / "store")) == 1
+        process.kill()
+        process.communicate()
+    list(store.list(""))
+    assert staged_files(tmp_path / "store") == []
+
+
+def test_big_file_goes_through_a_local_store_in_little_memory(tmp_path: Path) -> None:
+    assert peak_of_a_big_file(LocalStore(tmp_path / "store"), tmp_path) < 12_000_000
+
+
+def peak_of_a_big_file(store: BlobStore, folder: Path) -> int:
+    with (folder / "in").open("wb") as file:
+        file.truncate(64 * 1024 * 1024)
+    tracemalloc.start()
+    try:
+        store.upload("big", folder / "in")
+        store.download("big", folder / "out")
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        assert (folder / "out").stat().st_size == 64 * 1024 * 1024
+
+
+# ── S3 ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_threads_count_together_on_s3_and_lose_nothing(s3: S3Server) -> None:
+    store = s3.store("counter")
+    store.create("counter", b"0")
+
+    def count(_: int) -> None:
+        for _ in range(10):
+            while True:
+                blob = store.get("counter")
+                assert blob is not None
+                try:
+                    store.put_if("counter", b"%d" % (int(blob.data) + 1), blob.version)
+                except VersionMismatchError:
+                    continue
+                break
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(count, range(4)))
+    found = store.get("counter")
+    assert found is not None
+    assert found.data == b"40"
+
+
+def test_stores_with_prefixes_do_not_see_each_other(s3: S3Server) -> None:
+    s3.store("one").put("key", b"1")
+    assert s3.store("on").get("key") is None
+    assert list(s3.store("on").list("")) == []
+    assert s3.store("one/").address == "s3://blobs/one"
+
+
+def test_big_file_goes_through_s3_in_little_memory(s3: S3Server, tmp_path: Path) -> None:
+    assert peak_of_a_big_file(s3.store("big"), tmp_path) < 80_000_000
+
+
+def error_of(store: BlobStore) -> errors.StorageError:
+    with pytest.raises(errors.StorageError) as raised:
+        store.put("key", b"")
+    for act in (
+        lambda: store.get("key"),
+        lambda: store.create("key", b""),
+        lambda: store.put_if("key", b"", Version('"1"')),
+        lambda: list(store.list("")),
+        lambda: store.get_range("key", 0, 1),
+        lambda: store.get_if_changed("key", Version('"1"')),
+    ):
+        with pytest.raises(errors.StorageError) as again:
+            act()
+        assert again.value.code == raised.value.code
+    return raised.value
+
+
+def test_wrong_secret_is_told_without_showing_it(s3: S3Server, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    options = ObjectStoreOptions(
+        endpoint_url=s3.options.endpoint_url,
+        access_key_id=s3.options.access_key_id,
+        secret_access_key=SECRET_KEY + "-wrong",
+        region="us-east-1",
+    )
+    error = error_of(ObjectStore("s3://blobs/x", options))
+    assert error.code == "E206"
+    assert error.explanation.startswith("The server answered 403 Forbidden (SignatureDoesNotMatch).")
+    assert SECRET_KEY not in f"{error.to_json()} {error.__cause__} {options} {caplog.text}"
+
+
+def test_missing_bucket_is_an_error_and_not_an_empty_store(s3: S3Server) -> None:
+    store = ObjectStore("s3://no-such-bucket/x", s3.options)
+    with pytest.raises(errors.StorageError, match="no-such-bucket") as raised:
+        store.get("key")
+    assert raised.value.code == "E206"
+
+
+def quick(endpoint_url: str, *, request_seconds: float = 5.0) -> ObjectStore:
+    options = ObjectStoreOptions(
+        endpoint_url=endpoint_url,
+        region="us-east-1",
+        access_key_id="a",
+        secret_access_key="b",
+        retries=1,
+        request_seconds=request_seconds,
+    )
+    return ObjectStore("s3://blobs/x", options)
+
+
+def test_absent_server_is_told() -> None:
+    error = error_of(quick(f"http://127.0.0.1:{free_ports(1)[0]}"))
+    assert (error.code, error.details["address"]) == ("E206", "s3://blobs/x")
+    assert error.explanation.startswith("The connection was refused.")
+
+
+def test_server_that_fails_is_told() -> None:
+    with PageServer() as server:
+        server.pages["/blobs/x/key"] = Reply(status=503, body=b"<Error><Code>SlowDown</Code></Error>")
+        store = quick(server.url(""))
+        with pytest.raises(errors.StorageError) as raised:
+            store.get("key")
+        assert raised.value.explanation.startswith("The server answered 503 Service Unavailable (SlowDown).")
+
+
+def test_full_store_is_told_as_such() -> None:
+    with PageServer() as server:
+        server.pages["/blobs/x/key"] = Reply(status=507, body=b"<Error><Code>XMinioStorageFull</Code></Error>")
+        with pytest.raises(errors.StorageError) as raised:
+            quick(server.url("")).get("key")
+        assert raised.value.code == "E010"
+
+
+def test_lost_answer_to_a_conditional_write_is_unknown_and_never_a_conflict(s3: S3Server) -> None:
+    direct = s3.store("lossy")
+    with LossyProxy(s3.options.endpoint_url) as proxy:
+        store = ObjectStore(
+            "s3://blobs/lossy",
+            ObjectStoreOptions(
+                endpoint_url=proxy.url,
+                region="us-east-1",
+                access_key_id=s3.options.access_key_id,
+                secret_access_key=s3.options.secret_access_key,
+            ),
+        )
+        proxy.answers_to_lose = 1
+        with pytest.raises(errors.StorageError) as raised:
+            store.create("key", b"first")
+        assert raised.value.code == "E206"
+        landed = direct.get("key")
+        assert landed is not None
+        assert landed.data == b"first"
+        proxy.answers_to_lose = 1
+        with pytest.raises(errors.StorageError) as raised:
+            store.put_if("key", b"second", landed.version)
+        assert raised.value.code == "E206"
+        proxy.answers_to_lose = 1
+        found = store.get("key")
+        assert found is not None
+        assert found.data == b"second"
+
+
+@pytest.mark.parametrize("address", ["file:///tmp", "memory:///", "https://example.com/b", "bucket", "az://container"])
+def test_address_that_is_no_object_store_is_refused(address: str) -> None:
+    with pytest.raises(errors.UsageError) as raised:
+        ObjectStore(address)
+    assert raised.value.code == "E401"
+
+
+# ── probe ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class CarelessStore(MemoryStore):
+    """Honours only some conditions, as many servers do that call themselves S3-compatible."""
+
+    def __init__(self, *careless: str) -> None:
+        super().__init__(ManualClock())
+        self._careless = careless
+
+    def create(self, key: str, data: bytes) -> Version:
+        return self.put(key, data) if "create" in self._careless else super().create(key, data)
+
+    def put_if(self, key: str, data: bytes, version: Version) -> Version:
+        is_ignored = "put_if" in self._careless or ("gone" in self._careless and self.get(key) is None)
+        return self.put(key, data) if is_ignored else super().put_if(key, data, version)
+
+    def get(self, key: str) -> Blob | None:
+        found = super().get(key)
+        return Blob(found.data, Version("always")) if found and "version" in self._careless else found
+
+
+@pytest.mark.parametrize(
+    ("careless", "reason"),
+    [
+        ("create", "created twice"),
+        ("put_if", "had not seen its latest version"),
+        ("gone", "deleted came back"),
+        ("version", "not what is read"),
+    ],
+)
+def test_store_that_ignores_a_condition_is_refused(careless: str, reason: str) -> None:
+    store = CarelessStore(careless)
+    with pytest.raises(errors.StorageError) as raised:
+        refuse_without_compare_and_swap(store, "kb/", "token")
+    assert raised.value.code == "E209"
+    assert reason in raised.value.explanation
+    assert list(store.list("")) == []
+
+
+def test_probe_of_a_store_that_cannot_be_reached_is_that_error() -> None:
+    store = FaultyStore(MemoryStore(ManualClock()), planned(["after"]))
+    with pytest.raises(errors.StorageError) as raised:
+        refuse_without_compare_and_swap(store, "kb/", "token")
+    assert raised.value.code == "E206"
+    assert list(store.list("")) == []
+
+
+# ── the faulty store ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_faults_come_as_planned() -> None:
+    calls: list[str] = []
+    memory = MemoryStore(ManualClock())
+    store = FaultyStore(
+        memory, planned(["before", "after", "twice", "delay"], only=["create"]), on_delay=lambda: calls.append("late")
+    )
+    for key, is_there in (("a", False), ("b", True)):
+        with pytest.raises(errors.StorageError):
+            store.create(key, b"")
+        assert (memory.get(key) is not None) is is_there
+    with pytest.raises(VersionMismatchError):
+        store.create("c", b"")
+    assert memory.get("c") is not None
+    store.create("d", b"")
+    assert calls == ["late"]
+    store.create("e", b"")
+
+
+class Sequence:
+    """Dice that show these numbers."""
+
+    def __init__(self, *numbers: float) -> None:
+        self._numbers = iter(numbers)
+
+    def random(self) -> float:
+        return next(self._numbers)
+
+
+def test_faults_are_drawn_in_the_share_that_was_asked_for() -> None:
+    plan = drawn(Sequence(0.0, 0.24, 0.26, 0.49, 0.5, 0.99), share=0.5, kinds=["before", "after"])
+    assert [plan("get", "key") for _ in range(6)] == ["before", "before", "after", "after", "none", "none"]

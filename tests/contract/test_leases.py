@@ -1,0 +1,407 @@
+"""One suite on every kind of lease, holding a lease while work lasts, and clocks that cannot be relied on."""
+
+import itertools
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pair import errors
+from pair.blobs.blob_leases import BlobLeases
+from pair.blobs.contract import BlobStore, Lease, LeaseLostError, Leases
+from pair.blobs.leases import MemoryLeases, held
+from pair.blobs.local import LocalStore
+from pair.blobs.memory import MemoryStore
+from pair.blobs.redis_leases import RedisLeases
+from pair.clock import Clock, SystemClock
+from pair.testing.clock import ManualClock
+from pair.testing.faulty_store import Fault, FaultyStore, drawn, planned
+from pair.testing.lease_suite import LeaseSuite
+from support.ports import free_ports
+from support.redis_server import PASSWORD, RedisServer, running_redis
+from support.s3_server import S3Server
+
+NUMBERS = itertools.count()
+
+
+def tokens() -> str:
+    return f"token-{next(NUMBERS)}"
+
+
+def on_blobs(store: BlobStore, holder: str = "host-a, process 1", clock: Clock | None = None) -> BlobLeases:
+    return BlobLeases(store, holder=holder, new_token=tokens, clock=clock or SystemClock(), prefix="leases/")
+
+
+def on_redis(url: str, *, prefix: str, holder: str = "host-a, process 1") -> RedisLeases:
+    return RedisLeases(url, holder=holder, new_token=tokens, clock=SystemClock(), prefix=prefix)
+
+
+def in_memory(clock: Clock) -> MemoryLeases:
+    return MemoryLeases(holder="host-a, process 1", new_token=tokens, clock=clock)
+
+
+class TestMemoryLeases(LeaseSuite):
+    @pytest.fixture
+    def leases(self) -> Leases:
+        return in_memory(SystemClock())
+
+    @pytest.fixture
+    def rival(self, leases: Leases) -> Leases:
+        return leases
+
+
+class TestRedisLeases(LeaseSuite):
+    @pytest.fixture
+    def prefix(self) -> str:
+        return f"test-{next(NUMBERS)}:"
+
+    @pytest.fixture
+    def leases(self, redis_server: RedisServer, prefix: str) -> Iterator[Leases]:
+        made = on_redis(redis_server.url, prefix=prefix)
+        yield made
+        made.close()
+
+    @pytest.fixture
+    def rival(self, redis_server: RedisServer, prefix: str) -> Iterator[Leases]:
+        made = on_redis(redis_server.url, prefix=prefix, holder="host-b, process 2")
+        yield made
+        made.close()
+
+
+class TestBlobLeasesOnALocalStore(LeaseSuite):
+    @pytest.fixture
+    def leases(self, tmp_path: Path) -> Leases:
+        return on_blobs(LocalStore(tmp_path))
+
+    @pytest.fixture
+    def rival(self, tmp_path: Path) -> Leases:
+        return on_blobs(LocalStore(tmp_path), "host-b, process 2")
+
+
+class TestBlobLeasesOnS3(LeaseSuite):
+    @pytest.fixture
+    def store(self, s3: S3Server) -> BlobStore:
+        return s3.store(f"leases-{next(NUMBERS)}")
+
+    @pytest.fixture
+    def leases(self, store: BlobStore) -> Leases:
+        return on_blobs(store)
+
+    @pytest.fixture
+    def rival(self, store: BlobStore) -> Leases:
+        return on_blobs(store, "host-b, process 2")
+
+
+# ── Redis ──────────────────────────────────────────────────────────────────────────────────────────
+
+WORKER = """
+import itertools, sys, threading
+from pathlib import Path
+from pair import errors
+from pair.blobs.redis_leases import RedisLeases
+from pair.clock import SystemClock
+url, folder, number, rounds = sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+tokens = (f"{number}-{turn}" for turn in itertools.count())
+leases = RedisLeases(url, holder=number, new_token=lambda: next(tokens), clock=SystemClock(), prefix="race:")
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(rounds):
+    while True:
+        try:
+            lease = leases.acquire("kb", seconds=30)
+            break
+        except errors.ConflictError:
+            threading.Event().wait(0.001)
+    (folder / "inside").open("x").close()
+    count = int((folder / "count").read_text()) + 1
+    (folder / "count").write_text(str(count))
+    with (folder / "fences").open("a") as file:
+        file.write(f"{lease.fence}\\n")
+    (folder / "inside").unlink()
+    leases.release(lease)
+leases.close()
+"""
+
+
+def test_sixteen_processes_never_hold_one_lease_together(redis_server: RedisServer, tmp_path: Path) -> None:
+    (tmp_path / "count").write_text("0")
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, redis_server.url, str(tmp_path), str(number), "10"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(16)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    for process in processes:
+        process.communicate(timeout=120)
+    assert [process.returncode for process in processes] == [0] * 16
+    assert (tmp_path / "count").read_text() == "160"
+    assert (tmp_path / "fences").read_text().split() == [str(fence) for fence in range(1, 161)]
+
+
+def test_absent_redis_is_told_without_the_password() -> None:
+    port = free_ports(1)[0]
+    leases = on_redis(f"redis://:{PASSWORD}@127.0.0.1:{port}/3", prefix="x:")
+    lease = Lease("kb", "holder", "token", 1, SystemClock().now())
+    acts: list[Callable[[], object]] = [
+        lambda: leases.acquire("kb", seconds=1),
+        lambda: leases.renew(lease, seconds=1),
+        lambda: leases.release(lease),
+    ]
+    for act in acts:
+        with pytest.raises(errors.StorageError) as raised:
+            act()
+        assert raised.value.code == "E206"
+        assert raised.value.details["address"] == f"redis://127.0.0.1:{port}/3"
+        assert PASSWORD not in f"{raised.value.to_json()} {raised.value.__cause__}"
+    leases.close()
+
+
+def test_redis_that_refuses_the_password_is_told(redis_server: RedisServer) -> None:
+    leases = on_redis(f"redis://:wrong@127.0.0.1:{redis_server.port}/0", prefix="x:")
+    with pytest.raises(errors.StorageError) as raised:
+        leases.acquire("kb", seconds=1)
+    assert raised.value.explanation.startswith("Redis refuses the credentials.")
+    leases.close()
+
+
+def test_redis_that_goes_away_while_work_lasts_loses_the_lease(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with running_redis(tmp_path) as server:
+        leases = on_redis(server.url, prefix="x:")
+        with held(leases, "kb", seconds=600, clock=clock) as lease:
+            server.process.kill()
+            server.process.wait()
+            assert lease.renew() is True
+            lease.check()
+            clock.advance(601)
+            with pytest.raises(errors.ConflictError) as raised:
+                lease.check()
+            assert raised.value.code == "E210"
+        leases.close()
+
+
+def test_acquisition_that_is_sent_twice_is_one(redis_server: RedisServer) -> None:
+    same = RedisLeases(redis_server.url, holder="h", new_token=lambda: "same", clock=SystemClock(), prefix="twice:")
+    first = same.acquire("kb", seconds=60)
+    assert same.acquire("kb", seconds=60).fence == first.fence
+    same.close()
+
+
+# ── blobs: clocks and lost answers ─────────────────────────────────────────────────────────────────
+
+
+def test_lease_ends_by_the_clock_of_the_store_for_one_who_never_saw_it_before() -> None:
+    store_clock = ManualClock()
+    store = MemoryStore(store_clock)
+    on_blobs(store).acquire("kb", seconds=30)
+    store_clock.advance(30.5)
+    with pytest.raises(errors.ConflictError):
+        on_blobs(store).acquire("kb", seconds=30)
+    store_clock.advance(0.5)
+    assert on_blobs(store).acquire("kb", seconds=30).fence == 2
+
+
+@pytest.mark.parametrize("jump_seconds", [-3600, 3600])
+def test_time_of_day_of_the_machines_that_ask_does_not_matter(jump_seconds: float) -> None:
+    store, clock = MemoryStore(ManualClock()), ManualClock()
+    leases, rival = on_blobs(store, clock=clock), on_blobs(store, clock=clock)
+    lease = leases.acquire("kb", seconds=30)
+    clock.jump(jump_seconds)
+    with pytest.raises(errors.ConflictError):
+        rival.acquire("kb", seconds=30)
+    leases.renew(lease, seconds=30)
+
+
+def test_clock_of_the_store_that_is_set_back_an_hour_keeps_nobody_waiting_longer() -> None:
+    store_clock, clock = ManualClock(), ManualClock()
+    store = MemoryStore(store_clock)
+    on_blobs(store, clock=clock).acquire("kb", seconds=30)
+    store_clock.jump(-3600)
+    rival = on_blobs(store, clock=clock)
+    for _ in range(3):
+        with pytest.raises(errors.ConflictError):
+            rival.acquire("kb", seconds=30)
+        clock.advance(10)
+    assert rival.acquire("kb", seconds=30).fence == 2
+
+
+def test_lease_that_is_renewed_is_never_taken_by_one_who_watches() -> None:
+    store, clock = MemoryStore(ManualClock()), ManualClock()
+    leases, rival = on_blobs(store, clock=clock), on_blobs(store, clock=clock)
+    lease = leases.acquire("kb", seconds=30)
+    for _ in range(10):
+        clock.advance(20)
+        with pytest.raises(errors.ConflictError):
+            rival.acquire("kb", seconds=30)
+        lease = leases.renew(lease, seconds=30)
+
+
+def test_memory_lease_does_not_follow_the_time_of_day() -> None:
+    clock = ManualClock()
+    leases = in_memory(clock)
+    lease = leases.acquire("kb", seconds=30)
+    clock.jump(3600)
+    with pytest.raises(errors.ConflictError):
+        leases.acquire("kb", seconds=30)
+    clock.jump(-7200)
+    clock.advance(30)
+    with pytest.raises(LeaseLostError):
+        leases.renew(lease, seconds=30)
+    assert leases.acquire("kb", seconds=30).fence == 2
+
+
+@pytest.mark.parametrize("fault", ["after", "twice"])
+def test_lost_or_doubled_answer_about_a_lease_is_settled_by_looking(fault: Fault) -> None:
+    store = FaultyStore(MemoryStore(ManualClock()), planned([fault] * 6, only=["create", "put_if"]))
+    leases, rival = on_blobs(store), on_blobs(store)
+    for fence in (1, 2):
+        lease = leases.acquire("kb", seconds=30)
+        assert lease.fence == fence
+        with pytest.raises(errors.ConflictError):
+            rival.acquire("kb", seconds=30)
+        leases.release(leases.renew(lease, seconds=30))
+
+
+def test_request_for_a_lease_that_never_arrived_is_told() -> None:
+    leases = on_blobs(FaultyStore(MemoryStore(ManualClock()), planned(["before"], only=["create"])))
+    with pytest.raises(errors.StorageError) as raised:
+        leases.acquire("kb", seconds=30)
+    assert raised.value.code == "E206"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_fence_ascends_and_no_lease_has_two_holders_on_a_store_that_fails_at_random(seed: int) -> None:
+    dice = random.Random(seed)
+    clock = ManualClock()
+    store = FaultyStore(MemoryStore(clock), drawn(dice, share=0.3))
+    clients = [on_blobs(store, f"host-{number}", clock) for number in range(3)]
+    fences: list[int] = []
+    holder: tuple[BlobLeases, Lease, float] | None = None
+    for _ in range(60):
+        client = dice.choice(clients)
+        clock.advance(dice.random() * 10)
+        try:
+            if holder and holder[0] is client and dice.random() < 0.5:
+                mine, holder = holder[1], None
+                client.release(mine)
+                continue
+            began = clock.monotonic()
+            lease = client.acquire("kb", seconds=30)
+        except (errors.StorageError, errors.ConflictError):
+            continue
+        assert holder is None or clock.monotonic() - holder[2] >= 30
+        holder = (client, lease, began)
+        fences.append(lease.fence)
+    assert fences
+    assert all(earlier < later for earlier, later in itertools.pairwise(fences))
+
+
+def test_blob_that_is_no_lease_is_replaced() -> None:
+    store = MemoryStore(ManualClock())
+    store.put("leases/kb.lease.json", b"[]")
+    assert on_blobs(store).acquire("kb", seconds=30).fence == 1
+
+
+# ── held ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+class UnwillingLeases:
+    """Grants a lease, then fails as it is told."""
+
+    def __init__(self, on_renew: Exception | None = None, on_release: Exception | None = None) -> None:
+        self._leases = in_memory(SystemClock())
+        self._on_renew = on_renew
+        self._on_release = on_release
+        self.renewals = threading.Semaphore(0)
+
+    def acquire(self, name: str, *, seconds: float) -> Lease:
+        return self._leases.acquire(name, seconds=seconds)
+
+    def renew(self, lease: Lease, *, seconds: float) -> Lease:
+        self.renewals.release()
+        if self._on_renew:
+            raise self._on_renew
+        return self._leases.renew(lease, seconds=seconds)
+
+    def release(self, lease: Lease) -> None:
+        self._leases.release(lease)
+        if self._on_release:
+            raise self._on_release
+
+    def close(self) -> None:
+        pass
+
+
+UNREACHABLE = errors.store_unreachable("redis://example", "No connection")
+
+
+def test_held_lease_is_released_when_the_work_fails() -> None:
+    leases = in_memory(SystemClock())
+    with pytest.raises(RuntimeError, match="work"), held(leases, "kb", seconds=60, clock=SystemClock()):
+        raise RuntimeError("work")
+    leases.acquire("kb", seconds=60)
+
+
+def test_failed_release_hides_neither_the_error_of_the_work_nor_its_success() -> None:
+    leases = UnwillingLeases(on_release=UNREACHABLE)
+    with pytest.raises(RuntimeError, match="work"), held(leases, "kb", seconds=60, clock=SystemClock()):
+        raise RuntimeError("work")
+    with held(leases, "kb", seconds=60, clock=SystemClock()) as lease:
+        lease.check()
+
+
+def test_lease_that_somebody_took_is_noticed_at_the_next_renewal() -> None:
+    leases = UnwillingLeases(on_renew=LeaseLostError("kb"))
+    with held(leases, "kb", seconds=0.3, clock=ManualClock()) as lease:
+        assert leases.renewals.acquire(timeout=30)
+        assert lease.renew() is False
+        with pytest.raises(errors.ConflictError) as raised:
+            lease.check()
+        assert raised.value.code == "E210"
+
+
+def test_lease_that_cannot_be_renewed_lasts_as_long_as_it_was_granted_for() -> None:
+    leases, clock = UnwillingLeases(on_renew=UNREACHABLE), ManualClock()
+    with held(leases, "kb", seconds=0.3, clock=clock) as lease:
+        for _ in range(2):
+            assert leases.renewals.acquire(timeout=30), "it goes on trying"
+        lease.check()
+        clock.advance(0.3)
+        with pytest.raises(errors.ConflictError):
+            lease.check()
+
+
+def test_renewal_starts_the_time_anew_from_when_it_was_asked_for() -> None:
+    clock = ManualClock()
+    leases = in_memory(clock)
+    with held(leases, "kb", seconds=60, clock=clock) as lease:
+        clock.advance(50)
+        assert lease.renew() is True
+        clock.jump(-3600)
+        clock.advance(59)
+        lease.check()
+        clock.advance(1)
+        with pytest.raises(errors.ConflictError):
+            lease.check()
+
+
+def test_work_does_not_begin_without_the_lease() -> None:
+    leases = in_memory(SystemClock())
+    leases.acquire("kb", seconds=60)
+    with pytest.raises(errors.ConflictError) as raised, held(leases, "kb", seconds=60, clock=SystemClock()):
+        pytest.fail("began")
+    assert raised.value.code == "E203"

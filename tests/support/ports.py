@@ -1,0 +1,31 @@
+"""Ports on loopback that nobody uses at the moment."""
+
+import contextlib
+import os
+import socket
+import threading
+
+# Below those that systems give to outgoing connections, which could take one before the server does. SeaweedFS adds
+# 10,000 to some of its ports.
+_FIRST, _LAST = 20_000, 32_000
+_lock = threading.Lock()
+# Test processes begin at different places, so that two of them hardly ever try the same port at once.
+_next = _FIRST + os.getpid() * 97 % (_LAST - _FIRST)
+
+
+def free_ports(count: int) -> list[int]:
+    """No port is given twice by one process, until all others had their turn."""
+    found: list[int] = []
+    while len(found) < count:
+        port = _turn()
+        with contextlib.suppress(OSError), socket.socket() as trial:
+            trial.bind(("127.0.0.1", port))
+            found.append(port)
+    return found
+
+
+def _turn() -> int:
+    global _next  # noqa: PLW0603
+    with _lock:
+        _next = _next + 1 if _next < _LAST else _FIRST
+        return _next
