@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from pair.engine.chunking import split
 
-PARTS = st.sampled_from(["a", "bc", "def.", "3.1", "gh!", "ij?)", " ", "  ", "\n", "\n\n", "\r\n", "ä", "数", "。", "！」"])
+PARTS = st.sampled_from(
+    ["a", "bc", "def.", "3.1", "gh!", "ij?)", " ", "  ", "\n", "\n\n", "\r\n", "ä", "数", "。", "！」"]
+)
 PLAIN_PARTS = st.sampled_from(["a", "bc", "defghijkl", "def.", "3.1", "gh!", "ij?)", " ", "  ", "\n", "\n\n", "\r\n"])
 TEXTS = st.lists(PARTS, max_size=60).map("".join) | st.text(max_size=80)
 SIZES = st.integers(4, 40)
