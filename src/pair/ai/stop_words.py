@@ -67,6 +67,7 @@ thursday friday saturday sunday
 """
 _LANGUAGES = (_ENGLISH, _GERMAN, _FRENCH, _SPANISH, _ITALIAN, _PORTUGUESE, _DUTCH, _RUSSIAN)
 
+ENGLISH = frozenset(_ENGLISH.split())
 STOP_WORDS = frozenset(word for words in _LANGUAGES for word in words.split())
 UNTELLING = STOP_WORDS | frozenset(_CALENDAR.split())
 """Also months and days: they are in every log and letter."""

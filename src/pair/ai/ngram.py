@@ -1,0 +1,183 @@
+"""An embedder without a model: the words of a text and the pieces of its words, hashed into a vector.
+
+A word between `<` and `>`, and each run of three to six characters in that, is a feature. Two hashes of a feature say
+which number of the vector it is added to, and whether as +1 or -1. Texts that share words, or forms of a word, are near.
+
+Invariants
+    Everything is counted in integers until the last division, so that no order of work and no machine changes a bit.
+    What is remembered of words changes the speed only, and stays within a bound.
+"""
+
+import re
+import threading
+import unicodedata
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pair.ai.contract import Vectors
+from pair.ai.stop_words import ENGLISH
+
+DEFAULT_DIMENSION = 384
+
+_Hashes = npt.NDArray[np.uint64]
+_Places = npt.NDArray[np.intp]
+
+_WORD = re.compile(r"[^\W_]+")
+_ASCII_WORDS = "".join(chr(code).lower() if chr(code).isalnum() else " " for code in range(128))
+# A longer run of letters is no word: it is read as several, which bounds the work and the memory for each.
+_LONGEST_WORD = 64
+_SHORTEST_PIECE = 3
+_LONGEST_PIECE = 6
+
+# FNV-1a with code points in place of bytes: for ASCII it is the same.
+_PRIME = np.uint64(0x100000001B3)
+_PLACE_SEED = np.uint64(0xCBF29CE484222325)
+_SIGN_SEED = np.uint64(0x84222325CBF29CE4)
+_MIX_SHIFT = np.uint64(33)
+_MIX_FACTORS = (np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53))
+
+_REMEMBERED_WORDS = 1 << 16
+_WORDS_AT_ONCE = 1 << 12
+
+
+class NgramEmbedder:
+    """A vector of zeros for a text without a letter or a digit. Stop words count only where there is nothing else."""
+
+    def __init__(self, dimension: int = DEFAULT_DIMENSION) -> None:
+        if dimension < 1:
+            raise ValueError(f"a vector needs at least one number: {dimension}")
+        self._dimension = dimension
+        self._memory = _Memory(_REMEMBERED_WORDS)
+
+    @property
+    def name(self) -> str:
+        return f"ngram-{self._dimension}-v1"
+
+    @property
+    def dimension(self) -> int:
+        return self._dimension
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        read = [_telling_words(text) for text in texts]
+        places = self._places_of(set().union(*read))
+        counts = np.zeros((len(texts), 2 * self._dimension), dtype=np.int64)
+        for row, words in zip(counts, read, strict=True):
+            for some in _in_portions(words):
+                row += np.bincount(np.concatenate([places[word] for word in some]), minlength=len(row))
+        sums = counts[:, : self._dimension] - counts[:, self._dimension :]
+        # The sums need no dividing by the number of words: making the length 1 would undo it.
+        lengths = np.sqrt(np.einsum("ij,ij->i", sums, sums).astype(np.float64))
+        return (sums / np.maximum(lengths, 1)[:, np.newaxis]).astype(np.float32)
+
+    def _places_of(self, words: Collection[str]) -> dict[str, _Places]:
+        places, unknown = self._memory.recall(words)
+        for some in _in_portions(unknown):
+            places.update(zip(some, _hashed_places(some, self._dimension), strict=True))
+        self._memory.remember(places, unknown)
+        return places
+
+
+class _Memory:
+    """Words that were met lately. When the young half is full, what the old half has not been asked for is forgotten."""
+
+    def __init__(self, most_words: int) -> None:
+        self._half = most_words // 2
+        self._young: dict[str, _Places] = {}
+        self._old: dict[str, _Places] = {}
+        self._lock = threading.Lock()
+
+    def recall(self, words: Collection[str]) -> tuple[dict[str, _Places], list[str]]:
+        """What is known, and the words of which nothing is."""
+        known: dict[str, _Places] = {}
+        unknown: list[str] = []
+        with self._lock:
+            young, old = self._young, self._old
+            for word in words:
+                places = young.get(word)
+                if places is None:
+                    places = old.get(word)
+                    if places is None:
+                        unknown.append(word)
+                        continue
+                    young[word] = places
+                known[word] = places
+        return known, unknown
+
+    def remember(self, places: Mapping[str, _Places], words: Sequence[str]) -> None:
+        with self._lock:
+            self._young.update((word, places[word]) for word in words[: self._half])
+            if len(self._young) > self._half:
+                self._old, self._young = self._young, {}
+
+
+def _telling_words(text: str) -> list[str]:
+    if text.isascii():
+        words = text.translate(_ASCII_WORDS).split()
+    else:
+        # One form of each letter: accents may be written as marks of their own, and Latin letters as wide as Chinese.
+        words = _WORD.findall(unicodedata.normalize("NFKC", text).lower())
+    if max(map(len, words), default=0) > _LONGEST_WORD:
+        words = [word[at : at + _LONGEST_WORD] for word in words for at in range(0, len(word), _LONGEST_WORD)]
+    return [word for word in words if word not in ENGLISH] or words
+
+
+def _in_portions(words: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(words), _WORDS_AT_ONCE):
+        yield words[start : start + _WORDS_AT_ONCE]
+
+
+# ── hashing ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _hashed_places(words: Sequence[str], dimension: int) -> list[_Places]:
+    """For each word, where each of its features is counted: below `dimension` for +1, from there on for -1."""
+    wrapped = [f"<{word}>" for word in words]
+    joined = "".join(wrapped).encode("utf-32-le", "surrogatepass")
+    letters = np.frombuffer(joined, dtype=np.dtype("<u4")).astype(np.uint64)
+    lengths = np.array([len(word) for word in wrapped], dtype=np.intp)
+    ends = np.cumsum(lengths)
+    place_hashes, owners = _features(letters, lengths, ends, _PLACE_SEED)
+    sign_hashes, _ = _features(letters, lengths, ends, _SIGN_SEED)
+    places = (_mixed(place_hashes) % np.uint64(dimension)).astype(np.intp)
+    places += dimension * (_mixed(sign_hashes) & np.uint64(1)).astype(np.intp)
+    by_word = places[np.argsort(owners, kind="stable")]
+    borders = np.cumsum(np.bincount(owners, minlength=len(words)))[:-1]
+    # Copies: a view would keep the whole portion in memory for one word that is remembered.
+    return [part.copy() for part in np.split(by_word, borders)]
+
+
+def _features(letters: _Hashes, lengths: _Places, ends: _Places, seed: np.uint64) -> tuple[_Hashes, _Places]:
+    """The hash of every feature, and the number of the word that it is of."""
+    owner_of_letter = np.repeat(np.arange(len(lengths), dtype=np.intp), lengths)
+    starts = np.arange(len(letters), dtype=np.intp)
+    rolling = np.full(len(letters), seed, dtype=np.uint64)
+    hashes: list[_Hashes] = []
+    owners: list[_Places] = []
+    for size in range(1, _LONGEST_PIECE + 1):
+        is_inside = starts + size <= ends[owner_of_letter[starts]]
+        starts, rolling = starts[is_inside], rolling[is_inside]
+        rolling = (rolling ^ letters[starts + size - 1]) * _PRIME
+        if size >= _SHORTEST_PIECE:
+            hashes.append(rolling)
+            owners.append(owner_of_letter[starts])
+    hashes.append(_whole_words(letters, lengths, ends, seed))
+    owners.append(np.arange(len(lengths), dtype=np.intp))
+    return np.concatenate(hashes), np.concatenate(owners)
+
+
+def _whole_words(letters: _Hashes, lengths: _Places, ends: _Places, seed: np.uint64) -> _Hashes:
+    hashes = np.full(len(lengths), seed, dtype=np.uint64)
+    starts = ends - lengths
+    for size in range(int(lengths.max())):
+        longer = np.flatnonzero(lengths > size)
+        hashes[longer] = (hashes[longer] ^ letters[starts[longer] + size]) * _PRIME
+    return hashes
+
+
+def _mixed(hashes: _Hashes) -> _Hashes:
+    """The low bits of FNV depend on the low bits of the letters only: unmixed, the place would give the sign away."""
+    for factor in _MIX_FACTORS:
+        hashes = (hashes ^ (hashes >> _MIX_SHIFT)) * factor
+    return hashes ^ (hashes >> _MIX_SHIFT)
