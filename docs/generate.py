@@ -234,6 +234,7 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
         "kept_at": ".pair/index-cache.json.damaged-20260131T120000",
     },
     "sync_place_missing": {"what": "sources folder", "path": ".pair/knowledge"},
+    "filter_invalid": {"text": "{'year': {'above': 2020}}", "reason": "unknown operator: 'above'"},
     "model_unreachable": {"address": "http://127.0.0.1:11434/v1", "reason": "Connection refused"},
     "model_reply_unusable": {"address": "http://127.0.0.1:11434/v1", "reason": "the reply is empty"},
     "settings_invalid": {

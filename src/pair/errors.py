@@ -120,6 +120,7 @@ CODES: dict[str, tuple[type[PairError], str]] = {
     "E101": (ConflictError, "another sync is running"),
     "E102": (DataError, "state of the sync unreadable"),
     "E103": (NotFoundError, "sources folder or links file missing"),
+    "E211": (UsageError, "filter not understood"),
     "E301": (ModelError, "model unreachable"),
     "E302": (ModelError, "model reply unusable"),
     "E401": (UsageError, "configuration not understood"),
@@ -343,6 +344,22 @@ def sync_place_missing(what: str, path: str) -> NotFoundError:
         explanation="Nothing that came from it was removed.",
         hints=["Mount or create it", "Name another one in the configuration"],
         details={"path": path},
+    )
+
+
+def filter_invalid(text: str, reason: str) -> UsageError:
+    return UsageError(
+        "E211",
+        f"Filter not understood: {text}",
+        explanation=reason,
+        lead="A filter is one of these, or several that must all hold:",
+        hints=[
+            'Equal: year=2024 or {"year": 2024}',
+            'One of: lang=de|en or {"lang": ["de", "en"]}',
+            'Range: year>=2020 or {"year": {"gte": 2020, "lt": 2025}}',
+            'Beginning: path=docs/* or {"path": {"prefix": "docs/"}}',
+        ],
+        details={"filter": text, "reason": reason},
     )
 
 
