@@ -92,11 +92,11 @@ class Condition:
         numbers = [checks[0].number for checks in self.alternatives if _is_plain(checks) and checks[0].text is None]
         words: list[str] = []
         parameters: list[Any] = []
-        # Many values are one list, which DuckDB looks up; the rest is tried one by one.
+        # Many values are one parameter: with IN and one for each, thousands take ten times as long.
         for listed, column, other in ((texts, "text", "number"), (numbers, "number", "text")):
             if listed:
-                words.append(f"{other} IS NULL AND {column} IN ({', '.join('?' * len(listed))})")
-                parameters += listed
+                words.append(f"{other} IS NULL AND {column} = ANY(?)")
+                parameters.append(listed)
         for checks in self.alternatives:
             if not _is_plain(checks):
                 parts = [check.to_sql() for check in checks]

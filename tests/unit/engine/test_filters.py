@@ -123,7 +123,7 @@ def test_a_value_may_hold_the_signs_that_come_before_it() -> None:
 
 
 def test_thousands_of_values_are_no_trouble(database: duckdb.DuckDBPyConnection) -> None:
-    assert found(database, parse_filter({"year": [*range(1_000, 9_000), *map(str, range(2_000, 3_000))]})) == [0, 2, 3]
+    assert found(database, parse_filter({"year": [*range(2_000, 3_000), *map(str, range(2_000, 3_000))]})) == [0, 2, 3]
 
 
 def test_filters_that_say_the_same_are_the_same_key() -> None:
