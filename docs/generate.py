@@ -241,6 +241,7 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
         "reason": "a blob was created twice under one key",
     },
     "lease_lost": {"name": "handbook"},
+    "filter_invalid": {"text": "{'year': {'above': 2020}}", "reason": "unknown operator: 'above'"},
     "model_unreachable": {"address": "http://127.0.0.1:11434/v1", "reason": "Connection refused"},
     "model_reply_unusable": {"address": "http://127.0.0.1:11434/v1", "reason": "the reply is empty"},
     "settings_invalid": {

@@ -130,6 +130,7 @@ CODES: dict[str, tuple[type[PairError], str]] = {
     "E206": (StorageError, "blob store unreachable"),
     "E209": (StorageError, "blob store does not honour compare-and-swap"),
     "E210": (ConflictError, "write lease lost"),
+    "E211": (UsageError, "filter not understood"),
     "E301": (ModelError, "model unreachable"),
     "E302": (ModelError, "model reply unusable"),
     "E401": (UsageError, "configuration not understood"),
@@ -393,6 +394,22 @@ def lease_lost(name: str) -> ConflictError:
         explanation="It could not be renewed in time, so somebody else may be writing by now.",
         hints=["Try again", "Check the connection to the store of the leases"],
         details={"name": name},
+    )
+
+
+def filter_invalid(text: str, reason: str) -> UsageError:
+    return UsageError(
+        "E211",
+        f"Filter not understood: {text}",
+        explanation=reason,
+        lead="A filter is one of these, or several that must all hold:",
+        hints=[
+            'Equal: year=2024 or {"year": 2024}',
+            'One of: lang=de|en or {"lang": ["de", "en"]}',
+            'Range: year>=2020 or {"year": {"gte": 2020, "lt": 2025}}',
+            'Beginning: path=docs/* or {"path": {"prefix": "docs/"}}',
+        ],
+        details={"filter": text, "reason": reason},
     )
 
 

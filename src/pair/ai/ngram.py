@@ -1,7 +1,8 @@
 """An embedder without a model: the words of a text and the pieces of its words, hashed into a vector.
 
 A word between `<` and `>`, and each run of three to six characters in that, is a feature. Two hashes of a feature say
-which number of the vector it is added to, and whether as +1 or -1. Texts that share words, or forms of a word, are near.
+which number of the vector it is added to, and whether as +1 or -1. Texts with the same words, or forms of them, are
+near.
 
 Invariants
     Everything is counted in integers until the last division, so that no order of work and no machine changes a bit.
@@ -63,13 +64,15 @@ class NgramEmbedder:
         read = [_telling_words(text) for text in texts]
         places = self._places_of(set().union(*read))
         counts = np.zeros((len(texts), 2 * self._dimension), dtype=np.int64)
-        for row, words in zip(counts, read, strict=True):
+        for number, words in enumerate(read):
             for some in _in_portions(words):
-                row += np.bincount(np.concatenate([places[word] for word in some]), minlength=len(row))
+                found = np.concatenate([places[word] for word in some])
+                counts[number] += np.bincount(found, minlength=2 * self._dimension)
         sums = counts[:, : self._dimension] - counts[:, self._dimension :]
         # The sums need no dividing by the number of words: making the length 1 would undo it.
         lengths = np.sqrt(np.einsum("ij,ij->i", sums, sums).astype(np.float64))
-        return (sums / np.maximum(lengths, 1)[:, np.newaxis]).astype(np.float32)
+        vectors: Vectors = (sums / np.maximum(lengths, 1)[:, np.newaxis]).astype(np.float32)
+        return vectors
 
     def _places_of(self, words: Collection[str]) -> dict[str, _Places]:
         places, unknown = self._memory.recall(words)
@@ -80,7 +83,7 @@ class NgramEmbedder:
 
 
 class _Memory:
-    """Words that were met lately. When the young half is full, what the old half has not been asked for is forgotten."""
+    """Words that were met lately. When the young half is full, what only the old half has is forgotten."""
 
     def __init__(self, most_words: int) -> None:
         self._half = most_words // 2

@@ -56,10 +56,10 @@ def _cut_after(text: str, start: int, size_bytes: int) -> int:
     A piece is a paragraph, if it fits into a chunk; else its lines are pieces, and so on.
     """
     limit = _reach(text, start, size_bytes)
-    if limit == len(text):
-        return limit
     # Whitespace at the limit takes no room, and may be the end of a piece.
     seen = _next_visible(text, limit)
+    if seen == len(text):
+        return seen
     begin = start
     for last_end, first_end in zip(_LAST_END, _FIRST_END, strict=True):
         found = last_end.match(text, start, seen)
@@ -73,8 +73,8 @@ def _cut_after(text: str, start: int, size_bytes: int) -> int:
 
 def _is_piece_fitting(text: str, begin: int, first_end: re.Pattern[str], size_bytes: int) -> bool:
     """Whether the piece that begins at `begin`, up to its first end, has room in a chunk of its own."""
-    limit = _reach(text, begin, size_bytes)
-    return limit == len(text) or first_end.search(text, begin, _next_visible(text, limit)) is not None
+    seen = _next_visible(text, _reach(text, begin, size_bytes))
+    return seen == len(text) or first_end.search(text, begin, seen) is not None
 
 
 def _reach(text: str, start: int, size_bytes: int) -> int:

@@ -1,6 +1,7 @@
 """Whatever the text: nothing is lost, nothing comes twice, and a plain way of splitting gives the same chunks."""
 
 import re
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from pair.engine.chunking import split
 
 PARTS = st.sampled_from(
-    ["a", "bc", "def.", "3.1", "gh!", "ij?)", " ", "  ", "\n", "\n\n", "\r\n", "ä", "数", "。", "！」"]
+    ["a", "bc", "def.", "3.1", "gh!", "ij?)", " ", "  ", "\n", "\n\n", "\r\n", "ä", "数", "。", "\uff01」"]
 )
 PLAIN_PARTS = st.sampled_from(["a", "bc", "defghijkl", "def.", "3.1", "gh!", "ij?)", " ", "  ", "\n", "\n\n", "\r\n"])
 TEXTS = st.lists(PARTS, max_size=60).map("".join) | st.text(max_size=80)
@@ -33,7 +34,7 @@ def pieces(text: str, begin: int, end: int, size_bytes: int, levels: tuple[str, 
         return [(begin, end)]
     if not levels:
         cuts = [*range(begin, end, size_bytes), end]
-        return list(zip(cuts, cuts[1:], strict=False))
+        return list(pairwise(cuts))
     found: list[tuple[int, int]] = []
     for match in re.finditer(levels[0], text):
         if begin < match.end() <= end:
@@ -74,7 +75,7 @@ def test_chunks_are_those_of_splitting_by_each_separator_in_turn_and_merging(tex
 @given(st.lists(PLAIN_PARTS, max_size=80).map("".join), SIZES)
 def test_neighbours_would_not_fit_into_one_chunk(text: str, size_bytes: int) -> None:
     chunks = split(text, size_bytes)
-    for left, right in zip(chunks, chunks[1:], strict=False):
+    for left, right in pairwise(chunks):
         assert not is_fitting(text[left.start : right.end], size_bytes)
 
 

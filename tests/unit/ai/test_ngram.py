@@ -56,7 +56,7 @@ def test_a_text_without_a_letter_or_a_digit_gives_zeros(text: str) -> None:
         ("the leap second of a year", "leap second a"),
         ("snake_case", "snake case"),
         ("caf\u00e9", "cafe\u0301"),
-        ("ＡＢＣ", "abc"),
+        ("\uff21\uff22\uff23", "abc"),
     ],
 )
 def test_case_spaces_punctuation_and_stop_words_make_no_difference(left: str, right: str) -> None:

@@ -31,6 +31,11 @@ def test_paragraphs_that_fit_together_share_a_chunk() -> None:
     assert texts("aaa\n\nbbb\n\nccc\n\nddd", 8) == ["aaa\n\nbbb", "ccc\n\nddd"]
 
 
+def test_whitespace_at_the_end_takes_no_room() -> None:
+    assert texts("aaa\n\nbbb" + " " * 50, 8) == ["aaa\n\nbbb"]
+    assert texts("aaa\n\nbbb" + " " * 50 + "\n\nccc", 8) == ["aaa\n\nbbb", "ccc"]
+
+
 def test_a_paragraph_that_fits_is_not_cut_to_fill_the_chunk_before_it() -> None:
     assert texts("one. two.\n\nthree. four. five.", 20) == ["one. two.", "three. four. five."]
 
@@ -56,7 +61,7 @@ def test_a_period_inside_a_number_or_a_name_ends_no_sentence() -> None:
 
 
 def test_chinese_sentences_end_without_a_space() -> None:
-    assert texts("今天。明天！后天？", 9) == ["今天。", "明天！", "后天？"]
+    assert texts("今天。明天\uff01后天\uff1f", 9) == ["今天。", "明天\uff01", "后天\uff1f"]
     assert texts("「今天。」明天。", 15) == ["「今天。」", "明天。"]
 
 

@@ -1,0 +1,330 @@
+"""Which documents a search may find, by their metadata: how a filter is written, stored values, SQL and plain Python.
+
+A document is stored as rows (key, text, number), one for each value in its metadata. A condition holds if one row has
+its key and passes all checks of one alternative; a filter, if all its conditions hold.
+
+Invariants
+    `matches` and the expression of `to_sql` choose the same documents.
+    Whole numbers beyond 2**53 are not exact as DOUBLE, so their rows have their digits as text beside the number: equal
+    means equal digits, and no number without them equals one with them. Ranges compare them as DOUBLE all the same.
+Not here
+    Who may see what: a filter narrows a search and protects nothing.
+"""
+
+import datetime
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, Literal, NamedTuple
+
+from pair import errors
+
+Row = tuple[str, str | None, float | None]
+Operator = Literal["equals", "gt", "gte", "lt", "lte", "prefix"]
+
+_BOUNDS: Mapping[str, Operator] = {"gt": "gt", "gte": "gte", "lt": "lt", "lte": "lte"}
+_SIGNS: Mapping[Operator, str] = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+_OPERATORS: Mapping[str, Operator] = {sign: operator for operator, sign in _SIGNS.items()}
+_ASSIGNMENT = re.compile(r"([^=<>]+)(>=|<=|=|>|<)(.*)", re.DOTALL)
+_NUMBER = re.compile(r"[+-]?(?:[0-9]{1,4000}(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
+_CHOSEN = "doc IN (SELECT doc FROM doc_metadata WHERE key = ? AND ({}))"
+_LARGEST_EXACT = 2**53
+_LARGEST_SHOWN_BITS = 10_000
+_MAX_SHOWN_CHARACTERS = 80
+
+
+class _Value(NamedTuple):
+    """A value as it is stored: a text, a number, or a large whole number as both."""
+
+    text: str | None
+    number: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What one stored value must pass. Bounds and prefixes of texts pass no number, and the other way round."""
+
+    operator: Operator
+    text: str | None
+    number: float | None
+
+    def passes(self, text: str | None, number: float | None) -> bool:
+        if self.operator == "equals":
+            return (text, number) == (self.text, self.number)
+        if self.number is not None:
+            return number is not None and _is_within(number, self.operator, self.number)
+        if self.text is None or text is None or number is not None:
+            return False
+        return text.startswith(self.text) if self.operator == "prefix" else _is_within(text, self.operator, self.text)
+
+    def to_sql(self) -> tuple[str, list[Any]]:
+        if self.operator == "equals":
+            parts = [("text", self.text), ("number", self.number)]
+            words = [f"{column} IS NULL" if value is None else f"{column} = ?" for column, value in parts]
+            return " AND ".join(words), [value for _, value in parts if value is not None]
+        if self.operator == "prefix":
+            return "number IS NULL AND starts_with(text, ?)", [self.text]
+        if self.number is not None:
+            return f"number {_SIGNS[self.operator]} ?", [self.number]
+        return f"number IS NULL AND text {_SIGNS[self.operator]} ?", [self.text]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Holds if one value of `key` passes all checks of one alternative."""
+
+    key: str
+    alternatives: tuple[tuple[Check, ...], ...]
+
+    def holds(self, rows: Sequence[Row]) -> bool:
+        return any(
+            key == self.key and all(check.passes(text, number) for check in checks)
+            for key, text, number in rows
+            for checks in self.alternatives
+        )
+
+    def to_sql(self) -> tuple[str, list[Any]]:
+        texts = [checks[0].text for checks in self.alternatives if _is_plain(checks) and checks[0].number is None]
+        numbers = [checks[0].number for checks in self.alternatives if _is_plain(checks) and checks[0].text is None]
+        words: list[str] = []
+        parameters: list[Any] = []
+        # Many values are one parameter: with IN and one for each, thousands take ten times as long.
+        for listed, column, other in ((texts, "text", "number"), (numbers, "number", "text")):
+            if listed:
+                words.append(f"{other} IS NULL AND {column} = ANY(?)")
+                parameters.append(listed)
+        for checks in self.alternatives:
+            if not _is_plain(checks):
+                parts = [check.to_sql() for check in checks]
+                words.append(" AND ".join(sql for sql, _ in parts))
+                parameters += [parameter for _, some in parts for parameter in some]
+        any_of = " OR ".join(f"({word})" for word in words)
+        return _CHOSEN.format(any_of), [self.key, *parameters]
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """All conditions must hold. The same conditions make the same filter, in whatever order they were given."""
+
+    conditions: tuple[Condition, ...] = ()
+
+    def matches(self, metadata: Mapping[str, Any]) -> bool:
+        rows = flatten_metadata(metadata)
+        return all(condition.holds(rows) for condition in self.conditions)
+
+    def to_sql(self) -> tuple[str, list[Any]]:
+        """An expression about `doc`, with its parameters, for `doc_metadata(doc, key, text, number)`."""
+        parts = [condition.to_sql() for condition in self.conditions]
+        return " AND ".join(sql for sql, _ in parts) or "TRUE", [value for _, values in parts for value in values]
+
+
+# ── stored values ──────────────────────────────────────────────────────────────────────────────────
+
+
+def flatten_metadata(metadata: Mapping[str, Any]) -> tuple[Row, ...]:
+    """Rows (key, text, number) as they are stored.
+
+    Keys of mappings inside mappings are joined by dots, and each element of a list is a row. True and false are texts.
+    None and NaN have no row. A large whole number has its digits as text, also where it was given as a float.
+    """
+    return tuple(_rows("", metadata))
+
+
+def _rows(key: str, value: Any) -> Iterator[Row]:
+    if isinstance(value, Mapping):
+        for name, below in value.items():
+            yield from _rows(f"{key}.{name}" if key else str(name), below)
+    elif isinstance(value, list | tuple):
+        for element in value:
+            yield from _rows(key, element)
+    elif isinstance(value, AbstractSet):
+        # The order of a set differs from run to run.
+        yield from _rows(key, sorted(value, key=repr))
+    elif value is not None and (stored := _stored(value) or _Value(_storable(str(value)), None)) != _NOTHING:
+        yield _storable(key), stored.text, stored.number
+
+
+_NOTHING = _Value(None, None)
+
+
+def _stored(value: Any) -> _Value | None:
+    """`_NOTHING` for NaN; None for what is neither text, number, truth nor date."""
+    if isinstance(value, str):
+        return _Value(_storable(value), None)
+    if isinstance(value, bool):
+        return _Value("true" if value else "false", None)
+    if isinstance(value, datetime.date | datetime.time):
+        return _Value(value.isoformat(), None)
+    if isinstance(value, Integral):
+        return _stored_whole(int(value))
+    if isinstance(value, Real):
+        number = float(value)
+        if math.isnan(number):
+            return _NOTHING
+        return _stored_whole(int(number)) if number.is_integer() else _Value(None, number)
+    return None
+
+
+def _stored_whole(number: int) -> _Value:
+    if abs(number) <= _LARGEST_EXACT:
+        return _Value(None, float(number))
+    # Python writes no decimal digits beyond some thousand.
+    digits = str(number) if number.bit_length() < _LARGEST_SHOWN_BITS else hex(number)
+    try:
+        return _Value(digits, float(number))
+    except OverflowError:
+        return _Value(digits, math.inf if number > 0 else -math.inf)
+
+
+def _storable(text: str) -> str:
+    """DuckDB stores UTF-8, which has no halves of surrogate pairs."""
+    return text if text.isascii() else text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+
+
+def _is_within(value: Any, operator: Operator, bound: Any) -> bool:
+    if operator == "gt":
+        return bool(value > bound)
+    if operator == "gte":
+        return bool(value >= bound)
+    return bool(value < bound) if operator == "lt" else bool(value <= bound)
+
+
+def _is_plain(checks: Sequence[Check]) -> bool:
+    """One text or one number to be equal to."""
+    return len(checks) == 1 and checks[0].operator == "equals" and None in {checks[0].text, checks[0].number}
+
+
+# ── as it is written in Python and JSON ────────────────────────────────────────────────────────────
+
+
+def parse_filter(value: Mapping[str, Any]) -> Filter:
+    """Of `{"year": 2024}`, `{"year": [2023, 2024]}`, `{"year": {"gte": 2020}}`, `{"path": {"prefix": "docs/"}}`.
+
+    Raises UsageError, E211.
+    """
+    if not isinstance(value, Mapping):
+        raise _refused(value, "a filter is a mapping of keys to values")
+    return _filter_of(_condition(key, wanted) for key, wanted in value.items())
+
+
+def _condition(key: Any, wanted: Any) -> Condition:
+    if not isinstance(key, str) or not key:
+        raise _refused({key: wanted}, "a key is a text that is not empty")
+    shown = {key: wanted}
+    if isinstance(wanted, Mapping):
+        return Condition(_storable(key), (_checks(key, wanted),))
+    if isinstance(wanted, list | tuple | AbstractSet):
+        if not wanted:
+            raise _refused(shown, "no value is in an empty list")
+        return _any_of(key, [(_equal_to(element, shown),) for element in wanted])
+    return _any_of(key, [(_equal_to(wanted, shown),)])
+
+
+def _equal_to(value: Any, shown: Any) -> Check:
+    stored = _stored(value)
+    if stored is None or stored == _NOTHING:
+        raise _refused(shown, f"a value is a text, a number, true or false: {_clipped(repr(value))}")
+    return Check("equals", stored.text, stored.number)
+
+
+def _checks(key: str, wanted: Mapping[Any, Any]) -> tuple[Check, ...]:
+    """Of a range or a prefix."""
+    if not wanted:
+        raise _refused({key: wanted}, "a range has at least one of gt, gte, lt, lte, prefix")
+    checks: list[Check] = []
+    for name, bound in wanted.items():
+        if name == "prefix" and isinstance(bound, str):
+            checks.append(Check("prefix", _storable(bound), None))
+        elif name == "prefix":
+            raise _refused({key: wanted}, "a prefix is a text")
+        elif name in _BOUNDS:
+            checks.append(_bound(_BOUNDS[name], bound, {key: wanted}))
+        else:
+            hint = f"; a value inside another has the key {key}.{name}" if isinstance(name, str) else ""
+            raise _refused({key: wanted}, f"unknown operator: {_clipped(repr(name))}{hint}")
+    return _of_one_kind(checks, {key: wanted})
+
+
+def _bound(operator: Operator, value: Any, shown: Any) -> Check:
+    stored = None if isinstance(value, bool) else _stored(value)
+    if stored is None or stored == _NOTHING:
+        raise _refused(shown, f"a bound is a number or a text: {_clipped(repr(value))}")
+    return Check(operator, stored.text if stored.number is None else None, stored.number)
+
+
+def _of_one_kind(checks: Sequence[Check], shown: Any) -> tuple[Check, ...]:
+    if len({check.number is None for check in checks}) > 1:
+        raise _refused(shown, "the bounds of a range are all numbers or all texts")
+    return tuple(sorted(set(checks), key=repr))
+
+
+# ── as it is written on the command line ───────────────────────────────────────────────────────────
+
+
+def parse_assignments(assignments: Sequence[str]) -> Filter:
+    """Of `lang=de`, `lang=de|en`, `path=docs/*`, `year>=2020` and the like. Bounds of one key make one range.
+
+    `year=2024` is the text and the number; `year>=2020` is about numbers, `date>=2020-01-01` about texts.
+    Raises UsageError, E211.
+    """
+    conditions: list[Condition] = []
+    ranges: dict[str, list[Check]] = {}
+    for assignment in assignments:
+        found = _ASSIGNMENT.fullmatch(assignment)
+        key, sign, value = (part.strip() for part in found.groups()) if found else ("", "", "")
+        if not key:
+            raise _refused(assignment, "it has no key, or none of = >= <= > <")
+        if sign == "=":
+            written = [_written(text.strip(), assignment) for text in value.split("|")]
+            conditions.append(_any_of(key, [alternative for some in written for alternative in some]))
+        elif value:
+            bound = _read_number(value)
+            ranges.setdefault(key, []).append(
+                _bound(_OPERATORS[sign], value if bound is None else bound, assignment),
+            )
+        else:
+            raise _refused(assignment, "the value is missing")
+    shown = " ".join(assignments)
+    conditions += [Condition(_storable(key), (_of_one_kind(checks, shown),)) for key, checks in ranges.items()]
+    return _filter_of(conditions)
+
+
+def _written(text: str, assignment: str) -> list[tuple[Check, ...]]:
+    """What one of the values between `|` may mean: the beginning of a text, or a text, or a number."""
+    if not text:
+        raise _refused(assignment, "the value is missing")
+    if text.endswith("*"):
+        return [(Check("prefix", _storable(text[:-1]), None),)]
+    number = _read_number(text)
+    meant = [text] if number is None else [text, number]
+    return [(_equal_to(value, assignment),) for value in meant]
+
+
+def _read_number(text: str) -> int | float | None:
+    if not _NUMBER.fullmatch(text):
+        return None
+    number = int(text) if _WHOLE_NUMBER.fullmatch(text) else float(text)
+    return number if isinstance(number, int) or math.isfinite(number) else None
+
+
+# ── both ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _any_of(key: str, alternatives: Sequence[tuple[Check, ...]]) -> Condition:
+    return Condition(_storable(key), tuple(sorted(set(alternatives), key=repr)))
+
+
+def _filter_of(conditions: Iterator[Condition] | Sequence[Condition]) -> Filter:
+    return Filter(tuple(sorted(set(conditions), key=repr)))
+
+
+def _refused(value: Any, reason: str) -> errors.UsageError:
+    return errors.filter_invalid(_clipped(value if isinstance(value, str) else repr(value)), reason)
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN_CHARACTERS else text[: _MAX_SHOWN_CHARACTERS - 1] + "…"

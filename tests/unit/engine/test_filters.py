@@ -1,0 +1,261 @@
+"""How a filter is written, what it finds, and which ones are refused."""
+
+import datetime
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import duckdb
+import numpy as np
+import pytest
+
+from pair.app.render import error_text
+from pair.engine.filters import Filter, flatten_metadata, parse_assignments, parse_filter
+from pair.errors import UsageError, filter_invalid
+
+LARGE = 2**53 + 1
+
+DOCUMENTS: list[dict[str, Any]] = [
+    {"year": 2024, "lang": "de", "path": "docs/a.md"},
+    {"year": 2020.5, "lang": "en", "path": "wiki/b.md", "draft": True},
+    {"year": "2024", "lang": ["de", "fr"], "draft": False},
+    {"year": [2010, 2030], "author": {"name": "Ada", "born": 1815}},
+    {"year": LARGE, "lang": "", "draft": None},
+    {"year": LARGE - 1, "date": "2024-05-01"},
+    {},
+]
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as connection:
+        connection.execute("CREATE TABLE doc_metadata (doc INTEGER, key VARCHAR, text VARCHAR, number DOUBLE)")
+        rows = [(doc, *row) for doc, metadata in enumerate(DOCUMENTS) for row in flatten_metadata(metadata)]
+        connection.executemany("INSERT INTO doc_metadata VALUES (?, ?, ?, ?)", rows)
+        yield connection
+
+
+def found(database: duckdb.DuckDBPyConnection, chosen: Filter) -> list[int]:
+    """By the database, which must agree with plain Python."""
+    sql, parameters = chosen.to_sql()
+    query = f"SELECT doc FROM range({len(DOCUMENTS)}) AS docs(doc) WHERE {sql} ORDER BY doc"
+    docs = [int(doc) for (doc,) in database.execute(query, parameters).fetchall()]
+    assert docs == [doc for doc, metadata in enumerate(DOCUMENTS) if chosen.matches(metadata)]
+    return docs
+
+
+@pytest.mark.parametrize(
+    ("value", "docs"),
+    [
+        ({}, [0, 1, 2, 3, 4, 5, 6]),
+        ({"year": 2024}, [0]),
+        ({"year": 2024.0}, [0]),
+        ({"year": "2024"}, [2]),
+        ({"year": 2030}, [3]),
+        ({"year": LARGE}, [4]),
+        ({"year": LARGE - 1}, [5]),
+        ({"year": float(2**53)}, [5]),
+        ({"year": LARGE + 1}, []),
+        ({"year": str(LARGE)}, []),
+        ({"year": [2024, LARGE, "2024", 2020.5]}, [0, 1, 2, 4]),
+        ({"lang": "de"}, [0, 2]),
+        ({"lang": ["en", "fr"]}, [1, 2]),
+        ({"lang": ""}, [4]),
+        ({"draft": True}, [1]),
+        ({"draft": "false"}, [2]),
+        ({"author.name": "Ada"}, [3]),
+        ({"author.born": {"lt": 1900}}, [3]),
+        ({"year": {"gte": 2020.5, "lt": 2025}}, [0, 1]),
+        ({"year": {"gt": 2010, "lt": 2030}}, [0, 1]),
+        ({"year": {"gt": 2024}}, [3, 4, 5]),
+        ({"year": {"gt": LARGE}}, []),
+        ({"year": {"gte": LARGE}}, [4, 5]),
+        ({"year": {"lte": -math.inf}}, []),
+        ({"lang": {"gt": "de", "lte": "fr"}}, [1, 2]),
+        ({"date": {"gte": "2024", "lt": "2025"}}, [5]),
+        ({"date": datetime.date(2024, 5, 1)}, [5]),
+        ({"path": {"prefix": "docs/"}}, [0]),
+        ({"path": {"prefix": ""}}, [0, 1]),
+        ({"path": {"prefix": "docs/", "gt": "docs/b"}}, []),
+        ({"year": {"prefix": "20"}}, [2]),
+        ({"year": 2024, "lang": "de"}, [0]),
+        ({"year": 2024, "lang": "en"}, []),
+        ({"nothing": 1}, []),
+    ],
+)
+def test_a_filter_finds(database: duckdb.DuckDBPyConnection, value: dict[str, Any], docs: list[int]) -> None:
+    assert found(database, parse_filter(value)) == docs
+
+
+@pytest.mark.parametrize(
+    ("assignments", "docs"),
+    [
+        ([], [0, 1, 2, 3, 4, 5, 6]),
+        (["year=2024"], [0, 2]),
+        (["year=2024.0"], [0]),
+        (["year = 2024 "], [0, 2]),
+        ([f"year={LARGE}"], [4]),
+        (["year=2020.5|2030"], [1, 3]),
+        (["lang=de|en"], [0, 1, 2]),
+        (["draft=true"], [1]),
+        (["draft=false"], [2]),
+        (["path=docs/*"], [0]),
+        (["path=docs/*|wiki/*"], [0, 1]),
+        (["path=*"], [0, 1]),
+        (["year>=2020.5", "year<2025"], [0, 1]),
+        (["year>2010", "year<2030"], [0, 1]),
+        (["year<=2010"], [3]),
+        (["year<1e3"], []),
+        (["date>=2024-01-01", "date<2025-01-01"], [5]),
+        (["author.born=1815", "year>=2030"], [3]),
+        (["year=2024", "lang=fr"], [2]),
+        (["year=nan|inf|1e999|1_0|" + "9" * 5_000], []),
+    ],
+)
+def test_a_filter_of_the_command_line_finds(
+    database: duckdb.DuckDBPyConnection, assignments: list[str], docs: list[int]
+) -> None:
+    assert found(database, parse_assignments(assignments)) == docs
+
+
+def test_a_value_may_hold_the_signs_that_come_before_it() -> None:
+    assert parse_assignments(["formula=a=b<c"]) == parse_filter({"formula": "a=b<c"})
+
+
+def test_thousands_of_values_are_no_trouble(database: duckdb.DuckDBPyConnection) -> None:
+    assert found(database, parse_filter({"year": [*range(2_000, 3_000), *map(str, range(2_000, 3_000))]})) == [0, 2, 3]
+
+
+def test_filters_that_say_the_same_are_the_same_key() -> None:
+    one = parse_filter({"year": [2024, 2023, 2024], "lang": "de", "size": {"gt": 1, "lt": 2}})
+    two = parse_filter({"size": {"lt": 2.0, "gt": 1}, "lang": ["de"], "year": (2023.0, 2024)})
+    assert one == two
+    assert len({one, two, parse_filter({"lang": "de"})}) == 2
+
+
+def test_no_value_is_written_into_the_sql() -> None:
+    sql, parameters = parse_filter({"a'": ["b'", 2.5, LARGE], "c": {"prefix": "d'"}, "e": {"gt": "f'"}}).to_sql()
+    assert "'" not in sql
+    assert sql.count("?") == len(parameters) == 9
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ([("year", 2024)], "a filter is a mapping of keys to values"),
+        ({"": 1}, "a key is a text that is not empty"),
+        ({1: 1}, "a key is a text that is not empty"),
+        ({"year": None}, "a value is a text, a number, true or false: None"),
+        ({"year": math.nan}, "a value is a text, a number, true or false: nan"),
+        ({"year": [2024, [2023]]}, "a value is a text, a number, true or false: [2023]"),
+        ({"year": b"2024"}, "a value is a text, a number, true or false: b'2024'"),
+        ({"year": []}, "no value is in an empty list"),
+        ({"year": {}}, "a range has at least one of gt, gte, lt, lte, prefix"),
+        ({"author": {"name": "Ada"}}, "unknown operator: 'name'; a value inside another has the key author.name"),
+        ({"year": {1: 2}}, "unknown operator: 1"),
+        ({"year": {"gt": True}}, "a bound is a number or a text: True"),
+        ({"year": {"gt": None}}, "a bound is a number or a text: None"),
+        ({"year": {"gt": math.nan}}, "a bound is a number or a text: nan"),
+        ({"year": {"gt": [1]}}, "a bound is a number or a text: [1]"),
+        ({"year": {"gt": 1, "lt": "2"}}, "the bounds of a range are all numbers or all texts"),
+        ({"year": {"gt": 1, "prefix": "2"}}, "the bounds of a range are all numbers or all texts"),
+        ({"year": {"prefix": 2}}, "a prefix is a text"),
+    ],
+)
+def test_a_bad_filter_is_refused(value: Any, reason: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_filter(value)
+    assert (raised.value.code, raised.value.explanation) == ("E211", reason)
+    assert raised.value.message == f"Filter not understood: {value!r}"
+
+
+@pytest.mark.parametrize(
+    ("assignments", "reason"),
+    [
+        (["year"], "it has no key, or none of = >= <= > <"),
+        (["=2024"], "it has no key, or none of = >= <= > <"),
+        ([" =2024"], "it has no key, or none of = >= <= > <"),
+        ([""], "it has no key, or none of = >= <= > <"),
+        (["year="], "the value is missing"),
+        (["year>="], "the value is missing"),
+        (["lang=de|"], "the value is missing"),
+        (["year>2020", "year<x"], "the bounds of a range are all numbers or all texts"),
+    ],
+)
+def test_a_bad_filter_of_the_command_line_is_refused(assignments: list[str], reason: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_assignments(assignments)
+    assert (raised.value.code, raised.value.explanation) == ("E211", reason)
+    assert raised.value.message == f"Filter not understood: {' '.join(assignments)}"
+
+
+def test_a_long_filter_is_cut_in_the_message() -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_filter({"year": [["x" * 1_000]]})
+    assert len(raised.value.message) < 120
+    assert len(raised.value.explanation) < 140
+
+
+def test_the_error_shows_every_form() -> None:
+    assert error_text(filter_invalid("year", "no sign")) == (
+        "Error: Filter not understood: year\n\nno sign\n\n"
+        "A filter is one of these, or several that must all hold:\n"
+        '  • Equal: year=2024 or {"year": 2024}\n'
+        '  • One of: lang=de|en or {"lang": ["de", "en"]}\n'
+        '  • Range: year>=2020 or {"year": {"gte": 2020, "lt": 2025}}\n'
+        '  • Beginning: path=docs/* or {"path": {"prefix": "docs/"}}\n\nCode: E211'
+    )
+
+
+# ── stored values ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        ("text", [("text", None)]),
+        ("", [("", None)]),
+        (True, [("true", None)]),
+        (7, [(None, 7.0)]),
+        (-0.0, [(None, 0.0)]),
+        (2.5, [(None, 2.5)]),
+        (np.int64(7), [(None, 7.0)]),
+        (np.float32(0.5), [(None, 0.5)]),
+        (2**53, [(None, 2.0**53)]),
+        (-(2**53) - 1, [("-9007199254740993", -(2.0**53))]),
+        (2.0**60, [("1152921504606846976", 2.0**60)]),
+        (10**400, [("1" + "0" * 400, math.inf)]),
+        (math.inf, [(None, math.inf)]),
+        (math.nan, []),
+        (None, []),
+        ([], []),
+        ([1, ["a", None], (2,)], [(None, 1.0), ("a", None), (None, 2.0)]),
+        (frozenset("a"), [("a", None)]),
+        (datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.UTC), [("2024-05-01T12:00:00+00:00", None)]),
+        (1j, [("1j", None)]),
+        ("\ud800", [("\ufffd\ufffd\ufffd", None)]),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_a_value_is_stored_as(value: Any, stored: list[tuple[str | None, float | None]]) -> None:
+    assert flatten_metadata({"key": value}) == tuple(("key", *row) for row in stored)
+    assert all(math.copysign(1, number) == 1 for _, number in stored if number == 0)
+
+
+def test_a_number_that_python_does_not_write_in_digits_is_stored_and_found() -> None:
+    assert flatten_metadata({"key": -(2**20_000)}) == (("key", "-0x1" + "0" * 5_000, -math.inf),)
+    assert parse_filter({"key": -(2**20_000)}).matches({"key": -(2**20_000)})
+
+
+def test_the_values_of_a_set_are_stored_in_one_order() -> None:
+    assert flatten_metadata({"key": set("cab")}) == (("key", "a", None), ("key", "b", None), ("key", "c", None))
+
+
+def test_keys_inside_keys_are_joined_by_dots() -> None:
+    metadata = {"a": {"b": {"c": 1}, "d": [{"e": "x"}, {"e": "y"}]}, "f": {}, 7: "seven"}
+    assert flatten_metadata(metadata) == (  # type: ignore[arg-type]
+        ("a.b.c", None, 1.0),
+        ("a.d.e", "x", None),
+        ("a.d.e", "y", None),
+        ("7", "seven", None),
+    )
