@@ -4,6 +4,7 @@ import itertools
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -381,6 +382,20 @@ def test_wrong_secret_is_told_without_showing_it(s3: S3Server, caplog: pytest.Lo
     assert SECRET_KEY not in f"{error.to_json()} {error.__cause__} {options} {caplog.text}"
 
 
+def test_credentials_may_come_from_the_environment(s3: S3Server) -> None:
+    program = """
+import sys
+from pair.blobs.s3 import ObjectStore, ObjectStoreOptions
+ObjectStore("s3://blobs/environment", ObjectStoreOptions(endpoint_url=sys.argv[1])).put("key", b"data")
+"""
+    names = {"AWS_ACCESS_KEY_ID": s3.options.access_key_id, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+    command = [sys.executable, "-c", program, s3.options.endpoint_url]
+    subprocess.run(command, check=True, env={**os.environ, **names, "AWS_REGION": "us-east-1"})
+    found = s3.store("environment").get("key")
+    assert found is not None
+    assert found.data == b"data"
+
+
 def test_missing_bucket_is_an_error_and_not_an_empty_store(s3: S3Server) -> None:
     store = ObjectStore("s3://no-such-bucket/x", s3.options)
     with pytest.raises(errors.StorageError, match="no-such-bucket") as raised:
@@ -404,6 +419,13 @@ def test_absent_server_is_told() -> None:
     error = error_of(quick(f"http://127.0.0.1:{free_ports(1)[0]}"))
     assert (error.code, error.details["address"]) == ("E206", "s3://blobs/x")
     assert error.explanation.startswith("The connection was refused.")
+
+
+def test_server_that_never_answers_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        error = error_of(quick(f"http://127.0.0.1:{listener.getsockname()[1]}", request_seconds=0.2))
+    assert error.code == "E206"
+    assert error.explanation.startswith("The server did not answer in time.")
 
 
 def test_server_that_fails_is_told() -> None:

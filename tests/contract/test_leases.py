@@ -102,11 +102,14 @@ WORKER = """
 import itertools, sys, threading
 from pathlib import Path
 from pair import errors
+from pair.blobs.blob_leases import BlobLeases
+from pair.blobs.local import LocalStore
 from pair.blobs.redis_leases import RedisLeases
 from pair.clock import SystemClock
 url, folder, number, rounds = sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 tokens = (f"{number}-{turn}" for turn in itertools.count())
-leases = RedisLeases(url, holder=number, new_token=lambda: next(tokens), clock=SystemClock(), prefix="race:")
+kind, where = (RedisLeases, url) if url else (BlobLeases, LocalStore(folder / "store"))
+leases = kind(where, holder=number, new_token=lambda: next(tokens), clock=SystemClock(), prefix="race:")
 print("ready", flush=True)
 sys.stdin.readline()
 for _ in range(rounds):
@@ -127,16 +130,25 @@ leases.close()
 """
 
 
-def test_sixteen_processes_never_hold_one_lease_together(redis_server: RedisServer, tmp_path: Path) -> None:
-    (tmp_path / "count").write_text("0")
+def test_sixteen_processes_never_hold_one_redis_lease_together(redis_server: RedisServer, tmp_path: Path) -> None:
+    race(redis_server.url, tmp_path, count=16, rounds=10)
+
+
+def test_processes_never_hold_one_blob_lease_together(tmp_path: Path) -> None:
+    race("", tmp_path, count=4, rounds=10)
+
+
+def race(url: str, folder: Path, *, count: int, rounds: int) -> None:
+    """Each process counts in a file that only the holder may touch."""
+    (folder / "count").write_text("0")
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", WORKER, redis_server.url, str(tmp_path), str(number), "10"],
+            [sys.executable, "-c", WORKER, url, str(folder), str(number), str(rounds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        for number in range(16)
+        for number in range(count)
     ]
     for process in processes:
         assert process.stdout is not None
@@ -147,9 +159,9 @@ def test_sixteen_processes_never_hold_one_lease_together(redis_server: RedisServ
         process.stdin.flush()
     for process in processes:
         process.communicate(timeout=120)
-    assert [process.returncode for process in processes] == [0] * 16
-    assert (tmp_path / "count").read_text() == "160"
-    assert (tmp_path / "fences").read_text().split() == [str(fence) for fence in range(1, 161)]
+    assert [process.returncode for process in processes] == [0] * count
+    assert (folder / "count").read_text() == str(count * rounds)
+    assert (folder / "fences").read_text().split() == [str(fence + 1) for fence in range(count * rounds)]
 
 
 def test_absent_redis_is_told_without_the_password() -> None:

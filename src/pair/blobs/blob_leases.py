@@ -87,7 +87,7 @@ class BlobLeases:
         state = _State(self._holder, token, last.fence + 1 if last else 1, seconds, renewals=0)
         if not self._swap(name, state, blob):
             winner = self._state(self._store.get(self._key(name)))
-            raise self._held(name, winner or dataclasses.replace(state, holder="somebody else"))
+            raise self._held(name, winner or dataclasses.replace(state, holder=""))
         return Lease(name, self._holder, token, state.fence, expires_at)
 
     def renew(self, lease: Lease, *, seconds: float) -> Lease:
@@ -122,7 +122,7 @@ class BlobLeases:
 
     def _held(self, name: str, state: _State) -> errors.ConflictError:
         # Anybody's clock will do for what a person reads. It may end sooner, for it may have been renewed a while ago.
-        return errors.lease_held(name, state.holder, to_timestamp(self._after(state.seconds)))
+        return errors.lease_held(name, state.holder or "somebody else", to_timestamp(self._after(state.seconds)))
 
     def _swap(self, name: str, state: _State, over: Blob | None) -> bool:
         """False when somebody else was faster.

@@ -195,8 +195,9 @@ def _client(address: str, options: ObjectStoreOptions, retries: int, limits: Map
     client_options: Any = {
         **limits,
         "connect_timeout": datetime.timedelta(seconds=options.connect_seconds),
-        "allow_http": options.endpoint_url.startswith("http:"),
     }
+    if options.endpoint_url.startswith("http:"):
+        client_options["allow_http"] = True
     try:
         if not address.startswith(_SCHEMES):
             raise ValueError(address)
