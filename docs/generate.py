@@ -13,7 +13,7 @@ import re
 import sys
 import textwrap
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +76,20 @@ def cli_page() -> str:
     root = build()
     context = root.make_context("pair", [], resilient_parsing=True, terminal_width=HELP_COLUMNS)
     blocks = ["## pair", _fenced(root.get_help(context))]
-    for name, command in ((name, command) for name, command in root.commands.items() if not command.hidden):
-        below = command.make_context(name, [], parent=context, resilient_parsing=True)
-        blocks += [f"## pair {name}", _fenced(command.get_help(below))]
+    for name, command, below in _commands_below("pair", root, context):
+        blocks += [f"## {name}", _fenced(command.get_help(below))]
     return _page("Command line", *blocks, "## Exit status", _exit_table())
+
+
+def _commands_below(path: str, group: Any, context: Any) -> Iterator[tuple[str, Any, Any]]:
+    for name, command in group.commands.items():
+        if command.hidden:
+            continue
+        below = command.make_context(name, [], parent=context, resilient_parsing=True)
+        if hasattr(command, "commands"):
+            yield from _commands_below(f"{path} {name}", command, below)
+        else:
+            yield f"{path} {name}", command, below
 
 
 def _exit_table() -> str:
@@ -234,6 +244,20 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
         "kept_at": ".pair/index-cache.json.damaged-20260131T120000",
     },
     "sync_place_missing": {"what": "sources folder", "path": ".pair/knowledge"},
+    "kb_uninitialised": {"kb_id": "handbook"},
+    "manifest_changed": {"kb_id": "handbook"},
+    "cache_budget_exceeded": {"folder": ".pair/cache", "max_bytes": 1_000_000, "wanted_bytes": 33_554_432},
+    "stored_data_damaged": {
+        "key": "handbook.duckdb.shards/3f…/shard-00000.search",
+        "reason": "its SHA-256 is not the one in the manifest",
+    },
+    "publish_unknown": {"kb_id": "handbook"},
+    "kb_id_invalid": {"kb_id": "team/handbook"},
+    "document_invalid": {"document_id": "faq", "reason": "its vector holds something that is not a number"},
+    "no_such_document": {"kb_id": "handbook", "document_id": "faq"},
+    "query_invalid": {"reason": "the query is empty"},
+    "vector_size_differs": {"kb_id": "handbook", "expected": 384, "given": 768},
+    "embedder_differs": {"kb_id": "handbook", "stored": "ngram-384-v1", "configured": "ngram-256-v1"},
     "lease_held": {"name": "handbook", "holder": "build-7, process 4242", "expires_at": "2026-01-31T12:00:30Z"},
     "store_unreachable": {"address": "s3://acme-kb/handbook", "reason": "The server answered 403 Forbidden"},
     "store_without_compare_and_swap": {

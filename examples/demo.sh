@@ -20,3 +20,5 @@ step sync
 printf '\n$ head .pair/index.txt\n'
 head -n 12 .pair/index.txt
 step sync
+step search "why did a leap second break servers?" -k 2
+step status

@@ -26,3 +26,7 @@ class SystemClock:
 def to_timestamp(instant: datetime.datetime) -> str:
     """UTC instant -> `2026-01-31T12:00:00Z`."""
     return instant.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def pause(seconds: float) -> None:
+    time.sleep(seconds)

@@ -105,6 +105,8 @@ STORE_UNREACHABLE = "E206"
 
 MODEL_UNREACHABLE = "E301"
 """For those who stop asking a model that cannot be reached."""
+PUBLISH_UNKNOWN = "E208"
+"""For those who must not try again what may have happened."""
 
 CODES: dict[str, tuple[type[PairError], str]] = {
     "E001": (UsageError, "offline without a source"),
@@ -126,13 +128,24 @@ CODES: dict[str, tuple[type[PairError], str]] = {
     "E101": (ConflictError, "another sync is running"),
     "E102": (DataError, "state of the sync unreadable"),
     "E103": (NotFoundError, "sources folder or links file missing"),
+    "E201": (NotFoundError, "knowledge base has no manifest yet"),
+    "E202": (ConflictError, "manifest changed under us"),
     "E203": (ConflictError, "write lease held by someone else"),
+    "E205": (StorageError, "cache budget cannot be met"),
     "E206": (StorageError, "blob store unreachable"),
+    "E207": (DataError, "manifest or shard damaged"),
+    "E208": (ConflictError, "outcome of a publish unknown"),
     "E209": (StorageError, "blob store does not honour compare-and-swap"),
     "E210": (ConflictError, "write lease lost"),
     "E211": (UsageError, "filter not understood"),
+    "E212": (UsageError, "name of a knowledge base not valid"),
+    "E213": (UsageError, "document cannot be stored"),
+    "E214": (NotFoundError, "no such document"),
+    "E215": (UsageError, "query not understood"),
     "E301": (ModelError, "model unreachable"),
     "E302": (ModelError, "model reply unusable"),
+    "E303": (UsageError, "vector size differs from the knowledge base's"),
+    "E304": (UsageError, "embedder differs from the knowledge base's"),
     "E401": (UsageError, "configuration not understood"),
     "E402": (UsageError, "command line not understood"),
 }
@@ -357,13 +370,42 @@ def sync_place_missing(what: str, path: str) -> NotFoundError:
     )
 
 
+def kb_uninitialised(kb_id: str) -> NotFoundError:
+    return NotFoundError(
+        "E201",
+        f"Knowledge base {kb_id} has nothing in it yet",
+        hints=["Sync a folder and links into it: pair sync", "Put documents into it: pair ingest PATH"],
+        details={"kb_id": kb_id},
+    )
+
+
+def manifest_changed(kb_id: str) -> ConflictError:
+    return ConflictError(
+        "E202",
+        f"Knowledge base {kb_id} was changed by somebody else meanwhile",
+        explanation="Nothing of this write was published.",
+        hints=["Try again", "Write larger batches, less often"],
+        details={"kb_id": kb_id},
+    )
+
+
 def lease_held(name: str, holder: str, expires_at: str) -> ConflictError:
     return ConflictError(
         "E203",
         f"{name} is being written by {holder}",
-        explanation=f"Its write lease lasts until {expires_at}, and longer while that work goes on.",
+        explanation=f"Its write lease lasts until {expires_at}; it is renewed while that work goes on.",
         hints=["Wait for that work to end, then try again", "If it died, its lease ends by itself: try again then"],
         details={"name": name, "holder": holder, "expires_at": expires_at},
+    )
+
+
+def cache_budget_exceeded(folder: str, max_bytes: int, wanted_bytes: int) -> StorageError:
+    return StorageError(
+        "E205",
+        f"Cache of shards would need {wanted_bytes:,} bytes, and {max_bytes:,} are allowed: {folder}",
+        explanation="What is left in it is in use, or the shard alone is larger than the budget.",
+        hints=["Raise engine.cache_max_bytes", "Try again when fewer queries run"],
+        details={"folder": folder, "max_bytes": max_bytes, "wanted_bytes": wanted_bytes},
     )
 
 
@@ -374,6 +416,29 @@ def store_unreachable(address: str, reason: str) -> StorageError:
         explanation=f"{reason}. If this was a write, it may have happened all the same.",
         hints=["Check that the store runs and can be reached from here", "Check its address and credentials"],
         details={"address": address, "reason": reason},
+    )
+
+
+def stored_data_damaged(key: str, reason: str) -> DataError:
+    return DataError(
+        "E207",
+        f"Stored data cannot be used: {key}",
+        explanation=f"{reason[:1].upper()}{reason[1:]}.",
+        hints=[
+            "Put back this blob from a backup of the store",
+            "Ingest or sync the documents again into a new knowledge base: --kb NAME",
+        ],
+        details={"key": key, "reason": reason},
+    )
+
+
+def publish_unknown(kb_id: str) -> ConflictError:
+    return ConflictError(
+        "E208",
+        f"Nobody can tell whether the write to {kb_id} was published",
+        explanation="The store did not answer, and could not be asked afterwards.",
+        hints=["Check that the store can be reached", "Write the same again: what did land costs nothing"],
+        details={"kb_id": kb_id},
     )
 
 
@@ -413,6 +478,36 @@ def filter_invalid(text: str, reason: str) -> UsageError:
     )
 
 
+def kb_id_invalid(kb_id: str) -> UsageError:
+    return UsageError(
+        "E212",
+        f"Not a name for a knowledge base: {kb_id!r}",
+        explanation="It has 1 to 128 letters, digits, dots, dashes and underscores, and begins with a letter or digit.",
+        lead="Example:",
+        hints=["pair search --kb team-handbook QUERY"],
+        details={"kb_id": kb_id},
+    )
+
+
+def document_invalid(document_id: str, reason: str) -> UsageError:
+    shown = document_id if len(document_id) <= 100 else f"{document_id[:100]}…"
+    return UsageError(
+        "E213",
+        f"Document {shown!r} cannot be stored: {reason}",
+        explanation="Nothing of its batch was stored.",
+        details={"id": document_id, "reason": reason},
+    )
+
+
+def no_such_document(kb_id: str, document_id: str) -> NotFoundError:
+    return NotFoundError(
+        "E214",
+        f"No document {document_id!r} in {kb_id}",
+        hints=["List what there is: pair docs list"],
+        details={"kb_id": kb_id, "id": document_id},
+    )
+
+
 def model_unreachable(address: str, reason: str) -> ModelError:
     return ModelError(
         "E301",
@@ -430,6 +525,31 @@ def model_reply_unusable(address: str, reason: str) -> ModelError:
         explanation=reason,
         hints=["Try another model with ai.model"],
         details={"address": address, "reason": reason},
+    )
+
+
+def query_invalid(reason: str, *, hints: Sequence[str] = ()) -> UsageError:
+    return UsageError("E215", f"Cannot search: {reason}", hints=hints, details={"reason": reason})
+
+
+def vector_size_differs(kb_id: str, expected: int, given: int) -> UsageError:
+    return UsageError(
+        "E303",
+        f"A vector of {given} numbers does not fit into {kb_id}, whose vectors have {expected}",
+        hints=["Use the embedder that the knowledge base was made with", "Use another knowledge base: --kb NAME"],
+        details={"kb_id": kb_id, "expected": expected, "given": given},
+    )
+
+
+def embedder_differs(kb_id: str, stored: str, configured: str) -> UsageError:
+    return UsageError(
+        "E304",
+        f"{kb_id} was made with the embedder {stored}, and {configured} is configured",
+        hints=[
+            "Configure the embedder that it was made with: engine.embedder",
+            "Embed it anew into another knowledge base: pair ingest PATH --kb NAME",
+        ],
+        details={"kb_id": kb_id, "stored": stored, "configured": configured},
     )
 
 

@@ -19,6 +19,7 @@ import yaml
 
 from pair import errors
 from pair.ai.rules import ModelPolicy
+from pair.engine.policy import EnginePolicy
 from pair.sources.rules import SourcesPolicy
 from pair.sync.rules import SyncPolicy
 
@@ -34,6 +35,7 @@ NAMED_VARIABLES = {
 class Settings:
     kb: SyncPolicy = field(default_factory=SyncPolicy)
     sources: SourcesPolicy = field(default_factory=SourcesPolicy)
+    engine: EnginePolicy = field(default_factory=EnginePolicy)
     ai: ModelPolicy = field(default_factory=ModelPolicy)
     named: frozenset[str] = frozenset()
     """Keys that were given a value, as `section.key`."""
@@ -58,6 +60,7 @@ class Settings:
         return Settings(
             kb=values.section("kb", SyncPolicy),
             sources=values.section("sources", SourcesPolicy),
+            engine=values.section("engine", EnginePolicy),
             ai=values.section("ai", ModelPolicy),
             named=values.names(),
             config_path=path,
@@ -67,7 +70,7 @@ class Settings:
         )
 
 
-SECTIONS: dict[str, Any] = {"kb": SyncPolicy, "sources": SourcesPolicy, "ai": ModelPolicy}
+SECTIONS: dict[str, Any] = {"kb": SyncPolicy, "sources": SourcesPolicy, "engine": EnginePolicy, "ai": ModelPolicy}
 
 
 def _find_config(named: str | Path | None, variables: Mapping[str, str]) -> Path | None:

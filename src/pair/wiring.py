@@ -4,7 +4,11 @@ Network code is imported by the function that needs it, so that work on local fi
 """
 
 import contextlib
+import dataclasses
 import importlib.util
+import os
+import random
+import socket
 import tempfile
 import threading
 import uuid
@@ -13,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pair import errors
+from pair import errors, files
 from pair.ai.contract import Summariser
 from pair.ai.extractive import ExtractiveSummariser
-from pair.clock import Clock, SystemClock
+from pair.clock import Clock, SystemClock, pause
 from pair.settings import Settings
 from pair.sources import inspection, package, record, resolution
 from pair.sources.cache import Cache, expand
@@ -32,15 +36,21 @@ from pair.sync.discovery import Places
 from pair.sync.planning import SyncStatus
 from pair.sync.report import SyncPlan, SyncReport
 from pair.sync.rules import SyncPolicy
+from pair.sync.source_texts import SourceTexts
 from pair.sync.ticker import Ticker
 from pair.sync.workflow import SyncRun, Workshop
 from pair.values import KbSource
 
 if TYPE_CHECKING:
+    from pair.ai.contract import Embedder
+    from pair.blobs.contract import BlobStore, Leases
+    from pair.inputs import Inputs
+    from pair.kb import KnowledgeBase, Reconciled
     from pair.web.browser import BrowserRenderer
     from pair.web.requests import Web
 
 __all__ = [
+    "DEFAULT_KB",
     "Description",
     "Desk",
     "InstallReport",
@@ -50,7 +60,9 @@ __all__ = [
     "SyncPlan",
     "SyncReport",
     "SyncStatus",
+    "inputs",
     "install",
+    "open_kb",
     "resolve_source",
 ]
 
@@ -244,6 +256,24 @@ class SyncDesk:
             )
             return SyncRun(self.settings.kb, self.places, shop).run(wait=wait)
 
+    def sync(self, *, wait: bool = True) -> SyncReport:
+        """One run, and the engine brought in line with it."""
+        report = self.run(wait=wait)
+        done = self._bring_engine_in_line()
+        return dataclasses.replace(report, stored=done.stored, unstored=done.removed) if done else report
+
+    def _bring_engine_in_line(self) -> "Reconciled | None":
+        """None when nothing changed on either side since the last time: that is told without loading the engine."""
+        store = _blob_store(self.settings.engine.store, self.settings, self.clock)
+        mark = self.places.cache.with_name(f".{self.places.cache.name}.stored")
+        if mark.exists() and mark.read_text(encoding="utf-8") == _state_of(store, self.places.cache):
+            return None
+        with open_kb(settings=self.settings, store=store, sync=self) as kb:
+            done = kb.reconcile()
+            if self.places.cache.exists():
+                files.write_atomically(mark, _state_of(store, self.places.cache).encode())
+        return done
+
     def plan(self) -> SyncPlan:
         return planning.plan(self.places, self.clock, uses_model=bool(self.settings.ai.base_url))
 
@@ -255,7 +285,11 @@ class SyncDesk:
         from pair.sync.watching import Watcher  # noqa: PLC0415 - see the module's first lines
 
         watcher = Watcher(self.places.sources_dir, self.places.links_file, stop, self.clock)
-        self.ticker(lambda: after_run(self.run(wait=False)), watcher.wait).loop()
+        self.ticker(lambda: after_run(self.sync(wait=False)), watcher.wait).loop()
+
+    def sources(self) -> "_Sources":
+        """The synced sources, for the engine."""
+        return _Sources(self)
 
     def ticker(self, run: Callable[[], object], wait: Callable[[float], bool]) -> Ticker:
         tick_seconds = self.settings.kb.runtime_refresh_tick_seconds
@@ -285,6 +319,27 @@ class SyncDesk:
         summariser = OpenAiSummariser(self.settings.ai)
         held.callback(summariser.close)
         return summariser
+
+
+def _state_of(store: "BlobStore", cache: Path) -> str:
+    """What tells whether the saved state or the stored KB changed."""
+    seen = cache.stat() if cache.exists() else None
+    head = store.get(f"{DEFAULT_KB}.duckdb.manifest.json")
+    signature = f"{seen.st_ino} {seen.st_size} {seen.st_mtime_ns}" if seen else "none"
+    return f"{store.address}\n{signature}\n{head.version if head else 'none'}\n"
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """Sync, as `KnowledgeBase` sees it."""
+
+    desk: SyncDesk
+
+    def run(self, *, wait: bool) -> SyncReport:
+        return self.desk.run(wait=wait)
+
+    def texts(self) -> SourceTexts:
+        return SourceTexts(self.desk.places, _document_loader())
 
 
 class _PagesOnDemand:
@@ -354,3 +409,137 @@ class _DocumentsOnDemand:
         from pair.sync.documents import DocumentLoader  # noqa: PLC0415 - see the module's first lines
 
         return DocumentLoader().text_of(path)
+
+
+# ── the engine ─────────────────────────────────────────────────────────────────────────────────────
+
+DEFAULT_KB = "default"
+_LONGEST_PAUSE_SECONDS = 1.0
+_OBJECT_STORES = ("s3://", "gs://", "az://")
+
+
+def open_kb(
+    kb_id: str = DEFAULT_KB,
+    *,
+    store: "str | BlobStore | None" = None,
+    embedder: "Embedder | None" = None,
+    settings: Settings | None = None,
+    sync: SyncDesk | None = None,
+    on_step: Callable[[str], None] = lambda name: None,
+) -> "KnowledgeBase":
+    """A KB by name. `store`: an address as in `engine.store`, or a store. Nothing is made before the first write."""
+    from pair.ai.embedding import Embedding  # noqa: PLC0415 - see the module's first lines
+    from pair.blobs.probe import refuse_without_compare_and_swap  # noqa: PLC0415
+    from pair.engine.publication import Publication  # noqa: PLC0415
+    from pair.engine.rules import check_kb_id  # noqa: PLC0415
+    from pair.engine.runtime import Engine  # noqa: PLC0415
+    from pair.engine.shard_cache import ShardCache  # noqa: PLC0415
+    from pair.engine.writing import WriteParts  # noqa: PLC0415
+    from pair.kb import KnowledgeBase  # noqa: PLC0415
+
+    check_kb_id(kb_id)
+    settings, clock = settings or Settings.load(), SystemClock()
+    policy = settings.engine
+    address = policy.store if store is None else store
+    blobs = _blob_store(address, settings, clock) if isinstance(address, str) else address
+    publication = Publication(
+        blobs,
+        kb_id,
+        before_first_write=lambda: refuse_without_compare_and_swap(blobs, f"{kb_id}.duckdb.", _new_id()),
+        on_step=on_step,
+    )
+    cache = ShardCache(
+        blobs,
+        _cache_folder(policy.cache_dir, blobs.address),
+        clock,
+        max_bytes=policy.cache_max_bytes,
+        ttl_seconds=policy.cache_ttl_seconds,
+    )
+    parts = WriteParts(
+        kb_id, policy, publication, cache, _leases(settings, blobs, clock), clock, _new_id, _pause_before, on_step
+    )
+    engine = Engine(parts, blobs, Embedding(embedder or _embedder(settings)))
+    return KnowledgeBase(engine, sync.sources() if sync is not None else None)
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
+
+
+def _pause_before(attempt: int) -> None:
+    """The square of the attempt times 10 ms, and up to as much again, so that those who collided do not do so again."""
+    seconds = min(attempt * attempt * 0.010, _LONGEST_PAUSE_SECONDS)
+    pause(seconds * (1 + random.random()))  # noqa: S311 - no secret
+
+
+def _blob_store(address: str, settings: Settings, clock: Clock) -> "BlobStore":
+    if address == "memory:":
+        from pair.blobs.memory import MemoryStore  # noqa: PLC0415 - see the module's first lines
+
+        return MemoryStore(clock)
+    if address.startswith(_OBJECT_STORES):
+        if importlib.util.find_spec("obstore") is None:
+            raise errors.settings_invalid(
+                "engine.store", f"{address} needs an extra", hints=["pip install 'pair-kb[s3]'"]
+            )
+        from pair.blobs.s3 import ObjectStore, ObjectStoreOptions  # noqa: PLC0415
+
+        policy = settings.engine
+        return ObjectStore(address, ObjectStoreOptions(endpoint_url=policy.s3_endpoint, region=policy.s3_region))
+    from pair.blobs.local import LocalStore  # noqa: PLC0415
+
+    return LocalStore(expand(address))
+
+
+def _cache_folder(cache_dir: str, address: str) -> Path:
+    """One for each store: a KB of the same name in another store is another KB. Memory is forgotten, and so is this."""
+    if address == "memory:":
+        return Path(tempfile.mkdtemp(prefix="pair-cache-")) / "shards"
+    return expand(cache_dir)
+
+
+def _leases(settings: Settings, store: "BlobStore", clock: Clock) -> "Leases":
+    policy = settings.engine
+    holder = f"{socket.gethostname()}, process {os.getpid()}"
+    kind = policy.lease if policy.lease != "auto" else _usual_lease(store.address, policy.redis_url)
+    if kind == "memory":
+        from pair.blobs.leases import MemoryLeases  # noqa: PLC0415 - see the module's first lines
+
+        return MemoryLeases(holder=holder, new_token=_new_id, clock=clock)
+    if kind == "file":
+        from pair.blobs.file_leases import FileLeases  # noqa: PLC0415
+
+        return FileLeases(Path(store.address) / ".pair-store" / "leases", holder=holder, new_token=_new_id)
+    if kind == "blob":
+        from pair.blobs.blob_leases import BlobLeases  # noqa: PLC0415
+
+        return BlobLeases(store, holder=holder, new_token=_new_id, clock=clock)
+    if not policy.redis_url:
+        raise errors.settings_invalid("engine.lease", "redis needs an address", hints=["Set engine.redis_url"])
+    if importlib.util.find_spec("redis") is None:
+        raise errors.settings_invalid("engine.lease", "redis needs an extra", hints=["pip install 'pair-kb[redis]'"])
+    from pair.blobs.redis_leases import RedisLeases  # noqa: PLC0415
+
+    return RedisLeases(policy.redis_url, holder=holder, new_token=_new_id, clock=clock)
+
+
+def _usual_lease(address: str, redis_url: str) -> str:
+    if redis_url:
+        return "redis"
+    if address == "memory:":
+        return "memory"
+    return "blob" if address.startswith(_OBJECT_STORES) else "file"
+
+
+def _embedder(settings: Settings) -> "Embedder":
+    from pair.ai.ngram import NgramEmbedder  # noqa: PLC0415 - see the module's first lines
+
+    return NgramEmbedder(settings.engine.embedding_dimension)
+
+
+def inputs(on_skip: Callable[[str, str], None]) -> "Inputs":
+    """Reads files, folders and JSON lines as documents."""
+    from pair.inputs import Inputs  # noqa: PLC0415 - see the module's first lines
+    from pair.sync.workflow import DOCUMENT_SUFFIXES  # noqa: PLC0415
+
+    return Inputs(_document_loader(), DOCUMENT_SUFFIXES, on_skip)

@@ -5,6 +5,7 @@ import dataclasses
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,15 @@ def blocks_of(path: Path, language: str) -> list[str]:
 
 def command_tree() -> list[tuple[str, Any]]:
     root = build()
-    shown = ((f"pair {name}", command) for name, command in root.commands.items() if not command.hidden)
-    return [("pair", root), *shown]
+    return [("pair", root), *commands_below("pair", root)]
+
+
+def commands_below(path: str, group: Any) -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands_below(f"{path} {name}", command)
+        elif not command.hidden:
+            yield f"{path} {name}", command
 
 
 @pytest.mark.parametrize(("name", "command"), command_tree(), ids=[name for name, _ in command_tree()])

@@ -18,7 +18,8 @@ from pair.clock import SystemClock
 from pair.sync import store
 from pair.sync.discovery import Places
 from pair.sync.index_file import index_text
-from support.sync_parts import ManualClock, Page, Project, hash_of, made_files, summary_of
+from pair.testing.clock import ManualClock
+from support.sync_parts import Page, Project, hash_of, made_files, summary_of
 
 TESTS = Path(__file__).parents[1]
 MOMENTS = 100

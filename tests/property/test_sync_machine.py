@@ -29,8 +29,8 @@ from pair.errors import ModelError
 from pair.sync import store
 from pair.sync.report import SyncReport
 from pair.sync.rules import SyncPolicy
+from pair.testing.clock import NOON
 from support.sync_parts import (
-    NOON,
     UNREACHABLE,
     UNUSABLE,
     Page,

@@ -1,12 +1,13 @@
 """What you may implement: something that describes a source in a few lines, something that makes vectors of texts."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:  # whoever only summarises does not wait for numpy
+    import numpy as np
+    import numpy.typing as npt
 
-Vectors = npt.NDArray[np.float32]
+Vectors: TypeAlias = "npt.NDArray[np.float32]"
 
 
 class Summariser(Protocol):

@@ -45,6 +45,18 @@ def print_note(text: str) -> None:
     _write(sys.stderr, text + "\n")
 
 
+def print_progress(text: str) -> None:
+    """A line that the next one replaces; nothing where nobody watches."""
+    if sys.stderr.isatty():
+        _write(sys.stderr, f"\r\x1b[K{text}")
+        sys.stderr.flush()
+
+
+def end_progress() -> None:
+    if sys.stderr.isatty():
+        _write(sys.stderr, "\r\x1b[K")
+
+
 def _write(stream: Any, text: str) -> None:
     """File names may hold what the terminal cannot show."""
     encoding = stream.encoding or "utf-8"

@@ -1,8 +1,9 @@
 """Which file a key is kept in: reversible, and the same on file systems that fold case or normalise Unicode.
 
 Invariants
-    Ordinary keys look as they are: `handbook/shards/0a1b.duckdb` is that file.
-    The name of a blob's file always has a dot and that of a folder never, so `a` and `a/b` can both be blobs.
+    Ordinary keys look as they are: `handbook.duckdb.shards/0a1b/shard-00000.duckdb` is that file.
+    The name of a folder has no dot or ends in `.shards`, that of a blob's file has a dot and does not end so: `a` and
+    `a/b` can both be blobs.
     No name in the top folder begins with a dot, so a hidden folder there is free for the store itself.
 """
 
@@ -12,7 +13,8 @@ from urllib.parse import unquote
 
 _UNTOUCHED = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_.")
 _DOTLESS_FILE = ".%"
-"""Ends the name of a file whose key has no dot there; a `%` without two digits comes from no key."""
+"""Ends the name of a file that would look like a folder's; a `%` without two digits comes from no key."""
+_FOLDER_ENDING = ".shards"
 _CONTINUED = "%~"
 """Ends the name of a folder that holds the rest of a part too long for one name."""
 _MAX_NAME_BYTES = 240
@@ -25,7 +27,7 @@ def names_of(key: str) -> tuple[str, ...]:
 
 
 def folder_names(parts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(name for part in parts for name in _cut(_quoted(part).replace(".", "%2e")))
+    return tuple(name for part in parts for name in _cut(_folder_name(part)))
 
 
 def key_of(names: Sequence[str]) -> str | None:
@@ -47,9 +49,14 @@ def key_of(names: Sequence[str]) -> str | None:
     return key if names_of(key) == tuple(names) else None
 
 
+def _folder_name(part: str) -> str:
+    name = _quoted(part)
+    return name if name.endswith(_FOLDER_ENDING) else name.replace(".", "%2e")
+
+
 def _file_name(part: str) -> str:
     name = _quoted(part)
-    return name if "." in name else name + _DOTLESS_FILE
+    return name if "." in name and not name.endswith(_FOLDER_ENDING) else name + _DOTLESS_FILE
 
 
 def _quoted(part: str) -> str:

@@ -42,6 +42,10 @@ class SyncReport:
     """Path and reason, for each file that is no source."""
     errors: tuple[str, ...] = ()
     """What kept a half of the sources from being looked at."""
+    stored: int = 0
+    """Documents that the search engine took up."""
+    unstored: int = 0
+    """Documents that it let go."""
 
     @property
     def did_nothing(self) -> bool:

@@ -25,3 +25,11 @@ def normalised(text: str) -> str:
 def content_hash(text: str) -> str:
     """SHA-256 of the normalised text."""  # sync-45
     return hashlib.sha256(normalised(text).encode("utf-8", errors="surrogatepass")).hexdigest()
+
+
+def title_of(content: str) -> str:
+    """The first heading of a text that has one near its top."""
+    for line in content[:8192].splitlines()[:20]:
+        if line.startswith("# "):
+            return line[2:].strip()[:200]
+    return ""

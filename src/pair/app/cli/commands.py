@@ -11,7 +11,7 @@ from typer.exceptions import TyperException
 
 from pair import errors
 from pair.app import render
-from pair.app.cli import inspect, install, package, session, sync
+from pair.app.cli import docs, ingest, inspect, install, maintain, package, search, session, sync
 
 
 def build() -> Any:
@@ -32,11 +32,31 @@ def build() -> Any:
     app.command("info", epilog=inspect.INFO_EXAMPLE)(inspect.info)
     app.command("sync", epilog=sync.SYNC_EXAMPLE)(sync.sync)
     app.command("status", epilog=sync.STATUS_EXAMPLE)(sync.status)
+    app.command("ingest", epilog=ingest.EXAMPLE)(ingest.ingest)
+    app.command("search", epilog=search.EXAMPLE)(search.search)
+    app.command("compact", epilog=maintain.COMPACT_EXAMPLE)(maintain.compact)
+    app.command("gc", epilog=maintain.GC_EXAMPLE)(maintain.collect)
+    app.add_typer(_documents(), name="docs")
+    app.add_typer(_cache(), name="cache")
     for other_name in ("init-kb", "init_kb"):
         app.command(other_name, hidden=True)(sync.sync)
     root = typer.main.get_command(app)
     session.share_options(root)
     return root
+
+
+def _documents() -> typer.Typer:
+    group = typer.Typer(help="List, show and delete stored documents.", rich_markup_mode=None)
+    group.command("list", epilog=docs.LIST_EXAMPLE)(docs.list_documents)
+    group.command("get", epilog=docs.GET_EXAMPLE)(docs.get_document)
+    group.command("delete", epilog=docs.DELETE_EXAMPLE)(docs.delete_documents)
+    return group
+
+
+def _cache() -> typer.Typer:
+    group = typer.Typer(help="Care for fetched shards.", rich_markup_mode=None)
+    group.command("sweep", epilog=maintain.SWEEP_EXAMPLE)(maintain.sweep)
+    return group
 
 
 def run(arguments: Sequence[str]) -> int:

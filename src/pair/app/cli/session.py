@@ -2,15 +2,19 @@
 
 import copy
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pair import errors
 from pair.app import render
 from pair.settings import Settings
-from pair.wiring import Desk, SyncDesk
+from pair.wiring import Desk, SyncDesk, open_kb
+
+if TYPE_CHECKING:
+    from pair.kb import KnowledgeBase
 
 _SHARED = frozenset({"config", "log_level", "as_json"})
 _LEVELS = ("debug", "info", "warning", "error")
@@ -36,6 +40,11 @@ class Session:
         settings = Settings.load(self.config)
         self._start_logging(settings)
         return SyncDesk(settings, observer=render.QuietObserver() if self.as_json else render.SyncProgress())
+
+    def kb(self, kb_id: str) -> "KnowledgeBase":
+        settings = Settings.load(self.config)
+        self._start_logging(settings)
+        return open_kb(kb_id, settings=settings)
 
     def show(self, value: Any, text: str, *, is_answer: bool = False) -> None:
         """The value for programs, or the text for people: an answer to standard output, a report to standard error."""
@@ -92,10 +101,18 @@ def share_options(root: Any) -> None:
         if value:
             setattr(context.find_object(Session), option.name, value)
 
-    for command in root.commands.values():
+    for command in _leaves(root):
         for option in root.params:
             if option.name in _SHARED:
                 shared = copy.copy(option)
                 shared.expose_value = False
                 shared.callback = remember
                 command.params.append(shared)
+
+
+def _leaves(group: Any) -> Iterator[Any]:
+    for command in group.commands.values():
+        if hasattr(command, "commands"):
+            yield from _leaves(command)
+        else:
+            yield command

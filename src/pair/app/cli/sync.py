@@ -44,7 +44,7 @@ def sync(context: typer.Context, watch: Watch = False, dry_run: DryRun = False) 
         _watch(session, desk)
     else:
         with _SecondInterrupt():
-            report = desk.run()
+            report = desk.sync()
         session.show(report.to_json(), _told(report))
         if report.errors:
             raise typer.Exit(errors.NotFoundError.exit_status)
@@ -112,6 +112,8 @@ def _told(report: SyncReport) -> str:
     told = ", ".join(f"{getattr(report, name)} {name.replace('_', ' ')}" for name in counts if getattr(report, name))
     work = f"{render.counted(report.model_calls, 'model call')}, {render.size(report.bytes_read)} read"
     lines.append(f"synced: {told or 'no sources'} ({work}, {report.seconds:.1f} s)")
+    if report.stored or report.unstored:
+        lines.append(f"stored: {report.stored} documents, {report.unstored} let go")
     return "\n".join(lines)
 
 

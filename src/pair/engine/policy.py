@@ -1,0 +1,70 @@
+"""The settings of the engine.
+
+Not in rules.py: every command reads the settings, and few need what the rules of the engine are about.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le
+
+Positive = Annotated[int, Gt(0)]
+LeaseKind = Literal["auto", "memory", "file", "blob", "redis"]
+
+
+@dataclass(frozen=True)
+class EnginePolicy:
+    """Where a KB is kept, and how it is cut, asked and cared for."""
+
+    store: str = ".pair/store"
+    """Where shards live: a folder, s3://bucket/prefix, gs://, az://, or memory: for try-outs"""
+    s3_endpoint: str = ""
+    """Address of an S3-compatible server; empty for the platform's own"""
+    s3_region: str = ""
+    """Region of the bucket; empty for the platform's own"""
+    lease: LeaseKind = "auto"
+    """Who coordinates writers: file (folders), blob (the store itself), redis, memory (one process); auto chooses"""
+    lease_seconds: Annotated[float, Gt(0)] = 30.0
+    """How long a writer that died keeps others waiting"""
+    redis_url: str = ""
+    """Address of the Redis server that keeps leases"""
+    cache_dir: str = ".pair/cache"
+    """Where shards are kept once they were fetched"""
+    cache_max_bytes: Annotated[int, Ge(0)] = 0
+    """Most bytes of fetched shards on disk; 0 for no limit"""
+    cache_ttl_seconds: Annotated[float, Ge(0)] = 0.0
+    """How long a shard that nobody asks is kept on disk; 0 for ever"""
+    embedder: Literal["ngram"] = "ngram"
+    """What makes vectors of texts"""
+    embedding_dimension: Annotated[int, Ge(8), Le(4096)] = 384
+    """Numbers in a vector of the ngram embedder"""
+    chunk_size_bytes: Annotated[int, Ge(50)] = 500
+    """Longest chunk of a document"""
+    ingest_batch_documents: Positive = 1000
+    """Documents that are published together"""
+    write_attempts: Positive = 40
+    """How often a write is tried while others are in its way"""
+    shard_trigger_bytes: Positive = 67_108_864
+    """A shard larger than this is cut into several, by nearness"""
+    shard_trigger_vector_rows: Positive = 150_000
+    """A shard with more chunks than this is cut into several"""
+    target_shard_bytes: Positive = 33_554_432
+    """Size that a cut aims at"""
+    max_vector_rows_per_shard: Positive = 75_000
+    """Most chunks of a shard after a cut"""
+    query_shard_fanout: Annotated[int, Ge(1), Le(64)] = 4
+    """Shards asked first, of each clustering"""
+    query_shard_fanout_adaptive_max: Annotated[int, Ge(1), Le(64)] = 6
+    """Shards asked at most, while more could hold something nearer"""
+    query_shard_parallelism: Positive = 4
+    """Shards fetched at once for a query"""
+    small_kb_max_shards: Positive = 2
+    """With so few shards, all are asked"""
+    compaction_enabled: bool = True
+    """Compact after large ingests"""
+    compaction_min_shard_count: Positive = 8
+    """Fewer shards than this are not worth merging"""
+    compaction_tombstone_ratio: Annotated[float, Gt(0), Le(1)] = 0.20
+    """A shard with more of its documents gone is written anew"""
+    gc_grace_seconds: Annotated[float, Ge(0)] = 120.0
+    """How long a shard that no manifest names is left in peace"""

@@ -1,0 +1,136 @@
+"""Upload shards, then swap the manifest: the only place a manifest is written.
+
+Invariants
+    A manifest never names a shard that is not already uploaded.
+    A swap either wins, loses (E202), or is settled by reading the manifest back and looking for our commit id.
+Not here
+    Building shards: workspace.py. Deleting old ones: garbage.py.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pair import errors
+from pair.blobs.contract import Blob, BlobStore, BlobUnchanged, Version, VersionMismatchError
+from pair.engine.manifest import ROLES, Manifest, from_bytes, manifest_key, to_bytes
+from pair.engine.workspace import BuiltShard
+
+logger = logging.getLogger(__name__)
+
+_SETTLING_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A manifest as it is in the store."""
+
+    manifest: Manifest
+    version: Version
+
+
+def no_step(_name: str) -> None:
+    """For those who do not watch the steps of a write."""
+
+
+class Publication:
+    """The manifest of one KB: read when it changed, swapped when nobody else did."""
+
+    def __init__(
+        self,
+        store: BlobStore,
+        kb_id: str,
+        *,
+        before_first_write: Callable[[], None],
+        on_step: Callable[[str], None] = no_step,
+    ) -> None:
+        self._store = store
+        self._kb_id = kb_id
+        self._key = manifest_key(kb_id)
+        self._before_first_write = before_first_write
+        self._on_step = on_step
+        self._lock = threading.Lock()
+        self._last: Published | None = None
+        self._is_probed = False
+
+    def current(self) -> Published | None:
+        """None when nothing was ever written. One call to the store; next to nothing when nothing changed."""
+        last = self._last
+        if last is None:
+            blob = self._store.get(self._key)
+        else:
+            answer = self._store.get_if_changed(self._key, last.version)
+            if isinstance(answer, BlobUnchanged):
+                return last
+            blob = answer
+        return self._remembered(blob)
+
+    def required(self) -> Published:
+        """Raises E201."""
+        published = self.current()
+        if published is None:
+            raise errors.kb_uninitialised(self._kb_id)
+        return published
+
+    def upload(self, shards: Sequence[BuiltShard]) -> None:
+        self._probe_once()
+        for shard in shards:
+            for role in ROLES:
+                self._on_step("upload")
+                self._store.upload(shard.ref.key(role), shard.paths[role])
+
+    def swap(self, before: Published | None, after: Manifest) -> Published:
+        """Raises E202 when another manifest is in its place by now, E208 when nobody can tell."""
+        self._probe_once()
+        content = to_bytes(after)
+        self._on_step("swap")
+        for _ in range(_SETTLING_TRIES):
+            try:
+                return self._remember(self._put(content, before), after)
+            except VersionMismatchError:
+                if (settled := self._settled(after, before)) is not None:
+                    return settled
+            except errors.StorageError as fault:
+                logger.info("answer to a swap was lost", extra={"kb": self._kb_id, "reason": fault.message})
+                if (settled := self._settled_after_silence(after, before, fault)) is not None:
+                    return settled
+        raise errors.publish_unknown(self._kb_id)
+
+    def _put(self, content: bytes, before: Published | None) -> Version:
+        if before is None:
+            return self._store.create(self._key, content)
+        return self._store.put_if(self._key, content, before.version)
+
+    def _settled(self, after: Manifest, before: Published | None) -> Published | None:
+        """Ours if it is there after all, None if nothing is there yet; raises E202 if it is somebody else's."""
+        found = self._remembered(self._store.get(self._key))
+        if found is not None and found.manifest.holds_commit(after.commit_id):
+            return found
+        if (found.version if found else None) == (before.version if before else None):
+            return None
+        raise errors.manifest_changed(self._kb_id)
+
+    def _settled_after_silence(
+        self, after: Manifest, before: Published | None, fault: errors.StorageError
+    ) -> Published | None:
+        try:
+            return self._settled(after, before)
+        except errors.StorageError:
+            raise errors.publish_unknown(self._kb_id) from fault
+
+    def _probe_once(self) -> None:
+        """A store with a manifest in it has shown before what it can do."""
+        if self._last is None and not self._is_probed:
+            self._before_first_write()
+            self._is_probed = True
+
+    def _remembered(self, blob: Blob | None) -> Published | None:
+        return None if blob is None else self._remember(blob.version, from_bytes(blob.data, self._key))
+
+    def _remember(self, version: Version, manifest: Manifest) -> Published:
+        published = Published(manifest, version)
+        with self._lock:
+            if self._last is None or manifest.number >= self._last.manifest.number:
+                self._last = published
+        return published

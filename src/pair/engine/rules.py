@@ -1,0 +1,203 @@
+"""What is decided about shards: which to ask, to merge, to compact, to collect, to evict.
+
+Invariants
+    Nothing here reads a file, a clock or the network: what was observed is an argument.
+"""
+
+import datetime
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pair import errors
+from pair.engine.manifest import Manifest, ShardRef
+from pair.engine.policy import EnginePolicy
+
+_KB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def check_kb_id(kb_id: str) -> str:
+    """Raises E212."""
+    if not _KB_ID.fullmatch(kb_id):
+        raise errors.kb_id_invalid(kb_id)
+    return kb_id
+
+
+# ── asking ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A shard of a clustering, with how near its documents are and could be."""
+
+    position: int
+    """In the manifest."""
+    distance: float
+    """To its nearest centroid."""
+    least_distance: float
+    """That anything in it can have."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskingOrder:
+    first: tuple[int, ...]
+    """Asked in any case."""
+    further: tuple[Ranked, ...]
+    """Asked one after another, while they could still hold something nearer."""
+
+
+def asking_order(
+    shards: Sequence[ShardRef], ranked: Mapping[str, Sequence[Ranked]], policy: EnginePolicy, *, ask_all: bool
+) -> AskingOrder:
+    """`ranked`: the shards of each run. A shard that belongs to none, or has no centroid, is always asked."""
+    positions = range(len(shards))
+    if ask_all or len(shards) <= policy.small_kb_max_shards:
+        return AskingOrder(tuple(positions), ())
+    in_runs = {each.position for run in ranked.values() for each in run}
+    first = [position for position in positions if position not in in_runs]
+    further: list[Ranked] = []
+    for run in ranked.values():
+        order = sorted(run, key=lambda each: (each.distance, each.position))
+        first += [each.position for each in order[: policy.query_shard_fanout]]
+        further += order[policy.query_shard_fanout : policy.query_shard_fanout_adaptive_max]
+    return AskingOrder(tuple(sorted(first)), tuple(sorted(further, key=lambda each: each.least_distance)))
+
+
+def is_worth_asking(shard: Ranked, farthest_hit: float | None) -> bool:
+    """`farthest_hit`: distance of the last hit that would be returned now; None while there are too few."""
+    return farthest_hit is None or shard.least_distance < farthest_hit
+
+
+# ── cutting and merging ────────────────────────────────────────────────────────────────────────────
+
+TIER_WIDTH = 8
+"""So many shards of about one size are merged into one of the next size."""
+
+
+def tier_of(rows: int) -> int:
+    return int(math.log(max(rows, 1), TIER_WIDTH) + 1e-9)
+
+
+def shards_to_merge(tail: Sequence[ShardRef], new_rows: int) -> list[ShardRef]:
+    """Shards that a write takes up into what it adds, so that small ones stay few.
+
+    Each row moves up one tier with each merge: n writes cost n·log n.
+    """
+    by_tier: dict[int, list[ShardRef]] = {}
+    for shard in tail:
+        by_tier.setdefault(tier_of(shard.live_rows), []).append(shard)
+    taken: list[ShardRef] = []
+    rows = new_rows
+    tier = tier_of(rows)
+    while len(by_tier.get(tier, ())) >= TIER_WIDTH - 1:
+        for lower in [each for each in by_tier if each <= tier]:
+            members = by_tier.pop(lower)
+            taken += members
+            rows += sum(shard.live_rows for shard in members)
+        tier = tier_of(rows)
+    return taken
+
+
+def shards_to_cut(rows: int, size_bytes: int, policy: EnginePolicy) -> int:
+    """How many shards so many rows should become."""
+    if rows <= policy.shard_trigger_vector_rows and size_bytes <= policy.shard_trigger_bytes:
+        return 1
+    by_size = size_bytes / policy.target_shard_bytes
+    by_rows = rows / policy.max_vector_rows_per_shard
+    return max(1, min(math.ceil(max(by_size, by_rows)), rows))
+
+
+CompactionReason = Literal["no_compaction_debt", "size_tier", "tombstone_pressure"]
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPlan:
+    reason: CompactionReason
+    shards: tuple[ShardRef, ...]
+    """To be replaced by what is left of them, clustered anew when they are several."""
+
+
+def compaction_plan(manifest: Manifest, policy: EnginePolicy, *, everything: bool = False) -> CompactionPlan:
+    """Shards that have outlived their layout.
+
+    Runs are merged from the smallest up, as long as the next is not more than twice what was taken so far: so a row is
+    rewritten a logarithmic number of times, and a large KB is not rewritten for a small addition.
+    """
+    runs = _runs_by_size(manifest.shards)
+    if everything:
+        is_tidy = len(runs) <= 1 and not any(shard.gone for shard in manifest.shards)
+        return CompactionPlan("no_compaction_debt", ()) if is_tidy else CompactionPlan("size_tier", manifest.shards)
+    if len(manifest.shards) >= policy.compaction_min_shard_count and len(runs) > 1:
+        taken = list(runs[0])
+        for run in runs[1:]:
+            if _rows(run) > 2 * _rows(taken):
+                break
+            taken += run
+        if len(taken) > len(runs[0]):
+            return CompactionPlan("size_tier", tuple(taken))
+    worn = tuple(shard for shard in manifest.shards if shard.tombstone_ratio >= policy.compaction_tombstone_ratio)
+    return CompactionPlan("tombstone_pressure", worn) if worn else CompactionPlan("no_compaction_debt", ())
+
+
+def _runs_by_size(shards: Sequence[ShardRef]) -> list[list[ShardRef]]:
+    """The tail counts as one run."""
+    runs: dict[str, list[ShardRef]] = {}
+    for shard in shards:
+        runs.setdefault(shard.run, []).append(shard)
+    return sorted(runs.values(), key=_rows)
+
+
+def _rows(shards: Iterable[ShardRef]) -> int:
+    return sum(shard.live_rows for shard in shards)
+
+
+# ── collecting ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def garbage(
+    manifest: Manifest, stored: Mapping[str, datetime.datetime], now: datetime.datetime, grace_seconds: float
+) -> frozenset[str]:
+    """Folders to delete. `stored`: when each folder that is there was last written.
+
+    A shard that was dropped is left to its slow readers for the grace period, and one that no manifest ever named to
+    the writer that may still be about to name it.
+    """
+    live = {shard.folder for shard in manifest.shards}
+    dropped_at = {each.folder: datetime.datetime.fromisoformat(each.dropped_at) for each in manifest.dropped}
+    grace = datetime.timedelta(seconds=grace_seconds)
+    return frozenset(
+        folder
+        for folder, written_at in stored.items()
+        if folder not in live and max(written_at, dropped_at.get(folder, written_at)) + grace <= now
+    )
+
+
+# ── evicting ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class CachedShard:
+    name: str
+    size_bytes: int
+    idle_seconds: float
+    """Since its last use."""
+
+
+def shards_to_evict(
+    cached: Sequence[CachedShard], *, max_bytes: int, ttl_seconds: float, wanted_bytes: int = 0
+) -> tuple[list[CachedShard], list[CachedShard]]:
+    """Those that are too old, and those that have to make room, in the order in which they should go."""
+    old = [each for each in cached if ttl_seconds and each.idle_seconds > ttl_seconds]
+    if not max_bytes:
+        return old, []
+    kept = [each for each in cached if each not in old]
+    excess = sum(each.size_bytes for each in kept) + wanted_bytes - max_bytes
+    crowded: list[CachedShard] = []
+    for each in sorted(kept, key=lambda one: (-one.idle_seconds, one.name)):
+        if excess <= 0:
+            break
+        crowded.append(each)
+        excess -= each.size_bytes
+    return old, crowded

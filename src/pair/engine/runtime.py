@@ -1,0 +1,286 @@
+"""Engine: upsert, delete, search, list, compact, collect, sweep, stats, for one KB."""
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from pair import errors
+from pair.ai.embedding import Embedding
+from pair.blobs.contract import BlobStore
+from pair.engine import garbage, rules
+from pair.engine.compaction import CompactionReport, Compactor
+from pair.engine.filters import Filter
+from pair.engine.garbage import GarbageReport
+from pair.engine.manifest import Manifest
+from pair.engine.policy import EnginePolicy
+from pair.engine.search import Hits, Query, Search
+from pair.engine.shard import Listed
+from pair.engine.shard_cache import ShardMissingError, SweepReport
+from pair.engine.stored_documents import GraphRows
+from pair.engine.writing import Batch, WriteParts, Writer, WriteReport, find_stored, revised_hash
+from pair.values import Document
+
+_MOST_COMPACTIONS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDocument:
+    """A document as it is stored."""
+
+    id: str
+    text: str
+    title: str
+    url: str
+    metadata: Mapping[str, Any]
+    owner: str
+    content_hash: str
+    chunks: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "title": self.title,
+            "url": self.url,
+            "owner": self.owner,
+            "metadata": dict(self.metadata),
+            "chunks": self.chunks,
+            "content_hash": self.content_hash,
+            "text": self.text,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    kb_id: str
+    documents: int
+    chunks: int
+    shards: int
+    size_bytes: int
+    deleted_documents: int
+    """That still take room until compaction."""
+    manifest_version: int
+    embedder: str
+    dimension: int
+    cache: Mapping[str, int] = field(default_factory=dict)
+    compaction_debt: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kb_id": self.kb_id,
+            "documents": self.documents,
+            "chunks": self.chunks,
+            "shards": self.shards,
+            "size_bytes": self.size_bytes,
+            "deleted_documents": self.deleted_documents,
+            "manifest_version": self.manifest_version,
+            "embedder": self.embedder,
+            "dimension": self.dimension,
+            "cache": dict(self.cache),
+            "compaction_debt": self.compaction_debt,
+        }
+
+
+class Engine:
+    """One KB. Used from several threads at once."""
+
+    def __init__(self, parts: WriteParts, store: BlobStore, embedding: Embedding) -> None:
+        self._parts = parts
+        self._store = store
+        self._embedding = embedding
+        self._writer = Writer(parts, embedding)
+        self._search = Search(parts.publication, parts.cache, parts.policy, parts.clock)
+
+    @property
+    def kb_id(self) -> str:
+        return self._parts.kb_id
+
+    @property
+    def policy(self) -> EnginePolicy:
+        return self._parts.policy
+
+    # Writing
+
+    def upsert(
+        self,
+        documents: Iterable[Document],
+        *,
+        owner: str,
+        chunk_size_bytes: int | None = None,
+        graphs: Mapping[str, GraphRows] | None = None,
+        revisions: Mapping[str, str] | None = None,
+        on_batch: Callable[[WriteReport], None] = lambda report: None,
+    ) -> WriteReport:
+        """In batches, each published by itself. `revisions`: what the caller knows a document's content by, by id."""
+        total = WriteReport()
+        stream = iter(documents)
+        batches = 0
+        while given := list(itertools.islice(stream, self._parts.policy.ingest_batch_documents)):
+            batch = Batch(
+                list({each.id: each for each in given}.values()),
+                owner,
+                chunk_size_bytes or self._parts.policy.chunk_size_bytes,
+                graphs or {},
+                revisions or {},
+            )
+            report = self._writer.upsert(batch)
+            batches += 1
+            total = _sum(total, report)
+            on_batch(report)
+        if batches > 1 and self._parts.policy.compaction_enabled:
+            total = replace(total, manifest_version=self._pay_debt() or total.manifest_version)
+        return total
+
+    def delete(
+        self, *, ids: Sequence[str] = (), owner: str | None = None, condition: Filter | None = None
+    ) -> WriteReport:
+        return self._writer.delete(ids=ids, owner=owner, condition=condition)
+
+    def revised_hash(self, revision: str, owner: str) -> str:
+        """What `hashes` says of a document that was stored under this revision."""
+        return revised_hash(revision, owner, self._embedding.name, self._parts.policy.chunk_size_bytes)
+
+    # Reading
+
+    def search_vector(
+        self,
+        vector: Sequence[float] | np.ndarray,
+        *,
+        limit: int,
+        condition: Filter | None = None,
+        max_distance: float | None = None,
+        exact: bool = False,
+    ) -> Hits:
+        asked = np.ascontiguousarray(vector, dtype=np.float32)
+        return self._search.nearest(Query(asked, limit, condition, max_distance, exact))
+
+    def embed_query(self, text: str) -> np.ndarray:
+        """Raises E304 when the KB was made with another embedder."""
+        manifest = self._parts.publication.required().manifest
+        if manifest.embedder != self._embedding.name:
+            raise errors.embedder_differs(self.kb_id, manifest.embedder, self._embedding.name)
+        return self._embedding.embed_query(text)
+
+    def documents(self, *, after: str = "", limit: int = 100, owner: str | None = None) -> list[StoredDocument]:
+        """By id, from the first that comes after `after`."""
+        manifest = self._parts.publication.required().manifest
+        wanted = (each for each in self._listed(manifest, after) if owner is None or each[0].owner == owner)
+        return [self._document(manifest, position, listed) for listed, position in itertools.islice(wanted, limit)]
+
+    def document(self, document_id: str) -> StoredDocument:
+        """Raises E201, E214."""
+        manifest = self._parts.publication.required().manifest
+        stored = find_stored(manifest, self._parts.cache, [document_id])
+        if document_id not in stored:
+            raise errors.no_such_document(self.kb_id, document_id)
+        found = stored[document_id]
+        return self._document(manifest, found.position, Listed(document_id, "", found.content_hash, found.doc))
+
+    def hashes(self, owner: str) -> dict[str, str]:
+        """The content hash of each document of this owner; {} before the first write."""
+        published = self._parts.publication.current()
+        if published is None:
+            return {}
+        return {each.id: each.content_hash for each, _ in self._listed(published.manifest, "") if each.owner == owner}
+
+    def _listed(self, manifest: Manifest, after: str) -> Iterator[tuple[Listed, int]]:
+        """Live documents by id, each with the position of its shard."""
+        streams = [
+            (
+                (listed, position)
+                for listed in self._parts.cache.open(shard).ids().after(after)
+                if shard.tombstones is None or not shard.tombstones[listed.doc]
+            )
+            for position, shard in enumerate(manifest.shards)
+        ]
+        return heapq.merge(*streams, key=lambda each: each[0].id)
+
+    def _document(self, manifest: Manifest, position: int, listed: Listed) -> StoredDocument:
+        shard = manifest.shards[position]
+        try:
+            search = self._parts.cache.open(shard).search(self._parts.clock.monotonic())
+        except ShardMissingError as fault:
+            raise errors.stored_data_damaged(str(fault), "it is not in the store any more") from fault
+        header = search.header(listed.doc)
+        chunks = int(np.count_nonzero(search.doc_of_row == listed.doc))
+        return StoredDocument(
+            header.id,
+            search.text(listed.doc),
+            header.title,
+            header.url,
+            header.metadata,
+            header.owner,
+            listed.content_hash,
+            chunks,
+        )
+
+    # Care
+
+    def compact(
+        self, *, everything: bool = False, on_progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> CompactionReport:
+        return Compactor(self._parts, on_progress).compact(everything=everything)
+
+    def collect(self, *, grace_seconds: float | None = None) -> GarbageReport:
+        grace = self._parts.policy.gc_grace_seconds if grace_seconds is None else grace_seconds
+        return garbage.collect(self._parts, self._store, grace_seconds=grace)
+
+    def sweep(self) -> SweepReport:
+        return self._parts.cache.sweep()
+
+    def stats(self) -> EngineStats | None:
+        """None before the first write."""
+        published = self._parts.publication.current()
+        if published is None:
+            return None
+        manifest, cache = published.manifest, self._parts.cache
+        plan = rules.compaction_plan(manifest, self._parts.policy)
+        return EngineStats(
+            kb_id=self.kb_id,
+            documents=manifest.documents,
+            chunks=manifest.rows,
+            shards=len(manifest.shards),
+            size_bytes=manifest.size_bytes,
+            deleted_documents=sum(shard.gone for shard in manifest.shards),
+            manifest_version=manifest.number,
+            embedder=manifest.embedder,
+            dimension=manifest.dimension,
+            cache={
+                "hits": cache.hits,
+                "misses": cache.misses,
+                "evictions": cache.evictions,
+                "bytes_fetched": cache.bytes_fetched,
+                "size_bytes": cache.size_bytes(),
+            },
+            compaction_debt="" if plan.reason == "no_compaction_debt" else plan.reason,
+        )
+
+    def close(self) -> None:
+        self._search.close()
+        self._parts.leases.close()
+        self._store.close()
+
+    def _pay_debt(self) -> int:
+        """Compact until there is nothing left to do; the number of the last manifest."""
+        number = 0
+        for _ in range(_MOST_COMPACTIONS):
+            report = self.compact()
+            if report.reason == "no_compaction_debt":
+                break
+            number = report.manifest_version
+        return number
+
+
+def _sum(total: WriteReport, report: WriteReport) -> WriteReport:
+    return WriteReport(
+        added=total.added + report.added,
+        replaced=total.replaced + report.replaced,
+        unchanged=total.unchanged + report.unchanged,
+        deleted=total.deleted + report.deleted,
+        chunks=total.chunks + report.chunks,
+        manifest_version=max(total.manifest_version, report.manifest_version),
+        conflicts=total.conflicts + report.conflicts,
+    )

@@ -1,0 +1,209 @@
+"""One shard, read-only: its mapped search file, its id directory, its rows in DuckDB.
+
+Invariants
+    Nothing here writes. What a shard hands out stays valid for as long as somebody holds it.
+"""
+
+import functools
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+
+from pair.engine.filters import Filter
+from pair.engine.pack import Pack
+from pair.engine.stored_documents import GraphRows, Header, StoredDocuments
+from pair.engine.vectors import VectorIndex, Vectors
+from pair.engine.workspace import chunk_id
+from pair.values import Hit
+
+_REMEMBERED_FILTERS = 64
+
+
+class SearchFile:
+    """Vectors, chunks and texts."""
+
+    def __init__(self, path: Path) -> None:
+        pack = Pack(path)
+        self.vectors: Vectors = pack.array("vectors")
+        self.chunks = pack.array("chunks")
+        self.docs = pack.array("docs")
+        self._texts = pack.bytes("texts")
+        self.doc_of_row: npt.NDArray[np.uint32] = np.ascontiguousarray(self.chunks["doc"])
+        index = pack.array("index") if "index" in pack else None
+        self.index = VectorIndex(self.vectors, pack.array("squares"), index)
+
+    def header(self, doc: int) -> Header:
+        place = self.docs[doc]
+        begin = int(place["offset"])
+        return Header.from_bytes(self._texts[begin : begin + int(place["header_size"])])
+
+    def text(self, doc: int) -> str:
+        return bytes(self._text_bytes(doc)).decode(errors="surrogatepass")
+
+    def hit(self, row: int, distance: float) -> Hit:
+        chunk = self.chunks[row]
+        doc = int(chunk["doc"])
+        header = self.header(doc)
+        content = self._text_bytes(doc)[int(chunk["start_byte"]) : int(chunk["end_byte"])]
+        return Hit(
+            document_id=header.id,
+            chunk_id=chunk_id(header.id, self.number_in_document(row)),
+            title=header.title,
+            url=header.url,
+            text=bytes(content).decode(errors="surrogatepass"),
+            score=1.0 / (1.0 + distance),
+            distance=distance,
+            metadata=header.metadata,
+            start=int(chunk["start"]),
+            end=int(chunk["end"]),
+        )
+
+    def number_in_document(self, row: int) -> int:
+        return row - int(self.docs[self.doc_of_row[row]]["first_chunk"])
+
+    def documents(self, numbers: npt.NDArray[np.int64], graphs: dict[int, GraphRows]) -> StoredDocuments:
+        """These documents, as another shard can take them up; `graphs` by number in this shard."""
+        everything = StoredDocuments(
+            _Slices(self._texts, self.docs["offset"], self.docs["header_size"]),
+            _Slices(self._texts, self.docs["offset"] + self.docs["header_size"], self.docs["text_size"]),
+            self.chunks,
+            self.vectors,
+            graphs,
+        )
+        return everything.pick(numbers)
+
+    def _text_bytes(self, doc: int) -> memoryview:
+        place = self.docs[doc]
+        begin = int(place["offset"]) + int(place["header_size"])
+        return self._texts[begin : begin + int(place["text_size"])]
+
+
+@dataclass(frozen=True, eq=False)
+class _Slices(Sequence[bytes]):
+    """Pieces of a mapped file, copied when they are asked for."""
+
+    content: memoryview
+    offsets: npt.NDArray[Any]
+    sizes: npt.NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __getitem__(self, number: Any) -> Any:
+        begin = int(self.offsets[number])
+        return bytes(self.content[begin : begin + int(self.sizes[number])])
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A document, as the id directory knows it."""
+
+    id: str
+    owner: str
+    content_hash: str
+    doc: int
+
+
+class IdFile:
+    """Which documents a shard holds, without opening anything else of it."""
+
+    def __init__(self, path: Path) -> None:
+        pack = Pack(path)
+        self._lines = pack.array("lines")
+        self._order = pack.array("order")
+        self._names = pack.bytes("names")
+        self._owners: list[str] = json.loads(bytes(pack.bytes("owners")).decode(errors="surrogatepass"))
+        self._prefixes = np.ascontiguousarray(self._lines["prefix"])
+
+    def find(self, identities: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """The line of each identity (a row of two numbers); -1 for those that are not here."""
+        found = np.full(len(identities), -1, np.int64)
+        places = np.searchsorted(self._prefixes, identities[:, 0])
+        # Two ids may share the first half of their hash; three do not in any KB that fits on this planet.
+        for step in (0, 1):
+            places_here = places + step
+            inside = places_here < len(self._lines)
+            lines = self._lines[np.minimum(places_here, max(len(self._lines) - 1, 0))] if len(self._lines) else None
+            if lines is None:
+                return found
+            same = inside & (lines["prefix"] == identities[:, 0]) & (lines["rest"] == identities[:, 1])
+            found[same] = places_here[same]
+        return found
+
+    def listed(self, line: int) -> Listed:
+        entry = self._lines[line]
+        begin = int(entry["id_offset"])
+        name = bytes(self._names[begin : begin + int(entry["id_size"])]).decode(errors="surrogatepass")
+        return Listed(name, self._owners[int(entry["owner"])], bytes(entry["hash"]).hex(), int(entry["doc"]))
+
+    def after(self, document_id: str) -> Iterator[Listed]:
+        """Documents by id, from the first that comes after this one."""
+        low, high = 0, len(self._order)
+        while low < high:
+            middle = (low + high) // 2
+            if self.listed(int(self._order[middle])).id <= document_id:
+                low = middle + 1
+            else:
+                high = middle
+        for position in range(low, len(self._order)):
+            yield self.listed(int(self._order[position]))
+
+    def numbers_of_owner(self, owner: str) -> npt.NDArray[np.int64]:
+        if owner not in self._owners:
+            return np.empty(0, np.int64)
+        chosen = self._lines["owner"] == self._owners.index(owner)
+        return np.sort(self._lines["doc"][chosen]).astype(np.int64)
+
+    def owner_of(self, line: int) -> str:
+        return self._owners[int(self._lines[line]["owner"])]
+
+
+class RowsFile:
+    """The shard's tables. Opened for the first question, and kept open; each question has a cursor of its own."""
+
+    def __init__(self, path: Path, documents: int) -> None:
+        self._path = path
+        self._documents = documents
+        self._lock = threading.Lock()
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self.selected = functools.lru_cache(maxsize=_REMEMBERED_FILTERS)(self._selected)
+
+    def _selected(self, condition: Filter) -> npt.NDArray[np.bool_]:
+        """Which documents meet the condition, by number."""
+        where, parameters = condition.to_sql()
+        found = self._cursor().execute(f"SELECT doc FROM docs WHERE {where}", parameters).fetchnumpy()["doc"]  # noqa: S608
+        chosen = np.zeros(self._documents, np.bool_)
+        chosen[np.asarray(found, dtype=np.int64)] = True
+        return chosen
+
+    def graphs(self) -> dict[int, GraphRows]:
+        """Of each document that has one, by number."""
+        cursor = self._cursor()
+        mentions = cursor.execute(
+            """SELECT d.doc, e.entity_id, e.weight, c.number FROM doc_entities e
+               JOIN docs d ON d.id = e.doc_id JOIN chunks c ON c.id = e.chunk_id
+               ORDER BY d.doc, c.number, e.entity_id"""
+        ).fetchall()
+        edges = cursor.execute(
+            """SELECT c.doc, e.src, e.dst, e.rel_type, e.weight, c.number FROM edges e
+               JOIN chunks c ON c.id = e.chunk_id ORDER BY c.doc, c.number, e.src, e.dst, e.rel_type"""
+        ).fetchall()
+        found: dict[int, tuple[list[Any], list[Any]]] = {}
+        for doc, *mention in mentions:
+            found.setdefault(doc, ([], []))[0].append(tuple(mention))
+        for doc, *edge in edges:
+            found.setdefault(doc, ([], []))[1].append(tuple(edge))
+        return {doc: GraphRows(tuple(rows[0]), tuple(rows[1])) for doc, rows in found.items()}
+
+    def _cursor(self) -> duckdb.DuckDBPyConnection:
+        with self._lock:
+            if self._connection is None:
+                self._connection = duckdb.connect(str(self._path), read_only=True, config={"threads": 1})
+            return self._connection.cursor()

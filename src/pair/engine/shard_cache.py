@@ -1,0 +1,309 @@
+"""Local shard files: fetched once for all who wait, verified, evicted by last use, never while in use.
+
+Layout: `<cache>/<content hash>/<file>`, a stamp beside each file that was verified, and `use`, which readers lock.
+Invariants
+    A file appears under its name only after its SHA-256 was verified.
+    A file that was touched since is verified again, and fetched again when it is no longer what it was.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pair import errors, files
+from pair.blobs.contract import BlobStore
+from pair.clock import Clock
+from pair.engine import rules
+from pair.engine.manifest import FileRole, ShardRef, file_name
+from pair.engine.rules import CachedShard
+from pair.engine.shard import IdFile, RowsFile, SearchFile
+
+_RETRY_SECONDS = 0.025
+_RETRY_TIMES = 6
+_USE = "use"
+_STAMP = ".ok"
+_TOUCH_SECONDS = 30.0
+
+
+class ShardMissingError(Exception):
+    """The store no longer has this shard: either the manifest is old, or the shard is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    evicted_ttl: int
+    evicted_size: int
+    freed_bytes: int
+    kept_bytes: int
+
+
+class ShardCache:
+    def __init__(
+        self, store: BlobStore, folder: Path, clock: Clock, *, max_bytes: int = 0, ttl_seconds: float = 0.0
+    ) -> None:
+        self._store = store
+        self._folder = folder
+        self._clock = clock
+        self._max_bytes = max_bytes
+        self._ttl_seconds = ttl_seconds
+        self._lock = threading.Lock()
+        self._fetching: dict[Path, threading.Lock] = {}
+        self._open: dict[str, OpenShard] = {}
+        self.hits = self.misses = self.evictions = self.bytes_fetched = 0
+
+    # Open shards
+
+    def open(self, ref: ShardRef) -> "OpenShard":
+        """Kept open for the next who asks, until it is evicted or named by no manifest any more."""
+        shard = self._open.get(ref.folder)
+        if shard is None:
+            with self._lock:
+                shard = self._open.setdefault(ref.folder, OpenShard(ref, self))
+        return shard
+
+    def is_open(self, ref: ShardRef) -> bool:
+        shard = self._open.get(ref.folder)
+        return shard is not None and shard.has_search
+
+    def keep_only(self, folders: set[str]) -> None:
+        """Forget open shards that are not among these; whoever still reads one keeps it alive."""
+        with self._lock:
+            for folder in [each for each in self._open if each not in folders]:
+                del self._open[folder]
+
+    # Files
+
+    @property
+    def scratch(self) -> Path:
+        """Where shards may be built: on the same disk, and not mistaken for a fetched one."""
+        return self._folder.with_name(self._folder.name + "-scratch")
+
+    def place(self, ref: ShardRef) -> Path:
+        return self._folder / ref.folder.rpartition("/")[2]
+
+    def path(self, ref: ShardRef, role: FileRole) -> Path:
+        """A verified local file. Raises ShardMissingError, E207, E205, E206, E010."""
+        path = self.place(ref) / file_name(ref.shard_id, role)
+        if _is_verified(path, ref, role):
+            self.hits += 1
+            return path
+        with self._lock:
+            waiting = self._fetching.setdefault(path, threading.Lock())
+        with waiting:
+            if not _is_verified(path, ref, role):
+                with files.storage_errors():
+                    self._fetch(ref, role, path)
+        return path
+
+    def _fetch(self, ref: ShardRef, role: FileRole, path: Path) -> None:
+        expected = ref.files[role]
+        if path.exists() and files.sha256_of(path) == expected.sha256:
+            _stamp(path)
+            return
+        self.misses += 1
+        self._make_room(expected.size_bytes)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+        try:
+            if not self._store.download(ref.key(role), temporary):
+                raise ShardMissingError(ref.key(role))
+            if files.sha256_of(temporary) != expected.sha256:
+                raise errors.stored_data_damaged(ref.key(role), "its SHA-256 is not the one in the manifest")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        self.bytes_fetched += expected.size_bytes
+        _stamp(path)
+
+    # Eviction
+
+    def sweep(self) -> SweepReport:
+        """Evict what is too old, then what is too much; what is in use stays."""
+        with files.storage_errors():
+            report = self._evict(wanted_bytes=0)
+        if self._max_bytes and report.kept_bytes > self._max_bytes:
+            raise errors.cache_budget_exceeded(str(self._folder), self._max_bytes, report.kept_bytes)
+        return report
+
+    def size_bytes(self) -> int:
+        return sum(each.size_bytes for each in self._cached())
+
+    def _make_room(self, wanted_bytes: int) -> None:
+        if not self._max_bytes:
+            return
+        for attempt in range(_RETRY_TIMES + 1):
+            report = self._evict(wanted_bytes=wanted_bytes)
+            if report.kept_bytes + wanted_bytes <= self._max_bytes:
+                return
+            if attempt < _RETRY_TIMES and wanted_bytes <= self._max_bytes:
+                threading.Event().wait(_RETRY_SECONDS)  # a reader may be about to finish
+        raise errors.cache_budget_exceeded(str(self._folder), self._max_bytes, report.kept_bytes + wanted_bytes)
+
+    def _evict(self, *, wanted_bytes: int) -> SweepReport:
+        cached = self._cached()
+        old, crowded = rules.shards_to_evict(
+            cached, max_bytes=self._max_bytes, ttl_seconds=self._ttl_seconds, wanted_bytes=wanted_bytes
+        )
+        gone_old = [each for each in old if self._remove(each.name)]
+        gone_crowded = [each for each in crowded if self._remove(each.name)]
+        freed = sum(each.size_bytes for each in (*gone_old, *gone_crowded))
+        self.evictions += len(gone_old) + len(gone_crowded)
+        kept = sum(each.size_bytes for each in cached) - freed
+        return SweepReport(len(gone_old), len(gone_crowded), freed, kept)
+
+    def _cached(self) -> list[CachedShard]:
+        now = self._clock.now().timestamp()
+        found: list[CachedShard] = []
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    found.append(_measured(entry, now))
+        return found
+
+    def _remove(self, name: str) -> bool:
+        """False when somebody uses it, here or in another process."""
+        with self._lock:
+            for key in [each for each in self._open if each.rpartition("/")[2] == name]:
+                del self._open[key]  # unless a query holds it, this ends its use
+        folder = self._folder / name
+        with _in_use(folder, exclusive=True) as is_ours:
+            if is_ours:
+                condemned = folder.with_name(f".{name}.{os.getpid()}")
+                with contextlib.suppress(FileNotFoundError):
+                    folder.rename(condemned)
+                    shutil.rmtree(condemned, ignore_errors=True)
+        return is_ours
+
+
+def _measured(entry: os.DirEntry[str], now: float) -> CachedShard:
+    size, used_at = 0, 0.0
+    with os.scandir(entry.path) as members:
+        for member in members:
+            seen = member.stat()
+            size += seen.st_size
+            used_at = max(used_at, seen.st_mtime)
+    return CachedShard(entry.name, size, max(0.0, now - used_at))
+
+
+@contextlib.contextmanager
+def _in_use(folder: Path, *, exclusive: bool) -> Iterator[bool]:
+    try:
+        descriptor = os.open(folder / _USE, os.O_RDWR | os.O_CREAT, 0o666)
+    except FileNotFoundError:
+        yield exclusive  # there is nothing that could be in use
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(descriptor)
+
+
+class _Use:
+    """Says that a shard's files are in use, for as long as this object lives: the lock ends with its descriptor."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / _USE
+        self._descriptor = -1
+        while True:
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+            except FileNotFoundError:
+                continue  # evicted between two lines
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+            if self._is_the_one_on_disk():
+                return
+            os.close(self._descriptor)
+
+    def _is_the_one_on_disk(self) -> bool:
+        """False when the folder was evicted while we waited for its lock."""
+        try:
+            on_disk, ours = self._path.stat(), os.fstat(self._descriptor)
+        except FileNotFoundError:
+            return False
+        return (on_disk.st_dev, on_disk.st_ino) == (ours.st_dev, ours.st_ino)
+
+    def touch(self) -> None:
+        os.utime(self._descriptor)
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
+
+
+def _is_verified(path: Path, ref: ShardRef, role: FileRole) -> bool:
+    """Verified once, and not touched since."""
+    try:
+        seen = path.stat()
+        stamp = path.with_name(path.name + _STAMP).read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return False
+    return seen.st_size == ref.files[role].size_bytes and stamp == _stamp_text(seen)
+
+
+def _stamp(path: Path) -> None:
+    path.with_name(path.name + _STAMP).write_text(_stamp_text(path.stat()), encoding="ascii")
+
+
+def _stamp_text(seen: os.stat_result) -> str:
+    return f"{seen.st_size} {seen.st_mtime_ns} {seen.st_ino}\n"
+
+
+class OpenShard:
+    """The files of one shard, each opened when it is first asked for."""
+
+    def __init__(self, ref: ShardRef, cache: ShardCache) -> None:
+        self._ref = ref
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._use: _Use | None = None
+        self._touched_at = 0.0
+        self._search: SearchFile | None = None
+        self._ids: IdFile | None = None
+        self._rows: RowsFile | None = None
+
+    @property
+    def has_search(self) -> bool:
+        return self._search is not None
+
+    def search(self, now: float) -> SearchFile:
+        """`now`: by the monotonic clock, for the last use. Raises as `ShardCache.path` does."""
+        if self._use is not None and now - self._touched_at > _TOUCH_SECONDS:
+            self._touched_at = now
+            self._use.touch()
+        if self._search is None:
+            with self._lock:
+                if self._search is None:
+                    self._search = SearchFile(self._sound_path("search"))
+        return self._search
+
+    def ids(self) -> IdFile:
+        if self._ids is None:
+            with self._lock:
+                if self._ids is None:
+                    self._ids = IdFile(self._sound_path("ids"))
+        return self._ids
+
+    def rows(self) -> RowsFile:
+        if self._rows is None:
+            with self._lock:
+                if self._rows is None:
+                    self._rows = RowsFile(self._sound_path("rows"), self._ref.documents)
+        return self._rows
+
+    def _sound_path(self, role: FileRole) -> Path:
+        if self._use is None:
+            with files.storage_errors():
+                self._use = _Use(self._cache.place(self._ref))
+        return self._cache.path(self._ref, role)

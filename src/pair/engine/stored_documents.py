@@ -1,0 +1,182 @@
+"""Documents as a shard keeps them: a header, a text, chunks and their vectors; gathered, picked and put together."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pair.values import Chunk, Document
+
+Vectors = npt.NDArray[np.float32]
+
+CHUNK_TYPE = np.dtype([("doc", "<u4"), ("start_byte", "<u4"), ("end_byte", "<u4"), ("start", "<u4"), ("end", "<u4")])
+"""`start` and `end` count characters of the text, as people and Python do."""
+
+IdentityHash = bytes
+"""16 bytes that stand for the id of a document."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRows:
+    """What a document says about entities. Chunks are named by their number in the document."""
+
+    mentions: tuple[tuple[str, float, int], ...] = ()
+    """Entity, weight, chunk."""
+    edges: tuple[tuple[str, str, str, float, int], ...] = ()
+    """Source entity, target entity, kind, weight, chunk."""
+
+
+NO_GRAPH = GraphRows()
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Everything about a document but its text and vectors."""
+
+    id: str
+    owner: str
+    title: str
+    url: str
+    metadata: Mapping[str, Any]
+    content_hash: str
+
+    def to_bytes(self) -> bytes:
+        value = {
+            "id": self.id,
+            "owner": self.owner,
+            "title": self.title,
+            "url": self.url,
+            "metadata": self.metadata,
+            "hash": self.content_hash,
+        }
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass")
+
+    @staticmethod
+    def from_bytes(content: bytes | memoryview) -> "Header":
+        value = json.loads(bytes(content).decode(errors="surrogatepass"))
+        return Header(value["id"], value["owner"], value["title"], value["url"], value["metadata"], value["hash"])
+
+
+def identity(document_id: str) -> IdentityHash:
+    return hashlib.sha256(document_id.encode(errors="surrogatepass")).digest()[:16]
+
+
+def content_hash(document: Document, owner: str, chunking: str) -> str:
+    """Changes when anything that is stored of the document would change. `chunking`: how it is cut and embedded."""
+    digest = hashlib.sha256()
+    fields = [document.id, owner, document.title, document.url, document.text, chunking]
+    fields.append(json.dumps(document.metadata, sort_keys=True, ensure_ascii=False, default=str))
+    for each in fields:
+        content = each.encode(errors="surrogatepass")
+        digest.update(len(content).to_bytes(8, "little") + content)
+    if document.vector is not None:
+        digest.update(np.asarray(document.vector, dtype="<f4").tobytes())
+    return digest.hexdigest()[:32]
+
+
+@dataclass(frozen=True, eq=False)
+class StoredDocuments:
+    """Documents in columns, in the order of their numbers; chunks follow each other in the same order."""
+
+    headers: Sequence[bytes]
+    texts: Sequence[bytes]
+    chunks: npt.NDArray[Any]
+    vectors: Vectors
+    graphs: Mapping[int, GraphRows]
+    """Of those documents that have one, by number."""
+
+    @property
+    def count(self) -> int:
+        return len(self.headers)
+
+    @property
+    def size_bytes(self) -> int:
+        """About what a shard of them takes in the store."""
+        texts = sum(map(len, self.texts)) + sum(map(len, self.headers))
+        return 2 * texts + round(self.vectors.nbytes * 1.4)
+
+    def chunk_counts(self) -> npt.NDArray[np.int64]:
+        return np.bincount(self.chunks["doc"], minlength=self.count).astype(np.int64)
+
+    def pick(self, numbers: npt.NDArray[np.int64]) -> "StoredDocuments":
+        """Only these documents, in ascending order of `numbers`, numbered anew."""
+        new_number = np.full(self.count, -1, np.int64)
+        new_number[numbers] = np.arange(len(numbers))
+        rows = np.flatnonzero(new_number[self.chunks["doc"]] >= 0)
+        chunks = self.chunks[rows]
+        chunks["doc"] = new_number[chunks["doc"]]
+        graphs = {int(new_number[each]): rows for each, rows in self.graphs.items() if new_number[each] >= 0}
+        return StoredDocuments(
+            [self.headers[number] for number in numbers],
+            [self.texts[number] for number in numbers],
+            chunks,
+            self.vectors[rows],
+            graphs,
+        )
+
+    def mean_vectors(self) -> Vectors:
+        """One vector for each document, by which it is put beside its like."""
+        means = np.zeros((self.count, self.vectors.shape[1]), np.float32)
+        np.add.at(means, self.chunks["doc"], self.vectors)
+        means /= np.maximum(self.chunk_counts(), 1)[:, None].astype(np.float32)
+        return means
+
+
+def concatenate(parts: Sequence[StoredDocuments], dimension: int) -> StoredDocuments:
+    headers: list[bytes] = []
+    texts: list[bytes] = []
+    chunks, vectors, graphs = [], [], {}
+    for part in parts:
+        numbered = part.chunks.copy()
+        numbered["doc"] += len(headers)
+        graphs.update({len(headers) + number: rows for number, rows in part.graphs.items()})
+        chunks.append(numbered)
+        vectors.append(part.vectors)
+        headers += part.headers
+        texts += part.texts
+    all_chunks = np.concatenate(chunks) if chunks else np.empty(0, CHUNK_TYPE)
+    all_vectors = np.concatenate(vectors) if vectors else np.empty((0, dimension), np.float32)
+    return StoredDocuments(headers, texts, all_chunks, all_vectors, graphs)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDocument:
+    """Ready to be stored."""
+
+    header: Header
+    text: str
+    chunks: tuple[Chunk, ...]
+    vectors: Vectors
+    graph: GraphRows = NO_GRAPH
+
+
+def store_form(documents: Iterable[PreparedDocument], dimension: int) -> StoredDocuments:
+    headers, texts, rows, vectors, graphs = [], [], [], [], {}
+    for number, document in enumerate(documents):
+        content = document.text.encode(errors="surrogatepass")
+        headers.append(document.header.to_bytes())
+        texts.append(content)
+        is_ascii = len(content) == len(document.text)
+        begin_byte, begin = 0, 0
+        for chunk in document.chunks:
+            if is_ascii:
+                start_byte, end_byte = chunk.start, chunk.end
+            else:
+                start_byte = begin_byte + len(document.text[begin : chunk.start].encode(errors="surrogatepass"))
+                end_byte = start_byte + len(chunk.text.encode(errors="surrogatepass"))
+                begin_byte, begin = end_byte, chunk.end
+            rows.append((number, start_byte, end_byte, chunk.start, chunk.end))
+        vectors.append(document.vectors)
+        if document.graph != NO_GRAPH:
+            graphs[number] = document.graph
+    return StoredDocuments(
+        headers,
+        texts,
+        np.array(rows, CHUNK_TYPE),
+        np.concatenate(vectors) if vectors else np.empty((0, dimension), np.float32),
+        graphs,
+    )

@@ -1,0 +1,271 @@
+"""Shard files built in a scratch folder: the rows in DuckDB, in one transaction, and what queries read beside them.
+
+Not here
+    Which documents go into which shard: writing.py, compaction.py. Uploading: publication.py.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+
+from pair.engine import vectors as vector_index
+from pair.engine.filters import flatten_metadata
+from pair.engine.manifest import FileRole, ShardFile, ShardRef, file_name, shards_prefix
+from pair.engine.pack import WrittenFile, write_pack
+from pair.engine.stored_documents import Header, StoredDocuments, identity
+from pair.files import sha256_of
+
+MOST_CENTROIDS = 8
+
+ID_TYPE = np.dtype(
+    [
+        ("prefix", "<u8"),
+        ("rest", "<u8"),
+        ("doc", "<u4"),
+        ("owner", "<u4"),
+        ("id_offset", "<u8"),
+        ("id_size", "<u4"),
+        ("hash", "V16"),
+    ]
+)
+"""A line of the id directory; `prefix` and `rest` are the halves of the id's hash, `hash` is the content's."""
+DOC_TYPE = np.dtype([("offset", "<u8"), ("header_size", "<u4"), ("text_size", "<u4"), ("first_chunk", "<u4")])
+"""Where a document's header and, right behind it, its text lie; `first_chunk` is the row of its first chunk."""
+
+_Value = str | int | float | None
+_Row = tuple[_Value, ...]
+_COLUMNS = {
+    "docs": {
+        "doc": "INTEGER",
+        "id": "VARCHAR",
+        "owner": "VARCHAR",
+        "title": "VARCHAR",
+        "url": "VARCHAR",
+        "text": "VARCHAR",
+        "metadata": "VARCHAR",
+        "content_hash": "VARCHAR",
+    },
+    "chunks": {
+        "id": "VARCHAR",
+        "doc": "INTEGER",
+        "doc_id": "VARCHAR",
+        "number": "INTEGER",
+        "start_at": "INTEGER",
+        "end_at": "INTEGER",
+    },
+    "doc_metadata": {"doc": "INTEGER", "key": "VARCHAR", "text": "VARCHAR", "number": "DOUBLE"},
+    "entities": {"id": "VARCHAR", "name": "VARCHAR"},
+    "edges": {"src": "VARCHAR", "dst": "VARCHAR", "weight": "DOUBLE", "rel_type": "VARCHAR", "chunk_id": "VARCHAR"},
+    "doc_entities": {"doc_id": "VARCHAR", "entity_id": "VARCHAR", "weight": "DOUBLE", "chunk_id": "VARCHAR"},
+    "shard": {"commit_id": "VARCHAR", "storage_version": "VARCHAR"},
+}
+_TABLES = "".join(
+    f"CREATE TABLE {table} ({', '.join(f'{name} {kind}' for name, kind in columns.items())});"
+    for table, columns in _COLUMNS.items()
+)
+_STORAGE_VERSION = "v1.2.0"
+"""The oldest DuckDB that can read our shards."""
+_BLOCK_SIZE = 16384
+"""The smallest there is: a shard with one document must not take half a megabyte."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltShard:
+    ref: ShardRef
+    paths: dict[FileRole, Path]
+
+
+def chunk_id(document_id: str, number: int) -> str:
+    return f"{document_id}#{number}"
+
+
+def build_shard(
+    folder: Path, kb_id: str, documents: StoredDocuments, *, commit_id: str, run: str, number: int = 0
+) -> BuiltShard:
+    """`commit_id` goes into the rows, so that no two attempts to write ever make the same shard.
+
+    Garbage collection may therefore delete what an earlier attempt left without taking anything from a later one.
+    """
+    shard_id = f"shard-{number:05}"
+    folder.mkdir(parents=True, exist_ok=True)
+    headers = [Header.from_bytes(each) for each in documents.headers]
+    paths: dict[FileRole, Path] = {
+        "rows": folder / file_name(shard_id, "rows"),
+        "search": folder / file_name(shard_id, "search"),
+        "ids": folder / file_name(shard_id, "ids"),
+    }
+    _write_rows(paths["rows"], documents, headers, commit_id)
+    written: dict[FileRole, WrittenFile] = {
+        "rows": WrittenFile(paths["rows"].stat().st_size, sha256_of(paths["rows"])),
+        "search": _write_search(paths["search"], documents),
+        "ids": _write_ids(paths["ids"], headers),
+    }
+    centroids, radii = vector_index.centroids_of(documents.vectors, MOST_CENTROIDS if run else 1)
+    described = "".join(f"{role} {each.sha256} {each.size_bytes}\n" for role, each in written.items())
+    content_hash = hashlib.sha256(described.encode()).hexdigest()
+    ref = ShardRef(
+        shard_id=shard_id,
+        folder=shards_prefix(kb_id) + content_hash,
+        files={role: ShardFile(each.size_bytes, each.sha256) for role, each in written.items()},
+        rows=len(documents.chunks),
+        documents=documents.count,
+        run=run,
+        centroids=centroids,
+        radii=tuple(radii),
+        graph_available=bool(documents.graphs),
+        created_at="",
+    )
+    return BuiltShard(ref, paths)
+
+
+# ── rows ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _write_rows(path: Path, documents: StoredDocuments, headers: Sequence[Header], commit_id: str) -> None:
+    connection = duckdb.connect(":memory:", config={"threads": 1})
+    try:
+        options = f"BLOCK_SIZE {_BLOCK_SIZE}, STORAGE_VERSION '{_STORAGE_VERSION}'"
+        connection.execute(f"ATTACH {_quoted(path)} AS shard_file ({options})")
+        connection.execute("USE shard_file")
+        connection.execute("BEGIN")
+        connection.execute(_TABLES)
+        connection.execute("INSERT INTO shard VALUES (?, ?)", [commit_id, _STORAGE_VERSION])
+        for table, rows in _tables_of(documents, headers).items():
+            _insert(connection, path.with_suffix(".rows"), table, rows)
+        connection.execute("COMMIT")
+        connection.execute("USE memory")
+        connection.execute("DETACH shard_file")  # writes everything into the one file
+    finally:
+        connection.close()
+
+
+def _quoted(path: Path) -> str:
+    return "'" + str(path).replace("'", "''") + "'"
+
+
+def _insert(connection: duckdb.DuckDBPyConnection, scratch: Path, table: str, rows: Iterable[_Row]) -> None:
+    """Through a file of JSON lines: fifty times faster than handing over Python values one by one."""
+    longest = 0
+    with scratch.open("w", encoding="utf-8") as stream:
+        for row in rows:
+            line = json.dumps(dict(zip(_COLUMNS[table], map(_sound, row), strict=True)))
+            longest = max(longest, len(line))
+            stream.write(line + "\n")
+    if longest:
+        types = ", ".join(f"{name}: '{kind}'" for name, kind in _COLUMNS[table].items())
+        reading = f"read_json({_quoted(scratch)}, format='newline_delimited', columns={{{types}}}"
+        limit = 2 * longest + 1024
+        connection.execute(f"INSERT INTO {table} SELECT * FROM {reading}, maximum_object_size={limit})")  # noqa: S608
+    scratch.unlink()
+
+
+def _sound(value: _Value) -> _Value:
+    """Without lone surrogates, which no UTF-8 can hold."""
+    return value.encode(errors="replace").decode() if isinstance(value, str) and not value.isascii() else value
+
+
+def _tables_of(documents: StoredDocuments, headers: Sequence[Header]) -> dict[str, Iterable[_Row]]:
+    mentions, edges = _graph_rows(documents, headers)
+    entities = sorted({str(row[1]) for row in mentions} | {str(end) for row in edges for end in row[:2]})
+    return {
+        "docs": _docs_rows(documents, headers),
+        "chunks": _chunks_rows(documents, headers),
+        "doc_metadata": (
+            (doc, *row) for doc, header in enumerate(headers) for row in flatten_metadata(header.metadata)
+        ),
+        "entities": ((name, name) for name in entities),
+        "edges": edges,
+        "doc_entities": mentions,
+    }
+
+
+def _docs_rows(documents: StoredDocuments, headers: Sequence[Header]) -> Iterator[_Row]:
+    for doc, (header, content) in enumerate(zip(headers, documents.texts, strict=True)):
+        text, metadata = content.decode(errors="replace"), json.dumps(header.metadata, ensure_ascii=False)
+        yield doc, header.id, header.owner, header.title, header.url, text, metadata, header.content_hash
+
+
+def _chunks_rows(documents: StoredDocuments, headers: Sequence[Header]) -> Iterator[_Row]:
+    owners = documents.chunks["doc"].astype(np.int64)
+    numbers = np.arange(len(owners)) - _first_chunks(documents)[owners]
+    places = zip(owners.tolist(), numbers.tolist(), documents.chunks["start"], documents.chunks["end"], strict=True)
+    for doc, number, start, end in places:
+        name = headers[doc].id
+        yield chunk_id(name, number), doc, name, number, int(start), int(end)
+
+
+def _graph_rows(documents: StoredDocuments, headers: Sequence[Header]) -> tuple[list[_Row], list[_Row]]:
+    mentions: list[_Row] = []
+    edges: list[_Row] = []
+    for doc, graph in documents.graphs.items():
+        name = headers[doc].id
+        mentions += [(name, entity, weight, chunk_id(name, chunk)) for entity, weight, chunk in graph.mentions]
+        edges += [
+            (source, target, weight, kind, chunk_id(name, chunk)) for source, target, kind, weight, chunk in graph.edges
+        ]
+    return mentions, edges
+
+
+# ── what queries read ──────────────────────────────────────────────────────────────────────────────
+
+
+def _first_chunks(documents: StoredDocuments) -> npt.NDArray[np.int64]:
+    counts = documents.chunk_counts()
+    return np.cumsum(counts) - counts
+
+
+def _write_search(path: Path, documents: StoredDocuments) -> WrittenFile:
+    docs = np.zeros(documents.count, DOC_TYPE)
+    docs["header_size"] = [len(each) for each in documents.headers]
+    docs["text_size"] = [len(each) for each in documents.texts]
+    sizes = docs["header_size"].astype(np.uint64) + docs["text_size"]
+    docs["offset"] = np.cumsum(sizes) - sizes
+    docs["first_chunk"] = _first_chunks(documents)
+    pieces = [piece for pair in zip(documents.headers, documents.texts, strict=True) for piece in pair]
+    index = vector_index.build_index(documents.vectors)
+    return write_pack(
+        path,
+        {
+            "docs": docs,
+            "chunks": documents.chunks,
+            "vectors": documents.vectors,
+            "squares": vector_index.squares_of(documents.vectors),
+            **({"index": index} if index is not None else {}),
+            "texts": pieces,
+        },
+    )
+
+
+def _write_ids(path: Path, headers: Sequence[Header]) -> WrittenFile:
+    """Sorted by the hash of the id for looking up, with a second order for listing."""
+    names = [each.id.encode(errors="surrogatepass") for each in headers]
+    owners = sorted({each.owner for each in headers})
+    owner_numbers = {owner: number for number, owner in enumerate(owners)}
+    lines = np.zeros(len(headers), ID_TYPE)
+    hashes = np.array([np.frombuffer(identity(each.id), "<u8") for each in headers], "<u8").reshape(-1, 2)
+    lines["prefix"], lines["rest"] = hashes[:, 0], hashes[:, 1]
+    lines["doc"] = np.arange(len(headers))
+    lines["owner"] = [owner_numbers[each.owner] for each in headers]
+    lines["id_size"] = [len(name) for name in names]
+    sizes = lines["id_size"].astype(np.uint64)
+    lines["id_offset"] = np.cumsum(sizes) - sizes
+    lines["hash"] = np.array([bytes.fromhex(each.content_hash) for each in headers], "V16")
+    lines = np.sort(lines, order=["prefix", "rest"])
+    by_name = sorted(range(len(headers)), key=lambda number: headers[number].id)
+    place = np.empty(len(headers), np.uint32)
+    place[lines["doc"]] = np.arange(len(headers), dtype=np.uint32)
+    return write_pack(
+        path,
+        {
+            "lines": lines,
+            "order": place[by_name] if by_name else np.empty(0, np.uint32),
+            "owners": [json.dumps(owners, ensure_ascii=False).encode(errors="surrogatepass")],
+            "names": names,
+        },
+    )

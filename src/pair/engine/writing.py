@@ -1,0 +1,391 @@
+"""Upsert and delete: one batch at a time, under the lease, at the cost of the batch.
+
+The steps of a write, each of which may be its last: lease, read, workspace, upload, swap, evict, release.
+Invariants
+    What is unchanged is neither embedded nor written. What is replaced goes in the manifest that brings the new.
+    A write that fails leaves the KB as it was; what it uploaded is garbage.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from pair import errors, files
+from pair.ai.embedding import Embedding
+from pair.blobs.contract import Leases
+from pair.blobs.leases import HeldLease, held
+from pair.clock import Clock, to_timestamp
+from pair.engine import chunking, rules
+from pair.engine.filters import Filter
+from pair.engine.manifest import Manifest, ShardRef, lease_name, no_manifest
+from pair.engine.policy import EnginePolicy
+from pair.engine.publication import Publication, Published
+from pair.engine.shard_cache import ShardCache, ShardMissingError
+from pair.engine.stored_documents import (
+    NO_GRAPH,
+    GraphRows,
+    Header,
+    PreparedDocument,
+    StoredDocuments,
+    concatenate,
+    content_hash,
+    identity,
+    store_form,
+)
+from pair.engine.vectors import Grouping
+from pair.engine.workspace import BuiltShard, build_shard
+from pair.values import Chunk, Document
+
+logger = logging.getLogger(__name__)
+
+_MOST_ID_CHARACTERS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class WriteParts:
+    """What a write works with."""
+
+    kb_id: str
+    policy: EnginePolicy
+    publication: Publication
+    cache: ShardCache
+    leases: Leases
+    clock: Clock
+    new_id: Callable[[], str]
+    pause: Callable[[int], None]
+    """Wait before the n-th next attempt."""
+    on_step: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteReport:
+    """What one batch did."""
+
+    added: int = 0
+    replaced: int = 0
+    unchanged: int = 0
+    deleted: int = 0
+    chunks: int = 0
+    manifest_version: int = 0
+    conflicts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Documents of one owner, each id once."""
+
+    documents: Sequence[Document]
+    owner: str
+    chunk_size_bytes: int
+    graphs: Mapping[str, GraphRows]
+    """By document id."""
+    revisions: Mapping[str, str]
+    """What the caller knows a document's content by, by document id; for others, all of the document is hashed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """Where a document is now."""
+
+    position: int
+    """Of its shard, in the manifest."""
+    doc: int
+    content_hash: str
+
+
+class Writer:
+    def __init__(self, parts: WriteParts, embedding: Embedding) -> None:
+        self._parts = parts
+        self._embedding = embedding
+
+    def upsert(self, batch: Batch) -> WriteReport:
+        """Raises E213, E303, E304 for what cannot be stored; E202, E203, E206, E208, E210 after all attempts."""
+        hashes = self._checked_hashes(batch)
+        prepared: dict[str, PreparedDocument] = {}
+        before = self._parts.publication.current()
+        # Embedding is the long part: it is done before others are kept waiting, for what looks new now.
+        self._prepare(batch, self._changed(batch, hashes, before)[0], hashes, prepared)
+
+        def attempt(lease: HeldLease, before: Published | None) -> WriteReport:
+            changed, stored = self._changed(batch, hashes, before)
+            if not changed:
+                number = before.manifest.number if before else 0
+                return WriteReport(unchanged=len(batch.documents), manifest_version=number)
+            self._prepare(batch, changed, hashes, prepared)
+            fresh = store_form([prepared[each.id] for each in changed], self._embedding.dimension)
+            replaced = {each.id: stored[each.id] for each in changed if each.id in stored}
+            published = self._write(lease, before, fresh, list(replaced.values()))
+            return WriteReport(
+                added=len(changed) - len(replaced),
+                replaced=len(replaced),
+                unchanged=len(batch.documents) - len(changed),
+                chunks=len(fresh.chunks),
+                manifest_version=published.manifest.number,
+            )
+
+        return self._retried(attempt)
+
+    def delete(self, *, ids: Sequence[str], owner: str | None, condition: Filter | None) -> WriteReport:
+        """Documents with these ids, or all of this owner, or all that meet the condition. Raises E201."""
+
+        def attempt(lease: HeldLease, before: Published | None) -> WriteReport:
+            if before is None:
+                raise errors.kb_uninitialised(self._parts.kb_id)
+            gone = self._chosen(before.manifest, ids, owner, condition)
+            count = sum(len(numbers) for numbers in gone.values())
+            if not count:
+                return WriteReport(manifest_version=before.manifest.number)
+            shards = [
+                shard.without(gone[position]) if position in gone else shard
+                for position, shard in enumerate(before.manifest.shards)
+            ]
+            published = self._swap(lease, before, shards, self._parts.new_id())
+            return WriteReport(deleted=count, manifest_version=published.manifest.number)
+
+        return self._retried(attempt)
+
+    # One attempt after another
+
+    def _retried(self, attempt: Callable[[HeldLease, Published | None], WriteReport]) -> WriteReport:
+        parts, conflicts = self._parts, 0
+        while True:
+            try:
+                with self._lease() as lease:
+                    parts.on_step("read")
+                    report = attempt(lease, parts.publication.current())
+                parts.on_step("released")
+                return replace(report, conflicts=conflicts)
+            except (errors.ConflictError, ShardMissingError) as fault:
+                conflicts += 1
+                is_settled = isinstance(fault, errors.ConflictError) and fault.code == errors.PUBLISH_UNKNOWN
+                if is_settled or conflicts >= parts.policy.write_attempts:
+                    if isinstance(fault, ShardMissingError):
+                        raise errors.stored_data_damaged(str(fault), "it is not in the store any more") from fault
+                    raise
+                logger.info("write conflict", extra={"kb": parts.kb_id, "attempt": conflicts, "reason": str(fault)})
+                parts.pause(conflicts)
+
+    @contextlib.contextmanager
+    def _lease(self) -> Iterator[HeldLease]:
+        parts = self._parts
+        parts.on_step("lease")
+        with held(
+            parts.leases, lease_name(parts.kb_id), seconds=parts.policy.lease_seconds, clock=parts.clock
+        ) as lease:
+            yield lease
+
+    # What is to be written
+
+    def _checked_hashes(self, batch: Batch) -> dict[str, str]:
+        """The content hash of each document, by id."""
+        hashes: dict[str, str] = {}
+        for document in batch.documents:
+            _check(document)
+            if document.vector is not None and len(document.vector) != self._embedding.dimension:
+                raise errors.vector_size_differs(self._parts.kb_id, self._embedding.dimension, len(document.vector))
+            if (revision := batch.revisions.get(document.id)) is not None:
+                hashes[document.id] = revised_hash(revision, batch.owner, self._embedding.name, batch.chunk_size_bytes)
+            else:
+                graph = batch.graphs.get(document.id)
+                way = f"{self._embedding.name} {batch.chunk_size_bytes} {_graph_text(graph)}"
+                hashes[document.id] = content_hash(document, batch.owner, way)
+        return hashes
+
+    def _changed(
+        self, batch: Batch, hashes: Mapping[str, str], before: Published | None
+    ) -> tuple[list[Document], dict[str, _Stored]]:
+        """Documents that are not stored as they are, and where those that are stored at all are."""
+        if before is None:
+            return list(batch.documents), {}
+        manifest = before.manifest
+        if manifest.embedder != self._embedding.name:
+            raise errors.embedder_differs(self._parts.kb_id, manifest.embedder, self._embedding.name)
+        if manifest.dimension != self._embedding.dimension:
+            raise errors.vector_size_differs(self._parts.kb_id, manifest.dimension, self._embedding.dimension)
+        stored = find_stored(manifest, self._parts.cache, [each.id for each in batch.documents])
+        changed = [
+            each for each in batch.documents if each.id not in stored or stored[each.id].content_hash != hashes[each.id]
+        ]
+        return changed, stored
+
+    def _prepare(
+        self,
+        batch: Batch,
+        documents: Sequence[Document],
+        hashes: Mapping[str, str],
+        prepared: dict[str, PreparedDocument],
+    ) -> None:
+        """Cut and embed what is not in `prepared` yet."""
+        missing = [each for each in documents if each.id not in prepared]
+        cut = {each.id: _chunks_of(each, batch.chunk_size_bytes) for each in missing}
+        texts = [chunk.text for each in missing if each.vector is None for chunk in cut[each.id]]
+        vectors = self._embedding.embed_all(texts) if texts else np.empty((0, self._embedding.dimension), np.float32)
+        begin = 0
+        for each in missing:
+            chunks = cut[each.id]
+            if each.vector is None:
+                own = vectors[begin : begin + len(chunks)]
+                begin += len(chunks)
+            else:
+                own = np.asarray(each.vector, dtype=np.float32)[None, :]
+            header = Header(each.id, batch.owner, each.title, each.url, each.metadata, hashes[each.id])
+            graph = batch.graphs.get(each.id, NO_GRAPH)
+            prepared[each.id] = PreparedDocument(header, each.text, chunks, own, graph)
+
+    # Writing it
+
+    def _write(
+        self, lease: HeldLease, before: Published | None, fresh: StoredDocuments, replaced: Sequence[_Stored]
+    ) -> Published:
+        parts = self._parts
+        manifest = (
+            before.manifest if before else no_manifest(parts.kb_id, self._embedding.name, self._embedding.dimension)
+        )
+        shards = _without(manifest.shards, replaced)
+        tail = [shard for shard in shards if not shard.run and shard.live_documents]
+        merged = rules.shards_to_merge(tail, len(fresh.chunks))
+        commit_id = parts.new_id()
+        with scratch_folder(self._parts.cache) as folder:
+            parts.on_step("workspace")
+            documents = concatenate(
+                [*(live_documents(each, parts.cache) for each in merged), fresh], manifest.dimension
+            )
+            built = cut_shards(folder, parts.kb_id, documents, commit_id, parts.policy)
+            parts.publication.upload(built)
+        taken = {shard.folder for shard in merged}
+        kept = [shard for shard in shards if shard.folder not in taken]
+        created_at = to_timestamp(parts.clock.now())
+        added = [replace(each.ref, created_at=created_at) for each in built]
+        return self._swap(lease, before, [*kept, *added], commit_id)
+
+    def _swap(
+        self, lease: HeldLease, before: Published | None, shards: Sequence[ShardRef], commit_id: str
+    ) -> Published:
+        parts = self._parts
+        manifest = (
+            before.manifest if before else no_manifest(parts.kb_id, self._embedding.name, self._embedding.dimension)
+        )
+        after = manifest.succeeded_by(commit_id, parts.clock.now(), shards)
+        lease.check()
+        published = parts.publication.swap(before, after)
+        parts.on_step("swapped")
+        return published
+
+    def _chosen(
+        self, manifest: Manifest, ids: Sequence[str], owner: str | None, condition: Filter | None
+    ) -> dict[int, npt.NDArray[np.int64]]:
+        """Live documents to delete, by position of their shard."""
+        chosen: dict[int, npt.NDArray[np.int64]] = {}
+        by_id: dict[int, list[int]] = {}
+        for stored in find_stored(manifest, self._parts.cache, ids).values():
+            by_id.setdefault(stored.position, []).append(stored.doc)
+        for position, shard in enumerate(manifest.shards):
+            numbers = np.array(by_id.get(position, ()), np.int64)
+            opened = self._parts.cache.open(shard)
+            if owner is not None:
+                numbers = np.union1d(numbers, opened.ids().numbers_of_owner(owner))
+            if condition is not None:
+                numbers = np.union1d(numbers, np.flatnonzero(opened.rows().selected(condition)))
+            if shard.tombstones is not None:
+                numbers = numbers[~shard.tombstones[numbers]]
+            if len(numbers):
+                chosen[position] = numbers
+        return chosen
+
+
+def revised_hash(revision: str, owner: str, embedder: str, chunk_size_bytes: int) -> str:
+    """The content hash of a document whose content its owner knows by a revision."""
+    return hashlib.sha256("\0".join([revision, owner, embedder, str(chunk_size_bytes)]).encode()).hexdigest()[:32]
+
+
+def _graph_text(graph: GraphRows | None) -> str:
+    return json.dumps([graph.mentions, graph.edges]) if graph else ""
+
+
+def _check(document: Document) -> None:
+    """Raises E213."""
+    if not document.id or len(document.id) > _MOST_ID_CHARACTERS:
+        reason = "its id is empty" if not document.id else f"its id is longer than {_MOST_ID_CHARACTERS:,} characters"
+        raise errors.document_invalid(document.id, reason)
+    try:
+        json.dumps(dict(document.metadata), allow_nan=False)
+    except (TypeError, ValueError) as fault:
+        raise errors.document_invalid(document.id, f"its metadata cannot be written as JSON: {fault}") from fault
+    if document.vector is not None and not np.isfinite(np.asarray(document.vector, dtype=np.float32)).all():
+        raise errors.document_invalid(document.id, "its vector holds something that is not a number")
+
+
+def _chunks_of(document: Document, size_bytes: int) -> tuple[Chunk, ...]:
+    if document.vector is not None:
+        return (Chunk(document.text, 0, len(document.text)),)
+    return chunking.split(document.text, size_bytes)
+
+
+def _without(shards: Sequence[ShardRef], replaced: Sequence[_Stored]) -> list[ShardRef]:
+    gone: dict[int, list[int]] = {}
+    for each in replaced:
+        gone.setdefault(each.position, []).append(each.doc)
+    return [shard.without(gone[position]) if position in gone else shard for position, shard in enumerate(shards)]
+
+
+# ── for writing and compacting alike ───────────────────────────────────────────────────────────────
+
+
+def find_stored(manifest: Manifest, cache: ShardCache, ids: Sequence[str]) -> dict[str, _Stored]:
+    """Where the live documents among these are."""
+    identities = np.array([np.frombuffer(identity(each), "<u8") for each in ids], "<u8").reshape(-1, 2)
+    found: dict[str, _Stored] = {}
+    for position, shard in enumerate(manifest.shards):
+        directory = cache.open(shard).ids()
+        lines = directory.find(identities)
+        for number in np.flatnonzero(lines >= 0).tolist():
+            listed = directory.listed(int(lines[number]))
+            if shard.tombstones is None or not shard.tombstones[listed.doc]:
+                found[ids[number]] = _Stored(position, listed.doc, listed.content_hash)
+    return found
+
+
+def live_documents(shard: ShardRef, cache: ShardCache) -> StoredDocuments:
+    opened = cache.open(shard)
+    live = np.arange(shard.documents) if shard.tombstones is None else np.flatnonzero(~shard.tombstones)
+    graphs = opened.rows().graphs() if shard.graph_available else {}
+    return opened.search(0.0).documents(live, graphs)
+
+
+@contextlib.contextmanager
+def scratch_folder(cache: ShardCache) -> Iterator[Path]:
+    """Beside the cache, where there is room for shards; gone afterwards."""
+    with files.storage_errors():
+        cache.scratch.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="write-", dir=cache.scratch, ignore_cleanup_errors=True) as name:
+            yield Path(name)
+
+
+def cut_shards(
+    folder: Path, kb_id: str, documents: StoredDocuments, commit_id: str, policy: EnginePolicy
+) -> list[BuiltShard]:
+    """One shard, or several that each hold what is near to each other."""
+    count = rules.shards_to_cut(len(documents.chunks), documents.size_bytes, policy)
+    if count == 1:
+        return [build_shard(folder, kb_id, documents, commit_id=commit_id, run="")]
+    means = documents.mean_vectors()
+    groups = Grouping(means, count, len(documents.chunks)).assign(means, documents.chunk_counts())
+    return [
+        build_shard(
+            folder / str(number),
+            kb_id,
+            documents.pick(np.flatnonzero(groups == group)),
+            commit_id=commit_id,
+            run=commit_id,
+            number=number,
+        )
+        for number, group in enumerate(np.unique(groups))
+    ]

@@ -1,0 +1,206 @@
+"""KnowledgeBase: the stages, for one KB."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from pair import errors
+from pair.engine.compaction import CompactionReport
+from pair.engine.filters import Filter, parse_assignments, parse_filter
+from pair.engine.garbage import GarbageReport
+from pair.engine.runtime import Engine, EngineStats, StoredDocument
+from pair.engine.search import Hits
+from pair.engine.shard_cache import SweepReport
+from pair.engine.writing import WriteReport
+from pair.sync.report import SyncReport
+from pair.sync.source_texts import SourceTexts
+from pair.values import Document
+
+__all__ = ["Hits", "KnowledgeBase", "Reconciled"]
+
+SYNC_OWNER = "sync"
+INGEST_OWNER = "ingest"
+MODES = ("vector",)
+
+
+Conditions = Mapping[str, Any] | Sequence[str]
+"""On metadata: `{"year": {"gte": 2020}}`, or as on the command line, `["year>=2020"]`. All must hold."""
+
+
+class SyncedSources(Protocol):
+    """The sync stage, as far as the engine is concerned."""
+
+    def run(self, *, wait: bool) -> SyncReport: ...
+
+    def texts(self) -> SourceTexts:
+        """As last saved."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """What it took to bring the engine in line with the synced sources."""
+
+    stored: int = 0
+    removed: int = 0
+    unchanged: int = 0
+
+
+def nothing_done(_report: WriteReport) -> None:
+    """For callers that want the report only."""
+
+
+class KnowledgeBase:
+    """Used from several threads at once. `close` it, or use it as a context manager."""
+
+    def __init__(self, engine: Engine, sources: SyncedSources | None = None) -> None:
+        self._engine = engine
+        self._sources = sources
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._engine.close()
+
+    @property
+    def kb_id(self) -> str:
+        return self._engine.kb_id
+
+    # Writing
+
+    def sync(self, *, wait: bool = True) -> SyncReport:
+        """Bring the index in line with files and URLs, then the engine with the index."""
+        if self._sources is None:
+            raise errors.settings_invalid("sync", "this knowledge base was opened without sources to sync")
+        report = self._sources.run(wait=wait)
+        done = self.reconcile()
+        return dataclasses.replace(report, stored=done.stored, unstored=done.removed)
+
+    def reconcile(self, on_batch: Callable[[WriteReport], None] = nothing_done) -> Reconciled:
+        """Compare the hashes of what was synced with those of what is stored, and close the difference."""
+        if self._sources is None:
+            return Reconciled()
+        texts = self._sources.texts()
+        revisions = texts.revisions()
+        stored = self._engine.hashes(SYNC_OWNER)
+        changed = [
+            source_id
+            for source_id, revision in sorted(revisions.items())
+            if stored.get(source_id) != self._engine.revised_hash(revision, SYNC_OWNER)
+        ]
+        report = WriteReport()
+        if changed:
+            report = self._engine.upsert(
+                _documents(texts, changed), owner=SYNC_OWNER, revisions=revisions, on_batch=on_batch
+            )
+        gone = sorted(stored.keys() - revisions.keys())
+        removed = self._engine.delete(ids=gone).deleted if gone else 0
+        return Reconciled(report.added + report.replaced, removed, len(revisions) - len(changed))
+
+    def upsert(
+        self,
+        documents: Iterable[Document],
+        *,
+        owner: str = INGEST_OWNER,
+        chunk_size: int | None = None,
+        on_batch: Callable[[WriteReport], None] = nothing_done,
+    ) -> WriteReport:
+        """Add or replace. What is stored as it is costs nothing. Documents may be a stream of any length."""
+        return self._engine.upsert(documents, owner=owner, chunk_size_bytes=chunk_size, on_batch=on_batch)
+
+    def delete(
+        self,
+        ids: Sequence[str] = (),
+        *,
+        owner: str | None = None,
+        filter: Conditions | None = None,  # noqa: A002
+    ) -> WriteReport:
+        """Documents with these ids, all of an owner, and all whose metadata meets the filter."""
+        condition = _condition(filter) if filter is not None else None
+        return self._engine.delete(ids=ids, owner=owner, condition=condition)
+
+    # Reading
+
+    def search(
+        self,
+        query: str,
+        *,
+        limit: int = 5,
+        mode: str = "vector",
+        filter: Conditions | None = None,  # noqa: A002 - the public name
+        max_distance: float | None = None,
+        exact: bool = False,
+    ) -> Hits:
+        """Chunks that answer the query, best first. Raises E201, E215."""
+        if mode not in MODES:
+            raise errors.query_invalid(f"unknown mode: {mode}", hints=[f"Modes: {', '.join(MODES)}"])
+        if not query.strip():
+            raise errors.query_invalid("the query is empty")
+        vector = self._engine.embed_query(query)
+        return self.search_vector(vector, limit=limit, filter=filter, max_distance=max_distance, exact=exact)
+
+    def search_vector(
+        self,
+        vector: Sequence[float] | np.ndarray,
+        *,
+        limit: int = 5,
+        filter: Conditions | None = None,  # noqa: A002 - the public name
+        max_distance: float | None = None,
+        exact: bool = False,
+    ) -> Hits:
+        """Chunks near to a vector, nearest first. `exact` asks every shard and every row."""
+        condition = _condition(filter) if filter else None
+        return self._engine.search_vector(
+            vector, limit=limit, condition=condition, max_distance=max_distance, exact=exact
+        )
+
+    def search_by_distance(self, vector: Sequence[float] | np.ndarray, max_distance: float) -> Hits:
+        """Up to a thousand chunks that are strictly nearer than this."""
+        return self.search_vector(vector, limit=1000, max_distance=max_distance)
+
+    def documents(self, *, after: str = "", limit: int = 100, owner: str | None = None) -> list[StoredDocument]:
+        """Stored documents by id, from the first that comes after `after`."""
+        return self._engine.documents(after=after, limit=limit, owner=owner)
+
+    def document(self, document_id: str) -> StoredDocument:
+        """Raises E214."""
+        return self._engine.document(document_id)
+
+    # Care
+
+    def compact(
+        self, *, everything: bool = False, on_progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> CompactionReport:
+        """Merge and re-cluster shards that are worth it, or all of them."""
+        return self._engine.compact(everything=everything, on_progress=on_progress)
+
+    def collect(self, *, grace_seconds: float | None = None) -> GarbageReport:
+        """Delete shards that no manifest has named for the grace period."""
+        return self._engine.collect(grace_seconds=grace_seconds)
+
+    def sweep(self) -> SweepReport:
+        """Evict fetched shards that are too old or too many."""
+        return self._engine.sweep()
+
+    def stats(self) -> EngineStats | None:
+        """None when nothing was ever stored."""
+        return self._engine.stats()
+
+
+def _documents(texts: SourceTexts, source_ids: Iterable[str]) -> Iterator[Document]:
+    """Read one by one, as the engine takes them."""
+    for source_id in source_ids:
+        document = texts.document(source_id)
+        if document is not None:
+            yield document
+
+
+def _condition(conditions: Conditions) -> Filter:
+    return parse_filter(conditions) if isinstance(conditions, Mapping) else parse_assignments(conditions)

@@ -1,0 +1,52 @@
+"""Synced sources as documents: what the engine is brought in line with.
+
+Not here
+    Bringing it in line: kb.py.
+"""
+
+from pathlib import Path
+
+from pair.sync import store, text
+from pair.sync.contract import Documents, UnreadableDocument
+from pair.sync.discovery import Places
+from pair.sync.page_copies import PageCopies
+from pair.sync.state import SyncState
+from pair.sync.workflow import DOCUMENT_SUFFIXES
+from pair.values import Document
+
+
+class SourceTexts:
+    """What was synced, as last saved. Raises ValueError for a state that cannot be read."""
+
+    def __init__(self, places: Places, documents: Documents | None) -> None:
+        self._places = places
+        self._documents = documents
+        self._copies = PageCopies(places.page_copies)
+        self._state: SyncState = store.read(places.cache).state
+
+    def revisions(self) -> dict[str, str]:
+        """The content hash of each source, by its id."""
+        return {source_id: value["content_hash"] for source_id, value in self._state.sources.items()}
+
+    def document(self, source_id: str) -> Document | None:
+        """None for a source whose text is gone meanwhile: the next sync will tell."""
+        is_url = self._state.url(source_id) is not None
+        content = self._copies.read(source_id) if is_url else self._text_of_file(source_id)
+        if content is None:
+            return None
+        return Document(
+            id=source_id,
+            text=content,
+            title=text.title_of(content) or (source_id if is_url else Path(source_id).name),
+            url=source_id if is_url else "",
+            metadata={"kind": "url" if is_url else "file"},
+        )
+
+    def _text_of_file(self, source_id: str) -> str | None:
+        path = self._places.sources_dir / source_id
+        try:
+            if path.suffix.lower() in DOCUMENT_SUFFIXES and self._documents is not None:
+                return self._documents.text_of(path)
+            return text.decode(path.read_bytes())
+        except (OSError, UnreadableDocument):
+            return None
