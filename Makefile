@@ -26,14 +26,17 @@ fix: $(VENV)/ready-dev
 docs: $(VENV)/ready-dev
 	$(BIN)/python docs/generate.py
 
-bench: $(VENV)/ready-dev system
+# The engines that we compare ourselves with are installed here, and nowhere else.
+bench: $(VENV)/ready-dev $(VENV)-bench/ready system
 	$(BIN)/python benchmarks/sources.py
 	$(BIN)/python benchmarks/sync.py
+	$(VENV)-bench/bin/python benchmarks/engine.py
 
 # Exact versions with hashes and without any index address.
 lock: $(VENV)/ready-dev
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml --all-extras --group dev -c requirements.lock -o requirements-dev.lock
+	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml --all-extras --group dev --group bench -c requirements-dev.lock -o requirements-bench.lock
 
 # Programs that the tests and benchmarks run against for real.
 system:
@@ -57,5 +60,11 @@ $(VENV)/ready-dev: $(VENV)/ready requirements-dev.lock
 	$(PIP) install --quiet --require-hashes -r requirements-dev.lock
 	@touch $@
 
+$(VENV)-bench/ready: requirements-bench.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)-bench
+	$(VENV)-bench/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements-bench.lock
+	$(VENV)-bench/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --editable .
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-bench .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -60,11 +60,13 @@ class Compactor:
         self._parts = parts
         self._on_progress = on_progress
 
-    def compact(self, *, everything: bool = False) -> CompactionReport:
+    def compact(self, *, everything: bool = False, min_shards: int | None = None) -> CompactionReport:
         """Pay the most urgent debt, or all. Raises E201, E202, E203, E206, E207, E208, E210."""
         for conflicts in range(_TRIES):
             before = self._parts.publication.required()
-            plan = rules.compaction_plan(before.manifest, self._parts.policy, everything=everything)
+            plan = rules.compaction_plan(
+                before.manifest, self._parts.policy, everything=everything, min_shards=min_shards
+            )
             if not plan.shards:
                 return CompactionReport(plan.reason, manifest_version=before.manifest.number, conflicts=conflicts)
             try:

@@ -119,8 +119,10 @@ class CompactionPlan:
     """To be replaced by what is left of them, clustered anew when they are several."""
 
 
-def compaction_plan(manifest: Manifest, policy: EnginePolicy, *, everything: bool = False) -> CompactionPlan:
-    """Shards that have outlived their layout.
+def compaction_plan(
+    manifest: Manifest, policy: EnginePolicy, *, everything: bool = False, min_shards: int | None = None
+) -> CompactionPlan:
+    """Shards that have outlived their layout. `min_shards`: instead of the policy's.
 
     Runs are merged from the smallest up, as long as the next is not more than twice what was taken so far: so a row is
     rewritten a logarithmic number of times, and a large KB is not rewritten for a small addition.
@@ -129,7 +131,8 @@ def compaction_plan(manifest: Manifest, policy: EnginePolicy, *, everything: boo
     if everything:
         is_tidy = len(runs) <= 1 and not any(shard.gone for shard in manifest.shards)
         return CompactionPlan("no_compaction_debt", ()) if is_tidy else CompactionPlan("size_tier", manifest.shards)
-    if len(manifest.shards) >= policy.compaction_min_shard_count and len(runs) > 1:
+    least = policy.compaction_min_shard_count if min_shards is None else min_shards
+    if len(manifest.shards) >= least and len(runs) > 1:
         taken = list(runs[0])
         for run in runs[1:]:
             if _rows(run) > 2 * _rows(taken):
@@ -142,10 +145,10 @@ def compaction_plan(manifest: Manifest, policy: EnginePolicy, *, everything: boo
 
 
 def _runs_by_size(shards: Sequence[ShardRef]) -> list[list[ShardRef]]:
-    """The tail counts as one run."""
+    """Each shard that arrived as it came is a run of its own."""
     runs: dict[str, list[ShardRef]] = {}
     for shard in shards:
-        runs.setdefault(shard.run, []).append(shard)
+        runs.setdefault(shard.run or shard.folder, []).append(shard)
     return sorted(runs.values(), key=_rows)
 
 

@@ -25,6 +25,8 @@ from pair.engine.writing import Batch, WriteParts, Writer, WriteReport, find_sto
 from pair.values import Document
 
 _MOST_COMPACTIONS = 16
+_TIDY_SHARDS = 3
+"""After a long ingest even a few shards that arrived as they came are worth merging: the next thing is asking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +269,7 @@ class Engine:
         """Compact until there is nothing left to do; the number of the last manifest."""
         number = 0
         for _ in range(_MOST_COMPACTIONS):
-            report = self.compact()
+            report = Compactor(self._parts).compact(min_shards=_TIDY_SHARDS)
             if report.reason == "no_compaction_debt":
                 break
             number = report.manifest_version

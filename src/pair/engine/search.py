@@ -243,10 +243,11 @@ class _Asking:
         for distance, source, row in zip(distances.tolist(), sources.tolist(), rows.tolist(), strict=True):
             search = self._found[source].search
             header = search.header(int(search.doc_of_row[row]))
-            named.append((distance, header.id, search.number_in_document(row), search, row))
+            named.append((distance, header.id, row, search, header))
+        # Chunks of one document lie in their order.
         named.sort(key=lambda each: each[:3])
-        for distance, _, _, search, row in named[:limit]:
-            yield search.hit(row, distance)
+        for distance, _, row, search, header in named[:limit]:
+            yield search.hit(row, distance, header)
 
 
 def _check_dimension(vector: Vectors, manifest: Manifest) -> None:

@@ -47,11 +47,10 @@ class SearchFile:
     def text(self, doc: int) -> str:
         return bytes(self._text_bytes(doc)).decode(errors="surrogatepass")
 
-    def hit(self, row: int, distance: float) -> Hit:
+    def hit(self, row: int, distance: float, header: Header) -> Hit:
+        """`header`: of the row's document."""
         chunk = self.chunks[row]
-        doc = int(chunk["doc"])
-        header = self.header(doc)
-        content = self._text_bytes(doc)[int(chunk["start_byte"]) : int(chunk["end_byte"])]
+        content = self._text_bytes(int(chunk["doc"]))[int(chunk["start_byte"]) : int(chunk["end_byte"])]
         return Hit(
             document_id=header.id,
             chunk_id=chunk_id(header.id, self.number_in_document(row)),

@@ -100,8 +100,8 @@ class VectorIndex:
         return chosen if rows is None else rows[chosen]
 
     def _approximate(self, query: Vectors, limit: int, allowed: Selection | None) -> RowNumbers:
-        """Twice as many as wanted by their bytes; the caller ranks them by their numbers."""
-        wanted = min(2 * limit + 8, len(self._vectors))
+        """Some more than wanted, by their bytes; the caller ranks them by their numbers."""
+        wanted = min(limit + max(limit // 2, 10), len(self._vectors))
         parameters = faiss.SearchParametersHNSW(efSearch=max(_SEARCH_EFFORT, wanted))
         if allowed is not None:
             bits = np.packbits(allowed, bitorder="little")
