@@ -226,10 +226,9 @@ class Reference:
             self._set(url, first | fetched)
             self._summarise_copy(url)
             return
-        validators = {
-            "etag": page.etag or record["etag"],
-            "last_modified": page.last_modified or record["last_modified"],
-        }
+        validators = {"etag": page.etag, "last_modified": page.last_modified}
+        if not any(validators.values()) and record["content_hash"] == fetched["content_hash"]:
+            validators = {"etag": record["etag"], "last_modified": record["last_modified"]}
         is_needed = (
             record["content_hash"] != fetched["content_hash"]
             or record["summary_pending"]

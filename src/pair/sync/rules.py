@@ -137,17 +137,25 @@ def url_needs_summary(record: UrlRecord, content_hash: str) -> bool:
 
 def url_after_fetch(record: UrlRecord, page: PageSeen, now: datetime.datetime, policy: SyncPolicy) -> UrlRecord:
     """HTTP 200: the new content is acknowledged before anything is made of it."""  # sync-29, sync-31
+    etag, last_modified = _validators_after(record, page)
     return dataclasses.replace(
         record,
         content_hash=page.content_hash,
         summary_pending=url_needs_summary(record, page.content_hash),
-        etag=page.etag or record.etag,
-        last_modified=page.last_modified or record.last_modified,
+        etag=etag,
+        last_modified=last_modified,
         fetch_status="success",
         last_fetched_at=now,
         next_check_at=_rested(now, policy.url_refresh_min_interval_seconds, page.max_age_seconds),
         problem="",
     )
+
+
+def _validators_after(record: UrlRecord, page: PageSeen) -> tuple[str | None, str | None]:
+    """Both of one answer: an old one kept for new content would let the server confirm what is not there any more."""
+    if page.etag or page.last_modified or page.content_hash != record.content_hash:
+        return page.etag, page.last_modified
+    return record.etag, record.last_modified
 
 
 def url_not_modified(
