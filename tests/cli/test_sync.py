@@ -197,6 +197,17 @@ def test_a_model_that_is_down_is_not_asked_for_every_source(project: Workplace) 
     assert project.pair("sync", "--json").json["pending"] == 0
 
 
+def test_texts_that_the_model_refuses_do_not_keep_the_others_from_their_summaries(workplace: Workplace) -> None:
+    write_files(workplace.target, {f"page-{number}.md": f"# Page {number}\n" for number in range(6)})
+    with ModelServer() as model:
+        variables = with_model(model) | {"PAIR__KB__SUMMARIZATION_CONCURRENCY": "1"}
+        model.answers += [Answer(400, body='{"error": {"message": "content policy"}}')] * 4
+        done = workplace.pair("sync", "--json", **variables)
+    assert (done.json["added"], done.json["pending"]) == (6, 4)
+    assert "content policy" in done.json["problems"][0]["reason"]
+    assert "page-5.md" in index_of(workplace)
+
+
 @pytest.mark.rule("sync-26")
 @pytest.mark.rule("sync-25")
 def test_the_first_refresh_of_a_page_is_conditional(project: Workplace, server: Server) -> None:

@@ -129,7 +129,7 @@ def test_smaller_pieces_are_tried_when_the_context_is_too_short(
 
 def test_a_context_that_is_too_short_for_anything_is_an_error(model: ModelServer, summariser: OpenAiSummariser) -> None:
     model.context_characters = 10
-    assert code_of(summariser, "word " * 10_000) == "E301"
+    assert code_of(summariser, "word " * 10_000) == "E302"
     # 6000, 3000, 1500, 750 and 500 tokens: one refusal each.
     assert model.calls == 5
 
@@ -152,10 +152,15 @@ def test_a_failure_that_stays_is_an_error_after_the_retries(
     assert model.calls == 3
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 307])
-def test_a_refusal_is_an_error_at_once(model: ModelServer, summariser: OpenAiSummariser, status: int) -> None:
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(400, "E302"), (422, "E302"), (401, "E301"), (403, "E301"), (404, "E301"), (307, "E301")],
+)
+def test_a_refusal_is_an_error_at_once_and_tells_the_text_from_the_server(
+    model: ModelServer, summariser: OpenAiSummariser, status: int, code: str
+) -> None:
     model.answers.append(Answer(status, body='{"error": {"message": "no"}}', headers={"Location": "http://h/"}))
-    assert code_of(summariser) == "E301"
+    assert code_of(summariser) == code
     assert model.calls == 1
 
 

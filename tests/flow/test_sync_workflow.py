@@ -1228,6 +1228,24 @@ def test_a_model_that_answers_badly_is_asked_for_every_source(project: Project) 
 
 
 @pytest.mark.rule("sync-13")
+@pytest.mark.rule("sync-33")
+def test_what_is_pending_is_tried_after_all_that_is_new_or_changed(project: Project) -> None:
+    project.policy = SyncPolicy(summarization_concurrency=1)
+    stuck = ["1.md", "2.md", "3.md", project.serve(URL, Page("page"))]
+    for name in stuck[:3]:
+        project.write(name, f"text of {name}")
+    project.summariser.faults = dict.fromkeys(stuck, UNUSABLE)
+    project.run()
+    project.summariser.faults = dict.fromkeys(stuck, UNREACHABLE)
+    project.write("zoo.md", "text")
+    other = project.serve(f"{URL}/zoo", Page("other page"))
+    report = project.run()
+    assert project.index == "\n".join([entry("zoo.md", "text"), entry(other, "other page")])
+    assert set(project.summariser.calls[:2]) == {"zoo.md", other}
+    assert report.pending == 4
+
+
+@pytest.mark.rule("sync-13")
 def test_calls_of_a_summariser_without_model_are_not_counted_as_model_calls(project: Project) -> None:
     project.write("a.md", "text")
     project.summariser.uses_model = False

@@ -164,6 +164,8 @@ _TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 _PASSING_STATUSES = frozenset({408, 429})
+# Closed to every request, whatever its text: credentials, payment, a wrong address or method.
+_CLOSED_DOORS = frozenset({401, 402, 403, 404, 405, 407, 410})
 
 
 def reply_text(body: str) -> str | None:
@@ -217,6 +219,11 @@ def is_too_long(status: int, body: str) -> bool:
 def is_passing(status: int) -> bool:
     """Whether the same request may succeed later."""
     return status in _PASSING_STATUSES or status >= 500
+
+
+def is_about_the_text(status: int) -> bool:
+    """Whether the server refused this one request, so that another text may still be described."""
+    return 400 <= status < 500 and status not in _CLOSED_DOORS and not is_passing(status)
 
 
 def shown_address(base_url: str) -> str:

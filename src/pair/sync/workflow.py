@@ -155,7 +155,8 @@ class SyncRun:
             for url in busy_urls:
                 crew.fetch(self._process_url, url, crew)
             for path in unsettled:
-                crew.summarise(self._process_file, path, seen_files[path])
+                is_pending = rules.file_reason(state.file(path), seen_files[path]) == "pending"
+                (crew.summarise_last if is_pending else crew.summarise)(self._process_file, path, seen_files[path])
 
     # Files
 
@@ -232,7 +233,7 @@ class SyncRun:
         elif reason == "due":
             self._refresh(record, crew)
         else:
-            crew.summarise(self._summarise_pending, url)
+            crew.summarise_last(self._summarise_pending, url)
 
     def _fetch(self, url: str, etag: str | None, last_modified: str | None) -> FetchedPage | NotModified | None:
         """None when the page's host asked for a pause a moment ago; raises PageUnavailable."""
@@ -282,7 +283,7 @@ class SyncRun:
         self._store.put(record)
         self._tally.add("not_modified")
         if record.summary_pending:
-            crew.summarise(self._summarise_pending, record.source_id)  # sync-27
+            crew.summarise_last(self._summarise_pending, record.source_id)  # sync-27
         else:
             self._tally.add("unchanged")
             self._shop.observer.finished(record.source_id)
