@@ -23,7 +23,7 @@ from pair.sources.cache import Cache, expand
 from pair.sources.contract import Observer
 from pair.sources.inspection import Description
 from pair.sources.installation import Installation, InstallReport, Mode, Request
-from pair.sources.offers import Offers
+from pair.sources.offers import DamagedCopyError, Offers
 from pair.sources.package import Label
 from pair.sources.rules import RECORD_NAME, refuse_conflicting_options
 from pair.sync import planning
@@ -116,7 +116,17 @@ class Desk:
         return self.resolve(source, offline=offline, fresh=True)
 
     def apply(self, request: Request, source: KbSource, *, offline: bool = False) -> InstallReport:
-        """Install or update. Raises E003-E013 and E015-E016."""
+        """Install or update; a damaged entry of the cache is fetched again. Raises E003-E013 and E015-E016."""
+        try:
+            return self._apply(request, source, offline=offline)
+        except DamagedCopyError as damage:
+            self.observer.say(f"damaged in the cache: {damage}: fetching it again")
+        try:
+            return self._apply(request, source, offline=offline)
+        except DamagedCopyError as damage:
+            raise errors.checksum_failed(f"File: {damage}", "It was damaged again in the cache") from damage
+
+    def _apply(self, request: Request, source: KbSource, *, offline: bool) -> InstallReport:
         token = uuid.uuid4().hex[:12]
         with contextlib.ExitStack() as held:
             scratch = request.target

@@ -264,6 +264,46 @@ def test_install_uses_a_cached_kb_without_touching_the_network(workplace: Workpl
 
 
 @pytest.mark.rule("source-14")
+@pytest.mark.parametrize("command", ["install", "update"])
+@pytest.mark.parametrize("damage", ["emptied", "missing", "manifest"])
+def test_a_damaged_cache_entry_is_fetched_again_and_never_installed(
+    workplace: Workplace, server: Server, damage: str, command: str
+) -> None:
+    write_files(workplace.folder / "kb", SMALL_KB)
+    workplace.pair("package", "./kb", "-o", "kb.zip")
+    url = server.add("/kb.zip", (workplace.folder / "kb.zip").read_bytes())
+    workplace.pair("install", "--source", url)
+    (entry,) = (workplace.cache / name for name in workplace.cached_entries())
+    page = entry / "guides/deploy.md"
+    if damage == "missing":
+        page.unlink()
+    else:
+        (page if damage == "emptied" else entry / "manifest.json").write_bytes(b"")
+    if command == "update":
+        (workplace.target / "guides/deploy.md").unlink()
+        done = workplace.pair("update", "--force")
+    else:
+        done = workplace.pair("install", "elsewhere", "--source", url)
+    assert done.status == 0, done.stderr
+    assert "fetching it again" in done.stderr
+    folder = workplace.target if command == "update" else workplace.folder / "elsewhere"
+    assert read_files(folder) == SMALL_KB_BYTES
+    assert len(server.requests("/kb.zip", "GET")) == 2
+
+
+def test_a_damaged_cache_entry_that_cannot_be_fetched_again_is_an_error(workplace: Workplace, server: Server) -> None:
+    url = server.add("/kb.zip", zip_of(SMALL_KB))
+    workplace.pair("install", "--source", url)
+    (entry,) = (workplace.cache / name for name in workplace.cached_entries())
+    (entry / "README.md").write_bytes(b"")
+    server.pages.clear()
+    done = workplace.pair("install", "elsewhere", "--source", url, "--json")
+    assert (done.status, done.error_code) == (2, "E005")
+    assert not (workplace.folder / "elsewhere").exists()
+    assert workplace.cached_entries() == []
+
+
+@pytest.mark.rule("source-14")
 def test_update_revalidates_and_does_not_fetch_an_unchanged_archive(workplace: Workplace, server: Server) -> None:
     url = server.add("/kb.zip", zip_of(SMALL_KB), checksum=False)
     workplace.pair("install", "--source", url)

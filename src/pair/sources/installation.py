@@ -19,7 +19,7 @@ from pair import errors, files
 from pair.clock import Clock, to_timestamp
 from pair.sources import record, replacement, tree
 from pair.sources.contract import Observer
-from pair.sources.offers import KbFolder, Offer
+from pair.sources.offers import DamagedCopyError, KbFolder, Offer
 from pair.sources.record import InstalledFile, Record, RecordHeader
 from pair.sources.rules import (
     RECORD_NAME,
@@ -109,7 +109,7 @@ class Installation:
         self._token = token
 
     def apply(self, offer: Offer) -> InstallReport:
-        """Raises E010-E013 and E016; the target is then what it was."""
+        """Raises E010-E013, E016 and DamagedCopyError; the target is then what it was."""
         with files.storage_errors():
             if self._request.dry_run:
                 return self._apply(offer)
@@ -381,4 +381,6 @@ def _stage_placed(staged: Path, compared: _Comparison) -> dict[str, str]:
             hashes[path] = kb.files[path].sha256 or ""
         else:
             hashes[path] = files.copy_file(source, destination)
+            if kb.files[path].sha256 not in {None, hashes[path]}:
+                raise DamagedCopyError(source)
     return hashes
