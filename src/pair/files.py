@@ -166,12 +166,17 @@ _REASONS = {
 }
 
 
+def reason_of(fault: OSError) -> str:
+    """In words for people."""
+    return _REASONS.get(fault.errno or 0, fault.strerror or str(fault))
+
+
 @contextlib.contextmanager
 def storage_errors() -> Iterator[None]:
     """File-system faults inside the block become E010."""
     try:
         yield
     except OSError as fault:
-        reason = _REASONS.get(fault.errno or 0, fault.strerror or str(fault))
-        path = fault.filename2 or fault.filename or ""
-        raise errors.storage_failed(os.fsdecode(path) if path else "", reason) from fault
+        path = os.fsdecode(fault.filename2 or fault.filename or "")
+        is_reading = os.path.exists(path) and not os.access(path, os.R_OK)  # noqa: PTH110 - "" does not exist
+        raise errors.storage_failed(path, reason_of(fault), is_reading=is_reading) from fault

@@ -277,6 +277,59 @@ def test_a_vanished_folder_does_not_empty_the_index(project: Workplace) -> None:
     assert (index_of(project), done.json["removed"]) == (before, 0)
 
 
+@pytest.mark.rule("sync-50")
+def test_a_folder_that_cannot_be_read_is_reported_and_loses_nothing(project: Workplace) -> None:
+    project.obey_permissions()
+    project.pair("sync")
+    before = index_of(project)
+    (project.target / "guides").chmod(0)
+    write_files(project.target, {"new.md": "# New page\n"})
+    try:
+        plan = project.pair("sync", "--dry-run", "--json")
+        assert (plan.status, plan.json["removed"]) == (0, [])
+        assert plan.json["skipped"] == [{"path": "guides", "reason": "cannot be read: permission denied"}]
+        done = project.pair("sync", "--json")
+        assert (done.status, done.json["added"], done.json["removed"], done.json["failed"]) == (0, 1, 0, 1)
+        assert done.json["problems"] == [{"source": "guides", "reason": "cannot be read: permission denied"}]
+    finally:
+        (project.target / "guides").chmod(0o755)
+    assert set(before.split("\n\n")) < set(index_of(project).split("\n\n"))
+    assert project.pair("sync", "--json").json["unchanged"] == 4
+
+
+@pytest.mark.rule("sync-50")
+@pytest.mark.parametrize("fault", ["a folder in its place", "no permission"])
+def test_a_links_file_that_cannot_be_read_is_an_error_for_its_half(
+    project: Workplace, server: Server, fault: str
+) -> None:
+    project.obey_permissions()
+    write_links(project, server.add("/page", b"A page.", checksum=False, headers={"Content-Type": "text/plain"}))
+    project.pair("sync", **LOOPBACK)
+    links = project.folder / ".pair/links.txt"
+    if fault == "no permission":
+        links.chmod(0)
+    else:
+        links.unlink()
+        links.mkdir()
+    write_files(project.target, {"new.md": "# New page\n"})
+    done = project.pair("sync", "--json", **LOOPBACK)
+    assert (done.status, done.json["added"], done.json["removed"]) == (1, 1, 0)
+    assert done.json["errors"][0].startswith("Cannot read .pair/links.txt: ")
+    assert server.url("/page") in index_of(project)
+    assert project.pair("sync", "--json", **LOOPBACK).status == 1, "and again when nothing else changed"
+    assert project.pair("sync", "--dry-run", "--json", **LOOPBACK).json["removed"] == []
+
+
+def test_a_state_that_may_not_be_read_is_an_error_and_no_bug(project: Workplace) -> None:
+    project.obey_permissions()
+    project.pair("sync")
+    (project.folder / ".pair/index-cache.json").chmod(0)
+    for command in (["sync"], ["sync", "--dry-run"], ["status"]):
+        done = project.pair(*command, "--json")
+        assert (done.status, done.error_code) == (3, "E010")
+        assert done.json["error"]["message"].startswith("Cannot read ")
+
+
 @pytest.mark.rule("sync-51")
 @pytest.mark.parametrize("content", ['{"schema_version": 99, "sources": {}}', "{damaged"], ids=["newer", "damaged"])
 def test_a_state_that_cannot_be_read_is_kept_aside_and_reported(project: Workplace, content: str) -> None:

@@ -5,23 +5,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pair import errors
+from pair import errors, files
 from pair.ai.characters import estimate_tokens
 from pair.clock import Clock
 from pair.sync import rules, store, text
-from pair.sync.discovery import FoundFiles, Places, discover, judge
+from pair.sync.discovery import Discovered, FoundFiles, Places, discover, judge
 from pair.sync.page_copies import PageCopies
 from pair.sync.report import PlannedSource, SyncPlan
 from pair.sync.state import SyncState, to_text
 
 
 def plan(places: Places, clock: Clock, *, uses_model: bool) -> SyncPlan:
-    """Reads files that look changed, to tell a change from a touch. Raises E102."""
-    state = _read_state(places)
-    found = judge(discover(places), places, state)
+    """Reads files that look changed, to tell a change from a touch. Raises E102, E010."""
+    with files.storage_errors():
+        state = _read_state(places)
+        found = judge(discover(places), places, state)
+        return _plan(places, state, found, clock, uses_model=uses_model)
+
+
+def _plan(places: Places, state: SyncState, found: Discovered, clock: Clock, *, uses_model: bool) -> SyncPlan:
     sources, skipped = _planned_files(places.sources_dir, state, found.files)
     sources += _planned_urls(places, state, found.urls, clock)
-    gone = _gone(state, found.files.files if found.files else None, found.urls)
+    gone = _gone(state, found)
     asked = [source for source in sources if source.reason != "unchanged"] if uses_model else []
     return SyncPlan(
         sources=tuple(sources),
@@ -44,7 +49,7 @@ def _planned_files(
     folder: Path, state: SyncState, found: FoundFiles | None
 ) -> tuple[list[PlannedSource], dict[str, str]]:
     planned: list[PlannedSource] = []
-    skipped = dict(found.skipped) if found else {}
+    skipped = found.skipped | found.unreadable if found else {}
     for path, seen in sorted(found.files.items() if found else ()):
         if state.is_skipped(path, seen.size_bytes, seen.mtime_ns):
             skipped[path] = state.skipped[path]["reason"]
@@ -79,12 +84,12 @@ def _planned_urls(places: Places, state: SyncState, urls: list[str] | None, cloc
     return planned
 
 
-def _gone(state: SyncState, files: object, urls: list[str] | None) -> set[str]:
+def _gone(state: SyncState, found: Discovered) -> set[str]:
     gone: set[str] = set()
-    if isinstance(files, dict):
-        gone |= state.ids("file") - files.keys()
-    if urls is not None:
-        gone |= state.ids("url").difference(urls)
+    if found.files is not None:
+        gone |= {path for path in state.ids("file") if not found.files.may_hold(path)}
+    if found.urls is not None:
+        gone |= state.ids("url").difference(found.urls)
     return gone
 
 
@@ -116,8 +121,9 @@ class SyncStatus:
 
 
 def status(places: Places) -> SyncStatus:
-    """Raises E102."""
-    state = _read_state(places)
+    """Raises E102, E010."""
+    with files.storage_errors():
+        state = _read_state(places)
     urls = [record for url in sorted(state.ids("url")) if (record := state.url(url)) is not None]
     pending = sorted(source_id for source_id, value in state.sources.items() if value.get("summary_pending"))
     return SyncStatus(

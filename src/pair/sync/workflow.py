@@ -89,6 +89,7 @@ class SyncRun:
                 return self._report(0, head.skipped, found, began)
             with self._store.opened() as store:
                 found = judge(found, self._places, store.state)
+                self._note_unreadable(found)
                 self._copies.remove_half_written(found.urls or ())
                 self._delete_gone(found)
                 self._forget_old_skips()
@@ -100,7 +101,13 @@ class SyncRun:
             return self._report(pending, skipped, found, began)
 
     def _is_all_there(self, found: Discovered) -> bool:
-        return found.files is not None and not (found.urls is None and self._places.is_links_file_named)
+        is_missed = found.urls is None and self._places.is_links_file_named
+        return found.files is not None and not found.faults and not is_missed
+
+    def _note_unreadable(self, found: Discovered) -> None:
+        for path, reason in found.files.unreadable.items() if found.files is not None else ():
+            self._tally.add("failed")
+            self._tally.problem(path, reason)
 
     @property
     def _conditions(self) -> str:
@@ -119,10 +126,12 @@ class SyncRun:
         state = self._store.state
         if found.files is not None:
             for source_id in state.ids("file") - found.files.files.keys():
-                self._store.remove(source_id)
-                self._tally.add("removed")
+                if not found.files.may_hold(source_id):
+                    self._store.remove(source_id)
+                    self._tally.add("removed")
             for path in state.skipped.keys() - found.files.files.keys():
-                self._store.unskip(path)
+                if not found.files.may_hold(path):
+                    self._store.unskip(path)
         if found.urls is not None:
             for source_id in state.ids("url").difference(found.urls):
                 self._store.remove(source_id)

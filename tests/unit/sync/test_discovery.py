@@ -1,6 +1,8 @@
 """Folder and links file as a set of sources: real files."""
 
 import os
+import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,30 @@ def test_pipes_are_no_sources(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "a.md").write_text("a")
     assert sorted(find_files(tmp_path).files) == ["a.md"]
+
+
+@pytest.mark.rule("sync-11")
+def test_what_goes_during_the_walk_is_left_out(tmp_path: Path) -> None:
+    """Files come and go all the time under the walk, which ends well and finds those that stay."""
+    write_files(tmp_path, {f"stay/{number}.md": "text" for number in range(100)})
+    is_over = threading.Event()
+
+    def churn() -> None:
+        while not is_over.is_set():
+            for folder in ("one", "two", "three"):
+                write_files(tmp_path / folder, {f"{number}.md": "text" for number in range(5)})
+                shutil.rmtree(tmp_path / folder)
+
+    churning = threading.Thread(target=churn)
+    churning.start()
+    try:
+        for _ in range(100):
+            found = find_files(tmp_path)
+            assert sum(path.startswith("stay/") for path in found.files) == 100
+            assert found.unreadable == {}
+    finally:
+        is_over.set()
+        churning.join()
 
 
 @pytest.mark.rule("sync-11")
