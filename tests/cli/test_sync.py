@@ -1,7 +1,9 @@
 """`pair sync` and `pair status` as a person runs them: real files, a real server, real processes."""
 
+import contextlib
 import json
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -381,30 +383,125 @@ def test_three_processes_at_once_never_overlap_and_lose_nothing(project: Workpla
 @pytest.mark.rule("sync-7")
 def test_watching_reacts_to_files_links_and_a_replaced_folder(project: Workplace) -> None:
     process = project.start("sync", "--watch", "--json")
-    assert process.stdout is not None
-
-    def next_report_with(key: str) -> dict[str, int]:
-        assert process.stdout is not None
-        while True:
-            report: dict[str, int] = json.loads(process.stdout.readline())
-            if report[key]:
-                return report
-
     try:
-        assert next_report_with("added")["added"] == 3
+        assert next_report(process, "added")["added"] == 3
         write_files(project.target, {"new.md": "# New\n"})
-        assert next_report_with("added")["added"] == 1
+        assert next_report(process, "added")["added"] == 1
         write_files(project.folder / "kb", PAGES | {"installed.md": "# Installed\n"})
         assert project.pair("install", "--source", "./kb", "--force").status == 0
-        assert next_report_with("added")["added"] == 1
+        assert next_report(process, "added")["added"] == 1
         write_files(project.target, {"later.md": "# Later\n"})
-        assert next_report_with("added")["added"] == 1
+        assert next_report(process, "added")["added"] == 1
         write_links(project, "http://127.0.0.1:9/")
-        assert next_report_with("failed")["failed"] == 1
+        assert next_report(process, "failed")["failed"] == 1
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
     assert process.returncode == 0
+
+
+def next_report(process: "subprocess.Popen[str]", key: str) -> dict[str, int]:
+    """The next line of `--watch --json` that counts something under this key."""
+    assert process.stdout is not None
+    while True:
+        report: dict[str, int] = json.loads(process.stdout.readline())
+        if report[key]:
+            return report
+
+
+@pytest.mark.rule("sync-7")
+@pytest.mark.parametrize("number", [1, 2], ids=["first run", "second run"])
+def test_a_change_during_a_run_is_noticed_after_it(project: Workplace, number: int) -> None:
+    with ModelServer() as model:
+        process = project.start("sync", "--watch", "--json", **with_model(model))
+        try:
+            if number == 2:
+                assert next_report(process, "added")["added"] == 3
+            calls = model.calls
+            model.answers.extend([Answer(text="A page.", delay_seconds=1)] * 3)
+            write_files(project.target, {name: f"# Other\n\n{name}\n" for name in PAGES})
+            while model.calls == calls:
+                assert process.poll() is None
+            write_files(project.target, {"meanwhile.md": "# Meanwhile\n"})
+            if number == 1:
+                assert next_report(process, "added")["added"] == 3
+            # A tick takes five minutes, so that only a notice can bring it.
+            assert next_report(process, "added")["added"] == 1
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+@pytest.mark.rule("sync-7")
+def test_watching_reacts_to_a_folder_behind_a_link(project: Workplace) -> None:
+    (project.folder / "linked").symlink_to(project.target)
+    process = project.start("sync", "--watch", "--json", PAIR__KB__SOURCES_DIR="linked")
+    try:
+        assert next_report(process, "added")["added"] == 3
+        write_files(project.target, {"new.md": "# New\n"})
+        assert next_report(process, "added")["added"] == 1
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_a_signal_during_a_watched_run_saves_what_is_under_way_and_ends(
+    project: Workplace, number: signal.Signals
+) -> None:
+    write_files(project.target, {f"page-{number}.md": f"# Page {number}\n" for number in range(30)})
+    with ModelServer() as model:
+        model.answers.extend([Answer(text="A page.", delay_seconds=0.2)] * 33)
+        variables = with_model(model) | {"PAIR__KB__SUMMARIZATION_CONCURRENCY": "2"}
+        process = project.start("sync", "--watch", **variables)
+        while model.calls < 4:
+            assert process.poll() is None
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=60)
+        assert (process.returncode, "finishing what is under way" in stderr) == (0, True)
+        assert len(state_of(project)) == model.calls < 33
+
+
+def test_the_second_signal_does_not_wait(project: Workplace) -> None:
+    with ModelServer() as model:
+        model.answers.extend([Answer(delay_seconds=600)] * 3)
+        process = project.start("sync", "--watch", **with_model(model) | {"PAIR__AI__TIMEOUT_SECONDS": "600"})
+        while model.calls < 3:
+            assert process.poll() is None
+        assert process.stderr is not None
+        process.send_signal(signal.SIGTERM)
+        while "finishing" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        assert process.returncode == 130
+
+
+def test_an_interrupted_run_gives_the_terminal_its_cursor_back(project: Workplace) -> None:
+    with ModelServer() as model:
+        model.answers.extend([Answer(text="A page.", delay_seconds=0.5)] * 3)
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [*PAIR, "sync"],
+            cwd=project.folder,
+            env=project.environment | with_model(model) | {"TERM": "xterm-256color"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        while model.calls < 3:
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        shown = b""
+        with contextlib.suppress(OSError):  # what a terminal says when its last user has gone
+            while piece := os.read(ours, 65536):
+                shown += piece
+        os.close(ours)
+        assert process.wait(timeout=60) == 130
+    assert shown.count(b"\x1b[?25l") == shown.count(b"\x1b[?25h") == 1
 
 
 def test_an_interrupted_run_keeps_what_is_finished(project: Workplace) -> None:
