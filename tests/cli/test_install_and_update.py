@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import stat
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -170,6 +171,20 @@ def test_empty_folders_of_the_user_stay_and_emptied_ones_of_the_kb_go(workplace:
     shutil.rmtree(kb / "b")
     workplace.pair("update")
     assert sorted(path.name for path in workplace.target.iterdir()) == [RECORD, "a", "mine"]
+
+
+@pytest.mark.parametrize("command", ["update", "install"])
+def test_folders_keep_their_modes(workplace: Workplace, command: str) -> None:
+    kb = install(workplace)
+    write_files(workplace.target, {"private/diary.md": "mine"})
+    modes = {".": 0o700, "private": 0o750, "guides": 0o2755}
+    for folder, mode in modes.items():
+        (workplace.target / folder).chmod(mode)
+    write_files(kb, {"new.md": "new", "more/page.md": "new"})
+    done = workplace.pair(command, "--source", "./kb")
+    assert done.status == 0, done.stderr
+    assert {folder: stat.S_IMODE((workplace.target / folder).stat().st_mode) for folder in modes} == modes
+    assert (workplace.target / "more/page.md").exists()
 
 
 def test_links_in_the_target_survive_an_update(workplace: Workplace) -> None:

@@ -5,12 +5,13 @@ Invariants
     What the user edited, added or deleted is never overwritten without --force.
 """
 
+import contextlib
 import dataclasses
 import logging
 import os
 import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -244,6 +245,7 @@ class Installation:
             files.write_atomically(staged / RECORD_NAME, record_bytes)
             if self._list_target().fingerprint() != compared.current.fingerprint():
                 raise _TargetChangedError
+            _keep_modes(self._target, staged, compared.current.folders)
             replacement.put_in_place(staged, self._target)
         finally:
             files.remove_tree(staged.parent)
@@ -356,6 +358,17 @@ def _stage_kept(target: Path, staged: Path, compared: _Comparison) -> None:
     for path in current.files:
         if path not in leaving:
             _link(f"{target}/{path}", f"{staged}/{path}")
+
+
+def _keep_modes(target: Path, staged: Path, folders: Sequence[str]) -> None:
+    """Last of all, and the innermost folders first: a folder may be closed to its owner too."""
+    for folder in ("", *folders)[::-1]:
+        old, new = target / folder, staged / folder
+        if old.is_dir() and new.is_dir():
+            seen = old.stat()
+            with contextlib.suppress(PermissionError):  # only root may give folders away
+                os.chown(new, seen.st_uid, seen.st_gid)
+            new.chmod(stat.S_IMODE(seen.st_mode))
 
 
 def _link(source: str, destination: str) -> None:
