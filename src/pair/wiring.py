@@ -307,11 +307,13 @@ class _PagesOnDemand:
         self._held = contextlib.ExitStack()
         self._pages: Pages | None = None
 
-    def fetch(self, url: str, *, etag: str | None, last_modified: str | None) -> FetchedPage | NotModified:
+    def fetch(
+        self, url: str, *, etag: str | None, last_modified: str | None, validated_at: str | None = None
+    ) -> FetchedPage | NotModified:
         with self._lock:
             if self._pages is None:
                 self._pages = self._load()
-        return self._pages.fetch(url, etag=etag, last_modified=last_modified)
+        return self._pages.fetch(url, etag=etag, last_modified=last_modified, validated_at=validated_at)
 
     def close(self) -> None:
         self._held.close()

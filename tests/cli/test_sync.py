@@ -223,6 +223,20 @@ def test_the_first_refresh_of_a_page_is_conditional(project: Workplace, server: 
     assert state_of(project)[url]["url"]["fetch_status"] == "not_modified"  # type: ignore[index]
 
 
+@pytest.mark.rule("sync-25")
+def test_a_page_behind_a_redirect_to_another_host_is_refreshed_on_its_own_conditions(
+    project: Workplace, server: Server
+) -> None:
+    with Server() as other:
+        server.pages["/old"] = Page(redirect=other.add("/new", b"A page.", headers={"Content-Type": "text/plain"}))
+        write_links(project, server.url("/old"))
+        variables = LOOPBACK | {"PAIR__KB__URL_REFRESH_MIN_INTERVAL_SECONDS": "0"}
+        assert project.pair("sync", "--json", **variables).json["fetched"] == 1
+        assert project.pair("sync", "--json", **variables).json["not_modified"] == 1
+        assert other.requests("/new")[-1].headers["If-None-Match"] == '"one"'
+        assert all("If-None-Match" not in request.headers for request in server.requests("/old"))
+
+
 @pytest.mark.rule("sync-32")
 @pytest.mark.parametrize("status", [404, 410, 500, 503])
 def test_a_page_that_fails_keeps_its_summary_and_is_tried_again(

@@ -125,7 +125,9 @@ class ScriptedPages:
         self.always_not_modified: set[str] = set()
         self.on_request: Callable[[str], None] = nothing
 
-    def fetch(self, url: str, *, etag: str | None, last_modified: str | None) -> FetchedPage | NotModified:
+    def fetch(
+        self, url: str, *, etag: str | None, last_modified: str | None, validated_at: str | None = None
+    ) -> FetchedPage | NotModified:
         with self._lock:
             self.requests.append(Request(url, etag, last_modified))
         self.on_request(url)

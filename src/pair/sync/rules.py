@@ -112,6 +112,8 @@ class PageSeen:
     etag: str | None
     last_modified: str | None
     max_age_seconds: float | None
+    validated_at: str | None = None
+    """The origin that gave the validators, if redirects led to another one."""
 
 
 def url_after_first_fetch(url: str, page: PageSeen, now: datetime.datetime, policy: SyncPolicy) -> UrlRecord:
@@ -127,6 +129,7 @@ def url_after_first_fetch(url: str, page: PageSeen, now: datetime.datetime, poli
         last_modified=page.last_modified,
         fetch_status="success",
         next_check_at=_rested(now, policy.url_refresh_min_interval_seconds, page.max_age_seconds),
+        validated_at=page.validated_at,
     )
 
 
@@ -137,7 +140,7 @@ def url_needs_summary(record: UrlRecord, content_hash: str) -> bool:
 
 def url_after_fetch(record: UrlRecord, page: PageSeen, now: datetime.datetime, policy: SyncPolicy) -> UrlRecord:
     """HTTP 200: the new content is acknowledged before anything is made of it."""  # sync-29, sync-31
-    etag, last_modified = _validators_after(record, page)
+    etag, last_modified, validated_at = _validators_after(record, page)
     return dataclasses.replace(
         record,
         content_hash=page.content_hash,
@@ -148,14 +151,15 @@ def url_after_fetch(record: UrlRecord, page: PageSeen, now: datetime.datetime, p
         last_fetched_at=now,
         next_check_at=_rested(now, policy.url_refresh_min_interval_seconds, page.max_age_seconds),
         problem="",
+        validated_at=validated_at,
     )
 
 
-def _validators_after(record: UrlRecord, page: PageSeen) -> tuple[str | None, str | None]:
-    """Both of one answer: an old one kept for new content would let the server confirm what is not there any more."""
+def _validators_after(record: UrlRecord, page: PageSeen) -> tuple[str | None, str | None, str | None]:
+    """All of one answer: an old one kept for new content would let the server confirm what is not there any more."""
     if page.etag or page.last_modified or page.content_hash != record.content_hash:
-        return page.etag, page.last_modified
-    return record.etag, record.last_modified
+        return page.etag, page.last_modified, page.validated_at
+    return record.etag, record.last_modified, record.validated_at
 
 
 def url_not_modified(

@@ -62,6 +62,8 @@ class UrlRecord:
     next_check_at: datetime.datetime
     problem: str = ""
     """Why the last fetch failed, for people."""
+    validated_at: str | None = None
+    """The origin that gave the validators, if redirects led to another one."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -78,6 +80,7 @@ class UrlRecord:
                 "fetch_status": self.fetch_status,
                 "next_check_at": to_text(self.next_check_at),
                 "problem": self.problem,
+                "validated_at": self.validated_at,
             },
         }
 
@@ -112,6 +115,7 @@ def url_from_json(source_id: str, value: dict[str, Any]) -> UrlRecord:
         fetch_status=page.get("fetch_status", "success"),
         next_check_at=from_text(page.get("next_check_at")),
         problem=page.get("problem", ""),
+        validated_at=page.get("validated_at"),
     )
 
 

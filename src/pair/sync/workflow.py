@@ -244,20 +244,24 @@ class SyncRun:
         else:
             crew.summarise_last(self._summarise_pending, url)
 
-    def _fetch(self, url: str, etag: str | None, last_modified: str | None) -> FetchedPage | NotModified | None:
-        """None when the page's host asked for a pause a moment ago; raises PageUnavailable."""
+    def _fetch(self, url: str, known: UrlRecord | None) -> FetchedPage | NotModified | None:
+        """On the conditions that are known. None when the host asked for a pause just now; raises PageUnavailable."""
         if self._resting_hosts.rests(url):
             self._fail(url, "its server asked for a pause; left for the next run")
             return None
         try:
-            return self._shop.pages.fetch(url, etag=etag, last_modified=last_modified)
+            if known is None:
+                return self._shop.pages.fetch(url, etag=None, last_modified=None)
+            return self._shop.pages.fetch(
+                url, etag=known.etag, last_modified=known.last_modified, validated_at=known.validated_at
+            )
         except PageUnavailable as fault:
             self._resting_hosts.note(url, fault.failure.retry_after_seconds)
             raise
 
     def _fetch_new(self, url: str, crew: Crew) -> None:
         try:
-            page = self._fetch(url, None, None)
+            page = self._fetch(url, None)
         except PageUnavailable as fault:
             self._fail(url, fault.failure.reason)  # no record: tried again next run
             return
@@ -277,8 +281,7 @@ class SyncRun:
         # Without the copy, "not modified" would leave a pending page without text for ever.
         can_use_304 = not record.summary_pending or self._copies.exists(url)
         try:
-            etag, last_modified = (record.etag, record.last_modified) if can_use_304 else (None, None)
-            answer = self._fetch(url, etag, last_modified)  # sync-25
+            answer = self._fetch(url, record if can_use_304 else None)  # sync-25
         except PageUnavailable as fault:
             self._store.put(rules.url_failed(record, fault.failure, now, self._policy))
             self._fail(url, fault.failure.reason)
@@ -316,7 +319,8 @@ class SyncRun:
 
     def _keep_copy(self, url: str, page: FetchedPage) -> PageSeen:
         written = self._copies.write(url, page.text)
-        return PageSeen(text.content_hash(written), page.etag, page.last_modified, page.max_age_seconds)
+        content_hash = text.content_hash(written)
+        return PageSeen(content_hash, page.etag, page.last_modified, page.max_age_seconds, page.validated_at)
 
     def _summarise_new(self, url: str) -> None:
         self._summarise_copy(url)
