@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pair import errors
+from pair.ai import rules as model_rules
 from pair.ai.contract import Summariser
 from pair.ai.extractive import ExtractiveSummariser
 from pair.clock import Clock, SystemClock
@@ -30,6 +31,7 @@ from pair.sync import planning
 from pair.sync.contract import Documents, FetchedPage, NotModified, Pages, SyncObserver
 from pair.sync.discovery import Places
 from pair.sync.planning import SyncStatus
+from pair.sync.reading import Reader
 from pair.sync.report import SyncPlan, SyncReport
 from pair.sync.rules import SyncPolicy
 from pair.sync.ticker import Ticker
@@ -255,7 +257,13 @@ class SyncDesk:
             return SyncRun(self.settings.kb, self.places, shop).run(wait=wait)
 
     def plan(self) -> SyncPlan:
-        return planning.plan(self.places, self.clock, uses_model=bool(self.settings.ai.base_url))
+        policy, model = self.settings.kb, self.settings.ai
+        reader = Reader(self.places.sources_dir, policy.max_source_bytes, _document_loader())
+
+        def calls_for(text: str) -> int:
+            return model_rules.calls_for(text, model.max_input_tokens) if model.base_url else 0
+
+        return planning.plan(self.places, reader, self.clock, calls_for)
 
     def status(self) -> SyncStatus:
         return planning.status(self.places)

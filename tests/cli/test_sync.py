@@ -381,6 +381,39 @@ def test_a_dry_run_says_what_and_why_and_writes_nothing(project: Workplace, serv
     assert server.received == []
 
 
+@pytest.mark.rule("sync-11")
+def test_a_dry_run_plans_what_the_run_will_do(project: Workplace) -> None:
+    project.pair("sync")
+    write_files(
+        project.target,
+        {"huge.txt": b"x" * 2_000_001, "latin1.txt": b"caf\xe9", "broken.pdf": b"no PDF", "notes.txt": b"\xff\xfe"},
+    )
+    plan = project.pair("sync", "--dry-run", "--json").json
+    done = project.pair("sync", "--json").json
+    assert plan["skipped"] == done["skipped"]
+    assert {entry["path"] for entry in plan["skipped"]} == {"huge.txt", "latin1.txt", "broken.pdf", "notes.txt"}
+    assert (plan["removed"], done["removed"]) == (["notes.txt"], 1)
+    assert all(entry["reason"] == "unchanged" for entry in plan["sources"])
+
+
+@pytest.mark.rule("sync-50")
+def test_a_dry_run_fails_where_the_run_will(project: Workplace) -> None:
+    plan = project.pair("sync", "--dry-run", "--json", PAIR__KB__SOURCES_DIR="nowhere")
+    assert plan.status == project.pair("sync", PAIR__KB__SOURCES_DIR="nowhere").status == 1
+    assert "nowhere" in plan.json["errors"][0]
+
+
+def test_every_call_of_the_model_is_counted_and_long_texts_are_planned_for(workplace: Workplace) -> None:
+    write_files(workplace.target, {"long.md": "\n\n".join(f"Paragraph {n} " + "word " * 60 for n in range(400))})
+    with ModelServer() as model:
+        variables = with_model(model) | {"PAIR__AI__RETRIES": "1", "PAIR__AI__RETRY_WAIT_SECONDS": "0"}
+        plan = workplace.pair("sync", "--dry-run", "--json", **variables).json
+        model.answers.append(Answer(500))
+        done = workplace.pair("sync", "--json", **variables).json
+        assert (done["pending"], done["model_calls"]) == (0, model.calls)
+        assert plan["model_calls"] == model.calls - 1 > 2, "all but the one that was tried again"
+
+
 @pytest.mark.rule("sync-8")
 def test_three_processes_at_once_never_overlap_and_lose_nothing(project: Workplace) -> None:
     write_files(project.target, {f"page-{number}.md": f"# Page {number}\n" for number in range(200)})

@@ -69,7 +69,7 @@ def test_both_summarisers_keep_the_contract(summariser: OpenAiSummariser) -> Non
 
 def test_a_source_is_described_in_one_request(model: ModelServer, summariser: OpenAiSummariser) -> None:
     assert summariser.summarise("pets/cats.md", "Cats sleep all day.") == "About: Cats sleep all day."
-    assert summariser.calls == model.calls == model.calls_by_source["pets/cats.md"] == 1
+    assert summariser.model_calls == model.calls == model.calls_by_source["pets/cats.md"] == 1
     (request,) = model.requests
     assert request["model"] == "tiny"
     assert request["temperature"] == 0
@@ -140,7 +140,7 @@ def test_a_failure_that_passes_is_tried_again(
 ) -> None:
     model.answers += [passing, passing]
     assert summariser.summarise("a.md", "Cats sleep.") == "About: Cats sleep."
-    assert summariser.calls == model.calls == 3
+    assert summariser.model_calls == model.calls == 3
 
 
 @pytest.mark.parametrize("passing", [BUSY, BROKEN])
@@ -189,7 +189,7 @@ def test_a_server_that_is_down_is_an_error_and_works_again_when_it_is_back(
     assert summariser.summarise("a.md", "one") == "About: one"
     model.stop()
     assert code_of(summariser) == "E301"
-    assert summariser.calls == 4
+    assert summariser.model_calls == 4
     model.start()
     assert summariser.summarise("a.md", "two") == "About: two"
 
@@ -243,7 +243,7 @@ def test_four_threads_share_it(model: ModelServer, summariser: OpenAiSummariser)
     with ThreadPoolExecutor(4) as pool:
         summaries = list(pool.map(work, range(40)))
     assert summaries == [f"About: text {number}" for number in range(40)]
-    assert summariser.calls == model.calls == 40
+    assert summariser.model_calls == model.calls == 40
     assert set(model.calls_by_source.values()) == {1}
 
 

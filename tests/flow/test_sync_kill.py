@@ -56,6 +56,7 @@ class Pages:
 
 class Summariser:
     uses_model = True
+    model_calls = 0
 
     def summarise(self, source_id, text):
         note("asked", source_id)

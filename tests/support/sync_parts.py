@@ -76,6 +76,10 @@ class ScriptedSummariser:
         self.answers: dict[str, str] = {}
         self.on_call: Callable[[str], None] = nothing
 
+    @property
+    def model_calls(self) -> int:
+        return len(self.calls) if self.uses_model else 0
+
     def summarise(self, source_id: str, text: str) -> str:
         with self._lock:
             self.calls.append(source_id)

@@ -61,7 +61,7 @@ class ModelFault(Exception):  # noqa: N818 - becomes an error of pair
 
 
 class OpenAiSummariser:
-    """May be used from several threads at once. `calls` counts requests, retries included."""
+    """May be used from several threads at once."""
 
     uses_model = True
 
@@ -76,7 +76,7 @@ class OpenAiSummariser:
         self._client = self._connect()
 
     @property
-    def calls(self) -> int:
+    def model_calls(self) -> int:
         with self._counting:
             return self._calls
 

@@ -93,6 +93,12 @@ def choose_pieces(pieces: Sequence[str], most: int = MOST_PIECES) -> list[str]:
     return [pieces[index * (len(pieces) - 1) // (most - 1)] for index in range(most)]
 
 
+def calls_for(text: str, max_tokens: int) -> int:
+    """How many replies a text costs when each comes at the first try."""
+    pieces = len(choose_pieces(split_text(text, max_tokens)))
+    return pieces if pieces < 2 else pieces + 1
+
+
 def join_descriptions(descriptions: Sequence[str], max_tokens: int) -> str:
     """Each is cut to its share, so that what is joined fits in one request: this is why asking ends."""
     share = max_tokens // max(1, len(descriptions))

@@ -91,6 +91,7 @@ class PlannedSource:
     reason: Reason
     tokens: int = 0
     """Estimate of what a model would read; 0 when none is called, or when only the server knows."""
+    model_calls: int = 0
 
 
 @dataclass(frozen=True)

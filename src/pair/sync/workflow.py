@@ -9,7 +9,6 @@ Not here
 
 import dataclasses
 import logging
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,16 +29,13 @@ from pair.sync.contract import (
 from pair.sync.crew import Crew, ModelGate, RestingHosts
 from pair.sync.discovery import Discovered, Places, discover, judge
 from pair.sync.page_copies import PageCopies
+from pair.sync.reading import Reader
 from pair.sync.report import SyncReport, Tally
 from pair.sync.rules import FileSeen, PageSeen, SyncPolicy
 from pair.sync.state import FileRecord, UrlRecord
 from pair.sync.store import StateStore
 
 logger = logging.getLogger(__name__)
-
-DOCUMENT_SUFFIXES = frozenset({".pdf", ".docx", ".html", ".htm"})
-_NEEDS_DOCUMENTS = frozenset({".pdf", ".docx"})
-_TOO_LARGE = "larger than"
 
 
 @dataclass(frozen=True)
@@ -73,6 +69,8 @@ class SyncRun:
         self._shop = workshop
         self._store = StateStore(places.cache, places.index, workshop.clock)
         self._copies = PageCopies(places.page_copies)
+        self._reader = Reader(places.sources_dir, policy.max_source_bytes, workshop.documents)
+        self._calls_before = workshop.summariser.model_calls
         self._tally = Tally()
         self._gate = ModelGate()
         self._resting_hosts = RestingHosts(workshop.clock)
@@ -116,6 +114,7 @@ class SyncRun:
 
     def _report(self, pending: int, skipped: dict[str, str], found: Discovered, began: float) -> SyncReport:
         links = found.files.skipped if found.files is not None else {}
+        self._tally.add("model_calls", self._shop.summariser.model_calls - self._calls_before)
         return self._tally.report(pending, self._shop.clock.monotonic() - began, skipped | links, found.faults)
 
     def _say_waiting(self, holder: str) -> None:
@@ -139,13 +138,8 @@ class SyncRun:
                 self._tally.add("removed")
 
     def _forget_old_skips(self) -> None:
-        """What could not be read then may be readable now: the extra was installed, the limit raised."""
         for path, value in list(self._store.state.skipped.items()):
-            is_readable_now = value["reason"] == _document_reason(path) and self._shop.documents is not None
-            is_small_enough = (
-                value["reason"].startswith(_TOO_LARGE) and value["size_bytes"] <= self._policy.max_source_bytes
-            )
-            if is_readable_now or is_small_enough:
+            if self._reader.may_read_now(path, value["reason"], value["size_bytes"]):
                 self._store.unskip(path)
 
     def _process(self, found: Discovered) -> None:
@@ -171,7 +165,8 @@ class SyncRun:
 
     def _process_file(self, path: str, seen: FileSeen) -> None:
         try:
-            content = self._read_text(path, seen)
+            content = self._reader.text_of(path, seen)
+            self._tally.add("bytes_read", seen.size_bytes)
         except OSError as fault:
             self._fail(path, f"cannot be read: {fault.strerror or fault}")
             return
@@ -180,21 +175,6 @@ class SyncRun:
             return
         self._apply_file(path, seen, content)
         self._shop.observer.finished(path)
-
-    def _read_text(self, path: str, seen: FileSeen) -> str:
-        """Raises UnreadableDocument for a file that is no source, with the reason."""  # sync-11
-        if seen.size_bytes > self._policy.max_source_bytes:
-            raise UnreadableDocument(f"{_TOO_LARGE} {self._policy.max_source_bytes:,} bytes")
-        suffix = _suffix_of(path)
-        self._tally.add("bytes_read", seen.size_bytes)
-        if suffix in DOCUMENT_SUFFIXES and self._shop.documents is not None:
-            return self._shop.documents.text_of(self._places.sources_dir / path)
-        if suffix in _NEEDS_DOCUMENTS:
-            raise UnreadableDocument(_document_reason(path))
-        decoded = text.decode((self._places.sources_dir / path).read_bytes())
-        if decoded is None:
-            raise UnreadableDocument("not UTF-8 text")
-        return decoded
 
     def _apply_file(self, path: str, seen: FileSeen, content: str) -> None:
         record = self._store.state.file(path)
@@ -359,8 +339,6 @@ class SyncRun:
         if self._gate.is_closed:
             self._tally.problem(source_id, "pending: the model cannot be reached")
             return None
-        if self._shop.summariser.uses_model:
-            self._tally.add("model_calls")
         try:
             summary = self._shop.summariser.summarise(source_id, content).strip()
         except errors.ModelError as fault:
@@ -371,11 +349,3 @@ class SyncRun:
         if not summary:
             self._tally.problem(source_id, "pending: the summary was empty")
         return summary or None
-
-
-def _suffix_of(path: str) -> str:
-    return os.path.splitext(path)[1].lower()  # noqa: PTH122 - no Path for each of 20,000 files
-
-
-def _document_reason(path: str) -> str:
-    return f"{_suffix_of(path)} files need an extra: pip install 'pair-kb[documents]'"

@@ -42,6 +42,7 @@ def sync(context: typer.Context, watch: Watch = False, dry_run: DryRun = False) 
     if dry_run:
         plan = desk.plan()
         session.show(plan.to_json(), _planned(plan), is_answer=True)
+        _fail_for(plan.errors)
     elif watch:
         with _Interrupts((signal.SIGINT, signal.SIGTERM), progress), contextlib.suppress(KeyboardInterrupt):
             _watch(session, desk)
@@ -49,8 +50,12 @@ def sync(context: typer.Context, watch: Watch = False, dry_run: DryRun = False) 
         with _Interrupts((signal.SIGINT,), progress):
             report = desk.run()
         session.show(report.to_json(), _told(report))
-        if report.errors:
-            raise typer.Exit(errors.NotFoundError.exit_status)
+        _fail_for(report.errors)
+
+
+def _fail_for(faults: Sequence[str]) -> None:
+    if faults:
+        raise typer.Exit(errors.NotFoundError.exit_status)
 
 
 def status(context: typer.Context) -> None:
@@ -136,7 +141,7 @@ def _planned(plan: SyncPlan) -> str:
     lines += [f"error: {fault}" for fault in plan.errors]
     told = ", ".join(f"{count} {reason}" for reason, count in plan.counts().items())
     calls = render.counted(plan.model_calls, "model call")
-    return "\n".join([*lines, f"would sync: {told or 'no sources'}; at most {calls}, about {plan.tokens:,} tokens"])
+    return "\n".join([*lines, f"would sync: {told or 'no sources'}; about {calls}, about {plan.tokens:,} tokens"])
 
 
 def _stood(stood: SyncStatus) -> list[str]:
