@@ -262,6 +262,25 @@ def test_a_new_page_that_fails_gets_no_record(project: Workplace, server: Server
     assert project.pair("sync", "--json", **LOOPBACK).json["failed"] == 1
 
 
+def test_status_tells_what_fails_and_why_something_is_pending(project: Workplace, server: Server) -> None:
+    write_links(project, server.url("/gone"))
+    with ModelServer() as model:
+        model.answers += [Answer(400, body='{"error": {"message": "content policy"}}')]
+        variables = with_model(model) | LOOPBACK | {"PAIR__KB__SUMMARIZATION_CONCURRENCY": "1"}
+        project.pair("sync", **variables)
+        stood = project.pair("status", "--json").json["sync"]
+        assert [(entry["source"], entry["reason"]) for entry in stood["failing"]] == [
+            (server.url("/gone"), "HTTP 404 Not Found")
+        ]
+        (pending,) = stood["pending"]
+        assert pending["source"] == "deploy.md"
+        assert "content policy" in pending["reason"]
+        server.add("/gone", b"A page.", checksum=False, headers={"Content-Type": "text/plain"})
+        project.pair("sync", **variables)
+        stood = project.pair("status", "--json").json["sync"]
+        assert (stood["failing"], stood["pending"]) == ([], [])
+
+
 @pytest.mark.rule("sync-53")
 def test_pages_of_the_own_network_are_refused_by_default(project: Workplace, server: Server) -> None:
     write_links(project, server.add("/page", b"secret"), "file:///etc/hostname", "ftp://127.0.0.1/x")

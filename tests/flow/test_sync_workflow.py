@@ -95,6 +95,39 @@ def test_a_second_run_over_nothing_new_does_nothing_and_changes_no_byte(project:
 
 
 @pytest.mark.rule("sync-1")
+def test_a_run_that_changes_nothing_changes_no_byte_after_a_failure_either(project: Project) -> None:
+    """A check that failed, a new page that keeps failing, a summary that keeps failing."""
+    project.write("stuck.md", "text")
+    project.summariser.faults["stuck.md"] = UNUSABLE
+    known = project.serve(URL, Page("page", etag='"1"'))
+    new = project.serve(f"{URL}/new", Page().failing())
+    project.run()
+    project.serve(known, Page().failing())
+    project.clock.advance(INTERVAL)
+    project.run()
+    before = project.made
+    report = project.run()
+    assert (report.failed, report.pending) == (1, 1)
+    assert project.made == before
+    assert project.state["problems"].keys() == {known, new, "stuck.md"}
+
+
+def test_a_check_that_failed_is_not_due_until_its_time(project: Project) -> None:
+    project.serve(URL, Page("page", etag='"1"'))
+    project.run()
+    project.serve(URL, Page().failing())
+    project.clock.advance(INTERVAL)
+    project.run()
+    before = project.made
+    assert project.run().unchanged == 1
+    assert project.made == before
+    project.serve(URL, Page("page", etag='"1"'))
+    project.clock.advance(TICK)
+    assert project.run().not_modified == 1
+    assert project.state["problems"] == {}
+
+
+@pytest.mark.rule("sync-1")
 def test_a_run_with_nothing_to_do_reads_no_source(project: Project) -> None:
     project.write("a.md", "text")
     project.run()

@@ -268,7 +268,8 @@ _INSTANTS = ("last_indexed_at", "last_fetched_at", "next_check_at")
 def plain(value: Record) -> Record:
     """A stored record in the reference's terms; what the specification does not name is left out."""
     found = {**value, **value.get("file", {}), **value.get("url", {})}
-    found = {key: each for key, each in found.items() if key not in {"file", "url", "rel_path", "problem"}}
+    ours = {"file", "url", "rel_path", "problem", "validated_at"}
+    found = {key: each for key, each in found.items() if key not in ours}
     return found | {key: datetime.datetime.fromisoformat(found[key]) for key in _INSTANTS if key in found}
 
 

@@ -16,7 +16,6 @@ from pair.sync.reading import Reader
 from pair.sync.report import PlannedSource, SyncPlan
 from pair.sync.state import SyncState, to_text
 
-
 CallsFor = Callable[[str], int]
 """How many times a model would be asked about this text."""
 
@@ -112,7 +111,7 @@ class SyncStatus:
     pending: tuple[tuple[str, str], ...]
     """Source, and why it still wants a summary."""
     failing: tuple[tuple[str, str], ...]
-    """URL, and why its last fetch failed."""
+    """Source, and why it could not be fetched or read when it was last tried."""
     skipped: tuple[tuple[str, str], ...]
     fetch_statuses: dict[str, int]
     next_check_at: str | None
@@ -136,11 +135,13 @@ def status(places: Places) -> SyncStatus:
         state = _read_state(places)
     urls = [record for url in sorted(state.ids("url")) if (record := state.url(url)) is not None]
     pending = sorted(source_id for source_id, value in state.sources.items() if value.get("summary_pending"))
+    failing = {source_id: reason for source_id, reason in state.problems.items() if source_id not in pending}
+    failing |= {record.source_id: record.problem for record in urls if record.fetch_status in {"timeout", "error"}}
     return SyncStatus(
         files=len(state.ids("file")),
         urls=len(urls),
         pending=tuple((source_id, _why_pending(state, source_id)) for source_id in pending),
-        failing=tuple((r.source_id, r.problem) for r in urls if r.fetch_status in {"timeout", "error"}),
+        failing=tuple(sorted(failing.items())),
         skipped=tuple(sorted((path, value["reason"]) for path, value in state.skipped.items())),
         fetch_statuses=dict(Counter(record.fetch_status for record in urls)),
         next_check_at=to_text(min(record.next_check_at for record in urls)) if urls else None,
@@ -150,4 +151,5 @@ def status(places: Places) -> SyncStatus:
 def _why_pending(state: SyncState, source_id: str) -> str:
     has_old_summary = bool(state.sources[source_id]["summary_text"])
     kept = "the old one is shown until then" if has_old_summary else "it is not in the index until then"
-    return f"its summary could not be written; {kept}"
+    reason = state.problems.get(source_id, "its summary could not be written").removeprefix("pending: ")
+    return f"{reason}; {kept}"

@@ -68,8 +68,9 @@ class Tally:
             self._counts[count] = self._counts.get(count, 0) + number
 
     @property
-    def has_failures(self) -> bool:
-        return bool(self._problems)
+    def problems(self) -> dict[str, str]:
+        with self._lock:
+            return dict(self._problems)
 
     def problem(self, source_id: str, reason: str) -> None:
         with self._lock:

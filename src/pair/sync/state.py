@@ -125,6 +125,8 @@ class SyncState:
 
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)
     skipped: dict[str, dict[str, Any]] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+    """Why sources failed or stayed pending when they were last tried, for people."""
     generation: int = 0
     """Goes up with each save; what older journals say is part of the saved state."""
     index_sha256: str = ""
@@ -175,9 +177,12 @@ def state_from_json(value: Any) -> SyncState:
     for source_id, record in sources.items():
         if not is_sound(record):
             raise ValueError(f"Its record of {source_id} is damaged")
+    problems = value.get("problems")
     return SyncState(
         sources,
         skipped,
+        # For people only, so that damage here is no reason to stop.
+        problems={str(source): str(reason) for source, reason in problems.items()} if type(problems) is dict else {},
         generation=generation,
         index_sha256=str(value.get("index_sha256", "")),
         settled=str(value.get("settled", "")),

@@ -72,6 +72,7 @@ class SyncRun:
         self._reader = Reader(places.sources_dir, policy.max_source_bytes, workshop.documents)
         self._calls_before = workshop.summariser.model_calls
         self._tally = Tally()
+        self._tried: set[str] = set()
         self._gate = ModelGate()
         self._resting_hosts = RestingHosts(workshop.clock)
 
@@ -93,7 +94,9 @@ class SyncRun:
                 self._forget_old_skips()
                 self._process(found)
                 pending = sum(1 for value in store.state.sources.values() if value.get("summary_pending"))
-                if not pending and not found.faults and not self._tally.has_failures:
+                store.note_problems(self._problems_left())
+                # A URL that failed and has a record is due at its time; whatever else failed is tried by every run.
+                if not pending and not found.faults and self._tally.problems.keys() <= store.state.ids("url"):
                     store.settle(fingerprint)
             skipped = {path: value["reason"] for path, value in store.state.skipped.items()}
             return self._report(pending, skipped, found, began)
@@ -116,6 +119,16 @@ class SyncRun:
         links = found.files.skipped if found.files is not None else {}
         self._tally.add("model_calls", self._shop.summariser.model_calls - self._calls_before)
         return self._tally.report(pending, self._shop.clock.monotonic() - began, skipped | links, found.faults)
+
+    def _problems_left(self) -> dict[str, str]:
+        """Those of this run, and those of sources that were not tried again."""
+        state = self._store.state
+        untried = {
+            source_id: reason
+            for source_id, reason in state.problems.items()
+            if source_id in state.sources and source_id not in self._tried
+        }
+        return untried | self._tally.problems
 
     def _say_waiting(self, holder: str) -> None:
         self._shop.observer.say(f"waiting for another sync: {holder}")
@@ -151,7 +164,8 @@ class SyncRun:
         urls = [(url, rules.url_reason(state.url(url), now)) for url in found.urls or []]
         busy_urls = sorted(url for url, reason in urls if reason != "unchanged")
         self._tally.add("unchanged", len(seen_files) - len(unsettled) + len(urls) - len(busy_urls))
-        if not unsettled and not busy_urls:
+        self._tried = {*unsettled, *busy_urls}
+        if not self._tried:
             return
         self._shop.observer.planned(len(unsettled) + len(busy_urls))
         with Crew(self._policy) as crew:
