@@ -107,6 +107,11 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def is_closed(folder: Path) -> bool:
+    """A folder that is there and in which this process may make nothing."""
+    return folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK)
+
+
 def remove_tree(path: Path) -> None:
     """Remove a folder if it is there; a folder without write permission inside it too."""
 

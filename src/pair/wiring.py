@@ -5,6 +5,7 @@ Network code is imported by the function that needs it, so that work on local fi
 
 import contextlib
 import importlib.util
+import os
 import tempfile
 import threading
 import uuid
@@ -57,6 +58,11 @@ __all__ = [
 ]
 
 
+def _place(named: str) -> Path:
+    """A path of the settings, where no shell has made a home of `~`."""
+    return Path(os.path.expanduser(named))  # noqa: PTH111 - Path.expanduser fails without a home
+
+
 class SilentObserver:
     """For callers that want results only."""
 
@@ -93,7 +99,7 @@ class Desk:
 
     @property
     def default_target(self) -> Path:
-        return Path(self.settings.kb.sources_dir)
+        return _place(self.settings.kb.sources_dir)
 
     def resolve(self, source: str | None, *, offline: bool, fresh: bool = False) -> KbSource:
         """`fresh`: the release feed must answer; otherwise a cached release will do when it cannot."""
@@ -110,12 +116,16 @@ class Desk:
         Raises E012 when nothing is installed, before anything is asked of the network.
         """
         refuse_conflicting_options(source, offline=offline)
+        # To resolve a named source asks nothing of the network, and what is wrong with it is told first.
+        named = self.resolve(source, offline=offline) if source is not None else None
         if not (target / RECORD_NAME).exists():
             raise errors.no_kb_at(str(target), "nothing is installed there")
-        header = record.read_header(target) if source is None else None
+        if named is not None:
+            return named
+        header = record.read_header(target)
         if header is not None and header.source.type in {"url", "local", "git"}:
             return header.source
-        return self.resolve(source, offline=offline, fresh=True)
+        return self.resolve(None, offline=offline, fresh=True)
 
     def apply(self, request: Request, source: KbSource, *, offline: bool = False) -> InstallReport:
         """Install or update; a damaged entry of the cache is fetched again. Raises E003-E013 and E015-E016."""
@@ -144,7 +154,8 @@ class Desk:
                     scratch=scratch,
                 )
             )
-            return Installation(request, self.clock, self.observer, token).apply(offer)
+            locks = expand(self.settings.sources.cache_dir) / ".locks"
+            return Installation(request, self.clock, self.observer, token, locks).apply(offer)
 
     def package(self, folder: Path, output: Path | None, label: package.Label) -> package.PackageReport:
         return package.make_package(folder, output, label=label, dated=self.settings.source_date)
@@ -283,11 +294,11 @@ class SyncDesk:
     def places(self) -> Places:
         policy = self.settings.kb
         return Places(
-            sources_dir=Path(policy.sources_dir),
-            links_file=Path(policy.links_file_path),
-            index=Path(policy.index_path),
-            cache=Path(policy.index_cache_path),
-            page_copies=Path(policy.web_fetch_cache_dir),
+            sources_dir=_place(policy.sources_dir),
+            links_file=_place(policy.links_file_path),
+            index=_place(policy.index_path),
+            cache=_place(policy.index_cache_path),
+            page_copies=_place(policy.web_fetch_cache_dir),
             is_sources_dir_named="kb.sources_dir" in self.settings.named,
             is_links_file_named="kb.links_file_path" in self.settings.named,
         )

@@ -1,5 +1,6 @@
 """Installing over and updating what people have changed, through the real command."""
 
+import json
 import os
 import shutil
 import stat
@@ -423,6 +424,34 @@ def test_a_file_in_place_of_the_target_is_refused(workplace: Workplace) -> None:
     done = workplace.pair("install", "target", "--source", "./kb", "--json")
     assert (done.status, done.error_code) == (4, "E011")
     assert (workplace.folder / "target").read_text() == "a file"
+
+
+def test_a_target_in_a_folder_that_is_closed_is_filled_and_updated_one_process_at_a_time(workplace: Workplace) -> None:
+    workplace.obey_permissions()
+    closed = workplace.folder / "closed"
+    write_files(workplace.folder / "kb", SMALL_KB)
+    workplace.pair("package", "./kb", "-o", "kb.zip")
+    (closed / "target").mkdir(parents=True)
+    closed.chmod(0o555)
+    try:
+        running = [workplace.start("install", "closed/target", "--source", "./kb.zip", "--json") for _ in range(3)]
+        reports = [json.loads(process.communicate(timeout=120)[0]) for process in running]
+        assert sorted(len(report["added"]) for report in reports) == [0, 0, 3]
+        write_files(workplace.folder / "kb", {"new.md": "new"})
+        assert workplace.pair("update", "closed/target", "--source", "./kb", "--json").json["added"] == ["new.md"]
+        assert sorted(path.name for path in closed.iterdir()) == ["target"]
+        assert read_files(closed / "target") == SMALL_KB_BYTES | {"new.md": b"new"}
+    finally:
+        closed.chmod(0o755)
+
+
+def test_names_that_begin_with_a_dot_and_a_slash_are_those_without(workplace: Workplace) -> None:
+    packed = {"./": "", "./README.md": "# Handbook\n", "././guides/deploy.md": "# Deploy\n"}
+    write_zip(workplace.folder / "kb.zip", packed)
+    assert workplace.pair("install", "--source", "./kb.zip").status == 0
+    assert read_files(workplace.target) == {"README.md": b"# Handbook\n", "guides/deploy.md": b"# Deploy\n"}
+    write_zip(workplace.folder / "twice.zip", {"a.md": "one", "./a.md": "two"})
+    assert workplace.pair("install", "twice", "--source", "./twice.zip", "--json").error_code == "E009"
 
 
 def test_a_damaged_record_is_an_error_until_forced(workplace: Workplace) -> None:

@@ -589,6 +589,11 @@ def test_an_interrupted_run_keeps_what_is_finished(project: Workplace) -> None:
         assert model.calls == 33
 
 
+@pytest.mark.parametrize("command", ["init-kb", "init_kb"])
+def test_every_name_of_sync_has_help_with_an_example(workplace: Workplace, command: str) -> None:
+    assert f"pair {command} --dry-run" in workplace.pair(command, "--help").stdout
+
+
 def test_status_tells_what_is_installed_and_how_the_sources_stand(project: Workplace) -> None:
     assert project.pair("status", "--json").json == {
         "installed": None,

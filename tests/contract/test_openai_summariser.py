@@ -99,7 +99,7 @@ def test_a_long_source_is_described_in_pieces(model: ModelServer, policy: ModelP
     text = "\n\n".join(f"Paragraph {n} " + "word " * 60 for n in range(20))
     summary = small.summarise("long.md", text)
     small.close()
-    assert small.calls == model.calls == 5
+    assert small.model_calls == model.calls == 5
     kinds = [request["messages"][0]["content"] for request in model.requests]
     assert ["one part of a longer source" in kind for kind in kinds] == [True] * 4 + [False]
     assert "descriptions of the parts" in kinds[-1]
@@ -111,7 +111,7 @@ def test_a_huge_source_costs_nine_requests_from_beginning_to_end(model: ModelSer
     small = OpenAiSummariser(dataclasses.replace(policy, max_input_tokens=500))
     small.summarise("huge.md", "\n\n".join(f"Paragraph {n:05} " + "word " * 300 for n in range(2_000)))
     small.close()
-    assert small.calls == model.calls == 9
+    assert small.model_calls == model.calls == 9
     seen = [data_of(request)[1][:15] for request in model.requests[:8]]
     assert seen[0] == "Paragraph 00000"
     assert seen[-1] > "Paragraph 01990"

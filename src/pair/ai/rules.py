@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
 from pair.ai.characters import clip, estimate_tokens, on_one_line, printable
+from pair.values import LONGEST_WAIT_SECONDS
 
 MOST_PIECES = 8
 LEAST_INPUT_TOKENS = 500
@@ -36,11 +37,11 @@ class ModelPolicy:
     """Name of the model, as the server knows it."""
     api_key: str = field(default="", repr=False)
     """Sent to the server; may be empty for one that asks for none."""
-    timeout_seconds: Annotated[float, Gt(0)] = 60.0
+    timeout_seconds: Annotated[float, Gt(0), Le(LONGEST_WAIT_SECONDS)] = 60.0
     """Longest wait for a connection, and for the next byte of a reply."""
     retries: Annotated[int, Ge(0)] = 2
     """How often a request that failed for a while is tried again."""
-    retry_wait_seconds: Annotated[float, Ge(0)] = 0.5
+    retry_wait_seconds: Annotated[float, Ge(0), Le(LONGEST_WAIT_SECONDS)] = 0.5
     """First pause before trying again; it doubles each time."""
     max_input_tokens: Annotated[int, Ge(LEAST_INPUT_TOKENS)] = 6_000
     """Most text in one request, by estimate; a longer one is described in pieces."""

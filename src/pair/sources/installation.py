@@ -7,6 +7,7 @@ Invariants
 
 import contextlib
 import dataclasses
+import hashlib
 import logging
 import os
 import shutil
@@ -100,21 +101,22 @@ class _Comparison:
 
 
 class Installation:
-    """Carries out one request. `token` names its temporary folder."""
+    """Carries out one request. `token` names its temporary folder; `locks` is a folder where locks may be made."""
 
-    def __init__(self, request: Request, clock: Clock, observer: Observer, token: str) -> None:
+    def __init__(self, request: Request, clock: Clock, observer: Observer, token: str, locks: Path) -> None:
         self._request = request
         self._target = Path(os.path.realpath(request.target))
         self._clock = clock
         self._observer = observer
         self._token = token
+        self._locks = locks
 
     def apply(self, offer: Offer) -> InstallReport:
         """Raises E010-E013, E016 and DamagedCopyError; the target is then what it was."""
         with files.storage_errors():
             if self._request.dry_run:
                 return self._apply(offer)
-            with files.exclusive_lock(lock_path(self._target), on_wait=self._say_waiting):
+            with files.exclusive_lock(lock_path(self._target, self._locks), on_wait=self._say_waiting):
                 replacement.clear_leftovers(self._target)
                 for _ in range(_TRIES_WHILE_TARGET_CHANGES - 1):
                     try:
@@ -166,7 +168,8 @@ class Installation:
         return _without_record(tree.list_folder(self._target, leave_out=self._own_staging()))
 
     def _own_staging(self) -> frozenset[str]:
-        return frozenset({str(replacement.staging_path(self._target, self._token))})
+        tokens = (self._token, f"{self._token}-unpacked")
+        return frozenset(str(replacement.staging_path(self._target, token)) for token in tokens)
 
     def _is_current(self, header: RecordHeader, offer: Offer, current: tree.Listing) -> bool:
         return (
@@ -322,8 +325,11 @@ class _TargetChangedError(Exception):
     """Somebody wrote to the target while its new state was being built."""
 
 
-def lock_path(target: Path) -> Path:
-    return target.with_name(f".{target.name}.lock")
+def lock_path(target: Path, elsewhere: Path) -> Path:
+    """Beside the target, where all find it; where nothing can be made beside it, in another folder by its path."""
+    if not files.is_closed(target.parent):
+        return target.with_name(f".{target.name}.lock")
+    return elsewhere / f"target-{hashlib.sha256(os.fsencode(target)).hexdigest()}.lock"
 
 
 def _without_record(listing: tree.Listing) -> tree.Listing:

@@ -76,8 +76,10 @@ class Offers:
                 yield offered
         elif Path(source.location).is_dir():
             yield _folder_offer(source, target)
-        elif Path(source.location).exists():
+        elif Path(source.location).is_file():
             yield self._archive_offer(source, scratch)
+        elif Path(source.location).exists():
+            raise errors.source_format_unknown(source.location, suggestion="It is neither a folder nor a file.")
         else:
             raise errors.source_path_missing(source.location)
 
@@ -150,7 +152,7 @@ class Offers:
     def _unpacked(self, path: Path, folder: Path, shown: str) -> dict[str, archive.UnpackedFile]:
         """Unpacked files, agreeing with the package's manifest if it has one."""
         try:
-            unpacked = archive.unpack(path, folder, self._policy)
+            unpacked = archive.unpack(path, folder, self._policy, shown=shown)
             _check_against_manifest(folder, {name: entry.sha256 for name, entry in unpacked.items()}, shown)
         except BaseException:
             files.remove_tree(folder)

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,7 +59,7 @@ def _look_into(prefix: str, folder: str, root: str, found: FoundFiles) -> list[t
             try:
                 if entry.is_dir(follow_symlinks=False):
                     folders.append((path, entry.path))
-                elif entry.is_symlink() and (reason := _link_fault(entry.path, root)) is not None:
+                elif (reason := _entry_fault(entry, path, root)) is not None:
                     found.skipped[path] = reason
                 elif entry.is_file():
                     seen = entry.stat()
@@ -72,6 +73,21 @@ def _note(path: str, fault: OSError, found: FoundFiles) -> None:
     """What goes while others are looked at is gone, and no fault."""
     if not isinstance(fault, FileNotFoundError | NotADirectoryError):
         found.unreadable[path] = f"cannot be read: {files.reason_of(fault)}"
+
+
+def _entry_fault(entry: os.DirEntry[str], path: str, root: str) -> str | None:
+    if not path.isprintable() and (fault := _name_fault(path)) is not None:
+        return fault
+    return _link_fault(entry.path, root) if entry.is_symlink() else None
+
+
+def _name_fault(path: str) -> str | None:
+    """Why a path cannot be a line of the index."""
+    if any("\ud800" <= character <= "\udfff" for character in path):
+        return "name is not valid Unicode"
+    if len(path.splitlines()) > 1 or any(unicodedata.category(character) == "Cc" for character in path):
+        return "control character in the name"
+    return None
 
 
 def _link_fault(path: str, root: str) -> str | None:

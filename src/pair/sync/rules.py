@@ -8,11 +8,13 @@ import datetime
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
 from pair.sync.state import FileRecord, UrlRecord
+from pair.values import LONGEST_WAIT_SECONDS
 
 _LONGEST_REST = datetime.timedelta(days=7)
+_LONGEST_INTERVAL_SECONDS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class SyncPolicy:
     """State of the sync."""
     web_fetch_cache_dir: str = ".pair/web-cache"
     """Folder of fetched pages."""
-    web_fetch_timeout_seconds: Annotated[float, Gt(0)] = 30.0
+    web_fetch_timeout_seconds: Annotated[float, Gt(0), Le(LONGEST_WAIT_SECONDS)] = 30.0
     """Longest time for a page, redirects included."""
     web_fetch_renderer: Literal["http", "browser"] = "http"
     """`browser` lets an installed Chromium run the scripts of a page; needs the extra `browser`."""
@@ -37,9 +39,9 @@ class SyncPolicy:
     """Fetch pages from loopback, private and link-local addresses too."""
     max_source_bytes: Annotated[int, Gt(0)] = 2_000_000
     """Largest file or page that is read."""
-    url_refresh_min_interval_seconds: Annotated[float, Ge(0)] = 3600.0
+    url_refresh_min_interval_seconds: Annotated[float, Ge(0), Le(_LONGEST_INTERVAL_SECONDS)] = 3600.0
     """Shortest time between two looks at a URL."""
-    runtime_refresh_tick_seconds: Annotated[float, Gt(0)] = 300.0
+    runtime_refresh_tick_seconds: Annotated[float, Gt(0), Le(_LONGEST_INTERVAL_SECONDS)] = 300.0
     """Time between two sync runs of a long-running process, and before a failed URL is tried again."""
     url_download_concurrency: Annotated[int, Gt(0)] = 8
     """Pages fetched at once."""

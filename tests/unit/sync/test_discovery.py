@@ -122,11 +122,24 @@ def test_what_goes_during_the_walk_is_left_out(tmp_path: Path) -> None:
         churning.join()
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        row(b"caf\xe9.md", "name is not valid Unicode", id="not UTF-8"),
+        row(b"two\nlines.md", "control character in the name", id="line break"),
+        row("two\u2028lines.md".encode(), "control character in the name", id="line separator"),
+        row(b"bell\x07.md", "control character in the name", id="control"),
+    ],
+)
 @pytest.mark.rule("sync-11")
-def test_a_name_that_is_no_utf8_is_found(tmp_path: Path) -> None:
-    (tmp_path / os.fsdecode(b"caf\xe9.md")).write_text("a")
-    (name,) = find_files(tmp_path).files
-    assert os.fsencode(name) == b"caf\xe9.md"
+def test_a_name_that_is_no_line_of_an_index_is_skipped_with_the_reason(
+    tmp_path: Path, name: bytes, reason: str
+) -> None:
+    path = os.fsdecode(name)
+    write_files(tmp_path, {path: "a", "caf\xe9\u00a0.md": "a"})
+    found = find_files(tmp_path)
+    assert list(found.files) == ["caf\xe9\u00a0.md"]
+    assert found.skipped == {path: reason}
 
 
 @pytest.mark.rule("sync-9")
