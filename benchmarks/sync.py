@@ -33,6 +33,7 @@ URLS = 200
 
 class InstantSummariser:
     uses_model = False
+    model_calls = 0
 
     def summarise(self, source_id: str, text: str) -> str:
         return f"About {source_id}.\n{text[:200]}"

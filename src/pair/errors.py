@@ -255,10 +255,12 @@ def archive_refused(archive: str, reason: str) -> DownloadError:
     )
 
 
-def storage_failed(path: str, reason: str) -> StorageError:
+def storage_failed(path: str, reason: str, *, is_reading: bool = False) -> StorageError:
     return StorageError(
         "E010",
-        f"Cannot write {path}: {reason}" if path else f"Cannot use the file system: {reason}",
+        f"Cannot {'read' if is_reading else 'write'} {path}: {reason}"
+        if path
+        else f"Cannot use the file system: {reason}",
         hints=["Free space on the disk", "Check the permissions of the folder", "Choose another folder"],
         details={"path": path, "reason": reason},
     )

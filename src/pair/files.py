@@ -118,6 +118,11 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def is_closed(folder: Path) -> bool:
+    """A folder that is there and in which this process may make nothing."""
+    return folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK)
+
+
 def remove_tree(path: Path) -> None:
     """Remove a folder if it is there; a folder without write permission inside it too."""
 
@@ -177,12 +182,17 @@ _REASONS = {
 }
 
 
+def reason_of(fault: OSError) -> str:
+    """In words for people."""
+    return _REASONS.get(fault.errno or 0, fault.strerror or str(fault))
+
+
 @contextlib.contextmanager
 def storage_errors() -> Iterator[None]:
     """File-system faults inside the block become E010."""
     try:
         yield
     except OSError as fault:
-        reason = _REASONS.get(fault.errno or 0, fault.strerror or str(fault))
-        path = fault.filename2 or fault.filename or ""
-        raise errors.storage_failed(os.fsdecode(path) if path else "", reason) from fault
+        path = os.fsdecode(fault.filename2 or fault.filename or "")
+        is_reading = os.path.exists(path) and not os.access(path, os.R_OK)  # noqa: PTH110 - "" does not exist
+        raise errors.storage_failed(path, reason_of(fault), is_reading=is_reading) from fault

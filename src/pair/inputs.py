@@ -10,6 +10,7 @@ from pair import errors, files
 from pair.sync import text
 from pair.sync.contract import Documents, UnreadableDocument
 from pair.sync.discovery import find_files
+from pair.sync.reading import Reader
 from pair.values import Document
 
 _JSON_LINES = frozenset({".jsonl", ".ndjson"})
@@ -19,11 +20,8 @@ _STANDARD_INPUT = "-"
 class Inputs:
     """Documents one by one, in the order of their paths. `on_skip` hears of files that hold no text, and why."""
 
-    def __init__(
-        self, documents: Documents | None, suffixes: frozenset[str], on_skip: Callable[[str, str], None]
-    ) -> None:
+    def __init__(self, documents: Documents | None, on_skip: Callable[[str, str], None]) -> None:
         self._documents = documents
-        self._suffixes = suffixes
         self._on_skip = on_skip
 
     def read(self, paths: Sequence[str]) -> Iterator[Document]:
@@ -51,20 +49,12 @@ class Inputs:
                 yield from _lines_of(stream, str(path))
             return
         try:
-            content = self._text_of(path)
+            with files.storage_errors():
+                content = Reader(path.parent, 0, self._documents).text_of_any_size(path.name)
         except UnreadableDocument as fault:
             self._on_skip(str(path), str(fault))
             return
         yield Document(id=path.as_posix(), text=content, title=text.title_of(content) or path.name)
-
-    def _text_of(self, path: Path) -> str:
-        if path.suffix.lower() in self._suffixes and self._documents is not None:
-            return self._documents.text_of(path)
-        with files.storage_errors():
-            content = text.decode(path.read_bytes())
-        if content is None:
-            raise UnreadableDocument("not UTF-8 text")
-        return content
 
 
 def _lines_of(stream: Any, name: str) -> Iterator[Document]:

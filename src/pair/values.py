@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+LONGEST_WAIT_SECONDS = 86_400
+"""Of a setting: what is asked to wait longer was told so by mistake, and sockets cannot."""
+
 SourceType = Literal["url", "local", "monorepo", "github-release", "git"]
 
 

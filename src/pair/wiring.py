@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pair import errors, files
+from pair.ai import rules as model_rules
 from pair.ai.contract import Summariser
 from pair.ai.extractive import ExtractiveSummariser
 from pair.clock import Clock, SystemClock, pause
@@ -27,13 +28,14 @@ from pair.sources.cache import Cache, expand
 from pair.sources.contract import Observer
 from pair.sources.inspection import Description
 from pair.sources.installation import Installation, InstallReport, Mode, Request
-from pair.sources.offers import Offers
+from pair.sources.offers import DamagedCopyError, Offers
 from pair.sources.package import Label
 from pair.sources.rules import RECORD_NAME, refuse_conflicting_options
 from pair.sync import planning
 from pair.sync.contract import Documents, FetchedPage, NotModified, Pages, SyncObserver
 from pair.sync.discovery import Places
 from pair.sync.planning import SyncStatus
+from pair.sync.reading import Reader
 from pair.sync.report import SyncPlan, SyncReport
 from pair.sync.rules import SyncPolicy
 from pair.sync.source_texts import SourceTexts
@@ -65,6 +67,11 @@ __all__ = [
     "open_kb",
     "resolve_source",
 ]
+
+
+def _place(named: str) -> Path:
+    """A path of the settings, where no shell has made a home of `~`."""
+    return Path(os.path.expanduser(named))  # noqa: PTH111 - Path.expanduser fails without a home
 
 
 class SilentObserver:
@@ -103,7 +110,7 @@ class Desk:
 
     @property
     def default_target(self) -> Path:
-        return Path(self.settings.kb.sources_dir)
+        return _place(self.settings.kb.sources_dir)
 
     def resolve(self, source: str | None, *, offline: bool, fresh: bool = False) -> KbSource:
         """`fresh`: the release feed must answer; otherwise a cached release will do when it cannot."""
@@ -120,15 +127,29 @@ class Desk:
         Raises E012 when nothing is installed, before anything is asked of the network.
         """
         refuse_conflicting_options(source, offline=offline)
+        # To resolve a named source asks nothing of the network, and what is wrong with it is told first.
+        named = self.resolve(source, offline=offline) if source is not None else None
         if not (target / RECORD_NAME).exists():
             raise errors.no_kb_at(str(target), "nothing is installed there")
-        header = record.read_header(target) if source is None else None
+        if named is not None:
+            return named
+        header = record.read_header(target)
         if header is not None and header.source.type in {"url", "local", "git"}:
             return header.source
-        return self.resolve(source, offline=offline, fresh=True)
+        return self.resolve(None, offline=offline, fresh=True)
 
     def apply(self, request: Request, source: KbSource, *, offline: bool = False) -> InstallReport:
-        """Install or update. Raises E003-E013 and E015-E016."""
+        """Install or update; a damaged entry of the cache is fetched again. Raises E003-E013 and E015-E016."""
+        try:
+            return self._apply(request, source, offline=offline)
+        except DamagedCopyError as damage:
+            self.observer.say(f"damaged in the cache: {damage}: fetching it again")
+        try:
+            return self._apply(request, source, offline=offline)
+        except DamagedCopyError as damage:
+            raise errors.checksum_failed(f"File: {damage}", "It was damaged again in the cache") from damage
+
+    def _apply(self, request: Request, source: KbSource, *, offline: bool) -> InstallReport:
         token = uuid.uuid4().hex[:12]
         with contextlib.ExitStack() as held:
             scratch = request.target
@@ -144,7 +165,8 @@ class Desk:
                     scratch=scratch,
                 )
             )
-            return Installation(request, self.clock, self.observer, token).apply(offer)
+            locks = expand(self.settings.sources.cache_dir) / ".locks"
+            return Installation(request, self.clock, self.observer, token, locks).apply(offer)
 
     def package(self, folder: Path, output: Path | None, label: package.Label) -> package.PackageReport:
         return package.make_package(folder, output, label=label, dated=self.settings.source_date)
@@ -275,7 +297,16 @@ class SyncDesk:
         return done
 
     def plan(self) -> SyncPlan:
-        return planning.plan(self.places, self.clock, uses_model=bool(self.settings.ai.base_url))
+        model = self.settings.ai
+
+        def calls_for(text: str) -> int:
+            return model_rules.calls_for(text, model.max_input_tokens) if model.base_url else 0
+
+        return planning.plan(self.places, self.reader, self.clock, calls_for)
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.places.sources_dir, self.settings.kb.max_source_bytes, _document_loader())
 
     def status(self) -> SyncStatus:
         return planning.status(self.places)
@@ -299,11 +330,11 @@ class SyncDesk:
     def places(self) -> Places:
         policy = self.settings.kb
         return Places(
-            sources_dir=Path(policy.sources_dir),
-            links_file=Path(policy.links_file_path),
-            index=Path(policy.index_path),
-            cache=Path(policy.index_cache_path),
-            page_copies=Path(policy.web_fetch_cache_dir),
+            sources_dir=_place(policy.sources_dir),
+            links_file=_place(policy.links_file_path),
+            index=_place(policy.index_path),
+            cache=_place(policy.index_cache_path),
+            page_copies=_place(policy.web_fetch_cache_dir),
             is_sources_dir_named="kb.sources_dir" in self.settings.named,
             is_links_file_named="kb.links_file_path" in self.settings.named,
         )
@@ -339,7 +370,7 @@ class _Sources:
         return self.desk.run(wait=wait)
 
     def texts(self) -> SourceTexts:
-        return SourceTexts(self.desk.places, _document_loader())
+        return SourceTexts(self.desk.places, self.desk.reader)
 
 
 class _PagesOnDemand:
@@ -352,11 +383,13 @@ class _PagesOnDemand:
         self._held = contextlib.ExitStack()
         self._pages: Pages | None = None
 
-    def fetch(self, url: str, *, etag: str | None, last_modified: str | None) -> FetchedPage | NotModified:
+    def fetch(
+        self, url: str, *, etag: str | None, last_modified: str | None, validated_at: str | None = None
+    ) -> FetchedPage | NotModified:
         with self._lock:
             if self._pages is None:
                 self._pages = self._load()
-        return self._pages.fetch(url, etag=etag, last_modified=last_modified)
+        return self._pages.fetch(url, etag=etag, last_modified=last_modified, validated_at=validated_at)
 
     def close(self) -> None:
         self._held.close()
@@ -540,6 +573,5 @@ def _embedder(settings: Settings) -> "Embedder":
 def inputs(on_skip: Callable[[str, str], None]) -> "Inputs":
     """Reads files, folders and JSON lines as documents."""
     from pair.inputs import Inputs  # noqa: PLC0415 - see the module's first lines
-    from pair.sync.workflow import DOCUMENT_SUFFIXES  # noqa: PLC0415
 
-    return Inputs(_document_loader(), DOCUMENT_SUFFIXES, on_skip)
+    return Inputs(_document_loader(), on_skip)

@@ -5,6 +5,7 @@ import re
 import signal
 import socket
 import threading
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -131,6 +132,36 @@ def test_a_file_that_changes_between_two_parts_is_fetched_anew(
     done = workplace.pair("install", "--source", url)
     assert done.status == 0, done.stderr
     assert read_files(workplace.target)["new.md"] == b"new"
+
+
+def test_a_part_that_nothing_identifies_is_not_continued_with_another_file(
+    workplace: Workplace, server: Server
+) -> None:
+    url = server.add("/kb.zip", zip_of_size(MEGABYTE // 2), checksum=False, etag=None, cut_after=[MEGABYTE // 4])
+    first = workplace.pair("install", "--source", url, "--json", PAIR__SOURCES__RETRIES="0")
+    assert first.error_code == "E005"
+    # As long as the first one, so that only its bytes tell them apart.
+    server.pages["/kb.zip"].body = zip_of({"other.bin": bytes(MEGABYTE // 2)}, zipfile.ZIP_STORED)
+    done = workplace.pair("install", "--source", url)
+    assert done.status == 0, done.stderr
+    assert "Range" not in server.requests("/kb.zip", "GET")[-1].headers
+    assert read_files(workplace.target).keys() == {"other.bin"}
+
+
+def test_a_refused_archive_is_named_by_its_address(workplace: Workplace, server: Server) -> None:
+    done = workplace.pair("install", "--source", server.add("/handbook.zip", zip_of({"../evil": "x"})), "--json")
+    assert (done.error_code, done.json["error"]["details"]["archive"]) == ("E009", server.url("/handbook.zip"))
+
+
+def test_a_checksum_that_changed_alone_costs_no_download_and_is_an_error(workplace: Workplace, server: Server) -> None:
+    url = server.add("/kb.zip", zip_of(SMALL_KB))
+    workplace.pair("install", "--source", url)
+    sent = server.sent_bytes["/kb.zip"]
+    server.pages["/kb.zip.sha256"].body = b"0" * 64
+    assert workplace.pair("update", "--json").error_code == "E006"
+    assert server.requests("/kb.zip", "GET")[-1].headers["If-None-Match"] == '"one"'
+    assert server.sent_bytes["/kb.zip"] == sent
+    assert read_files(workplace.target) == SMALL_KB_BYTES
 
 
 @pytest.mark.parametrize("declared", [10, 900_000], ids=["shorter", "longer"])

@@ -1,7 +1,9 @@
 """Installing over and updating what people have changed, through the real command."""
 
+import json
 import os
 import shutil
+import stat
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -172,6 +174,20 @@ def test_empty_folders_of_the_user_stay_and_emptied_ones_of_the_kb_go(workplace:
     assert sorted(path.name for path in workplace.target.iterdir()) == [RECORD, "a", "mine"]
 
 
+@pytest.mark.parametrize("command", ["update", "install"])
+def test_folders_keep_their_modes(workplace: Workplace, command: str) -> None:
+    kb = install(workplace)
+    write_files(workplace.target, {"private/diary.md": "mine"})
+    modes = {".": 0o700, "private": 0o750, "guides": 0o2755}
+    for folder, mode in modes.items():
+        (workplace.target / folder).chmod(mode)
+    write_files(kb, {"new.md": "new", "more/page.md": "new"})
+    done = workplace.pair(command, "--source", "./kb")
+    assert done.status == 0, done.stderr
+    assert {folder: stat.S_IMODE((workplace.target / folder).stat().st_mode) for folder in modes} == modes
+    assert (workplace.target / "more/page.md").exists()
+
+
 def test_links_in_the_target_survive_an_update(workplace: Workplace) -> None:
     kb = install(workplace)
     (workplace.target / "link.md").symlink_to("/nonexistent")
@@ -261,6 +277,46 @@ def test_install_uses_a_cached_kb_without_touching_the_network(workplace: Workpl
     assert workplace.pair("install", "two", "--source", url).status == 0
     assert len(server.received) == asked
     assert read_files(workplace.folder / "two") == SMALL_KB_BYTES
+
+
+@pytest.mark.rule("source-14")
+@pytest.mark.parametrize("command", ["install", "update"])
+@pytest.mark.parametrize("damage", ["emptied", "missing", "manifest"])
+def test_a_damaged_cache_entry_is_fetched_again_and_never_installed(
+    workplace: Workplace, server: Server, damage: str, command: str
+) -> None:
+    write_files(workplace.folder / "kb", SMALL_KB)
+    workplace.pair("package", "./kb", "-o", "kb.zip")
+    url = server.add("/kb.zip", (workplace.folder / "kb.zip").read_bytes())
+    workplace.pair("install", "--source", url)
+    (entry,) = (workplace.cache / name for name in workplace.cached_entries())
+    page = entry / "guides/deploy.md"
+    if damage == "missing":
+        page.unlink()
+    else:
+        (page if damage == "emptied" else entry / "manifest.json").write_bytes(b"")
+    if command == "update":
+        (workplace.target / "guides/deploy.md").unlink()
+        done = workplace.pair("update", "--force")
+    else:
+        done = workplace.pair("install", "elsewhere", "--source", url)
+    assert done.status == 0, done.stderr
+    assert "fetching it again" in done.stderr
+    folder = workplace.target if command == "update" else workplace.folder / "elsewhere"
+    assert read_files(folder) == SMALL_KB_BYTES
+    assert len(server.requests("/kb.zip", "GET")) == 2
+
+
+def test_a_damaged_cache_entry_that_cannot_be_fetched_again_is_an_error(workplace: Workplace, server: Server) -> None:
+    url = server.add("/kb.zip", zip_of(SMALL_KB))
+    workplace.pair("install", "--source", url)
+    (entry,) = (workplace.cache / name for name in workplace.cached_entries())
+    (entry / "README.md").write_bytes(b"")
+    server.pages.clear()
+    done = workplace.pair("install", "elsewhere", "--source", url, "--json")
+    assert (done.status, done.error_code) == (2, "E005")
+    assert not (workplace.folder / "elsewhere").exists()
+    assert workplace.cached_entries() == []
 
 
 @pytest.mark.rule("source-14")
@@ -368,6 +424,34 @@ def test_a_file_in_place_of_the_target_is_refused(workplace: Workplace) -> None:
     done = workplace.pair("install", "target", "--source", "./kb", "--json")
     assert (done.status, done.error_code) == (4, "E011")
     assert (workplace.folder / "target").read_text() == "a file"
+
+
+def test_a_target_in_a_folder_that_is_closed_is_filled_and_updated_one_process_at_a_time(workplace: Workplace) -> None:
+    workplace.obey_permissions()
+    closed = workplace.folder / "closed"
+    write_files(workplace.folder / "kb", SMALL_KB)
+    workplace.pair("package", "./kb", "-o", "kb.zip")
+    (closed / "target").mkdir(parents=True)
+    closed.chmod(0o555)
+    try:
+        running = [workplace.start("install", "closed/target", "--source", "./kb.zip", "--json") for _ in range(3)]
+        reports = [json.loads(process.communicate(timeout=120)[0]) for process in running]
+        assert sorted(len(report["added"]) for report in reports) == [0, 0, 3]
+        write_files(workplace.folder / "kb", {"new.md": "new"})
+        assert workplace.pair("update", "closed/target", "--source", "./kb", "--json").json["added"] == ["new.md"]
+        assert sorted(path.name for path in closed.iterdir()) == ["target"]
+        assert read_files(closed / "target") == SMALL_KB_BYTES | {"new.md": b"new"}
+    finally:
+        closed.chmod(0o755)
+
+
+def test_names_that_begin_with_a_dot_and_a_slash_are_those_without(workplace: Workplace) -> None:
+    packed = {"./": "", "./README.md": "# Handbook\n", "././guides/deploy.md": "# Deploy\n"}
+    write_zip(workplace.folder / "kb.zip", packed)
+    assert workplace.pair("install", "--source", "./kb.zip").status == 0
+    assert read_files(workplace.target) == {"README.md": b"# Handbook\n", "guides/deploy.md": b"# Deploy\n"}
+    write_zip(workplace.folder / "twice.zip", {"a.md": "one", "./a.md": "two"})
+    assert workplace.pair("install", "twice", "--source", "./twice.zip", "--json").error_code == "E009"
 
 
 def test_a_damaged_record_is_an_error_until_forced(workplace: Workplace) -> None:

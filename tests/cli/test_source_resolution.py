@@ -1,6 +1,8 @@
 """The test matrix and the option table of the specification, through the real command."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -80,6 +82,16 @@ def test_the_default_url_replaces_the_release_feed(workplace: Workplace, server:
 def test_a_feed_without_a_release_is_a_download_error(workplace: Workplace, server: Server) -> None:
     done = workplace.pair("install", "--json", PAIR__SOURCES__GITHUB_API_URL=server.url(""))
     assert (done.status, done.error_code) == (2, "E005")
+
+
+@pytest.mark.parametrize("name", [None, 7])
+def test_a_feed_with_an_asset_without_a_name_is_a_download_error(
+    workplace: Workplace, server: Server, name: object
+) -> None:
+    feed = add_release(server, zip_of(SMALL_KB))
+    path = next(path for path in server.pages if path.endswith("/latest"))
+    server.pages[path].body = json.dumps({"tag_name": "v1", "assets": [{"name": name}]}).encode()
+    assert workplace.pair("install", "--json", **feed).error_code == "E005"
 
 
 def test_a_feed_that_is_not_json_is_a_download_error(workplace: Workplace, server: Server) -> None:
@@ -180,12 +192,46 @@ def test_a_download_reached_while_offline_is_e007(workplace: Workplace) -> None:
     assert not workplace.target.parent.exists()
 
 
+@pytest.mark.parametrize(
+    ("source", "code"), [("./missing", "E003"), ("invalid", "E004"), ("", "E004")], ids=["path", "name", "empty"]
+)
+def test_an_update_tells_first_what_is_wrong_with_the_source(workplace: Workplace, source: str, code: str) -> None:
+    assert workplace.pair("update", "--source", source, "--json").error_code == code
+
+
+@pytest.mark.rule("source-4")
+def test_a_path_to_a_pipe_or_a_device_is_no_source(workplace: Workplace) -> None:
+    os.mkfifo(workplace.folder / "pipe.zip")
+    for source in ("./pipe.zip", "/dev/null"):
+        done = workplace.pair("install", "--source", source, "--json")
+        assert (done.error_code, done.json["error"]["explanation"]) == ("E004", "It is neither a folder nor a file.")
+
+
+def test_a_home_is_meant_by_a_tilde_in_the_settings(workplace: Workplace) -> None:
+    write_files(workplace.folder / "kb", SMALL_KB)
+    places = {"PAIR__KB__SOURCES_DIR": "~/kb", "PAIR__KB__INDEX_PATH": "~/index.txt"}
+    workplace.pair("install", "--source", "./kb", **places)
+    workplace.pair("sync", **places)
+    home = Path(workplace.environment["HOME"])
+    assert read_files(home / "kb") == SMALL_KB_BYTES
+    assert "README.md" in (home / "index.txt").read_text()
+
+
 def test_an_empty_source_is_refused_rather_than_taken_for_none(workplace: Workplace) -> None:
     done = workplace.pair("install", "--source", "", "--json")
     assert (done.status, done.error_code) == (1, "E004")
 
 
 @pytest.mark.rule("source-21")
+def test_diagnostics_hold_no_secret_of_the_default_url(workplace: Workplace, server: Server) -> None:
+    server.add("/kb.zip", zip_of(SMALL_KB))
+    url = f"http://user:hunter2@127.0.0.1:{server.port}/kb.zip?token=hunter3"
+    done = workplace.pair("install", PAIR_KB_DEFAULT_URL=url, PAIR_DIAG="1")
+    assert done.status == 0, done.stderr
+    assert "default KB from the settings" in done.stderr
+    assert "hunter" not in done.stderr
+
+
 def test_diagnostics_tell_what_was_looked_at_and_chosen_and_why(workplace: Workplace) -> None:
     write_files(workplace.folder / MONOREPO, SMALL_KB)
     done = workplace.pair("install", PAIR_DIAG="1")

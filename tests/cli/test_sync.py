@@ -1,7 +1,9 @@
 """`pair sync` and `pair status` as a person runs them: real files, a real server, real processes."""
 
+import contextlib
 import json
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -197,6 +199,17 @@ def test_a_model_that_is_down_is_not_asked_for_every_source(project: Workplace) 
     assert project.pair("sync", "--json").json["pending"] == 0
 
 
+def test_texts_that_the_model_refuses_do_not_keep_the_others_from_their_summaries(workplace: Workplace) -> None:
+    write_files(workplace.target, {f"page-{number}.md": f"# Page {number}\n" for number in range(6)})
+    with ModelServer() as model:
+        variables = with_model(model) | {"PAIR__KB__SUMMARIZATION_CONCURRENCY": "1"}
+        model.answers += [Answer(400, body='{"error": {"message": "content policy"}}')] * 4
+        done = workplace.pair("sync", "--json", **variables)
+    assert (done.json["added"], done.json["pending"]) == (6, 4)
+    assert "content policy" in done.json["problems"][0]["reason"]
+    assert "page-5.md" in index_of(workplace)
+
+
 @pytest.mark.rule("sync-26")
 @pytest.mark.rule("sync-25")
 def test_the_first_refresh_of_a_page_is_conditional(project: Workplace, server: Server) -> None:
@@ -208,6 +221,20 @@ def test_the_first_refresh_of_a_page_is_conditional(project: Workplace, server: 
     assert (again.json["not_modified"], again.json["fetched"]) == (1, 0)
     assert server.requests("/page")[-1].headers["If-None-Match"] == '"one"'
     assert state_of(project)[url]["url"]["fetch_status"] == "not_modified"  # type: ignore[index]
+
+
+@pytest.mark.rule("sync-25")
+def test_a_page_behind_a_redirect_to_another_host_is_refreshed_on_its_own_conditions(
+    project: Workplace, server: Server
+) -> None:
+    with Server() as other:
+        server.pages["/old"] = Page(redirect=other.add("/new", b"A page.", headers={"Content-Type": "text/plain"}))
+        write_links(project, server.url("/old"))
+        variables = LOOPBACK | {"PAIR__KB__URL_REFRESH_MIN_INTERVAL_SECONDS": "0"}
+        assert project.pair("sync", "--json", **variables).json["fetched"] == 1
+        assert project.pair("sync", "--json", **variables).json["not_modified"] == 1
+        assert other.requests("/new")[-1].headers["If-None-Match"] == '"one"'
+        assert all("If-None-Match" not in request.headers for request in server.requests("/old"))
 
 
 @pytest.mark.rule("sync-32")
@@ -233,6 +260,25 @@ def test_a_new_page_that_fails_gets_no_record(project: Workplace, server: Server
     assert project.pair("sync", "--json", **LOOPBACK).json["failed"] == 1
     assert server.url("/gone") not in state_of(project)
     assert project.pair("sync", "--json", **LOOPBACK).json["failed"] == 1
+
+
+def test_status_tells_what_fails_and_why_something_is_pending(project: Workplace, server: Server) -> None:
+    write_links(project, server.url("/gone"))
+    with ModelServer() as model:
+        model.answers += [Answer(400, body='{"error": {"message": "content policy"}}')]
+        variables = with_model(model) | LOOPBACK | {"PAIR__KB__SUMMARIZATION_CONCURRENCY": "1"}
+        project.pair("sync", **variables)
+        stood = project.pair("status", "--json").json["sync"]
+        assert [(entry["source"], entry["reason"]) for entry in stood["failing"]] == [
+            (server.url("/gone"), "HTTP 404 Not Found")
+        ]
+        (pending,) = stood["pending"]
+        assert pending["source"] == "deploy.md"
+        assert "content policy" in pending["reason"]
+        server.add("/gone", b"A page.", checksum=False, headers={"Content-Type": "text/plain"})
+        project.pair("sync", **variables)
+        stood = project.pair("status", "--json").json["sync"]
+        assert (stood["failing"], stood["pending"]) == ([], [])
 
 
 @pytest.mark.rule("sync-53")
@@ -264,6 +310,59 @@ def test_a_vanished_folder_does_not_empty_the_index(project: Workplace) -> None:
     assert done.status == 1
     assert "sources folder is missing" in done.json["errors"][0]
     assert (index_of(project), done.json["removed"]) == (before, 0)
+
+
+@pytest.mark.rule("sync-50")
+def test_a_folder_that_cannot_be_read_is_reported_and_loses_nothing(project: Workplace) -> None:
+    project.obey_permissions()
+    project.pair("sync")
+    before = index_of(project)
+    (project.target / "guides").chmod(0)
+    write_files(project.target, {"new.md": "# New page\n"})
+    try:
+        plan = project.pair("sync", "--dry-run", "--json")
+        assert (plan.status, plan.json["removed"]) == (0, [])
+        assert plan.json["skipped"] == [{"path": "guides", "reason": "cannot be read: permission denied"}]
+        done = project.pair("sync", "--json")
+        assert (done.status, done.json["added"], done.json["removed"], done.json["failed"]) == (0, 1, 0, 1)
+        assert done.json["problems"] == [{"source": "guides", "reason": "cannot be read: permission denied"}]
+    finally:
+        (project.target / "guides").chmod(0o755)
+    assert set(before.split("\n\n")) < set(index_of(project).split("\n\n"))
+    assert project.pair("sync", "--json").json["unchanged"] == 4
+
+
+@pytest.mark.rule("sync-50")
+@pytest.mark.parametrize("fault", ["a folder in its place", "no permission"])
+def test_a_links_file_that_cannot_be_read_is_an_error_for_its_half(
+    project: Workplace, server: Server, fault: str
+) -> None:
+    project.obey_permissions()
+    write_links(project, server.add("/page", b"A page.", checksum=False, headers={"Content-Type": "text/plain"}))
+    project.pair("sync", **LOOPBACK)
+    links = project.folder / ".pair/links.txt"
+    if fault == "no permission":
+        links.chmod(0)
+    else:
+        links.unlink()
+        links.mkdir()
+    write_files(project.target, {"new.md": "# New page\n"})
+    done = project.pair("sync", "--json", **LOOPBACK)
+    assert (done.status, done.json["added"], done.json["removed"]) == (1, 1, 0)
+    assert done.json["errors"][0].startswith("Cannot read .pair/links.txt: ")
+    assert server.url("/page") in index_of(project)
+    assert project.pair("sync", "--json", **LOOPBACK).status == 1, "and again when nothing else changed"
+    assert project.pair("sync", "--dry-run", "--json", **LOOPBACK).json["removed"] == []
+
+
+def test_a_state_that_may_not_be_read_is_an_error_and_no_bug(project: Workplace) -> None:
+    project.obey_permissions()
+    project.pair("sync")
+    (project.folder / ".pair/index-cache.json").chmod(0)
+    for command in (["sync"], ["sync", "--dry-run"], ["status"]):
+        done = project.pair(*command, "--json")
+        assert (done.status, done.error_code) == (3, "E010")
+        assert done.json["error"]["message"].startswith("Cannot read ")
 
 
 @pytest.mark.rule("sync-51")
@@ -301,6 +400,39 @@ def test_a_dry_run_says_what_and_why_and_writes_nothing(project: Workplace, serv
     assert server.received == []
 
 
+@pytest.mark.rule("sync-11")
+def test_a_dry_run_plans_what_the_run_will_do(project: Workplace) -> None:
+    project.pair("sync")
+    write_files(
+        project.target,
+        {"huge.txt": b"x" * 2_000_001, "latin1.txt": b"caf\xe9", "broken.pdf": b"no PDF", "notes.txt": b"\xff\xfe"},
+    )
+    plan = project.pair("sync", "--dry-run", "--json").json
+    done = project.pair("sync", "--json").json
+    assert plan["skipped"] == done["skipped"]
+    assert {entry["path"] for entry in plan["skipped"]} == {"huge.txt", "latin1.txt", "broken.pdf", "notes.txt"}
+    assert (plan["removed"], done["removed"]) == (["notes.txt"], 1)
+    assert all(entry["reason"] == "unchanged" for entry in plan["sources"])
+
+
+@pytest.mark.rule("sync-50")
+def test_a_dry_run_fails_where_the_run_will(project: Workplace) -> None:
+    plan = project.pair("sync", "--dry-run", "--json", PAIR__KB__SOURCES_DIR="nowhere")
+    assert plan.status == project.pair("sync", PAIR__KB__SOURCES_DIR="nowhere").status == 1
+    assert "nowhere" in plan.json["errors"][0]
+
+
+def test_every_call_of_the_model_is_counted_and_long_texts_are_planned_for(workplace: Workplace) -> None:
+    write_files(workplace.target, {"long.md": "\n\n".join(f"Paragraph {n} " + "word " * 60 for n in range(400))})
+    with ModelServer() as model:
+        variables = with_model(model) | {"PAIR__AI__RETRIES": "1", "PAIR__AI__RETRY_WAIT_SECONDS": "0"}
+        plan = workplace.pair("sync", "--dry-run", "--json", **variables).json
+        model.answers.append(Answer(500))
+        done = workplace.pair("sync", "--json", **variables).json
+        assert (done["pending"], done["model_calls"]) == (0, model.calls)
+        assert plan["model_calls"] == model.calls - 1 > 2, "all but the one that was tried again"
+
+
 @pytest.mark.rule("sync-8")
 def test_three_processes_at_once_never_overlap_and_lose_nothing(project: Workplace) -> None:
     write_files(project.target, {f"page-{number}.md": f"# Page {number}\n" for number in range(200)})
@@ -317,30 +449,125 @@ def test_three_processes_at_once_never_overlap_and_lose_nothing(project: Workpla
 @pytest.mark.rule("sync-7")
 def test_watching_reacts_to_files_links_and_a_replaced_folder(project: Workplace) -> None:
     process = project.start("sync", "--watch", "--json")
-    assert process.stdout is not None
-
-    def next_report_with(key: str) -> dict[str, int]:
-        assert process.stdout is not None
-        while True:
-            report: dict[str, int] = json.loads(process.stdout.readline())
-            if report[key]:
-                return report
-
     try:
-        assert next_report_with("added")["added"] == 3
+        assert next_report(process, "added")["added"] == 3
         write_files(project.target, {"new.md": "# New\n"})
-        assert next_report_with("added")["added"] == 1
+        assert next_report(process, "added")["added"] == 1
         write_files(project.folder / "kb", PAGES | {"installed.md": "# Installed\n"})
         assert project.pair("install", "--source", "./kb", "--force").status == 0
-        assert next_report_with("added")["added"] == 1
+        assert next_report(process, "added")["added"] == 1
         write_files(project.target, {"later.md": "# Later\n"})
-        assert next_report_with("added")["added"] == 1
+        assert next_report(process, "added")["added"] == 1
         write_links(project, "http://127.0.0.1:9/")
-        assert next_report_with("failed")["failed"] == 1
+        assert next_report(process, "failed")["failed"] == 1
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
     assert process.returncode == 0
+
+
+def next_report(process: "subprocess.Popen[str]", key: str) -> dict[str, int]:
+    """The next line of `--watch --json` that counts something under this key."""
+    assert process.stdout is not None
+    while True:
+        report: dict[str, int] = json.loads(process.stdout.readline())
+        if report[key]:
+            return report
+
+
+@pytest.mark.rule("sync-7")
+@pytest.mark.parametrize("number", [1, 2], ids=["first run", "second run"])
+def test_a_change_during_a_run_is_noticed_after_it(project: Workplace, number: int) -> None:
+    with ModelServer() as model:
+        process = project.start("sync", "--watch", "--json", **with_model(model))
+        try:
+            if number == 2:
+                assert next_report(process, "added")["added"] == 3
+            calls = model.calls
+            model.answers.extend([Answer(text="A page.", delay_seconds=1)] * 3)
+            write_files(project.target, {name: f"# Other\n\n{name}\n" for name in PAGES})
+            while model.calls == calls:
+                assert process.poll() is None
+            write_files(project.target, {"meanwhile.md": "# Meanwhile\n"})
+            if number == 1:
+                assert next_report(process, "added")["added"] == 3
+            # A tick takes five minutes, so that only a notice can bring it.
+            assert next_report(process, "added")["added"] == 1
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+@pytest.mark.rule("sync-7")
+def test_watching_reacts_to_a_folder_behind_a_link(project: Workplace) -> None:
+    (project.folder / "linked").symlink_to(project.target)
+    process = project.start("sync", "--watch", "--json", PAIR__KB__SOURCES_DIR="linked")
+    try:
+        assert next_report(process, "added")["added"] == 3
+        write_files(project.target, {"new.md": "# New\n"})
+        assert next_report(process, "added")["added"] == 1
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_a_signal_during_a_watched_run_saves_what_is_under_way_and_ends(
+    project: Workplace, number: signal.Signals
+) -> None:
+    write_files(project.target, {f"page-{number}.md": f"# Page {number}\n" for number in range(30)})
+    with ModelServer() as model:
+        model.answers.extend([Answer(text="A page.", delay_seconds=0.2)] * 33)
+        variables = with_model(model) | {"PAIR__KB__SUMMARIZATION_CONCURRENCY": "2"}
+        process = project.start("sync", "--watch", **variables)
+        while model.calls < 4:
+            assert process.poll() is None
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=60)
+        assert (process.returncode, "finishing what is under way" in stderr) == (0, True)
+        assert len(state_of(project)) == model.calls < 33
+
+
+def test_the_second_signal_does_not_wait(project: Workplace) -> None:
+    with ModelServer() as model:
+        model.answers.extend([Answer(delay_seconds=600)] * 3)
+        process = project.start("sync", "--watch", **with_model(model) | {"PAIR__AI__TIMEOUT_SECONDS": "600"})
+        while model.calls < 3:
+            assert process.poll() is None
+        assert process.stderr is not None
+        process.send_signal(signal.SIGTERM)
+        while "finishing" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        assert process.returncode == 130
+
+
+def test_an_interrupted_run_gives_the_terminal_its_cursor_back(project: Workplace) -> None:
+    with ModelServer() as model:
+        model.answers.extend([Answer(text="A page.", delay_seconds=0.5)] * 3)
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [*PAIR, "sync"],
+            cwd=project.folder,
+            env=project.environment | with_model(model) | {"TERM": "xterm-256color"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        while model.calls < 3:
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        shown = b""
+        with contextlib.suppress(OSError):  # what a terminal says when its last user has gone
+            while piece := os.read(ours, 65536):
+                shown += piece
+        os.close(ours)
+        assert process.wait(timeout=60) == 130
+    assert shown.count(b"\x1b[?25l") == shown.count(b"\x1b[?25h") == 1
 
 
 def test_an_interrupted_run_keeps_what_is_finished(project: Workplace) -> None:
@@ -360,6 +587,11 @@ def test_an_interrupted_run_keeps_what_is_finished(project: Workplace) -> None:
         model.answers.clear()
         project.pair("sync", **with_model(model))
         assert model.calls == 33
+
+
+@pytest.mark.parametrize("command", ["init-kb", "init_kb"])
+def test_every_name_of_sync_has_help_with_an_example(workplace: Workplace, command: str) -> None:
+    assert f"pair {command} --dry-run" in workplace.pair(command, "--help").stdout
 
 
 def test_status_tells_what_is_installed_and_how_the_sources_stand(project: Workplace) -> None:

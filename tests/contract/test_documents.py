@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from pair.sync.contract import Documents, UnreadableDocument
-from pair.sync.documents import DOCUMENT_SUFFIXES, DocumentLoader
+from pair.sync.documents import DocumentLoader
+from pair.sync.reading import DOCUMENT_SUFFIXES
 from support.page_server import PageServer, html
 
 WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"

@@ -50,13 +50,14 @@ def note(event, source_id):
     os.write(log, f"{event} {source_id}\\n".encode())
 
 class Pages:
-    def fetch(self, url, *, etag, last_modified):
+    def fetch(self, url, *, etag, last_modified, validated_at=None):
         text = f"Page {int(url[-3:])} of the web."
         note("fetched", url)
         return FetchedPage(text, '"1"', None, None, len(text))
 
 class Summariser:
     uses_model = True
+    model_calls = 0
 
     def summarise(self, source_id, text):
         note("asked", source_id)

@@ -226,10 +226,9 @@ class Reference:
             self._set(url, first | fetched)
             self._summarise_copy(url)
             return
-        validators = {
-            "etag": page.etag or record["etag"],
-            "last_modified": page.last_modified or record["last_modified"],
-        }
+        validators = {"etag": page.etag, "last_modified": page.last_modified}
+        if not any(validators.values()) and record["content_hash"] == fetched["content_hash"]:
+            validators = {"etag": record["etag"], "last_modified": record["last_modified"]}
         is_needed = (
             record["content_hash"] != fetched["content_hash"]
             or record["summary_pending"]
@@ -269,7 +268,8 @@ _INSTANTS = ("last_indexed_at", "last_fetched_at", "next_check_at")
 def plain(value: Record) -> Record:
     """A stored record in the reference's terms; what the specification does not name is left out."""
     found = {**value, **value.get("file", {}), **value.get("url", {})}
-    found = {key: each for key, each in found.items() if key not in {"file", "url", "rel_path", "problem"}}
+    ours = {"file", "url", "rel_path", "problem", "validated_at"}
+    found = {key: each for key, each in found.items() if key not in ours}
     return found | {key: datetime.datetime.fromisoformat(found[key]) for key in _INSTANTS if key in found}
 
 

@@ -34,6 +34,7 @@ class Workplace:
         self.cache = folder / "cache"
         self.target = self.folder / ".pair" / "knowledge"
         self.folder.mkdir()
+        self._wrapper: tuple[str, ...] = ()
         kept = {name: value for name, value in os.environ.items() if name in {"PATH", "LANG", "TMPDIR"}}
         self.environment = kept | {
             "HOME": str(folder / "home"),
@@ -42,6 +43,12 @@ class Workplace:
             "PYTHONWARNINGS": "error",
         }
 
+    def obey_permissions(self) -> None:
+        """From now on the command is refused what permissions forbid, also when root runs the tests."""
+        if os.geteuid() == 0:
+            dropped = "-dac_override,-dac_read_search"
+            self._wrapper = ("setpriv", f"--bounding-set={dropped}", f"--inh-caps={dropped}")
+
     def pair(self, *arguments: str | Path, **variables: str) -> Outcome:
         done = self.start(*arguments, **variables)
         stdout, stderr = done.communicate(timeout=120)
@@ -49,7 +56,7 @@ class Workplace:
 
     def start(self, *arguments: str | Path, **variables: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
-            [*PAIR, *map(str, arguments)],
+            [*self._wrapper, *PAIR, *map(str, arguments)],
             cwd=self.folder,
             env=self.environment | variables,
             stdin=subprocess.DEVNULL,

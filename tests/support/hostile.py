@@ -257,7 +257,7 @@ NAMES: Sequence[Hostile] = (
     _named("delete-character", _CONTROL, "a\x7f.md"),
     _named("empty-name", _EMPTY, b""),
     _named("slash-only", _EMPTY, "/"),
-    _named("dot-first", _EMPTY, "./a.md"),
+    _named("dot-first-and-out", _OUT, "./../evil"),
     _named("dot-between", _EMPTY, "a/./b.md"),
     _named("double-slash", _EMPTY, "a//b.md"),
     _named("double-slash-at-the-end", _EMPTY, "a//"),

@@ -51,6 +51,10 @@ class ScriptedSummariser:
         self.answers: dict[str, str] = {}
         self.on_call: Callable[[str], None] = nothing
 
+    @property
+    def model_calls(self) -> int:
+        return len(self.calls) if self.uses_model else 0
+
     def summarise(self, source_id: str, text: str) -> str:
         with self._lock:
             self.calls.append(source_id)
@@ -100,7 +104,9 @@ class ScriptedPages:
         self.always_not_modified: set[str] = set()
         self.on_request: Callable[[str], None] = nothing
 
-    def fetch(self, url: str, *, etag: str | None, last_modified: str | None) -> FetchedPage | NotModified:
+    def fetch(
+        self, url: str, *, etag: str | None, last_modified: str | None, validated_at: str | None = None
+    ) -> FetchedPage | NotModified:
         with self._lock:
             self.requests.append(Request(url, etag, last_modified))
         self.on_request(url)

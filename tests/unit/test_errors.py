@@ -233,6 +233,7 @@ def test_long_list_of_damage_is_cut():
 def test_failure_without_a_path_names_none():
     assert errors.storage_failed("", "no space").message == "Cannot use the file system: no space"
     assert errors.storage_failed("kb", "no space").message == "Cannot write kb: no space"
+    assert errors.storage_failed("kb", "denied", is_reading=True).message == "Cannot read kb: denied"
 
 
 # ── JSON ───────────────────────────────────────────────────────────────────────────────────────────

@@ -378,3 +378,22 @@ def test_token_is_read_but_never_shown():
     assert settings.github_token == "ghp_secret"
     assert "ghp_secret" not in repr(settings)
     assert "ghp_secret" not in str(settings)
+
+
+@pytest.mark.parametrize("value", ["1e12", "inf", "nan", "-1"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "PAIR__KB__URL_REFRESH_MIN_INTERVAL_SECONDS",
+        "PAIR__KB__RUNTIME_REFRESH_TICK_SECONDS",
+        "PAIR__KB__WEB_FETCH_TIMEOUT_SECONDS",
+        "PAIR__SOURCES__TIMEOUT_SECONDS",
+        "PAIR__SOURCES__RETRY_WAIT_SECONDS",
+        "PAIR__AI__TIMEOUT_SECONDS",
+        "PAIR__AI__RETRY_WAIT_SECONDS",
+    ],
+)
+def test_a_duration_that_no_clock_can_hold_is_refused(key: str, value: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        Settings.load(environment={key: value})
+    assert (refusal.value.code, key in refusal.value.message) == ("E401", True)

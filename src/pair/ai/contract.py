@@ -18,6 +18,11 @@ class Summariser(Protocol):
         """Whether a description costs a model's work, and may therefore fail for a while."""
         ...
 
+    @property
+    def model_calls(self) -> int:
+        """How often a model was asked so far, retries included."""
+        ...
+
     def summarise(self, source_id: str, text: str) -> str:
         """One to six lines without a blank one; "" for a blank text. Raises ModelError (E301, E302)."""
         ...

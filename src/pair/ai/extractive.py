@@ -45,6 +45,7 @@ class ExtractiveSummariser:
     """Needs no model and no network. The same text gives the same lines."""
 
     uses_model = False
+    model_calls = 0
 
     def summarise(self, source_id: str, text: str) -> str:
         """Up to four lines of at most 200 characters each."""

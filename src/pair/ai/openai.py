@@ -38,7 +38,10 @@ _SENT_HEADERS = frozenset(
 
 
 class ModelFault(Exception):  # noqa: N818 - becomes an error of pair
-    """A request that brought no reply. `reason` is fit for people; `is_too_long`: less text may bring one."""
+    """A request that brought no reply. `reason` is fit for people; `is_too_long`: less text may bring one.
+
+    `is_about_the_text`: the server is there, and refused this request alone.
+    """
 
     def __init__(
         self,
@@ -47,16 +50,18 @@ class ModelFault(Exception):  # noqa: N818 - becomes an error of pair
         retryable: bool = False,
         retry_after_seconds: float | None = None,
         is_too_long: bool = False,
+        is_about_the_text: bool = False,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.retryable = retryable
         self.retry_after_seconds = retry_after_seconds
         self.is_too_long = is_too_long
+        self.is_about_the_text = is_about_the_text
 
 
 class OpenAiSummariser:
-    """May be used from several threads at once. `calls` counts requests, retries included."""
+    """May be used from several threads at once."""
 
     uses_model = True
 
@@ -71,7 +76,7 @@ class OpenAiSummariser:
         self._client = self._connect()
 
     @property
-    def calls(self) -> int:
+    def model_calls(self) -> int:
         with self._counting:
             return self._calls
 
@@ -88,7 +93,9 @@ class OpenAiSummariser:
             except ModelFault as caught:
                 fault = caught
                 limit = rules.smaller_limit(limit, text) if fault.is_too_long else None
-        raise errors.model_unreachable(self._address, fault.reason) from fault
+        # A model that is there and refuses one text is still to be asked about the others.
+        error = errors.model_reply_unusable if fault.is_about_the_text else errors.model_unreachable
+        raise error(self._address, fault.reason) from fault
 
     def _describe(self, source_id: str, text: str, limit: int) -> str:
         pieces = rules.choose_pieces(rules.split_text(text, limit))
@@ -160,11 +167,14 @@ class OpenAiSummariser:
         said = f": {response.text}" if response.text.strip() else ""
         reason = self._fit_for_people(f"HTTP {response.status_code} {response.reason_phrase}{said}")
         if rules.is_too_long(response.status_code, response.text):
-            return ModelFault(reason, is_too_long=True)
+            return ModelFault(reason, is_too_long=True, is_about_the_text=True)
         pause = _retry_after(response)
         can_wait = pause is None or pause <= _LONGEST_PAUSE_SECONDS
         return ModelFault(
-            reason, retryable=rules.is_passing(response.status_code) and can_wait, retry_after_seconds=pause
+            reason,
+            retryable=rules.is_passing(response.status_code) and can_wait,
+            retry_after_seconds=pause,
+            is_about_the_text=rules.is_about_the_text(response.status_code),
         )
 
     def _fit_for_people(self, text: str) -> str:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
 from pair.ai.characters import clip, estimate_tokens, on_one_line, printable
+from pair.values import LONGEST_WAIT_SECONDS
 
 MOST_PIECES = 8
 LEAST_INPUT_TOKENS = 500
@@ -36,11 +37,11 @@ class ModelPolicy:
     """Name of the model, as the server knows it."""
     api_key: str = field(default="", repr=False)
     """Sent to the server; may be empty for one that asks for none."""
-    timeout_seconds: Annotated[float, Gt(0)] = 60.0
+    timeout_seconds: Annotated[float, Gt(0), Le(LONGEST_WAIT_SECONDS)] = 60.0
     """Longest wait for a connection, and for the next byte of a reply."""
     retries: Annotated[int, Ge(0)] = 2
     """How often a request that failed for a while is tried again."""
-    retry_wait_seconds: Annotated[float, Ge(0)] = 0.5
+    retry_wait_seconds: Annotated[float, Ge(0), Le(LONGEST_WAIT_SECONDS)] = 0.5
     """First pause before trying again; it doubles each time."""
     max_input_tokens: Annotated[int, Ge(LEAST_INPUT_TOKENS)] = 6_000
     """Most text in one request, by estimate; a longer one is described in pieces."""
@@ -91,6 +92,12 @@ def choose_pieces(pieces: Sequence[str], most: int = MOST_PIECES) -> list[str]:
     if len(pieces) <= most:
         return list(pieces)
     return [pieces[index * (len(pieces) - 1) // (most - 1)] for index in range(most)]
+
+
+def calls_for(text: str, max_tokens: int) -> int:
+    """How many replies a text costs when each comes at the first try."""
+    pieces = len(choose_pieces(split_text(text, max_tokens)))
+    return pieces if pieces < 2 else pieces + 1
 
 
 def join_descriptions(descriptions: Sequence[str], max_tokens: int) -> str:
@@ -164,6 +171,8 @@ _TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 _PASSING_STATUSES = frozenset({408, 429})
+# Closed to every request, whatever its text: credentials, payment, a wrong address or method.
+_CLOSED_DOORS = frozenset({401, 402, 403, 404, 405, 407, 410})
 
 
 def reply_text(body: str) -> str | None:
@@ -217,6 +226,11 @@ def is_too_long(status: int, body: str) -> bool:
 def is_passing(status: int) -> bool:
     """Whether the same request may succeed later."""
     return status in _PASSING_STATUSES or status >= 500
+
+
+def is_about_the_text(status: int) -> bool:
+    """Whether the server refused this one request, so that another text may still be described."""
+    return 400 <= status < 500 and status not in _CLOSED_DOORS and not is_passing(status)
 
 
 def shown_address(base_url: str) -> str:

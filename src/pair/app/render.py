@@ -110,6 +110,9 @@ class QuietObserver:
     def finished(self, source_id: str) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
 
 class SyncProgress:
     """How far a sync is: a bar on a terminal, lines of percent elsewhere."""
@@ -119,12 +122,14 @@ class SyncProgress:
         self._done = 0
         self._said_percent = -1
         self._bar: Any = None
-        self._lock = threading.Lock()
+        # A signal may come while its own thread holds it.
+        self._lock = threading.RLock()
 
     def say(self, text: str) -> None:
         print_note(text)
 
     def planned(self, total: int) -> None:
+        self.close()
         self._total, self._done, self._said_percent = total, 0, -1
         if sys.stderr.isatty():
             self._bar = _count_bar(total)
@@ -136,13 +141,19 @@ class SyncProgress:
                 progress, task = self._bar
                 progress.update(task, advance=1, description=source_id[-40:])
                 if self._done == self._total:
-                    progress.stop()
-                    self._bar = None
+                    self.close()
                 return
             percent = self._done * 100 // max(1, self._total) // _PERCENT_STEP * _PERCENT_STEP
             if percent > self._said_percent and self._total >= _SOURCES_WORTH_PERCENTS:
                 self._said_percent = percent
                 print_note(f"{percent}% of {counted(self._total, 'source')}")
+
+    def close(self) -> None:
+        """Take the bar off and show the cursor; what is finished later is not told."""
+        with self._lock:
+            bar, self._bar, self._total = self._bar, None, 0
+        if bar is not None:
+            bar[0].stop()
 
 
 def _count_bar(total: int) -> tuple[Any, Any]:

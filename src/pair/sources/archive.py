@@ -39,8 +39,11 @@ class UnpackedFile:
     size_bytes: int
 
 
-def unpack(archive: Path, folder: Path, policy: SourcesPolicy) -> dict[str, UnpackedFile]:
-    """Unpack into `folder`, which must not exist yet; raises E009 and leaves no folder."""
+def unpack(archive: Path, folder: Path, policy: SourcesPolicy, *, shown: str = "") -> dict[str, UnpackedFile]:
+    """Unpack into `folder`, which must not exist yet; raises E009 and leaves no folder.
+
+    `shown` is what people know the archive by, if not by its name here.
+    """
     try:
         with _opened(archive, policy) as opened:
             entries = _checked_entries(opened, policy)
@@ -50,7 +53,7 @@ def unpack(archive: Path, folder: Path, policy: SourcesPolicy) -> dict[str, Unpa
                 files.remove_tree(folder)
                 raise
     except _RefusedError as refusal:
-        raise errors.archive_refused(archive.name, str(refusal)) from refusal.__cause__
+        raise errors.archive_refused(shown or archive.name, str(refusal)) from refusal.__cause__
 
 
 def hash_entries(archive: Path, policy: SourcesPolicy) -> dict[str, UnpackedFile]:
@@ -67,9 +70,8 @@ def read_entry(archive: Path, name: str, policy: SourcesPolicy) -> bytes | None:
     """One small file out of the archive, or None when it is not there."""
     try:
         with _opened(archive, policy) as opened:
-            try:
-                entry = opened.getinfo(name)
-            except KeyError:
+            entry = next((entry for entry in opened.infolist() if _normalised(entry.orig_filename) == name), None)
+            if entry is None:
                 return None
             if entry.file_size > 64 * _MEBIBYTE:
                 raise _RefusedError(f"{name} is too large")
@@ -133,7 +135,9 @@ def _checked_entries(opened: zipfile.ZipFile, policy: SourcesPolicy) -> dict[str
     entries = opened.infolist()
     checked: dict[str, zipfile.ZipInfo] = {}
     for entry in entries:
-        path = entry.orig_filename.removesuffix("/")
+        path = _normalised(entry.orig_filename)
+        if not path and entry.orig_filename.startswith("./"):
+            continue  # the folder that is packed, under its own name
         if (fault := _entry_fault(entry, path)) is not None:
             raise _RefusedError(f"{fault}: {path!r}")
         if path in checked:
@@ -144,6 +148,13 @@ def _checked_entries(opened: zipfile.ZipFile, policy: SourcesPolicy) -> dict[str
     _check_places(archive_bytes, entries)
     _check_collisions(checked)
     return checked
+
+
+def _normalised(name: str) -> str:
+    """Without the `./` that some programs begin every name with."""
+    while name.startswith("./"):
+        name = name[2:]
+    return name.removesuffix("/")
 
 
 def _entry_fault(entry: zipfile.ZipInfo, path: str) -> str | None:

@@ -1,7 +1,8 @@
 """Downloaded KBs on disk: `<cache>/<key>/`, found, filled and replaced.
 
 Invariants
-    A folder `<key>` appears by one rename after everything in it was verified, so a folder that exists is whole.
+    A folder `<key>` appears by one rename after everything in it was verified, so a folder that exists is whole. What a
+    disk or a power cut makes of it later shows when its files are taken: they are hashed on the way.
     One process at a time fills a key; the others wait and find it filled.
 """
 
@@ -73,6 +74,11 @@ class Cache:
                 else:
                     entry = self._filled(key, source, fill, entry)
                 yield entry
+
+    def drop(self, entry: CacheEntry) -> None:
+        """Call inside the block that got it. Its description goes first: without it there is no entry."""
+        (entry.folder / ENTRY_NAME).unlink(missing_ok=True)
+        files.remove_tree(entry.folder)
 
     def part_path(self, source: KbSource) -> Path:
         """Where an unfinished download of this address waits to be resumed."""

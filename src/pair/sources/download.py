@@ -56,11 +56,15 @@ class Downloader:
                 return None
             if expected is None:
                 self._accept_unverified(url)
-            conditions = known.validators.conditions() if known is not None and expected is None else {}
+            conditions = known.validators.conditions() if known is not None else {}
             transfer = _Transfer(self._web, url, part, self._observer, conditions, length)
-            return self._verified_transfer(transfer, expected)
+            transfer.is_checked = expected is not None
+            download = self._verified_transfer(transfer, expected)
         except RequestFault as fault:
             raise errors.download_failed(without_credentials(url), fault.reason) from fault
+        if download is None and known is not None and expected is not None:
+            raise self._mismatch(url, expected, known.sha256)
+        return download
 
     def _announced_length(self, url: str) -> int | None:
         """From HEAD; a server without HEAD, or one that lies about it with 0, is no obstacle."""
@@ -117,11 +121,12 @@ class Downloader:
             return download
         if download.sha256 != expected:
             transfer.discard()
-            raise self._checksum_error(
-                f"File: {without_credentials(transfer.url)}",
-                f"Expected SHA-256: {expected}\nActual SHA-256:   {download.sha256}",
-            )
+            raise self._mismatch(transfer.url, expected, download.sha256)
         return Download(download.path, download.sha256, verified=True, validators=download.validators)
+
+    def _mismatch(self, url: str, expected: str, actual: str) -> errors.DownloadError:
+        reason = f"Expected SHA-256: {expected}\nActual SHA-256:   {actual}"
+        return self._checksum_error(f"File: {without_credentials(url)}", reason)
 
     def _check_announced_length(self, download: Download, transfer: "_Transfer") -> None:
         """Without a checksum, HEAD is the only witness of the length; a checksum makes it needless."""
@@ -156,6 +161,8 @@ class _Transfer:
         self.url = url
         self.was_resumed = False
         self.was_encoded = False
+        self.is_checked = False
+        """A checksum will tell whether the parts belong together."""
         self._web = web
         self._part = part
         self._note = note_of(part)
@@ -203,7 +210,8 @@ class _Transfer:
         """How much of which version an earlier attempt left behind."""
         try:
             validators = Validators(**json.loads(self._note.read_bytes()))
-            return self._have_bytes(), validators
+            # Nobody could tell the rest of this file from that of another.
+            return (self._have_bytes(), validators) if validators.for_range or self.is_checked else (0, Validators())
         except (OSError, ValueError, TypeError):
             return 0, Validators()
 

@@ -5,12 +5,14 @@ Invariants
     What the user edited, added or deleted is never overwritten without --force.
 """
 
+import contextlib
 import dataclasses
+import hashlib
 import logging
 import os
 import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -19,7 +21,7 @@ from pair import errors, files
 from pair.clock import Clock, to_timestamp
 from pair.sources import record, replacement, tree
 from pair.sources.contract import Observer
-from pair.sources.offers import KbFolder, Offer
+from pair.sources.offers import DamagedCopyError, KbFolder, Offer
 from pair.sources.record import InstalledFile, Record, RecordHeader
 from pair.sources.rules import (
     RECORD_NAME,
@@ -99,21 +101,22 @@ class _Comparison:
 
 
 class Installation:
-    """Carries out one request. `token` names its temporary folder."""
+    """Carries out one request. `token` names its temporary folder; `locks` is a folder where locks may be made."""
 
-    def __init__(self, request: Request, clock: Clock, observer: Observer, token: str) -> None:
+    def __init__(self, request: Request, clock: Clock, observer: Observer, token: str, locks: Path) -> None:
         self._request = request
         self._target = Path(os.path.realpath(request.target))
         self._clock = clock
         self._observer = observer
         self._token = token
+        self._locks = locks
 
     def apply(self, offer: Offer) -> InstallReport:
-        """Raises E010-E013 and E016; the target is then what it was."""
+        """Raises E010-E013, E016 and DamagedCopyError; the target is then what it was."""
         with files.storage_errors():
             if self._request.dry_run:
                 return self._apply(offer)
-            with files.exclusive_lock(lock_path(self._target), on_wait=self._say_waiting):
+            with files.exclusive_lock(lock_path(self._target, self._locks), on_wait=self._say_waiting):
                 replacement.clear_leftovers(self._target)
                 for _ in range(_TRIES_WHILE_TARGET_CHANGES - 1):
                     try:
@@ -165,7 +168,8 @@ class Installation:
         return _without_record(tree.list_folder(self._target, leave_out=self._own_staging()))
 
     def _own_staging(self) -> frozenset[str]:
-        return frozenset({str(replacement.staging_path(self._target, self._token))})
+        tokens = (self._token, f"{self._token}-unpacked")
+        return frozenset(str(replacement.staging_path(self._target, token)) for token in tokens)
 
     def _is_current(self, header: RecordHeader, offer: Offer, current: tree.Listing) -> bool:
         return (
@@ -244,6 +248,7 @@ class Installation:
             files.write_atomically(staged / RECORD_NAME, record_bytes)
             if self._list_target().fingerprint() != compared.current.fingerprint():
                 raise _TargetChangedError
+            _keep_modes(self._target, staged, compared.current.folders)
             replacement.put_in_place(staged, self._target)
         finally:
             files.remove_tree(staged.parent)
@@ -320,8 +325,11 @@ class _TargetChangedError(Exception):
     """Somebody wrote to the target while its new state was being built."""
 
 
-def lock_path(target: Path) -> Path:
-    return target.with_name(f".{target.name}.lock")
+def lock_path(target: Path, elsewhere: Path) -> Path:
+    """Beside the target, where all find it; where nothing can be made beside it, in another folder by its path."""
+    if not files.is_closed(target.parent):
+        return target.with_name(f".{target.name}.lock")
+    return elsewhere / f"target-{hashlib.sha256(os.fsencode(target)).hexdigest()}.lock"
 
 
 def _without_record(listing: tree.Listing) -> tree.Listing:
@@ -358,6 +366,17 @@ def _stage_kept(target: Path, staged: Path, compared: _Comparison) -> None:
             _link(f"{target}/{path}", f"{staged}/{path}")
 
 
+def _keep_modes(target: Path, staged: Path, folders: Sequence[str]) -> None:
+    """Last of all, and the innermost folders first: a folder may be closed to its owner too."""
+    for folder in ("", *folders)[::-1]:
+        old, new = target / folder, staged / folder
+        if old.is_dir() and new.is_dir():
+            seen = old.stat()
+            with contextlib.suppress(PermissionError):  # only root may give folders away
+                os.chown(new, seen.st_uid, seen.st_gid)
+            new.chmod(stat.S_IMODE(seen.st_mode))
+
+
 def _link(source: str, destination: str) -> None:
     try:
         os.link(source, destination, follow_symlinks=False)
@@ -381,4 +400,6 @@ def _stage_placed(staged: Path, compared: _Comparison) -> dict[str, str]:
             hashes[path] = kb.files[path].sha256 or ""
         else:
             hashes[path] = files.copy_file(source, destination)
+            if kb.files[path].sha256 not in {None, hashes[path]}:
+                raise DamagedCopyError(source)
     return hashes

@@ -37,6 +37,10 @@ class KbFolder:
     skipped: tuple[tuple[str, str], ...] = ()
 
 
+class DamagedCopyError(Exception):
+    """A file in the cache is not what was fetched; the message says which. The entry is dropped: fetch it again."""
+
+
 @dataclass(frozen=True)
 class Offer:
     """`fingerprint` tells cheaply whether the KB is the same as last time; `open` gets the files."""
@@ -72,8 +76,10 @@ class Offers:
                 yield offered
         elif Path(source.location).is_dir():
             yield _folder_offer(source, target)
-        elif Path(source.location).exists():
+        elif Path(source.location).is_file():
             yield self._archive_offer(source, scratch)
+        elif Path(source.location).exists():
+            raise errors.source_format_unknown(source.location, suggestion="It is neither a folder nor a file.")
         else:
             raise errors.source_path_missing(source.location)
 
@@ -91,7 +97,11 @@ class Offers:
 
         with self._cache.entry_for(source, fill_from_source, is_usable, revalidate=revalidate) as entry:
             verified = None if source.type == "git" else entry.facts.verified
-            yield Offer(source, entry.facts.identity, verified, lambda: _entry_folder(entry))
+            try:
+                yield Offer(source, entry.facts.identity, verified, lambda: _entry_folder(entry))
+            except DamagedCopyError:
+                self._cache.drop(entry)
+                raise
 
     def _fill_from_archive(self, source: KbSource, earlier: CacheEntry | None, folder: Path) -> Facts | None:
         assert self._fetcher is not None  # noqa: S101 - `offer` asks first
@@ -142,7 +152,7 @@ class Offers:
     def _unpacked(self, path: Path, folder: Path, shown: str) -> dict[str, archive.UnpackedFile]:
         """Unpacked files, agreeing with the package's manifest if it has one."""
         try:
-            unpacked = archive.unpack(path, folder, self._policy)
+            unpacked = archive.unpack(path, folder, self._policy, shown=shown)
             _check_against_manifest(folder, {name: entry.sha256 for name, entry in unpacked.items()}, shown)
         except BaseException:
             files.remove_tree(folder)
@@ -181,7 +191,13 @@ def refuse_differences(manifest: PackageManifest, found: dict[str, str], shown: 
 
 
 def _entry_folder(entry: CacheEntry) -> AbstractContextManager[KbFolder]:
-    return contextlib.nullcontext(_kb_folder(entry.folder, entry.facts.hashes, is_temporary=False))
+    hashes = entry.facts.hashes
+    try:
+        if MANIFEST_NAME in hashes and files.sha256_of(entry.folder / MANIFEST_NAME) != hashes[MANIFEST_NAME]:
+            raise DamagedCopyError(MANIFEST_NAME)
+        return contextlib.nullcontext(_kb_folder(entry.folder, hashes, is_temporary=False))
+    except (FileNotFoundError, NotADirectoryError) as fault:
+        raise DamagedCopyError(str(fault.filename)) from fault
 
 
 def _kb_folder(folder: Path, hashes: dict[str, str], *, is_temporary: bool) -> KbFolder:

@@ -15,6 +15,7 @@ from pair.sources import tree
 from pair.sources.rules import (
     MANIFEST_NAME,
     collision,
+    file_name_fault,
     name_fault,
     name_from_folder,
     own_name_fault,
@@ -152,10 +153,17 @@ def make_package(folder: Path, output: Path | None, *, label: Label, dated: date
         raise errors.source_path_missing(str(folder))
     with files.storage_errors():
         full_label = _complete_label(folder, label)
-        path = output if output is not None else Path(f"{full_label.name}-{full_label.version}.zip")
+        path = output if output is not None else _default_output(folder, full_label)
         chosen = _files_to_package(folder, path)
         manifest = _manifest_of(folder, chosen, full_label, dated)
         return _write_package(folder, path, manifest, chosen.skipped)
+
+
+def _default_output(folder: Path, label: Label) -> Path:
+    name = f"{label.name}-{label.version}.zip"
+    if (fault := file_name_fault(name)) is not None:
+        raise errors.cannot_package(str(folder), fault)
+    return Path(name)
 
 
 def _complete_label(folder: Path, label: Label) -> Label:

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from pair import errors
-from pair.sources.rules import SourcesPolicy
+from pair.sources.rules import SourcesPolicy, without_credentials
 from pair.values import KbSource
 from pair.web.requests import RequestFault, Web
 
@@ -18,7 +18,7 @@ _FEED_LIMIT_BYTES = 8 * 1024 * 1024
 def latest_release(web: Web, policy: SourcesPolicy) -> KbSource:
     """Asks the release feed, unless `default_url` names the archive. Raises E005."""  # source-10
     if policy.default_url:
-        logger.debug("default KB from the settings", extra={"url": policy.default_url})
+        logger.debug("default KB from the settings", extra={"url": without_credentials(policy.default_url)})
         return KbSource("github-release", policy.default_url, requires_download=True)
     address = f"{policy.github_api_url.rstrip('/')}/repos/{policy.release_repository}/releases/latest"
     release = _read_feed(web, address)
@@ -36,7 +36,10 @@ def latest_release(web: Web, policy: SourcesPolicy) -> KbSource:
         )
     except (KeyError, TypeError) as fault:
         raise errors.download_failed(address, "the answer is not a release feed") from fault
-    logger.debug("latest release", extra={"feed": address, "version": source.version, "asset": source.location})
+    logger.debug(
+        "latest release",
+        extra={"feed": address, "version": source.version, "asset": without_credentials(source.location)},
+    )
     return source
 
 
@@ -56,7 +59,8 @@ def _read_feed(web: Web, address: str) -> Any:
 
 def _choose_asset(assets: list[dict[str, Any]], pattern: str) -> dict[str, Any] | None:
     """The archive with the expected name; else the only archive there is."""
-    archives = sorted((asset for asset in assets if asset["name"].endswith(".zip")), key=lambda asset: asset["name"])
+    named_zip = [asset for asset in assets if isinstance(asset["name"], str) and asset["name"].endswith(".zip")]
+    archives = sorted(named_zip, key=lambda asset: str(asset["name"]))
     named = [asset for asset in archives if fnmatch.fnmatch(asset["name"], pattern)]
     if named:
         return named[0]

@@ -66,8 +66,11 @@ def _is_leftover(name: str, target: Path) -> bool:
 
 
 def _moves_entry_by_entry(target: Path) -> bool:
-    """A mount point cannot be moved, and a shell in the folder should not find itself in a deleted one."""
-    return os.path.ismount(target) or Path.cwd().is_relative_to(target)
+    """A mount point cannot be moved, nor a folder in one that is closed to us.
+
+    And a shell in the folder should not find itself in a deleted one.
+    """
+    return os.path.ismount(target) or Path.cwd().is_relative_to(target) or files.is_closed(target.parent)
 
 
 def _exchange(first: Path, second: Path) -> bool:

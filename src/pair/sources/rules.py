@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 from urllib.parse import urlsplit, urlunsplit
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
 from pair import errors
-from pair.values import KbSource
+from pair.values import LONGEST_WAIT_SECONDS, KbSource
 
 RECORD_NAME = ".pair-install.jsonl"
 ENTRY_NAME = ".pair-entry.json"
@@ -39,11 +39,11 @@ class SourcesPolicy:
     """Address of the release feed."""
     require_checksum: bool = False
     """Refuse a download that nobody published a SHA-256 for."""
-    timeout_seconds: Annotated[float, Gt(0)] = 30.0
+    timeout_seconds: Annotated[float, Gt(0), Le(LONGEST_WAIT_SECONDS)] = 30.0
     """Longest wait for a connection, and for the next byte."""
     retries: Annotated[int, Ge(0)] = 3
     """How often a failed request is tried again."""
-    retry_wait_seconds: Annotated[float, Ge(0)] = 1.0
+    retry_wait_seconds: Annotated[float, Ge(0), Le(LONGEST_WAIT_SECONDS)] = 1.0
     """First pause before trying again; it doubles each time."""
     max_archive_entries: Annotated[int, Gt(0)] = 100_000
     """Most files and folders in an archive."""
@@ -370,19 +370,22 @@ def folders_above(path: str) -> Iterable[str]:
 
 # ── packages ───────────────────────────────────────────────────────────────────────────────────────
 
-_PACKAGE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
-_SEMANTIC_VERSION = re.compile(
-    r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?"
-)
+_NOT_ON_ONE_LINE = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 
 def package_label_fault(name: str, version: str) -> str | None:
     """Why a package may not be called so, or None."""
-    if not _PACKAGE_NAME.fullmatch(name):
-        return f"name {name!r} must be lower-case letters and digits, then also . _ -"
-    if not _SEMANTIC_VERSION.fullmatch(version):
-        return f"version {version!r} must look like 1.2.3 or 1.2.3-rc.1"
+    for what, text in (("name", name), ("version", version)):
+        if not text.strip():
+            return f"{what} is empty"
+        if any(unicodedata.category(character) in _NOT_ON_ONE_LINE for character in text):
+            return f"{what} {text!r} must be text on one line"
     return None
+
+
+def file_name_fault(name: str) -> str | None:
+    """Why a file cannot be called so, or None."""
+    return f"{name!r} cannot be a file's name; choose one with -o" if name_fault(name) or "/" in name else None
 
 
 def name_from_folder(folder_name: str) -> str:

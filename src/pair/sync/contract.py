@@ -14,6 +14,8 @@ class FetchedPage:
     last_modified: str | None
     max_age_seconds: float | None
     size_bytes: int
+    validated_at: str | None = None
+    """The origin that gave the validators, if redirects led to another one."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,9 @@ class PageUnavailable(Exception):  # noqa: N818 - an outcome of a fetch, which t
 
 
 class Pages(Protocol):
-    def fetch(self, url: str, *, etag: str | None, last_modified: str | None) -> FetchedPage | NotModified:
+    def fetch(
+        self, url: str, *, etag: str | None, last_modified: str | None, validated_at: str | None = None
+    ) -> FetchedPage | NotModified:
         """One conditional request; raises PageUnavailable. Called from several threads at once."""
         ...
 

@@ -21,6 +21,7 @@ class Crew:
         self._summarisers = ThreadPoolExecutor(policy.summarization_concurrency, thread_name_prefix="pair-summary")
         self._fetching: list[Future[object]] = []
         self._summarising: list[Future[object]] = []
+        self._last: list[tuple[Callable[..., object], tuple[object, ...]]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -31,6 +32,8 @@ class Crew:
                 # A fetch may still hand something to the summarisers, so it is waited for first.
                 for future in self._fetching:
                     future.result()
+                for work, arguments in self._last:
+                    self.summarise(work, *arguments)
                 for future in self._summarising:
                     future.result()
         finally:
@@ -42,6 +45,10 @@ class Crew:
 
     def summarise(self, work: Callable[..., object], *arguments: object) -> None:
         self._summarising.append(self._summarisers.submit(work, *arguments))
+
+    def summarise_last(self, work: Callable[..., object], *arguments: object) -> None:
+        """After all that is new: what failed before may fail again, and must not close the gate for the rest."""
+        self._last.append((work, arguments))
 
 
 class ModelGate:

@@ -2,12 +2,17 @@
 
 import hashlib
 import os
-from dataclasses import dataclass
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
-from pair import errors
+from pair import errors, files
 from pair.sync.rules import FileSeen, parse_links
 from pair.sync.state import SyncState
+
+Half = TypeVar("Half")
 
 
 @dataclass(frozen=True)
@@ -15,36 +20,74 @@ class FoundFiles:
     files: dict[str, FileSeen]
     skipped: dict[str, str]
     """Why something that looks like a file is none, by path."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Why a folder or a file cannot be looked at, by path: what was there may be there still."""
+
+    def may_hold(self, path: str) -> bool:
+        """Whether this file is there, or is where nobody could look."""
+        return path in self.files or any(path == name or path.startswith(f"{name}/") for name in self.unreadable)
 
     def fingerprint(self) -> str:
         """Changes when a file comes, goes, or changes in size or time."""
         lines = [f"{path}\0{seen.size_bytes}\0{seen.mtime_ns}" for path, seen in self.files.items()]
-        lines += self.skipped
+        lines += [*self.skipped, *(f"unreadable {path}" for path in self.unreadable)]
         return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
 
 
 def find_files(folder: Path) -> FoundFiles:
     """Files below the folder by relative path, but for hidden ones and links that lead out of it."""  # sync-11
     root = os.path.realpath(folder)
-    found: dict[str, FileSeen] = {}
-    skipped: dict[str, str] = {}
-    waiting = [("", root)]
+    found = FoundFiles({}, {})
+    waiting = _look_into("", root, root, found)
     while waiting:
-        prefix, current = waiting.pop()
-        with os.scandir(current) as entries:
-            for entry in entries:
-                name = entry.name
-                if name.startswith("."):
-                    continue
-                path = prefix + name
+        path, current = waiting.pop()
+        try:
+            waiting += _look_into(f"{path}/", current, root, found)
+        except OSError as fault:
+            _note(path, fault, found)
+    return found
+
+
+def _look_into(prefix: str, folder: str, root: str, found: FoundFiles) -> list[tuple[str, str]]:
+    """Notes the files of one folder; returns the folders in it."""
+    folders = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            path = prefix + entry.name
+            try:
                 if entry.is_dir(follow_symlinks=False):
-                    waiting.append((path + "/", entry.path))
-                elif entry.is_symlink() and (fault := _link_fault(entry.path, root)) is not None:
-                    skipped[path] = fault
+                    folders.append((path, entry.path))
+                elif (reason := _entry_fault(entry, path, root)) is not None:
+                    found.skipped[path] = reason
                 elif entry.is_file():
                     seen = entry.stat()
-                    found[path] = FileSeen(seen.st_size, seen.st_mtime_ns)
-    return FoundFiles(found, skipped)
+                    found.files[path] = FileSeen(seen.st_size, seen.st_mtime_ns)
+            except OSError as fault:
+                _note(path, fault, found)
+    return folders
+
+
+def _note(path: str, fault: OSError, found: FoundFiles) -> None:
+    """What goes while others are looked at is gone, and no fault."""
+    if not isinstance(fault, FileNotFoundError | NotADirectoryError):
+        found.unreadable[path] = f"cannot be read: {files.reason_of(fault)}"
+
+
+def _entry_fault(entry: os.DirEntry[str], path: str, root: str) -> str | None:
+    if not path.isprintable() and (fault := _name_fault(path)) is not None:
+        return fault
+    return _link_fault(entry.path, root) if entry.is_symlink() else None
+
+
+def _name_fault(path: str) -> str | None:
+    """Why a path cannot be a line of the index."""
+    if any("\ud800" <= character <= "\udfff" for character in path):
+        return "name is not valid Unicode"
+    if len(path.splitlines()) > 1 or any(unicodedata.category(character) == "Cc" for character in path):
+        return "control character in the name"
+    return None
 
 
 def _link_fault(path: str, root: str) -> str | None:
@@ -80,11 +123,16 @@ class Places:
 
 @dataclass(frozen=True)
 class Discovered:
-    """The current source set. None for a half that is not there."""
+    """The current source set. None for a half that is not there, or of which a fault tells why nothing is known."""
 
     files: FoundFiles | None
     urls: list[str] | None
-    faults: tuple[str, ...] = ()
+    files_fault: str = ""
+    urls_fault: str = ""
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        return tuple(fault for fault in (self.files_fault, self.urls_fault) if fault)
 
     def fingerprint(self, conditions: str) -> str:
         files_part = self.files.fingerprint() if self.files is not None else ""
@@ -92,25 +140,31 @@ class Discovered:
 
 
 def discover(places: Places) -> Discovered:
-    files_found = find_files(places.sources_dir) if places.sources_dir.is_dir() else None
+    files_found, files_fault = _seen(find_files, places.sources_dir)
+    urls, urls_fault = _seen(find_links, places.links_file)
+    return Discovered(files_found, urls, files_fault, urls_fault)
+
+
+def _seen(look: Callable[[Path], Half], place: Path) -> tuple[Half | None, str]:
     try:
-        urls = find_links(places.links_file)
-    except FileNotFoundError:
-        urls = None
-    return Discovered(files_found, urls)
+        return look(place), ""
+    except (FileNotFoundError, NotADirectoryError):
+        return None, ""
+    except OSError as fault:
+        return None, errors.storage_failed(str(place), files.reason_of(fault), is_reading=True).message
 
 
 def judge(found: Discovered, places: Places, state: SyncState) -> Discovered:
     """A half that is missing is empty, or an error: then nothing of it may be deleted."""  # sync-50
-    files_found, urls, faults = found.files, found.urls, []
-    if files_found is None:
+    files_found, urls, files_fault, urls_fault = found.files, found.urls, found.files_fault, found.urls_fault
+    if files_found is None and not files_fault:
         if places.is_sources_dir_named or state.ids("file"):
-            faults.append(errors.sync_place_missing("sources folder", str(places.sources_dir)).message)
+            files_fault = errors.sync_place_missing("sources folder", str(places.sources_dir)).message
         else:
             files_found = FoundFiles({}, {})
-    if urls is None:
+    if urls is None and not urls_fault:
         if places.is_links_file_named:
-            faults.append(errors.sync_place_missing("links file", str(places.links_file)).message)
+            urls_fault = errors.sync_place_missing("links file", str(places.links_file)).message
         else:
             urls = []
-    return Discovered(files_found, urls, tuple(faults))
+    return Discovered(files_found, urls, files_fault, urls_fault)

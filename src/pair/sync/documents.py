@@ -9,8 +9,7 @@ from markitdown.converters import DocxConverter, HtmlConverter, PdfConverter
 
 from pair.sync.contract import UnreadableDocument
 from pair.sync.page_text import UnreadablePage, decoded
-
-DOCUMENT_SUFFIXES = frozenset({".pdf", ".docx", ".html", ".htm"})
+from pair.sync.reading import DOCUMENT_SUFFIXES
 
 _MARKUP = frozenset({".html", ".htm"})
 _OLE_MAGIC = bytes.fromhex("d0cf11e0a1b11ae1")

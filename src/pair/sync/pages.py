@@ -1,6 +1,7 @@
 """Pages of the web as text: one conditional request, then what a reader would read."""
 
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from pair.sync.contract import FetchedPage, NotModified, PageUnavailable
 from pair.sync.page_text import UnreadablePage, text_of
@@ -21,9 +22,11 @@ class WebPages:
         self._client = client
         self._renderer = renderer
 
-    def fetch(self, url: str, *, etag: str | None, last_modified: str | None) -> FetchedPage | NotModified:
+    def fetch(
+        self, url: str, *, etag: str | None, last_modified: str | None, validated_at: str | None = None
+    ) -> FetchedPage | NotModified:
         try:
-            answer = self._client.get(url, etag=etag, last_modified=last_modified)
+            answer = self._client.get(url, etag=etag, last_modified=last_modified, validated_at=validated_at)
             if answer.status == 304:
                 return NotModified(answer.max_age_seconds)
             text = self._text_of(url, answer)
@@ -31,9 +34,20 @@ class WebPages:
             raise PageUnavailable(FetchFailure(fault.kind, fault.reason, fault.retry_after_seconds)) from fault
         except UnreadablePage as fault:
             raise PageUnavailable(FetchFailure("error", str(fault))) from fault
-        return FetchedPage(text, answer.etag, answer.last_modified, answer.max_age_seconds, len(answer.body))
+        # The path and query of a redirect may be secrets; the origin is all that is needed.
+        origin = _origin(answer.url)
+        validated_at = origin if origin != _origin(url) else None
+        size_bytes = len(answer.body)
+        return FetchedPage(
+            text, answer.etag, answer.last_modified, answer.max_age_seconds, size_bytes, validated_at=validated_at
+        )
 
     def _text_of(self, url: str, answer: PageAnswer) -> str:
         if self._renderer is not None and answer.content_type in {"text/html", "application/xhtml+xml"}:
             return text_of("text/html", "utf-8", self._renderer.render(url))
         return text_of(answer.content_type, answer.charset, answer.body)
+
+
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"

@@ -1,36 +1,41 @@
 """What a sync run would do and why, and how things stand; nothing is written and nothing is fetched."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from pair import errors
+from pair import errors, files
 from pair.ai.characters import estimate_tokens
 from pair.clock import Clock
 from pair.sync import rules, store, text
-from pair.sync.discovery import FoundFiles, Places, discover, judge
+from pair.sync.contract import UnreadableDocument
+from pair.sync.discovery import Discovered, FoundFiles, Places, discover, judge
 from pair.sync.page_copies import PageCopies
+from pair.sync.reading import Reader
 from pair.sync.report import PlannedSource, SyncPlan
 from pair.sync.state import SyncState, to_text
 
+CallsFor = Callable[[str], int]
+"""How many times a model would be asked about this text."""
 
-def plan(places: Places, clock: Clock, *, uses_model: bool) -> SyncPlan:
-    """Reads files that look changed, to tell a change from a touch. Raises E102."""
-    state = _read_state(places)
-    found = judge(discover(places), places, state)
-    sources, skipped = _planned_files(places.sources_dir, state, found.files)
-    sources += _planned_urls(places, state, found.urls, clock)
-    gone = _gone(state, found.files.files if found.files else None, found.urls)
-    asked = [source for source in sources if source.reason != "unchanged"] if uses_model else []
-    return SyncPlan(
-        sources=tuple(sources),
-        removed=tuple(sorted(gone)),
-        skipped=tuple(sorted(skipped.items())),
-        errors=found.faults,
-        model_calls=len(asked),
-        tokens=sum(source.tokens for source in asked),
-    )
+
+def plan(places: Places, reader: Reader, clock: Clock, calls_for: CallsFor) -> SyncPlan:
+    """Reads files that look changed, to tell a change from a touch. Raises E102, E010."""
+    with files.storage_errors():
+        state = _read_state(places)
+        found = judge(discover(places), places, state)
+        sources, skipped, dropped = _planned_files(reader, state, found.files, calls_for)
+        sources += _planned_urls(places, state, found.urls, clock, calls_for)
+        asked = [source for source in sources if source.model_calls]
+        return SyncPlan(
+            sources=tuple(sources),
+            removed=tuple(sorted(_gone(state, found) | dropped)),
+            skipped=tuple(sorted(skipped.items())),
+            errors=found.faults,
+            model_calls=sum(source.model_calls for source in asked),
+            tokens=sum(source.tokens for source in asked),
+        )
 
 
 def _read_state(places: Places) -> SyncState:
@@ -41,50 +46,59 @@ def _read_state(places: Places) -> SyncState:
 
 
 def _planned_files(
-    folder: Path, state: SyncState, found: FoundFiles | None
-) -> tuple[list[PlannedSource], dict[str, str]]:
+    reader: Reader, state: SyncState, found: FoundFiles | None, calls_for: CallsFor
+) -> tuple[list[PlannedSource], dict[str, str], set[str]]:
+    """What to do about files, which of them are no sources and why, and which of those were sources until now."""
     planned: list[PlannedSource] = []
-    skipped = dict(found.skipped) if found else {}
+    dropped: set[str] = set()
+    skipped = found.skipped | found.unreadable if found else {}
     for path, seen in sorted(found.files.items() if found else ()):
-        if state.is_skipped(path, seen.size_bytes, seen.mtime_ns):
-            skipped[path] = state.skipped[path]["reason"]
-        elif state.file_is_settled(path, seen.size_bytes, seen.mtime_ns):
+        reason = state.skipped[path]["reason"] if state.is_skipped(path, seen.size_bytes, seen.mtime_ns) else ""
+        if reason and not reader.may_read_now(path, reason, seen.size_bytes):
+            skipped[path] = reason
+        elif not reason and state.file_is_settled(path, seen.size_bytes, seen.mtime_ns):
             planned.append(PlannedSource(path, "unchanged"))
         else:
             try:
-                planned.append(_planned_file(folder, path, seen, state))
+                planned.append(_planned_file(reader, path, seen, state, calls_for))
+            except UnreadableDocument as fault:
+                skipped[path] = str(fault)
+                dropped |= {path} & state.sources.keys()
             except OSError as fault:
-                skipped[path] = f"cannot be read: {fault.strerror}"
-    return planned, skipped
+                skipped[path] = f"cannot be read: {files.reason_of(fault)}"
+    return planned, skipped, dropped
 
 
-def _planned_file(folder: Path, path: str, seen: rules.FileSeen, state: SyncState) -> PlannedSource:
+def _planned_file(
+    reader: Reader, path: str, seen: rules.FileSeen, state: SyncState, calls_for: CallsFor
+) -> PlannedSource:
     record = state.file(path)
-    reason = rules.file_reason(record, seen)
-    content = text.decode((folder / path).read_bytes())
-    if content is None:  # a document, or no text at all: the run will tell
-        return PlannedSource(path, reason)
+    content = reader.text_of(path, seen)
     if record is not None and not rules.file_needs_summary(record, text.content_hash(content)):
         return PlannedSource(path, "unchanged")
-    return PlannedSource(path, reason, estimate_tokens(content))
+    return PlannedSource(path, rules.file_reason(record, seen), estimate_tokens(content), calls_for(content))
 
 
-def _planned_urls(places: Places, state: SyncState, urls: list[str] | None, clock: Clock) -> list[PlannedSource]:
+def _planned_urls(
+    places: Places, state: SyncState, urls: list[str] | None, clock: Clock, calls_for: CallsFor
+) -> list[PlannedSource]:
+    """What a page will say is known to its server alone: the last copy stands for it, or a short page."""
     copies, now = PageCopies(places.page_copies), clock.now()
     planned = []
     for url in sorted(urls or ()):
         reason = rules.url_reason(state.url(url), now)
         copy = copies.read(url) if reason in {"pending", "due"} else None
-        planned.append(PlannedSource(url, reason, estimate_tokens(copy) if copy else 0))
+        calls = calls_for(copy or "a page") if reason != "unchanged" else 0
+        planned.append(PlannedSource(url, reason, estimate_tokens(copy) if copy else 0, calls))
     return planned
 
 
-def _gone(state: SyncState, files: object, urls: list[str] | None) -> set[str]:
+def _gone(state: SyncState, found: Discovered) -> set[str]:
     gone: set[str] = set()
-    if isinstance(files, dict):
-        gone |= state.ids("file") - files.keys()
-    if urls is not None:
-        gone |= state.ids("url").difference(urls)
+    if found.files is not None:
+        gone |= {path for path in state.ids("file") if not found.files.may_hold(path)}
+    if found.urls is not None:
+        gone |= state.ids("url").difference(found.urls)
     return gone
 
 
@@ -97,7 +111,7 @@ class SyncStatus:
     pending: tuple[tuple[str, str], ...]
     """Source, and why it still wants a summary."""
     failing: tuple[tuple[str, str], ...]
-    """URL, and why its last fetch failed."""
+    """Source, and why it could not be fetched or read when it was last tried."""
     skipped: tuple[tuple[str, str], ...]
     fetch_statuses: dict[str, int]
     next_check_at: str | None
@@ -116,15 +130,18 @@ class SyncStatus:
 
 
 def status(places: Places) -> SyncStatus:
-    """Raises E102."""
-    state = _read_state(places)
+    """Raises E102, E010."""
+    with files.storage_errors():
+        state = _read_state(places)
     urls = [record for url in sorted(state.ids("url")) if (record := state.url(url)) is not None]
     pending = sorted(source_id for source_id, value in state.sources.items() if value.get("summary_pending"))
+    failing = {source_id: reason for source_id, reason in state.problems.items() if source_id not in pending}
+    failing |= {record.source_id: record.problem for record in urls if record.fetch_status in {"timeout", "error"}}
     return SyncStatus(
         files=len(state.ids("file")),
         urls=len(urls),
         pending=tuple((source_id, _why_pending(state, source_id)) for source_id in pending),
-        failing=tuple((r.source_id, r.problem) for r in urls if r.fetch_status in {"timeout", "error"}),
+        failing=tuple(sorted(failing.items())),
         skipped=tuple(sorted((path, value["reason"]) for path, value in state.skipped.items())),
         fetch_statuses=dict(Counter(record.fetch_status for record in urls)),
         next_check_at=to_text(min(record.next_check_at for record in urls)) if urls else None,
@@ -134,4 +151,5 @@ def status(places: Places) -> SyncStatus:
 def _why_pending(state: SyncState, source_id: str) -> str:
     has_old_summary = bool(state.sources[source_id]["summary_text"])
     kept = "the old one is shown until then" if has_old_summary else "it is not in the index until then"
-    return f"its summary could not be written; {kept}"
+    reason = state.problems.get(source_id, "its summary could not be written").removeprefix("pending: ")
+    return f"{reason}; {kept}"

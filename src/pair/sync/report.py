@@ -72,8 +72,9 @@ class Tally:
             self._counts[count] = self._counts.get(count, 0) + number
 
     @property
-    def has_failures(self) -> bool:
-        return bool(self._problems)
+    def problems(self) -> dict[str, str]:
+        with self._lock:
+            return dict(self._problems)
 
     def problem(self, source_id: str, reason: str) -> None:
         with self._lock:
@@ -95,6 +96,7 @@ class PlannedSource:
     reason: Reason
     tokens: int = 0
     """Estimate of what a model would read; 0 when none is called, or when only the server knows."""
+    model_calls: int = 0
 
 
 @dataclass(frozen=True)

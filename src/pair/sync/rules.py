@@ -8,11 +8,13 @@ import datetime
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
 from pair.sync.state import FileRecord, UrlRecord
+from pair.values import LONGEST_WAIT_SECONDS
 
 _LONGEST_REST = datetime.timedelta(days=7)
+_LONGEST_INTERVAL_SECONDS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class SyncPolicy:
     """State of the sync."""
     web_fetch_cache_dir: str = ".pair/web-cache"
     """Folder of fetched pages."""
-    web_fetch_timeout_seconds: Annotated[float, Gt(0)] = 30.0
+    web_fetch_timeout_seconds: Annotated[float, Gt(0), Le(LONGEST_WAIT_SECONDS)] = 30.0
     """Longest time for a page, redirects included."""
     web_fetch_renderer: Literal["http", "browser"] = "http"
     """`browser` lets an installed Chromium run the scripts of a page; needs the extra `browser`."""
@@ -37,9 +39,9 @@ class SyncPolicy:
     """Fetch pages from loopback, private and link-local addresses too."""
     max_source_bytes: Annotated[int, Gt(0)] = 2_000_000
     """Largest file or page that is read."""
-    url_refresh_min_interval_seconds: Annotated[float, Ge(0)] = 3600.0
+    url_refresh_min_interval_seconds: Annotated[float, Ge(0), Le(_LONGEST_INTERVAL_SECONDS)] = 3600.0
     """Shortest time between two looks at a URL."""
-    runtime_refresh_tick_seconds: Annotated[float, Gt(0)] = 300.0
+    runtime_refresh_tick_seconds: Annotated[float, Gt(0), Le(_LONGEST_INTERVAL_SECONDS)] = 300.0
     """Time between two sync runs of a long-running process, and before a failed URL is tried again."""
     url_download_concurrency: Annotated[int, Gt(0)] = 8
     """Pages fetched at once."""
@@ -112,6 +114,8 @@ class PageSeen:
     etag: str | None
     last_modified: str | None
     max_age_seconds: float | None
+    validated_at: str | None = None
+    """The origin that gave the validators, if redirects led to another one."""
 
 
 def url_after_first_fetch(url: str, page: PageSeen, now: datetime.datetime, policy: SyncPolicy) -> UrlRecord:
@@ -127,6 +131,7 @@ def url_after_first_fetch(url: str, page: PageSeen, now: datetime.datetime, poli
         last_modified=page.last_modified,
         fetch_status="success",
         next_check_at=_rested(now, policy.url_refresh_min_interval_seconds, page.max_age_seconds),
+        validated_at=page.validated_at,
     )
 
 
@@ -137,17 +142,26 @@ def url_needs_summary(record: UrlRecord, content_hash: str) -> bool:
 
 def url_after_fetch(record: UrlRecord, page: PageSeen, now: datetime.datetime, policy: SyncPolicy) -> UrlRecord:
     """HTTP 200: the new content is acknowledged before anything is made of it."""  # sync-29, sync-31
+    etag, last_modified, validated_at = _validators_after(record, page)
     return dataclasses.replace(
         record,
         content_hash=page.content_hash,
         summary_pending=url_needs_summary(record, page.content_hash),
-        etag=page.etag or record.etag,
-        last_modified=page.last_modified or record.last_modified,
+        etag=etag,
+        last_modified=last_modified,
         fetch_status="success",
         last_fetched_at=now,
         next_check_at=_rested(now, policy.url_refresh_min_interval_seconds, page.max_age_seconds),
         problem="",
+        validated_at=validated_at,
     )
+
+
+def _validators_after(record: UrlRecord, page: PageSeen) -> tuple[str | None, str | None, str | None]:
+    """All of one answer: an old one kept for new content would let the server confirm what is not there any more."""
+    if page.etag or page.last_modified or page.content_hash != record.content_hash:
+        return page.etag, page.last_modified, page.validated_at
+    return record.etag, record.last_modified, record.validated_at
 
 
 def url_not_modified(

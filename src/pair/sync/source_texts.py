@@ -7,20 +7,19 @@ Not here
 from pathlib import Path
 
 from pair.sync import store, text
-from pair.sync.contract import Documents, UnreadableDocument
+from pair.sync.contract import UnreadableDocument
 from pair.sync.discovery import Places
 from pair.sync.page_copies import PageCopies
+from pair.sync.reading import Reader
 from pair.sync.state import SyncState
-from pair.sync.workflow import DOCUMENT_SUFFIXES
 from pair.values import Document
 
 
 class SourceTexts:
     """What was synced, as last saved. Raises ValueError for a state that cannot be read."""
 
-    def __init__(self, places: Places, documents: Documents | None) -> None:
-        self._places = places
-        self._documents = documents
+    def __init__(self, places: Places, reader: Reader) -> None:
+        self._reader = reader
         self._copies = PageCopies(places.page_copies)
         self._state: SyncState = store.read(places.cache).state
 
@@ -43,10 +42,7 @@ class SourceTexts:
         )
 
     def _text_of_file(self, source_id: str) -> str | None:
-        path = self._places.sources_dir / source_id
         try:
-            if path.suffix.lower() in DOCUMENT_SUFFIXES and self._documents is not None:
-                return self._documents.text_of(path)
-            return text.decode(path.read_bytes())
+            return self._reader.text_of_any_size(source_id)
         except (OSError, UnreadableDocument):
             return None

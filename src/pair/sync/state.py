@@ -62,6 +62,8 @@ class UrlRecord:
     next_check_at: datetime.datetime
     problem: str = ""
     """Why the last fetch failed, for people."""
+    validated_at: str | None = None
+    """The origin that gave the validators, if redirects led to another one."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -78,6 +80,7 @@ class UrlRecord:
                 "fetch_status": self.fetch_status,
                 "next_check_at": to_text(self.next_check_at),
                 "problem": self.problem,
+                "validated_at": self.validated_at,
             },
         }
 
@@ -112,6 +115,7 @@ def url_from_json(source_id: str, value: dict[str, Any]) -> UrlRecord:
         fetch_status=page.get("fetch_status", "success"),
         next_check_at=from_text(page.get("next_check_at")),
         problem=page.get("problem", ""),
+        validated_at=page.get("validated_at"),
     )
 
 
@@ -121,6 +125,8 @@ class SyncState:
 
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)
     skipped: dict[str, dict[str, Any]] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+    """Why sources failed or stayed pending when they were last tried, for people."""
     generation: int = 0
     """Goes up with each save; what older journals say is part of the saved state."""
     index_sha256: str = ""
@@ -171,9 +177,12 @@ def state_from_json(value: Any) -> SyncState:
     for source_id, record in sources.items():
         if not is_sound(record):
             raise ValueError(f"Its record of {source_id} is damaged")
+    problems = value.get("problems")
     return SyncState(
         sources,
         skipped,
+        # For people only, so that damage here is no reason to stop.
+        problems={str(source): str(reason) for source, reason in problems.items()} if type(problems) is dict else {},
         generation=generation,
         index_sha256=str(value.get("index_sha256", "")),
         settled=str(value.get("settled", "")),

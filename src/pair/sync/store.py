@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from pair import errors, files
+from pair.ai.characters import clip
 from pair.clock import Clock
 from pair.sync.index_file import index_text
 from pair.sync.rules import FileSeen
@@ -28,6 +29,8 @@ from pair.sync.state import SCHEMA_VERSION, Record, SyncState, from_text, is_sou
 _REST_TO_SAVE_RATIO = 4.0
 _SHORTEST_REST_SECONDS = 0.05
 _END = b"\n}}\n"
+_PROBLEMS = 200
+_REASON_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,14 @@ class StateStore:
         with self._changed:
             if self.state.settled != fingerprint:
                 self.state.settled = fingerprint
+                self._is_dirty = True
+
+    def note_problems(self, problems: dict[str, str]) -> None:
+        """What went wrong, as far as it is worth keeping; the same again is no change."""
+        kept = {source_id: clip(problems[source_id], _REASON_CHARACTERS) for source_id in sorted(problems)[:_PROBLEMS]}
+        with self._changed:
+            if self.state.problems != kept:
+                self.state.problems = kept
                 self._is_dirty = True
 
     # Changes
@@ -220,6 +231,7 @@ class StateStore:
             "settled": snapshot.settled,
             "next_check_at": min(checks, key=from_text, default=None),
             "skipped": {path: snapshot.skipped[path] for path in sorted(snapshot.skipped)},
+            "problems": snapshot.problems,
         }
         sources = ",\n".join(self._lines[source_id][1] for source_id in sorted(snapshot.sources))
         return f'{json.dumps(head)[:-1]}, "sources": {{\n{sources}'.encode() + _END

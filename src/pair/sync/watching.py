@@ -62,10 +62,12 @@ class Watcher:
         """Hidden files are no sources."""
         # What changed between the last run and the moment that notifications begin was told to nobody.
         may_have_missed = True
+        # A folder behind a link is notified of under its real path.
+        folder = os.path.realpath(self._folder)
         for changes in watchfiles.watch(
-            self._folder,
+            folder,
             stop_event=self._stop,
-            watch_filter=lambda _change, path: not _is_hidden(path, self._folder),
+            watch_filter=lambda _change, path: not _is_hidden(path, folder),
             rust_timeout=_LOOK_MILLISECONDS,
             yield_on_timeout=True,
             raise_interrupt=True,
@@ -82,6 +84,5 @@ def _identity(path: Path, *, content: bool) -> object:
     return (seen.st_dev, seen.st_ino, seen.st_mtime_ns, seen.st_size) if content else (seen.st_dev, seen.st_ino)
 
 
-def _is_hidden(path: str, folder: Path) -> bool:
-    relative = os.path.relpath(path, os.path.realpath(folder))
-    return any(part.startswith(".") for part in Path(relative).parts)
+def _is_hidden(path: str, folder: str) -> bool:
+    return any(part.startswith(".") for part in Path(os.path.relpath(path, folder)).parts)

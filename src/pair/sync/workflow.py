@@ -9,7 +9,6 @@ Not here
 
 import dataclasses
 import logging
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,16 +29,13 @@ from pair.sync.contract import (
 from pair.sync.crew import Crew, ModelGate, RestingHosts
 from pair.sync.discovery import Discovered, Places, discover, judge
 from pair.sync.page_copies import PageCopies
+from pair.sync.reading import Reader
 from pair.sync.report import SyncReport, Tally
 from pair.sync.rules import FileSeen, PageSeen, SyncPolicy
 from pair.sync.state import FileRecord, UrlRecord
 from pair.sync.store import StateStore
 
 logger = logging.getLogger(__name__)
-
-DOCUMENT_SUFFIXES = frozenset({".pdf", ".docx", ".html", ".htm"})
-_NEEDS_DOCUMENTS = frozenset({".pdf", ".docx"})
-_TOO_LARGE = "larger than"
 
 
 @dataclass(frozen=True)
@@ -73,7 +69,10 @@ class SyncRun:
         self._shop = workshop
         self._store = StateStore(places.cache, places.index, workshop.clock)
         self._copies = PageCopies(places.page_copies)
+        self._reader = Reader(places.sources_dir, policy.max_source_bytes, workshop.documents)
+        self._calls_before = workshop.summariser.model_calls
         self._tally = Tally()
+        self._tried: set[str] = set()
         self._gate = ModelGate()
         self._resting_hosts = RestingHosts(workshop.clock)
 
@@ -89,18 +88,27 @@ class SyncRun:
                 return self._report(0, head.skipped, found, began)
             with self._store.opened() as store:
                 found = judge(found, self._places, store.state)
+                self._note_unreadable(found)
                 self._copies.remove_half_written(found.urls or ())
                 self._delete_gone(found)
                 self._forget_old_skips()
                 self._process(found)
                 pending = sum(1 for value in store.state.sources.values() if value.get("summary_pending"))
-                if not pending and not found.faults and not self._tally.has_failures:
+                store.note_problems(self._problems_left())
+                # A URL that failed and has a record is due at its time; whatever else failed is tried by every run.
+                if not pending and not found.faults and self._tally.problems.keys() <= store.state.ids("url"):
                     store.settle(fingerprint)
             skipped = {path: value["reason"] for path, value in store.state.skipped.items()}
             return self._report(pending, skipped, found, began)
 
     def _is_all_there(self, found: Discovered) -> bool:
-        return found.files is not None and not (found.urls is None and self._places.is_links_file_named)
+        is_missed = found.urls is None and self._places.is_links_file_named
+        return found.files is not None and not found.faults and not is_missed
+
+    def _note_unreadable(self, found: Discovered) -> None:
+        for path, reason in found.files.unreadable.items() if found.files is not None else ():
+            self._tally.add("failed")
+            self._tally.problem(path, reason)
 
     @property
     def _conditions(self) -> str:
@@ -109,7 +117,18 @@ class SyncRun:
 
     def _report(self, pending: int, skipped: dict[str, str], found: Discovered, began: float) -> SyncReport:
         links = found.files.skipped if found.files is not None else {}
+        self._tally.add("model_calls", self._shop.summariser.model_calls - self._calls_before)
         return self._tally.report(pending, self._shop.clock.monotonic() - began, skipped | links, found.faults)
+
+    def _problems_left(self) -> dict[str, str]:
+        """Those of this run, and those of sources that were not tried again."""
+        state = self._store.state
+        untried = {
+            source_id: reason
+            for source_id, reason in state.problems.items()
+            if source_id in state.sources and source_id not in self._tried
+        }
+        return untried | self._tally.problems
 
     def _say_waiting(self, holder: str) -> None:
         self._shop.observer.say(f"waiting for another sync: {holder}")
@@ -119,10 +138,12 @@ class SyncRun:
         state = self._store.state
         if found.files is not None:
             for source_id in state.ids("file") - found.files.files.keys():
-                self._store.remove(source_id)
-                self._tally.add("removed")
+                if not found.files.may_hold(source_id):
+                    self._store.remove(source_id)
+                    self._tally.add("removed")
             for path in state.skipped.keys() - found.files.files.keys():
-                self._store.unskip(path)
+                if not found.files.may_hold(path):
+                    self._store.unskip(path)
         if found.urls is not None:
             for source_id in state.ids("url").difference(found.urls):
                 self._store.remove(source_id)
@@ -130,13 +151,8 @@ class SyncRun:
                 self._tally.add("removed")
 
     def _forget_old_skips(self) -> None:
-        """What could not be read then may be readable now: the extra was installed, the limit raised."""
         for path, value in list(self._store.state.skipped.items()):
-            is_readable_now = value["reason"] == _document_reason(path) and self._shop.documents is not None
-            is_small_enough = (
-                value["reason"].startswith(_TOO_LARGE) and value["size_bytes"] <= self._policy.max_source_bytes
-            )
-            if is_readable_now or is_small_enough:
+            if self._reader.may_read_now(path, value["reason"], value["size_bytes"]):
                 self._store.unskip(path)
 
     def _process(self, found: Discovered) -> None:
@@ -148,20 +164,23 @@ class SyncRun:
         urls = [(url, rules.url_reason(state.url(url), now)) for url in found.urls or []]
         busy_urls = sorted(url for url, reason in urls if reason != "unchanged")
         self._tally.add("unchanged", len(seen_files) - len(unsettled) + len(urls) - len(busy_urls))
-        if not unsettled and not busy_urls:
+        self._tried = {*unsettled, *busy_urls}
+        if not self._tried:
             return
         self._shop.observer.planned(len(unsettled) + len(busy_urls))
         with Crew(self._policy) as crew:
             for url in busy_urls:
                 crew.fetch(self._process_url, url, crew)
             for path in unsettled:
-                crew.summarise(self._process_file, path, seen_files[path])
+                is_pending = rules.file_reason(state.file(path), seen_files[path]) == "pending"
+                (crew.summarise_last if is_pending else crew.summarise)(self._process_file, path, seen_files[path])
 
     # Files
 
     def _process_file(self, path: str, seen: FileSeen) -> None:
         try:
-            content = self._read_text(path, seen)
+            content = self._reader.text_of(path, seen)
+            self._tally.add("bytes_read", seen.size_bytes)
         except OSError as fault:
             self._fail(path, f"cannot be read: {fault.strerror or fault}")
             return
@@ -170,21 +189,6 @@ class SyncRun:
             return
         self._apply_file(path, seen, content)
         self._shop.observer.finished(path)
-
-    def _read_text(self, path: str, seen: FileSeen) -> str:
-        """Raises UnreadableDocument for a file that is no source, with the reason."""  # sync-11
-        if seen.size_bytes > self._policy.max_source_bytes:
-            raise UnreadableDocument(f"{_TOO_LARGE} {self._policy.max_source_bytes:,} bytes")
-        suffix = _suffix_of(path)
-        self._tally.add("bytes_read", seen.size_bytes)
-        if suffix in DOCUMENT_SUFFIXES and self._shop.documents is not None:
-            return self._shop.documents.text_of(self._places.sources_dir / path)
-        if suffix in _NEEDS_DOCUMENTS:
-            raise UnreadableDocument(_document_reason(path))
-        decoded = text.decode((self._places.sources_dir / path).read_bytes())
-        if decoded is None:
-            raise UnreadableDocument("not UTF-8 text")
-        return decoded
 
     def _apply_file(self, path: str, seen: FileSeen, content: str) -> None:
         record = self._store.state.file(path)
@@ -232,22 +236,26 @@ class SyncRun:
         elif reason == "due":
             self._refresh(record, crew)
         else:
-            crew.summarise(self._summarise_pending, url)
+            crew.summarise_last(self._summarise_pending, url)
 
-    def _fetch(self, url: str, etag: str | None, last_modified: str | None) -> FetchedPage | NotModified | None:
-        """None when the page's host asked for a pause a moment ago; raises PageUnavailable."""
+    def _fetch(self, url: str, known: UrlRecord | None) -> FetchedPage | NotModified | None:
+        """On the conditions that are known. None when the host asked for a pause just now; raises PageUnavailable."""
         if self._resting_hosts.rests(url):
             self._fail(url, "its server asked for a pause; left for the next run")
             return None
         try:
-            return self._shop.pages.fetch(url, etag=etag, last_modified=last_modified)
+            if known is None:
+                return self._shop.pages.fetch(url, etag=None, last_modified=None)
+            return self._shop.pages.fetch(
+                url, etag=known.etag, last_modified=known.last_modified, validated_at=known.validated_at
+            )
         except PageUnavailable as fault:
             self._resting_hosts.note(url, fault.failure.retry_after_seconds)
             raise
 
     def _fetch_new(self, url: str, crew: Crew) -> None:
         try:
-            page = self._fetch(url, None, None)
+            page = self._fetch(url, None)
         except PageUnavailable as fault:
             self._fail(url, fault.failure.reason)  # no record: tried again next run
             return
@@ -267,8 +275,7 @@ class SyncRun:
         # Without the copy, "not modified" would leave a pending page without text for ever.
         can_use_304 = not record.summary_pending or self._copies.exists(url)
         try:
-            etag, last_modified = (record.etag, record.last_modified) if can_use_304 else (None, None)
-            answer = self._fetch(url, etag, last_modified)  # sync-25
+            answer = self._fetch(url, record if can_use_304 else None)  # sync-25
         except PageUnavailable as fault:
             self._store.put(rules.url_failed(record, fault.failure, now, self._policy))
             self._fail(url, fault.failure.reason)
@@ -282,7 +289,7 @@ class SyncRun:
         self._store.put(record)
         self._tally.add("not_modified")
         if record.summary_pending:
-            crew.summarise(self._summarise_pending, record.source_id)  # sync-27
+            crew.summarise_last(self._summarise_pending, record.source_id)  # sync-27
         else:
             self._tally.add("unchanged")
             self._shop.observer.finished(record.source_id)
@@ -306,7 +313,8 @@ class SyncRun:
 
     def _keep_copy(self, url: str, page: FetchedPage) -> PageSeen:
         written = self._copies.write(url, page.text)
-        return PageSeen(text.content_hash(written), page.etag, page.last_modified, page.max_age_seconds)
+        content_hash = text.content_hash(written)
+        return PageSeen(content_hash, page.etag, page.last_modified, page.max_age_seconds, page.validated_at)
 
     def _summarise_new(self, url: str) -> None:
         self._summarise_copy(url)
@@ -345,8 +353,6 @@ class SyncRun:
         if self._gate.is_closed:
             self._tally.problem(source_id, "pending: the model cannot be reached")
             return None
-        if self._shop.summariser.uses_model:
-            self._tally.add("model_calls")
         try:
             summary = self._shop.summariser.summarise(source_id, content).strip()
         except errors.ModelError as fault:
@@ -357,11 +363,3 @@ class SyncRun:
         if not summary:
             self._tally.problem(source_id, "pending: the summary was empty")
         return summary or None
-
-
-def _suffix_of(path: str) -> str:
-    return os.path.splitext(path)[1].lower()  # noqa: PTH122 - no Path for each of 20,000 files
-
-
-def _document_reason(path: str) -> str:
-    return f"{_suffix_of(path)} files need an extra: pip install 'pair-kb[documents]'"

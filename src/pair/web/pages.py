@@ -99,15 +99,21 @@ class PageClient:
         for pool in (self._direct, *self._proxied.values()):
             pool.close()
 
-    def get(self, url: str, *, etag: str | None, last_modified: str | None) -> PageAnswer:
-        """Raises PageFault for everything but a 200, or a 304 to the validators given."""
+    def get(
+        self, url: str, *, etag: str | None, last_modified: str | None, validated_at: str | None = None
+    ) -> PageAnswer:
+        """Raises PageFault for everything but a 200, or a 304 to the validators given.
+
+        `validated_at`: the origin that gave the validators, where that is not the one that is asked first.
+        """
         deadline = self._clock.monotonic() + self._timeout_seconds
         validators = {b"If-None-Match": etag, b"If-Modified-Since": last_modified}
         conditions = [(name, value.encode("latin-1", "replace")) for name, value in validators.items() if value]
-        first = target = checked_url(url)
+        target = checked_url(url)
+        home = _origin(checked_url(validated_at) if validated_at else target)
         for _ in range(_MAX_REDIRECTS + 1):
             # A validator says what one origin served: to another it would mean something else, or tell tales.
-            is_home = _origin(target) == _origin(first)
+            is_home = _origin(target) == home
             found = self._ask(target, conditions if is_home else [], deadline)
             if isinstance(found, PageAnswer):
                 return found

@@ -1,6 +1,8 @@
 """Folder and links file as a set of sources: real files."""
 
 import os
+import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -97,10 +99,47 @@ def test_pipes_are_no_sources(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("sync-11")
-def test_a_name_that_is_no_utf8_is_found(tmp_path: Path) -> None:
-    (tmp_path / os.fsdecode(b"caf\xe9.md")).write_text("a")
-    (name,) = find_files(tmp_path).files
-    assert os.fsencode(name) == b"caf\xe9.md"
+def test_what_goes_during_the_walk_is_left_out(tmp_path: Path) -> None:
+    """Files come and go all the time under the walk, which ends well and finds those that stay."""
+    write_files(tmp_path, {f"stay/{number}.md": "text" for number in range(100)})
+    is_over = threading.Event()
+
+    def churn() -> None:
+        while not is_over.is_set():
+            for folder in ("one", "two", "three"):
+                write_files(tmp_path / folder, {f"{number}.md": "text" for number in range(5)})
+                shutil.rmtree(tmp_path / folder)
+
+    churning = threading.Thread(target=churn)
+    churning.start()
+    try:
+        for _ in range(100):
+            found = find_files(tmp_path)
+            assert sum(path.startswith("stay/") for path in found.files) == 100
+            assert found.unreadable == {}
+    finally:
+        is_over.set()
+        churning.join()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        row(b"caf\xe9.md", "name is not valid Unicode", id="not UTF-8"),
+        row(b"two\nlines.md", "control character in the name", id="line break"),
+        row("two\u2028lines.md".encode(), "control character in the name", id="line separator"),
+        row(b"bell\x07.md", "control character in the name", id="control"),
+    ],
+)
+@pytest.mark.rule("sync-11")
+def test_a_name_that_is_no_line_of_an_index_is_skipped_with_the_reason(
+    tmp_path: Path, name: bytes, reason: str
+) -> None:
+    path = os.fsdecode(name)
+    write_files(tmp_path, {path: "a", "caf\xe9\u00a0.md": "a"})
+    found = find_files(tmp_path)
+    assert list(found.files) == ["caf\xe9\u00a0.md"]
+    assert found.skipped == {path: reason}
 
 
 @pytest.mark.rule("sync-9")

@@ -229,10 +229,21 @@ def test_new_content_is_acknowledged_with_its_validators_before_the_summary() ->
     }
 
 
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        row(page(), (PAGE_RECORD.etag, PAGE_RECORD.last_modified), id="same content, none: the old ones still hold"),
+        row(page(etag='"2"'), ('"2"', None), id="same content, one of them"),
+        row(page("hash-2"), (None, None), id="other content, none"),
+        row(page("hash-2", last_modified="Monday"), (None, "Monday"), id="other content, one of them"),
+    ],
+)
 @pytest.mark.rule("sync-31")
-def test_validators_that_are_not_sent_stay_as_they_were() -> None:
-    after = rules.url_after_fetch(PAGE_RECORD, page(), NOON, POLICY)
-    assert (after.etag, after.last_modified) == (PAGE_RECORD.etag, PAGE_RECORD.last_modified)
+def test_validators_belong_to_the_content_they_came_with(
+    seen: PageSeen, expected: tuple[str | None, str | None]
+) -> None:
+    after = rules.url_after_fetch(PAGE_RECORD, seen, NOON, POLICY)
+    assert (after.etag, after.last_modified) == expected
 
 
 @pytest.mark.parametrize("is_pending", [False, True])

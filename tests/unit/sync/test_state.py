@@ -114,6 +114,7 @@ def test_a_url_record_has_these_fields() -> None:
             "fetch_status": "error",
             "next_check_at": "2026-03-01T12:00:02.500000Z",
             "problem": "HTTP 500",
+            "validated_at": None,
         },
     }
 

@@ -39,7 +39,9 @@ def build() -> Any:
     app.add_typer(_documents(), name="docs")
     app.add_typer(_cache(), name="cache")
     for other_name in ("init-kb", "init_kb"):
-        app.command(other_name, hidden=True)(sync.sync)
+        app.command(other_name, hidden=True, epilog=sync.SYNC_EXAMPLE.replace("pair sync", f"pair {other_name}"))(
+            sync.sync
+        )
     root = typer.main.get_command(app)
     session.share_options(root)
     return root

@@ -22,7 +22,7 @@ def package(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE.zip", help="Where to write. [NAME-VERSION.zip]"),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Lower-case letters, digits, . _ - [the folder's name]")] = None,
+    name: Annotated[str | None, typer.Option(help="Any text on one line. [the folder's name]")] = None,
     version: Annotated[str | None, typer.Option(help="Such as 1.2.3. [1.0.0]")] = None,
     description: Annotated[str | None, typer.Option(help="One sentence.")] = None,
     author: Annotated[str | None, typer.Option(help="Who answers for it.")] = None,

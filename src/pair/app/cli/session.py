@@ -23,6 +23,9 @@ _LEVEL_HELP = "Least important messages to show: debug, info, warning or error."
 _JSON_HELP = "Print one JSON value on standard output."
 
 
+Progress = render.QuietObserver | render.SyncProgress
+
+
 @dataclass
 class Session:
     """Options shared by all commands, as given so far."""
@@ -36,10 +39,13 @@ class Session:
         self._start_logging(settings)
         return Desk(settings, observer=render.QuietObserver() if self.as_json else render.TerminalObserver())
 
-    def sync_desk(self) -> SyncDesk:
+    def sync_desk(self, progress: Progress) -> SyncDesk:
         settings = Settings.load(self.config)
         self._start_logging(settings)
-        return SyncDesk(settings, observer=render.QuietObserver() if self.as_json else render.SyncProgress())
+        return SyncDesk(settings, observer=progress)
+
+    def sync_progress(self) -> Progress:
+        return render.QuietObserver() if self.as_json else render.SyncProgress()
 
     def kb(self, kb_id: str) -> "KnowledgeBase":
         settings = Settings.load(self.config)

@@ -1,5 +1,6 @@
 """pair sync, pair status"""
 
+import contextlib
 import os
 import signal
 import threading
@@ -10,7 +11,7 @@ import typer
 
 from pair import errors
 from pair.app import render
-from pair.app.cli.session import Session
+from pair.app.cli.session import Progress, Session
 from pair.wiring import SyncDesk, SyncPlan, SyncReport, SyncStatus
 
 SYNC_EXAMPLE = """Examples:
@@ -36,25 +37,32 @@ def sync(context: typer.Context, watch: Watch = False, dry_run: DryRun = False) 
     Sources that did not change are not read, fetched or summarised again.
     """
     session: Session = context.obj
-    desk = session.sync_desk()
+    progress = session.sync_progress()
+    desk = session.sync_desk(progress)
     if dry_run:
         plan = desk.plan()
         session.show(plan.to_json(), _planned(plan), is_answer=True)
+        _fail_for(plan.errors)
     elif watch:
-        _watch(session, desk)
+        with _Interrupts((signal.SIGINT, signal.SIGTERM), progress), contextlib.suppress(KeyboardInterrupt):
+            _watch(session, desk)
     else:
-        with _SecondInterrupt():
+        with _Interrupts((signal.SIGINT,), progress):
             report = desk.sync()
         session.show(report.to_json(), _told(report))
-        if report.errors:
-            raise typer.Exit(errors.NotFoundError.exit_status)
+        _fail_for(report.errors)
+
+
+def _fail_for(faults: Sequence[str]) -> None:
+    if faults:
+        raise typer.Exit(errors.NotFoundError.exit_status)
 
 
 def status(context: typer.Context) -> None:
     """How things stand: what is installed, synced, pending and failing."""
     session: Session = context.obj
     installed = session.desk().installed()
-    desk = session.sync_desk()
+    desk = session.sync_desk(session.sync_progress())
     stood = desk.status()
     value: dict[str, Any] = {"installed": installed.to_json() if installed else None, "sync": stood.to_json()}
     lines = ["installed    nothing"]
@@ -66,9 +74,7 @@ def status(context: typer.Context) -> None:
 
 
 def _watch(session: Session, desk: SyncDesk) -> None:
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    signal.signal(signal.SIGINT, lambda *_: stop.set())
+    """Until a signal ends it with KeyboardInterrupt."""
     render.print_note("watching; Ctrl-C ends it")
 
     def after_run(report: SyncReport) -> None:
@@ -77,23 +83,31 @@ def _watch(session: Session, desk: SyncDesk) -> None:
         elif not report.did_nothing or report.errors:
             render.print_note(_told(report))
 
-    desk.watch(stop, after_run)
+    desk.watch(threading.Event(), after_run)
 
 
-class _SecondInterrupt:
-    """The first Ctrl-C lets what is under way finish and be saved; the second does not wait for it."""
+class _Interrupts:
+    """The first signal lets what is under way finish and be saved; the second does not wait for it.
 
-    def __init__(self) -> None:
-        self._before: Any = None
+    The progress is closed however the block ends, so that the terminal is left as it was found.
+    """
+
+    def __init__(self, signals: Sequence[signal.Signals], progress: Progress) -> None:
+        self._signals = signals
+        self._progress = progress
+        self._before: dict[signal.Signals, Any] = {}
         self._is_first = True
 
     def __enter__(self) -> None:
-        self._before = signal.signal(signal.SIGINT, self._interrupt)
+        self._before = {number: signal.signal(number, self._interrupt) for number in self._signals}
 
     def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._progress.close()
 
     def _interrupt(self, *_: object) -> None:
+        self._progress.close()
         if not self._is_first:
             os._exit(errors.INTERRUPTED_EXIT_STATUS)
         self._is_first = False
@@ -129,7 +143,7 @@ def _planned(plan: SyncPlan) -> str:
     lines += [f"error: {fault}" for fault in plan.errors]
     told = ", ".join(f"{count} {reason}" for reason, count in plan.counts().items())
     calls = render.counted(plan.model_calls, "model call")
-    return "\n".join([*lines, f"would sync: {told or 'no sources'}; at most {calls}, about {plan.tokens:,} tokens"])
+    return "\n".join([*lines, f"would sync: {told or 'no sources'}; about {calls}, about {plan.tokens:,} tokens"])
 
 
 def _stood(stood: SyncStatus) -> list[str]:
