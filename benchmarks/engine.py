@@ -21,14 +21,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pair.kb import KnowledgeBase
-from pair.settings import Settings
-from pair.values import Document
-from pair.wiring import open_kb
+if TYPE_CHECKING:
+    from pair import Document, KnowledgeBase, Settings
 
 DIMENSION = 384
 HITS = 10
@@ -94,14 +92,6 @@ def true_neighbours(data: Data, allowed: Any = None) -> list[set[int]]:
 
 
 # ── engines ────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Engine(Protocol):
-    def add(self, begin: int, vectors: Any, texts: Sequence[str]) -> None: ...
-
-    def finish(self) -> None: ...
-
-    def ask(self, query: Any) -> list[tuple[int, str]]: ...
 
 
 class Pair:
@@ -257,16 +247,22 @@ SLOW = {"Qdrant local": 20_000}
 """Most documents that can be asked of these within reason."""
 
 
-def pair_settings(folder: Path, **policy: Any) -> Settings:
+def pair_settings(folder: Path, **policy: Any) -> "Settings":
+    from pair import Settings
+
     places = {"STORE": folder / "store", "CACHE_DIR": folder / "cache", **policy}
     return Settings.load(environment={f"PAIR__ENGINE__{key.upper()}": str(value) for key, value in places.items()})
 
 
-def pair_kb(folder: Path, **policy: Any) -> KnowledgeBase:
-    return open_kb("bench", settings=pair_settings(folder, **policy))
+def pair_kb(folder: Path, **policy: Any) -> "KnowledgeBase":
+    import pair
+
+    return pair.open("bench", settings=pair_settings(folder, **policy))
 
 
-def documents_of(data: Data) -> Iterator[Document]:
+def documents_of(data: Data) -> "Iterator[Document]":
+    from pair import Document
+
     for number, vector in enumerate(data.vectors):
         yield Document(id=str(number), text=data.text(number), vector=vector)
 
@@ -378,6 +374,8 @@ def cold(folder: Path, data: Data, only: Sequence[str]) -> None:
 
 
 def grown(folder: Path, data: Data) -> dict[str, float]:
+    from pair import Document
+
     kb = pair_kb(folder)
     began = time.perf_counter()
     kb.upsert(documents_of(data))
@@ -402,7 +400,7 @@ def grown(folder: Path, data: Data) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Asking:
-    kb: KnowledgeBase
+    kb: "KnowledgeBase"
 
     def __call__(self, query: Any) -> list[tuple[int, str]]:
         return [
@@ -434,8 +432,7 @@ def growth(folder: Path, sizes: Sequence[int]) -> None:
 
 def worn(folder: Path, data: Data) -> dict[str, float]:
     """Recall after each thing that happens to a KB."""
-    settings = pair_settings(folder, COMPACTION_ENABLED=False)
-    kb = open_kb("bench", settings=settings)
+    kb = pair_kb(folder, COMPACTION_ENABLED=False)
     kb.upsert(documents_of(data))
     truth = true_neighbours(data)
     measured = {"ingest": asked(Asking(kb), data, truth)["recall"]}
@@ -446,7 +443,7 @@ def worn(folder: Path, data: Data) -> dict[str, float]:
     truth = true_neighbours(data, ~gone)
     measured["deleting 30 %"] = asked(Asking(kb), data, truth)["recall"]
     kb.close()
-    kb = open_kb("bench", settings=settings)
+    kb = pair_kb(folder, COMPACTION_ENABLED=False)
     measured["a restart"] = asked(Asking(kb), data, truth)["recall"]
     return measured
 
