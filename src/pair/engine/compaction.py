@@ -151,7 +151,9 @@ class Compactor:
     ) -> Published:
         parts = self._parts
         name, seconds = lease_name(parts.kb_id), parts.policy.lease_seconds
+        parts.on_step("lease")
         with held(parts.leases, name, seconds=seconds, clock=parts.clock) as lease:
+            parts.on_step("read")
             now = parts.publication.required()
             shards = _rebased(now.manifest, before.manifest, replaced, outputs)
             if shards is None:
@@ -159,6 +161,7 @@ class Compactor:
             after = now.manifest.succeeded_by(commit_id, parts.clock.now(), shards)
             lease.check()
             published = parts.publication.swap(now, after)
+            parts.on_step("swapped")
         parts.on_step("compacted")
         return published
 

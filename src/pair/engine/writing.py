@@ -1,6 +1,7 @@
 """Upsert and delete: one batch at a time, under the lease, at the cost of the batch.
 
-The steps of a write, each of which may be its last: lease, read, workspace, upload, swap, evict, release.
+The steps of a write, each of which may be its last, as `on_step` tells them just before they begin: lease, read,
+workspace, upload (each file), uploaded (the workspace is removed), swap, swapped (the lease is released), released.
 Invariants
     What is unchanged is neither embedded nor written. What is replaced goes in the manifest that brings the new.
     A write that fails leaves the KB as it was; what it uploaded is garbage.
