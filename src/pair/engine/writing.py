@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import json
 import logging
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -363,11 +362,9 @@ def live_documents(shard: ShardRef, cache: ShardCache) -> StoredDocuments:
 
 @contextlib.contextmanager
 def scratch_folder(cache: ShardCache) -> Iterator[Path]:
-    """Beside the cache, where there is room for shards; gone afterwards."""
-    with files.storage_errors():
-        cache.scratch.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="write-", dir=cache.scratch, ignore_cleanup_errors=True) as name:
-            yield Path(name)
+    """Beside the cache, where there is room for shards; gone afterwards, also after a kill with the next write."""
+    with files.storage_errors(), files.scratch_folder(cache.scratch) as folder:
+        yield folder
 
 
 def cut_shards(
