@@ -111,8 +111,10 @@ class Writer:
         hashes = self._checked_hashes(batch)
         prepared: dict[str, PreparedDocument] = {}
         before = self._parts.publication.current()
-        # Embedding is the long part: it is done before others are kept waiting, for what looks new now.
-        self._prepare(batch, self._changed(batch, hashes, before)[0], hashes, prepared)
+        # Embedding is the long part: it is done before others are kept waiting, for what looks new now. When garbage
+        # collection took a shard from under us, what is new is found out under the lease alone.
+        with contextlib.suppress(ShardMissingError):
+            self._prepare(batch, self._changed(batch, hashes, before)[0], hashes, prepared)
 
         def attempt(lease: HeldLease, before: Published | None) -> WriteReport:
             changed, stored = self._changed(batch, hashes, before)
