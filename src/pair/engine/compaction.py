@@ -70,7 +70,7 @@ class Compactor:
             try:
                 return replace(self._carry_out(before, plan), conflicts=conflicts)
             except errors.ConflictError as fault:
-                if fault.code == errors.PUBLISH_UNKNOWN or conflicts == _TRIES - 1:
+                if fault.code in {errors.PUBLISH_UNKNOWN, errors.LEASE_HELD} or conflicts == _TRIES - 1:
                     raise
             except ShardMissingError as fault:
                 if self._parts.publication.required().version == before.version:
@@ -86,7 +86,7 @@ class Compactor:
             for number, group in enumerate(groups):
                 outputs.append(self._build(folder / str(number), group, commit_id, number))
                 self._on_progress(number + 1, len(groups))
-        published = self._publish(before, plan.shards, outputs, commit_id)
+        published = self._publish_when_free(before, plan.shards, outputs, commit_id)
         return CompactionReport(
             reason=plan.reason,
             shards_before=len(plan.shards),
@@ -145,6 +145,20 @@ class Compactor:
         opened = self._parts.cache.open(shard)
         graphs = opened.rows().graphs() if shard.graph_available else {}
         return opened.search(0.0).documents(numbers, graphs)
+
+    def _publish_when_free(
+        self, before: Published, replaced: Sequence[ShardRef], outputs: Sequence[_Output], commit_id: str
+    ) -> Published:
+        """Waits for the lease as a writer does: what was built stays good while others write."""
+        attempt = 1
+        while True:
+            try:
+                return self._publish(before, replaced, outputs, commit_id)
+            except errors.ConflictError as fault:
+                if fault.code != errors.LEASE_HELD or attempt >= self._parts.policy.write_attempts:
+                    raise
+            self._parts.pause(attempt)
+            attempt += 1
 
     def _publish(
         self, before: Published, replaced: Sequence[ShardRef], outputs: Sequence[_Output], commit_id: str
