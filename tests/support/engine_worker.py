@@ -135,7 +135,8 @@ def serve() -> None:
             answer = signal.SIGSTOP if os.WIFSTOPPED(status) else os.waitstatus_to_exitcode(status)
         else:
             answer = _forked(Job(**order))
-        print(int(answer), flush=True)
+        sys.stdout.write(f"{int(answer)}\n")
+        sys.stdout.flush()
 
 
 def _forked(job: Job) -> int:
