@@ -1,8 +1,8 @@
 """Engine: upsert, delete, search, list, compact, collect, sweep, stats, for one KB."""
 
-import contextlib
 import heapq
 import itertools
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -25,8 +25,12 @@ from pair.engine.stored_documents import GraphRows
 from pair.engine.writing import Batch, WriteParts, Writer, WriteReport, find_stored, revised_hash
 from pair.values import Document
 
+logger = logging.getLogger(__name__)
+
 _MOST_COMPACTIONS = 16
-_Read = TypeVar("_Read")
+_READING_TRIES = 5
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +177,7 @@ class Engine:
             wanted = (each for each in self._listed(manifest, after) if owner is None or each[0].owner == owner)
             return [self._document(manifest, position, listed) for listed, position in itertools.islice(wanted, limit)]
 
-        return self._with_manifest(read)
+        return self._read(read)
 
     def document(self, document_id: str) -> StoredDocument:
         """Raises E201, E214."""
@@ -185,27 +189,29 @@ class Engine:
             found = stored[document_id]
             return self._document(manifest, found.position, Listed(document_id, "", found.content_hash, found.doc))
 
-        return self._with_manifest(read)
+        return self._read(read)
 
     def hashes(self, owner: str) -> dict[str, str]:
         """The content hash of each document of this owner; {} before the first write."""
+        if self._parts.publication.current() is None:
+            return {}
+        return self._read(
+            lambda manifest: {
+                each.id: each.content_hash for each, _ in self._listed(manifest, "") if each.owner == owner
+            }
+        )
 
-        def read(manifest: Manifest) -> dict[str, str]:
-            return {each.id: each.content_hash for each, _ in self._listed(manifest, "") if each.owner == owner}
-
-        return self._with_manifest(read) if self._parts.publication.current() is not None else {}
-
-    def _with_manifest(self, read: Callable[[Manifest], _Read]) -> _Read:
-        """The current one; or the one after it, when garbage collection took a shard before it was fetched."""
-        publication = self._parts.publication
-        published = publication.required()
-        while True:
+    def _read(self, read: Callable[[Manifest], _Answer]) -> _Answer:
+        """By one manifest; by the current one when garbage collection took a shard meanwhile. Raises E201, E207."""
+        for _ in range(_READING_TRIES):
+            published = self._parts.publication.required()
             try:
                 return read(published.manifest)
             except ShardMissingError as fault:
-                before, published = published, publication.required()
-                if published.version == before.version:
-                    raise errors.stored_data_damaged(str(fault), "it is not in the store any more") from fault
+                missing = fault
+                if self._parts.publication.required().version == published.version:
+                    break
+        raise errors.stored_data_damaged(str(missing), "it is not in the store any more") from missing
 
     def _listed(self, manifest: Manifest, after: str) -> Iterator[tuple[Listed, int]]:
         """Live documents by id, each with the position of its shard."""
@@ -219,8 +225,7 @@ class Engine:
                 yield listed, position
 
     def _document(self, manifest: Manifest, position: int, listed: Listed) -> StoredDocument:
-        shard = manifest.shards[position]
-        search = self._parts.cache.open(shard).search(self._parts.clock.monotonic())
+        search = self._parts.cache.open(manifest.shards[position]).search(self._parts.clock.monotonic())
         header = search.header(listed.doc)
         chunks = int(np.count_nonzero(search.doc_of_row == listed.doc))
         return StoredDocument(
@@ -281,15 +286,20 @@ class Engine:
         self._store.close()
 
     def _pay_debt(self) -> int:
-        """Compact until there is nothing left to do, or others are in the way; the number of the last manifest."""
+        """Compact until there is nothing left to do; the number of the last manifest.
+
+        What was to be stored is stored: debts that cannot be paid now are left to whoever comes next.
+        """
         number = 0
-        # What was to be stored is stored: a debt that could not be paid now is paid some other time.
-        with contextlib.suppress(errors.ConflictError):
-            for _ in range(_MOST_COMPACTIONS):
+        for _ in range(_MOST_COMPACTIONS):
+            try:
                 report = self.compact()
-                if report.reason == "no_compaction_debt":
-                    break
-                number = report.manifest_version
+            except (errors.ConflictError, errors.StorageError) as fault:
+                logger.info("not compacted after an ingest", extra={"kb": self.kb_id, "reason": fault.message})
+                break
+            if report.reason == "no_compaction_debt":
+                break
+            number = report.manifest_version
         return number
 
 

@@ -111,9 +111,8 @@ class Writer:
         hashes = self._checked_hashes(batch)
         prepared: dict[str, PreparedDocument] = {}
         before = self._parts.publication.current()
-        # Embedding is the long part: it is done before others are kept waiting, for what looks new now. When garbage
-        # collection took a shard from under us, what is new is found out under the lease alone.
-        with contextlib.suppress(ShardMissingError):
+        # Embedding is the long part: it is done before others are kept waiting, for what looks new now.
+        with contextlib.suppress(ShardMissingError):  # collected this moment: under the lease all is looked up again
             self._prepare(batch, self._changed(batch, hashes, before)[0], hashes, prepared)
 
         def attempt(lease: HeldLease, before: Published | None) -> WriteReport:
