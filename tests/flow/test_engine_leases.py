@@ -252,6 +252,19 @@ def test_writer_whose_shards_were_collected_meanwhile_cannot_publish_them(
     assert ground.blobs() == ground.named().keys()
 
 
+def test_first_writer_that_stalls_does_not_publish_what_was_collected(tmp_path: Path, workers: Workers) -> None:
+    ground = Ground(tmp_path, workers, lease="blob", lease_seconds=SHORT_SECONDS)
+    pid = ground.stalled(("upsert", page("slow", 2)), "swap")
+    with ground.open() as kb:
+        with pytest.raises(errors.NotFoundError) as raised:
+            collect_when_free(kb)
+        assert raised.value.code == "E201", "nothing would stop it from publishing"
+        kb.upsert(documents_of(page("quick", 3)))
+        assert collect_when_free(kb).deleted_shards > 0
+    assert ground.resumed(pid)[0] == "E202"
+    ground.assert_holds(page("slow", 2), page("quick", 3))
+
+
 @pytest.mark.parametrize("step", ["lease", "swap"])
 def test_compaction_whose_shards_were_collected_meanwhile_starts_over(ground: Ground, step: str) -> None:
     with ground.open() as kb:
