@@ -2,11 +2,13 @@
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import logging
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -137,6 +139,42 @@ def remove_tree(path: Path) -> None:
         path.unlink()
     elif path.exists():
         shutil.rmtree(path, onerror=make_writable_and_retry)
+
+
+@contextlib.contextmanager
+def scratch_folder(parent: Path) -> Iterator[Path]:
+    """A folder for as long as the block runs. Those that killed processes left beside it go too."""
+    parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(parent)
+    folder, descriptor = _locked_folder(parent)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _locked_folder(parent: Path) -> tuple[Path, int]:
+    while True:
+        folder = Path(tempfile.mkdtemp(dir=parent))
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if folder.exists():
+                return folder, descriptor
+            os.close(descriptor)  # taken for an abandoned one, in the moment before it was locked
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """A process that lives holds the lock of its folder."""
+    for folder in parent.iterdir():
+        with contextlib.suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import pytest
 from pair import errors
 from pair.blobs.blob_leases import BlobLeases
 from pair.blobs.contract import BlobStore, Lease, LeaseLostError, Leases
+from pair.blobs.file_leases import FileLeases
 from pair.blobs.leases import MemoryLeases, held
 from pair.blobs.local import LocalStore
 from pair.blobs.memory import MemoryStore
@@ -38,6 +39,10 @@ def on_blobs(store: BlobStore, holder: str = "host-a, process 1", clock: Clock |
 
 def on_redis(url: str, *, prefix: str, holder: str = "host-a, process 1") -> RedisLeases:
     return RedisLeases(url, holder=holder, new_token=tokens, clock=SystemClock(), prefix=prefix)
+
+
+def on_files(folder: Path, holder: str = "host-a, process 1") -> FileLeases:
+    return FileLeases(folder, holder=holder, new_token=tokens)
 
 
 def in_memory(clock: Clock) -> MemoryLeases:
@@ -70,6 +75,59 @@ class TestRedisLeases(LeaseSuite):
         made = on_redis(redis_server.url, prefix=prefix, holder="host-b, process 2")
         yield made
         made.close()
+
+
+class TestFileLeases(LeaseSuite):
+    """They end with their process, and not before."""
+
+    @pytest.fixture
+    def leases(self, tmp_path: Path) -> Iterator[Leases]:
+        made = on_files(tmp_path)
+        yield made
+        made.close()
+
+    @pytest.fixture
+    def rival(self, tmp_path: Path) -> Iterator[Leases]:
+        made = on_files(tmp_path, "host-a, process 2")
+        yield made
+        made.close()
+
+    def test_held_lease_is_refused_with_who_holds_it_and_until_when(self, leases: Leases, rival: Leases) -> None:
+        lease = leases.acquire("kb", seconds=60)
+        with pytest.raises(errors.ConflictError) as raised:
+            rival.acquire("kb", seconds=60)
+        assert raised.value.code == errors.LEASE_HELD
+        assert raised.value.details["holder"] == lease.holder
+        assert raised.value.details["expires_at"] == "that process ends"
+
+    def test_lease_that_is_not_renewed_ends(self, leases: Leases, rival: Leases) -> None:
+        lost = leases.acquire("kb", seconds=0.001)
+        with pytest.raises(errors.ConflictError):
+            rival.acquire("kb", seconds=60)
+        leases.close()
+        rival.acquire("kb", seconds=60)
+        with pytest.raises(LeaseLostError):
+            leases.renew(lost, seconds=60)
+
+    def test_fence_ascends_with_every_lease(self, leases: Leases, rival: Leases) -> None:
+        fences = []
+        for turn in range(12):
+            who = leases if turn % 2 else rival
+            lease = who.acquire("kb", seconds=60)
+            fences.append(who.renew(lease, seconds=60).fence)
+            who.release(lease)
+        assert fences == list(range(1, 13))
+
+
+def test_file_lease_whose_holder_died_while_it_wrote_its_name_is_followed_by_a_greater_fence(tmp_path: Path) -> None:
+    (tmp_path / "kb.lease").write_text("12 host-b, process 3\nalready longer, process 7\n")
+    leases = on_files(tmp_path)
+    assert leases.acquire("kb", seconds=60).fence == 13
+    assert (tmp_path / "kb.lease").read_text() == "13 host-a, process 1\n"
+    with pytest.raises(errors.ConflictError) as raised:
+        leases.acquire("kb", seconds=60)
+    assert raised.value.details["holder"] == "host-a, process 1"
+    leases.close()
 
 
 class TestBlobLeasesOnALocalStore(LeaseSuite):

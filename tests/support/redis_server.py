@@ -27,9 +27,11 @@ class RedisServer:
 
 
 @contextlib.contextmanager
-def running_redis(folder: Path) -> Iterator[RedisServer]:
+def running_redis(folder: Path, port: int = 0) -> Iterator[RedisServer]:
+    """`port`: of one that ran before, and whose place this one takes; it remembers nothing of it."""
+    chosen = port
     for _ in range(_ATTEMPTS):
-        (port,) = free_ports(1)
+        port = chosen or free_ports(1)[0]
         process = subprocess.Popen(
             [
                 *("redis-server", "--bind", "127.0.0.1", "--port", str(port), "--requirepass", PASSWORD),

@@ -28,8 +28,9 @@ class FileLeases:
 
     def acquire(self, name: str, *, seconds: float) -> Lease:
         with files.storage_errors():
-            self._folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self._folder / f"{name}.lease", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            path = self._folder / f"{name}.lease"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as fault:
@@ -37,10 +38,15 @@ class FileLeases:
             os.close(descriptor)
             raise errors.lease_held(name, holder, "that process ends") from fault
         fence = _written(descriptor)[0] + 1
-        with files.storage_errors():
-            content = f"{fence} {self._holder}\n".encode()
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, content, 0)
+        try:
+            with files.storage_errors():
+                content = f"{fence} {self._holder}\n".encode()
+                # Not the other way round: whoever dies in between must not take the fence with it.
+                os.pwrite(descriptor, content, 0)
+                os.ftruncate(descriptor, len(content))
+        except errors.StorageError:
+            os.close(descriptor)
+            raise
         token = self._new_token()
         with self._lock:
             self._held[token] = descriptor
@@ -68,5 +74,6 @@ class FileLeases:
 
 def _written(descriptor: int) -> tuple[int, str]:
     """The last fence, and who had it."""
-    number, _, holder = os.pread(descriptor, 4096, 0).decode(errors="replace").strip().partition(" ")
+    line = os.pread(descriptor, 4096, 0).decode(errors="replace").partition("\n")[0]
+    number, _, holder = line.partition(" ")
     return (int(number) if number.isdigit() else 0), (holder or "another process")

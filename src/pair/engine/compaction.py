@@ -72,7 +72,7 @@ class Compactor:
             try:
                 return replace(self._carry_out(before, plan), conflicts=conflicts)
             except errors.ConflictError as fault:
-                if fault.code == errors.PUBLISH_UNKNOWN or conflicts == _TRIES - 1:
+                if fault.code in {errors.PUBLISH_UNKNOWN, errors.LEASE_HELD} or conflicts == _TRIES - 1:
                     raise
             except ShardMissingError as fault:
                 if self._parts.publication.required().version == before.version:
@@ -88,7 +88,7 @@ class Compactor:
             for number, group in enumerate(groups):
                 outputs.append(self._build(folder / str(number), group, commit_id, number))
                 self._on_progress(number + 1, len(groups))
-        published = self._publish(before, plan.shards, outputs, commit_id)
+        published = self._publish_when_free(before, plan.shards, outputs, commit_id)
         return CompactionReport(
             reason=plan.reason,
             shards_before=len(plan.shards),
@@ -148,12 +148,28 @@ class Compactor:
         graphs = opened.rows().graphs() if shard.graph_available else {}
         return opened.search(0.0).documents(numbers, graphs)
 
+    def _publish_when_free(
+        self, before: Published, replaced: Sequence[ShardRef], outputs: Sequence[_Output], commit_id: str
+    ) -> Published:
+        """Waits for the lease as a writer does: what was built stays good while others write."""
+        attempt = 1
+        while True:
+            try:
+                return self._publish(before, replaced, outputs, commit_id)
+            except errors.ConflictError as fault:
+                if fault.code != errors.LEASE_HELD or attempt >= self._parts.policy.write_attempts:
+                    raise
+            self._parts.pause(attempt)
+            attempt += 1
+
     def _publish(
         self, before: Published, replaced: Sequence[ShardRef], outputs: Sequence[_Output], commit_id: str
     ) -> Published:
         parts = self._parts
         name, seconds = lease_name(parts.kb_id), parts.policy.lease_seconds
+        parts.on_step("lease")
         with held(parts.leases, name, seconds=seconds, clock=parts.clock) as lease:
+            parts.on_step("read")
             now = parts.publication.required()
             shards = _rebased(now.manifest, before.manifest, replaced, outputs)
             if shards is None:
@@ -161,6 +177,7 @@ class Compactor:
             after = now.manifest.succeeded_by(commit_id, parts.clock.now(), shards)
             lease.check()
             published = parts.publication.swap(now, after)
+            parts.on_step("swapped")
         parts.on_step("compacted")
         return published
 

@@ -27,6 +27,7 @@ class GarbageReport:
 def collect(parts: WriteParts, store: BlobStore, *, grace_seconds: float) -> GarbageReport:
     """Raises E201: before a first manifest there is nothing that could stop a slow first writer."""
     name, seconds = lease_name(parts.kb_id), parts.policy.lease_seconds
+    parts.on_step("lease")
     with held(parts.leases, name, seconds=seconds, clock=parts.clock) as lease:
         before = parts.publication.required()
         parts.on_step("listing")
@@ -44,6 +45,7 @@ def collect(parts: WriteParts, store: BlobStore, *, grace_seconds: float) -> Gar
             for blob in stored[folder]:
                 parts.on_step("deleting")
                 store.delete(blob.key)
+    parts.on_step("collected")
     deleted_bytes = sum(blob.size_bytes for folder in taken for blob in stored[folder])
     return GarbageReport(len(taken), deleted_bytes, idle - len(taken), published.manifest.number)
 

@@ -79,6 +79,7 @@ class Publication:
             for role in ROLES:
                 self._on_step("upload")
                 self._store.upload(shard.ref.key(role), shard.paths[role])
+        self._on_step("uploaded")
 
     def swap(self, before: Published | None, after: Manifest) -> Published:
         """Raises E202 when another manifest is in its place by now, E208 when nobody can tell."""

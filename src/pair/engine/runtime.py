@@ -2,9 +2,10 @@
 
 import heapq
 import itertools
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,9 +25,14 @@ from pair.engine.stored_documents import GraphRows
 from pair.engine.writing import Batch, WriteParts, Writer, WriteReport, find_stored, revised_hash
 from pair.values import Document
 
+logger = logging.getLogger(__name__)
+
 _MOST_COMPACTIONS = 16
 _TIDY_SHARDS = 3
 """After a long ingest even a few shards that arrived as they came are worth merging: the next thing is asking."""
+_READING_TRIES = 5
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,44 +174,60 @@ class Engine:
 
     def documents(self, *, after: str = "", limit: int = 100, owner: str | None = None) -> list[StoredDocument]:
         """By id, from the first that comes after `after`."""
-        manifest = self._parts.publication.required().manifest
-        wanted = (each for each in self._listed(manifest, after) if owner is None or each[0].owner == owner)
-        return [self._document(manifest, position, listed) for listed, position in itertools.islice(wanted, limit)]
+
+        def read(manifest: Manifest) -> list[StoredDocument]:
+            wanted = (each for each in self._listed(manifest, after) if owner is None or each[0].owner == owner)
+            return [self._document(manifest, position, listed) for listed, position in itertools.islice(wanted, limit)]
+
+        return self._read(read)
 
     def document(self, document_id: str) -> StoredDocument:
         """Raises E201, E214."""
-        manifest = self._parts.publication.required().manifest
-        stored = find_stored(manifest, self._parts.cache, [document_id])
-        if document_id not in stored:
-            raise errors.no_such_document(self.kb_id, document_id)
-        found = stored[document_id]
-        return self._document(manifest, found.position, Listed(document_id, "", found.content_hash, found.doc))
+
+        def read(manifest: Manifest) -> StoredDocument:
+            stored = find_stored(manifest, self._parts.cache, [document_id])
+            if document_id not in stored:
+                raise errors.no_such_document(self.kb_id, document_id)
+            found = stored[document_id]
+            return self._document(manifest, found.position, Listed(document_id, "", found.content_hash, found.doc))
+
+        return self._read(read)
 
     def hashes(self, owner: str) -> dict[str, str]:
         """The content hash of each document of this owner; {} before the first write."""
-        published = self._parts.publication.current()
-        if published is None:
+        if self._parts.publication.current() is None:
             return {}
-        return {each.id: each.content_hash for each, _ in self._listed(published.manifest, "") if each.owner == owner}
+        return self._read(
+            lambda manifest: {
+                each.id: each.content_hash for each, _ in self._listed(manifest, "") if each.owner == owner
+            }
+        )
+
+    def _read(self, read: Callable[[Manifest], _Answer]) -> _Answer:
+        """By one manifest; by the current one when garbage collection took a shard meanwhile. Raises E201, E207."""
+        for _ in range(_READING_TRIES):
+            published = self._parts.publication.required()
+            try:
+                return read(published.manifest)
+            except ShardMissingError as fault:
+                missing = fault
+                if self._parts.publication.required().version == published.version:
+                    break
+        raise errors.stored_data_damaged(str(missing), "it is not in the store any more") from missing
 
     def _listed(self, manifest: Manifest, after: str) -> Iterator[tuple[Listed, int]]:
         """Live documents by id, each with the position of its shard."""
-        streams = [
-            (
-                (listed, position)
-                for listed in self._parts.cache.open(shard).ids().after(after)
-                if shard.tombstones is None or not shard.tombstones[listed.doc]
-            )
-            for position, shard in enumerate(manifest.shards)
-        ]
+        streams = [self._listed_in(manifest, position, after) for position in range(len(manifest.shards))]
         return heapq.merge(*streams, key=lambda each: each[0].id)
 
-    def _document(self, manifest: Manifest, position: int, listed: Listed) -> StoredDocument:
+    def _listed_in(self, manifest: Manifest, position: int, after: str) -> Iterator[tuple[Listed, int]]:
         shard = manifest.shards[position]
-        try:
-            search = self._parts.cache.open(shard).search(self._parts.clock.monotonic())
-        except ShardMissingError as fault:
-            raise errors.stored_data_damaged(str(fault), "it is not in the store any more") from fault
+        for listed in self._parts.cache.open(shard).ids().after(after):
+            if shard.tombstones is None or not shard.tombstones[listed.doc]:
+                yield listed, position
+
+    def _document(self, manifest: Manifest, position: int, listed: Listed) -> StoredDocument:
+        search = self._parts.cache.open(manifest.shards[position]).search(self._parts.clock.monotonic())
         header = search.header(listed.doc)
         chunks = int(np.count_nonzero(search.doc_of_row == listed.doc))
         return StoredDocument(
@@ -266,10 +288,17 @@ class Engine:
         self._store.close()
 
     def _pay_debt(self) -> int:
-        """Compact until there is nothing left to do; the number of the last manifest."""
+        """Compact until there is nothing left to do; the number of the last manifest.
+
+        What was to be stored is stored: debts that cannot be paid now are left to whoever comes next.
+        """
         number = 0
         for _ in range(_MOST_COMPACTIONS):
-            report = Compactor(self._parts).compact(min_shards=_TIDY_SHARDS)
+            try:
+                report = Compactor(self._parts).compact(min_shards=_TIDY_SHARDS)
+            except (errors.ConflictError, errors.StorageError) as fault:
+                logger.info("not compacted after an ingest", extra={"kb": self.kb_id, "reason": fault.message})
+                break
             if report.reason == "no_compaction_debt":
                 break
             number = report.manifest_version

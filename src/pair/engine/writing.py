@@ -1,6 +1,7 @@
 """Upsert and delete: one batch at a time, under the lease, at the cost of the batch.
 
-The steps of a write, each of which may be its last: lease, read, workspace, upload, swap, evict, release.
+The steps of a write, each of which may be its last, as `on_step` tells them just before they begin: lease, read,
+workspace, upload (each file), uploaded (the workspace is removed), swap, swapped (the lease is released), released.
 Invariants
     What is unchanged is neither embedded nor written. What is replaced goes in the manifest that brings the new.
     A write that fails leaves the KB as it was; what it uploaded is garbage.
@@ -10,7 +11,6 @@ import contextlib
 import hashlib
 import json
 import logging
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -112,7 +112,8 @@ class Writer:
         prepared: dict[str, PreparedDocument] = {}
         before = self._parts.publication.current()
         # Embedding is the long part: it is done before others are kept waiting, for what looks new now.
-        self._prepare(batch, self._changed(batch, hashes, before)[0], hashes, prepared)
+        with contextlib.suppress(ShardMissingError):  # collected this moment: under the lease all is looked up again
+            self._prepare(batch, self._changed(batch, hashes, before)[0], hashes, prepared)
 
         def attempt(lease: HeldLease, before: Published | None) -> WriteReport:
             changed, stored = self._changed(batch, hashes, before)
@@ -362,11 +363,9 @@ def live_documents(shard: ShardRef, cache: ShardCache) -> StoredDocuments:
 
 @contextlib.contextmanager
 def scratch_folder(cache: ShardCache) -> Iterator[Path]:
-    """Beside the cache, where there is room for shards; gone afterwards."""
-    with files.storage_errors():
-        cache.scratch.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="write-", dir=cache.scratch, ignore_cleanup_errors=True) as name:
-            yield Path(name)
+    """Beside the cache, where there is room for shards; gone afterwards, also after a kill with the next write."""
+    with files.storage_errors(), files.scratch_folder(cache.scratch) as folder:
+        yield folder
 
 
 def cut_shards(

@@ -1,0 +1,207 @@
+"""Processes that write to a KB, and die or stop where they are told to: forked from one that has loaded everything.
+
+A worker notes every call after it returned: what is in its log was acknowledged.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from pair import errors
+from pair.engine.policy import EnginePolicy
+from pair.kb import KnowledgeBase
+from pair.settings import Settings
+from pair.values import Document
+from pair.wiring import open_kb
+
+TESTS = Path(__file__).parents[1]
+_DIE_WITH_PARENT = 1
+
+Call = tuple[str, Any]
+"""`("upsert", {id: vector})`, `("delete", [id])`, `("compact", None)`, `("collect", grace_seconds)`."""
+
+
+def text_of(document_id: str, vector: Sequence[float]) -> str:
+    return f"{document_id} at {list(vector)}"
+
+
+def documents_of(vectors: Mapping[str, Sequence[float]]) -> list[Document]:
+    return [Document(name, text_of(name, vector), vector=vector) for name, vector in vectors.items()]
+
+
+def settings_of(options: Mapping[str, Any]) -> Settings:
+    """`options`: of the engine."""
+    return Settings(engine=EnginePolicy(**{"embedding_dimension": 8, **options}))
+
+
+def call(kb: KnowledgeBase, name: str, argument: Any) -> dict[str, Any]:
+    report: Any
+    match name:
+        case "upsert":
+            report = kb.upsert(documents_of(argument))
+        case "delete":
+            report = kb.delete(argument)
+        case "compact":
+            report = kb.compact(everything=True)
+        case "collect":
+            report = kb.collect(grace_seconds=argument)
+        case _:
+            raise ValueError(name)
+    return asdict(report)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one process does, in order. `at`: the step, which of its occurrences counted from 1, and the signal that the
+    process sends itself there. `insists`: a call that met a conflict is made again, as its error advises."""
+
+    kb_id: str
+    options: Mapping[str, Any]
+    calls: Sequence[Call]
+    log: str
+    at: tuple[str, int, int] | None = None
+    insists: bool = False
+
+
+@dataclass(frozen=True)
+class Noted:
+    """One line of a worker's log: the report of a call, or the code of the error that it raised."""
+
+    number: int
+    """Of the call."""
+    report: dict[str, Any]
+    error: str
+
+
+def read_log(path: Path) -> list[Noted]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [Noted(**json.loads(line)) for line in lines]
+
+
+def acknowledged(path: Path) -> int:
+    """How many calls returned."""
+    return sum(not each.error for each in read_log(path))
+
+
+# ── the worker ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def hook(at: tuple[str, int, int] | None) -> Callable[[str], None]:
+    seen = 0
+
+    def on_step(name: str) -> None:
+        nonlocal seen
+        if at is not None and name == at[0]:
+            seen += 1
+            if seen == at[1]:
+                os.kill(os.getpid(), at[2])
+
+    return on_step
+
+
+def work(job: Job) -> None:
+    log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def note(number: int, report: dict[str, Any], error: str = "") -> None:
+        os.write(log, json.dumps({"number": number, "report": report, "error": error}).encode() + b"\n")
+
+    with open_kb(job.kb_id, settings=settings_of(job.options), on_step=hook(job.at)) as kb:
+        for number, (name, argument) in enumerate(job.calls):
+            while True:
+                try:
+                    note(number, call(kb, name, argument))
+                except errors.PairError as fault:
+                    note(number, {}, fault.code)
+                    if job.insists and isinstance(fault, errors.ConflictError):
+                        continue
+                break
+
+
+def serve() -> None:
+    """A line for each order: a job to start, or the number of a process to wait for."""
+    for line in sys.stdin:
+        order = json.loads(line)
+        if "wait" in order:
+            _, status = os.waitpid(order["wait"], os.WUNTRACED)
+            answer = signal.SIGSTOP if os.WIFSTOPPED(status) else os.waitstatus_to_exitcode(status)
+        else:
+            answer = _forked(Job(**order))
+        sys.stdout.write(f"{int(answer)}\n")
+        sys.stdout.flush()
+
+
+def _forked(job: Job) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        work(job)
+        os._exit(0)
+    except BaseException:  # noqa: BLE001 - it would go on as a second server
+        traceback.print_exc()
+        os._exit(70)
+
+
+# ── the test's side ────────────────────────────────────────────────────────────────────────────────
+
+
+class Workers:
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._orders: IO[str] = process.stdin  # type: ignore[assignment]
+        self._answers: IO[str] = process.stdout  # type: ignore[assignment]
+
+    def start(self, job: Job) -> int:
+        return self._ask(asdict(job))
+
+    def wait(self, pid: int) -> int:
+        """How the process ended; or SIGSTOP, when it is only stopped."""
+        return self._ask({"wait": pid})
+
+    def run(self, job: Job) -> int:
+        return self.wait(self.start(job))
+
+    def _ask(self, order: dict[str, Any]) -> int:
+        self._orders.write(json.dumps(order) + "\n")
+        self._orders.flush()
+        return int(self._answers.readline())
+
+
+@contextlib.contextmanager
+def running_workers(environment: Mapping[str, str] | None = None) -> Iterator[Workers]:
+    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "support.engine_worker"],
+        env=os.environ | one_thread | {"PYTHONPATH": path} | dict(environment or {}),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield Workers(process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+if __name__ == "__main__":
+    # What a job needs, loaded once for all of them.
+    import redis  # noqa: F401
+
+    import pair.ai.ngram
+    import pair.blobs.blob_leases
+    import pair.blobs.file_leases
+    import pair.blobs.redis_leases
+    import pair.blobs.s3  # noqa: F401
+
+    serve()
