@@ -316,10 +316,12 @@ def _check(document: Document) -> None:
         reason = "its id is empty" if not document.id else f"its id is longer than {_MOST_ID_CHARACTERS:,} characters"
         raise errors.document_invalid(document.id, reason)
     try:
-        json.dumps(dict(document.metadata), allow_nan=False)
+        json.dumps(dict(document.metadata), allow_nan=False, sort_keys=True)
     except (TypeError, ValueError) as fault:
         raise errors.document_invalid(document.id, f"its metadata cannot be written as JSON: {fault}") from fault
-    if document.vector is not None and not np.isfinite(np.asarray(document.vector, dtype=np.float32)).all():
+    with np.errstate(over="ignore"):
+        is_finite = document.vector is None or np.isfinite(np.asarray(document.vector, dtype=np.float32)).all()
+    if not is_finite:
         raise errors.document_invalid(document.id, "its vector holds something that is not a number")
 
 
