@@ -154,7 +154,8 @@ class Engine:
         max_distance: float | None = None,
         exact: bool = False,
     ) -> Hits:
-        asked = np.ascontiguousarray(vector, dtype=np.float32)
+        with np.errstate(over="ignore"):
+            asked = np.ascontiguousarray(vector, dtype=np.float32)
         return self._search.nearest(Query(asked, limit, condition, max_distance, exact))
 
     def embed_query(self, text: str) -> np.ndarray:

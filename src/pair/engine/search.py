@@ -71,7 +71,7 @@ class Search:
         self._pool: ThreadPoolExecutor | None = None
 
     def nearest(self, query: Query) -> Hits:
-        """Raises E201, E303, E205, E206; E207 when no shard at all could be asked."""
+        """Raises E201, E303, E205, E206, E215; E207 when no shard at all could be asked."""
         for _ in range(_TRIES_AFTER_COLLECTION):
             published = self._publication.required()
             try:
@@ -252,3 +252,5 @@ class _Asking:
 def _check_dimension(vector: Vectors, manifest: Manifest) -> None:
     if vector.shape != (manifest.dimension,):
         raise errors.vector_size_differs(manifest.kb_id, manifest.dimension, vector.shape[-1] if vector.ndim else 0)
+    if not np.isfinite(vector).all():
+        raise errors.query_invalid("the vector holds something that is not a number")
