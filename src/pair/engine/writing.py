@@ -112,7 +112,8 @@ class Writer:
         prepared: dict[str, PreparedDocument] = {}
         before = self._parts.publication.current()
         # Embedding is the long part: it is done before others are kept waiting, for what looks new now.
-        self._prepare(batch, self._changed(batch, hashes, before)[0], hashes, prepared)
+        with contextlib.suppress(ShardMissingError):  # an attempt meets it again, and knows what to do
+            self._prepare(batch, self._changed(batch, hashes, before)[0], hashes, prepared)
 
         def attempt(lease: HeldLease, before: Published | None) -> WriteReport:
             changed, stored = self._changed(batch, hashes, before)
@@ -157,16 +158,19 @@ class Writer:
     def _retried(self, attempt: Callable[[HeldLease, Published | None], WriteReport]) -> WriteReport:
         parts, conflicts = self._parts, 0
         while True:
+            before = None
             try:
                 with self._lease() as lease:
                     parts.on_step("read")
-                    report = attempt(lease, parts.publication.current())
+                    before = parts.publication.current()
+                    report = attempt(lease, before)
                 parts.on_step("released")
                 return replace(report, conflicts=conflicts)
             except (errors.ConflictError, ShardMissingError) as fault:
                 conflicts += 1
                 is_settled = isinstance(fault, errors.ConflictError) and fault.code == errors.PUBLISH_UNKNOWN
-                if is_settled or conflicts >= parts.policy.write_attempts:
+                is_lost = isinstance(fault, ShardMissingError) and parts.publication.current() == before
+                if is_lost or is_settled or conflicts >= parts.policy.write_attempts:
                     if isinstance(fault, ShardMissingError):
                         raise errors.stored_data_damaged(str(fault), "it is not in the store any more") from fault
                     raise
