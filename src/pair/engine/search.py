@@ -166,7 +166,7 @@ class _Asking:
         self._skips_missing = skips_missing
         self._held: list[OpenShard] = []
         self._found: list[_Found] = []
-        self._faults: list[str] = []
+        self._faults: list[tuple[str, str]] = []
         _check_dimension(query.vector, view.published.manifest)
 
     def hits(self) -> Hits:
@@ -184,9 +184,10 @@ class _Asking:
                     self._ask(further.position)
                     asked += 1
         if self._faults and not self._found:
-            raise errors.stored_data_damaged(self._faults[0], "no shard that could answer is left")
+            raise errors.stored_data_damaged(*self._faults[0])
         hits = tuple(self._ordered())
-        return Hits(hits, self._view.published.manifest.number, asked, bool(self._faults), tuple(self._faults))
+        faults = tuple(f"{key}: {reason}" for key, reason in self._faults)
+        return Hits(hits, self._view.published.manifest.number, asked, bool(faults), faults)
 
     def _open(self, positions: Sequence[int]) -> None:
         shards = [self._view.shards[position] for position in positions]
@@ -204,10 +205,10 @@ class _Asking:
         except ShardMissingError as fault:
             if not self._skips_missing:
                 raise
-            self._faults.append(f"{fault}: it is not in the store any more")
+            self._faults.append((str(fault), "it is not in the store any more"))
             return
         except errors.DataError as fault:
-            self._faults.append(f"{fault.message}: {fault.explanation}")
+            self._faults.append((fault.details["key"], fault.details["reason"]))
             return
         query = self._query
         distances, rows = search.index.nearest(query.vector, query.limit, allowed=allowed, exact=query.exact)
