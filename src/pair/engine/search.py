@@ -179,10 +179,8 @@ class _Asking:
             for position in order.first:
                 self._ask(position)
             asked = len(order.first)
-            for further in order.further:
-                if rules.is_worth_asking(further, self._farthest()):
-                    self._ask(further.position)
-                    asked += 1
+            asked += sum(self._ask_if_worth(each) for each in order.further)
+            asked += sum(self._may_exceed_cap() and self._ask_if_worth(each) for each in order.rest)
         if self._faults and not self._found:
             raise errors.stored_data_damaged(*self._faults[0])
         hits = tuple(self._ordered())
@@ -214,6 +212,23 @@ class _Asking:
         distances, rows = search.index.nearest(query.vector, query.limit, allowed=allowed, exact=query.exact)
         self._found.append(_Found(search, distances, rows))
 
+    def _ask_if_worth(self, shard: rules.Ranked) -> bool:
+        is_worth = rules.is_worth_asking(shard, self._farthest())
+        if is_worth:
+            self._ask(shard.position)
+        return is_worth
+
+    def _may_exceed_cap(self) -> bool:
+        query = self._query
+        return rules.may_exceed_cap(
+            found=len(self._distances()), wanted=query.limit, is_filtered=query.condition is not None
+        )
+
+    def _distances(self) -> npt.NDArray[np.float32]:
+        """Of what was found so far and is near enough."""
+        found = np.concatenate([np.empty(0, np.float32), *(each.distances for each in self._found)])
+        return found if self._query.max_distance is None else found[found < self._query.max_distance]
+
     def _allowed(self, position: int, opened: OpenShard, search: SearchFile) -> Selection | None:
         live = self._view.live_rows(position, search)
         if self._query.condition is None:
@@ -223,7 +238,7 @@ class _Asking:
 
     def _farthest(self) -> float | None:
         """The distance of the last hit that would be returned now."""
-        distances = np.concatenate([each.distances for each in self._found]) if self._found else np.empty(0)
+        distances = self._distances()
         if len(distances) < self._query.limit:
             return self._query.max_distance
         return float(np.partition(distances, self._query.limit - 1)[self._query.limit - 1])
