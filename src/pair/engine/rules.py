@@ -141,7 +141,8 @@ def compaction_plan(manifest: Manifest, policy: EnginePolicy, *, everything: boo
     """
     runs = _runs_by_size(manifest.shards)
     if everything:
-        is_tidy = len(runs) <= 1 and not any(shard.gone for shard in manifest.shards)
+        tail = [shard for shard in manifest.shards if not shard.run]
+        is_tidy = len(runs) <= 1 and len(tail) <= 1 and not any(shard.gone for shard in manifest.shards)
         return CompactionPlan("no_compaction_debt", ()) if is_tidy else CompactionPlan("size_tier", manifest.shards)
     if len(manifest.shards) >= policy.compaction_min_shard_count and len(runs) > 1:
         taken = list(runs[0])
