@@ -167,7 +167,7 @@ class _Asking:
         self._held: list[OpenShard] = []
         self._found: list[_Found] = []
         self._faults: list[tuple[str, str]] = []
-        _check_dimension(query.vector, view.published.manifest)
+        _check_vector(query.vector, view.published.manifest)
 
     def hits(self) -> Hits:
         query, shards = self._query, self._view.shards
@@ -265,7 +265,7 @@ class _Asking:
             yield search.hit(row, distance)
 
 
-def _check_dimension(vector: Vectors, manifest: Manifest) -> None:
+def _check_vector(vector: Vectors, manifest: Manifest) -> None:
     if vector.shape != (manifest.dimension,):
         raise errors.vector_size_differs(manifest.kb_id, manifest.dimension, vector.shape[-1] if vector.ndim else 0)
     if not np.isfinite(vector).all():

@@ -169,13 +169,17 @@ class Writer:
             except (errors.ConflictError, ShardMissingError) as fault:
                 conflicts += 1
                 is_settled = isinstance(fault, errors.ConflictError) and fault.code == errors.PUBLISH_UNKNOWN
-                is_lost = isinstance(fault, ShardMissingError) and parts.publication.current() == before
+                is_lost = isinstance(fault, ShardMissingError) and self._is_still(before)
                 if is_lost or is_settled or conflicts >= parts.policy.write_attempts:
                     if isinstance(fault, ShardMissingError):
                         raise errors.stored_data_damaged(str(fault), "it is not in the store any more") from fault
                     raise
                 logger.info("write conflict", extra={"kb": parts.kb_id, "attempt": conflicts, "reason": str(fault)})
                 parts.pause(conflicts)
+
+    def _is_still(self, before: Published | None) -> bool:
+        now = self._parts.publication.current()
+        return before is not None and now is not None and now.version == before.version
 
     @contextlib.contextmanager
     def _lease(self) -> Iterator[HeldLease]:
