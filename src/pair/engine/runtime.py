@@ -161,7 +161,7 @@ class Engine:
 
     def embed_query(self, text: str) -> np.ndarray:
         """Raises E304 when the KB was made with another embedder."""
-        manifest = self._parts.publication.required().manifest
+        manifest = self._parts.publication.known().manifest
         if manifest.embedder != self._embedding.name:
             raise errors.embedder_differs(self.kb_id, manifest.embedder, self._embedding.name)
         return self._embedding.embed_query(text)
