@@ -136,6 +136,7 @@ class Writer:
 
     def delete(self, *, ids: Sequence[str], owner: str | None, condition: Filter | None) -> WriteReport:
         """Documents with these ids, or all of this owner, or all that meet the condition. Raises E201."""
+        self._parts.publication.required()  # before a lease makes a folder for a KB that is not there
 
         def attempt(lease: HeldLease, before: Published | None) -> WriteReport:
             if before is None:
