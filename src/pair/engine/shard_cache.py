@@ -161,6 +161,8 @@ class ShardCache:
         found: list[CachedShard] = []
         with contextlib.suppress(FileNotFoundError), os.scandir(self._folder) as entries:
             for entry in entries:
+                if not entry.is_dir(follow_symlinks=False):
+                    continue  # not ours
                 with contextlib.suppress(FileNotFoundError):
                     found.append(_measured(entry, now))
         return found
