@@ -123,7 +123,7 @@ class KnowledgeBase:
         filter: Conditions | None = None,  # noqa: A002
     ) -> WriteReport:
         """Documents with these ids, all of an owner, and all whose metadata meets the filter."""
-        condition = _condition(filter) if filter is not None else None
+        condition = _condition(filter) if filter else None
         return self._engine.delete(ids=ids, owner=owner, condition=condition)
 
     # Reading
