@@ -486,7 +486,21 @@ def test_deletes_by_id_owner_and_filter_take_what_they_name(many: Ground) -> Non
         assert stats.documents == len(all_ids(kb))
 
 
-def test_ten_thousand_small_steps_keep_shards_few(many: Ground) -> None:
+def test_deleting_nothing_in_particular_deletes_nothing(ground: Ground) -> None:
+    with ground.open() as kb:
+        version = kb.upsert(numbered(3)).manifest_version
+        for report in (
+            kb.delete(),
+            kb.delete([]),
+            kb.delete(filter={}),
+            kb.delete(filter=[]),
+            kb.delete(owner="nobody"),
+        ):
+            assert (report.deleted, report.manifest_version) == (0, version)
+        assert len(kb.documents()) == 3
+
+
+def test_many_small_writes_keep_shards_few(many: Ground) -> None:
     ground = many.with_policy(shard_trigger_vector_rows=150_000)
     with ground.open() as kb:
         for number in range(40):
@@ -777,6 +791,18 @@ def test_what_nobody_asked_for_long_is_evicted(many: Ground) -> None:
         assert report.evicted_ttl > 0
         assert report.kept_bytes == 0
         assert len(kb.search("rivers", limit=100, exact=True)) == 30
+
+
+def test_a_stray_file_in_the_cache_does_no_harm(ground: Ground) -> None:
+    with ground.open() as kb:
+        kb.upsert(numbered(3))
+        kb.search("rivers")
+        (ground.cache / ".DS_Store").write_bytes(b"stray")
+        stats = kb.stats()
+        assert stats is not None
+        assert stats.cache["size_bytes"] > 0
+        kb.sweep()
+        assert (ground.cache / ".DS_Store").exists()
 
 
 def test_eviction_under_eight_readers_hurts_none_of_them(many: Ground) -> None:
