@@ -346,6 +346,14 @@ def test_status_of_a_store_that_cannot_be_read_tells_the_rest(filled: Workplace)
     assert (value["stored"], value["stored_error"]["code"]) == (None, "E207")
 
 
+def test_a_store_in_memory_leaves_nothing_behind(project: Workplace, tmp_path: Path) -> None:
+    (tmp_path / "temporary").mkdir()
+    variables = {"PAIR__ENGINE__STORE": "memory:", "TMPDIR": str(tmp_path / "temporary")}
+    assert project.pair("ingest", "facts.jsonl", "--json", **variables).json["added"] == 3
+    assert list((tmp_path / "temporary").iterdir()) == []
+    assert not (project.folder / ".pair").exists()
+
+
 def test_settings_move_the_store_and_the_cache(project: Workplace, tmp_path: Path) -> None:
     moved = {"PAIR__ENGINE__STORE": str(tmp_path / "blobs"), "PAIR__ENGINE__CACHE_DIR": str(tmp_path / "shards")}
     assert project.pair("ingest", "facts.jsonl", **moved).status == 0
