@@ -5,6 +5,7 @@ Invariants
     Hits are ordered by distance, then document, then chunk.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -179,8 +180,10 @@ class _Asking:
             for position in order.first:
                 self._ask(position)
             asked = len(order.first)
-            asked += sum(self._ask_if_worth(each) for each in order.further)
-            asked += sum(self._may_exceed_cap() and self._ask_if_worth(each) for each in order.rest)
+            # Both in ascending order of least distance: when one is not worth asking, no later one is.
+            asked += sum(1 for _ in itertools.takewhile(self._ask_if_worth, order.further))
+            beyond = itertools.takewhile(lambda each: self._may_exceed_cap() and self._ask_if_worth(each), order.rest)
+            asked += sum(1 for _ in beyond)
         if self._faults and not self._found:
             raise errors.stored_data_damaged(*self._faults[0])
         hits = tuple(self._ordered())
