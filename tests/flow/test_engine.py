@@ -780,6 +780,29 @@ def test_a_sweep_keeps_to_the_budget_by_last_use(many: Ground) -> None:
         assert code_of(lambda: kb.search("rivers", limit=100, exact=True)) == "E205", "a query holds what it asked"
 
 
+def test_what_is_in_use_stays_and_others_go_in_its_place(many: Ground) -> None:
+    with many.open() as kb:
+        kb.upsert(numbered(30))
+        kb.search("rivers", limit=100, exact=True)
+        whole = kb.sweep().kept_bytes
+        shard = max(kb._engine._parts.publication.required().manifest.shards, key=lambda each: each.size_bytes)
+    with many.open() as reader:
+        held = reader._engine._parts.cache.open(shard)
+        held.search(0.0)
+        folder = many.cache / shard.folder.rpartition("/")[2]
+        for path in folder.iterdir():
+            os.utime(path, (1_000_000, 1_000_000))  # the first that would have to go
+        with many.with_policy(cache_max_bytes=whole - 1).open() as kb:
+            report = kb.sweep()
+            assert report.evicted_size >= 1
+            assert report.kept_bytes < whole
+            assert folder.exists()
+        with many.with_policy(cache_max_bytes=1).open() as kb:
+            assert code_of(kb.sweep) == "E205"
+            assert [path.name for path in many.cache.iterdir()] == [folder.name]
+        del held
+
+
 def test_what_nobody_asked_for_long_is_evicted(many: Ground) -> None:
     with many.open() as kb:
         kb.upsert(numbered(30))
