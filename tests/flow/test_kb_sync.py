@@ -254,3 +254,15 @@ def test_a_source_whose_text_vanished_between_the_index_and_the_engine_is_not_lo
     assert done.stored == 2
     project.sync()
     assert project.stored().keys() == {"deploy.md", "guides/rollback.md"}
+
+
+def test_a_source_that_changed_and_changed_back_meanwhile_is_stored_as_it_is(project: Project) -> None:
+    """The engine may read a file later than the index did: what it stores is known by what it read."""
+    SyncDesk(project.settings).run()
+    write_files(project.sources, {"notes.txt": "Lunch is at two.\n"})
+    with project.open() as kb:
+        kb.reconcile()
+        assert kb.document("notes.txt").text == "Lunch is at two.\n"
+    write_files(project.sources, {"notes.txt": PAGES["notes.txt"]})
+    project.sync()
+    assert project.stored() == PAGES
