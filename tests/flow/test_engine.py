@@ -14,6 +14,7 @@ import duckdb
 import numpy as np
 import pytest
 
+import pair
 from pair.engine.filters import parse_filter
 from pair.engine.stored_documents import GraphRows
 from pair.errors import PairError
@@ -510,6 +511,18 @@ def test_many_small_writes_keep_shards_few(many: Ground) -> None:
         assert stats.documents == 40
         assert stats.shards <= 16
         assert all_ids(kb) == [each.id for each in numbered(40)]
+
+
+def test_a_kb_is_opened_by_its_public_name(tmp_path: Path) -> None:
+    settings = Ground(tmp_path).settings
+    with pair.open("notes", store=str(tmp_path / "elsewhere"), settings=settings) as kb:
+        assert isinstance(kb, pair.KnowledgeBase)
+        kb.upsert([pair.Document("a", "A castle has a moat", url="https://x.example", metadata={"year": 2024})])
+        [hit] = kb.search("castle moat", filter={"year": 2024})
+        assert isinstance(hit, pair.Hit)
+        assert (hit.document_id, hit.text, hit.start, hit.end) == ("a", "A castle has a moat", 0, 19)
+    assert (tmp_path / "elsewhere").is_dir()
+    assert not (tmp_path / "store").exists()
 
 
 # ── reading ────────────────────────────────────────────────────────────────────────────────────────
