@@ -357,7 +357,11 @@ def python_page() -> str:
     )
     blocks = [introduction]
     for name in pair.__all__:
-        blocks += [f"## pair.{name}", *_described(getattr(pair, name))]
+        # pair.open is called open_kb where it is at home.
+        blocks += [
+            f"## pair.{name}",
+            *(text.replace("def open_kb(", "def open(") for text in _described(getattr(pair, name))),
+        ]
     return _page("Python", *blocks)
 
 
@@ -371,7 +375,9 @@ def _described(thing: Any) -> list[str]:
         return [_fenced(_head_of(thing), "python"), _doc_of(thing)]
     if dataclasses.is_dataclass(thing):
         return [_own_doc(thing), _fields_table(thing), *_methods(thing)]
-    return [_own_doc(thing), *_methods(thing, "__init__"), _fields_table(thing)]
+    # Nobody but pair.open makes a KnowledgeBase.
+    made_by_hand = () if thing is pair.KnowledgeBase else ("__init__",)
+    return [_own_doc(thing), *_methods(thing, *made_by_hand), _fields_table(thing)]
 
 
 def _module_list(module: Any) -> list[str]:
@@ -395,7 +401,7 @@ def _fields_table(kind: Any) -> str:
             name = node.target.id
             default = "" if node.value is None else f"`{_default_of(node.value)}`"
             rows.append((f"`{name}`", _type_in_words(kind, node), default, meanings.get(name, "")))
-    return _table(("field", "type", "default", "meaning"), rows)
+    return _table(("field", "type", "default", "meaning"), rows) if rows else ""
 
 
 def _type_in_words(kind: Any, node: ast.AnnAssign) -> str:
@@ -439,7 +445,8 @@ def _head_of(function: Callable[..., Any]) -> str:
     if not isinstance(node, ast.FunctionDef):
         raise TypeError(function)
     lines = source.splitlines()[node.lineno - 1 : node.body[0].lineno - 1]
-    return "\n".join(lines).rstrip().removesuffix(":")
+    told = [re.sub(r"\s+# noqa.*", "", line) for line in lines]
+    return "\n".join(told).rstrip().removesuffix(":")
 
 
 PAGES: Mapping[str, Callable[[], str]] = {

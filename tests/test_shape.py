@@ -90,7 +90,8 @@ def test_imports_stand_at_the_top(path: Path) -> None:
 
 
 def test_the_public_names_are_these() -> None:
-    assert pair.__all__ == ["KbSource", "PairError", "Settings", "SyncReport", "errors", "install", "resolve_source"]
+    classes = ["Document", "Hit", "KbSource", "KnowledgeBase", "PairError", "Settings", "SyncReport"]
+    assert pair.__all__ == [*classes, "errors", "install", "open", "resolve_source"]
     assert all(getattr(pair, name) is not None for name in pair.__all__)
     with pytest.raises(AttributeError):
         _ = pair.no_such_name  # type: ignore[attr-defined]

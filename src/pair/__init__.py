@@ -9,22 +9,40 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pair import errors
     from pair.errors import PairError
+    from pair.kb import KnowledgeBase
     from pair.settings import Settings
     from pair.sync.report import SyncReport
-    from pair.values import KbSource
+    from pair.values import Document, Hit, KbSource
     from pair.wiring import install, resolve_source
+    from pair.wiring import open_kb as open  # noqa: A004 - pair.open reads as what it does
 
 __version__ = "0.1.0"
 
-__all__ = ["KbSource", "PairError", "Settings", "SyncReport", "errors", "install", "resolve_source"]
+__all__ = [
+    "Document",
+    "Hit",
+    "KbSource",
+    "KnowledgeBase",
+    "PairError",
+    "Settings",
+    "SyncReport",
+    "errors",
+    "install",
+    "open",
+    "resolve_source",
+]
 
 _HOMES = {
-    "KbSource": "pair.values",
-    "PairError": "pair.errors",
-    "Settings": "pair.settings",
-    "SyncReport": "pair.sync.report",
-    "install": "pair.wiring",
-    "resolve_source": "pair.wiring",
+    "Document": ("pair.values", "Document"),
+    "Hit": ("pair.values", "Hit"),
+    "KbSource": ("pair.values", "KbSource"),
+    "KnowledgeBase": ("pair.kb", "KnowledgeBase"),
+    "PairError": ("pair.errors", "PairError"),
+    "Settings": ("pair.settings", "Settings"),
+    "SyncReport": ("pair.sync.report", "SyncReport"),
+    "install": ("pair.wiring", "install"),
+    "open": ("pair.wiring", "open_kb"),
+    "resolve_source": ("pair.wiring", "resolve_source"),
 }
 
 
@@ -34,7 +52,8 @@ if not TYPE_CHECKING:  # so that a type checker still refuses a misspelt name
         if name == "errors":
             return import_module("pair.errors")
         if name in _HOMES:
-            return getattr(import_module(_HOMES[name]), name)
+            module, attribute = _HOMES[name]
+            return getattr(import_module(module), attribute)
         raise AttributeError(f"module 'pair' has no attribute {name!r}")
 
 

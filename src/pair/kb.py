@@ -97,8 +97,9 @@ class KnowledgeBase:
         ]
         report = WriteReport()
         if changed:
+            as_read = dict(revisions)
             report = self._engine.upsert(
-                _documents(texts, changed), owner=SYNC_OWNER, revisions=revisions, on_batch=on_batch
+                _documents(texts, changed, as_read), owner=SYNC_OWNER, revisions=as_read, on_batch=on_batch
             )
         gone = sorted(stored.keys() - revisions.keys())
         removed = self._engine.delete(ids=gone).deleted if gone else 0
@@ -123,7 +124,7 @@ class KnowledgeBase:
         filter: Conditions | None = None,  # noqa: A002
     ) -> WriteReport:
         """Documents with these ids, all of an owner, and all whose metadata meets the filter."""
-        condition = _condition(filter) if filter is not None else None
+        condition = _condition(filter) if filter else None
         return self._engine.delete(ids=ids, owner=owner, condition=condition)
 
     # Reading
@@ -194,11 +195,15 @@ class KnowledgeBase:
         return self._engine.stats()
 
 
-def _documents(texts: SourceTexts, source_ids: Iterable[str]) -> Iterator[Document]:
-    """Read one by one, as the engine takes them."""
+def _documents(texts: SourceTexts, source_ids: Iterable[str], revisions: dict[str, str]) -> Iterator[Document]:
+    """Read one by one, as the engine takes them; each is entered into `revisions` as it was read.
+
+    A source may have changed since it was synced: known by what was synced, it would be taken for that for ever.
+    """
     for source_id in source_ids:
         document = texts.document(source_id)
         if document is not None:
+            revisions[source_id] = texts.revision_of(document.text)
             yield document
 
 

@@ -3,11 +3,13 @@
 Network code is imported by the function that needs it, so that work on local files does not wait for it.
 """
 
+import atexit
 import contextlib
 import dataclasses
 import importlib.util
 import os
 import random
+import shutil
 import socket
 import tempfile
 import threading
@@ -527,7 +529,9 @@ def _blob_store(address: str, settings: Settings, clock: Clock) -> "BlobStore":
 def _cache_folder(cache_dir: str, address: str) -> Path:
     """One for each store: a KB of the same name in another store is another KB. Memory is forgotten, and so is this."""
     if address == "memory:":
-        return Path(tempfile.mkdtemp(prefix="pair-cache-")) / "shards"
+        folder = tempfile.mkdtemp(prefix="pair-cache-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return Path(folder) / "shards"
     return expand(cache_dir)
 
 

@@ -606,6 +606,7 @@ def test_status_tells_what_is_installed_and_how_the_sources_stand(project: Workp
             "skipped": [],
             "urls": 0,
         },
+        "stored": None,
     }
     write_files(project.folder / "kb", PAGES)
     project.pair("install", "--source", "./kb", "--force")

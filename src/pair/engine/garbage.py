@@ -26,6 +26,7 @@ class GarbageReport:
 
 def collect(parts: WriteParts, store: BlobStore, *, grace_seconds: float) -> GarbageReport:
     """Raises E201: before a first manifest there is nothing that could stop a slow first writer."""
+    parts.publication.required()  # before a lease makes a folder for a KB that is not there
     name, seconds = lease_name(parts.kb_id), parts.policy.lease_seconds
     parts.on_step("lease")
     with held(parts.leases, name, seconds=seconds, clock=parts.clock) as lease:

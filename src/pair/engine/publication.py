@@ -73,6 +73,10 @@ class Publication:
             raise errors.kb_uninitialised(self._kb_id)
         return published
 
+    def known(self) -> Published:
+        """The last one that was read, however old; raises E201. For what no later manifest changes."""
+        return self._last or self.required()
+
     def upload(self, shards: Sequence[BuiltShard]) -> None:
         self._probe_once()
         for shard in shards:

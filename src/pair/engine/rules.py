@@ -46,6 +46,8 @@ class AskingOrder:
     """Asked in any case."""
     further: tuple[Ranked, ...]
     """Asked one after another, while they could still hold something nearer."""
+    rest: tuple[Ranked, ...] = ()
+    """The same, but only where the cap on shards must not hide anything: see `may_exceed_cap`."""
 
 
 def asking_order(
@@ -58,11 +60,23 @@ def asking_order(
     in_runs = {each.position for run in ranked.values() for each in run}
     first = [position for position in positions if position not in in_runs]
     further: list[Ranked] = []
+    rest: list[Ranked] = []
+    cap = max(policy.query_shard_fanout, policy.query_shard_fanout_adaptive_max)
     for run in ranked.values():
         order = sorted(run, key=lambda each: (each.distance, each.position))
         first += [each.position for each in order[: policy.query_shard_fanout]]
-        further += order[policy.query_shard_fanout : policy.query_shard_fanout_adaptive_max]
-    return AskingOrder(tuple(sorted(first)), tuple(sorted(further, key=lambda each: each.least_distance)))
+        further += order[policy.query_shard_fanout : cap]
+        rest += order[cap:]
+    return AskingOrder(tuple(sorted(first)), _by_least_distance(further), _by_least_distance(rest))
+
+
+def _by_least_distance(shards: Iterable[Ranked]) -> tuple[Ranked, ...]:
+    return tuple(sorted(shards, key=lambda each: (each.least_distance, each.position)))
+
+
+def may_exceed_cap(*, found: int, wanted: int, is_filtered: bool) -> bool:
+    """Nearness says nothing about who meets a condition, and a cap is no reason to return fewer than there are."""
+    return is_filtered or found < wanted
 
 
 def is_worth_asking(shard: Ranked, farthest_hit: float | None) -> bool:
@@ -129,7 +143,8 @@ def compaction_plan(
     """
     runs = _runs_by_size(manifest.shards)
     if everything:
-        is_tidy = len(runs) <= 1 and not any(shard.gone for shard in manifest.shards)
+        tail = [shard for shard in manifest.shards if not shard.run]
+        is_tidy = len(runs) <= 1 and len(tail) <= 1 and not any(shard.gone for shard in manifest.shards)
         return CompactionPlan("no_compaction_debt", ()) if is_tidy else CompactionPlan("size_tier", manifest.shards)
     least = policy.compaction_min_shard_count if min_shards is None else min_shards
     if len(manifest.shards) >= least and len(runs) > 1:

@@ -162,12 +162,13 @@ class Engine:
         max_distance: float | None = None,
         exact: bool = False,
     ) -> Hits:
-        asked = np.ascontiguousarray(vector, dtype=np.float32)
+        with np.errstate(over="ignore"):
+            asked = np.ascontiguousarray(vector, dtype=np.float32)
         return self._search.nearest(Query(asked, limit, condition, max_distance, exact))
 
     def embed_query(self, text: str) -> np.ndarray:
         """Raises E304 when the KB was made with another embedder."""
-        manifest = self._parts.publication.required().manifest
+        manifest = self._parts.publication.known().manifest
         if manifest.embedder != self._embedding.name:
             raise errors.embedder_differs(self.kb_id, manifest.embedder, self._embedding.name)
         return self._embedding.embed_query(text)
@@ -284,6 +285,7 @@ class Engine:
 
     def close(self) -> None:
         self._search.close()
+        self._parts.cache.keep_only(set())  # what is closed is not in use any more
         self._parts.leases.close()
         self._store.close()
 

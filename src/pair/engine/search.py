@@ -5,6 +5,7 @@ Invariants
     Hits are ordered by distance, then document, then chunk.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -71,7 +72,7 @@ class Search:
         self._pool: ThreadPoolExecutor | None = None
 
     def nearest(self, query: Query) -> Hits:
-        """Raises E201, E303, E205, E206; E207 when no shard at all could be asked."""
+        """Raises E201, E303, E205, E206, E215; E207 when no shard at all could be asked."""
         for _ in range(_TRIES_AFTER_COLLECTION):
             published = self._publication.required()
             try:
@@ -166,8 +167,8 @@ class _Asking:
         self._skips_missing = skips_missing
         self._held: list[OpenShard] = []
         self._found: list[_Found] = []
-        self._faults: list[str] = []
-        _check_dimension(query.vector, view.published.manifest)
+        self._faults: list[tuple[str, str]] = []
+        _check_vector(query.vector, view.published.manifest)
 
     def hits(self) -> Hits:
         query, shards = self._query, self._view.shards
@@ -179,14 +180,15 @@ class _Asking:
             for position in order.first:
                 self._ask(position)
             asked = len(order.first)
-            for further in order.further:
-                if rules.is_worth_asking(further, self._farthest()):
-                    self._ask(further.position)
-                    asked += 1
+            # Both in ascending order of least distance: when one is not worth asking, no later one is.
+            asked += sum(1 for _ in itertools.takewhile(self._ask_if_worth, order.further))
+            beyond = itertools.takewhile(lambda each: self._may_exceed_cap() and self._ask_if_worth(each), order.rest)
+            asked += sum(1 for _ in beyond)
         if self._faults and not self._found:
-            raise errors.stored_data_damaged(self._faults[0], "no shard that could answer is left")
+            raise errors.stored_data_damaged(*self._faults[0])
         hits = tuple(self._ordered())
-        return Hits(hits, self._view.published.manifest.number, asked, bool(self._faults), tuple(self._faults))
+        faults = tuple(f"{key}: {reason}" for key, reason in self._faults)
+        return Hits(hits, self._view.published.manifest.number, asked, bool(faults), faults)
 
     def _open(self, positions: Sequence[int]) -> None:
         shards = [self._view.shards[position] for position in positions]
@@ -204,14 +206,31 @@ class _Asking:
         except ShardMissingError as fault:
             if not self._skips_missing:
                 raise
-            self._faults.append(f"{fault}: it is not in the store any more")
+            self._faults.append((str(fault), "it is not in the store any more"))
             return
         except errors.DataError as fault:
-            self._faults.append(f"{fault.message}: {fault.explanation}")
+            self._faults.append((fault.details["key"], fault.details["reason"]))
             return
         query = self._query
         distances, rows = search.index.nearest(query.vector, query.limit, allowed=allowed, exact=query.exact)
         self._found.append(_Found(search, distances, rows))
+
+    def _ask_if_worth(self, shard: rules.Ranked) -> bool:
+        is_worth = rules.is_worth_asking(shard, self._farthest())
+        if is_worth:
+            self._ask(shard.position)
+        return is_worth
+
+    def _may_exceed_cap(self) -> bool:
+        query = self._query
+        return rules.may_exceed_cap(
+            found=len(self._distances()), wanted=query.limit, is_filtered=query.condition is not None
+        )
+
+    def _distances(self) -> npt.NDArray[np.float32]:
+        """Of what was found so far and is near enough."""
+        found = np.concatenate([np.empty(0, np.float32), *(each.distances for each in self._found)])
+        return found if self._query.max_distance is None else found[found < self._query.max_distance]
 
     def _allowed(self, position: int, opened: OpenShard, search: SearchFile) -> Selection | None:
         live = self._view.live_rows(position, search)
@@ -222,7 +241,7 @@ class _Asking:
 
     def _farthest(self) -> float | None:
         """The distance of the last hit that would be returned now."""
-        distances = np.concatenate([each.distances for each in self._found]) if self._found else np.empty(0)
+        distances = self._distances()
         if len(distances) < self._query.limit:
             return self._query.max_distance
         return float(np.partition(distances, self._query.limit - 1)[self._query.limit - 1])
@@ -250,6 +269,8 @@ class _Asking:
             yield search.hit(row, distance, header)
 
 
-def _check_dimension(vector: Vectors, manifest: Manifest) -> None:
+def _check_vector(vector: Vectors, manifest: Manifest) -> None:
     if vector.shape != (manifest.dimension,):
         raise errors.vector_size_differs(manifest.kb_id, manifest.dimension, vector.shape[-1] if vector.ndim else 0)
+    if not np.isfinite(vector).all():
+        raise errors.query_invalid("the vector holds something that is not a number")

@@ -186,13 +186,12 @@ class RowsFile:
         """Of each document that has one, by number."""
         cursor = self._cursor()
         mentions = cursor.execute(
-            """SELECT d.doc, e.entity_id, e.weight, c.number FROM doc_entities e
-               JOIN docs d ON d.id = e.doc_id JOIN chunks c ON c.id = e.chunk_id
-               ORDER BY d.doc, c.number, e.entity_id"""
+            """SELECT doc, entity_id, weight, chunk_number FROM doc_entities
+               ORDER BY doc, chunk_number, entity_id, weight"""
         ).fetchall()
         edges = cursor.execute(
-            """SELECT c.doc, e.src, e.dst, e.rel_type, e.weight, c.number FROM edges e
-               JOIN chunks c ON c.id = e.chunk_id ORDER BY c.doc, c.number, e.src, e.dst, e.rel_type"""
+            """SELECT doc, src, dst, rel_type, weight, chunk_number FROM edges
+               ORDER BY doc, chunk_number, src, dst, rel_type, weight"""
         ).fetchall()
         found: dict[int, tuple[list[Any], list[Any]]] = {}
         for doc, *mention in mentions:

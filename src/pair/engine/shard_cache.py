@@ -145,12 +145,22 @@ class ShardCache:
         raise errors.cache_budget_exceeded(str(self._folder), self._max_bytes, report.kept_bytes + wanted_bytes)
 
     def _evict(self, *, wanted_bytes: int) -> SweepReport:
-        cached = self._cached()
-        old, crowded = rules.shards_to_evict(
-            cached, max_bytes=self._max_bytes, ttl_seconds=self._ttl_seconds, wanted_bytes=wanted_bytes
-        )
-        gone_old = [each for each in old if self._remove(each.name)]
-        gone_crowded = [each for each in crowded if self._remove(each.name)]
+        cached = left = self._cached()
+        gone_old: list[CachedShard] = []
+        gone_crowded: list[CachedShard] = []
+        in_use: list[CachedShard] = []
+        is_done = False
+        while not is_done:
+            needed = wanted_bytes + sum(each.size_bytes for each in in_use)
+            old, crowded = rules.shards_to_evict(
+                left, max_bytes=self._max_bytes, ttl_seconds=self._ttl_seconds, wanted_bytes=needed
+            )
+            for gone, chosen in ((gone_old, old), (gone_crowded, crowded)):
+                for each in chosen:
+                    (gone if self._remove(each.name) else in_use).append(each)
+            tried = {*old, *crowded}
+            left = [each for each in left if each not in tried]
+            is_done = tried.isdisjoint(in_use)  # else the next ones have to go instead
         freed = sum(each.size_bytes for each in (*gone_old, *gone_crowded))
         self.evictions += len(gone_old) + len(gone_crowded)
         kept = sum(each.size_bytes for each in cached) - freed
@@ -161,6 +171,8 @@ class ShardCache:
         found: list[CachedShard] = []
         with contextlib.suppress(FileNotFoundError), os.scandir(self._folder) as entries:
             for entry in entries:
+                if not entry.is_dir(follow_symlinks=False):
+                    continue  # not ours
                 with contextlib.suppress(FileNotFoundError):
                     found.append(_measured(entry, now))
         return found

@@ -126,6 +126,7 @@ class Grouping:
     """Groups of about equal weight, of vectors that are near to each other; given out piece by piece."""
 
     def __init__(self, sample: Vectors, groups: int, weight: int) -> None:
+        groups = min(groups, len(sample))  # k-means refuses more groups than there are vectors
         self._means = _means(sample, groups)
         self._room = np.full(groups, _SLACK * weight / groups)
 

@@ -61,8 +61,23 @@ _COLUMNS = {
     },
     "doc_metadata": {"doc": "INTEGER", "key": "VARCHAR", "text": "VARCHAR", "number": "DOUBLE"},
     "entities": {"id": "VARCHAR", "name": "VARCHAR"},
-    "edges": {"src": "VARCHAR", "dst": "VARCHAR", "weight": "DOUBLE", "rel_type": "VARCHAR", "chunk_id": "VARCHAR"},
-    "doc_entities": {"doc_id": "VARCHAR", "entity_id": "VARCHAR", "weight": "DOUBLE", "chunk_id": "VARCHAR"},
+    "edges": {
+        "src": "VARCHAR",
+        "dst": "VARCHAR",
+        "weight": "DOUBLE",
+        "rel_type": "VARCHAR",
+        "chunk_id": "VARCHAR",
+        "doc": "INTEGER",
+        "chunk_number": "INTEGER",
+    },
+    "doc_entities": {
+        "doc_id": "VARCHAR",
+        "entity_id": "VARCHAR",
+        "weight": "DOUBLE",
+        "chunk_id": "VARCHAR",
+        "doc": "INTEGER",
+        "chunk_number": "INTEGER",
+    },
     "shard": {"commit_id": "VARCHAR", "storage_version": "VARCHAR"},
 }
 _TABLES = "".join(
@@ -205,9 +220,12 @@ def _graph_rows(documents: StoredDocuments, headers: Sequence[Header]) -> tuple[
     edges: list[_Row] = []
     for doc, graph in documents.graphs.items():
         name = headers[doc].id
-        mentions += [(name, entity, weight, chunk_id(name, chunk)) for entity, weight, chunk in graph.mentions]
+        mentions += [
+            (name, entity, weight, chunk_id(name, chunk), doc, chunk) for entity, weight, chunk in graph.mentions
+        ]
         edges += [
-            (source, target, weight, kind, chunk_id(name, chunk)) for source, target, kind, weight, chunk in graph.edges
+            (source, target, weight, kind, chunk_id(name, chunk), doc, chunk)
+            for source, target, kind, weight, chunk in graph.edges
         ]
     return mentions, edges
 

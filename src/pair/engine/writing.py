@@ -136,6 +136,7 @@ class Writer:
 
     def delete(self, *, ids: Sequence[str], owner: str | None, condition: Filter | None) -> WriteReport:
         """Documents with these ids, or all of this owner, or all that meet the condition. Raises E201."""
+        self._parts.publication.required()  # before a lease makes a folder for a KB that is not there
 
         def attempt(lease: HeldLease, before: Published | None) -> WriteReport:
             if before is None:
@@ -158,21 +159,28 @@ class Writer:
     def _retried(self, attempt: Callable[[HeldLease, Published | None], WriteReport]) -> WriteReport:
         parts, conflicts = self._parts, 0
         while True:
+            before = None
             try:
                 with self._lease() as lease:
                     parts.on_step("read")
-                    report = attempt(lease, parts.publication.current())
+                    before = parts.publication.current()
+                    report = attempt(lease, before)
                 parts.on_step("released")
                 return replace(report, conflicts=conflicts)
             except (errors.ConflictError, ShardMissingError) as fault:
                 conflicts += 1
                 is_settled = isinstance(fault, errors.ConflictError) and fault.code == errors.PUBLISH_UNKNOWN
-                if is_settled or conflicts >= parts.policy.write_attempts:
+                is_lost = isinstance(fault, ShardMissingError) and self._is_still(before)
+                if is_lost or is_settled or conflicts >= parts.policy.write_attempts:
                     if isinstance(fault, ShardMissingError):
                         raise errors.stored_data_damaged(str(fault), "it is not in the store any more") from fault
                     raise
                 logger.info("write conflict", extra={"kb": parts.kb_id, "attempt": conflicts, "reason": str(fault)})
                 parts.pause(conflicts)
+
+    def _is_still(self, before: Published | None) -> bool:
+        now = self._parts.publication.current()
+        return before is not None and now is not None and now.version == before.version
 
     @contextlib.contextmanager
     def _lease(self) -> Iterator[HeldLease]:
@@ -317,10 +325,12 @@ def _check(document: Document) -> None:
         reason = "its id is empty" if not document.id else f"its id is longer than {_MOST_ID_CHARACTERS:,} characters"
         raise errors.document_invalid(document.id, reason)
     try:
-        json.dumps(dict(document.metadata), allow_nan=False)
+        json.dumps(dict(document.metadata), allow_nan=False, sort_keys=True)
     except (TypeError, ValueError) as fault:
         raise errors.document_invalid(document.id, f"its metadata cannot be written as JSON: {fault}") from fault
-    if document.vector is not None and not np.isfinite(np.asarray(document.vector, dtype=np.float32)).all():
+    with np.errstate(over="ignore"):
+        is_finite = document.vector is None or np.isfinite(np.asarray(document.vector, dtype=np.float32)).all()
+    if not is_finite:
         raise errors.document_invalid(document.id, "its vector holds something that is not a number")
 
 

@@ -27,6 +27,10 @@ class SourceTexts:
         """The content hash of each source, by its id."""
         return {source_id: value["content_hash"] for source_id, value in self._state.sources.items()}
 
+    def revision_of(self, content: str) -> str:
+        """What `revisions` says of a source with this text."""
+        return text.content_hash(content)
+
     def document(self, source_id: str) -> Document | None:
         """None for a source whose text is gone meanwhile: the next sync will tell."""
         is_url = self._state.url(source_id) is not None

@@ -12,7 +12,7 @@ import typer
 from pair import errors
 from pair.app import render
 from pair.app.cli.session import Progress, Session
-from pair.wiring import SyncDesk, SyncPlan, SyncReport, SyncStatus
+from pair.wiring import DEFAULT_KB, SyncDesk, SyncPlan, SyncReport, SyncStatus
 
 SYNC_EXAMPLE = """Examples:
 
@@ -59,18 +59,36 @@ def _fail_for(faults: Sequence[str]) -> None:
 
 
 def status(context: typer.Context) -> None:
-    """How things stand: what is installed, synced, pending and failing."""
+    """How things stand: installed, synced, pending, failing, stored."""
     session: Session = context.obj
     installed = session.desk().installed()
     desk = session.sync_desk(session.sync_progress())
     stood = desk.status()
-    value: dict[str, Any] = {"installed": installed.to_json() if installed else None, "sync": stood.to_json()}
+    stored, stored_line = _stored(session)
+    value: dict[str, Any] = {
+        "installed": installed.to_json() if installed else None,
+        "sync": stood.to_json(),
+        **stored,
+    }
     lines = ["installed    nothing"]
     if installed is not None and installed.header is not None:
         header = installed.header
         label = f"{header.name} {header.version}".strip()
         lines = [f"installed    {label}, {render.counted(header.file_count, 'file')}, on {header.installed_at}"]
-    session.show(value, "\n".join([*lines, *_stood(stood)]), is_answer=True)
+    session.show(value, "\n".join([*lines, *_stood(stood), stored_line]), is_answer=True)
+
+
+def _stored(session: Session) -> tuple[dict[str, Any], str]:
+    """For programs, and for people. A store that cannot be read keeps nobody from learning the rest."""
+    try:
+        with session.kb(DEFAULT_KB) as kb:
+            stats = kb.stats()
+    except errors.PairError as fault:
+        return {"stored": None, "stored_error": fault.to_json()["error"]}, f"stored       unknown: {fault.message}"
+    if stats is None:
+        return {"stored": None}, "stored       nothing"
+    documents, shards = render.counted(stats.documents, "document"), render.counted(stats.shards, "shard")
+    return {"stored": stats.to_json()}, f"stored       {documents} in {shards}, {render.size(stats.size_bytes)}"
 
 
 def _watch(session: Session, desk: SyncDesk) -> None:

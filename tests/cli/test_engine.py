@@ -1,0 +1,363 @@
+"""`pair ingest`, `search`, `docs`, `compact`, `gc`, `cache sweep` and `status` as a person runs them."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.command import PAIR, Outcome, Workplace, write_files
+
+NOTES: dict[str, str | bytes] = {
+    "notes/deploy.md": "# Deploying\n\nWe deploy on Tuesdays with `make ship`.\n",
+    "notes/deep/rollback.md": "# Rolling back\n\nRun `make undo` and tell the channel.\n",
+    "notes/lunch.txt": "Lunch is at one.\n",
+    "notes/.hidden.md": "Nobody reads this.\n",
+    "notes/photo.jpg": b"\xff\xd8\xff\xe0 not a text",
+}
+FACTS = [
+    {"id": "faq/1", "text": "Leap seconds are added in June or December.", "metadata": {"year": 2020, "lang": "en"}},
+    {
+        "id": "faq/2",
+        "text": "Schaltsekunden gibt es im Juni.",
+        "title": "Zeit",
+        "metadata": {"year": 2024, "lang": "de"},
+    },
+    {
+        "id": "faq/3",
+        "text": "A castle has a moat.",
+        "url": "https://x.example/3",
+        "metadata": {"year": 2024, "lang": "en"},
+    },
+]
+
+
+@pytest.fixture
+def project(workplace: Workplace) -> Workplace:
+    write_files(workplace.folder, NOTES)
+    write_files(workplace.folder, {"facts.jsonl": lines_of(FACTS)})
+    return workplace
+
+
+@pytest.fixture
+def filled(project: Workplace) -> Workplace:
+    assert project.pair("ingest", "notes", "facts.jsonl").status == 0
+    return project
+
+
+def lines_of(values: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(value) + "\n" for value in values)
+
+
+def fed(workplace: Workplace, text: str, *arguments: str) -> Outcome:
+    done = subprocess.run(
+        [*PAIR, *arguments],
+        cwd=workplace.folder,
+        env=workplace.environment,
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def listed(workplace: Workplace, *more: str) -> list[str]:
+    return [each["id"] for each in workplace.pair("docs", "list", "--json", *more).json["documents"]]
+
+
+def refused(outcome: Outcome, code: str, status: int) -> Outcome:
+    assert (outcome.error_code, outcome.status) == (code, status)
+    return outcome
+
+
+# ── ingest ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_ingest_takes_files_folders_and_lines(project: Workplace) -> None:
+    done = project.pair("ingest", "notes", "facts.jsonl", "--json")
+    assert done.status == 0
+    value = done.json
+    assert (value["kb_id"], value["added"], value["replaced"], value["unchanged"]) == ("default", 6, 0, 0)
+    assert value["chunks"] >= 6
+    assert value["manifest_version"] == 1
+    assert [each["path"] for each in value["skipped"]] == ["notes/photo.jpg"]
+    assert listed(project) == [
+        "faq/1",
+        "faq/2",
+        "faq/3",
+        "notes/deep/rollback.md",
+        "notes/deploy.md",
+        "notes/lunch.txt",
+    ]
+
+
+def test_ingest_again_costs_nothing_and_a_changed_file_is_replaced(filled: Workplace) -> None:
+    again = filled.pair("ingest", "notes", "facts.jsonl", "--json").json
+    assert (again["added"], again["replaced"], again["unchanged"], again["chunks"]) == (0, 0, 6, 0)
+    write_files(filled.folder, {"notes/lunch.txt": "Lunch is at two.\n"})
+    changed = filled.pair("ingest", "notes", "facts.jsonl", "--json").json
+    assert (changed["added"], changed["replaced"], changed["unchanged"]) == (0, 1, 5)
+    assert filled.pair("docs", "get", "notes/lunch.txt").stdout == "Lunch is at two.\n\n"
+
+
+def test_ingest_tells_people_what_it_did(project: Workplace) -> None:
+    done = project.pair("ingest", "notes/lunch.txt")
+    assert done.status == 0
+    assert done.stdout == ""
+    assert "ingested into default: 1 added, 0 replaced, 0 unchanged (1 chunk)" in done.stderr
+
+
+def test_ingest_reads_lines_from_standard_input(project: Workplace) -> None:
+    done = fed(project, lines_of(FACTS) + "\n", "ingest", "-", "--kb", "other", "--json")
+    assert (done.status, done.json["added"]) == (0, 3)
+    assert listed(project, "--kb", "other") == ["faq/1", "faq/2", "faq/3"]
+
+
+def test_a_path_that_is_missing_stores_nothing(project: Workplace) -> None:
+    refused(project.pair("ingest", "notes", "nowhere.md", "--json"), "E003", 1)
+    refused(project.pair("docs", "list", "--json"), "E201", 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "not JSON"),
+        ("[]", "not a JSON object"),
+        ('{"id": "a"}', "id and text are needed"),
+        ('{"text": "a"}', "id and text are needed"),
+        ('{"id": 1, "text": "a"}', "id is not a text"),
+        ('{"id": "a", "text": "a", "metadata": []}', "metadata is not an object"),
+        ('{"id": "a", "text": "a", "txet": "b"}', "unknown fields: txet"),
+        ('{"id": "a", "text": "a", "vector": "b"}', "vector is not a list of numbers"),
+        ('{"id": "", "text": "a"}', "its id is empty"),
+        ('{"id": "a", "text": "a", "metadata": {"x": NaN}}', "metadata cannot be written as JSON"),
+        ('{"id": "a", "text": "a", "vector": [1e300]}', ""),
+    ],
+)
+def test_a_bad_line_is_named_and_nothing_of_its_batch_is_stored(project: Workplace, line: str, reason: str) -> None:
+    (project.folder / "bad.jsonl").write_text(lines_of(FACTS[:2]) + line + "\n")
+    done = project.pair("ingest", "bad.jsonl", "--json")
+    refused(done, "E213", 1)
+    message = done.json["error"]["message"]
+    assert reason in message
+    assert "Traceback" not in done.stderr
+    assert list(project.folder.rglob("*manifest.json*")) == []
+
+
+def test_a_bad_line_is_named_by_file_and_number(project: Workplace) -> None:
+    (project.folder / "bad.jsonl").write_text(lines_of(FACTS[:2]) + "{\n")
+    assert "bad.jsonl:3" in project.pair("ingest", "bad.jsonl", "--json").json["error"]["message"]
+
+
+def test_vectors_of_the_wrong_size_are_refused(project: Workplace) -> None:
+    done = fed(project, '{"id": "a", "text": "a", "vector": [1, 2, 3]}\n', "ingest", "-", "--json")
+    refused(done, "E303", 1)
+
+
+def test_a_kb_name_that_could_be_a_path_is_refused(project: Workplace) -> None:
+    refused(project.pair("ingest", "notes", "--kb", "../elsewhere", "--json"), "E212", 1)
+
+
+# ── search ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_search_prints_hits_for_people(filled: Workplace) -> None:
+    done = filled.pair("search", "how do I undo and roll back?")
+    assert done.status == 0
+    assert done.stdout.startswith(" 1. ")
+    assert "notes/deep/rollback.md  Rolling back" in done.stdout.splitlines()[0]
+
+
+def test_search_prints_results_for_programs(filled: Workplace) -> None:
+    value = filled.pair("search", "castle moat", "-k", "2", "--json").json
+    assert value.keys() >= {"kb_id", "query", "search_mode", "partial", "results"}
+    assert (value["kb_id"], value["search_mode"], value["partial"]) == ("default", "vector", False)
+    assert len(value["results"]) == 2
+    best = value["results"][0]
+    assert best.keys() == {
+        "id", "chunk_id", "title", "url", "content", "score", "distance", "graph_score", "metadata", "start", "end",
+    }  # fmt: skip
+    assert (best["id"], best["chunk_id"], best["url"]) == ("faq/3", "faq/3#0", "https://x.example/3")
+    assert best["content"] == "A castle has a moat."
+    assert (best["start"], best["end"], best["metadata"]) == (0, 20, {"year": 2024, "lang": "en"})
+    assert 0 < best["score"] <= 1
+    assert best["distance"] < value["results"][1]["distance"]
+
+
+def found(workplace: Workplace, *arguments: str) -> set[str]:
+    return {each["id"] for each in workplace.pair("search", *arguments, "--json").json["results"]}
+
+
+def test_search_is_narrowed_by_filters_and_distance(filled: Workplace) -> None:
+    assert found(filled, "time", "-k", "10", "--filter", "lang=en") == {"faq/1", "faq/3"}
+    assert found(filled, "time", "-k", "10", "--filter", "lang=en", "--filter", "year>=2024") == {"faq/3"}
+    assert found(filled, "time", "-k", "10", "--filter", "year<1900") == set()
+    assert found(filled, "A castle has a moat.", "-k", "10", "--max-distance", "0.1") == {"faq/3"}
+    assert found(filled, "castle", "-k", "10", "--max-distance", "0") == set()
+    assert found(filled, "castle", "-k", "10", "--exact") == found(filled, "castle", "-k", "10")
+
+
+def test_a_search_that_finds_nothing_says_so(filled: Workplace) -> None:
+    done = filled.pair("search", "castle", "--filter", "year<1900")
+    assert (done.status, done.stdout) == (0, "nothing found\n")
+
+
+def test_searches_that_cannot_be_asked_are_refused(filled: Workplace) -> None:
+    refused(filled.pair("search", "", "--json"), "E215", 1)
+    refused(filled.pair("search", "  \n ", "--json"), "E215", 1)
+    refused(filled.pair("search", "castle", "--filter", "lang", "--json"), "E211", 1)
+    refused(filled.pair("search", "castle", "--filter", "=x", "--json"), "E211", 1)
+    refused(filled.pair("search", "castle", "--kb", "nobody", "--json"), "E201", 1)
+    assert filled.pair("search", "castle", "-k", "0").status == 1
+    assert filled.pair("search", "castle", "--mode", "psychic").status == 1
+
+
+def test_a_kb_that_is_not_there_comes_with_what_to_do(workplace: Workplace) -> None:
+    done = workplace.pair("search", "castle")
+    assert done.status == 1
+    assert "E201" in done.stderr
+    assert "pair ingest" in done.stderr
+    assert not (workplace.folder / ".pair").exists(), "looking makes nothing"
+
+
+def test_a_damaged_store_is_told_with_the_shard_and_what_to_do(filled: Workplace) -> None:
+    for path in (filled.folder / ".pair").rglob("*.search"):
+        path.chmod(0o600)
+        path.write_bytes(b"spoilt")
+    done = refused(filled.pair("search", "castle", "--json"), "E207", 5)
+    assert "default.duckdb.shards/" in done.json["error"]["message"]
+    assert "backup" in done.json["error"]["suggestion"]
+
+
+# ── docs ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_docs_are_listed_page_by_page(filled: Workplace) -> None:
+    value = filled.pair("docs", "list", "--limit", "4", "--json").json
+    assert [each["id"] for each in value["documents"]] == ["faq/1", "faq/2", "faq/3", "notes/deep/rollback.md"]
+    assert value["next"] == "notes/deep/rollback.md"
+    assert "text" not in value["documents"][0]
+    assert value["documents"][1]["title"] == "Zeit"
+    rest = filled.pair("docs", "list", "--limit", "4", "--after", value["next"], "--json").json
+    assert ([each["id"] for each in rest["documents"]], rest["next"]) == (["notes/deploy.md", "notes/lunch.txt"], None)
+    told = filled.pair("docs", "list", "--limit", "1").stdout
+    assert told.splitlines() == ["faq/1", "more: pair docs list --after 'faq/1'"]
+
+
+def test_docs_are_listed_by_owner(filled: Workplace) -> None:
+    write_files(filled.target, {"synced.md": "# Synced\n"})
+    assert filled.pair("sync").status == 0
+    assert listed(filled, "--owner", "sync") == ["synced.md"]
+    assert len(listed(filled, "--owner", "ingest")) == 6
+
+
+def test_a_document_is_shown_as_text_and_as_json(filled: Workplace) -> None:
+    assert filled.pair("docs", "get", "faq/3").stdout == "A castle has a moat.\n"
+    value = filled.pair("docs", "get", "faq/3", "--json").json
+    assert (value["id"], value["text"], value["owner"], value["chunks"]) == (
+        "faq/3",
+        "A castle has a moat.",
+        "ingest",
+        1,
+    )
+    refused(filled.pair("docs", "get", "faq/9", "--json"), "E214", 1)
+
+
+def test_docs_are_deleted_by_id_filter_and_owner(filled: Workplace) -> None:
+    assert filled.pair("docs", "delete", "faq/1", "faq/9", "--json").json["deleted"] == 1
+    assert filled.pair("docs", "delete", "--filter", "lang=de", "--json").json["deleted"] == 1
+    assert listed(filled) == ["faq/3", "notes/deep/rollback.md", "notes/deploy.md", "notes/lunch.txt"]
+    assert "deleted 4 documents from default" in filled.pair("docs", "delete", "--owner", "ingest").stderr
+    assert listed(filled) == []
+    assert filled.pair("docs", "list").stdout == "no documents\n"
+    assert filled.pair("search", "castle").stdout == "nothing found\n"
+
+
+def test_deleting_nothing_in_particular_is_refused(filled: Workplace) -> None:
+    assert filled.pair("docs", "delete").status == 1
+    refused(filled.pair("docs", "delete", "--filter", "x", "--json"), "E211", 1)
+    assert len(listed(filled)) == 6
+
+
+# ── care ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_compact_gc_and_sweep_care_for_a_kb(filled: Workplace) -> None:
+    filled.pair("docs", "delete", "faq/1")
+    filled.pair("ingest", "facts.jsonl")
+    done = filled.pair("compact", "--all", "--json").json
+    assert (done["kb_id"], done["shards_after"], done["documents"]) == ("default", 1, 6)
+    assert filled.pair("compact").stderr == "nothing to compact\n"
+    waiting = filled.pair("gc", "--json").json
+    assert (waiting["deleted_shards"], waiting["kept_shards"] > 0) == (0, True)
+    collected = filled.pair("gc", "--grace", "0", "--json").json
+    assert collected["deleted_shards"] == waiting["kept_shards"]
+    assert len(list((filled.folder / ".pair/store").rglob("*.search"))) == 1
+    swept = filled.pair("cache", "sweep", "--json", PAIR__ENGINE__CACHE_MAX_BYTES="1").json
+    assert (swept["evicted_size"] > 0, swept["kept_bytes"]) == (True, 0)
+    refused(filled.pair("search", "castle", "--json", PAIR__ENGINE__CACHE_MAX_BYTES="1"), "E205", 3)
+    assert found(filled, "castle moat", "-k", "1") == {"faq/3"}
+
+
+@pytest.mark.parametrize(
+    "command", [("compact",), ("gc",), ("docs", "list"), ("docs", "get", "a"), ("docs", "delete", "a")]
+)
+def test_care_of_a_kb_that_is_not_there_is_refused(workplace: Workplace, command: tuple[str, ...]) -> None:
+    refused(workplace.pair(*command, "--json"), "E201", 1)
+    assert not (workplace.folder / ".pair").exists()
+
+
+def test_a_sweep_of_no_cache_is_no_error(workplace: Workplace) -> None:
+    value = workplace.pair("cache", "sweep", "--json").json
+    assert value == {"evicted_ttl": 0, "evicted_size": 0, "freed_bytes": 0, "kept_bytes": 0}
+
+
+# ── status ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_status_says_what_is_stored(filled: Workplace) -> None:
+    told = filled.pair("status")
+    assert told.status == 0
+    assert any(line.startswith("stored       6 documents in 1 shard, ") for line in told.stdout.splitlines())
+    stored = filled.pair("status", "--json").json["stored"]
+    assert (stored["documents"], stored["shards"], stored["kb_id"]) == (6, 1, "default")
+    assert stored["embedder"] == "ngram-384-v1"
+
+
+def test_status_without_a_store_is_no_error(workplace: Workplace) -> None:
+    told = workplace.pair("status")
+    assert told.status == 0
+    assert "stored       nothing" in told.stdout.splitlines()
+    assert workplace.pair("status", "--json").json["stored"] is None
+    assert not (workplace.folder / ".pair").exists(), "looking makes nothing"
+
+
+def test_status_of_a_store_that_cannot_be_read_tells_the_rest(filled: Workplace) -> None:
+    [manifest] = (filled.folder / ".pair/store").rglob("*manifest.json*")
+    manifest.write_bytes(b"{}")
+    told = filled.pair("status")
+    assert told.status == 0
+    assert "synced" in told.stdout
+    assert "stored       unknown: Stored data cannot be used: default.duckdb.manifest.json" in told.stdout
+    value = filled.pair("status", "--json").json
+    assert (value["stored"], value["stored_error"]["code"]) == (None, "E207")
+
+
+def test_a_store_in_memory_leaves_nothing_behind(project: Workplace, tmp_path: Path) -> None:
+    (tmp_path / "temporary").mkdir()
+    variables = {"PAIR__ENGINE__STORE": "memory:", "TMPDIR": str(tmp_path / "temporary")}
+    assert project.pair("ingest", "facts.jsonl", "--json", **variables).json["added"] == 3
+    assert list((tmp_path / "temporary").iterdir()) == []
+    assert not (project.folder / ".pair").exists()
+
+
+def test_settings_move_the_store_and_the_cache(project: Workplace, tmp_path: Path) -> None:
+    moved = {"PAIR__ENGINE__STORE": str(tmp_path / "blobs"), "PAIR__ENGINE__CACHE_DIR": str(tmp_path / "shards")}
+    assert project.pair("ingest", "facts.jsonl", **moved).status == 0
+    assert project.pair("search", "castle", "--json", **moved).json["results"]
+    assert (tmp_path / "blobs").is_dir()
+    assert (tmp_path / "shards").is_dir()
+    assert not (project.folder / ".pair").exists()

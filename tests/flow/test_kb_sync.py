@@ -1,0 +1,268 @@
+"""Sources, index and engine in line with each other: real files, the whole of `sync`."""
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pair.engine.policy import EnginePolicy
+from pair.errors import PairError
+from pair.kb import KnowledgeBase
+from pair.settings import Settings
+from pair.sync.report import SyncReport
+from pair.sync.rules import SyncPolicy
+from pair.values import Document
+from pair.wiring import SyncDesk, open_kb
+from support.command import write_files
+
+PAGES: dict[str, str | bytes] = {
+    "deploy.md": "# Deploying\n\nWe deploy on Tuesdays with `make ship`.\n",
+    "guides/rollback.md": "# Rolling back\n\nRun `make undo` and tell the channel.\n",
+    "notes.txt": "Lunch is at one.\n",
+}
+
+
+class Project:
+    """A folder with sources, its index and its store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.sources = folder / "knowledge"
+        self.store = folder / "store"
+        self.settings = Settings(
+            kb=SyncPolicy(
+                sources_dir=str(self.sources),
+                links_file_path=str(folder / "links.txt"),
+                index_path=str(folder / "index.txt"),
+                index_cache_path=str(folder / "index-cache.json"),
+                web_fetch_cache_dir=str(folder / "web-cache"),
+            ),
+            engine=EnginePolicy(store=str(self.store), cache_dir=str(folder / "cache"), embedding_dimension=64),
+        )
+
+    def sync(self) -> SyncReport:
+        return SyncDesk(self.settings).sync()
+
+    def open(self) -> KnowledgeBase:
+        return open_kb(settings=self.settings, sync=SyncDesk(self.settings))
+
+    def stored(self) -> dict[str, str]:
+        with self.open() as kb:
+            return {each.id: each.text for each in kb.documents(limit=1000)}
+
+    def everything(self) -> dict[str, tuple[bytes, int]]:
+        return {
+            path.relative_to(self.folder).as_posix(): (path.read_bytes(), path.stat().st_mtime_ns)
+            for path in self.folder.rglob("*")
+            if path.is_file() and not path.name.endswith(".lock")
+        }
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    project = Project(tmp_path)
+    write_files(project.sources, PAGES)
+    return project
+
+
+def by_desk(project: Project) -> SyncReport:
+    return project.sync()
+
+
+def by_kb(project: Project) -> SyncReport:
+    with project.open() as kb:
+        return kb.sync()
+
+
+both_ways = pytest.mark.parametrize("sync", [by_desk, by_kb])
+Sync = Callable[[Project], SyncReport]
+
+
+@both_ways
+def test_files_that_come_change_and_go_do_so_in_the_engine(project: Project, sync: Sync) -> None:
+    report = sync(project)
+    assert (report.stored, report.unstored) == (3, 0)
+    assert project.stored() == PAGES
+    write_files(project.sources, {"notes.txt": "Lunch is at two.\n", "new.md": "# New\n"})
+    (project.sources / "deploy.md").unlink()
+    report = sync(project)
+    assert (report.stored, report.unstored) == (2, 1)
+    expected = PAGES | {"notes.txt": "Lunch is at two.\n", "new.md": "# New\n"}
+    del expected["deploy.md"]
+    assert project.stored() == expected
+    report = sync(project)
+    assert (report.stored, report.unstored) == (0, 0)
+
+
+def test_what_was_synced_is_found_by_title_kind_and_words(project: Project) -> None:
+    project.sync()
+    with project.open() as kb:
+        hit = kb.search("how to undo a release and roll back", limit=1)[0]
+        assert (hit.document_id, hit.title, hit.metadata) == ("guides/rollback.md", "Rolling back", {"kind": "file"})
+        assert [each.owner for each in kb.documents()] == ["sync"] * 3
+
+
+@both_ways
+def test_a_sync_never_takes_what_was_ingested(project: Project, sync: Sync) -> None:
+    with project.open() as kb:
+        kb.upsert([Document("by-hand", "Brought by hand")])
+    sync(project)
+    shutil.rmtree(project.sources / "guides")
+    sync(project)
+    assert project.stored().keys() == {"by-hand", "deploy.md", "notes.txt"}
+    with project.open() as kb:
+        assert kb.document("by-hand").owner == "ingest"
+
+
+@both_ways
+def test_a_document_that_was_ingested_under_the_name_of_a_source_is_set_right(project: Project, sync: Sync) -> None:
+    sync(project)
+    with project.open() as kb:
+        kb.upsert([Document("notes.txt", "Not what the file says")])
+    assert sync(project).stored == 1
+    assert project.stored() == PAGES
+
+
+@both_ways
+def test_documents_of_a_source_that_somebody_deleted_come_back(project: Project, sync: Sync) -> None:
+    sync(project)
+    with project.open() as kb:
+        kb.delete(["notes.txt"])
+    assert sync(project).stored == 1
+    assert project.stored() == PAGES
+
+
+@both_ways
+def test_a_store_that_was_wiped_is_filled_by_the_next_sync(project: Project, sync: Sync) -> None:
+    sync(project)
+    before = (project.folder / "index.txt").read_bytes()
+    shutil.rmtree(project.store)
+    report = sync(project)
+    assert (report.unchanged, report.stored) == (3, 3)
+    assert project.stored() == PAGES
+    assert (project.folder / "index.txt").read_bytes() == before
+
+
+def test_another_store_is_filled_although_no_source_changed(project: Project) -> None:
+    project.sync()
+    elsewhere = str(project.folder / "elsewhere")
+    engine = dataclasses.replace(project.settings.engine, store=elsewhere)
+    project.settings = dataclasses.replace(project.settings, engine=engine)
+    assert project.sync().stored == 3
+    assert project.stored() == PAGES
+
+
+@both_ways
+def test_a_failure_of_the_engine_is_told_and_healed_by_the_next_run(project: Project, sync: Sync) -> None:
+    project.store.write_text("a file where the store should be")
+    with pytest.raises(PairError) as caught:
+        sync(project)
+    assert caught.value.code in {"E010", "E206"}
+    assert "deploy.md" in (project.folder / "index.txt").read_text(), "the index was written before"
+    project.store.unlink()
+    report = sync(project)
+    assert (report.unchanged, report.stored) == (3, 3)
+    assert project.stored() == PAGES
+
+
+def test_a_failure_after_a_success_is_healed_too(project: Project) -> None:
+    project.sync()
+    aside = project.store.rename(project.folder / "aside")
+    project.store.write_text("a file where the store should be")
+    write_files(project.sources, {"notes.txt": "Lunch is at two.\n"})
+    with pytest.raises(PairError):
+        project.sync()
+    project.store.unlink()
+    aside.rename(project.store)
+    assert project.sync().stored == 1
+    assert project.stored() == PAGES | {"notes.txt": "Lunch is at two.\n"}
+
+
+def test_a_damaged_manifest_is_told_by_every_sync_until_it_is_put_right(project: Project) -> None:
+    project.sync()
+    [manifest] = project.store.rglob("*manifest.json*")
+    content = manifest.read_bytes()
+    manifest.write_bytes(b"{}")
+    for _ in range(2):
+        with pytest.raises(PairError) as caught:
+            project.sync()
+        assert caught.value.code == "E207"
+    manifest.write_bytes(content)
+    assert project.sync().stored == 0
+    assert project.stored() == PAGES
+
+
+def test_when_nothing_is_new_no_byte_changes(project: Project) -> None:
+    project.sync()
+    before = project.everything()
+    report = project.sync()
+    assert (report.unchanged, report.stored, report.unstored) == (3, 0, 0)
+    assert project.everything() == before
+
+
+def test_a_project_without_sources_makes_no_store(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.sources.mkdir()
+    report = project.sync()
+    assert (report.stored, report.unstored) == (0, 0)
+    assert not project.store.exists()
+
+
+def test_when_the_last_source_goes_the_kb_is_empty_and_usable(project: Project) -> None:
+    project.sync()
+    for path in [path for path in project.sources.rglob("*") if path.is_file()]:
+        path.unlink()
+    assert project.sync().unstored == 3
+    assert project.stored() == {}
+    write_files(project.sources, PAGES)
+    assert project.sync().stored == 3
+
+
+AGAIN = """
+import sys
+from pair.app.cli.commands import run
+run(["sync"])
+print(*sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+
+
+def test_when_nothing_is_new_the_engine_is_not_even_loaded(tmp_path: Path) -> None:
+    write_files(tmp_path / ".pair/knowledge", PAGES)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PAIR")}
+    loaded = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", AGAIN], cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
+        )
+        loaded.append(set(done.stdout.split()))
+    assert {"duckdb", "faiss"} <= loaded[0]
+    assert loaded[1] & {"duckdb", "faiss", "numpy"} == set()
+
+
+def test_a_source_whose_text_vanished_between_the_index_and_the_engine_is_not_lost_for_good(project: Project) -> None:
+    """What was saved is ahead of the files: the next sync brings both in line."""
+    desk = SyncDesk(project.settings)
+    desk.run()
+    (project.sources / "notes.txt").unlink()
+    with project.open() as kb:
+        done = kb.reconcile()
+    assert done.stored == 2
+    project.sync()
+    assert project.stored().keys() == {"deploy.md", "guides/rollback.md"}
+
+
+def test_a_source_that_changed_and_changed_back_meanwhile_is_stored_as_it_is(project: Project) -> None:
+    """The engine may read a file later than the index did: what it stores is known by what it read."""
+    SyncDesk(project.settings).run()
+    write_files(project.sources, {"notes.txt": "Lunch is at two.\n"})
+    with project.open() as kb:
+        kb.reconcile()
+        assert kb.document("notes.txt").text == "Lunch is at two.\n"
+    write_files(project.sources, {"notes.txt": PAGES["notes.txt"]})
+    project.sync()
+    assert project.stored() == PAGES

@@ -1,0 +1,154 @@
+"""Small real parts for an engine: settings for a folder, an embedder and a store that count what they are asked."""
+
+import dataclasses
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pair.ai.ngram import NgramEmbedder
+from pair.blobs.contract import BlobStore
+from pair.blobs.local import LocalStore
+from pair.engine.policy import EnginePolicy
+from pair.kb import KnowledgeBase
+from pair.settings import Settings
+from pair.testing.faulty_store import Fault, FaultyStore
+from pair.values import Document, Hit
+from pair.wiring import open_kb
+
+DIMENSION = 16
+
+MANY_SHARDS: dict[str, Any] = {
+    "shard_trigger_vector_rows": 12,
+    "max_vector_rows_per_shard": 5,
+    "ingest_batch_documents": 7,
+    "compaction_min_shard_count": 3,
+}
+"""A few dozen documents become many shards of several runs."""
+
+
+def engine_settings(folder: Path, **changes: Any) -> Settings:
+    policy = EnginePolicy(store=str(folder / "store"), cache_dir=str(folder / "cache"), embedding_dimension=DIMENSION)
+    return Settings(engine=dataclasses.replace(policy, **changes))
+
+
+class CountingEmbedder:
+    """The n-gram embedder, with the texts that it was asked for."""
+
+    def __init__(self, dimension: int = DIMENSION, name: str = "") -> None:
+        self._embedder = NgramEmbedder(dimension)
+        self._lock = threading.Lock()
+        self.name = name or self._embedder.name
+        self.texts: list[str] = []
+
+    @property
+    def dimension(self) -> int:
+        return self._embedder.dimension
+
+    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        with self._lock:
+            self.texts += texts
+        return self._embedder.embed(texts)
+
+
+class CountedRequests:
+    """A plan without faults, which counts the requests of each kind."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def __call__(self, operation: str, _key: str) -> Fault:
+        self.counts[operation] += 1
+        return "none"
+
+
+def counted(store: BlobStore) -> tuple[FaultyStore, CountedRequests]:
+    requests = CountedRequests()
+    return FaultyStore(store, requests), requests
+
+
+class Ground:
+    """A folder with a store and a cache, and KBs on them."""
+
+    def __init__(self, folder: Path, **changes: Any) -> None:
+        self.folder = folder
+        self.settings = engine_settings(folder, **changes)
+        self.store = folder / "store"
+        self.cache = folder / "cache"
+
+    def open(self, kb_id: str = "default", **more: Any) -> KnowledgeBase:
+        return open_kb(kb_id, settings=self.settings, **more)
+
+    def with_policy(self, **changes: Any) -> "Ground":
+        engine = dataclasses.replace(self.settings.engine, **changes)
+        other = Ground(self.folder)
+        other.settings = dataclasses.replace(self.settings, engine=engine)
+        return other
+
+    def blobs(self) -> LocalStore:
+        return LocalStore(self.store)
+
+    def stored_files(self, suffix: str) -> list[Path]:
+        return sorted(self.store.rglob(f"*{suffix}"))
+
+    def cached_files(self, suffix: str) -> list[Path]:
+        return sorted(self.cache.rglob(f"*{suffix}"))
+
+
+def numbered(count: int, *, begin: int = 0) -> list[Document]:
+    """Documents that differ, with metadata to filter by."""
+    return [
+        Document(
+            f"doc-{number:04}",
+            f"Text number {number} is about {_SUBJECTS[number % len(_SUBJECTS)]} and item{number}.",
+            title=f"Title {number}",
+            metadata={"number": number, "subject": _SUBJECTS[number % len(_SUBJECTS)], "odd": bool(number % 2)},
+        )
+        for number in range(begin, begin + count)
+    ]
+
+
+_SUBJECTS = ("rivers", "bridges", "castles", "gardens", "engines")
+
+
+def placed(document_id: str, vector: Sequence[float], **metadata: Any) -> Document:
+    """A document at a place of its own choice."""
+    return Document(document_id, f"text of {document_id}", metadata=metadata, vector=vector)
+
+
+def random_vectors(count: int, dimension: int = DIMENSION, seed: int = 0) -> npt.NDArray[np.float32]:
+    return np.random.default_rng(seed).normal(size=(count, dimension)).astype(np.float32)
+
+
+def ids_of(hits: Iterable[Hit]) -> list[str]:
+    return [hit.document_id for hit in hits]
+
+
+def all_ids(kb: KnowledgeBase, page: int = 3) -> list[str]:
+    """Page by page."""
+    found: list[str] = []
+    while some := kb.documents(after=found[-1] if found else "", limit=page):
+        found += [each.id for each in some]
+    return found
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    replace_content(path, bytes(content))
+
+
+def truncate(path: Path) -> None:
+    replace_content(path, path.read_bytes()[:-7])
+
+
+def replace_content(path: Path, content: bytes) -> None:
+    """In place: what a faulty disk or an editor does."""
+    path.chmod(0o600)
+    path.write_bytes(content)
+    os.utime(path)

@@ -1,0 +1,262 @@
+"""What is decided about shards."""
+
+import datetime
+import math
+
+import numpy as np
+import pytest
+
+from pair.engine import rules
+from pair.engine.manifest import DroppedShard, Manifest, ShardFile, ShardRef
+from pair.engine.policy import EnginePolicy
+from pair.engine.rules import AskingOrder, CachedShard, Ranked
+from pair.errors import UsageError
+
+NOON = datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.UTC)
+POLICY = EnginePolicy()
+
+
+def shard(name: str, rows: int = 1, *, run: str = "", gone: int = 0) -> ShardRef:
+    """Each document has one row."""
+    ref = ShardRef(
+        shard_id="shard-00000",
+        folder=f"kb.duckdb.shards/{name}",
+        files={role: ShardFile(rows, name) for role in ("rows", "search", "ids")},
+        rows=rows,
+        documents=rows,
+        run=run,
+        centroids=np.zeros((1, 4), np.float32),
+        radii=(1.0,),
+        graph_available=False,
+        created_at="",
+    )
+    return ref.without(range(gone)) if gone else ref
+
+
+def manifest(*shards: ShardRef, dropped: tuple[DroppedShard, ...] = ()) -> Manifest:
+    return Manifest("kb", 1, "commit", "", "ngram-4-v1", 4, shards, dropped)
+
+
+def names_of(shards: list[ShardRef] | tuple[ShardRef, ...]) -> list[str]:
+    return [each.folder.rpartition("/")[2] for each in shards]
+
+
+# ── names ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("kb_id", ["a", "default", "Team-7_notes.v2", "0", "x" * 128])
+def test_names_of_kbs_that_are_allowed(kb_id: str) -> None:
+    assert rules.check_kb_id(kb_id) == kb_id
+
+
+@pytest.mark.parametrize("kb_id", ["", ".", "..", ".hidden", "-x", "a/b", "a b", "ä", "a\n", "x" * 129, "a:b"])
+def test_names_of_kbs_that_are_refused(kb_id: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        rules.check_kb_id(kb_id)
+    assert caught.value.code == "E212"
+
+
+# ── asking ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def run_of(count: int, *, begin: int = 0) -> list[Ranked]:
+    """The further back in the manifest, the nearer."""
+    return [
+        Ranked(begin + number, distance=float(count - number), least_distance=float(count - number) / 2)
+        for number in range(count)
+    ]
+
+
+def test_a_small_kb_is_asked_as_a_whole() -> None:
+    shards = [shard("a", run="r"), shard("b", run="r")]
+    assert rules.asking_order(shards, {"r": run_of(2)}, POLICY, ask_all=False) == AskingOrder((0, 1), ())
+
+
+def test_an_exact_search_asks_everything() -> None:
+    shards = [shard(str(number), run="r") for number in range(20)]
+    order = rules.asking_order(shards, {"r": run_of(20)}, POLICY, ask_all=True)
+    assert order == AskingOrder(tuple(range(20)), ())
+
+
+def test_the_nearest_of_each_run_are_asked_first_and_what_is_in_no_run_always() -> None:
+    shards = [
+        shard("tail-a"),
+        *(shard(f"r{n}", run="r") for n in range(10)),
+        *(shard(f"s{n}", run="s") for n in range(3)),
+    ]
+    shards.append(shard("tail-b"))
+    ranked = {"r": run_of(10, begin=1), "s": run_of(3, begin=11)}
+    order = rules.asking_order(shards, ranked, POLICY, ask_all=False)
+    assert order.first == (0, 7, 8, 9, 10, 11, 12, 13, 14)
+    assert [each.position for each in order.further] == [6, 5]
+    assert [each.position for each in order.rest] == [4, 3, 2, 1]
+
+
+def test_a_cap_below_the_fanout_takes_nothing_from_it() -> None:
+    policy = EnginePolicy(query_shard_fanout=4, query_shard_fanout_adaptive_max=2)
+    shards = [shard(str(number), run="r") for number in range(6)]
+    order = rules.asking_order(shards, {"r": run_of(6)}, policy, ask_all=False)
+    assert order.first == (2, 3, 4, 5)
+    assert order.further == ()
+    assert [each.position for each in order.rest] == [1, 0]
+
+
+def test_shards_as_near_as_each_other_are_asked_by_position() -> None:
+    ranked = [Ranked(position, 1.0, 0.5) for position in (3, 1, 2, 0, 4)]
+    shards = [shard(str(number), run="r") for number in range(5)]
+    assert rules.asking_order(shards, {"r": ranked}, POLICY, ask_all=False).first == (0, 1, 2, 3)
+
+
+def test_a_shard_is_worth_asking_while_it_could_hold_something_nearer() -> None:
+    candidate = Ranked(0, distance=2.0, least_distance=1.0)
+    assert rules.is_worth_asking(candidate, None)
+    assert rules.is_worth_asking(candidate, 1.5)
+    assert not rules.is_worth_asking(candidate, 1.0)
+
+
+def test_the_cap_hides_nothing_from_a_filter_or_a_search_that_found_too_little() -> None:
+    assert not rules.may_exceed_cap(found=5, wanted=5, is_filtered=False)
+    assert rules.may_exceed_cap(found=4, wanted=5, is_filtered=False)
+    assert rules.may_exceed_cap(found=5, wanted=5, is_filtered=True)
+
+
+# ── cutting and merging ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("batch", [1, 3, 50])
+def test_ten_thousand_writes_cost_n_log_n_and_leave_few_shards(batch: int) -> None:
+    tail: list[ShardRef] = []
+    rewritten = most = 0
+    writes = 10_000
+    for number in range(writes):
+        taken = rules.shards_to_merge(tail, batch)
+        merged = sum(each.rows for each in taken)
+        rewritten += merged + batch
+        folders = {each.folder for each in taken}
+        tail = [each for each in tail if each.folder not in folders]
+        tail.append(shard(str(number), merged + batch))
+        most = max(most, len(tail))
+    tiers = math.ceil(math.log(writes * batch, rules.TIER_WIDTH)) + 1
+    assert sum(each.rows for each in tail) == writes * batch, "no row is lost or doubled"
+    assert most <= rules.TIER_WIDTH * tiers
+    assert rewritten <= writes * batch * (tiers + 1)
+
+
+def test_a_large_write_takes_up_small_shards_only_when_there_are_many_of_its_size() -> None:
+    small = [shard(f"small-{number}", 1) for number in range(7)]
+    large = [shard(f"large-{number}", 1000) for number in range(6)]
+    assert rules.shards_to_merge([*small, *large], 1000) == []
+    assert len(rules.shards_to_merge([*small, *large, shard("large-6", 1000)], 1000)) == 14
+
+
+def test_what_is_gone_does_not_count_for_the_size_of_a_shard() -> None:
+    worn = [shard(str(number), 100, gone=99) for number in range(7)]
+    assert len(rules.shards_to_merge(worn, 1)) == 7
+
+
+def test_a_shard_is_cut_above_either_trigger() -> None:
+    policy = EnginePolicy(
+        shard_trigger_bytes=1000, target_shard_bytes=500, shard_trigger_vector_rows=100, max_vector_rows_per_shard=40
+    )
+    assert rules.shards_to_cut(100, 1000, policy) == 1
+    assert rules.shards_to_cut(101, 10, policy) == 3
+    assert rules.shards_to_cut(10, 1001, policy) == 3
+    assert rules.shards_to_cut(2, 10_000, policy) == 2, "no more shards than rows"
+    assert rules.shards_to_cut(0, 10_000, policy) == 1
+
+
+# ── compacting ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_kb_in_good_order_is_left_alone() -> None:
+    shards = [shard(str(number), 100, run="r") for number in range(20)]
+    assert rules.compaction_plan(manifest(*shards), POLICY).reason == "no_compaction_debt"
+    assert rules.compaction_plan(manifest(*shards), POLICY, everything=True).reason == "no_compaction_debt"
+    assert rules.compaction_plan(manifest(), POLICY, everything=True).shards == ()
+
+
+def test_runs_are_merged_from_the_smallest_up_but_never_a_large_one_for_a_small_one() -> None:
+    large = [shard(f"large-{number}", 1000, run="large") for number in range(6)]
+    middle = [shard(f"middle-{number}", 10, run="middle") for number in range(2)]
+    tail = [shard("tail-0", 5), shard("tail-1", 8)]
+    plan = rules.compaction_plan(manifest(*large, *middle, *tail), POLICY)
+    assert plan.reason == "size_tier"
+    assert sorted(names_of(plan.shards)) == ["middle-0", "middle-1", "tail-0", "tail-1"]
+    assert rules.compaction_plan(manifest(*large, *tail), POLICY).reason == "no_compaction_debt"
+
+
+def test_few_shards_are_not_worth_merging() -> None:
+    shards = [shard("a", 10, run="r"), shard("b", 10, run="s"), shard("c", 10)]
+    assert rules.compaction_plan(manifest(*shards), POLICY).reason == "no_compaction_debt"
+    assert len(rules.compaction_plan(manifest(*shards), POLICY, everything=True).shards) == 3
+
+
+def test_everything_includes_small_shards_that_never_were_in_a_run() -> None:
+    plan = rules.compaction_plan(manifest(shard("a"), shard("b")), POLICY, everything=True)
+    assert names_of(plan.shards) == ["a", "b"]
+    assert rules.compaction_plan(manifest(shard("a")), POLICY, everything=True).shards == ()
+
+
+def test_a_worn_shard_is_written_anew() -> None:
+    shards = [shard("fresh", 10, gone=1), shard("worn", 10, gone=2)]
+    plan = rules.compaction_plan(manifest(*shards), POLICY)
+    assert (plan.reason, names_of(plan.shards)) == ("tombstone_pressure", ["worn"])
+    assert names_of(rules.compaction_plan(manifest(*shards), POLICY, everything=True).shards) == ["fresh", "worn"]
+
+
+# ── collecting ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def ago(seconds: float) -> datetime.datetime:
+    return NOON - datetime.timedelta(seconds=seconds)
+
+
+def test_only_what_no_manifest_named_for_the_grace_period_is_garbage() -> None:
+    prefix = "kb.duckdb.shards/"
+    current = manifest(
+        shard("live"),
+        dropped=(
+            DroppedShard(prefix + "long-gone", ago(121).isoformat()),
+            DroppedShard(prefix + "just-gone", ago(119).isoformat()),
+            DroppedShard(prefix + "deleted-already", ago(1000).isoformat()),
+        ),
+    )
+    stored = {
+        prefix + "live": ago(10_000),
+        prefix + "long-gone": ago(10_000),
+        prefix + "just-gone": ago(10_000),
+        prefix + "old-orphan": ago(120),
+        prefix + "new-orphan": ago(119),
+    }
+    assert rules.garbage(current, stored, NOON, 120) == {prefix + "long-gone", prefix + "old-orphan"}
+    assert rules.garbage(current, stored, NOON, 0) == stored.keys() - {prefix + "live"}
+
+
+def test_a_clock_that_went_back_makes_no_garbage() -> None:
+    assert rules.garbage(manifest(), {"kb.duckdb.shards/orphan": ago(-3600)}, NOON, 120) == frozenset()
+
+
+# ── evicting ───────────────────────────────────────────────────────────────────────────────────────
+
+CACHED = [CachedShard("a", 100, 10), CachedShard("b", 200, 30), CachedShard("c", 300, 20)]
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "ttl_seconds", "wanted_bytes", "old", "crowded"),
+    [
+        (0, 0, 0, "", ""),
+        (0, 15, 0, "bc", ""),
+        (0, 30, 0, "", ""),
+        (600, 0, 0, "", ""),
+        (599, 0, 0, "", "b"),
+        (600, 0, 1, "", "b"),
+        (350, 0, 0, "", "bc"),
+        (300, 25, 0, "b", "c"),
+        (10, 0, 50, "", "bca"),
+    ],
+)
+def test_old_shards_go_and_then_the_longest_idle(
+    max_bytes: int, ttl_seconds: float, wanted_bytes: int, old: str, crowded: str
+) -> None:
+    gone = rules.shards_to_evict(CACHED, max_bytes=max_bytes, ttl_seconds=ttl_seconds, wanted_bytes=wanted_bytes)
+    assert tuple("".join(each.name for each in some) for some in gone) == (old, crowded)
