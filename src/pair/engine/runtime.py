@@ -188,15 +188,14 @@ class Engine:
 
     def _listed(self, manifest: Manifest, after: str) -> Iterator[tuple[Listed, int]]:
         """Live documents by id, each with the position of its shard."""
-        streams = [
-            (
-                (listed, position)
-                for listed in self._parts.cache.open(shard).ids().after(after)
-                if shard.tombstones is None or not shard.tombstones[listed.doc]
-            )
-            for position, shard in enumerate(manifest.shards)
-        ]
+        streams = [self._listed_in(manifest, position, after) for position in range(len(manifest.shards))]
         return heapq.merge(*streams, key=lambda each: each[0].id)
+
+    def _listed_in(self, manifest: Manifest, position: int, after: str) -> Iterator[tuple[Listed, int]]:
+        shard = manifest.shards[position]
+        for listed in self._parts.cache.open(shard).ids().after(after):
+            if shard.tombstones is None or not shard.tombstones[listed.doc]:
+                yield listed, position
 
     def _document(self, manifest: Manifest, position: int, listed: Listed) -> StoredDocument:
         shard = manifest.shards[position]
