@@ -208,7 +208,7 @@ class Client:
         def acknowledge(report: WriteReport) -> None:
             assert self._change is not None
             self._judge_upsert(self._change, report)
-            self._change = next(batches, _nothing("compaction after an upsert"))
+            self._change = next(batches, _nothing("compaction after all batches", is_afterthought=True))
 
         with self._judged(f"upsert {' '.join(names)}"):
             documents = [Document(name, fact.text, metadata={"kind": fact.kind}) for name, fact in facts.items()]
@@ -337,6 +337,7 @@ class Client:
             if self.expects_no_fault or not is_expected:
                 raise AssertionError(f"{title}: {fault.code} {fault.message}: {fault.explanation}") from fault
             change = self._change
+            assert change is None or not change.is_afterthought, f"all of {title} landed, and the caller was told {fault.code}"
             if change is not None and change.writes_documents and fault.code != "E208":
                 assert not change.published, f"{title} landed, and its caller was told {fault.code}"
                 change.must_not_land = fault.code
@@ -355,5 +356,5 @@ def _put(facts: dict[str, Fact]) -> Change:
     return Change(f"upsert {' '.join(facts)}", lambda contents: {**contents, **facts})
 
 
-def _nothing(title: str) -> Change:
-    return Change(title, lambda contents: contents, writes_documents=False)
+def _nothing(title: str, *, is_afterthought: bool = False) -> Change:
+    return Change(title, lambda contents: contents, writes_documents=False, is_afterthought=is_afterthought)

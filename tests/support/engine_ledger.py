@@ -75,6 +75,8 @@ class Change:
     title: str
     apply: Callable[[Contents], Contents]
     writes_documents: bool = True
+    is_afterthought: bool = False
+    """Of a call whose work is done: it must not fail any more."""
     published: list[int] = field(default_factory=list)
     """Numbers of the manifests that brought it: at most one for a change of documents."""
     must_not_land: str = ""

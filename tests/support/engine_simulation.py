@@ -121,6 +121,7 @@ def _cast(world: World, client: Callable[[str], Client], folder: Path) -> dict[A
 
         def work() -> None:
             for _ in range(times):
+                world.turns.rest(player.actor)
                 act(player, own)
                 if own.random() < 0.5:
                     player.restart()
@@ -130,7 +131,7 @@ def _cast(world: World, client: Callable[[str], Client], folder: Path) -> dict[A
     for number in range(dice.choice((2, 3))):
         play(f"writer-{number}", _write, dice.choice((1, 2)))
     play("compactor", _compact, dice.choice((1, 2)))
-    play("collector", _collect, 2)
+    play("collector", _collect, 3)
     for number in range(dice.choice((1, 2))):
         play(f"reader-{number}", _read, 4)
     evictor = Actor("evictor")
@@ -173,13 +174,13 @@ def _read(client: Client, dice: random.Random) -> None:
 
 
 def _evict(world: World, actor: Actor, folder: Path) -> None:
-    for turn in range(4):
-        world.turns.point(actor)
-        machine = folder / f"machine-{turn % 2}" / "shards"
+    for number in range(8):
+        world.turns.rest(actor)
+        machine = folder / f"machine-{number % 2}" / "shards"
         by_age = ShardCache(world.store, machine, ManualClock(FAR_AHEAD), ttl_seconds=1.0)
         by_size = ShardCache(world.store, machine, world.clock, max_bytes=200_000)
         with contextlib.suppress(errors.StorageError):  # E205: all that is left is in use
-            report = (by_age if turn < 2 else by_size).sweep()
+            report = (by_size if number < 4 else by_age).sweep()
             world.turns.note(actor.name, f"{report}")
 
 

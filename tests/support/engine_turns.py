@@ -99,6 +99,11 @@ class Turns:
         actor.asleep_until = self._turn + (turns or self._dice.choice((5, 20, 80)))
         self.note(actor.name, f"sleeps until {actor.asleep_until}")
 
+    def rest(self, actor: Actor) -> None:
+        """Until something happened, perhaps."""
+        self.sleep(actor, self._dice.randrange(1, 60))
+        self.point(actor)
+
     # Within
 
     def _act(self, actor: Actor, work: Callable[[], None]) -> None:
