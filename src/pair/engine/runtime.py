@@ -2,6 +2,7 @@
 
 import heapq
 import itertools
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,6 +24,8 @@ from pair.engine.shard_cache import ShardMissingError, SweepReport
 from pair.engine.stored_documents import GraphRows
 from pair.engine.writing import Batch, WriteParts, Writer, WriteReport, find_stored, revised_hash
 from pair.values import Document
+
+logger = logging.getLogger(__name__)
 
 _MOST_COMPACTIONS = 16
 
@@ -263,10 +266,17 @@ class Engine:
         self._store.close()
 
     def _pay_debt(self) -> int:
-        """Compact until there is nothing left to do; the number of the last manifest."""
+        """Compact until there is nothing left to do; the number of the last manifest.
+
+        What was to be stored is stored: debts that cannot be paid now are left to whoever comes next.
+        """
         number = 0
         for _ in range(_MOST_COMPACTIONS):
-            report = self.compact()
+            try:
+                report = self.compact()
+            except (errors.ConflictError, errors.StorageError) as fault:
+                logger.info("not compacted after an ingest", extra={"kb": self.kb_id, "reason": fault.message})
+                break
             if report.reason == "no_compaction_debt":
                 break
             number = report.manifest_version
