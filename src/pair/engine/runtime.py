@@ -5,7 +5,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from pair.values import Document
 logger = logging.getLogger(__name__)
 
 _MOST_COMPACTIONS = 16
+_READING_TRIES = 5
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,25 +172,46 @@ class Engine:
 
     def documents(self, *, after: str = "", limit: int = 100, owner: str | None = None) -> list[StoredDocument]:
         """By id, from the first that comes after `after`."""
-        manifest = self._parts.publication.required().manifest
-        wanted = (each for each in self._listed(manifest, after) if owner is None or each[0].owner == owner)
-        return [self._document(manifest, position, listed) for listed, position in itertools.islice(wanted, limit)]
+
+        def read(manifest: Manifest) -> list[StoredDocument]:
+            wanted = (each for each in self._listed(manifest, after) if owner is None or each[0].owner == owner)
+            return [self._document(manifest, position, listed) for listed, position in itertools.islice(wanted, limit)]
+
+        return self._read(read)
 
     def document(self, document_id: str) -> StoredDocument:
         """Raises E201, E214."""
-        manifest = self._parts.publication.required().manifest
-        stored = find_stored(manifest, self._parts.cache, [document_id])
-        if document_id not in stored:
-            raise errors.no_such_document(self.kb_id, document_id)
-        found = stored[document_id]
-        return self._document(manifest, found.position, Listed(document_id, "", found.content_hash, found.doc))
+
+        def read(manifest: Manifest) -> StoredDocument:
+            stored = find_stored(manifest, self._parts.cache, [document_id])
+            if document_id not in stored:
+                raise errors.no_such_document(self.kb_id, document_id)
+            found = stored[document_id]
+            return self._document(manifest, found.position, Listed(document_id, "", found.content_hash, found.doc))
+
+        return self._read(read)
 
     def hashes(self, owner: str) -> dict[str, str]:
         """The content hash of each document of this owner; {} before the first write."""
-        published = self._parts.publication.current()
-        if published is None:
+        if self._parts.publication.current() is None:
             return {}
-        return {each.id: each.content_hash for each, _ in self._listed(published.manifest, "") if each.owner == owner}
+        return self._read(
+            lambda manifest: {
+                each.id: each.content_hash for each, _ in self._listed(manifest, "") if each.owner == owner
+            }
+        )
+
+    def _read(self, read: Callable[[Manifest], _Answer]) -> _Answer:
+        """By one manifest. When garbage collection took a shard of it meanwhile, by the current one. Raises E201, E207."""
+        for _ in range(_READING_TRIES):
+            published = self._parts.publication.required()
+            try:
+                return read(published.manifest)
+            except ShardMissingError as fault:
+                missing = fault
+                if self._parts.publication.required().version == published.version:
+                    break
+        raise errors.stored_data_damaged(str(missing), "it is not in the store any more") from missing
 
     def _listed(self, manifest: Manifest, after: str) -> Iterator[tuple[Listed, int]]:
         """Live documents by id, each with the position of its shard."""
@@ -201,11 +225,7 @@ class Engine:
                 yield listed, position
 
     def _document(self, manifest: Manifest, position: int, listed: Listed) -> StoredDocument:
-        shard = manifest.shards[position]
-        try:
-            search = self._parts.cache.open(shard).search(self._parts.clock.monotonic())
-        except ShardMissingError as fault:
-            raise errors.stored_data_damaged(str(fault), "it is not in the store any more") from fault
+        search = self._parts.cache.open(manifest.shards[position]).search(self._parts.clock.monotonic())
         header = search.header(listed.doc)
         chunks = int(np.count_nonzero(search.doc_of_row == listed.doc))
         return StoredDocument(

@@ -112,7 +112,8 @@ class Writer:
         prepared: dict[str, PreparedDocument] = {}
         before = self._parts.publication.current()
         # Embedding is the long part: it is done before others are kept waiting, for what looks new now.
-        self._prepare(batch, self._changed(batch, hashes, before)[0], hashes, prepared)
+        with contextlib.suppress(ShardMissingError):  # collected this moment: under the lease all is looked up again
+            self._prepare(batch, self._changed(batch, hashes, before)[0], hashes, prepared)
 
         def attempt(lease: HeldLease, before: Published | None) -> WriteReport:
             changed, stored = self._changed(batch, hashes, before)
