@@ -529,6 +529,12 @@ def test_probe_of_a_store_that_cannot_be_reached_is_that_error() -> None:
     assert list(store.list("")) == []
 
 
+def test_probe_of_a_store_that_is_sent_everything_twice_finds_no_fault() -> None:
+    store = FaultyStore(MemoryStore(ManualClock()), planned(["twice"] * 20))
+    refuse_without_compare_and_swap(store, "kb/", "token")
+    assert list(store.list("")) == []
+
+
 # ── the faulty store ───────────────────────────────────────────────────────────────────────────────
 
 
