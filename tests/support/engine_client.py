@@ -337,7 +337,9 @@ class Client:
             if self.expects_no_fault or not is_expected:
                 raise AssertionError(f"{title}: {fault.code} {fault.message}: {fault.explanation}") from fault
             change = self._change
-            assert change is None or not change.is_afterthought, f"all of {title} landed, and the caller was told {fault.code}"
+            assert change is None or not change.is_afterthought, (
+                f"all of {title} landed, and the caller was told {fault.code}"
+            )
             if change is not None and change.writes_documents and fault.code != "E208":
                 assert not change.published, f"{title} landed, and its caller was told {fault.code}"
                 change.must_not_land = fault.code

@@ -163,7 +163,9 @@ def _read(client: Client, dice: random.Random) -> None:
     kind = dice.random()
     if kind < 0.6:
         client.search(
-            dice.choice((1, 3, 100)), exact=dice.random() < 0.7, kind=dice.randrange(3) if dice.random() < 0.04 else None
+            dice.choice((1, 3, 100)),
+            exact=dice.random() < 0.7,
+            kind=dice.randrange(3) if dice.random() < 0.04 else None,
         )
     elif kind < 0.75:
         client.list_all()

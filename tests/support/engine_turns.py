@@ -61,7 +61,9 @@ class Turns:
         """All to their end, or until one of them raises; `faults` says what."""
         self._actors = list(works)
         self._is_calm = False
-        threads = [threading.Thread(target=self._act, args=each, name=each[0].name, daemon=True) for each in works.items()]
+        threads = [
+            threading.Thread(target=self._act, args=each, name=each[0].name, daemon=True) for each in works.items()
+        ]
         for thread in threads:
             thread.start()
         self._next().go.release()

@@ -202,7 +202,7 @@ class Engine:
         )
 
     def _read(self, read: Callable[[Manifest], _Answer]) -> _Answer:
-        """By one manifest. When garbage collection took a shard of it meanwhile, by the current one. Raises E201, E207."""
+        """By one manifest; by the current one when garbage collection took a shard meanwhile. Raises E201, E207."""
         for _ in range(_READING_TRIES):
             published = self._parts.publication.required()
             try:
