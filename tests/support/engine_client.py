@@ -48,13 +48,13 @@ POLICY = EnginePolicy(
     chunk_size_bytes=CHUNK_SIZE_BYTES,
     ingest_batch_documents=4,
     write_attempts=6,
-    shard_trigger_vector_rows=6,
-    max_vector_rows_per_shard=4,
+    shard_trigger_vector_rows=10,
+    max_vector_rows_per_shard=8,
     query_shard_fanout=2,
     query_shard_fanout_adaptive_max=3,
     # One thread fetches for a query while the query waits for it: still only one of them acts at a time.
     query_shard_parallelism=1,
-    compaction_min_shard_count=5,
+    compaction_min_shard_count=4,
     compaction_tombstone_ratio=0.3,
 )
 EXPECTED_CODES = {"E202", "E203", "E206", "E208", "E210"}

@@ -20,7 +20,7 @@ from support.engine_client import OWNERS, Client, World
 from support.engine_ledger import Ledger, WatchedStore
 from support.engine_turns import Actor
 
-NAMES = tuple(f"d{number}" for number in range(12))
+NAMES = tuple(f"d{number}" for number in range(16))
 SHARES = (0.0, 0.01, 0.03, 0.08)
 LEASE_KINDS = ("memory", "blob", "none")
 FAR_AHEAD = NOON.replace(year=2200)
@@ -41,12 +41,12 @@ class Outcome:
 def simulate(seed: int) -> Outcome:
     dice = random.Random(seed)
     world = World(dice, share=dice.choice(SHARES), lease_kind=dice.choice(LEASE_KINDS))
-    dice.choice(beginnings()).restore(world)
+    dice.choices(beginnings(), (1, 3, 3, 3, 1))[0].restore(world)
     with _scratch_folder() as folder:
         clients: list[Client] = []
 
         def client(name: str) -> Client:
-            clients.append(Client(world, Actor(name), folder / f"machine-{dice.randrange(2)}" / "shards"))
+            clients.append(Client(world, Actor(name), folder / f"machine-{dice.randrange(3)}" / "shards"))
             return clients[-1]
 
         works = _cast(world, client, folder)
@@ -93,8 +93,8 @@ def beginnings() -> tuple[Beginning, ...]:
     found = [Beginning.of(world)]
     with _scratch_folder() as folder:
         client = Client(world, Actor("beginning"), folder / "shards")
-        for name in NAMES[:7]:
-            client.upsert([name])
+        for begin in range(0, 14, 2):
+            client.upsert(NAMES[begin : begin + 2])
         found.append(Beginning.of(world))
         client.upsert(NAMES[7:10])
         client.upsert(NAMES[2:4])
@@ -122,9 +122,9 @@ def _cast(world: World, client: Callable[[str], Client], folder: Path) -> dict[A
         def work() -> None:
             for _ in range(times):
                 world.turns.rest(player.actor)
-                act(player, own)
-                if own.random() < 0.5:
+                if own.random() < 0.7:
                     player.restart()
+                act(player, own)
 
         works[player.actor] = work
 
@@ -132,7 +132,7 @@ def _cast(world: World, client: Callable[[str], Client], folder: Path) -> dict[A
         play(f"writer-{number}", _write, dice.choice((1, 2)))
     play("compactor", _compact, dice.choice((1, 2)))
     play("collector", _collect, 3)
-    for number in range(dice.choice((1, 2))):
+    for number in range(2):
         play(f"reader-{number}", _read, 4)
     evictor = Actor("evictor")
     works[evictor] = functools.partial(_evict, world, evictor, folder)
@@ -141,10 +141,10 @@ def _cast(world: World, client: Callable[[str], Client], folder: Path) -> dict[A
 
 def _write(client: Client, dice: random.Random) -> None:
     kind = dice.random()
-    if kind < 0.65:
+    if kind < 0.5:
         client.upsert(dice.sample(NAMES, dice.choice((1, 1, 2, 3, 4, 6))))
-    elif kind < 0.85:
-        client.delete_ids(dice.sample(NAMES, dice.choice((1, 2, 8))))
+    elif kind < 0.9:
+        client.delete_ids(dice.sample(NAMES, dice.choice((1, 1, 2, 8))))
     elif kind < 0.97:
         client.delete_owner(dice.choice(OWNERS))
     else:
@@ -156,7 +156,7 @@ def _compact(client: Client, dice: random.Random) -> None:
 
 
 def _collect(client: Client, dice: random.Random) -> None:
-    client.collect(dice.choice((None, 0.0)))
+    client.collect(dice.choice((None, 0.0, 0.0)))
 
 
 def _read(client: Client, dice: random.Random) -> None:
@@ -176,13 +176,13 @@ def _read(client: Client, dice: random.Random) -> None:
 
 
 def _evict(world: World, actor: Actor, folder: Path) -> None:
-    for number in range(8):
+    for number in range(9):
         world.turns.rest(actor)
-        machine = folder / f"machine-{number % 2}" / "shards"
+        machine = folder / f"machine-{number % 3}" / "shards"
         by_age = ShardCache(world.store, machine, ManualClock(FAR_AHEAD), ttl_seconds=1.0)
-        by_size = ShardCache(world.store, machine, world.clock, max_bytes=200_000)
+        by_size = ShardCache(world.store, machine, world.clock, max_bytes=10_000)
         with contextlib.suppress(errors.StorageError):  # E205: all that is left is in use
-            report = (by_size if number < 4 else by_age).sweep()
+            report = (by_size if number % 2 else by_age).sweep()
             world.turns.note(actor.name, f"{report}")
 
 

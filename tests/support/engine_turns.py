@@ -34,7 +34,7 @@ class Actor:
 class Weather:
     """How often something happens at a turn."""
 
-    sleep: float = 0.02
+    sleep: float = 0.05
     clock_leap: float = 0.01
     arrival: float = 0.1
     switch: float = 0.6
@@ -103,7 +103,7 @@ class Turns:
 
     def rest(self, actor: Actor) -> None:
         """Until something happened, perhaps."""
-        self.sleep(actor, self._dice.randrange(1, 60))
+        self.sleep(actor, self._dice.choice((1, 10, 30, 60)))
         self.point(actor)
 
     # Within
