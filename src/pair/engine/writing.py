@@ -161,7 +161,9 @@ class Writer:
             try:
                 with self._lease() as lease:
                     parts.on_step("read")
-                    report = attempt(lease, parts.publication.current())
+                    before = parts.publication.current()
+                    parts.cache.keep_only({shard.folder for shard in before.manifest.shards} if before else set())
+                    report = attempt(lease, before)
                 parts.on_step("released")
                 return replace(report, conflicts=conflicts)
             except (errors.ConflictError, ShardMissingError) as fault:
