@@ -1,8 +1,8 @@
 """Writers, a compactor, a collector, readers and an evictor at once, on a store that fails: no history breaks the KB.
 
-A test tries ten seeds, `make test` two hundred, `HYPOTHESIS_PROFILE=nightly` ten thousand, `PAIR_SIMULATION_RUNS` as many
-as it says. `PAIR_SIMULATION_SEED=7` replays one. Invariants, after every published manifest and at the end:
-    what was acknowledged is there; what failed is not, and never will be; what is unknown (E208) is whole or not at all;
+`make test` tries 200 seeds, `HYPOTHESIS_PROFILE=nightly` 10,000, `PAIR_SIMULATION_RUNS` as many as it says, and
+`PAIR_SIMULATION_SEED` the one that it names. Invariants, after every published manifest and at the end:
+    what was acknowledged is there; what failed is not, and never will be; what is unknown (E208) is whole or not there;
     manifests ascend one by one, and no commit is published twice;
     every shard that is named is there and verifies, and nothing that is named is deleted;
     a reader sees one manifest that was current while it read, and nothing that was deleted;
