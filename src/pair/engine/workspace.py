@@ -4,11 +4,10 @@ Not here
     Which documents go into which shard: writing.py, compaction.py. Uploading: publication.py.
 """
 
-import functools
 import hashlib
-import itertools
 import json
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,34 +129,32 @@ def build_shard(
 # ── rows ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-@functools.cache
-def _database(_process_id: int) -> duckdb.DuckDBPyConnection:
-    """One in memory for all shards that a process builds: making one takes as long as building a small shard."""
-    return duckdb.connect(":memory:", config={"threads": 1})
-
-
-_shard_numbers = itertools.count()
+_idle: defaultdict[int, list[duckdb.DuckDBPyConnection]] = defaultdict(list)
+"""Empty databases in memory, by process: making one takes as long as building a small shard."""
 
 
 def _write_rows(path: Path, documents: StoredDocuments, headers: Sequence[Header], commit_id: str) -> None:
-    attached = f"shard_{next(_shard_numbers)}"
-    options = f"BLOCK_SIZE {_BLOCK_SIZE}, STORAGE_VERSION '{_STORAGE_VERSION}'"
-    with _database(os.getpid()).cursor() as connection:
-        connection.execute(f"ATTACH {_quoted(path)} AS {attached} ({options})")
-        try:
-            connection.execute(f"USE {attached}")
-            connection.begin()
-            connection.execute(_TABLES)
-            connection.execute("INSERT INTO shard VALUES (?, ?)", [commit_id, _STORAGE_VERSION])
-            for table, rows in _tables_of(documents, headers).items():
-                _insert(connection, path.with_suffix(".rows"), table, rows)
-            connection.commit()
-        except BaseException:
-            connection.rollback()
-            raise
-        finally:
-            connection.execute("USE memory")
-            connection.execute(f"DETACH {attached}")  # writes everything into the one file
+    idle = _idle[os.getpid()]
+    try:
+        connection = idle.pop()
+    except IndexError:
+        connection = duckdb.connect(":memory:", config={"threads": 1})
+    try:
+        options = f"BLOCK_SIZE {_BLOCK_SIZE}, STORAGE_VERSION '{_STORAGE_VERSION}'"
+        connection.execute(f"ATTACH {_quoted(path)} AS shard_file ({options})")
+        connection.execute("USE shard_file")
+        connection.execute("BEGIN")
+        connection.execute(_TABLES)
+        connection.execute("INSERT INTO shard VALUES (?, ?)", [commit_id, _STORAGE_VERSION])
+        for table, rows in _tables_of(documents, headers).items():
+            _insert(connection, path.with_suffix(".rows"), table, rows)
+        connection.execute("COMMIT")
+        connection.execute("USE memory")
+        connection.execute("DETACH shard_file")  # writes everything into the one file
+    except BaseException:
+        connection.close()
+        raise
+    idle.append(connection)
 
 
 def _quoted(path: Path) -> str:
