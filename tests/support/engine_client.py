@@ -9,7 +9,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from pair import errors
 from pair.ai.embedding import Embedding
@@ -60,6 +60,7 @@ POLICY = EnginePolicy(
 EXPECTED_CODES = {"E202", "E203", "E206", "E208", "E210"}
 _WRITES: tuple[Fault, ...] = ("before", "after", "twice", "delay", "late", "again")
 _READS: tuple[Fault, ...] = ("before", "after", "delay")
+_Answer = TypeVar("_Answer")
 _WRITING = {"put", "put_if", "create", "upload", "delete"}
 
 
@@ -120,7 +121,7 @@ class FailingLeases:
     def close(self) -> None:
         """They belong to everybody."""
 
-    def _send(self, operation: str, act: Callable[[], Any]) -> Any:
+    def _send(self, operation: str, act: Callable[[], _Answer]) -> _Answer:
         fault = self._fault(operation)
         if fault == "before":
             raise errors.store_unreachable("the leases", "The request was lost")

@@ -68,8 +68,7 @@ class Turns:
             thread.start()
         self._next().go.release()
         if not self._is_over.wait(STUCK_SECONDS):
-            self.faults.append(TimeoutError("somebody waits for somebody who waits"))
-            return
+            raise TimeoutError("somebody waits for somebody who waits:\n" + "\n".join(self.trace))
         for thread in threads:
             thread.join()
         self._is_calm = True
