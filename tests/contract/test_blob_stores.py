@@ -23,7 +23,7 @@ from pair.blobs.probe import refuse_without_compare_and_swap
 from pair.blobs.s3 import ObjectStore, ObjectStoreOptions
 from pair.testing.blob_suite import KEYS, BlobStoreSuite
 from pair.testing.clock import ManualClock
-from pair.testing.faulty_store import FaultyStore, drawn, planned
+from pair.testing.faulty_store import Arrival, FaultyStore, drawn, planned
 from support.lossy_proxy import LossyProxy
 from support.page_server import PageServer, Reply
 from support.ports import free_ports
@@ -529,6 +529,12 @@ def test_probe_of_a_store_that_cannot_be_reached_is_that_error() -> None:
     assert list(store.list("")) == []
 
 
+def test_probe_of_a_store_that_is_sent_everything_twice_finds_no_fault() -> None:
+    store = FaultyStore(MemoryStore(ManualClock()), planned(["twice"] * 20))
+    refuse_without_compare_and_swap(store, "kb/", "token")
+    assert list(store.list("")) == []
+
+
 # ── the faulty store ───────────────────────────────────────────────────────────────────────────────
 
 
@@ -548,6 +554,35 @@ def test_faults_come_as_planned() -> None:
     store.create("d", b"")
     assert calls == ["late"]
     store.create("e", b"")
+
+
+def test_writes_arrive_after_their_answer_in_any_order(tmp_path: Path) -> None:
+    under_way: list[Arrival] = []
+    memory = MemoryStore(ManualClock())
+    store = FaultyStore(memory, planned(["late", "late", "again"]), on_late=under_way.append)
+    for content in (b"first", b"second"):
+        (tmp_path / "file").write_bytes(content)
+        with pytest.raises(errors.StorageError):
+            store.upload("key", tmp_path / "file")
+        (tmp_path / "file").unlink()
+    assert memory.get("key") is None
+    store.create("other", b"")
+    memory.delete("other")
+    for arrive in reversed(under_way):
+        arrive()
+    assert [blob.data for key in ("key", "other") if (blob := memory.get(key))] == [b"first", b""]
+
+
+def test_write_that_is_refused_when_it_arrives_troubles_nobody() -> None:
+    under_way: list[Arrival] = []
+    memory = MemoryStore(ManualClock())
+    store = FaultyStore(memory, planned(["again", "late"]), on_late=under_way.append)
+    store.create("key", b"")
+    with pytest.raises(errors.StorageError):
+        store.get("key")
+    (arrive,) = under_way
+    arrive()
+    assert memory.get("key") == store.get("key")
 
 
 class Sequence:

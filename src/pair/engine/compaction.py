@@ -64,6 +64,7 @@ class Compactor:
         """Pay the most urgent debt, or all. Raises E201, E202, E203, E206, E207, E208, E210."""
         for conflicts in range(_TRIES):
             before = self._parts.publication.required()
+            self._parts.cache.keep_only({shard.folder for shard in before.manifest.shards})
             plan = rules.compaction_plan(
                 before.manifest, self._parts.policy, everything=everything, min_shards=min_shards
             )

@@ -94,12 +94,11 @@ class Publication:
             try:
                 return self._remember(self._put(content, before), after)
             except VersionMismatchError:
-                if (settled := self._settled(after, before)) is not None:
-                    return settled
+                logger.info("swap was refused", extra={"kb": self._kb_id})
             except errors.StorageError as fault:
                 logger.info("answer to a swap was lost", extra={"kb": self._kb_id, "reason": fault.message})
-                if (settled := self._settled_after_silence(after, before, fault)) is not None:
-                    return settled
+            if (settled := self._settled(after, before)) is not None:
+                return settled
         raise errors.publish_unknown(self._kb_id)
 
     def _put(self, content: bytes, before: Published | None) -> Version:
@@ -108,21 +107,19 @@ class Publication:
         return self._store.put_if(self._key, content, before.version)
 
     def _settled(self, after: Manifest, before: Published | None) -> Published | None:
-        """Ours if it is there after all, None if nothing is there yet; raises E202 if it is somebody else's."""
-        found = self._remembered(self._store.get(self._key))
+        """Ours if it is there after all, None if nothing is there yet; raises E202 if it is somebody else's.
+
+        A refusal says as little as silence does: our own request may have arrived twice.
+        """
+        try:
+            found = self._remembered(self._store.get(self._key))
+        except errors.StorageError as fault:
+            raise errors.publish_unknown(self._kb_id) from fault
         if found is not None and found.manifest.holds_commit(after.commit_id):
             return found
         if (found.version if found else None) == (before.version if before else None):
             return None
         raise errors.manifest_changed(self._kb_id)
-
-    def _settled_after_silence(
-        self, after: Manifest, before: Published | None, fault: errors.StorageError
-    ) -> Published | None:
-        try:
-            return self._settled(after, before)
-        except errors.StorageError:
-            raise errors.publish_unknown(self._kb_id) from fault
 
     def _probe_once(self) -> None:
         """A store with a manifest in it has shown before what it can do."""

@@ -206,15 +206,15 @@ class Engine:
 
     def _read(self, read: Callable[[Manifest], _Answer]) -> _Answer:
         """By one manifest; by the current one when garbage collection took a shard meanwhile. Raises E201, E207."""
-        for _ in range(_READING_TRIES):
+        tries = 0
+        while True:
             published = self._parts.publication.required()
+            tries += 1
             try:
                 return read(published.manifest)
             except ShardMissingError as fault:
-                missing = fault
-                if self._parts.publication.required().version == published.version:
-                    break
-        raise errors.stored_data_damaged(str(missing), "it is not in the store any more") from missing
+                if tries == _READING_TRIES or self._parts.publication.required().version == published.version:
+                    raise errors.stored_data_damaged(str(fault), "it is not in the store any more") from fault
 
     def _listed(self, manifest: Manifest, after: str) -> Iterator[tuple[Listed, int]]:
         """Live documents by id, each with the position of its shard."""

@@ -164,6 +164,7 @@ class Writer:
                 with self._lease() as lease:
                     parts.on_step("read")
                     before = parts.publication.current()
+                    parts.cache.keep_only({shard.folder for shard in before.manifest.shards} if before else set())
                     report = attempt(lease, before)
                 parts.on_step("released")
                 return replace(report, conflicts=conflicts)

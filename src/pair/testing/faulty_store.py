@@ -1,19 +1,26 @@
-"""A store that wraps another and fails as it is told: before, after (the lost answer), late, or twice."""
+"""A store that wraps another and fails as it is told: before, after (the lost answer), late, twice, out of order."""
 
+import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
 from pair import errors
-from pair.blobs.contract import Blob, BlobInfo, BlobStore, BlobUnchanged, Version
+from pair.blobs.contract import Blob, BlobInfo, BlobStore, BlobUnchanged, Version, VersionMismatchError
 
-Fault = Literal["none", "before", "after", "twice", "delay"]
+Fault = Literal["none", "before", "after", "twice", "delay", "late", "again"]
 """`before`: nothing happens, then E206. `after`: it happens, then E206. `twice`: the request arrives a second time, and
-that answer is the one that is heard. `delay`: the hook is called first."""
+that answer is the one that is heard. `delay`: the hook is called first. `late`: E206 now, and a write arrives whenever
+the owner of the store lets it, behind requests that were made after it. `again`: all is well, and a write arrives once
+more when the owner lets it."""
 
 Plan = Callable[[str, str], Fault]
 """Which fault befalls an operation (by its name) on a key."""
+
+Arrival = Callable[[], None]
+"""A write that is still under way: call it when it arrives. Nobody hears the answer."""
 
 _Answer = TypeVar("_Answer")
 
@@ -54,11 +61,25 @@ def _go_on() -> None:
     """A delay that is none."""
 
 
+def _lose(_arrival: Arrival) -> None:
+    """A write that is under way for ever."""
+
+
 class FaultyStore:
-    def __init__(self, store: BlobStore, plan: Plan, *, on_delay: Callable[[], None] = _go_on) -> None:
+    """`on_late` is given each write that arrives later than its answer."""
+
+    def __init__(
+        self,
+        store: BlobStore,
+        plan: Plan,
+        *,
+        on_delay: Callable[[], None] = _go_on,
+        on_late: Callable[[Arrival], None] = _lose,
+    ) -> None:
         self._store = store
         self._plan = plan
         self._on_delay = on_delay
+        self._on_late = on_late
 
     @property
     def address(self) -> str:
@@ -85,29 +106,44 @@ class FaultyStore:
         return self._send("download", key, anew)
 
     def put(self, key: str, data: bytes) -> Version:
-        return self._send("put", key, lambda: self._store.put(key, data))
+        return self._write("put", key, lambda: self._store.put(key, data))
 
     def upload(self, key: str, path: Path) -> Version:
-        return self._send("upload", key, lambda: self._store.upload(key, path))
+        def with_content() -> Callable[[], Version]:
+            return functools.partial(self._store.put, key, path.read_bytes())  # the file may be gone by then
+
+        return self._send("upload", key, lambda: self._store.upload(key, path), with_content)
 
     def put_if(self, key: str, data: bytes, version: Version) -> Version:
-        return self._send("put_if", key, lambda: self._store.put_if(key, data, version))
+        return self._write("put_if", key, lambda: self._store.put_if(key, data, version))
 
     def create(self, key: str, data: bytes) -> Version:
-        return self._send("create", key, lambda: self._store.create(key, data))
+        return self._write("create", key, lambda: self._store.create(key, data))
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
         return iter(self._send("list", prefix, lambda: [*self._store.list(prefix)]))
 
     def delete(self, key: str) -> None:
-        self._send("delete", key, lambda: self._store.delete(key))
+        self._write("delete", key, lambda: self._store.delete(key))
 
     def close(self) -> None:
         self._store.close()
 
-    def _send(self, operation: str, key: str, act: Callable[[], _Answer]) -> _Answer:
+    def _write(self, operation: str, key: str, act: Callable[[], _Answer]) -> _Answer:
+        return self._send(operation, key, act, lambda: act)
+
+    def _send(
+        self,
+        operation: str,
+        key: str,
+        act: Callable[[], _Answer],
+        later: Callable[[], Callable[[], object]] | None = None,
+    ) -> _Answer:
+        """`later`: makes what arrives later of a write; a read that arrives late has nobody left to read."""
         fault = self._plan(operation, key)
-        if fault == "before":
+        if fault in {"late", "again"} and later is not None:
+            self._on_late(functools.partial(_arrive, later()))
+        if fault in {"before", "late"}:
             raise errors.store_unreachable(self.address, "The request was lost")
         if fault == "delay":
             self._on_delay()
@@ -115,3 +151,8 @@ class FaultyStore:
         if fault == "after":
             raise errors.store_unreachable(self.address, "The answer was lost")
         return act() if fault == "twice" else answer
+
+
+def _arrive(act: Callable[[], object]) -> None:
+    with contextlib.suppress(VersionMismatchError, errors.StorageError):
+        act()
