@@ -23,6 +23,11 @@ logger = logging.getLogger(__name__)
 CHUNK_BYTES = 1024 * 1024
 
 
+def expanded(named: str) -> Path:
+    """A path of the settings, where no shell has made a home of `~`."""
+    return Path(os.path.expanduser(named))  # noqa: PTH111 - Path.expanduser fails without a home
+
+
 def sha256_of(path: str | Path) -> str:
     digest = hashlib.sha256()
     descriptor = os.open(path, os.O_RDONLY)

@@ -49,7 +49,7 @@ class Project:
         return SyncDesk(self.settings).sync()
 
     def open(self) -> KnowledgeBase:
-        return open_kb(settings=self.settings, sync=SyncDesk(self.settings))
+        return open_kb(settings=self.settings, sources=SyncDesk(self.settings).sources())
 
     def stored(self) -> dict[str, str]:
         with self.open() as kb:

@@ -34,6 +34,11 @@ def manifest_key(kb_id: str) -> str:
     return f"{kb_id}.duckdb.manifest.json"
 
 
+def older_keys(kb_id: str) -> tuple[str, str]:
+    """Of the layout before shards: one database, and a snapshot of it."""
+    return f"{kb_id}.duckdb", f"{kb_id}.snapshot.json"
+
+
 def shards_prefix(kb_id: str) -> str:
     return f"{kb_id}.duckdb.shards/"
 

@@ -7,6 +7,7 @@ Not here
     Building shards: workspace.py. Deleting old ones: garbage.py.
 """
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 from pair import errors
 from pair.blobs.contract import Blob, BlobStore, BlobUnchanged, Version, VersionMismatchError
-from pair.engine.manifest import ROLES, Manifest, from_bytes, manifest_key, to_bytes
+from pair.engine.manifest import ROLES, Manifest, from_bytes, manifest_key, older_keys, to_bytes
 from pair.engine.workspace import BuiltShard
 
 logger = logging.getLogger(__name__)
@@ -92,7 +93,10 @@ class Publication:
         self._on_step("swap")
         for _ in range(_SETTLING_TRIES):
             try:
-                return self._remember(self._put(content, before), after)
+                published = self._remember(self._put(content, before), after)
+                if before is None:
+                    self._remove_older_layout()
+                return published  # noqa: TRY300 - what was put is published
             except VersionMismatchError:
                 logger.info("swap was refused", extra={"kb": self._kb_id})
             except errors.StorageError as fault:
@@ -100,6 +104,12 @@ class Publication:
             if (settled := self._settled(after, before)) is not None:
                 return settled
         raise errors.publish_unknown(self._kb_id)
+
+    def _remove_older_layout(self) -> None:
+        """As far as that succeeds: nobody reads these any more."""  # engine-23
+        for key in older_keys(self._kb_id):
+            with contextlib.suppress(errors.StorageError):
+                self._store.delete(key)
 
     def _put(self, content: bytes, before: Published | None) -> Version:
         if before is None:

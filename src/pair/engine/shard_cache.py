@@ -130,6 +130,12 @@ class ShardCache:
             raise errors.cache_budget_exceeded(str(self._folder), self._max_bytes, report.kept_bytes)
         return report
 
+    def keep_within_limits(self) -> None:
+        """As far as that is possible now; a sweep tells when it is not."""
+        if self._max_bytes or self._ttl_seconds:
+            with contextlib.suppress(errors.StorageError):
+                self.sweep()
+
     def size_bytes(self) -> int:
         return sum(each.size_bytes for each in self._cached())
 

@@ -287,6 +287,7 @@ class Writer:
         lease.check()
         published = parts.publication.swap(before, after)
         parts.on_step("swapped")
+        parts.cache.keep_within_limits()
         return published
 
     def _chosen(

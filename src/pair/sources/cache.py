@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -163,7 +162,3 @@ class Cache:
 
 def _address(source: KbSource) -> str:
     return hashlib.sha256(source.location.encode()).hexdigest()
-
-
-def expand(folder: str) -> Path:
-    return Path(os.path.expanduser(folder)).absolute()  # noqa: PTH111 - Path.expanduser fails without a home

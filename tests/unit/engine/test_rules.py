@@ -182,7 +182,9 @@ def test_runs_are_merged_from_the_smallest_up_but_never_a_large_one_for_a_small_
     plan = rules.compaction_plan(manifest(*large, *middle, *tail), POLICY)
     assert plan.reason == "size_tier"
     assert sorted(names_of(plan.shards)) == ["middle-0", "middle-1", "tail-0", "tail-1"]
-    assert rules.compaction_plan(manifest(*large, *tail), POLICY).reason == "no_compaction_debt"
+    assert sorted(names_of(rules.compaction_plan(manifest(*large, *tail), POLICY).shards)) == ["tail-0", "tail-1"]
+    lonely = [*large, *(shard(f"more-{number}", 1000, run="large") for number in range(2)), shard("tail", 5)]
+    assert rules.compaction_plan(manifest(*lonely), POLICY).reason == "no_compaction_debt"
 
 
 def test_few_shards_are_not_worth_merging() -> None:

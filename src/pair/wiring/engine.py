@@ -1,0 +1,177 @@
+"""Opening a KB: its store, leases, cache and embedder."""
+
+import atexit
+import importlib.util
+import os
+import random
+import shutil
+import socket
+import tempfile
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pair import errors, files
+from pair.clock import Clock, SystemClock, pause
+from pair.settings import Settings
+from pair.sync.contract import Documents
+
+if TYPE_CHECKING:
+    from pair.ai.contract import Embedder
+    from pair.blobs.contract import BlobStore, Leases
+    from pair.inputs import Inputs
+    from pair.kb import KnowledgeBase, SyncedSources
+
+
+_LONGEST_PAUSE_SECONDS = 1.0
+_OBJECT_STORES = ("s3://", "gs://", "az://")
+
+
+DEFAULT_KB = "default"
+_LONGEST_PAUSE_SECONDS = 1.0
+_OBJECT_STORES = ("s3://", "gs://", "az://")
+
+
+def open_kb(
+    kb_id: str = DEFAULT_KB,
+    *,
+    store: "str | BlobStore | None" = None,
+    embedder: "Embedder | None" = None,
+    settings: Settings | None = None,
+    sources: "SyncedSources | None" = None,
+    on_step: Callable[[str], None] = lambda name: None,
+) -> "KnowledgeBase":
+    """A KB by name. `store`: an address as in `engine.store`, or a store. Nothing is made before the first write."""
+    from pair.ai.embedding import Embedding  # noqa: PLC0415 - see the module's first lines
+    from pair.blobs.probe import refuse_without_compare_and_swap  # noqa: PLC0415
+    from pair.engine.publication import Publication  # noqa: PLC0415
+    from pair.engine.rules import check_kb_id  # noqa: PLC0415
+    from pair.engine.runtime import Engine  # noqa: PLC0415
+    from pair.engine.shard_cache import ShardCache  # noqa: PLC0415
+    from pair.engine.writing import WriteParts  # noqa: PLC0415
+    from pair.kb import KnowledgeBase  # noqa: PLC0415
+
+    check_kb_id(kb_id)
+    settings, clock = settings or Settings.load(), SystemClock()
+    policy = settings.engine
+    address = policy.store if store is None else store
+    blobs = blob_store(address, settings, clock) if isinstance(address, str) else address
+    publication = Publication(
+        blobs,
+        kb_id,
+        before_first_write=lambda: refuse_without_compare_and_swap(blobs, f"{kb_id}.duckdb.", _new_id()),
+        on_step=on_step,
+    )
+    cache = ShardCache(
+        blobs,
+        _cache_folder(policy.cache_dir, blobs.address),
+        clock,
+        max_bytes=policy.cache_max_bytes,
+        ttl_seconds=policy.cache_ttl_seconds,
+    )
+    parts = WriteParts(
+        kb_id, policy, publication, cache, _leases(settings, blobs, clock), clock, _new_id, _pause_before, on_step
+    )
+    engine = Engine(parts, blobs, Embedding(embedder or _embedder(settings)))
+    return KnowledgeBase(engine, sources)
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
+
+
+def _pause_before(attempt: int) -> None:
+    """The square of the attempt times 10 ms, and up to as much again, so that those who collided do not do so again."""
+    seconds = min(attempt * attempt * 0.010, _LONGEST_PAUSE_SECONDS)
+    pause(seconds * (1 + random.random()))  # noqa: S311 - no secret
+
+
+def blob_store(address: str, settings: Settings, clock: Clock) -> "BlobStore":
+    if address == "memory:":
+        from pair.blobs.memory import MemoryStore  # noqa: PLC0415 - see the module's first lines
+
+        return MemoryStore(clock)
+    if address.startswith(_OBJECT_STORES):
+        if importlib.util.find_spec("obstore") is None:
+            raise errors.settings_invalid(
+                "engine.store", f"{address} needs an extra", hints=["pip install 'pair-kb[s3]'"]
+            )
+        from pair.blobs.s3 import ObjectStore, ObjectStoreOptions  # noqa: PLC0415
+
+        policy = settings.engine
+        return ObjectStore(address, ObjectStoreOptions(endpoint_url=policy.s3_endpoint, region=policy.s3_region))
+    from pair.blobs.local import LocalStore  # noqa: PLC0415
+
+    return LocalStore(files.expanded(address).absolute())
+
+
+def _cache_folder(cache_dir: str, address: str) -> Path:
+    """One for each store: a KB of the same name in another store is another KB. Memory is forgotten, and so is this."""
+    if address == "memory:":
+        folder = tempfile.mkdtemp(prefix="pair-cache-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return Path(folder) / "shards"
+    return files.expanded(cache_dir).absolute()
+
+
+def _leases(settings: Settings, store: "BlobStore", clock: Clock) -> "Leases":
+    policy = settings.engine
+    holder = f"{socket.gethostname()}, process {os.getpid()}"
+    kind = policy.lease if policy.lease != "auto" else _usual_lease(store.address, policy.redis_url)
+    if kind == "memory":
+        from pair.blobs.leases import MemoryLeases  # noqa: PLC0415 - see the module's first lines
+
+        return MemoryLeases(holder=holder, new_token=_new_id, clock=clock)
+    if kind == "file":
+        from pair.blobs.file_leases import FileLeases  # noqa: PLC0415
+
+        return FileLeases(Path(store.address) / ".pair-store" / "leases", holder=holder, new_token=_new_id)
+    if kind == "blob":
+        from pair.blobs.blob_leases import BlobLeases  # noqa: PLC0415
+
+        return BlobLeases(store, holder=holder, new_token=_new_id, clock=clock)
+    if not policy.redis_url:
+        raise errors.settings_invalid("engine.lease", "redis needs an address", hints=["Set engine.redis_url"])
+    if importlib.util.find_spec("redis") is None:
+        raise errors.settings_invalid("engine.lease", "redis needs an extra", hints=["pip install 'pair-kb[redis]'"])
+    from pair.blobs.redis_leases import RedisLeases  # noqa: PLC0415
+
+    return RedisLeases(policy.redis_url, holder=holder, new_token=_new_id, clock=clock)
+
+
+def _usual_lease(address: str, redis_url: str) -> str:
+    if redis_url:
+        return "redis"
+    if address == "memory:":
+        return "memory"
+    return "blob" if address.startswith(_OBJECT_STORES) else "file"
+
+
+def _embedder(settings: Settings) -> "Embedder":
+    from pair.ai.ngram import NgramEmbedder  # noqa: PLC0415 - see the module's first lines
+
+    return NgramEmbedder(settings.engine.embedding_dimension)
+
+
+def inputs(on_skip: Callable[[str, str], None]) -> "Inputs":
+    """Reads files, folders and JSON lines as documents."""
+    from pair.inputs import Inputs  # noqa: PLC0415 - see the module's first lines
+
+    return Inputs(document_loader(), on_skip)
+
+
+def document_loader() -> Documents | None:
+    """None when the extra `documents` is not installed."""
+    if importlib.util.find_spec("markitdown") is None:
+        return None
+    return _DocumentsOnDemand()
+
+
+class _DocumentsOnDemand:
+    """Loads the document reader with the first document."""
+
+    def text_of(self, path: Path) -> str:
+        from pair.sync.documents import DocumentLoader  # noqa: PLC0415 - see the module's first lines
+
+        return DocumentLoader().text_of(path)

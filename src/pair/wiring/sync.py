@@ -1,0 +1,216 @@
+"""Keeping the sources of a project in line with its index, and the engine with both."""
+
+import contextlib
+import dataclasses
+import importlib.util
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pair import errors, files
+from pair.ai import rules as model_rules
+from pair.ai.contract import Summariser
+from pair.ai.extractive import ExtractiveSummariser
+from pair.clock import Clock, SystemClock
+from pair.settings import Settings
+from pair.sync import planning
+from pair.sync.contract import FetchedPage, NotModified, Pages, SyncObserver
+from pair.sync.discovery import Places
+from pair.sync.planning import SyncStatus
+from pair.sync.reading import Reader
+from pair.sync.report import SyncPlan, SyncReport
+from pair.sync.rules import SyncPolicy
+from pair.sync.source_texts import SourceTexts
+from pair.sync.ticker import Ticker
+from pair.sync.workflow import SyncRun, Workshop
+from pair.wiring.engine import DEFAULT_KB, blob_store, document_loader, open_kb
+
+if TYPE_CHECKING:
+    from pair.blobs.contract import BlobStore
+    from pair.kb import Reconciled
+    from pair.web.browser import BrowserRenderer
+
+
+class SilentSyncObserver:
+    """For callers that want the report only."""
+
+    def say(self, text: str) -> None:
+        pass
+
+    def planned(self, total: int) -> None:
+        pass
+
+    def finished(self, source_id: str) -> None:
+        pass
+
+
+@dataclass
+class SyncDesk:
+    """Keeps the sources of a project in line with its index, under one set of settings."""
+
+    settings: Settings
+    observer: SyncObserver = field(default_factory=SilentSyncObserver)
+    clock: Clock = field(default_factory=SystemClock)
+
+    def run(self, *, wait: bool = True) -> SyncReport:
+        """One run. Raises E101 rather than wait when told so, E102, E010."""
+        with contextlib.ExitStack() as held:
+            shop = Workshop(
+                summariser=self._summariser(held),
+                pages=held.enter_context(contextlib.closing(_PagesOnDemand(self.settings.kb, self.clock))),
+                documents=document_loader(),
+                clock=self.clock,
+                observer=self.observer,
+            )
+            return SyncRun(self.settings.kb, self.places, shop).run(wait=wait)
+
+    def sync(self, *, wait: bool = True) -> SyncReport:
+        """One run, and the engine brought in line with it."""
+        report = self.run(wait=wait)
+        done = self._bring_engine_in_line()
+        return dataclasses.replace(report, stored=done.stored, unstored=done.removed) if done else report
+
+    def _bring_engine_in_line(self) -> "Reconciled | None":
+        """None when nothing changed on either side since the last time: that is told without loading the engine."""
+        store = blob_store(self.settings.engine.store, self.settings, self.clock)
+        mark = self.places.cache.with_name(f".{self.places.cache.name}.stored")
+        if mark.exists() and mark.read_text(encoding="utf-8") == _state_of(store, self.places.cache):
+            return None
+        with open_kb(settings=self.settings, store=store, sources=self.sources()) as kb:
+            done = kb.reconcile()
+            if self.places.cache.exists():
+                files.write_atomically(mark, _state_of(store, self.places.cache).encode())
+        return done
+
+    def plan(self) -> SyncPlan:
+        model = self.settings.ai
+
+        def calls_for(text: str) -> int:
+            return model_rules.calls_for(text, model.max_input_tokens) if model.base_url else 0
+
+        return planning.plan(self.places, self.reader, self.clock, calls_for)
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.places.sources_dir, self.settings.kb.max_source_bytes, document_loader())
+
+    def status(self) -> SyncStatus:
+        return planning.status(self.places)
+
+    def watch(self, stop: threading.Event, after_run: Callable[[SyncReport], None]) -> None:
+        """Run now, whenever a source changes, and every tick, until told to stop."""
+        from pair.sync.watching import Watcher  # noqa: PLC0415 - see the module's first lines
+
+        watcher = Watcher(self.places.sources_dir, self.places.links_file, stop, self.clock)
+        self.ticker(lambda: after_run(self.sync(wait=False)), watcher.wait).loop()
+
+    def sources(self) -> "_Sources":
+        """The synced sources, for the engine."""
+        return _Sources(self)
+
+    def ticker(self, run: Callable[[], object], wait: Callable[[float], bool]) -> Ticker:
+        tick_seconds = self.settings.kb.runtime_refresh_tick_seconds
+        return Ticker(run, wait, self._say_failed, self.clock, tick_seconds)
+
+    @property
+    def places(self) -> Places:
+        policy = self.settings.kb
+        return Places(
+            sources_dir=files.expanded(policy.sources_dir),
+            links_file=files.expanded(policy.links_file_path),
+            index=files.expanded(policy.index_path),
+            cache=files.expanded(policy.index_cache_path),
+            page_copies=files.expanded(policy.web_fetch_cache_dir),
+            is_sources_dir_named="kb.sources_dir" in self.settings.named,
+            is_links_file_named="kb.links_file_path" in self.settings.named,
+        )
+
+    def _say_failed(self, fault: Exception) -> None:
+        self.observer.say(f"sync failed, trying again next tick: {fault}")
+
+    def _summariser(self, held: contextlib.ExitStack) -> Summariser:
+        if not self.settings.ai.base_url:
+            return ExtractiveSummariser()
+        from pair.ai.openai import OpenAiSummariser  # noqa: PLC0415 - see the module's first lines
+
+        summariser = OpenAiSummariser(self.settings.ai)
+        held.callback(summariser.close)
+        return summariser
+
+
+def _state_of(store: "BlobStore", cache: Path) -> str:
+    """What tells whether the saved state or the stored KB changed."""
+    seen = cache.stat() if cache.exists() else None
+    head = store.get(f"{DEFAULT_KB}.duckdb.manifest.json")
+    signature = f"{seen.st_ino} {seen.st_size} {seen.st_mtime_ns}" if seen else "none"
+    return f"{store.address}\n{signature}\n{head.version if head else 'none'}\n"
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """Sync, as `KnowledgeBase` sees it."""
+
+    desk: SyncDesk
+
+    def run(self, *, wait: bool) -> SyncReport:
+        return self.desk.run(wait=wait)
+
+    def texts(self) -> SourceTexts:
+        return SourceTexts(self.desk.places, self.desk.reader)
+
+
+class _PagesOnDemand:
+    """Loads the network and the text extraction with the first page, if there is one."""
+
+    def __init__(self, policy: SyncPolicy, clock: Clock) -> None:
+        self._policy = policy
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._held = contextlib.ExitStack()
+        self._pages: Pages | None = None
+
+    def fetch(
+        self, url: str, *, etag: str | None, last_modified: str | None, validated_at: str | None = None
+    ) -> FetchedPage | NotModified:
+        with self._lock:
+            if self._pages is None:
+                self._pages = self._load()
+        return self._pages.fetch(url, etag=etag, last_modified=last_modified, validated_at=validated_at)
+
+    def close(self) -> None:
+        self._held.close()
+
+    def _load(self) -> Pages:
+        from pair.sync.pages import WebPages  # noqa: PLC0415 - see the module's first lines
+        from pair.web.pages import PageClient  # noqa: PLC0415
+
+        policy = self._policy
+        client = PageClient(
+            timeout_seconds=policy.web_fetch_timeout_seconds,
+            max_bytes=policy.max_source_bytes,
+            allow_private_addresses=policy.allow_private_addresses,
+            clock=self._clock,
+        )
+        self._held.callback(client.close)
+        if policy.web_fetch_renderer == "http":
+            return WebPages(client, None)
+        renderer = _browser(policy)
+        self._held.callback(renderer.close)
+        return WebPages(client, renderer)
+
+
+def _browser(policy: SyncPolicy) -> "BrowserRenderer":
+    if importlib.util.find_spec("playwright") is None:
+        raise errors.settings_invalid(
+            "kb.web_fetch_renderer", "browser needs an extra", hints=["pip install 'pair-kb[browser]'"]
+        )
+    from pair.web.browser import BrowserRenderer  # noqa: PLC0415 - see the module's first lines
+
+    return BrowserRenderer(
+        timeout_seconds=policy.web_fetch_timeout_seconds,
+        max_bytes=policy.max_source_bytes,
+        allow_private_addresses=policy.allow_private_addresses,
+        executable_path=None,
+    )
