@@ -731,7 +731,7 @@ def test_garbage_collection_removes_what_no_manifest_names_and_nothing_else(many
         blobs.put("default.duckdb.shards.txt", b"of a stranger")
         before, live = folders_of(many), live_folders_of(many)
         assert live < before
-        waiting = kb.collect()
+        waiting = kb.collect(grace_seconds=3600)
         assert (waiting.deleted_shards, waiting.kept_shards) == (0, len(before - live))
         assert folders_of(many) == before, "its time has not come"
         done = kb.collect(grace_seconds=0)
