@@ -829,6 +829,24 @@ def test_what_nobody_asked_for_long_is_evicted(many: Ground) -> None:
         assert len(kb.search("rivers", limit=100, exact=True)) == 30
 
 
+def cached_names(ground: Ground) -> set[str]:
+    return {path.name for path in ground.cache.iterdir()}
+
+
+def test_what_no_manifest_names_any_more_does_not_stay_in_the_cache(many: Ground) -> None:
+    with many.open() as writer, many.open() as reader:
+        for number in range(20):
+            writer.upsert(numbered(1, begin=number))
+            assert len(reader.search("rivers", limit=100, exact=True)) == number + 1
+        live = {folder.rpartition("/")[2] for folder in live_folders_of(many)}
+        assert cached_names(many) <= live
+        writer.compact(everything=True)
+        assert len(reader.search("rivers", limit=100, exact=True)) == 20
+        assert cached_names(many) == {folder.rpartition("/")[2] for folder in live_folders_of(many)}
+        kept = cached_names(many)
+    assert cached_names(many) == kept, "what is closed is kept for the next time"
+
+
 def test_a_stray_file_in_the_cache_does_no_harm(ground: Ground) -> None:
     with ground.open() as kb:
         kb.upsert(numbered(3))
