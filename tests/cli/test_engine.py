@@ -296,10 +296,10 @@ def test_compact_gc_and_sweep_care_for_a_kb(filled: Workplace) -> None:
     collected = filled.pair("gc", "--grace", "0", "--json").json
     assert collected["deleted_shards"] == waiting["kept_shards"]
     assert len(list((filled.folder / ".pair/store").rglob("*.search"))) == 1
+    assert found(filled, "castle moat", "-k", "1") == {"faq/3"}
     swept = filled.pair("cache", "sweep", "--json", PAIR__ENGINE__CACHE_MAX_BYTES="1").json
     assert (swept["evicted_size"] > 0, swept["kept_bytes"]) == (True, 0)
     refused(filled.pair("search", "castle", "--json", PAIR__ENGINE__CACHE_MAX_BYTES="1"), "E205", 3)
-    assert found(filled, "castle moat", "-k", "1") == {"faq/3"}
 
 
 @pytest.mark.parametrize(
