@@ -291,15 +291,15 @@ def test_compact_gc_and_sweep_care_for_a_kb(filled: Workplace) -> None:
     done = filled.pair("compact", "--all", "--json").json
     assert (done["kb_id"], done["shards_after"], done["documents"]) == ("default", 1, 6)
     assert filled.pair("compact").stderr == "nothing to compact\n"
-    waiting = filled.pair("gc", "--json").json
+    waiting = filled.pair("gc", "--json", PAIR__ENGINE__GC_GRACE_SECONDS="3600").json
     assert (waiting["deleted_shards"], waiting["kept_shards"] > 0) == (0, True)
     collected = filled.pair("gc", "--grace", "0", "--json").json
     assert collected["deleted_shards"] == waiting["kept_shards"]
     assert len(list((filled.folder / ".pair/store").rglob("*.search"))) == 1
+    assert found(filled, "castle moat", "-k", "1") == {"faq/3"}
     swept = filled.pair("cache", "sweep", "--json", PAIR__ENGINE__CACHE_MAX_BYTES="1").json
     assert (swept["evicted_size"] > 0, swept["kept_bytes"]) == (True, 0)
     refused(filled.pair("search", "castle", "--json", PAIR__ENGINE__CACHE_MAX_BYTES="1"), "E205", 3)
-    assert found(filled, "castle moat", "-k", "1") == {"faq/3"}
 
 
 @pytest.mark.parametrize(

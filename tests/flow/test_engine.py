@@ -731,7 +731,7 @@ def test_garbage_collection_removes_what_no_manifest_names_and_nothing_else(many
         blobs.put("default.duckdb.shards.txt", b"of a stranger")
         before, live = folders_of(many), live_folders_of(many)
         assert live < before
-        waiting = kb.collect()
+        waiting = kb.collect(grace_seconds=3600)
         assert (waiting.deleted_shards, waiting.kept_shards) == (0, len(before - live))
         assert folders_of(many) == before, "its time has not come"
         done = kb.collect(grace_seconds=0)
@@ -827,6 +827,24 @@ def test_what_nobody_asked_for_long_is_evicted(many: Ground) -> None:
         assert report.evicted_ttl > 0
         assert report.kept_bytes == 0
         assert len(kb.search("rivers", limit=100, exact=True)) == 30
+
+
+def cached_names(ground: Ground) -> set[str]:
+    return {path.name for path in ground.cache.iterdir()}
+
+
+def test_what_no_manifest_names_any_more_does_not_stay_in_the_cache(many: Ground) -> None:
+    with many.open() as writer, many.open() as reader:
+        for number in range(20):
+            writer.upsert(numbered(1, begin=number))
+            assert len(reader.search("rivers", limit=100, exact=True)) == number + 1
+        live = {folder.rpartition("/")[2] for folder in live_folders_of(many)}
+        assert cached_names(many) <= live
+        writer.compact(everything=True)
+        assert len(reader.search("rivers", limit=100, exact=True)) == 20
+        assert cached_names(many) == {folder.rpartition("/")[2] for folder in live_folders_of(many)}
+        kept = cached_names(many)
+    assert cached_names(many) == kept, "what is closed is kept for the next time"
 
 
 def test_a_stray_file_in_the_cache_does_no_harm(ground: Ground) -> None:

@@ -23,7 +23,7 @@ from pair.engine.shard_cache import ShardMissingError
 from pair.engine.stored_documents import StoredDocuments, concatenate
 from pair.engine.vectors import Grouping
 from pair.engine.workspace import BuiltShard, build_shard
-from pair.engine.writing import WriteParts, live_documents, scratch_folder
+from pair.engine.writing import WriteParts, forget_dropped, live_documents, scratch_folder
 
 _TRIES = 5
 
@@ -180,6 +180,7 @@ class Compactor:
             published = parts.publication.swap(now, after)
             parts.on_step("swapped")
         parts.on_step("compacted")
+        forget_dropped(parts)
         return published
 
 

@@ -285,7 +285,7 @@ class Engine:
 
     def close(self) -> None:
         self._search.close()
-        self._parts.cache.keep_only(set())  # what is closed is not in use any more
+        self._parts.cache.close()
         self._parts.leases.close()
         self._store.close()
 

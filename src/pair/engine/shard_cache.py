@@ -71,10 +71,17 @@ class ShardCache:
         return shard is not None and shard.has_search
 
     def keep_only(self, folders: set[str]) -> None:
-        """Forget open shards that are not among these; whoever still reads one keeps it alive."""
+        """Close and evict what was opened and is not among these; what somebody still reads stays."""
         with self._lock:
-            for folder in [each for each in self._open if each not in folders]:
-                del self._open[folder]
+            dropped = [folder for folder in self._open if folder not in folders]
+        for folder in dropped:
+            with contextlib.suppress(OSError):  # it takes room, but nobody should fail for it
+                self._remove(folder.rpartition("/")[2])
+
+    def close(self) -> None:
+        """Whoever still reads a shard keeps it alive."""
+        with self._lock:
+            self._open.clear()
 
     # Files
 

@@ -167,6 +167,7 @@ class Writer:
                     parts.cache.keep_only({shard.folder for shard in before.manifest.shards} if before else set())
                     report = attempt(lease, before)
                 parts.on_step("released")
+                forget_dropped(parts)
                 return replace(report, conflicts=conflicts)
             except (errors.ConflictError, ShardMissingError) as fault:
                 conflicts += 1
@@ -371,6 +372,11 @@ def live_documents(shard: ShardRef, cache: ShardCache) -> StoredDocuments:
     live = np.arange(shard.documents) if shard.tombstones is None else np.flatnonzero(~shard.tombstones)
     graphs = opened.rows().graphs() if shard.graph_available else {}
     return opened.search(0.0).documents(live, graphs)
+
+
+def forget_dropped(parts: WriteParts) -> None:
+    """What was merged is in the cache, and nobody will ask for it again."""
+    parts.cache.keep_only({shard.folder for shard in parts.publication.known().manifest.shards})
 
 
 @contextlib.contextmanager

@@ -131,7 +131,7 @@ PLAIN = {"embedding_dimension": DIMENSION, "chunk_size_bytes": 50}
 
 
 @given(stored=contents(), history=histories(), data=st.data())
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_answers_do_not_depend_on_how_the_documents_came(
     stored: dict[str, Document], history: tuple[dict[str, Any], list[Step]], data: st.DataObject
 ) -> None:
