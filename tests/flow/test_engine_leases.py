@@ -439,10 +439,11 @@ def test_clock_that_jumps_in_mid_write_neither_ends_a_lease_nor_keeps_it(
             refused.append(raised.value.code)
 
     with other, kb_with_clock(ground, clock, on_step) as kb:
+        other.upsert(documents_of(page("zeroth", 0)))
         assert kb.upsert(documents_of(page("first", 1))).conflicts == 0
         assert refused == ["E203"]
         assert other.upsert(documents_of(page("second", 2))).conflicts == 0
-        assert_answers(kb, page("first", 1), page("second", 2))
+        assert_answers(kb, page("zeroth", 0), page("first", 1), page("second", 2))
 
 
 # ── readers that come late ─────────────────────────────────────────────────────────────────────────
