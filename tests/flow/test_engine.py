@@ -16,6 +16,7 @@ import pytest
 
 import pair
 from pair.engine.filters import parse_filter
+from pair.engine.policy import EnginePolicy
 from pair.engine.stored_documents import GraphRows
 from pair.errors import PairError
 from pair.kb import KnowledgeBase
@@ -85,6 +86,8 @@ def everything(kb: KnowledgeBase) -> list[tuple[str, str, float | None]]:
 
 
 @damaged
+@pytest.mark.rule("engine-1")
+@pytest.mark.rule("engine-21")
 def test_a_file_that_is_damaged_in_the_cache_is_fetched_again(many: Ground, damage: Callable[[Path], None]) -> None:
     with many.open() as kb:
         kb.upsert(numbered(30))
@@ -137,6 +140,7 @@ def test_when_the_only_shard_is_damaged_in_the_store_the_error_names_it(
 
 
 @damaged
+@pytest.mark.rule("engine-21")
 def test_the_other_shards_answer_and_say_that_the_answer_is_partial(
     many: Ground, damage: Callable[[Path], None]
 ) -> None:
@@ -231,6 +235,7 @@ def test_a_manifest_that_is_damaged_is_an_error_that_names_it(ground: Ground) ->
 # ── odd documents ──────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.rule("engine-3")
 def test_a_kb_that_nobody_wrote_to_is_not_initialised(ground: Ground) -> None:
     with ground.open() as kb:
         assert kb.stats() is None
@@ -248,6 +253,7 @@ def test_a_kb_that_nobody_wrote_to_is_not_initialised(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("by", ["ids", "owner", "filter"])
+@pytest.mark.rule("engine-16")
 def test_a_kb_without_documents_stays_usable(many: Ground, by: str) -> None:
     with many.open() as kb:
         kb.upsert(numbered(20))
@@ -365,6 +371,7 @@ def test_metadata_of_every_kind_comes_back_as_it_was(ground: Ground) -> None:
         assert ids_of(kb.search("text", filter={"list.three": 3})) == ["a"]
 
 
+@pytest.mark.rule("engine-20")
 def test_vectors_of_another_size_are_refused(tmp_path: Path) -> None:
     ground = Ground(tmp_path, embedding_dimension=384)
     wide = random_vectors(2, 768)
@@ -379,6 +386,7 @@ def test_vectors_of_another_size_are_refused(tmp_path: Path) -> None:
         assert all_ids(kb) == ["a"]
 
 
+@pytest.mark.rule("engine-20")
 def test_another_embedder_is_refused_and_told_which_one_it_should_be(ground: Ground) -> None:
     with ground.open() as kb:
         kb.upsert(numbered(2))
@@ -416,6 +424,7 @@ def test_kbs_whose_names_differ_in_case_are_two_kbs(ground: Ground) -> None:
 # ── writing ────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.rule("engine-9")
 def test_a_batch_that_is_stored_already_costs_nothing(many: Ground) -> None:
     embedder = CountingEmbedder()
     with many.open(embedder=embedder) as kb:
@@ -442,6 +451,7 @@ def test_only_what_changed_is_embedded(many: Ground) -> None:
         assert kb.document("doc-0017").text == "another text"
 
 
+@pytest.mark.rule("engine-11")
 def test_a_document_that_is_replaced_leaves_no_chunk_behind(ground: Ground) -> None:
     long = ". ".join(f"Sentence about whales number {number}" for number in range(60))
     with ground.open() as kb:
@@ -544,6 +554,7 @@ FILTERS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("conditions", FILTERS, ids=str)
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "routed"])
+@pytest.mark.rule("engine-15")
 def test_a_filter_finds_exactly_what_it_names(filtered: KnowledgeBase, conditions: dict[str, Any], exact: bool) -> None:
     chosen = parse_filter(conditions)
     expected = [each.id for each in numbered(60) if chosen.matches(each.metadata)]
@@ -588,6 +599,7 @@ def test_documents_are_listed_page_by_page_over_shards(many: Ground) -> None:
             assert (listed.text, listed.title, listed.metadata) == (original.text, original.title, original.metadata)
 
 
+@pytest.mark.rule("engine-14")
 def test_by_distance_means_strictly_nearer(many: Ground) -> None:
     on_a_line = [placed(f"at-{number:02}", [float(number), *[0.0] * (DIMENSION - 1)]) for number in range(30)]
     origin = [0.0] * DIMENSION
@@ -609,6 +621,7 @@ def test_by_distance_means_strictly_nearer(many: Ground) -> None:
         assert len(kb.search_vector(origin, limit=2, max_distance=5.0)) == 2
 
 
+@pytest.mark.rule("engine-13")
 def test_hits_that_are_equally_near_come_in_the_order_of_their_names(many: Ground) -> None:
     with many.open() as kb:
         kb.upsert([placed(f"twin-{number:02}", [1.0] * DIMENSION) for number in reversed(range(30))])
@@ -617,6 +630,7 @@ def test_hits_that_are_equally_near_come_in_the_order_of_their_names(many: Groun
             assert ids_of(hits) == [f"twin-{number:02}" for number in range(limit)]
 
 
+@pytest.mark.rule("engine-3")
 def test_an_unchanged_manifest_is_not_read_again(many: Ground) -> None:
     with many.open() as kb:
         kb.upsert(numbered(30))
@@ -666,6 +680,7 @@ def graph_rows(ground: Ground) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...
     return mentions, edges
 
 
+@pytest.mark.rule("engine-17")
 def test_compaction_keeps_answers_and_graphs_and_drops_what_is_gone(many: Ground) -> None:
     documents = numbered(40)
     graphs = {
@@ -699,6 +714,7 @@ def test_compaction_keeps_answers_and_graphs_and_drops_what_is_gone(many: Ground
         assert kb.upsert(kept[1::2]).unchanged == 15
 
 
+@pytest.mark.rule("engine-11")
 def test_a_document_that_is_replaced_loses_its_graph(ground: Ground) -> None:
     graph = GraphRows((("Ada", 1.0, 0),), ())
     with ground.open() as kb:
@@ -721,6 +737,7 @@ def test_tombstones_above_the_ratio_are_compacted_away_in_place(many: Ground) ->
         assert kb.compact().reason == "no_compaction_debt"
 
 
+@pytest.mark.rule("engine-18")
 def test_garbage_collection_removes_what_no_manifest_names_and_nothing_else(many: Ground) -> None:
     with many.open() as kb:
         kb.upsert(numbered(30))
@@ -766,6 +783,7 @@ def test_a_reader_of_an_old_manifest_goes_on_with_the_new_one_after_a_collection
 # ── the cache ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.rule("engine-19")
 def test_a_budget_smaller_than_one_shard_cannot_be_met(ground: Ground) -> None:
     with ground.open() as kb:
         kb.upsert(numbered(3))
@@ -777,6 +795,7 @@ def test_a_budget_smaller_than_one_shard_cannot_be_met(ground: Ground) -> None:
     assert caught.value.hints
 
 
+@pytest.mark.rule("engine-19")
 def test_a_sweep_keeps_to_the_budget_by_last_use(many: Ground) -> None:
     with many.open() as kb:
         kb.upsert(numbered(30))
@@ -859,6 +878,7 @@ def test_a_stray_file_in_the_cache_does_no_harm(ground: Ground) -> None:
         assert (ground.cache / ".DS_Store").exists()
 
 
+@pytest.mark.rule("engine-19")
 def test_eviction_under_eight_readers_hurts_none_of_them(many: Ground) -> None:
     """Everything that is not in use at the moment is too old."""
     with many.open() as kb:
@@ -939,3 +959,17 @@ def test_eviction_under_readers_in_other_processes_hurts_none_of_them(many: Grou
         stdout, stderr = reader.communicate(timeout=120)
         outcomes.append((reader.returncode, stdout, stderr))
     assert [(status, stdout) for status, stdout, _ in outcomes] == [(0, "done\n")] * 2, outcomes
+
+
+@pytest.mark.rule("engine-23")
+def test_what_an_older_layout_left_goes_with_the_first_publication(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    for name in ("old.duckdb", "old.snapshot.json", "other.duckdb"):
+        (store / name).write_bytes(b"of an older layout")
+    policy = EnginePolicy(store=str(store), cache_dir=str(tmp_path / "cache"))
+    with pair.open("old", settings=pair.Settings(engine=policy)) as kb:
+        kb.upsert([Document(id="a", text="first")])
+    assert (store / "other.duckdb").exists()
+    assert not (store / "old.duckdb").exists()
+    assert not (store / "old.snapshot.json").exists()

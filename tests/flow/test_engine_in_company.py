@@ -57,6 +57,7 @@ def test_listing_knows_what_is_gone_from_each_of_several_shards() -> None:
         assert [each.id for each in kb.documents()] == ["aa", "b", "c", "cc"]
 
 
+@pytest.mark.rule("engine-7")
 def test_write_that_was_refused_because_it_came_twice_is_unknown_when_it_cannot_be_read_back() -> None:
     plan = Trap("", "")
     with opened(FaultyStore(MemoryStore(ManualClock()), plan)) as kb:

@@ -180,6 +180,7 @@ def strike(ground: Ground, workers: Workers, at: tuple[str, int] | None, after_s
 
 
 @pytest.mark.parametrize("step", [*WRITE_STEPS, *CARE_STEPS])
+@pytest.mark.rule("engine-5")
 def test_kill_at_this_step_loses_nothing_that_was_acknowledged(step: str, folder: Path, workers: Workers) -> None:
     steps: Mapping[str, int] = WRITE_STEPS | CARE_STEPS
     ground = Ground(folder, seed=sum(step.encode()))

@@ -151,6 +151,7 @@ def ground(request: pytest.FixtureRequest, tmp_path: Path, workers: Workers) -> 
 
 
 @pytest.mark.parametrize(("step", "code"), [("uploaded", "E210"), ("swap", "E202")])
+@pytest.mark.rule("engine-8")
 def test_writer_whose_lease_ended_does_not_publish_over_another(ground: Ground, step: str, code: str) -> None:
     pid = ground.stalled(("upsert", page("slow", 2)), step)
     with ground.open() as kb:
@@ -180,6 +181,7 @@ def test_lease_of_a_writer_that_was_killed_ends_by_itself(ground: Ground) -> Non
     ground.assert_holds(page("first", 1), page("quick", 3))
 
 
+@pytest.mark.rule("engine-8")
 def test_lease_that_is_held_is_told_with_its_holder(tmp_path: Path, workers: Workers) -> None:
     ground = Ground(tmp_path, workers)
     pid = ground.stalled(("upsert", page("slow", 2)), "read")
@@ -237,6 +239,7 @@ def test_upsert_whose_documents_are_stored_does_not_fail_for_the_compaction_afte
 @pytest.mark.parametrize(
     ("step", "occurrence", "code"), [("upload", 2, "E210"), ("uploaded", 1, "E210"), ("swap", 1, "E202")]
 )
+@pytest.mark.rule("engine-18")
 def test_writer_whose_shards_were_collected_meanwhile_cannot_publish_them(
     ground: Ground, step: str, occurrence: int, code: str
 ) -> None:
@@ -279,6 +282,7 @@ def test_compaction_whose_shards_were_collected_meanwhile_starts_over(ground: Gr
     ground.assert_holds(page("first", 1), page("second", 2), page("fourth", 4))
 
 
+@pytest.mark.rule("engine-17")
 def test_compaction_that_stalls_undoes_nothing_of_what_others_wrote(ground: Ground) -> None:
     with ground.open() as kb:
         kb.upsert(documents_of(page("second", 2) | page("third", 3)))

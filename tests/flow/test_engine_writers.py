@@ -110,6 +110,8 @@ def assert_everything_is_there_once(store: BlobStore, options: Mapping[str, Any]
 
 
 @pytest.mark.timeout(1800 if IS_NIGHTLY else 180)
+@pytest.mark.rule("engine-4")
+@pytest.mark.rule("engine-6")
 def test_sixteen_processes_write_to_one_folder(workers: Workers, tmp_path: Path) -> None:
     options = {"store": str(tmp_path / "store"), "cache_dir": str(tmp_path / "cache")}
     logs = race(workers, tmp_path, options, batches=BATCHES)
@@ -164,6 +166,8 @@ def test_sixteen_processes_write_to_one_bucket(
 
 
 @pytest.mark.parametrize(("lease", "step"), [("file", "lease"), ("memory", "swap")])
+@pytest.mark.rule("engine-4")
+@pytest.mark.rule("engine-6")
 def test_of_two_first_writers_one_wins_and_the_other_tries_again(
     lease: str, step: str, workers: Workers, tmp_path: Path
 ) -> None:

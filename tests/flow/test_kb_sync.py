@@ -84,6 +84,7 @@ Sync = Callable[[Project], SyncReport]
 
 
 @both_ways
+@pytest.mark.rule("engine-22")
 def test_files_that_come_change_and_go_do_so_in_the_engine(project: Project, sync: Sync) -> None:
     report = sync(project)
     assert (report.stored, report.unstored) == (3, 0)
@@ -108,6 +109,7 @@ def test_what_was_synced_is_found_by_title_kind_and_words(project: Project) -> N
 
 
 @both_ways
+@pytest.mark.rule("engine-22")
 def test_a_sync_never_takes_what_was_ingested(project: Project, sync: Sync) -> None:
     with project.open() as kb:
         kb.upsert([Document("by-hand", "Brought by hand")])

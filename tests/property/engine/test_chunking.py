@@ -3,6 +3,7 @@
 import re
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,6 +69,7 @@ def test_a_chunk_is_a_trimmed_part_of_the_text_and_fits(text: str, size_bytes: i
 
 
 @given(st.lists(PLAIN_PARTS, max_size=80).map("".join), SIZES)
+@pytest.mark.rule("engine-10")
 def test_chunks_are_those_of_splitting_by_each_separator_in_turn_and_merging(text: str, size_bytes: int) -> None:
     assert [(chunk.start, chunk.end) for chunk in split(text, size_bytes)] == split_plainly(text, size_bytes)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -132,6 +133,7 @@ PLAIN = {"embedding_dimension": DIMENSION, "chunk_size_bytes": 50}
 
 @given(stored=contents(), history=histories(), data=st.data())
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@pytest.mark.rule("engine-13")
 def test_answers_do_not_depend_on_how_the_documents_came(
     stored: dict[str, Document], history: tuple[dict[str, Any], list[Step]], data: st.DataObject
 ) -> None:

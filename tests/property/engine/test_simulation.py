@@ -27,6 +27,8 @@ BLOCKS = (
 
 
 @pytest.mark.parametrize("seeds", BLOCKS, ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
+@pytest.mark.rule("engine-5")
+@pytest.mark.rule("engine-7")
 def test_no_history_breaks_the_kb(seeds: range) -> None:
     for seed in seeds:
         outcome = simulate(seed)

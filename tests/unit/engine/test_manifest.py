@@ -101,6 +101,7 @@ def test_the_json_has_what_the_specification_names() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.rule("engine-1")
 def test_keys_in_the_store_are_those_of_the_specification() -> None:
     assert manifest_key("a") == "a.duckdb.manifest.json"
     assert shards_prefix("a") == "a.duckdb.shards/"

@@ -67,6 +67,7 @@ def run_of(count: int, *, begin: int = 0) -> list[Ranked]:
     ]
 
 
+@pytest.mark.rule("engine-12")
 def test_a_small_kb_is_asked_as_a_whole() -> None:
     shards = [shard("a", run="r"), shard("b", run="r")]
     assert rules.asking_order(shards, {"r": run_of(2)}, POLICY, ask_all=False) == AskingOrder((0, 1), ())
@@ -78,6 +79,7 @@ def test_an_exact_search_asks_everything() -> None:
     assert order == AskingOrder(tuple(range(20)), ())
 
 
+@pytest.mark.rule("engine-12")
 def test_the_nearest_of_each_run_are_asked_first_and_what_is_in_no_run_always() -> None:
     shards = [
         shard("tail-a"),
@@ -124,6 +126,7 @@ def test_the_cap_hides_nothing_from_a_filter_or_a_search_that_found_too_little()
 
 
 @pytest.mark.parametrize("batch", [1, 3, 50])
+@pytest.mark.rule("engine-9")
 def test_ten_thousand_writes_cost_n_log_n_and_leave_few_shards(batch: int) -> None:
     tail: list[ShardRef] = []
     rewritten = most = 0

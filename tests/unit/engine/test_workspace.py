@@ -60,6 +60,7 @@ def rows_of(built: BuiltShard, sql: str) -> list[tuple[object, ...]]:
         return connection.execute(sql).fetchall()
 
 
+@pytest.mark.rule("engine-2")
 def test_the_tables_are_those_of_the_specification(built: BuiltShard) -> None:
     tables = {name for (name,) in rows_of(built, "SELECT table_name FROM duckdb_tables()")}
     assert tables >= {"docs", "chunks", "entities", "edges", "doc_entities"}
@@ -79,6 +80,7 @@ def test_documents_and_chunks_are_rows(built: BuiltShard) -> None:
     ]
 
 
+@pytest.mark.rule("engine-2")
 def test_the_graph_is_rows_with_the_columns_of_the_specification(built: BuiltShard) -> None:
     assert rows_of(built, "SELECT id, name FROM entities ORDER BY id") == [("Ada", "Ada"), ("Charles", "Charles")]
     assert rows_of(built, "SELECT src, dst, weight, rel_type, chunk_id FROM edges") == [
@@ -91,6 +93,7 @@ def test_the_graph_is_rows_with_the_columns_of_the_specification(built: BuiltSha
     assert RowsFile(built.paths["rows"], 3).graphs() == {0: GRAPH}
 
 
+@pytest.mark.rule("engine-2")
 def test_no_extension_is_installed_for_it(tmp_path: Path, built: BuiltShard) -> None:
     """Everything that was needed comes with DuckDB itself."""
     loaded = rows_of(built, "SELECT extension_name FROM duckdb_extensions() WHERE loaded AND install_path LIKE '/%'")
