@@ -1537,4 +1537,6 @@ def test_a_report_counts_what_became_of_every_source(project: Project) -> None:
         ],
         "skipped": [],
         "errors": [],
+        "stored": 0,
+        "unstored": 0,
     }
