@@ -56,6 +56,9 @@ class UnsavedStore:
     def settle(self, fingerprint: str) -> None:
         self.state.settled = fingerprint
 
+    def note_problems(self, problems: dict[str, str]) -> None:
+        self.state.problems = problems
+
     def put(self, record: Record) -> None:
         self.state.sources[record.source_id] = record.to_json()
 

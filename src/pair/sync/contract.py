@@ -37,6 +37,14 @@ class Pages(Protocol):
         ...
 
 
+class UnreadablePage(Exception):  # noqa: N818 - an outcome of a fetch, which the stage writes down
+    """A page without text that we could read. `reason` is fit for people."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
 class UnreadableDocument(Exception):  # noqa: N818 - the reason why a file is skipped
     """The message says why."""
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from markitdown import FileConversionException, MarkItDown, MarkItDownException, StreamInfo
 from markitdown.converters import DocxConverter, HtmlConverter, PdfConverter
 
-from pair.sync.contract import UnreadableDocument
-from pair.sync.page_text import UnreadablePage, decoded
+from pair.sync.contract import UnreadableDocument, UnreadablePage
+from pair.sync.page_text import decoded
 from pair.sync.reading import DOCUMENT_SUFFIXES
 
 _MARKUP = frozenset({".html", ".htm"})

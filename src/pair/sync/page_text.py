@@ -8,6 +8,8 @@ import charset_normalizer
 import trafilatura
 from selectolax.lexbor import LexborHTMLParser
 
+from pair.sync.contract import UnreadablePage
+
 _HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
 _TEXT_TYPES = frozenset(
     {
@@ -52,14 +54,6 @@ _MOST_TAGS_FOR_EXTRACTION = 50_000
 _MOST_TAGS_TIMES_DEPTH = 10_000_000
 # Python's codecs of these names are for other things than the text of a page, and some are slow on purpose-made input.
 _NO_CHARSETS = frozenset({"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "utf-7"})
-
-
-class UnreadablePage(Exception):  # noqa: N818 - an outcome of a fetch, which the stage writes down
-    """A page without text that we could read. `reason` is fit for people."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 def text_of(content_type: str, charset: str | None, body: bytes) -> str:

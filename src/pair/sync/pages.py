@@ -1,12 +1,15 @@
 """Pages of the web as text: one conditional request, then what a reader would read."""
 
+from collections.abc import Callable
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from pair.sync.contract import FetchedPage, NotModified, PageUnavailable
-from pair.sync.page_text import UnreadablePage, text_of
+from pair.sync.contract import FetchedPage, NotModified, PageUnavailable, UnreadablePage
 from pair.sync.rules import FetchFailure
 from pair.web.pages import PageAnswer, PageClient, PageFault
+
+TextOf = Callable[[str, str | None, bytes], str]
+"""Content type, charset and body as text; raises UnreadablePage."""
 
 
 class Renderer(Protocol):
@@ -18,9 +21,10 @@ class Renderer(Protocol):
 class WebPages:
     """Pages over HTTP; with a renderer, the text is taken from what a browser makes of a changed page."""
 
-    def __init__(self, client: PageClient, renderer: Renderer | None) -> None:
+    def __init__(self, client: PageClient, renderer: Renderer | None, text_of: TextOf) -> None:
         self._client = client
         self._renderer = renderer
+        self._text_of_body = text_of
 
     def fetch(
         self, url: str, *, etag: str | None, last_modified: str | None, validated_at: str | None = None
@@ -44,8 +48,8 @@ class WebPages:
 
     def _text_of(self, url: str, answer: PageAnswer) -> str:
         if self._renderer is not None and answer.content_type in {"text/html", "application/xhtml+xml"}:
-            return text_of("text/html", "utf-8", self._renderer.render(url))
-        return text_of(answer.content_type, answer.charset, answer.body)
+            return self._text_of_body("text/html", "utf-8", self._renderer.render(url))
+        return self._text_of_body(answer.content_type, answer.charset, answer.body)
 
 
 def _origin(url: str) -> str:

@@ -26,8 +26,10 @@ from pair.sync.index_file import index_text
 from pair.sync.rules import FileSeen
 from pair.sync.state import SCHEMA_VERSION, Record, SyncState, from_text, is_sound, state_from_json, to_text
 
-_REST_TO_SAVE_RATIO = 4.0
-_SHORTEST_REST_SECONDS = 0.05
+_SAVED_TO_UNSAVED = 4
+"""A save waits until a quarter as much has changed: so all saves of a first build cost a few times the last one."""
+_LONGEST_REST_SECONDS = 30.0
+"""Readers of the index do not wait longer than this for what is finished."""
 _END = b"\n}}\n"
 _PROBLEMS = 200
 _REASON_CHARACTERS = 300
@@ -66,6 +68,8 @@ class StateStore:
         self._journal = -1
         self._is_dirty = False
         self._is_closing = False
+        self._unsaved_bytes = 0
+        self._saved_bytes = 0
         self._fault: BaseException | None = None
         self.state = SyncState()
         self.saves = 0
@@ -78,6 +82,7 @@ class StateStore:
         self.state = loaded.state
         self._remove_saved_journals(self.state.generation)
         files.remove_half_written(self._cache_path, self._index_path)
+        self._saved_bytes = sum(path.stat().st_size for path in (self._cache_path, self._index_path) if path.exists())
         self._is_dirty = loaded.newest_journal is not None or not self._index_is_current()
         if loaded.newest_journal is not None:
             self.state.generation = loaded.newest_journal + 1
@@ -168,26 +173,27 @@ class StateStore:
             os.ftruncate(self._journal, whole_bytes)
             raise
         self.bytes_written += len(line)
+        self._unsaved_bytes += len(line)
 
     # Saving
 
     def _save_until_closed(self) -> None:
-        rest_seconds = 0.0
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_dirty or self._is_closing)
                 if not self._is_dirty:
                     return
                 # Whatever comes during the rest is part of the next save.
-                self._changed.wait_for(lambda: self._is_closing, timeout=rest_seconds)
-            began = self._clock.monotonic()
+                self._changed.wait_for(self._is_worth_saving, timeout=_LONGEST_REST_SECONDS)
             try:
                 self._save()
             except (OSError, errors.PairError) as fault:
                 with self._changed:
                     self._fault = fault
                 return
-            rest_seconds = max(_SHORTEST_REST_SECONDS, _REST_TO_SAVE_RATIO * (self._clock.monotonic() - began))
+
+    def _is_worth_saving(self) -> bool:
+        return self._is_closing or self._unsaved_bytes * _SAVED_TO_UNSAVED >= self._saved_bytes
 
     def _save(self) -> None:
         with self._changed:
@@ -202,6 +208,7 @@ class StateStore:
                 os.close(self._journal)
                 self._journal = -1
             self._is_dirty = False
+            self._unsaved_bytes = 0
         index = index_text(snapshot.sources).encode("utf-8", errors="surrogateescape")
         snapshot.index_sha256 = self.state.index_sha256 = hashlib.sha256(index).hexdigest()
         cache = self._cache_bytes(snapshot)
@@ -210,7 +217,8 @@ class StateStore:
         files.write_together((self._cache_path, cache), (self._index_path, index))
         self._remove_saved_journals(snapshot.generation)
         self.saves += 1
-        self.bytes_written += len(cache) + len(index)
+        self._saved_bytes = len(cache) + len(index)
+        self.bytes_written += self._saved_bytes
 
     def _remove_saved_journals(self, generation: int) -> None:
         """What they say is part of the state of this generation."""

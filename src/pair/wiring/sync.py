@@ -195,10 +195,17 @@ class _PagesOnDemand:
         )
         self._held.callback(client.close)
         if policy.web_fetch_renderer == "http":
-            return WebPages(client, None)
+            return WebPages(client, None, _text_of_page)
         renderer = _browser(policy)
         self._held.callback(renderer.close)
-        return WebPages(client, renderer)
+        return WebPages(client, renderer, _text_of_page)
+
+
+def _text_of_page(content_type: str, charset: str | None, body: bytes) -> str:
+    """Loaded while the next pages are on their way."""
+    from pair.sync.page_text import text_of  # noqa: PLC0415 - see the package's first lines
+
+    return text_of(content_type, charset, body)
 
 
 def _browser(policy: SyncPolicy) -> "BrowserRenderer":

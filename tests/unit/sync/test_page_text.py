@@ -4,7 +4,8 @@ import codecs
 
 import pytest
 
-from pair.sync.page_text import UnreadablePage, text_of
+from pair.sync.contract import UnreadablePage
+from pair.sync.page_text import text_of
 
 PARAGRAPH = "We deploy on Mondays after the review, and never on a Friday, for reasons that everybody knows. " * 4
 ARTICLE = f"""<!doctype html><html><head><title>Guide</title><style>p {{ color: red }}</style></head><body>
