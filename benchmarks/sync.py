@@ -24,7 +24,7 @@ from pair.sync.discovery import Places
 from pair.sync.rules import FileSeen, SyncPolicy
 from pair.sync.state import Record, SyncState
 from pair.sync.workflow import SyncRun, Workshop
-from pair.wiring import SilentSyncObserver, SyncDesk
+from pair.wiring import SilentSyncObserver, SyncDesk, SyncReport
 from sources import medians, show, timed, walk
 
 LATENCY_SECONDS = 0.1
@@ -150,6 +150,7 @@ def bench_first_build(folder: Path, rounds: int) -> None:
 
 class SlowPages(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # its 40 ms would be added to ours
 
     def do_GET(self) -> None:
         time.sleep(LATENCY_SECONDS)
@@ -175,9 +176,18 @@ def bench_pages(folder: Path) -> None:
     server = multiprocessing.Process(target=serve_slow_pages, args=(told,), daemon=True)
     server.start()
     port = told.get(timeout=30)
-    folder.mkdir()
+    # Once before it is timed: a process that has synced a page has loaded what reading pages needs.
+    seconds = [sync_pages(folder / str(number), port, count).seconds for number, count in enumerate((1, URLS))]
+    server.terminate()
+    least = URLS * LATENCY_SECONDS / SyncPolicy().url_download_concurrency
+    detail = f"{seconds[1]:.2f} s; the first page of the process {seconds[0]:.2f} s"
+    show("200 pages of 100 ms each: to latency alone, 8 at once", seconds[1] / least, "at most 1.5", detail)
+
+
+def sync_pages(folder: Path, port: int, count: int) -> SyncReport:
+    folder.mkdir(parents=True)
     links = folder / "links.txt"
-    links.write_text("".join(f"http://127.0.0.1:{port}/{number}\n" for number in range(URLS)))
+    links.write_text("".join(f"http://127.0.0.1:{port}/{number}\n" for number in range(count)))
     policy = SyncPolicy(
         sources_dir=str(folder / "files"),
         links_file_path=str(links),
@@ -187,15 +197,8 @@ def bench_pages(folder: Path) -> None:
         allow_private_addresses=True,
     )
     report = SyncDesk(Settings(kb=policy)).run()
-    server.terminate()
-    assert report.fetched == URLS, report
-    least = URLS * LATENCY_SECONDS / policy.url_download_concurrency
-    show(
-        "200 pages of 100 ms each: to latency alone, 8 at once",
-        report.seconds / least,
-        "at most 1.5",
-        f"{report.seconds:.2f} s",
-    )
+    assert report.fetched == count, report
+    return report
 
 
 def main() -> None:
