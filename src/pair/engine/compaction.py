@@ -21,7 +21,7 @@ from pair.engine.manifest import Manifest, ShardRef, lease_name
 from pair.engine.publication import Published
 from pair.engine.shard_cache import ShardMissingError
 from pair.engine.stored_documents import StoredDocuments, concatenate
-from pair.engine.vectors import Grouping
+from pair.engine.vectors import Grouping, sample_size
 from pair.engine.workspace import BuiltShard, build_shard
 from pair.engine.writing import WriteParts, forget_dropped, live_documents, scratch_folder
 
@@ -113,7 +113,7 @@ class Compactor:
     def _clustered(self, shards: Sequence[ShardRef], count: int, commit_id: str) -> list[_Group]:
         """Shard by shard, so that no more than one is in memory."""
         parts = self._parts
-        per_shard = max(1, 256 * count // len(shards))
+        per_shard = max(1, sample_size(count) // len(shards))
         sample = [_sampled(parts.cache.open(shard).search(0.0).vectors, per_shard) for shard in shards]
         weight = sum(shard.live_rows for shard in shards)
         grouping = Grouping(np.concatenate(sample), count, weight)

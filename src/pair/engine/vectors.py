@@ -114,45 +114,83 @@ class VectorIndex:
 
 # ── groups of near vectors ─────────────────────────────────────────────────────────────────────────
 
-_SAMPLE_PER_GROUP = 128
+_SAMPLE_PER_GROUP = 64
 _ROUNDS = 10
 _SLACK = 1.3
 """How much larger than the average a group may become."""
 _BLOCK_ROWS = 8192
 _CHOICES = 8
+_CLUSTERS_PER_GROUP = 64
+_MOST_CLUSTERS = 2048
+_LEAST_SAMPLE_PER_CLUSTER = 8
+_PACKING_SLACK = 1.15
+_SAMPLE_PER_CLUSTER = 40
+"""Vectors that are enough to find a cluster by."""
+
+
+def sample_size(groups: int) -> int:
+    """How many vectors `Grouping` wants to see."""
+    return _SAMPLE_PER_CLUSTER * min(groups * _CLUSTERS_PER_GROUP, _MOST_CLUSTERS)
 
 
 class Grouping:
-    """Groups of about equal weight, of vectors that are near to each other; given out piece by piece."""
+    """Groups of about equal weight, of vectors that are near to each other; given out piece by piece.
+
+    Vectors belong to small clusters, and clusters to groups: a group's border then goes between clusters, where few
+    vectors are, and not through them.
+    """
 
     def __init__(self, sample: Vectors, groups: int, weight: int) -> None:
         groups = min(groups, len(sample))  # k-means refuses more groups than there are vectors
-        self._means = _means(sample, groups)
+        clusters = min(groups * _CLUSTERS_PER_GROUP, _MOST_CLUSTERS, len(sample) // _LEAST_SAMPLE_PER_CLUSTER)
+        self._means = _means(sample, max(groups, clusters))
+        members = np.bincount(_nearest(self._means, sample, 1)[0][:, 0], minlength=len(self._means))
+        self._group_of_cluster = _packed(self._means, members, groups)
         self._room = np.full(groups, _SLACK * weight / groups)
 
     def assign(self, vectors: Vectors, weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Each to its nearest group that has room; those who care most choose first."""
-        nearest, eagerness = self._nearest(vectors)
-        group = np.empty(len(vectors), np.int64)
-        for number in np.argsort(-eagerness, kind="stable"):
-            weight = weights[number]
-            chosen = next((each for each in nearest[number] if self._room[each] >= weight), int(np.argmax(self._room)))
-            group[number] = chosen
-            self._room[chosen] -= weight
-        return group
+        """The group of each: that of its nearest cluster whose group has room; those who care most choose first."""
+        clusters, eagerness = _nearest(self._means, vectors, _CHOICES)
+        return _given_out(self._group_of_cluster[clusters], eagerness, weights, self._room)
 
-    def _nearest(self, vectors: Vectors) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        choices = min(len(self._means), _CHOICES)
-        nearest = np.empty((len(vectors), choices), np.int64)
-        eagerness = np.zeros(len(vectors), np.float32)
-        flat = faiss.IndexFlatL2(self._means.shape[1])
-        flat.add(np.ascontiguousarray(self._means))
-        for begin in range(0, len(vectors), _BLOCK_ROWS):
-            block = np.ascontiguousarray(vectors[begin : begin + _BLOCK_ROWS])
-            distance, nearest[begin : begin + len(block)] = flat.search(block, choices)
-            if choices > 1:
-                eagerness[begin : begin + len(block)] = distance[:, 1] - distance[:, 0]
-        return nearest, eagerness
+
+def _packed(means: Vectors, members: npt.NDArray[np.int64], groups: int) -> npt.NDArray[np.int64]:
+    """The group of each cluster: near ones together, and about as many vectors in each."""
+    if len(means) == groups:
+        return np.arange(groups)
+    choices, eagerness = _nearest(_means(means, groups), means, _CHOICES)
+    return _given_out(choices, eagerness, members, np.full(groups, _PACKING_SLACK * members.sum() / groups))
+
+
+def _given_out(
+    choices: npt.NDArray[np.int64],
+    eagerness: npt.NDArray[np.float32],
+    weights: npt.NDArray[np.int64],
+    room: npt.NDArray[np.float64],
+) -> npt.NDArray[np.int64]:
+    """One of the choices of each, as long as there is room; `room` becomes less."""
+    given = np.empty(len(choices), np.int64)
+    for number in np.argsort(-eagerness, kind="stable"):
+        weight = weights[number]
+        chosen = next((each for each in choices[number] if room[each] >= weight), int(np.argmax(room)))
+        given[number] = chosen
+        room[chosen] -= weight
+    return given
+
+
+def _nearest(means: Vectors, vectors: Vectors, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """The nearest means of each vector, and by how much it prefers the first to the second."""
+    choices = min(len(means), count)
+    nearest = np.empty((len(vectors), choices), np.int64)
+    eagerness = np.zeros(len(vectors), np.float32)
+    flat = faiss.IndexFlatL2(means.shape[1])
+    flat.add(np.ascontiguousarray(means))
+    for begin in range(0, len(vectors), _BLOCK_ROWS):
+        block = np.ascontiguousarray(vectors[begin : begin + _BLOCK_ROWS])
+        distance, nearest[begin : begin + len(block)] = flat.search(block, choices)
+        if choices > 1:
+            eagerness[begin : begin + len(block)] = distance[:, 1] - distance[:, 0]
+    return nearest, eagerness
 
 
 def _means(vectors: Vectors, groups: int) -> Vectors:

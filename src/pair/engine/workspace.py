@@ -23,7 +23,7 @@ from pair.engine.pack import WrittenFile, write_pack
 from pair.engine.stored_documents import Header, StoredDocuments, identity
 from pair.files import sha256_of
 
-MOST_CENTROIDS = 8
+MOST_CENTROIDS = 32
 
 ID_TYPE = np.dtype(
     [
