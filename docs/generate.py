@@ -173,7 +173,7 @@ def _variables_table() -> str:
 def _example() -> str:
     return """
 sources:
-  release_repository: acme/handbook
+  release_repository: team/handbook
   release_asset: handbook-*.zip
   require_checksum: true
 kb:
@@ -259,9 +259,9 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "vector_size_differs": {"kb_id": "handbook", "expected": 384, "given": 768},
     "embedder_differs": {"kb_id": "handbook", "stored": "ngram-384-v1", "configured": "ngram-256-v1"},
     "lease_held": {"name": "handbook", "holder": "build-7, process 4242", "expires_at": "2026-01-31T12:00:30Z"},
-    "store_unreachable": {"address": "s3://acme-kb/handbook", "reason": "The server answered 403 Forbidden"},
+    "store_unreachable": {"address": "s3://example-kb/handbook", "reason": "The server answered 403 Forbidden"},
     "store_without_compare_and_swap": {
-        "address": "s3://acme-kb/handbook",
+        "address": "s3://example-kb/handbook",
         "reason": "a blob was created twice under one key",
     },
     "lease_lost": {"name": "handbook"},
