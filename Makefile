@@ -9,8 +9,9 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 demo: $(VENV)/ready
 	@BIN=$(BIN) bash examples/demo.sh
 
+# One worker more than there are cores: many tests wait for processes and servers.
 test: $(VENV)/ready-dev system
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n $$(( $$(nproc) + 1 )) --dist worksteal
 
 check: $(VENV)/ready-dev
 	$(BIN)/ruff format --check

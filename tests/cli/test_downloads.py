@@ -1,11 +1,9 @@
 """Downloads from a server that behaves badly, through the real command."""
 
-import contextlib
 import gzip
 import re
 import signal
 import socket
-import subprocess
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -60,15 +58,6 @@ def test_a_download_is_resumed_by_the_next_process(workplace: Workplace, server:
     assert part_files(workplace) == []
 
 
-def interrupted(running: "subprocess.Popen[str]") -> str:
-    """What it said until it ended. Python may swallow a Ctrl-C that comes while it clears up; people press again."""
-    for _ in range(6):
-        running.send_signal(signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return running.communicate(timeout=10)[1]
-    raise AssertionError("it does not end")
-
-
 @pytest.mark.rule("source-13")
 def test_an_interrupted_download_is_kept_and_the_target_untouched(workplace: Workplace, server: Server) -> None:
     archive = zip_of_size(4 * MEGABYTE)
@@ -85,7 +74,8 @@ def test_an_interrupted_download_is_kept_and_the_target_untouched(workplace: Wor
     page.before_body = hold_second_request
     running = workplace.start("install", "--source", url)
     assert reached.wait(60)
-    stderr = interrupted(running)
+    running.send_signal(signal.SIGINT)
+    _, stderr = running.communicate(timeout=60)
     go_on.set()
     assert running.returncode == 130
     assert "interrupted" in stderr

@@ -55,8 +55,9 @@ class Workplace:
         return Outcome(done.returncode, stdout, stderr)
 
     def start(self, *arguments: str | Path, **variables: str) -> "subprocess.Popen[str]":
+        """Ctrl-C reaches it, also when the tests themselves were started in the background, where it would not."""
         return subprocess.Popen(
-            [*self._wrapper, *PAIR, *map(str, arguments)],
+            ["env", "--default-signal=INT", *self._wrapper, *PAIR, *map(str, arguments)],
             cwd=self.folder,
             env=self.environment | variables,
             stdin=subprocess.DEVNULL,
