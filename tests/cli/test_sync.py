@@ -446,6 +446,33 @@ def test_three_processes_at_once_never_overlap_and_lose_nothing(project: Workpla
     assert len(state_of(project)) == 203
 
 
+@pytest.mark.rule("sync-8")
+def test_two_syncs_beside_one_that_ticks_never_overlap_and_lose_nothing(project: Workplace) -> None:
+    """Two at a time would ask the model twice about one source."""
+    with ModelServer() as model:
+        variables = with_model(model) | {"PAIR__KB__RUNTIME_REFRESH_TICK_SECONDS": "0.2"}
+        watching = project.start("sync", "--watch", "--json", **variables)
+        try:
+            assert next_report(watching, "added")["added"] == 3
+            for batch in range(3):
+                for number in range(20):
+                    hidden = project.target / f".{batch}-{number}"
+                    hidden.write_text(f"# Page {number} of batch {batch}\n")
+                    hidden.replace(project.target / f"page-{batch}-{number}.md")
+                running = [project.start("sync", "--json", **variables) for _ in range(2)]
+                for process in running:
+                    _, stderr = process.communicate(timeout=120)
+                    assert process.returncode == 0, stderr
+        finally:
+            watching.send_signal(signal.SIGINT)
+            watching.communicate(timeout=60)
+        assert watching.returncode == 0
+        assert project.pair("sync", "--json", **variables).json["unchanged"] == 63
+        assert model.calls == 63
+    assert len(state_of(project)) == 63
+    assert project.pair("status", "--json").json["stored"]["documents"] == 63
+
+
 @pytest.mark.rule("sync-7")
 def test_watching_reacts_to_files_links_and_a_replaced_folder(project: Workplace) -> None:
     process = project.start("sync", "--watch", "--json")
