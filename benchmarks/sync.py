@@ -32,7 +32,6 @@ URLS = 200
 
 
 class InstantSummariser:
-    uses_model = False
     model_calls = 0
 
     def summarise(self, source_id: str, text: str) -> str:

@@ -59,12 +59,12 @@ def code_of(summariser: Summariser, text: str = "some text") -> str:
 
 def test_both_summarisers_keep_the_contract(summariser: OpenAiSummariser) -> None:
     both: list[Summariser] = [ExtractiveSummariser(), summariser]
-    assert [one.uses_model for one in both] == [False, True]
     for one in both:
         lines = one.summarise("a.md", "# Cats\n\nCats sleep all day.").split("\n")
         assert 1 <= len(lines) <= 6
         assert all(line.strip() for line in lines)
         assert one.summarise("a.md", " \n\t") == ""
+    assert [one.model_calls for one in both] == [0, 1]
 
 
 def test_a_source_is_described_in_one_request(model: ModelServer, summariser: OpenAiSummariser) -> None:

@@ -56,7 +56,6 @@ class Pages:
         return FetchedPage(text, '"1"', None, None, len(text))
 
 class Summariser:
-    uses_model = True
     model_calls = 0
 
     def summarise(self, source_id, text):

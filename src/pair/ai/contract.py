@@ -14,11 +14,6 @@ class Summariser(Protocol):
     """Used from several threads at once."""
 
     @property
-    def uses_model(self) -> bool:
-        """Whether a description costs a model's work, and may therefore fail for a while."""
-        ...
-
-    @property
     def model_calls(self) -> int:
         """How often a model was asked so far, retries included."""
         ...

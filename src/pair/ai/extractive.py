@@ -44,7 +44,6 @@ _SHORT_TERM_CHARACTERS = 4
 class ExtractiveSummariser:
     """Needs no model and no network. The same text gives the same lines."""
 
-    uses_model = False
     model_calls = 0
 
     def summarise(self, source_id: str, text: str) -> str:

@@ -63,8 +63,6 @@ class ModelFault(Exception):  # noqa: N818 - becomes an error of pair
 class OpenAiSummariser:
     """May be used from several threads at once."""
 
-    uses_model = True
-
     def __init__(self, policy: ModelPolicy) -> None:
         self._policy = policy
         self._address = rules.shown_address(policy.base_url)

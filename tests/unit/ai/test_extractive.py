@@ -50,8 +50,9 @@ def terms_of(line: str) -> list[str]:
     return line.partition(": ")[2].split("; ")
 
 
-def test_it_uses_no_model() -> None:
-    assert SUMMARISER.uses_model is False
+def test_it_asks_no_model() -> None:
+    SUMMARISER.summarise("a.md", "Cats sleep all day.")
+    assert SUMMARISER.model_calls == 0
 
 
 def test_a_page_is_named_by_its_title_its_first_sentences_its_sections_and_its_terms() -> None:
