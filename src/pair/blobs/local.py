@@ -11,6 +11,7 @@ Not here
 import contextlib
 import datetime
 import fcntl
+import functools
 import hashlib
 import itertools
 import os
@@ -133,7 +134,7 @@ class LocalStore:
         """Nothing is kept open."""
 
     def _path(self, key: str) -> Path:
-        return self._folder.joinpath(*names_of(check_key(key)))
+        return self._folder / _relative_path(key)
 
     @contextlib.contextmanager
     def _opened(self, key: str) -> Iterator[int | None]:
@@ -335,3 +336,9 @@ def _info(entry: "os.DirEntry[str]", names: tuple[str, ...]) -> BlobInfo | None:
         return None
     # Not st_mtime, which _make_younger sets: this one is set by the kernel alone, when the file takes its place.
     return BlobInfo(key, found.st_size, datetime.datetime.fromtimestamp(found.st_ctime, datetime.UTC))
+
+
+@functools.lru_cache(maxsize=1024)
+def _relative_path(key: str) -> str:
+    """Remembered, for a query asks for the manifest each time."""
+    return "/".join(names_of(check_key(key)))

@@ -43,11 +43,11 @@ class Ranked:
 @dataclass(frozen=True, slots=True)
 class AskingOrder:
     first: tuple[int, ...]
-    """Asked in any case."""
+    """Asked in any case; those of a run before others, the nearest first."""
     further: tuple[Ranked, ...]
-    """Asked one after another, while they could still hold something nearer."""
+    """Asked one after another, the nearest first, while they are likely to hold something nearer."""
     rest: tuple[Ranked, ...] = ()
-    """The same, but only where the cap on shards must not hide anything: see `may_exceed_cap`."""
+    """Asked while they could hold something nearer, where the cap on shards must hide nothing: `may_exceed_cap`."""
 
 
 def asking_order(
@@ -59,19 +59,21 @@ def asking_order(
         return AskingOrder(tuple(positions), ())
     in_runs = {each.position for run in ranked.values() for each in run}
     first = [position for position in positions if position not in in_runs]
+    near: list[int] = []
     further: list[Ranked] = []
     rest: list[Ranked] = []
     cap = max(policy.query_shard_fanout, policy.query_shard_fanout_adaptive_max)
     for run in ranked.values():
-        order = sorted(run, key=lambda each: (each.distance, each.position))
-        first += [each.position for each in order[: policy.query_shard_fanout]]
+        order = sorted(run, key=_nearness)
+        near += [each.position for each in order[: policy.query_shard_fanout]]
         further += order[policy.query_shard_fanout : cap]
         rest += order[cap:]
-    return AskingOrder(tuple(sorted(first)), _by_least_distance(further), _by_least_distance(rest))
+    rest.sort(key=lambda each: (each.least_distance, each.position))
+    return AskingOrder((*near, *first), tuple(sorted(further, key=_nearness)), tuple(rest))
 
 
-def _by_least_distance(shards: Iterable[Ranked]) -> tuple[Ranked, ...]:
-    return tuple(sorted(shards, key=lambda each: (each.least_distance, each.position)))
+def _nearness(shard: Ranked) -> tuple[float, int]:
+    return shard.distance, shard.position
 
 
 def may_exceed_cap(*, found: int, wanted: int, is_filtered: bool) -> bool:
@@ -79,8 +81,18 @@ def may_exceed_cap(*, found: int, wanted: int, is_filtered: bool) -> bool:
     return is_filtered or found < wanted
 
 
-def is_worth_asking(shard: Ranked, farthest_hit: float | None) -> bool:
+LIKELY_REACH = 1.1
+"""In many dimensions hardly a vector lies straight between its centroid and the query, so that few are much nearer than
+the centroid is: a shard whose centroid is farther than this many times the last hit is asked for nothing."""
+
+
+def is_likely_nearer(shard: Ranked, farthest_hit: float | None) -> bool:
     """`farthest_hit`: distance of the last hit that would be returned now; None while there are too few."""
+    return farthest_hit is None or shard.distance < LIKELY_REACH * farthest_hit
+
+
+def could_be_nearer(shard: Ranked, farthest_hit: float | None) -> bool:
+    """The same, beyond doubt."""
     return farthest_hit is None or shard.least_distance < farthest_hit
 
 

@@ -26,6 +26,7 @@ from pair.engine.vectors import Selection, Vectors
 from pair.values import Hit
 
 _TRIES_AFTER_COLLECTION = 5
+_NOTHING = np.empty(0, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,7 @@ class _View:
             if ranked
             else np.empty((0, dimension), np.float32)
         )
+        self._squares = np.einsum("ij,ij->i", self._centroids, self._centroids)
         self._radii = np.array([radius for position in ranked for radius in self.shards[position].radii], np.float32)
         self._allowed: dict[int, Selection] = {}
 
@@ -125,8 +127,8 @@ class _View:
         """The shards of each run, with how near they are."""
         by_run: dict[str, list[rules.Ranked]] = {}
         if len(self._ranked):
-            difference = self._centroids - query
-            distances = np.sqrt(np.einsum("ij,ij->i", difference, difference))
+            squared = self._squares - 2 * (self._centroids @ query) + query @ query
+            distances = np.sqrt(np.maximum(squared, 0))
             nearest = np.minimum.reduceat(distances, self._starts)
             least = np.minimum.reduceat(np.maximum(distances - self._radii, 0), self._starts)
             for position, near, bound in zip(self._ranked.tolist(), nearest.tolist(), least.tolist(), strict=True):
@@ -180,10 +182,9 @@ class _Asking:
             for position in order.first:
                 self._ask(position)
             asked = len(order.first)
-            # Both in ascending order of least distance: when one is not worth asking, no later one is.
-            asked += sum(1 for _ in itertools.takewhile(self._ask_if_worth, order.further))
-            beyond = itertools.takewhile(lambda each: self._may_exceed_cap() and self._ask_if_worth(each), order.rest)
-            asked += sum(1 for _ in beyond)
+            # In ascending order of what is compared: when one is not worth asking, no later one is.
+            asked += sum(1 for _ in itertools.takewhile(self._ask_if_likely, order.further))
+            asked += sum(1 for _ in itertools.takewhile(self._ask_beyond_cap, order.rest))
         if self._faults and not self._found:
             raise errors.stored_data_damaged(*self._faults[0])
         hits = tuple(self._ordered())
@@ -212,11 +213,19 @@ class _Asking:
             self._faults.append((fault.details["key"], fault.details["reason"]))
             return
         query = self._query
-        distances, rows = search.index.nearest(query.vector, query.limit, allowed=allowed, exact=query.exact)
+        distances, rows = search.index.nearest(
+            query.vector, query.limit, allowed=allowed, exact=query.exact, within=self._farthest()
+        )
         self._found.append(_Found(search, distances, rows))
 
-    def _ask_if_worth(self, shard: rules.Ranked) -> bool:
-        is_worth = rules.is_worth_asking(shard, self._farthest())
+    def _ask_if_likely(self, shard: rules.Ranked) -> bool:
+        is_worth = rules.is_likely_nearer(shard, self._farthest())
+        if is_worth:
+            self._ask(shard.position)
+        return is_worth
+
+    def _ask_beyond_cap(self, shard: rules.Ranked) -> bool:
+        is_worth = self._may_exceed_cap() and rules.could_be_nearer(shard, self._farthest())
         if is_worth:
             self._ask(shard.position)
         return is_worth
@@ -229,7 +238,9 @@ class _Asking:
 
     def _distances(self) -> npt.NDArray[np.float32]:
         """Of what was found so far and is near enough."""
-        found = np.concatenate([np.empty(0, np.float32), *(each.distances for each in self._found)])
+        if not self._found:
+            return _NOTHING
+        found = np.concatenate([each.distances for each in self._found])
         return found if self._query.max_distance is None else found[found < self._query.max_distance]
 
     def _allowed(self, position: int, opened: OpenShard, search: SearchFile) -> Selection | None:

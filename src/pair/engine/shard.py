@@ -19,7 +19,7 @@ import numpy.typing as npt
 from pair.engine.filters import Filter
 from pair.engine.pack import Pack
 from pair.engine.stored_documents import GraphRows, Header, StoredDocuments
-from pair.engine.vectors import VectorIndex, Vectors
+from pair.engine.vectors import Codes, VectorIndex, Vectors
 from pair.engine.workspace import chunk_id
 from pair.values import Hit
 
@@ -36,36 +36,33 @@ class SearchFile:
         self.docs = pack.array("docs")
         self._texts = pack.bytes("texts")
         self.doc_of_row: npt.NDArray[np.uint32] = np.ascontiguousarray(self.chunks["doc"])
-        index = pack.array("index") if "index" in pack else None
-        self.index = VectorIndex(self.vectors, pack.array("squares"), index)
+        codes = Codes(pack.array("codes"), pack.array("code_error")) if "codes" in pack else None
+        self.index = VectorIndex(self.vectors, pack.array("squares"), codes)
 
     def header(self, doc: int) -> Header:
-        place = self.docs[doc]
-        begin = int(place["offset"])
-        return Header.from_bytes(self._texts[begin : begin + int(place["header_size"])])
+        begin, header_size, _, _ = self.docs[doc].item()
+        return Header.from_bytes(self._texts[begin : begin + header_size])
 
     def text(self, doc: int) -> str:
         return bytes(self._text_bytes(doc)).decode(errors="surrogatepass")
 
     def hit(self, row: int, distance: float, header: Header) -> Hit:
         """`header`: of the row's document."""
-        chunk = self.chunks[row]
-        content = self._text_bytes(int(chunk["doc"]))[int(chunk["start_byte"]) : int(chunk["end_byte"])]
+        doc, start_byte, end_byte, start, end = self.chunks[row].item()
+        begin, header_size, _, first_row = self.docs[doc].item()
+        begin += header_size
         return Hit(
             document_id=header.id,
-            chunk_id=chunk_id(header.id, self.number_in_document(row)),
+            chunk_id=chunk_id(header.id, row - first_row),
             title=header.title,
             url=header.url,
-            text=bytes(content).decode(errors="surrogatepass"),
+            text=str(self._texts[begin + start_byte : begin + end_byte], "utf-8", "surrogatepass"),
             score=1.0 / (1.0 + distance),
             distance=distance,
             metadata=header.metadata,
-            start=int(chunk["start"]),
-            end=int(chunk["end"]),
+            start=start,
+            end=end,
         )
-
-    def number_in_document(self, row: int) -> int:
-        return row - int(self.docs[self.doc_of_row[row]]["first_chunk"])
 
     def documents(self, numbers: npt.NDArray[np.int64], graphs: dict[int, GraphRows]) -> StoredDocuments:
         """These documents, as another shard can take them up; `graphs` by number in this shard."""
@@ -79,9 +76,8 @@ class SearchFile:
         return everything.pick(numbers)
 
     def _text_bytes(self, doc: int) -> memoryview:
-        place = self.docs[doc]
-        begin = int(place["offset"]) + int(place["header_size"])
-        return self._texts[begin : begin + int(place["text_size"])]
+        begin, header_size, text_size, _ = self.docs[doc].item()
+        return self._texts[begin + header_size : begin + header_size + text_size]
 
 
 @dataclass(frozen=True, eq=False)

@@ -57,7 +57,7 @@ class Header:
 
     @staticmethod
     def from_bytes(content: bytes | memoryview) -> "Header":
-        value = json.loads(bytes(content).decode(errors="surrogatepass"))
+        value = json.loads(str(content, "utf-8", "surrogatepass"))
         return Header(value["id"], value["owner"], value["title"], value["url"], value["metadata"], value["hash"])
 
 

@@ -5,7 +5,9 @@ Invariants
     An exact search leaves out no row that is as near as those it returns.
 """
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import faiss as typed_faiss
@@ -22,11 +24,17 @@ Selection = npt.NDArray[np.bool_]
 
 ANN_MIN_ROWS = 2048
 """Below this, looking at every row is as fast as an index."""
-_LINKS = 24
-_BUILD_EFFORT = 48
-_SEARCH_EFFORT = 64
-_EXACT_SHARE = 0.05
-"""An index that may return only so few of its rows finds them more slowly than a look at each of them."""
+_CODE_BITS = 4
+_LEAST_CANDIDATES = 150
+_CANDIDATES_PER_HIT = 10
+"""So many rows are taken by their codes, to be ranked by their numbers."""
+_CODE_ROUNDS = 6
+_CODE_SAMPLE = 128
+"""Vectors for each value of a code that are enough to choose the values by."""
+_EXACT_SHARE = 0.1
+"""Where fewer of the rows than this may be returned, a look at each of them is faster than sorting out the others."""
+_DEVIATIONS = 3.0
+"""By so many times its usual error a code may place a row too far away before the row is overlooked."""
 _ROUNDING = 1e-4
 """More than float32 loses in a sum of products, for vectors of length 1."""
 
@@ -43,87 +51,116 @@ def squares_of(vectors: Vectors) -> npt.NDArray[np.float32]:
     return squares
 
 
-def build_index(vectors: Vectors) -> npt.NDArray[np.uint8] | None:
-    """The graph of near neighbours over one byte for each number, as bytes; None where it is not worth it."""
+@dataclass(frozen=True, eq=False)
+class Codes:
+    """Each vector in four bits for two of its numbers: few enough bytes that all of them are looked at."""
+
+    index: npt.NDArray[np.uint8]
+    """As faiss writes it."""
+    error: npt.NDArray[np.float32]
+    """One number: the mean square of the distance between a vector and what its code stands for."""
+
+
+def encode(vectors: Vectors) -> Codes | None:
+    """None where it is not worth it."""
     rows, dimension = vectors.shape
     if rows < ANN_MIN_ROWS:
         return None
-    index = faiss.IndexHNSWSQ(dimension, faiss.ScalarQuantizer.QT_8bit, _LINKS)
-    index.hnsw.efConstruction = _BUILD_EFFORT
+    index = faiss.IndexPQFastScan(dimension, dimension // 2 if dimension % 2 == 0 else dimension, _CODE_BITS)
+    index.pq.cp.niter = _CODE_ROUNDS
+    index.pq.cp.max_points_per_centroid = _CODE_SAMPLE
     contiguous = np.ascontiguousarray(vectors)
     index.train(contiguous)
     index.add(contiguous)
-    serialized: npt.NDArray[np.uint8] = faiss.serialize_index(index)
-    return serialized
+    sample = contiguous[:: max(1, rows // ANN_MIN_ROWS)]
+    residue = sample - index.pq.decode(index.pq.compute_codes(sample))
+    return Codes(faiss.serialize_index(index), np.array([squares_of(residue).mean()], np.float32))
 
 
 class VectorIndex:
-    """Rows of a shard by nearness. `index`: what `build_index` made, still in the mapped file."""
+    """Rows of a shard by nearness. `codes`: what `encode` made, still in the mapped file."""
 
-    def __init__(self, vectors: Vectors, squares: npt.NDArray[np.float32], index: npt.NDArray[np.uint8] | None) -> None:
+    def __init__(self, vectors: Vectors, squares: npt.NDArray[np.float32], codes: Codes | None) -> None:
         self._vectors = vectors
         self._squares = squares
-        self._bytes = index
-        self._index: Any = None
-        if index is not None:
-            # faiss reads from the mapping itself, so that opening costs no copy; self._bytes keeps it alive.
-            self._reader = faiss.ZeroCopyIOReader(faiss.swig_ptr(index), index.size)
-            self._index = faiss.read_index(self._reader)
+        self._codes = codes
+        if codes is not None:
+            # faiss reads from the mapping itself, so that opening costs no copy; self._codes keeps it alive.
+            self._reader = faiss.ZeroCopyIOReader(faiss.swig_ptr(codes.index), codes.index.size)
+            self._index: Any = faiss.read_index(self._reader)
+            self._error = float(codes.error[0])
 
     def nearest(
-        self, query: Vectors, limit: int, *, allowed: Selection | None, exact: bool
+        self, query: Vectors, limit: int, *, allowed: Selection | None, exact: bool, within: float | None = None
     ) -> tuple[Distances, RowNumbers]:
-        """At least the `limit` nearest rows, when there are so many; more where several are equally near."""
+        """At least the `limit` nearest rows, when there are so many; more where several are equally near.
+
+        `within`: rows that are farther away than this may be left out.
+        """
         count = len(self._vectors) if allowed is None else int(np.count_nonzero(allowed))
         if count == 0 or limit <= 0:
             return np.empty(0, np.float32), np.empty(0, np.int64)
         is_few = count <= max(limit, ANN_MIN_ROWS, int(len(self._vectors) * _EXACT_SHARE))
-        if exact or self._index is None or is_few:
-            rows = self._near_enough(query, min(limit, count), allowed)
+        if exact or self._codes is None or is_few:
+            rows = self._near_enough(query, min(limit, count), None if allowed is None else np.flatnonzero(allowed))
         else:
-            rows = self._approximate(query, min(limit, count), allowed)
+            rows = self._by_codes(query, min(limit, count), allowed, within)
+            if len(rows):
+                rows = self._near_enough(query, limit, rows)
         return exact_distances(self._vectors[rows], query), rows
 
-    def _near_enough(self, query: Vectors, limit: int, allowed: Selection | None) -> RowNumbers:
-        """By fast arithmetic, with a margin for its rounding."""
-        if allowed is None:
-            rows, vectors, squares = None, self._vectors, self._squares
+    def _near_enough(self, query: Vectors, limit: int, rows: RowNumbers | None) -> RowNumbers:
+        """The nearest of these rows, or of all, by fast arithmetic, with a margin for its rounding."""
+        if rows is None:
+            vectors, squares = self._vectors, self._squares
         else:
-            rows = np.flatnonzero(allowed)
             vectors, squares = self._vectors[rows], self._squares[rows]
         rough = squares - 2 * (vectors @ query)
         if limit < len(rough):
-            margin = _ROUNDING * (float(query @ query) + float(squares.max()))
+            margin = _ROUNDING * float(query @ query + squares.max())
             chosen = np.flatnonzero(rough <= np.partition(rough, limit - 1)[limit - 1] + margin)
         else:
             chosen = np.arange(len(rough))
         return chosen if rows is None else rows[chosen]
 
-    def _approximate(self, query: Vectors, limit: int, allowed: Selection | None) -> RowNumbers:
-        """Some more than wanted, by their bytes; the caller ranks them by their numbers."""
-        wanted = min(limit + max(limit // 2, 10), len(self._vectors))
-        parameters = faiss.SearchParametersHNSW(efSearch=max(_SEARCH_EFFORT, wanted))
-        if allowed is not None:
-            bits = np.packbits(allowed, bitorder="little")
-            selector = faiss.IDSelectorBitmap(len(bits), faiss.swig_ptr(bits))
-            parameters = faiss.SearchParametersHNSW(efSearch=max(_SEARCH_EFFORT, wanted), sel=selector)
-        _, found = self._index.search(query[None, :], wanted, params=parameters)
-        rows: RowNumbers = found[0][found[0] >= 0]
-        return rows
+    def _by_codes(self, query: Vectors, limit: int, allowed: Selection | None, within: float | None) -> RowNumbers:
+        """More rows than wanted; the caller ranks them by their numbers."""
+        wanted = max(_LEAST_CANDIDATES, limit * _CANDIDATES_PER_HIT)
+        if allowed is None:
+            return self._candidates(query, wanted, within)
+        # Those that are not allowed are found all the same, and have to be sorted out.
+        wanted = math.ceil(wanted * len(allowed) / np.count_nonzero(allowed))
+        while True:
+            found = self._candidates(query, wanted, within)
+            rows: RowNumbers = found[allowed[found]]
+            if len(rows) >= limit or len(found) < wanted or wanted >= len(self._vectors):
+                return rows
+            wanted *= 4
+
+    def _candidates(self, query: Vectors, wanted: int, within: float | None) -> RowNumbers:
+        count = min(wanted, len(self._vectors))
+        squared, rows = np.empty(count, np.float32), np.empty(count, np.int64)
+        # Past the checks of its Python wrapper, which take as long as a thousand rows.
+        self._index.search_c(1, faiss.swig_ptr(query), count, faiss.swig_ptr(squared), faiss.swig_ptr(rows))
+        if within is None:
+            return rows[rows >= 0]
+        # What a code stands for is nearer to anything than its vectors are, by their error on average.
+        deviation = 2 * within * math.sqrt(self._error / len(query))
+        return rows[squared <= within * within - self._error + _DEVIATIONS * deviation]
 
 
 # ── groups of near vectors ─────────────────────────────────────────────────────────────────────────
 
 _SAMPLE_PER_GROUP = 64
 _ROUNDS = 10
-_SLACK = 1.3
+_SLACK = 2.0
 """How much larger than the average a group may become."""
 _BLOCK_ROWS = 8192
 _CHOICES = 8
 _CLUSTERS_PER_GROUP = 64
 _MOST_CLUSTERS = 2048
 _LEAST_SAMPLE_PER_CLUSTER = 8
-_PACKING_SLACK = 1.15
+_PACKING_SLACK = 2.0
 _SAMPLE_PER_CLUSTER = 40
 """Vectors that are enough to find a cluster by."""
 

@@ -258,7 +258,7 @@ def _write_search(path: Path, documents: StoredDocuments) -> WrittenFile:
     docs["offset"] = np.cumsum(sizes) - sizes
     docs["first_chunk"] = _first_chunks(documents)
     pieces = [piece for pair in zip(documents.headers, documents.texts, strict=True) for piece in pair]
-    index = vector_index.build_index(documents.vectors)
+    codes = vector_index.encode(documents.vectors)
     return write_pack(
         path,
         {
@@ -266,7 +266,7 @@ def _write_search(path: Path, documents: StoredDocuments) -> WrittenFile:
             "chunks": documents.chunks,
             "vectors": documents.vectors,
             "squares": vector_index.squares_of(documents.vectors),
-            **({"index": index} if index is not None else {}),
+            **({"codes": codes.index, "code_error": codes.error} if codes is not None else {}),
             "texts": pieces,
         },
     )

@@ -89,7 +89,7 @@ def test_the_nearest_of_each_run_are_asked_first_and_what_is_in_no_run_always() 
     shards.append(shard("tail-b"))
     ranked = {"r": run_of(10, begin=1), "s": run_of(3, begin=11)}
     order = rules.asking_order(shards, ranked, POLICY, ask_all=False)
-    assert order.first == (0, 7, 8, 9, 10, 11, 12, 13, 14)
+    assert order.first == (10, 9, 8, 7, 13, 12, 11, 0, 14)
     assert [each.position for each in order.further] == [6, 5]
     assert [each.position for each in order.rest] == [4, 3, 2, 1]
 
@@ -98,7 +98,7 @@ def test_a_cap_below_the_fanout_takes_nothing_from_it() -> None:
     policy = EnginePolicy(query_shard_fanout=4, query_shard_fanout_adaptive_max=2)
     shards = [shard(str(number), run="r") for number in range(6)]
     order = rules.asking_order(shards, {"r": run_of(6)}, policy, ask_all=False)
-    assert order.first == (2, 3, 4, 5)
+    assert order.first == (5, 4, 3, 2)
     assert order.further == ()
     assert [each.position for each in order.rest] == [1, 0]
 
@@ -109,11 +109,18 @@ def test_shards_as_near_as_each_other_are_asked_by_position() -> None:
     assert rules.asking_order(shards, {"r": ranked}, POLICY, ask_all=False).first == (0, 1, 2, 3)
 
 
-def test_a_shard_is_worth_asking_while_it_could_hold_something_nearer() -> None:
+def test_a_shard_could_hold_something_nearer_unless_its_radius_rules_it_out() -> None:
     candidate = Ranked(0, distance=2.0, least_distance=1.0)
-    assert rules.is_worth_asking(candidate, None)
-    assert rules.is_worth_asking(candidate, 1.5)
-    assert not rules.is_worth_asking(candidate, 1.0)
+    assert rules.could_be_nearer(candidate, None)
+    assert rules.could_be_nearer(candidate, 1.5)
+    assert not rules.could_be_nearer(candidate, 1.0)
+
+
+def test_a_shard_is_likely_to_hold_something_nearer_while_its_centroid_is_about_as_near_as_the_last_hit() -> None:
+    candidate = Ranked(0, distance=2.0, least_distance=1.0)
+    assert rules.is_likely_nearer(candidate, None)
+    assert rules.is_likely_nearer(candidate, 1.9)
+    assert not rules.is_likely_nearer(candidate, 1.5)
 
 
 def test_the_cap_hides_nothing_from_a_filter_or_a_search_that_found_too_little() -> None:

@@ -10,8 +10,8 @@ from pair.engine.vectors import (
     Selection,
     VectorIndex,
     Vectors,
-    build_index,
     centroids_of,
+    encode,
     exact_distances,
     squares_of,
 )
@@ -29,7 +29,7 @@ def clustered(rows: int, *, clusters: int = 40, seed: int = 1) -> Vectors:
 
 
 def index_of(vectors: Vectors) -> VectorIndex:
-    return VectorIndex(vectors, squares_of(vectors), build_index(vectors))
+    return VectorIndex(vectors, squares_of(vectors), encode(vectors))
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_nothing_is_found_where_nothing_is_or_may_be() -> None:
 
 
 def test_a_small_shard_has_no_index() -> None:
-    assert build_index(clustered(ANN_MIN_ROWS - 1)) is None
+    assert encode(clustered(ANN_MIN_ROWS - 1)) is None
 
 
 # ── groups ─────────────────────────────────────────────────────────────────────────────────────────
