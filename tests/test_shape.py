@@ -26,7 +26,21 @@ MAY_IMPORT_LATE = {
     "wiring/sources.py",
     "wiring/sync.py",
 }
-HEAVY = {"duckdb", "httpx2", "httpcore2", "typer", "rich", "pydantic", "yaml", "filelock", "stamina", "asyncio", "ssl", "numpy", "tokenizers"}
+HEAVY = {
+    "duckdb",
+    "httpx2",
+    "httpcore2",
+    "typer",
+    "rich",
+    "pydantic",
+    "yaml",
+    "filelock",
+    "stamina",
+    "asyncio",
+    "ssl",
+    "numpy",
+    "tokenizers",
+}
 
 
 def name_of(path: Path) -> str:

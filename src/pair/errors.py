@@ -511,32 +511,23 @@ def no_such_document(kb_id: str, document_id: str) -> NotFoundError:
     )
 
 
-def model_unreachable(
-    address: str,
-    reason: str,
-    *,
-    hints: Sequence[str] = (
-        "Check ai.base_url and that the server runs",
-        "Go on without a model: leave out the ai section",
-    ),
-) -> ModelError:
+def model_unreachable(address: str, reason: str, *, hints: Sequence[str] = ()) -> ModelError:
+    usual = ["Check ai.base_url and that the server runs", "Go on without a model: leave out the ai section"]
     return ModelError(
         "E301",
         f"Model cannot be reached: {address}",
         explanation=reason,
-        hints=hints,
+        hints=hints or usual,
         details={"address": address, "reason": reason},
     )
 
 
-def model_reply_unusable(
-    address: str, reason: str, *, hints: Sequence[str] = ("Try another model with ai.model",)
-) -> ModelError:
+def model_reply_unusable(address: str, reason: str, *, hints: Sequence[str] = ()) -> ModelError:
     return ModelError(
         "E302",
         f"Model reply cannot be used: {address}",
         explanation=reason,
-        hints=hints,
+        hints=hints or ["Try another model with ai.model"],
         details={"address": address, "reason": reason},
     )
 
@@ -555,35 +546,19 @@ def vector_size_differs(kb_id: str, expected: int, given: int) -> UsageError:
 
 
 def embedder_differs(kb_id: str, stored: str, configured: str) -> UsageError:
+    kind = stored.partition("-")[0]
+    way_back = f"engine.embedder: {kind} in config.yaml, or PAIR__ENGINE__EMBEDDER={kind}"
+    if kind == configured.partition("-")[0]:
+        way_back = "give engine.embedding_dimension and engine.embedding_model as they were"
     return UsageError(
         "E304",
         f"{kb_id} was made with the embedder {stored}, and {configured} is configured",
         hints=[
-            _way_back_to(stored, configured),
+            f"Go on with {stored}: {way_back}",
             "Make another knowledge base with the configured one: pair ingest PATH --kb NAME",
             "Changing it in place will be the job of `pair reembed`, which is not in this version",
         ],
         details={"kb_id": kb_id, "stored": stored, "configured": configured},
-    )
-
-
-def _way_back_to(stored: str, configured: str) -> str:
-    kind = stored.partition("-")[0]
-    if kind == configured.partition("-")[0]:
-        return f"Go on with {stored}: give engine.embedding_dimension and engine.embedding_model as they were"
-    return f"Go on with {stored}: engine.embedder: {kind} in config.yaml, or PAIR__ENGINE__EMBEDDER={kind}"
-
-
-def model_not_loaded(model: str, reason: str) -> ModelError:
-    return ModelError(
-        "E301",
-        f"Model cannot be loaded: {model}",
-        explanation=reason,
-        hints=[
-            "The first use of a model fetches it: try again with a network",
-            "Use an embedder that needs none: engine.embedder: static",
-        ],
-        details={"model": model, "reason": reason},
     )
 
 

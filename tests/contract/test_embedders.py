@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import fastembed
 import pytest
@@ -28,6 +27,21 @@ def static() -> Embedder:
 @pytest.fixture(scope="module")
 def minilm() -> Embedder:
     return MiniLmEmbedder(threads=2)
+
+
+@pytest.fixture(scope="module")
+def with_fastembed(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
+    """The one model that is here, in a folder as fastembed keeps them."""
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "model.onnx").write_bytes(mapped(onnx._MODEL)[:])
+    (folder / "tokenizer.json").write_bytes(mapped(onnx._TOKENS)[:])
+    (folder / "config.json").write_text(json.dumps({"pad_token_id": 0}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 256, "pad_token": "[PAD]"}))
+    (folder / "special_tokens_map.json").write_text("{}")
+    name = "sentence-transformers/all-MiniLM-L6-v2"
+    made = FastembedEmbedder(name)
+    made._model = fastembed.TextEmbedding(name, threads=1, specific_model_path=str(folder))
+    return made
 
 
 class TestStatic(EmbedderSuite):
@@ -58,18 +72,6 @@ class TestOpenAi(EmbedderSuite):
 
 
 class TestFastembed(EmbedderSuite):
-    """With the one model that is here, in a folder as fastembed keeps them."""
-
-    @pytest.fixture(scope="class")
-    def embedder(self, tmp_path_factory: pytest.TempPathFactory) -> Embedder:
-        folder: Path = tmp_path_factory.mktemp("model")
-        (folder / "model.onnx").write_bytes(mapped(onnx._MODEL)[:])
-        (folder / "tokenizer.json").write_bytes(mapped(onnx._TOKENS)[:])
-        (folder / "config.json").write_text(json.dumps({"pad_token_id": 0}))
-        (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 256, "pad_token": "[PAD]"}))
-        (folder / "special_tokens_map.json").write_text("{}")
-        made = FastembedEmbedder("sentence-transformers/all-MiniLM-L6-v2")
-        made._model = fastembed.TextEmbedding(
-            "sentence-transformers/all-MiniLM-L6-v2", threads=1, specific_model_path=str(folder)
-        )
-        return made
+    @pytest.fixture
+    def embedder(self, with_fastembed: Embedder) -> Embedder:
+        return with_fastembed

@@ -109,7 +109,6 @@ class ModelServer:
             return Answer(400, body=json.dumps({"error": error}))
         return Answer(text=f"About: {' '.join(text[:60].split())}")
 
-
     def _vectors_for(self, request: dict[str, Any]) -> Answer:
         texts = request["input"]
         if self.context_characters is not None and sum(map(len, texts)) > self.context_characters:

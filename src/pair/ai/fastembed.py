@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 
 import fastembed
+import loguru
 import numpy as np
 
 from pair import errors
@@ -70,14 +71,36 @@ class FastembedEmbedder:
     def _loaded(self) -> fastembed.TextEmbedding:
         with self._loading:
             if self._model is None:
-                try:
-                    self._model = fastembed.TextEmbedding(
-                        self._model_name, threads=self._threads, local_files_only=self._is_offline
-                    )
-                except (ValueError, OSError, RuntimeError) as fault:
-                    reason = clip(on_one_line(str(fault)), _MAX_REASON_CHARACTERS)
-                    raise errors.model_not_loaded(self._model_name, reason) from fault
+                # It reports every attempt on the terminal; what matters of that is in our error.
+                loguru.logger.disable("fastembed")
+                self._model = self._fetched_before() or self._fetch()
             return self._model
+
+    def _fetched_before(self) -> fastembed.TextEmbedding | None:
+        """Tried first: a model that is there must not need a network."""
+        try:
+            return fastembed.TextEmbedding(self._model_name, threads=self._threads, local_files_only=True)
+        except (ValueError, OSError, RuntimeError):
+            return None
+
+    def _fetch(self) -> fastembed.TextEmbedding:
+        if self._is_offline:
+            raise self._unreachable("It was never fetched, and fetching is switched off")
+        try:
+            return fastembed.TextEmbedding(self._model_name, threads=self._threads)
+        except (ValueError, OSError, RuntimeError) as fault:
+            reason = clip(on_one_line(str(fault)), _MAX_REASON_CHARACTERS)
+            raise self._unreachable(reason) from fault
+
+    def _unreachable(self, reason: str) -> errors.ModelError:
+        return errors.model_unreachable(
+            self._model_name,
+            reason,
+            hints=[
+                "The first use of a model fetches it: try again with a network",
+                "Use an embedder that needs none: engine.embedder: static",
+            ],
+        )
 
 
 def _unknown_model(name: str) -> errors.UsageError:
