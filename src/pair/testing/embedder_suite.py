@@ -95,4 +95,4 @@ class EmbedderSuite:
 
 
 def _lengths(vectors: Vectors) -> np.ndarray:
-    return np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1))
+    return np.asarray(np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1)))

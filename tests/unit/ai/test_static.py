@@ -53,7 +53,7 @@ def embed_plainly(text: str) -> np.ndarray:
     """As the package does: all tokens of the whole text, their mean, made of length 1."""
     ids = TOKENIZER.encode(text, add_special_tokens=False).ids
     mean = TABLE[ids].astype(np.float64).mean(axis=0)
-    return mean / np.linalg.norm(mean)
+    return np.asarray(mean / np.linalg.norm(mean))
 
 
 def test_its_name_tells_the_weights() -> None:
