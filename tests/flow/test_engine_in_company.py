@@ -24,7 +24,9 @@ WRITES = 40
 
 
 def opened(store: BlobStore) -> KnowledgeBase:
-    return wiring.open_kb(store=store, settings=Settings(engine=EnginePolicy(ingest_batch_documents=2)))
+    return wiring.open_kb(
+        store=store, settings=Settings(engine=EnginePolicy(embedder="ngram", ingest_batch_documents=2))
+    )
 
 
 def document(name: str) -> Document:

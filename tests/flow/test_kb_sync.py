@@ -42,7 +42,9 @@ class Project:
                 index_cache_path=str(folder / "index-cache.json"),
                 web_fetch_cache_dir=str(folder / "web-cache"),
             ),
-            engine=EnginePolicy(store=str(self.store), cache_dir=str(folder / "cache"), embedding_dimension=64),
+            engine=EnginePolicy(
+                store=str(self.store), cache_dir=str(folder / "cache"), embedder="ngram", embedding_dimension=64
+            ),
         )
 
     def sync(self) -> SyncReport:

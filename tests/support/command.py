@@ -40,6 +40,7 @@ class Workplace:
             "HOME": str(folder / "home"),
             "PAIR_KB_CACHE_DIR": str(self.cache),
             "PAIR__SOURCES__RETRY_WAIT_SECONDS": "0.01",
+            "PAIR__ENGINE__EMBEDDER": "ngram",  # has nothing to load
             "PYTHONWARNINGS": "error",
         }
 

@@ -32,9 +32,13 @@ class HashEmbedder:
 
     name = "hash"
     dimension = DIMENSION
+    hybrid_weight = 0.5
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         return np.array([vector_of(text) for text in texts], np.float32).reshape(-1, DIMENSION)
+
+    def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
+        return self.embed(texts)
 
 
 @functools.cache

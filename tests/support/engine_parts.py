@@ -33,7 +33,12 @@ MANY_SHARDS: dict[str, Any] = {
 
 
 def engine_settings(folder: Path, **changes: Any) -> Settings:
-    policy = EnginePolicy(store=str(folder / "store"), cache_dir=str(folder / "cache"), embedding_dimension=DIMENSION)
+    policy = EnginePolicy(
+        store=str(folder / "store"),
+        cache_dir=str(folder / "cache"),
+        embedder="ngram",
+        embedding_dimension=DIMENSION,
+    )
     return Settings(engine=dataclasses.replace(policy, **changes))
 
 
@@ -50,10 +55,17 @@ class CountingEmbedder:
     def dimension(self) -> int:
         return self._embedder.dimension
 
+    @property
+    def hybrid_weight(self) -> float:
+        return self._embedder.hybrid_weight
+
     def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         with self._lock:
             self.texts += texts
         return self._embedder.embed(texts)
+
+    def embed_queries(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        return self.embed(texts)
 
 
 class CountedRequests:

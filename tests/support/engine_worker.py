@@ -40,7 +40,7 @@ def documents_of(vectors: Mapping[str, Sequence[float]]) -> list[Document]:
 
 def settings_of(options: Mapping[str, Any]) -> Settings:
     """`options`: of the engine."""
-    return Settings(engine=EnginePolicy(**{"embedding_dimension": 8, **options}))
+    return Settings(engine=EnginePolicy(**{"embedder": "ngram", "embedding_dimension": 8, **options}))
 
 
 def call(kb: KnowledgeBase, name: str, argument: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@
         server.calls, server.calls_by_source["a.md"], server.requests[0]["messages"]
 
 A normal reply is `About: ` and the first 60 characters of the text between the markers, so that a test knows it.
+Vectors are those of the n-gram embedder, three times as long, and the last text's come first.
 """
 
 import json
@@ -18,6 +19,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self, cast
 
+from pair.ai.ngram import NgramEmbedder
+
+EMBEDDING_DIMENSION = 64
 _DATA = re.compile(r"^BEGIN DATA (\w+)\nSource: ([^\n]*)\n\n(.*)\nEND DATA \1$", re.DOTALL | re.MULTILINE)
 
 
@@ -96,6 +100,8 @@ class ModelServer:
         if scripted is not None:
             self._stopping.wait(scripted.delay_seconds)
             return scripted
+        if path.endswith("/v1/embeddings"):
+            return self._vectors_for(request)
         if not path.endswith("/v1/chat/completions"):
             return Answer(404, body='{"error": {"message": "no such path"}}')
         if self.context_characters is not None and len(text) > self.context_characters:
@@ -103,10 +109,18 @@ class ModelServer:
             return Answer(400, body=json.dumps({"error": error}))
         return Answer(text=f"About: {' '.join(text[:60].split())}")
 
+    def _vectors_for(self, request: dict[str, Any]) -> Answer:
+        texts = request["input"]
+        if self.context_characters is not None and sum(map(len, texts)) > self.context_characters:
+            return Answer(413, body='{"error": {"message": "input is too large"}}')
+        vectors = 3.0 * NgramEmbedder(request.get("dimensions", EMBEDDING_DIMENSION)).embed(texts)
+        entries = [{"index": at, "embedding": vector.tolist()} for at, vector in enumerate(vectors)]
+        return Answer(body=json.dumps({"object": "list", "data": entries[::-1], "model": request["model"]}))
+
 
 def data_of(request: dict[str, Any]) -> tuple[str, str]:
     """The source and the text of a request, as they stand between its markers."""
-    found = _DATA.search(str(request["messages"][-1]["content"]))
+    found = _DATA.search(str(request["messages"][-1]["content"])) if "messages" in request else None
     return (found[2], found[3]) if found else ("", "")
 
 

@@ -260,3 +260,19 @@ def test_json_of_an_error_leaves_out_what_it_does_not_have():
 
 def test_retryable_error_says_so_in_json():
     assert errors.download_failed("u", "r").to_json()["error"]["recoverable"] is True
+
+
+@pytest.mark.parametrize(
+    ("stored", "configured", "way"),
+    [
+        ("ngram-384-v1", "static-wordllama-l2_supercat-256-64b47a2d", "PAIR__ENGINE__EMBEDDER=ngram"),
+        ("static-wordllama-l2_supercat-256-64b47a2d", "minilm-1", "PAIR__ENGINE__EMBEDDER=static"),
+        ("ngram-384-v1", "ngram-64-v1", "engine.embedding_dimension"),
+        ("openai-nomic", "openai-other", "engine.embedding_model"),
+    ],
+)
+def test_a_kb_of_another_embedder_is_refused_with_the_way_back(stored: str, configured: str, way: str) -> None:
+    hints = errors.embedder_differs("handbook", stored, configured).hints
+    assert way in hints[0]
+    assert "pair ingest PATH --kb NAME" in hints[1]
+    assert "pair reembed" in hints[2]

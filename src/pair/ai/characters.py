@@ -32,8 +32,12 @@ def estimate_tokens(text: str) -> int:
 
 
 def printable(text: str) -> str:
-    """Without control and invisible characters; every string that comes out can be written as UTF-8."""
-    text = _UNPRINTABLE.sub("", text)
+    """Without control and invisible characters, and `encodable`."""
+    return encodable(_UNPRINTABLE.sub("", text))
+
+
+def encodable(text: str) -> str:
+    """Every string that comes out can be written as UTF-8."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 

@@ -32,8 +32,19 @@ class Embedder(Protocol):
         ...
 
     @property
-    def dimension(self) -> int: ...
+    def dimension(self) -> int:
+        """Raises ModelError where only the model knows, and cannot be asked."""
+        ...
+
+    @property
+    def hybrid_weight(self) -> float:
+        """From 0 to 1: how much its scores count in hybrid search; those of the keywords have the rest."""
+        ...
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """One row of length 1 for each text; a row of zeros for a text that says nothing. Raises ModelError."""
+        ...
+
+    def embed_queries(self, texts: Sequence[str]) -> Vectors:
+        """The same for what is searched for: some models want to be told."""
         ...

@@ -35,12 +35,16 @@ class Embedding:
     def dimension(self) -> int:
         return self._embedder.dimension
 
+    @property
+    def hybrid_weight(self) -> float:
+        return self._embedder.hybrid_weight
+
     def embed_all(self, texts: Sequence[str]) -> Vectors:
         """One row for each text, in their order."""
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
         for start in range(0, len(texts), self._batch_size):
             batch = texts[start : start + self._batch_size]
-            vectors[start : start + len(batch)] = self._embed(batch)
+            vectors[start : start + len(batch)] = self._checked(self._embedder.embed(batch), len(batch))
         return vectors
 
     def embed_query(self, text: str) -> Vectors:
@@ -50,7 +54,7 @@ class Embedding:
                 self._cache.move_to_end(text)
                 return self._cache[text]
         # Not under the lock: a model may take seconds. Two who ask the same at once both ask the model.
-        vector: Vectors = self._embed([text])[0].copy()
+        vector: Vectors = self._checked(self._embedder.embed_queries([text]), 1)[0].copy()
         vector.setflags(write=False)
         with self._lock:
             self._cache[text] = vector
@@ -59,14 +63,13 @@ class Embedding:
                 self._cache.popitem(last=False)
         return vector
 
-    def _embed(self, batch: Sequence[str]) -> Vectors:
-        reply = self._embedder.embed(batch)
+    def _checked(self, reply: Vectors, count: int) -> Vectors:
         try:
             with np.errstate(over="ignore"):
                 vectors: Vectors = np.asarray(reply, dtype=np.float32)
         except (TypeError, ValueError) as error:
             raise errors.model_reply_unusable(self.name, "the vectors are not a table of numbers") from error
-        expected = (len(batch), self.dimension)
+        expected = (count, self.dimension)
         if vectors.shape != expected:
             raise errors.model_reply_unusable(
                 self.name, f"the vectors have the shape {vectors.shape}, {expected} was expected"

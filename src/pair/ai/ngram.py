@@ -10,15 +10,15 @@ Invariants
 """
 
 import re
-import threading
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from pair.ai.contract import Vectors
 from pair.ai.stop_words import ENGLISH
+from pair.ai.word_memory import WordMemory
 
 DEFAULT_DIMENSION = 384
 
@@ -50,7 +50,7 @@ class NgramEmbedder:
         if dimension < 1:
             raise ValueError(f"a vector needs at least one number: {dimension}")
         self._dimension = dimension
-        self._memory = _Memory(_REMEMBERED_WORDS)
+        self._memory: WordMemory[_Places] = WordMemory(_REMEMBERED_WORDS)
 
     @property
     def name(self) -> str:
@@ -59,6 +59,10 @@ class NgramEmbedder:
     @property
     def dimension(self) -> int:
         return self._dimension
+
+    @property
+    def hybrid_weight(self) -> float:
+        return 0.2
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         read = [_telling_words(text) for text in texts]
@@ -74,45 +78,15 @@ class NgramEmbedder:
         vectors: Vectors = (sums / np.maximum(lengths, 1)[:, np.newaxis]).astype(np.float32)
         return vectors
 
+    def embed_queries(self, texts: Sequence[str]) -> Vectors:
+        return self.embed(texts)
+
     def _places_of(self, words: Collection[str]) -> dict[str, _Places]:
         places, unknown = self._memory.recall(words)
         for some in _in_portions(unknown):
             places.update(zip(some, _hashed_places(some, self._dimension), strict=True))
         self._memory.remember(places, unknown)
         return places
-
-
-class _Memory:
-    """Words that were met lately. When the young half is full, what only the old half has is forgotten."""
-
-    def __init__(self, most_words: int) -> None:
-        self._half = most_words // 2
-        self._young: dict[str, _Places] = {}
-        self._old: dict[str, _Places] = {}
-        self._lock = threading.Lock()
-
-    def recall(self, words: Collection[str]) -> tuple[dict[str, _Places], list[str]]:
-        """What is known, and the words of which nothing is."""
-        known: dict[str, _Places] = {}
-        unknown: list[str] = []
-        with self._lock:
-            young, old = self._young, self._old
-            for word in words:
-                places = young.get(word)
-                if places is None:
-                    places = old.get(word)
-                    if places is None:
-                        unknown.append(word)
-                        continue
-                    young[word] = places
-                known[word] = places
-        return known, unknown
-
-    def remember(self, places: Mapping[str, _Places], words: Sequence[str]) -> None:
-        with self._lock:
-            self._young.update((word, places[word]) for word in words[: self._half])
-            if len(self._young) > self._half:
-                self._old, self._young = self._young, {}
 
 
 def _telling_words(text: str) -> list[str]:

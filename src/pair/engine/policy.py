@@ -3,12 +3,13 @@
 Not in rules.py: every command reads the settings, and few need what the rules of the engine are about.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
 Positive = Annotated[int, Gt(0)]
+EmbedderKind = Literal["static", "minilm", "fastembed", "openai", "ngram"]
 LeaseKind = Literal["auto", "memory", "file", "blob", "redis"]
 
 
@@ -34,10 +35,20 @@ class EnginePolicy:
     """Most bytes of fetched shards on disk; 0 for no limit"""
     cache_ttl_seconds: Annotated[float, Ge(0)] = 0.0
     """How long a shard that nobody asks is kept on disk; 0 for ever"""
-    embedder: Literal["ngram"] = "ngram"
-    """What makes vectors of texts"""
-    embedding_dimension: Annotated[int, Ge(8), Le(4096)] = 384
-    """Numbers in a vector of the ngram embedder"""
+    embedder: EmbedderKind = "static"
+    """What makes vectors of texts: static, minilm and fastembed (extras), openai (a server), ngram (no model)"""
+    embedding_model: str = ""
+    """Name of the model, for fastembed and openai"""
+    embedding_dimension: Annotated[int, Ge(0), Le(4096)] = 0
+    """Numbers in a vector, for ngram (0 for 384) and openai (0 for what the model gives)"""
+    embedding_url: str = ""
+    """Address of the OpenAI-compatible server that makes vectors, with its `/v1`; empty for ai.base_url"""
+    embedding_api_key: str = field(default="", repr=False)
+    """Sent to engine.embedding_url; ai.api_key is sent to ai.base_url only"""
+    embedding_query_prefix: str = ""
+    """Put before what is searched for, where a model of openai wants it"""
+    embedding_document_prefix: str = ""
+    """Put before every chunk, where a model of openai wants it"""
     chunk_size_bytes: Annotated[int, Ge(50)] = 500
     """Longest chunk of a document"""
     ingest_batch_documents: Positive = 1000

@@ -16,6 +16,7 @@ from pair import errors, files
 from pair.clock import Clock, SystemClock, pause
 from pair.settings import Settings
 from pair.sync.contract import Documents
+from pair.wiring.embedders import choose_embedder
 
 if TYPE_CHECKING:
     from pair.ai.contract import Embedder
@@ -73,7 +74,7 @@ def open_kb(
     parts = WriteParts(
         kb_id, policy, publication, cache, _leases(settings, blobs, clock), clock, _new_id, _pause_before, on_step
     )
-    engine = Engine(parts, blobs, Embedding(embedder or _embedder(settings)))
+    engine = Engine(parts, blobs, Embedding(embedder or choose_embedder(settings)))
     return KnowledgeBase(engine, sources)
 
 
@@ -146,12 +147,6 @@ def _usual_lease(address: str, redis_url: str) -> str:
     if address == "memory:":
         return "memory"
     return "blob" if address.startswith(_OBJECT_STORES) else "file"
-
-
-def _embedder(settings: Settings) -> "Embedder":
-    from pair.ai.ngram import NgramEmbedder  # noqa: PLC0415 - see the module's first lines
-
-    return NgramEmbedder(settings.engine.embedding_dimension)
 
 
 def inputs(on_skip: Callable[[str, str], None]) -> "Inputs":

