@@ -10,6 +10,7 @@ from annotated_types import Ge, Gt, Le
 
 Positive = Annotated[int, Gt(0)]
 LeaseKind = Literal["auto", "memory", "file", "blob", "redis"]
+Chunker = Literal["structure", "seed"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class EnginePolicy:
     """What makes vectors of texts"""
     embedding_dimension: Annotated[int, Ge(8), Le(4096)] = 384
     """Numbers in a vector of the ngram embedder"""
+    chunker: Chunker = "structure"
+    """What cuts documents: structure (by headings, lists, code and tables), seed (by blank lines, lines, sentences)"""
     chunk_size_bytes: Annotated[int, Ge(50)] = 500
     """Longest chunk of a document"""
     ingest_batch_documents: Positive = 1000
