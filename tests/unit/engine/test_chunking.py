@@ -77,7 +77,8 @@ def test_headings_may_be_written_in_several_ways(heading: str) -> None:
 @pytest.mark.parametrize(
     "line",
     ["#Title", "####### Title", "    # Title", "```\n# Title\n```", "~~~\n# Title\n~~~\n", "- a\n  # Title",
-     "\\# Title", "> # Title", "- ```\n  # Title\n  ```", "Title\n\n---", "# " + "long " * 50, "Title\n~~~", "one `# Title`"],
+     "\\# Title", "> # Title", "- ```\n  # Title\n  ```", "Title\n\n---", "# " + "long " * 50, "Title\n~~~",
+     "one `# Title`"],
 )  # fmt: skip
 def test_what_only_looks_like_a_heading_is_none(line: str) -> None:
     assert {context for context, _ in cut(f"{line}\n\n{WORDS * 9}", 100)} == {""}
