@@ -64,6 +64,30 @@ class Chunk:
     text: str
     start: int
     end: int
+    context: str = ""
+    """The headings above it that are not in it, outermost first: "Install > Linux"."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlsoIn:
+    """Another place that says the same as a hit."""
+
+    document_id: str
+    chunk_id: str
+    title: str
+    url: str
+    start: int
+    end: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.document_id,
+            "chunk_id": self.chunk_id,
+            "title": self.title,
+            "url": self.url,
+            "start": self.start,
+            "end": self.end,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +106,15 @@ class Hit:
     start: int
     end: int
     graph_score: float | None = None
+    also_in: tuple[AlsoIn, ...] = ()
+    """Other places with the same text."""
+    highlights: tuple[tuple[int, int], ...] = ()
+    """What matched: starts and ends in `text`, ascending, without overlap."""
+    explanation: Mapping[str, float | str] | None = None
+    """How the score came about, when that was asked for."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        value: dict[str, Any] = {
             "id": self.document_id,
             "chunk_id": self.chunk_id,
             "title": self.title,
@@ -96,4 +126,9 @@ class Hit:
             "metadata": dict(self.metadata),
             "start": self.start,
             "end": self.end,
+            "also_in": [each.to_json() for each in self.also_in],
+            "highlights": [list(each) for each in self.highlights],
         }
+        if self.explanation is not None:
+            value["explanation"] = dict(self.explanation)
+        return value

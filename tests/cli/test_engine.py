@@ -179,6 +179,7 @@ def test_search_prints_results_for_programs(filled: Workplace) -> None:
     best = value["results"][0]
     assert best.keys() == {
         "id", "chunk_id", "title", "url", "content", "score", "distance", "graph_score", "metadata", "start", "end",
+        "also_in", "highlights",
     }  # fmt: skip
     assert (best["id"], best["chunk_id"], best["url"]) == ("faq/3", "faq/3#0", "https://x.example/3")
     assert best["content"] == "A castle has a moat."

@@ -1,135 +1,214 @@
-"""Text to chunks: as many whole paragraphs as fit, else lines, sentences, words, and characters as the last resort.
+"""Text to chunks: a whole section where it fits, else its blocks, and what is too long by its separators.
 
 Invariants
     A chunk is `text[start:end]` of the text that was given, has no whitespace around it, and fits the size.
     Every character but whitespace is in exactly one chunk, and chunks stand in the order of the text.
-    Two neighbours would not fit into one chunk, unless characters that belong together were kept together.
-    The time is linear in the length of the text, whatever is in it: each step looks at one window of the size.
+    A chunk lies within one section, with what is below it; only sections too short to be found by share one.
+    The context of a chunk holds of all of it: the headings above it that are not in it.
+    A text without headings and blocks is cut as the seed's chunker cuts it.
 """
 
-import re
-import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
+from pair.engine.policy import Chunker
+from pair.engine.separators import Cutter, Range, next_visible
+from pair.engine.structure import Block, Heading, Structure, structure_of
 from pair.values import Chunk
 
 DEFAULT_SIZE_BYTES = 500
-LEAST_SIZE_BYTES = 4
-"""The largest character of UTF-8."""
 
-_PARAGRAPH_END = r"\n\s*\n"
-_LINE_END = r"[\r\n]"
-# A period inside 3.14 or example.com ends nothing; 。 needs no space after it.
-_SENTENCE_END = (
-    r"[.!?\u2026][\"')\]\u2019\u201d\u00bb]*(?=\s)|[\u3002\uff01\uff1f\uff61][\"')\]\u2019\u201d\u300d\u300f\uff09]*"
-)
-_WORD_END = r"\s+"
-# Each level also ends where the ones before it end, so that its pieces lie inside theirs.
-_LEVELS = (_PARAGRAPH_END, _LINE_END, f"{_SENTENCE_END}|{_LINE_END}", f"{_SENTENCE_END}|{_WORD_END}")
-_FIRST_END = tuple(re.compile(level) for level in _LEVELS)
-_LAST_END = tuple(re.compile(f"(?s:.*)(?:{level})") for level in _LEVELS)
-_VISIBLE = re.compile(r"\S")
-
-# Unicode's stream-safe format allows 30 marks on one character; more is not writing.
-_LONGEST_CLUSTER = 32
-_JOINER = "\u200d"
-# The class of the marks that bind two consonants of an Indian script.
-_VIRAMA = 9
+# Less than about two sentences is hardly found by what it says; where chunks are small anyhow, less than a quarter.
+_TINY_BYTES = 200
+_TINY_PART = 4
+# A context is there to help the chunk, not to outweigh it. The headings nearest to the chunk say most.
+_LONGEST_CONTEXT = 240
+_STEP = " > "
 
 
-def split(text: str, size_bytes: int = DEFAULT_SIZE_BYTES) -> tuple[Chunk, ...]:
+def split(text: str, size_bytes: int = DEFAULT_SIZE_BYTES, chunker: Chunker = "structure") -> tuple[Chunk, ...]:
     """Chunks of at most `size_bytes` of UTF-8, without overlap; none for a blank text."""
-    if size_bytes < LEAST_SIZE_BYTES:
-        raise ValueError(f"a chunk must have room for one character, {LEAST_SIZE_BYTES} bytes: {size_bytes}")
-    chunks: list[Chunk] = []
-    start = _next_visible(text, 0)
-    while start < len(text):
-        cut = _cut_after(text, start, size_bytes)
-        piece = text[start:cut].rstrip()
-        chunks.append(Chunk(piece, start, start + len(piece)))
-        start = _next_visible(text, cut)
-    return tuple(chunks)
+    if chunker == "seed":
+        return tuple(Chunk(text[start:end], start, end) for start, end in Cutter(text, size_bytes).pieces(0, len(text)))
+    packed = _Packing(text, size_bytes, structure_of(text)).pieces()
+    return tuple(Chunk(text[each.start : each.end], each.start, each.end, each.context) for each in packed)
 
 
-def _cut_after(text: str, start: int, size_bytes: int) -> int:
-    """Where the chunk that begins at `start` ends: before the first piece that has no room in it.
+def embedded_text(title: str, chunk: Chunk) -> str:
+    """What a chunk is found by: the title of its document and its context stand before its text, each said once."""
+    is_said = title in {*chunk.context.split(_STEP), chunk.text.partition("\n")[0].strip("# \t\r")}
+    above = [each for each in ("" if is_said else title, chunk.context) if each]
+    return "\n".join(above) + "\n\n" + chunk.text if above else chunk.text
 
-    A piece is a paragraph, if it fits into a chunk; else its lines are pieces, and so on.
+
+class _Section(NamedTuple):
+    """A heading and what follows up to the next one. The first has no heading, and may be blank."""
+
+    start: int
+    body: int
+    """Where its text begins, after the heading."""
+    end: int
+    level: int
+    title: str
+    next: int
+    """The number of the section that follows this one and all below it."""
+
+
+class _Piece(NamedTuple):
+    start: int
+    end: int
+    level: int
+    """Sections of this level and below have the same headings above them as this piece has."""
+    context: str
+    is_bare: bool = False
+    """It is nothing but headings."""
+
+
+class _Packing:
+    """One text on its way into chunks, section by section.
+
+    What is tiny waits for the section that follows, if that has the same headings above it; else it joins what stands
+    before it, if there is room; else it is a chunk of its own.
     """
-    limit = _reach(text, start, size_bytes)
-    # Whitespace at the limit takes no room, and may be the end of a piece.
-    seen = _next_visible(text, limit)
-    if seen == len(text):
-        return seen
-    begin = start
-    for last_end, first_end in zip(_LAST_END, _FIRST_END, strict=True):
-        found = last_end.match(text, start, seen)
-        if found is None:
-            continue
-        begin = _next_visible(text, found.end())
-        if begin >= limit or _is_piece_fitting(text, begin, first_end, size_bytes):
-            return begin
-    return begin if begin > start else _between_clusters(text, start, limit)
+
+    def __init__(self, text: str, size_bytes: int, structure: Structure) -> None:
+        self._text = text
+        self._size_bytes = size_bytes
+        self._tiny_bytes = min(size_bytes // _TINY_PART, _TINY_BYTES)
+        self._sections = _sections(text, structure.headings)
+        self._cutter = Cutter(text, size_bytes, list(self._whole(structure.blocks)))
+        self._path: list[tuple[int, str]] = []
+        """Level and title of the headings above."""
+        self._pieces: list[_Piece] = []
+        self._waiting: _Piece | None = None
+
+    def pieces(self) -> list[_Piece]:
+        number = 0
+        while number < len(self._sections):
+            number = self._pack(number)
+        self._settle()
+        return self._pieces
+
+    def _pack(self, number: int) -> int:
+        """Section `number`, with all below it if that fits; the number of the section to go on with."""
+        section = self._sections[number]
+        while self._path and self._path[-1][0] >= section.level:
+            self._path.pop()
+        if self._waiting and section.level < self._waiting.level:
+            self._settle()
+        is_bare = section.next == number + 1 and self._is_bare(section)
+        end = self._sections[section.next - 1].end
+        begun = self._begun(section, end, is_bare=is_bare)
+        if self._fits(begun):
+            self._add(begun)
+            return section.next
+        if (
+            self._waiting
+            and not self._waiting.is_bare
+            and _is_fitting(self._text, section.start, end, self._size_bytes)
+        ):
+            self._settle()
+            self._add(self._begun(section, end, is_bare=is_bare))
+            return section.next
+        self._pack_body(section)
+        return number + 1
+
+    def _pack_body(self, section: _Section) -> None:
+        begun = self._begun(section, section.end, is_bare=self._is_bare(section))
+        is_after_headings = self._waiting is None or self._waiting.is_bare
+        self._waiting = None
+        if section.title:
+            self._path.append((section.level, section.title))
+        if self._fits(begun):
+            self._add(begun)
+            return
+        # A chunk of nothing but headings would be found for what others say.
+        after = section.body if is_after_headings and section.body > section.start else 0
+        inside = _context(self._path)
+        for start, end in self._cutter.pieces(begun.start, begun.end, after=after):
+            self._settle()
+            if start == begun.start:
+                self._add(begun._replace(end=end))
+            else:
+                self._add(_Piece(start, end, section.level + 1, inside))
+
+    def _begun(self, section: _Section, end: int, *, is_bare: bool) -> _Piece:
+        """The section up to this end, together with what waits for it."""
+        waiting = self._waiting
+        if waiting is None:
+            return _Piece(section.start, end, section.level, _context(self._path), is_bare)
+        return _Piece(waiting.start, end, waiting.level, waiting.context, waiting.is_bare and is_bare)
+
+    def _add(self, piece: _Piece) -> None:
+        if piece.start == piece.end:
+            return
+        if self._fits(piece, self._tiny_bytes - 1):
+            self._waiting = piece
+        else:
+            self._waiting = None
+            self._pieces.append(piece)
+
+    def _settle(self) -> None:
+        """What waits waits no longer."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is None:
+            return
+        if self._pieces and self._pieces[-1].level <= waiting.level:
+            joined = self._pieces[-1]._replace(end=waiting.end)
+            if self._fits(joined):
+                self._pieces[-1] = joined
+                return
+        self._pieces.append(waiting)
+
+    def _is_bare(self, section: _Section) -> bool:
+        return section.body >= section.end and section.end > section.start
+
+    def _fits(self, piece: _Piece, size_bytes: int | None = None) -> bool:
+        return _is_fitting(self._text, piece.start, piece.end, self._size_bytes if size_bytes is None else size_bytes)
+
+    def _whole(self, blocks: Iterable[Block]) -> Iterator[Range]:
+        """The largest of the blocks and their parts that fit."""
+        for block in blocks:
+            if _is_fitting(self._text, block.start, block.end, self._size_bytes):
+                yield block.start, block.end
+            else:
+                yield from self._whole(block.parts)
 
 
-def _is_piece_fitting(text: str, begin: int, first_end: re.Pattern[str], size_bytes: int) -> bool:
-    """Whether the piece that begins at `begin`, up to its first end, has room in a chunk of its own."""
-    seen = _next_visible(text, _reach(text, begin, size_bytes))
-    return seen == len(text) or first_end.search(text, begin, seen) is not None
+def _sections(text: str, headings: Sequence[Heading]) -> list[_Section]:
+    """All of the text; headings below others are between the section of these and its `next`."""
+    starts = [next_visible(text, 0), *(each.start for each in headings), len(text)]
+    following = [len(headings) + 1] * (len(headings) + 1)
+    open_numbers: list[int] = []
+    for number, heading in enumerate(headings, start=1):
+        while open_numbers and headings[open_numbers[-1] - 1].level >= heading.level:
+            following[open_numbers.pop()] = number
+        open_numbers.append(number)
+    sections = []
+    for number in range(len(headings) + 1):
+        start, stop = starts[number], starts[number + 1]
+        end = start + len(text[start:stop].rstrip())
+        if number == 0:
+            sections.append(_Section(start, start, end, 0, "", following[0]))
+        else:
+            heading = headings[number - 1]
+            body = next_visible(text, heading.end)
+            sections.append(_Section(start, body, end, heading.level, heading.title, following[number]))
+    return sections
 
 
-def _reach(text: str, start: int, size_bytes: int) -> int:
-    """The end of the longest piece from `start` on that fits, in characters."""
-    window = text[start : start + size_bytes]
-    if window.isascii():
-        return start + len(window)
-    # Half of a surrogate pair cannot be written as UTF-8, but must not stop anybody.
-    encoded = window.encode("utf-8", "surrogatepass")
-    if len(encoded) <= size_bytes:
-        return start + len(window)
-    end = size_bytes
-    while encoded[end] & 0xC0 == 0x80:
-        end -= 1
-    return start + len(encoded[:end].decode("utf-8", "surrogatepass"))
+def _context(path: Sequence[tuple[int, str]]) -> str:
+    joined = ""
+    for _, title in reversed(path):
+        longer = f"{title}{_STEP}{joined}" if joined else title
+        if len(longer) > _LONGEST_CONTEXT:
+            break
+        joined = longer
+    return joined
 
 
-def _next_visible(text: str, start: int) -> int:
-    found = _VISIBLE.search(text, start)
-    return found.start() if found else len(text)
-
-
-def _between_clusters(text: str, start: int, limit: int) -> int:
-    """The last place up to `limit` that does not part a letter from its marks, or `limit` if there is none near."""
-    for cut in range(limit, max(start, limit - _LONGEST_CLUSTER), -1):
-        if not _is_joined(text, cut):
-            return cut
-    return limit
-
-
-def _is_joined(text: str, cut: int) -> bool:
-    before, after = text[cut - 1], text[cut]
-    if after < "\u0300":
+def _is_fitting(text: str, start: int, end: int, size_bytes: int) -> bool:
+    if end - start > size_bytes:
         return False
-    return (
-        unicodedata.category(after).startswith("M")
-        or _JOINER in {before, after}
-        or unicodedata.combining(before) == _VIRAMA
-        or "\U0001f3fb" <= after <= "\U0001f3ff"  # the colour of the hand before it
-        or "\U000e0020" <= after <= "\U000e007f"  # the letters of a regional flag
-        or "\u1160" <= after <= "\u11ff"  # the vowel or the end of a Korean syllable
-        or ("\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff")
-        or _is_inside_flag(text, cut)
-    )
-
-
-def _is_inside_flag(text: str, cut: int) -> bool:
-    """A flag is two letters of its own alphabet: whether an odd number of them stands before the cut."""
-    if not _is_flag_letter(text[cut]):
-        return False
-    first = cut
-    while first > 0 and cut - first < _LONGEST_CLUSTER and _is_flag_letter(text[first - 1]):
-        first -= 1
-    return (cut - first) % 2 == 1
-
-
-def _is_flag_letter(character: str) -> bool:
-    return "\U0001f1e6" <= character <= "\U0001f1ff"
+    piece = text[start:end]
+    return piece.isascii() or len(piece.encode("utf-8", "surrogatepass")) <= size_bytes

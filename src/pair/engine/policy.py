@@ -11,6 +11,7 @@ from annotated_types import Ge, Gt, Le
 Positive = Annotated[int, Gt(0)]
 EmbedderKind = Literal["static", "minilm", "fastembed", "openai", "ngram"]
 LeaseKind = Literal["auto", "memory", "file", "blob", "redis"]
+Chunker = Literal["structure", "seed"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class EnginePolicy:
     """Put before what is searched for, where a model of openai wants it"""
     embedding_document_prefix: str = ""
     """Put before every chunk, where a model of openai wants it"""
+    chunker: Chunker = "structure"
+    """What cuts documents: structure (by headings, lists, code and tables), seed (by blank lines, lines, sentences)"""
     chunk_size_bytes: Annotated[int, Ge(50)] = 500
     """Longest chunk of a document"""
     ingest_batch_documents: Positive = 1000

@@ -22,7 +22,7 @@ from pair.engine.search import Hits, Query, Search
 from pair.engine.shard import Listed
 from pair.engine.shard_cache import ShardMissingError, SweepReport
 from pair.engine.stored_documents import GraphRows
-from pair.engine.writing import Batch, WriteParts, Writer, WriteReport, find_stored, revised_hash
+from pair.engine.writing import Batch, WriteParts, Writer, WriteReport, cutting, find_stored, revised_hash
 from pair.values import Document
 
 logger = logging.getLogger(__name__)
@@ -149,7 +149,8 @@ class Engine:
 
     def revised_hash(self, revision: str, owner: str) -> str:
         """What `hashes` says of a document that was stored under this revision."""
-        return revised_hash(revision, owner, self._embedding.name, self._parts.policy.chunk_size_bytes)
+        way = cutting(self._parts.policy.chunker, self._parts.policy.chunk_size_bytes)
+        return revised_hash(revision, owner, self._embedding.name, way)
 
     # Reading
 

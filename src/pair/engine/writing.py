@@ -24,9 +24,10 @@ from pair.blobs.contract import Leases
 from pair.blobs.leases import HeldLease, held
 from pair.clock import Clock, to_timestamp
 from pair.engine import chunking, rules
+from pair.engine.chunking import embedded_text
 from pair.engine.filters import Filter
 from pair.engine.manifest import Manifest, ShardRef, lease_name, no_manifest
-from pair.engine.policy import EnginePolicy
+from pair.engine.policy import Chunker, EnginePolicy
 from pair.engine.publication import Publication, Published
 from pair.engine.shard_cache import ShardCache, ShardMissingError
 from pair.engine.stored_documents import (
@@ -203,12 +204,15 @@ class Writer:
             if document.vector is not None and len(document.vector) != self._embedding.dimension:
                 raise errors.vector_size_differs(self._parts.kb_id, self._embedding.dimension, len(document.vector))
             if (revision := batch.revisions.get(document.id)) is not None:
-                hashes[document.id] = revised_hash(revision, batch.owner, self._embedding.name, batch.chunk_size_bytes)
+                hashes[document.id] = revised_hash(revision, batch.owner, self._embedding.name, self._cutting(batch))
             else:
                 graph = batch.graphs.get(document.id)
-                way = f"{self._embedding.name} {batch.chunk_size_bytes} {_graph_text(graph)}"
+                way = f"{self._embedding.name} {self._cutting(batch)} {_graph_text(graph)}"
                 hashes[document.id] = content_hash(document, batch.owner, way)
         return hashes
+
+    def _cutting(self, batch: Batch) -> str:
+        return cutting(self._parts.policy.chunker, batch.chunk_size_bytes)
 
     def _changed(
         self, batch: Batch, hashes: Mapping[str, str], before: Published | None
@@ -236,8 +240,8 @@ class Writer:
     ) -> None:
         """Cut and embed what is not in `prepared` yet."""
         missing = [each for each in documents if each.id not in prepared]
-        cut = {each.id: _chunks_of(each, batch.chunk_size_bytes) for each in missing}
-        texts = [chunk.text for each in missing if each.vector is None for chunk in cut[each.id]]
+        cut = {each.id: _chunks_of(each, batch.chunk_size_bytes, self._parts.policy.chunker) for each in missing}
+        texts = [embedded_text(each.title, chunk) for each in missing if each.vector is None for chunk in cut[each.id]]
         vectors = self._embedding.embed_all(texts) if texts else np.empty((0, self._embedding.dimension), np.float32)
         begin = 0
         for each in missing:
@@ -313,9 +317,14 @@ class Writer:
         return chosen
 
 
-def revised_hash(revision: str, owner: str, embedder: str, chunk_size_bytes: int) -> str:
+def cutting(chunker: Chunker, chunk_size_bytes: int) -> str:
+    """How documents are cut, as their content hashes know it."""
+    return f"{chunker} {chunk_size_bytes}"
+
+
+def revised_hash(revision: str, owner: str, embedder: str, cutting: str) -> str:
     """The content hash of a document whose content its owner knows by a revision."""
-    return hashlib.sha256("\0".join([revision, owner, embedder, str(chunk_size_bytes)]).encode()).hexdigest()[:32]
+    return hashlib.sha256(f"{revision}\0{owner}\0{embedder}\0{cutting}".encode()).hexdigest()[:32]
 
 
 def _graph_text(graph: GraphRows | None) -> str:
@@ -337,10 +346,10 @@ def _check(document: Document) -> None:
         raise errors.document_invalid(document.id, "its vector holds something that is not a number")
 
 
-def _chunks_of(document: Document, size_bytes: int) -> tuple[Chunk, ...]:
+def _chunks_of(document: Document, size_bytes: int, chunker: Chunker) -> tuple[Chunk, ...]:
     if document.vector is not None:
         return (Chunk(document.text, 0, len(document.text)),)
-    return chunking.split(document.text, size_bytes)
+    return chunking.split(document.text, size_bytes, chunker)
 
 
 def _without(shards: Sequence[ShardRef], replaced: Sequence[_Stored]) -> list[ShardRef]:

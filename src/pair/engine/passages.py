@@ -1,0 +1,139 @@
+"""Hits to passages: neighbours merged, duplicates folded, likeness avoided.
+
+Invariants
+    Hits come and go best first; ties keep the order in which they came. Doing it twice changes nothing more.
+    No text is lost: what a hit showed is in the passage it became part of, or is said word for word by another one.
+Not here
+    Which hits there are, and what they are worth: search.py.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from pair.values import AlsoIn, Hit
+
+_Highlights = tuple[tuple[int, int], ...]
+
+
+def merge_neighbours(
+    hits: Sequence[Hit], text_of: Callable[[Hit, int, int], str], *, most_gap: int = 0
+) -> tuple[Hit, ...]:
+    """Hits of one document that touch or overlap become one, in the place and with the score of the best of them.
+
+    `text_of(hit, start, end)` reads the text of the hit's document. What lies between two hits is at most `most_gap`
+    characters, or whitespace.
+    """
+    by_document: dict[str, list[int]] = {}
+    for number, hit in enumerate(hits):
+        by_document.setdefault(hit.document_id, []).append(number)
+    merged: dict[int, Hit] = {}
+    for numbers in by_document.values():
+        for group in _groups(hits, numbers, text_of, most_gap):
+            best = min(group)
+            merged[best] = _joined([hits[each] for each in sorted(group)], text_of)
+    return tuple(merged[number] for number in sorted(merged))
+
+
+def fold_duplicates(hits: Sequence[Hit]) -> tuple[Hit, ...]:
+    """Hits that say the same, but for case and whitespace, become the best of them, which names the others."""
+    kept: dict[str, Hit] = {}
+    for hit in hits:
+        said = " ".join(hit.text.split()).casefold()
+        first = kept.get(said)
+        if first is None:
+            kept[said] = hit
+            continue
+        own = AlsoIn(hit.document_id, hit.chunk_id, hit.title, hit.url, hit.start, hit.end)
+        known = {_place(first), *map(_place, first.also_in)}
+        others = {_place(each): each for each in (own, *hit.also_in) if _place(each) not in known}
+        kept[said] = replace(first, also_in=(*first.also_in, *others.values()))
+    return tuple(kept.values())
+
+
+def diversified(scores: Sequence[float], vectors: npt.NDArray[np.float32], limit: int, weight: float) -> list[int]:
+    """Numbers of candidates by maximal marginal relevance: `weight` for the score, the rest for being unlike others.
+
+    A weight of 1 gives the order of the scores, 0 what is least alike after the best one. Scores should lie between
+    0 and 1, as likeness (the cosine) does; of equals the first comes first.
+    """
+    count = min(limit, len(scores))
+    if count <= 0:
+        return []
+    worth = np.asarray(scores, dtype=np.float64)
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit = (vectors / np.where(norms > 0, norms, 1)).astype(np.float64)
+    likeness = np.full(len(worth), -np.inf)
+    chosen = [int(np.argmax(worth))]
+    is_free = np.ones(len(worth), dtype=bool)
+    while len(chosen) < count:
+        is_free[chosen[-1]] = False
+        likeness = np.maximum(likeness, unit @ unit[chosen[-1]])
+        marginal = np.where(is_free, weight * worth - (1 - weight) * likeness, -np.inf)
+        chosen.append(int(np.argmax(marginal)))
+    return chosen
+
+
+def _groups(
+    hits: Sequence[Hit], numbers: Sequence[int], text_of: Callable[[Hit, int, int], str], most_gap: int
+) -> list[list[int]]:
+    """Numbers of hits of one document, those together that follow each other closely."""
+    groups: list[list[int]] = []
+    end = 0
+    for number in sorted(numbers, key=lambda each: (hits[each].start, hits[each].end, each)):
+        hit = hits[number]
+        is_near = bool(groups) and (
+            hit.start - end <= most_gap or _is_blank_between(hits[groups[-1][-1]], end, hit, text_of)
+        )
+        if is_near:
+            groups[-1].append(number)
+            end = max(end, hit.end)
+        else:
+            groups.append([number])
+            end = hit.end
+    return groups
+
+
+_MOST_BLANK = 200
+"""Whitespace between two chunks is a few characters; text further apart is not even looked at."""
+
+
+def _is_blank_between(left: Hit, end: int, right: Hit, text_of: Callable[[Hit, int, int], str]) -> bool:
+    return right.start - end <= _MOST_BLANK and not text_of(left, end, right.start).strip()
+
+
+def _joined(group: Sequence[Hit], text_of: Callable[[Hit, int, int], str]) -> Hit:
+    """One hit of several of a document, of which the first is the best."""
+    best = group[0]
+    if len(group) == 1:
+        return best
+    start, end = min(each.start for each in group), max(each.end for each in group)
+    marks = sorted(
+        (first + each.start - start, last + each.start - start) for each in group for first, last in each.highlights
+    )
+    also_in = {_place(other): other for each in group for other in each.also_in}
+    return replace(
+        best,
+        text=text_of(best, start, end),
+        start=start,
+        end=end,
+        highlights=_united(marks),
+        also_in=tuple(also_in.values()),
+    )
+
+
+def _united(marks: Sequence[tuple[int, int]]) -> _Highlights:
+    """Without overlap, in ascending order."""
+    united: list[tuple[int, int]] = []
+    for first, last in marks:
+        if united and first < united[-1][1]:
+            united[-1] = (united[-1][0], max(last, united[-1][1]))
+        else:
+            united.append((first, last))
+    return tuple(united)
+
+
+def _place(cited: Hit | AlsoIn) -> tuple[str, int, int]:
+    return cited.document_id, cited.start, cited.end
