@@ -69,7 +69,7 @@ def test_people_get_a_table_and_are_told_what_was_left_out(project: Workplace) -
     done = project.pair("eval", "asked", "--mode", "vector", "--skip-unknown", "--limit-queries", "2")
     assert done.status == 0, done.stderr
     about, blank, heading, row = done.stdout.splitlines()
-    assert about.startswith("asked: 4 documents, 4 chunks, 2 queries, embedder ")
+    assert about.startswith("asked: 4 documents, 4 chunks, judged queries asked: 2, embedder ")
     assert blank == ""
     assert heading.split() == ["mode", "nDCG@10", "recall@10", "recall@100", "MRR@10", "p50", "p99"]
     assert row.split()[0] == "vector"

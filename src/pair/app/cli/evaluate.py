@@ -129,7 +129,8 @@ def _note_skipped(selection: Selection) -> None:
 
 
 def _told(value: dict[str, Any]) -> str:
-    about = f"{value['documents']:,} documents, {value['chunks']:,} chunks, {value['queries']:,} queries"
+    counts = [render.counted(value[f"{noun}s"], noun) for noun in ("document", "chunk")]
+    about = f"{', '.join(counts)}, judged queries asked: {value['queries']:,}"
     lines = [f"{value['set']}: {about}, embedder {value['embedder']}", ""]
     lines.append("mode       nDCG@10  recall@10  recall@100  MRR@10        p50        p99")
     for mode, each in value["modes"].items():
