@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pair.evaluation import metrics
@@ -63,12 +63,14 @@ RANKINGS = st.permutations("abcdefgh").flatmap(lambda ids: st.integers(0, 8).map
 GRADED = st.dictionaries(st.sampled_from("abcdefgh"), st.floats(0.01, 100), min_size=1)
 
 
+@settings(deadline=None)
 @given(RANKINGS, GRADED, st.integers(1, 10))
 def test_every_figure_lies_between_nothing_and_all(ranking: list[str], grades: dict[str, float], k: int) -> None:
     for figure in (metrics.ndcg, metrics.recall, metrics.reciprocal_rank):
         assert 0.0 <= figure(ranking, grades, k) <= 1.0 + 1e-12
 
 
+@settings(deadline=None)
 @given(GRADED, st.integers(1, 10))
 def test_the_best_order_gets_everything(grades: dict[str, float], k: int) -> None:
     best = sorted(grades, key=lambda each: -grades[each])
@@ -77,6 +79,7 @@ def test_the_best_order_gets_everything(grades: dict[str, float], k: int) -> Non
     assert metrics.recall(best, grades, len(grades)) == 1.0
 
 
+@settings(deadline=None)
 @given(st.permutations("abcdefgh"), GRADED, st.integers(1, 10), st.integers(0, 6))
 def test_moving_a_better_document_up_never_harms(
     ranking: list[str], grades: dict[str, float], k: int, place: int
