@@ -267,6 +267,14 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
         "reason": "its SHA-256 is not the expected one",
         "requirement": "wordllama>=0.4,<0.5",
     },
+    "judged_set_missing": {"path": "support-questions/qrels.tsv", "what": "the file"},
+    "judged_set_invalid": {"where": "support-questions/queries.jsonl:7", "reason": "the line is not JSON"},
+    "judgements_unmatched": {
+        "path": "support-questions/qrels.tsv",
+        "what": "documents",
+        "count": 2,
+        "ids": ["faq/old.md", "faq/older.md"],
+    },
     "lease_held": {"name": "handbook", "holder": "build-7, process 4242", "expires_at": "2026-01-31T12:00:30Z"},
     "store_unreachable": {"address": "s3://example-kb/handbook", "reason": "The server answered 403 Forbidden"},
     "store_without_compare_and_swap": {

@@ -149,6 +149,9 @@ CODES: dict[str, tuple[type[PairError], str]] = {
     "E305": (DataError, "file of a model missing, or not the expected one"),
     "E401": (UsageError, "configuration not understood"),
     "E402": (UsageError, "command line not understood"),
+    "E501": (NotFoundError, "judged set is not there, or not whole"),
+    "E502": (UsageError, "judged set not understood"),
+    "E503": (UsageError, "judgements of unknown queries or documents"),
 }
 
 _OFFLINE_EXAMPLE = "pair install --offline --source ./local-kb"
@@ -578,3 +581,22 @@ def settings_invalid(where: str, reason: str, *, hints: Sequence[str] = ()) -> U
 
 def command_line_invalid(reason: str, *, hints: Sequence[str] = ()) -> UsageError:
     return UsageError("E402", reason, hints=hints)
+
+
+def judged_set_missing(path: str, what: str) -> NotFoundError:
+    hints = ["A judged set is a folder with corpus.jsonl, queries.jsonl and qrels.tsv"]
+    return NotFoundError("E501", f"Judged set lacks {what}: {path}", hints=hints, details={"path": path})
+
+
+def judged_set_invalid(where: str, reason: str) -> UsageError:
+    return UsageError("E502", f"{where}: {reason}", details={"where": where, "reason": reason})
+
+
+def judgements_unmatched(path: str, what: str, count: int, ids: Sequence[str]) -> UsageError:
+    shown = ", ".join(ids[:5]) + (f" and {len(ids) - 5:,} more" if len(ids) > 5 else "")
+    return UsageError(
+        "E503",
+        f"{path}: {count:,} {'judgement is' if count == 1 else 'judgements are'} of {what} that are not there: {shown}",
+        hints=["Check that ids are written the same in all files", "Measure with the others: --skip-unknown"],
+        details={"path": path, "what": what, "count": count, "ids": list(ids[:100])},
+    )

@@ -17,13 +17,12 @@ from pair.engine.shard_cache import SweepReport
 from pair.engine.writing import WriteReport
 from pair.sync.report import SyncReport
 from pair.sync.source_texts import SourceTexts
-from pair.values import Document
+from pair.values import MODES, Document
 
 __all__ = ["Hits", "KnowledgeBase", "Reconciled"]
 
 SYNC_OWNER = "sync"
 INGEST_OWNER = "ingest"
-MODES = ("vector",)
 
 
 Conditions = Mapping[str, Any] | Sequence[str]
@@ -173,6 +172,10 @@ class KnowledgeBase:
     def document(self, document_id: str) -> StoredDocument:
         """Raises E214."""
         return self._engine.document(document_id)
+
+    def known(self, ids: Iterable[str]) -> frozenset[str]:
+        """Those of these ids that a stored document has. Raises E201."""
+        return self._engine.known(ids)
 
     # Care
 

@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 LONGEST_WAIT_SECONDS = 86_400
 """Of a setting: what is asked to wait longer was told so by mistake, and sockets cannot."""
+
+SearchMode = Literal["vector"]
+MODES: tuple[SearchMode, ...] = get_args(SearchMode)
+"""All ways to search."""
 
 SourceType = Literal["url", "local", "monorepo", "github-release", "git"]
 

@@ -195,6 +195,11 @@ class Engine:
 
         return self._read(read)
 
+    def known(self, ids: Iterable[str]) -> frozenset[str]:
+        """Raises E201."""
+        asked = list(dict.fromkeys(ids))
+        return self._read(lambda manifest: frozenset(find_stored(manifest, self._parts.cache, asked)))
+
     def hashes(self, owner: str) -> dict[str, str]:
         """The content hash of each document of this owner; {} before the first write."""
         if self._parts.publication.current() is None:

@@ -3,12 +3,15 @@
 Network code and the engine are imported by the function that needs them, so that work on local files does not wait.
 """
 
+from pair.clock import SystemClock
+from pair.evaluation.judged_set import JudgedSet, Selection, read_judged_set
+from pair.evaluation.measuring import Measured, measure, measure_all
 from pair.sources.inspection import Description
 from pair.sources.installation import InstallReport, Request
 from pair.sources.package import Label
 from pair.sync.planning import SyncStatus
 from pair.sync.report import SyncPlan, SyncReport
-from pair.wiring.engine import DEFAULT_KB, inputs, open_kb
+from pair.wiring.engine import DEFAULT_KB, inputs, open_kb, temporary_kb
 from pair.wiring.sources import Desk, SilentObserver, install, resolve_source
 from pair.wiring.sync import SilentSyncObserver, SyncDesk
 
@@ -17,16 +20,24 @@ __all__ = [
     "Description",
     "Desk",
     "InstallReport",
+    "JudgedSet",
     "Label",
+    "Measured",
     "Request",
+    "Selection",
     "SilentObserver",
     "SilentSyncObserver",
     "SyncDesk",
     "SyncPlan",
     "SyncReport",
     "SyncStatus",
+    "SystemClock",
     "inputs",
     "install",
+    "measure",
+    "measure_all",
     "open_kb",
+    "read_judged_set",
     "resolve_source",
+    "temporary_kb",
 ]

@@ -1,6 +1,8 @@
 """Opening a KB: its store, leases, cache and embedder."""
 
 import atexit
+import contextlib
+import dataclasses
 import importlib.util
 import os
 import random
@@ -8,7 +10,7 @@ import shutil
 import socket
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,6 +78,27 @@ def open_kb(
     )
     engine = Engine(parts, blobs, Embedding(embedder or choose_embedder(settings)))
     return KnowledgeBase(engine, sources)
+
+
+@contextlib.contextmanager
+def temporary_kb(settings: Settings) -> "Iterator[KnowledgeBase]":
+    """A KB by these settings in a folder of its own, for as long as the context lasts."""
+    folder = tempfile.mkdtemp(prefix="pair-kb-")
+    # Also for those who interrupt the removal below.
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    place = dataclasses.replace(
+        settings.engine,
+        store=str(Path(folder) / "store"),
+        cache_dir=str(Path(folder) / "cache"),
+        cache_max_bytes=0,
+        cache_ttl_seconds=0.0,
+        lease="file",
+    )
+    try:
+        with open_kb("temporary", settings=dataclasses.replace(settings, engine=place)) as kb:
+            yield kb
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _new_id() -> str:

@@ -11,7 +11,7 @@ from typer.exceptions import TyperException
 
 from pair import errors
 from pair.app import render
-from pair.app.cli import docs, ingest, inspect, install, maintain, package, search, session, sync
+from pair.app.cli import docs, evaluate, ingest, inspect, install, maintain, package, search, session, sync
 
 
 def build() -> Any:
@@ -34,6 +34,7 @@ def build() -> Any:
     app.command("status", epilog=sync.STATUS_EXAMPLE)(sync.status)
     app.command("ingest", epilog=ingest.EXAMPLE)(ingest.ingest)
     app.command("search", epilog=search.EXAMPLE)(search.search)
+    app.command("eval", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
     app.command("compact", epilog=maintain.COMPACT_EXAMPLE)(maintain.compact)
     app.command("gc", epilog=maintain.GC_EXAMPLE)(maintain.collect)
     app.add_typer(_documents(), name="docs")

@@ -1,13 +1,14 @@
 """pair search"""
 
 import textwrap
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pair.app import render
 from pair.app.cli.ingest import KbName
 from pair.app.cli.session import Session
+from pair.values import SearchMode
 from pair.wiring import DEFAULT_KB
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _WIDTH = 100
 
 Query = Annotated[str, typer.Argument(help="What to look for, in plain words.")]
 Limit = Annotated[int, typer.Option("-k", "--limit", min=1, max=1000, help="Most hits to show.")]
-Mode = Annotated[Literal["vector"], typer.Option("--mode", help="How to search.")]
+Mode = Annotated[SearchMode, typer.Option("--mode", help="How to search.")]
 Filters = Annotated[
     list[str] | None,
     typer.Option("--filter", metavar="KEY=VALUE", help="Only documents whose metadata says so; may be repeated."),

@@ -3,6 +3,7 @@
 import copy
 import logging
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 from pair import errors
 from pair.app import render
 from pair.settings import Settings
-from pair.wiring import Desk, SyncDesk, open_kb
+from pair.wiring import Desk, SyncDesk, open_kb, temporary_kb
 
 if TYPE_CHECKING:
     from pair.kb import KnowledgeBase
@@ -51,6 +52,11 @@ class Session:
         settings = Settings.load(self.config)
         self._start_logging(settings)
         return open_kb(kb_id, settings=settings)
+
+    def temporary_kb(self) -> "AbstractContextManager[KnowledgeBase]":
+        settings = Settings.load(self.config)
+        self._start_logging(settings)
+        return temporary_kb(settings)
 
     def show(self, value: Any, text: str, *, is_answer: bool = False) -> None:
         """The value for programs, or the text for people: an answer to standard output, a report to standard error."""

@@ -1,0 +1,1 @@
+"""How well does a knowledge base answer questions whose answers are known?"""

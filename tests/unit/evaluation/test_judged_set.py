@@ -1,0 +1,134 @@
+"""Judged sets as they are found on disk: whole, odd and broken."""
+
+from pathlib import Path
+
+import pytest
+
+from pair.errors import PairError
+from pair.evaluation.judged_set import JudgedSet, read_judged_set
+from support.command import write_files
+
+WHOLE: dict[str, str | bytes] = {
+    "corpus.jsonl": '{"id": "d1", "text": "one", "title": "T"}\n{"id": "d2", "text": "two", "title": null}\n',
+    "queries.jsonl": '{"id": "q1", "text": "first?", "type": "odd"}\n{"id": "q2", "text": "second?"}\n',
+    "qrels.tsv": "q1\td1\t2\nq1\td2\t1\n",
+}
+
+
+def set_of(folder: Path, files: dict[str, str | bytes] | None = None) -> JudgedSet:
+    return read_judged_set(write_files(folder / "judged", WHOLE | (files or {})))
+
+
+def refusal(folder: Path, files: dict[str, str | bytes]) -> tuple[str, str]:
+    """The code, and the message without the folder."""
+    with pytest.raises(PairError) as raised:
+        list(set_of(folder, files).documents())
+    return raised.value.code, raised.value.message.replace(f"{folder}/judged/", "")
+
+
+def test_a_whole_set_is_read(tmp_path: Path) -> None:
+    judged = set_of(tmp_path)
+    assert judged.name == "judged"
+    assert [(each.id, each.text, each.title) for each in judged.documents()] == [("d1", "one", "T"), ("d2", "two", "")]
+    selection = judged.select({"d1", "d2"})
+    assert [(each.text, dict(each.grades)) for each in selection.queries] == [("first?", {"d1": 2.0, "d2": 1.0})]
+    assert (selection.skipped_queries, selection.skipped_judgements) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        pytest.param({"qrels.tsv": "query-id\tcorpus-id\tscore\nq1\td1\t2\nq1\td2\t1\n"}, id="headings"),
+        pytest.param({"qrels.tsv": "q1\td1\t2\r\n\r\nq1\td2\t1.0\r\n"}, id="Windows line ends"),
+        pytest.param({"qrels.tsv": "q1\td1\t2\nq1\td2\t1\nq1\td1\t2\n"}, id="a line twice"),
+        pytest.param({"qrels.tsv": "q1\td1\t2\nq1\td2\t1\nq2\td1\t0\nq2\tgone\t-1"}, id="not relevant"),
+        pytest.param({"queries.jsonl": b'\xef\xbb\xbf{"_id": "q1", "text": "first?"}'}, id="other writers"),
+    ],
+)
+def test_habits_of_other_writers_are_understood(tmp_path: Path, files: dict[str, str | bytes]) -> None:
+    (query,) = set_of(tmp_path, files).select({"d1", "d2"}).queries
+    assert (query.text, dict(query.grades)) == ("first?", {"d1": 2.0, "d2": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("corpus.jsonl", '{"id": "d1", "text": "one"}\n\n{"id": "d2"\n', "corpus.jsonl:3: the line is not JSON"),
+        ("corpus.jsonl", "[1]\n", "corpus.jsonl:1: the line is not a JSON object"),
+        ("corpus.jsonl", '{"id": 1, "text": "one"}', "corpus.jsonl:1: id and text are needed, and are texts"),
+        ("corpus.jsonl", '{"id": "", "text": "one"}', "corpus.jsonl:1: id and text are needed, and are texts"),
+        ("corpus.jsonl", '{"id": "d1"}', "corpus.jsonl:1: id and text are needed, and are texts"),
+        (
+            "corpus.jsonl",
+            '{"id": "d1", "text": "", "metadata": 7}',
+            "corpus.jsonl:1: title and url are texts, and metadata is an object",
+        ),
+        ("corpus.jsonl", '{"id": "d1", "text": "1"}\n' * 2, "corpus.jsonl:2: id was used before: d1"),
+        ("queries.jsonl", b'{"id": "q1", "text": "\xff"}', "queries.jsonl:1: the line is not UTF-8"),
+        ("queries.jsonl", '{"id": "q1", "text": " "}', "queries.jsonl:1: text is empty"),
+        ("queries.jsonl", '{"id": "q1", "text": "?"}\n' * 2, "queries.jsonl:2: id was used before: q1"),
+        ("qrels.tsv", "q1 d1 1\n", "qrels.tsv:1: a line is query id, tab, document id, tab, relevance"),
+        ("qrels.tsv", "q1\t\t1\n", "qrels.tsv:1: a line is query id, tab, document id, tab, relevance"),
+        ("qrels.tsv", "q1\td1\tyes\n", "qrels.tsv:1: relevance is not a number: yes"),
+        ("qrels.tsv", "q1\td1\t1\nq1\td2\tnan\n", "qrels.tsv:2: relevance is not a number: nan"),
+        ("qrels.tsv", "q1\td1\t1\nq1\td1\t2\n", "qrels.tsv:2: d1 was judged otherwise for q1 before"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path: Path, name: str, content: str | bytes, said: str) -> None:
+    assert refusal(tmp_path, {name: content}) == ("E502", said)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
+    folder = write_files(tmp_path / "judged", {other: text for other, text in WHOLE.items() if other != name})
+    with pytest.raises(PairError) as raised:
+        list(read_judged_set(folder).documents())
+    assert (raised.value.code, raised.value.message) == ("E501", f"Judged set lacks the file: {folder / name}")
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PairError, match="Judged set lacks the folder"):
+        read_judged_set(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("judgements", "known", "what", "ids"),
+    [
+        ("q1\td1\t1\nq9\td1\t1\nq9\td2\t1\n", {"d1", "d2"}, "queries", ["q9"]),
+        ("q1\td1\t1\nq1\td9\t1\nq2\td8\t1\n", {"d1", "d2"}, "documents", ["d9", "d8"]),
+        ("q1\td1\t1\nq1\td2\t1\nq2\td2\t1\n", {"d1"}, "documents", ["d2"]),
+    ],
+)
+def test_judgements_of_what_is_not_there_are_refused_or_left_out(
+    tmp_path: Path, judgements: str, known: set[str], what: str, ids: list[str]
+) -> None:
+    judged = set_of(tmp_path, {"qrels.tsv": judgements})
+    with pytest.raises(PairError) as raised:
+        judged.select(known)
+    assert raised.value.code == "E503"
+    assert raised.value.details["what"] == what
+    assert (raised.value.details["count"], raised.value.details["ids"]) == (2, ids)
+    selection = judged.select(known, skip_unknown=True)
+    assert [dict(each.grades) for each in selection.queries] == [{"d1": 1.0}]
+    assert (selection.skipped_queries, selection.skipped_judgements) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("judgements", "reason"),
+    [
+        ("", "no judgements"),
+        ("q1\td1\t0\n", "no judgements"),
+        ("q1\td9\t1\n", "no judgement is of a known query and a known document"),
+    ],
+)
+def test_a_set_that_leaves_nothing_to_measure_is_refused(tmp_path: Path, judgements: str, reason: str) -> None:
+    judged = set_of(tmp_path, {"qrels.tsv": judgements})
+    with pytest.raises(PairError) as raised:
+        judged.select({"d1", "d2"}, skip_unknown=True)
+    assert (raised.value.code, raised.value.details["reason"]) == ("E502", reason)
+
+
+def test_only_the_first_judged_queries_are_taken(tmp_path: Path) -> None:
+    judged = set_of(tmp_path, {"qrels.tsv": "q2\td1\t1\nq1\td2\t1\n"})
+    assert [each.text for each in judged.select({"d1", "d2"}, limit=1).queries] == ["first?"]
+    assert [each.text for each in judged.select({"d1", "d2"}, limit=9).queries] == ["first?", "second?"]
