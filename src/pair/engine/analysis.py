@@ -294,15 +294,17 @@ def holds_phrase(text: str, phrase: Phrase) -> bool:
 
 def highlights(text: str, query: KeywordQuery) -> tuple[tuple[int, int], ...]:
     """Where the words stand that the query asked for, from the first on, without overlap."""
-    spans: list[list[int]] = []
-    for word in words(text):
-        is_asked = word.term in query.terms or any(extra in query.terms for extra in word.extras)
-        if not is_asked and query.prefixes:
-            is_asked = word.form.startswith(query.prefixes) or any(e.startswith(query.prefixes) for e in word.extras)
-        if not is_asked:
-            continue
-        if spans and word.start < spans[-1][1]:
-            spans[-1] = [min(spans[-1][0], word.start), max(spans[-1][1], word.end)]
+    found: list[tuple[int, int]] = []
+    for start, end in sorted((word.start, word.end) for word in words(text) if _is_asked(word, query)):
+        if found and start < found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
         else:
-            spans.append([word.start, word.end])
-    return tuple((start, end) for start, end in spans)
+            found.append((start, end))
+    return tuple(found)
+
+
+def _is_asked(word: Word, query: KeywordQuery) -> bool:
+    counted = (word.term, *word.extras)
+    if any(each in query.terms for each in counted):
+        return True
+    return bool(query.prefixes) and any(each.startswith(query.prefixes) for each in (word.form, *counted))

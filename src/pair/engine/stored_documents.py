@@ -175,17 +175,22 @@ class PreparedDocument:
     text: str
     chunks: tuple[Chunk, ...]
     vectors: Vectors
-    keywords: PreparedKeywords
     graph: GraphRows = NO_GRAPH
+    keywords: PreparedKeywords | None = None
+    """None: it is analysed when it is stored."""
 
 
 def _keywords_of(documents: Sequence[PreparedDocument]) -> KeywordRows:
-    picked: list[KeywordRows] = []
-    for _, group in itertools.groupby(documents, key=lambda each: id(each.keywords.rows)):
+    found: list[KeywordRows] = []
+    for _, group in itertools.groupby(documents, key=lambda each: each.keywords and id(each.keywords.rows)):
         together = list(group)
-        ranges = [np.arange(each.keywords.first, each.keywords.first + len(each.chunks)) for each in together]
-        picked.append(together[0].keywords.rows.pick(np.concatenate(ranges).astype(np.int64)))
-    return concatenate_rows(picked)
+        if together[0].keywords is None:
+            found.append(rows_of(RowText(chunk.text, each.header.title) for each in together for chunk in each.chunks))
+            continue
+        firsts = [(each.keywords.first if each.keywords else 0, len(each.chunks)) for each in together]
+        rows = [np.arange(first, first + count) for first, count in firsts]
+        found.append(together[0].keywords.rows.pick(np.concatenate(rows)))
+    return concatenate_rows(found)
 
 
 def store_form(documents: Sequence[PreparedDocument], dimension: int) -> StoredDocuments:

@@ -254,7 +254,7 @@ class Writer:
             graph = batch.graphs.get(each.id, NO_GRAPH)
             own_keywords = PreparedKeywords(keywords, first)
             first += len(chunks)
-            prepared[each.id] = PreparedDocument(header, each.text, chunks, own, own_keywords, graph)
+            prepared[each.id] = PreparedDocument(header, each.text, chunks, own, graph, own_keywords)
 
     # Writing it
 
