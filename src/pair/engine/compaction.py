@@ -101,7 +101,7 @@ class Compactor:
     # Which document goes where
 
     def _groups(self, plan: rules.CompactionPlan, commit_id: str) -> list[_Group]:
-        if plan.reason == "tombstone_pressure":
+        if plan.reason in {"tombstone_pressure", "keywords_missing"}:
             return [_Group(shard.run, [(shard, _live(shard))]) for shard in plan.shards if shard.live_documents]
         live_bytes = sum(round(shard.size_bytes * (1 - shard.tombstone_ratio)) for shard in plan.shards)
         count = rules.shards_to_cut(sum(shard.live_rows for shard in plan.shards), live_bytes, self._parts.policy)

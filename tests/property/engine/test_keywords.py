@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pair.engine.analysis import KeywordQuery, analysed, holds_phrase, parse
 from pair.engine.keyword_rows import TITLE_WEIGHT, KeywordRows, RowText, concatenate_rows, rows_of
-from pair.engine.keyword_search import B, K1, KeywordPart, KeywordSearch
+from pair.engine.keyword_search import K1, B, KeywordPart, KeywordSearch
 from pair.engine.keywords import KeywordIndex, write_keywords
 
 WORDS = [
@@ -103,7 +103,7 @@ def plainly(rows: Sequence[RowText], query: KeywordQuery, gone: set[int]) -> dic
     for group, times in groups:
         holding = [number for number in live if any(term in counted[number] for term in group)]
         idf = math.log(1 + (len(live) - len(holding) + 0.5) / (len(holding) + 0.5))
-        idfs |= {term: idf * times for term in group}
+        idfs |= dict.fromkeys(group, idf * times)
         for number in holding:
             frequency = sum(counted[number][term] for term in group)
             norm = K1 * (1 - B + B * lengths[number] / average)

@@ -147,6 +147,13 @@ def test_a_damaged_manifest_is_refused(content: bytes) -> None:
     assert caught.value.code == "E207"
 
 
+def test_a_shard_that_has_keywords_keeps_them() -> None:
+    before = shard("k")
+    before = replace(before, files={**before.files, "keywords": ShardFile(5, "k4")})
+    [after] = from_bytes(to_bytes(replace(manifest(), shards=(before,))), "key").shards
+    assert after.files == before.files
+
+
 def test_a_shard_counts_what_is_left_of_it() -> None:
     worn = shard(documents=20, gone=(0, 3, 19))
     assert (worn.gone, worn.live_documents, worn.live_rows, worn.tombstone_ratio) == (3, 17, 51, 0.15)
