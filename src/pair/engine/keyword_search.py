@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pair.engine.analysis import KeywordQuery, Phrase, holds_phrase
-from pair.engine.keywords import KeywordIndex, Selection
+from pair.engine.keywords import KeywordIndex, Selection, keys_of
 
 Scores = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
@@ -78,7 +78,8 @@ class KeywordSearch:
         wanted = {word for words, _ in groups.values() for word in words}
         wanted.update(_encoded(term) for phrase in query.excluded for term in phrase)
         words = list(wanted)
-        self._found = [part.index.vocabulary.find(words) if part.index and words else {} for part in parts]
+        keys = keys_of(words)
+        self._found = [part.index.vocabulary.find(words, keys) if part.index else {} for part in parts]
         totals = [part.index.totals(part.live) for part in parts if part.index is not None]
         self.rows = sum(rows for rows, _ in totals)
         self._average_length = max(sum(length for _, length in totals) / max(self.rows, 1), 1e-9)
@@ -150,7 +151,7 @@ class KeywordSearch:
     def _lists(self, position: int) -> list[_Listed]:
         index, found = self._parts[position].index, self._found[position]
         lists: list[_Listed] = []
-        if index is None:
+        if index is None or not found:
             return lists
         impacts = index.impacts(K1, B, self._average_length)
         for asked in self._asked:
@@ -170,17 +171,17 @@ class KeywordSearch:
         """Every row that may be among the best, with its whole score."""
         lists = self._lists(position)
         rest = _sums_from_each([each.bound for each in lists])
-        if rest[0] * _SLACK < floor:
+        if not lists or rest[0] * _SLACK < floor:
             return np.empty(0), np.empty(0, np.int64)
-        sizes = np.cumsum([len(each.rows) for each in lists])
-        taken = int(np.searchsorted(sizes, _FEW_ROWS, "right"))
-        if taken:
-            rows = np.unique(np.concatenate([each.rows for each in lists[:taken]])).astype(np.int64)
-            rows = rows if allowed is None else rows[allowed[rows]]
-            scores = _added(np.zeros(len(rows)), rows, lists[:taken])
+        taken = _first_with_few_rows(lists)
+        # Whether what is left is likely to be less than the last of the best.
+        if taken and rest[taken] <= max(floor, (rest[0] - rest[taken]) / 2):
+            scores, rows = _scored(lists[:taken])
+            if allowed is not None:
+                scores, rows = scores[allowed[rows]], rows[allowed[rows]]
             threshold = max(floor, _last_of_best(scores, limit))
             if taken == len(lists) or rest[taken] * _SLACK < threshold:
-                return _completed(scores, rows, lists[taken:], threshold - rest[taken] * _SLACK)
+                return _completed(scores, rows, lists[taken:], threshold, limit)
         return self._ranked_densely(position, lists, limit, allowed, floor)
 
     def _ranked_densely(
@@ -206,7 +207,7 @@ class KeywordSearch:
         reach = threshold - rest[taken] * _SLACK if taken < len(lists) else 0.0
         found = np.flatnonzero(every_score >= reach) if reach > 0 else np.flatnonzero(every_score)
         found = found if allowed is None else found[allowed[found]]
-        return _completed(every_score[found], found, lists[taken:], reach)
+        return _completed(every_score[found], found, lists[taken:], threshold, limit)
 
     # Phrases, and what is excluded
 
@@ -283,6 +284,23 @@ def _sums_from_each(values: Sequence[float]) -> list[float]:
     return [*itertools.accumulate(reversed(values), initial=0.0)][::-1]
 
 
+def _first_with_few_rows(lists: Sequence[_Listed]) -> int:
+    """How many lists, from the first on, have few rows together."""
+    together = itertools.accumulate(len(each.rows) for each in lists)
+    return sum(1 for _ in itertools.takewhile(lambda size: size <= _FEW_ROWS, together))
+
+
+def _scored(lists: Sequence[_Listed]) -> tuple[Scores, Rows]:
+    """Every row in these lists, with its score."""
+    if len(lists) == 1:
+        return (lists[0].weight * lists[0].impacts).astype(np.float64), lists[0].rows.astype(np.int64)
+    rows = np.sort(np.concatenate([each.rows for each in lists])).astype(np.int64)
+    is_first = np.ones(len(rows), np.bool_)
+    np.not_equal(rows[1:], rows[:-1], out=is_first[1:])
+    rows = rows[is_first]
+    return _added(np.zeros(len(rows)), rows, lists), rows
+
+
 def _added(scores: Scores, rows: Rows, lists: Sequence[_Listed]) -> Scores:
     """The scores of these rows with what they get from these terms."""
     for listed_rows, impacts, weight, _ in lists:
@@ -293,12 +311,18 @@ def _added(scores: Scores, rows: Rows, lists: Sequence[_Listed]) -> Scores:
     return scores
 
 
-def _completed(scores: Scores, rows: Rows, lists: Sequence[_Listed], reach: float) -> tuple[Scores, Rows]:
-    """With what the lists that are left bring, for the rows that have come so far."""
-    if lists:
-        near = scores >= reach
-        scores, rows = scores[near], rows[near]
-    return _added(scores, rows, lists), rows
+def _completed(
+    scores: Scores, rows: Rows, lists: Sequence[_Listed], threshold: float, limit: int
+) -> tuple[Scores, Rows]:
+    """With what the lists that are left bring, for the rows that can still reach the threshold."""
+    rest = _sums_from_each([each.bound for each in lists])
+    for place, each in enumerate(lists):
+        if len(rows) > limit:
+            threshold = max(threshold, _last_of_best(scores, limit))
+            near = scores >= threshold - rest[place] * _SLACK
+            scores, rows = scores[near], rows[near]
+        scores = _added(scores, rows, [each])
+    return scores, rows
 
 
 def _last_of_best(scores: Scores, limit: int) -> float:

@@ -35,7 +35,7 @@ def write_keywords(path: Path, rows: KeywordRows) -> WrittenFile:
         path,
         {
             "about": about,
-            "keys": _keys(rows.words),
+            "keys": keys_of(rows.words),
             "word_starts": _ends(rows.words),
             "starts": starts.astype(np.uint32 if len(terms) < 1 << 32 else np.uint64),
             "most": _small(np.maximum.reduceat(counts, begins) if len(begins) else counts),
@@ -43,7 +43,7 @@ def write_keywords(path: Path, rows: KeywordRows) -> WrittenFile:
             "lengths": rows.lengths,
             "rows": _small(row_of),
             "counts": _small(counts),
-            "form_keys": _keys(forms),
+            "form_keys": keys_of(forms),
             "form_starts": _ends(forms),
             "form_terms": np.array([term for _, term in rows.forms], np.uint32),
             "words": list(rows.words),
@@ -61,7 +61,7 @@ def _ends(words: Sequence[bytes]) -> npt.NDArray[np.uint32]:
     return np.cumsum([0, *map(len, words)]).astype(np.uint32)
 
 
-def _keys(words: Iterable[bytes]) -> npt.NDArray[np.uint64]:
+def keys_of(words: Iterable[bytes]) -> npt.NDArray[np.uint64]:
     """The first bytes of each word as a number that sorts as the word does."""
     joined = b"".join(word[:_KEY_BYTES].ljust(_KEY_BYTES, b"\0") for word in words)
     return np.frombuffer(joined, ">u8").astype("<u8")
@@ -81,16 +81,18 @@ class _Vocabulary(Sequence[bytes]):
     def __getitem__(self, number: Any) -> Any:
         return bytes(self._content[self._starts[number] : self._starts[number + 1]])
 
-    def find(self, words: Sequence[bytes]) -> dict[bytes, int]:
-        """The numbers of those that are here."""
-        keys = _keys(words)
-        lows, highs = self.keys.searchsorted(keys).tolist(), self.keys.searchsorted(keys, "right").tolist()
+    def find(self, words: Sequence[bytes], keys: npt.NDArray[np.uint64]) -> dict[bytes, int]:
+        """The numbers of those that are here; `keys`: of the words."""
         found: dict[bytes, int] = {}
-        for word, low, high in zip(words, lows, highs, strict=True):
-            if low < high:
-                place = bisect.bisect_left(self, word, low, high) if high - low > 1 else low
-                if place < high and self[place] == word:
-                    found[word] = place
+        for word, key, first in zip(words, keys, self.keys.searchsorted(keys).tolist(), strict=True):
+            if first == len(self.keys) or self.keys[first] != key:
+                continue
+            # Of words that begin alike, one that is all of its key is the first.
+            is_long = len(word) > _KEY_BYTES
+            last = int(self.keys.searchsorted(key, "right")) if is_long else first + 1
+            place = bisect.bisect_left(self, word, first, last) if is_long else first
+            if place < last and self[place] == word:
+                found[word] = place
         return found
 
     def beginning_with(self, prefix: bytes) -> range:
