@@ -119,7 +119,7 @@ def words(text: str) -> Iterator[Word]:
 
 def _analysed(piece: str) -> Analysed:
     core = piece.rstrip(_BEHIND).lstrip(_BEFORE)
-    if core.isascii() and core.isalpha() and (core.islower() or core.istitle()) and len(core) <= _LONGEST_WORD:
+    if core.isascii() and len(core) <= _LONGEST_WORD and _is_plain(core):
         # Nine of ten words, on a short way.
         form = core.lower()
         term = stem(form)
@@ -185,11 +185,14 @@ def _wholes(whole: str) -> Iterator[str]:
             yield from (each for each in segment.split(".") if ("_" in each or "-" in each) and each != whole)
 
 
+def _is_plain(word: str) -> bool:
+    """Letters or digits only, and no camelCase."""
+    return word.isdigit() or (word.isalpha() and (word.islower() or word.istitle() or word.isupper()))
+
+
 def _humps(word: str) -> Iterator[str]:
     """The parts of camelCase, and of letters and digits that are written together."""
-    if len(word) > _LONGEST_WORD or not (word.isascii() and word.isalnum()) or word.isdigit():
-        return
-    if word.isalpha() and (word.islower() or word.isupper() or word.istitle()):
+    if len(word) > _LONGEST_WORD or not (word.isascii() and word.isalnum()) or _is_plain(word):
         return
     parts = _HUMPS.findall(word)
     if len(parts) > 1:
