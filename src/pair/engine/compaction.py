@@ -20,10 +20,10 @@ from pair.engine import rules
 from pair.engine.manifest import Manifest, ShardRef, lease_name
 from pair.engine.publication import Published
 from pair.engine.shard_cache import ShardMissingError
-from pair.engine.stored_documents import StoredDocuments, concatenate
+from pair.engine.stored_documents import concatenate
 from pair.engine.vectors import Grouping, sample_size
 from pair.engine.workspace import BuiltShard, build_shard
-from pair.engine.writing import WriteParts, forget_dropped, live_documents, scratch_folder
+from pair.engine.writing import WriteParts, forget_dropped, picked_documents, scratch_folder
 
 _TRIES = 5
 
@@ -101,7 +101,7 @@ class Compactor:
     # Which document goes where
 
     def _groups(self, plan: rules.CompactionPlan, commit_id: str) -> list[_Group]:
-        if plan.reason == "tombstone_pressure":
+        if plan.reason in {"tombstone_pressure", "keywords_missing"}:
             return [_Group(shard.run, [(shard, _live(shard))]) for shard in plan.shards if shard.live_documents]
         live_bytes = sum(round(shard.size_bytes * (1 - shard.tombstone_ratio)) for shard in plan.shards)
         count = rules.shards_to_cut(sum(shard.live_rows for shard in plan.shards), live_bytes, self._parts.policy)
@@ -122,7 +122,7 @@ class Compactor:
             numbers = _live(shard)
             if not len(numbers):
                 continue
-            documents = live_documents(replace(shard, graph_available=False), parts.cache)
+            documents = parts.cache.open(shard).search(0.0).documents(numbers, {})
             chosen = grouping.assign(documents.mean_vectors(), documents.chunk_counts())
             for group in np.unique(chosen):
                 groups[group].members.append((shard, numbers[chosen == group]))
@@ -133,7 +133,7 @@ class Compactor:
     def _build(self, folder: Path, group: _Group, commit_id: str, number: int) -> _Output:
         parts = self._parts
         documents = concatenate(
-            [self._picked(shard, numbers) for shard, numbers in group.members],
+            [picked_documents(shard, numbers, parts.cache) for shard, numbers in group.members],
             parts.publication.required().manifest.dimension,
         )
         built: BuiltShard = build_shard(
@@ -143,11 +143,6 @@ class Compactor:
         shutil.rmtree(folder)
         ref = replace(built.ref, created_at=to_timestamp(parts.clock.now()))
         return _Output(ref, tuple((shard.folder, numbers) for shard, numbers in group.members))
-
-    def _picked(self, shard: ShardRef, numbers: npt.NDArray[np.int64]) -> StoredDocuments:
-        opened = self._parts.cache.open(shard)
-        graphs = opened.rows().graphs() if shard.graph_available else {}
-        return opened.search(0.0).documents(numbers, graphs)
 
     def _publish_when_free(
         self, before: Published, replaced: Sequence[ShardRef], outputs: Sequence[_Output], commit_id: str

@@ -22,9 +22,11 @@ SCHEMA_VERSION = 1
 LAYOUT = "duckdb_shard_files"
 _KEPT_COMMITS = 64
 
-FileRole = Literal["rows", "search", "ids"]
-ROLES: tuple[FileRole, ...] = ("rows", "search", "ids")
-_SUFFIXES: dict[FileRole, str] = {"rows": ".duckdb", "search": ".search", "ids": ".ids"}
+FileRole = Literal["rows", "search", "ids", "keywords"]
+ROLES: tuple[FileRole, ...] = ("rows", "search", "ids", "keywords")
+_LATER_ROLES: frozenset[FileRole] = frozenset({"keywords"})
+"""Shards that are older do not have them."""
+_SUFFIXES: dict[FileRole, str] = {"rows": ".duckdb", "search": ".search", "ids": ".ids", "keywords": ".keywords"}
 
 
 # ── keys ───────────────────────────────────────────────────────────────────────────────────────────
@@ -246,7 +248,11 @@ def _shard_from_json(value: Mapping[str, Any], dimension: int) -> ShardRef:
     return ShardRef(
         shard_id=value["shard_id"],
         folder=value["key"],
-        files={role: ShardFile(**value["files"][role]) for role in ROLES},
+        files={
+            role: ShardFile(**value["files"][role])
+            for role in ROLES
+            if role in value["files"] or role not in _LATER_ROLES
+        },
         rows=value["vector_rows"],
         documents=value["documents"],
         run=value["run"],

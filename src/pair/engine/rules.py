@@ -135,7 +135,7 @@ def shards_to_cut(rows: int, size_bytes: int, policy: EnginePolicy) -> int:
     return max(1, min(math.ceil(max(by_size, by_rows)), rows))
 
 
-CompactionReason = Literal["no_compaction_debt", "size_tier", "tombstone_pressure"]
+CompactionReason = Literal["no_compaction_debt", "size_tier", "tombstone_pressure", "keywords_missing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,8 @@ def compaction_plan(
     runs = _runs_by_size(manifest.shards)
     if everything:
         tail = [shard for shard in manifest.shards if not shard.run]
-        is_tidy = len(runs) <= 1 and len(tail) <= 1 and not any(shard.gone for shard in manifest.shards)
+        is_whole = not any(shard.gone or "keywords" not in shard.files for shard in manifest.shards)
+        is_tidy = len(runs) <= 1 and len(tail) <= 1 and is_whole
         return CompactionPlan("no_compaction_debt", ()) if is_tidy else CompactionPlan("size_tier", manifest.shards)
     least = policy.compaction_min_shard_count if min_shards is None else min_shards
     if len(manifest.shards) >= least and len(runs) > 1:
@@ -168,7 +169,10 @@ def compaction_plan(
         if len(taken) > len(runs[0]):
             return CompactionPlan("size_tier", tuple(taken))
     worn = tuple(shard for shard in manifest.shards if shard.tombstone_ratio >= policy.compaction_tombstone_ratio)
-    return CompactionPlan("tombstone_pressure", worn) if worn else CompactionPlan("no_compaction_debt", ())
+    if worn:
+        return CompactionPlan("tombstone_pressure", worn)
+    old = tuple(shard for shard in manifest.shards if "keywords" not in shard.files)
+    return CompactionPlan("keywords_missing", old) if old else CompactionPlan("no_compaction_debt", ())
 
 
 def _runs_by_size(shards: Sequence[ShardRef]) -> list[list[ShardRef]]:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pair.engine.filters import Filter
+from pair.engine.keyword_rows import empty_rows
 from pair.engine.pack import Pack
 from pair.engine.stored_documents import GraphRows, Header, StoredDocuments
 from pair.engine.vectors import Codes, VectorIndex, Vectors
@@ -65,15 +66,32 @@ class SearchFile:
         )
 
     def documents(self, numbers: npt.NDArray[np.int64], graphs: dict[int, GraphRows]) -> StoredDocuments:
-        """These documents, as another shard can take them up; `graphs` by number in this shard."""
+        """These documents, but for their keywords, as another shard can take them up.
+
+        `graphs`: by number in this shard.
+        """
         everything = StoredDocuments(
             _Slices(self._texts, self.docs["offset"], self.docs["header_size"]),
             _Slices(self._texts, self.docs["offset"] + self.docs["header_size"], self.docs["text_size"]),
             self.chunks,
             self.vectors,
             graphs,
+            empty_rows(len(self.chunks)),
         )
         return everything.pick(numbers)
+
+    def rows_of(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Of these documents, in ascending order."""
+        chosen = np.zeros(len(self.docs), np.bool_)
+        chosen[numbers] = True
+        return np.flatnonzero(chosen[self.doc_of_row])
+
+    def fields_of(self, row: int) -> tuple[str, str]:
+        """The texts that a row is found by: its own, and the title of its document."""
+        chunk = self.chunks[row]
+        doc = int(chunk["doc"])
+        content = self._text_bytes(doc)[int(chunk["start_byte"]) : int(chunk["end_byte"])]
+        return bytes(content).decode(errors="surrogatepass"), self.header(doc).title
 
     def _text_bytes(self, doc: int) -> memoryview:
         begin, header_size, text_size, _ = self.docs[doc].item()

@@ -19,6 +19,7 @@ from pair import errors, files
 from pair.blobs.contract import BlobStore
 from pair.clock import Clock
 from pair.engine import rules
+from pair.engine.keywords import KeywordIndex
 from pair.engine.manifest import FileRole, ShardRef, file_name
 from pair.engine.rules import CachedShard
 from pair.engine.shard import IdFile, RowsFile, SearchFile
@@ -297,6 +298,7 @@ class OpenShard:
         self._search: SearchFile | None = None
         self._ids: IdFile | None = None
         self._rows: RowsFile | None = None
+        self._keywords: KeywordIndex | None = None
 
     @property
     def has_search(self) -> bool:
@@ -326,6 +328,14 @@ class OpenShard:
                 if self._rows is None:
                     self._rows = RowsFile(self._sound_path("rows"), self._ref.documents)
         return self._rows
+
+    def keywords(self) -> KeywordIndex | None:
+        """None for a shard whose keywords this pair cannot ask: it has none, or those of another analysis."""
+        if self._keywords is None and "keywords" in self._ref.files:
+            with self._lock:
+                if self._keywords is None:
+                    self._keywords = KeywordIndex(self._sound_path("keywords"))
+        return self._keywords if self._keywords is not None and self._keywords.is_current else None
 
     def _sound_path(self, role: FileRole) -> Path:
         if self._use is None:

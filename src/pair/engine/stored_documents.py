@@ -1,14 +1,16 @@
 """Documents as a shard keeps them: a header, a text, chunks and their vectors; gathered, picked and put together."""
 
 import hashlib
+import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from pair.engine.keyword_rows import KeywordRows, RowText, concatenate_rows, rows_of
 from pair.values import Chunk, Document
 
 Vectors = npt.NDArray[np.float32]
@@ -88,6 +90,8 @@ class StoredDocuments:
     vectors: Vectors
     graphs: Mapping[int, GraphRows]
     """Of those documents that have one, by number."""
+    keywords: KeywordRows
+    """Of the chunks."""
 
     @property
     def count(self) -> int:
@@ -97,7 +101,7 @@ class StoredDocuments:
     def size_bytes(self) -> int:
         """About what a shard of them takes in the store."""
         texts = sum(map(len, self.texts)) + sum(map(len, self.headers))
-        return 2 * texts + round(self.vectors.nbytes * 1.4)
+        return 2 * texts + round(self.vectors.nbytes * 1.4) + 4 * len(self.keywords.terms)
 
     def chunk_counts(self) -> npt.NDArray[np.int64]:
         return np.bincount(self.chunks["doc"], minlength=self.count).astype(np.int64)
@@ -116,7 +120,18 @@ class StoredDocuments:
             chunks,
             self.vectors[rows],
             graphs,
+            self.keywords.pick(rows),
         )
+
+    def analysed(self) -> "StoredDocuments":
+        """With keywords, made of the texts."""
+        titles = [Header.from_bytes(each).title for each in self.headers]
+        places = zip(*(self.chunks[name].tolist() for name in ("doc", "start_byte", "end_byte")), strict=True)
+        texts = (
+            RowText(self.texts[doc][start:end].decode(errors="surrogatepass"), titles[doc])
+            for doc, start, end in places
+        )
+        return replace(self, keywords=rows_of(texts))
 
     def mean_vectors(self) -> Vectors:
         """One vector for each document, by which it is put beside its like."""
@@ -140,7 +155,16 @@ def concatenate(parts: Sequence[StoredDocuments], dimension: int) -> StoredDocum
         texts += part.texts
     all_chunks = np.concatenate(chunks) if chunks else np.empty(0, CHUNK_TYPE)
     all_vectors = np.concatenate(vectors) if vectors else np.empty((0, dimension), np.float32)
-    return StoredDocuments(headers, texts, all_chunks, all_vectors, graphs)
+    keywords = concatenate_rows([part.keywords for part in parts])
+    return StoredDocuments(headers, texts, all_chunks, all_vectors, graphs, keywords)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedKeywords:
+    """Of the chunks of one document, among those that were analysed together."""
+
+    rows: KeywordRows
+    first: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +176,24 @@ class PreparedDocument:
     chunks: tuple[Chunk, ...]
     vectors: Vectors
     graph: GraphRows = NO_GRAPH
+    keywords: PreparedKeywords | None = None
+    """None: it is analysed when it is stored."""
 
 
-def store_form(documents: Iterable[PreparedDocument], dimension: int) -> StoredDocuments:
+def _keywords_of(documents: Sequence[PreparedDocument]) -> KeywordRows:
+    found: list[KeywordRows] = []
+    for _, group in itertools.groupby(documents, key=lambda each: each.keywords and id(each.keywords.rows)):
+        together = list(group)
+        if together[0].keywords is None:
+            found.append(rows_of(RowText(chunk.text, each.header.title) for each in together for chunk in each.chunks))
+            continue
+        firsts = [(each.keywords.first if each.keywords else 0, len(each.chunks)) for each in together]
+        rows = [np.arange(first, first + count) for first, count in firsts]
+        found.append(together[0].keywords.rows.pick(np.concatenate(rows)))
+    return concatenate_rows(found)
+
+
+def store_form(documents: Sequence[PreparedDocument], dimension: int) -> StoredDocuments:
     headers, texts, rows, vectors, graphs = [], [], [], [], {}
     for number, document in enumerate(documents):
         content = document.text.encode(errors="surrogatepass")
@@ -179,4 +218,5 @@ def store_form(documents: Iterable[PreparedDocument], dimension: int) -> StoredD
         np.array(rows, CHUNK_TYPE),
         np.concatenate(vectors) if vectors else np.empty((0, dimension), np.float32),
         graphs,
+        _keywords_of(documents),
     )

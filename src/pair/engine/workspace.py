@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from pair.engine import vectors as vector_index
 from pair.engine.filters import flatten_metadata
+from pair.engine.keywords import write_keywords
 from pair.engine.manifest import FileRole, ShardFile, ShardRef, file_name, shards_prefix
 from pair.engine.pack import WrittenFile, write_pack
 from pair.engine.stored_documents import Header, StoredDocuments, identity
@@ -116,12 +117,14 @@ def build_shard(
         "rows": folder / file_name(shard_id, "rows"),
         "search": folder / file_name(shard_id, "search"),
         "ids": folder / file_name(shard_id, "ids"),
+        "keywords": folder / file_name(shard_id, "keywords"),
     }
     _write_rows(paths["rows"], documents, headers, commit_id)
     written: dict[FileRole, WrittenFile] = {
         "rows": WrittenFile(paths["rows"].stat().st_size, sha256_of(paths["rows"])),
         "search": _write_search(paths["search"], documents),
         "ids": _write_ids(paths["ids"], headers),
+        "keywords": write_keywords(paths["keywords"], documents.keywords),
     }
     centroids, radii = vector_index.centroids_of(documents.vectors, MOST_CENTROIDS if run else 1)
     described = "".join(f"{role} {each.sha256} {each.size_bytes}\n" for role, each in written.items())

@@ -26,6 +26,7 @@ from pair.clock import Clock, to_timestamp
 from pair.engine import chunking, rules
 from pair.engine.chunking import embedded_text
 from pair.engine.filters import Filter
+from pair.engine.keyword_rows import RowText, rows_of
 from pair.engine.manifest import Manifest, ShardRef, lease_name, no_manifest
 from pair.engine.policy import Chunker, EnginePolicy
 from pair.engine.publication import Publication, Published
@@ -35,6 +36,7 @@ from pair.engine.stored_documents import (
     GraphRows,
     Header,
     PreparedDocument,
+    PreparedKeywords,
     StoredDocuments,
     concatenate,
     content_hash,
@@ -238,12 +240,13 @@ class Writer:
         hashes: Mapping[str, str],
         prepared: dict[str, PreparedDocument],
     ) -> None:
-        """Cut and embed what is not in `prepared` yet."""
+        """Cut, embed and analyse what is not in `prepared` yet."""
         missing = [each for each in documents if each.id not in prepared]
         cut = {each.id: _chunks_of(each, batch.chunk_size_bytes, self._parts.policy.chunker) for each in missing}
         texts = [embedded_text(each.title, chunk) for each in missing if each.vector is None for chunk in cut[each.id]]
         vectors = self._embedding.embed_all(texts) if texts else np.empty((0, self._embedding.dimension), np.float32)
-        begin = 0
+        keywords = rows_of(RowText(chunk.text, each.title) for each in missing for chunk in cut[each.id])
+        begin = first = 0
         for each in missing:
             chunks = cut[each.id]
             if each.vector is None:
@@ -253,7 +256,9 @@ class Writer:
                 own = np.asarray(each.vector, dtype=np.float32)[None, :]
             header = Header(each.id, batch.owner, each.title, each.url, each.metadata, hashes[each.id])
             graph = batch.graphs.get(each.id, NO_GRAPH)
-            prepared[each.id] = PreparedDocument(header, each.text, chunks, own, graph)
+            own_keywords = PreparedKeywords(keywords, first)
+            first += len(chunks)
+            prepared[each.id] = PreparedDocument(header, each.text, chunks, own, graph, own_keywords)
 
     # Writing it
 
@@ -377,10 +382,20 @@ def find_stored(manifest: Manifest, cache: ShardCache, ids: Sequence[str]) -> di
 
 
 def live_documents(shard: ShardRef, cache: ShardCache) -> StoredDocuments:
-    opened = cache.open(shard)
     live = np.arange(shard.documents) if shard.tombstones is None else np.flatnonzero(~shard.tombstones)
+    return picked_documents(shard, live, cache)
+
+
+def picked_documents(shard: ShardRef, numbers: npt.NDArray[np.int64], cache: ShardCache) -> StoredDocuments:
+    """These documents of the shard, with everything; one without keywords that can be used is analysed anew."""
+    opened = cache.open(shard)
     graphs = opened.rows().graphs() if shard.graph_available else {}
-    return opened.search(0.0).documents(live, graphs)
+    search = opened.search(0.0)
+    documents = search.documents(numbers, graphs)
+    index = opened.keywords()
+    if index is None:
+        return documents.analysed()
+    return replace(documents, keywords=index.stored_rows(search.rows_of(numbers)))
 
 
 def forget_dropped(parts: WriteParts) -> None:

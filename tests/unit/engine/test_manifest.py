@@ -2,6 +2,7 @@
 
 import datetime
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,13 @@ def test_a_damaged_manifest_is_refused(content: bytes) -> None:
     with pytest.raises(DataError) as caught:
         from_bytes(content, "key")
     assert caught.value.code == "E207"
+
+
+def test_a_shard_that_has_keywords_keeps_them() -> None:
+    before = shard("k")
+    before = replace(before, files={**before.files, "keywords": ShardFile(5, "k4")})
+    [after] = from_bytes(to_bytes(replace(manifest(), shards=(before,))), "key").shards
+    assert after.files == before.files
 
 
 def test_a_shard_counts_what_is_left_of_it() -> None:

@@ -1,5 +1,6 @@
 """What is decided about shards."""
 
+import dataclasses
 import datetime
 import math
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from pair.engine import rules
-from pair.engine.manifest import DroppedShard, Manifest, ShardFile, ShardRef
+from pair.engine.manifest import ROLES, DroppedShard, Manifest, ShardFile, ShardRef
 from pair.engine.policy import EnginePolicy
 from pair.engine.rules import AskingOrder, CachedShard, Ranked
 from pair.errors import UsageError
@@ -21,7 +22,7 @@ def shard(name: str, rows: int = 1, *, run: str = "", gone: int = 0) -> ShardRef
     ref = ShardRef(
         shard_id="shard-00000",
         folder=f"kb.duckdb.shards/{name}",
-        files={role: ShardFile(rows, name) for role in ("rows", "search", "ids")},
+        files={role: ShardFile(rows, name) for role in ROLES},
         rows=rows,
         documents=rows,
         run=run,
@@ -195,6 +196,14 @@ def test_runs_are_merged_from_the_smallest_up_but_never_a_large_one_for_a_small_
     assert sorted(names_of(rules.compaction_plan(manifest(*large, *tail), POLICY).shards)) == ["tail-0", "tail-1"]
     lonely = [*large, *(shard(f"more-{number}", 1000, run="large") for number in range(2)), shard("tail", 5)]
     assert rules.compaction_plan(manifest(*lonely), POLICY).reason == "no_compaction_debt"
+
+
+def test_a_shard_without_keywords_is_a_debt() -> None:
+    old = shard("old")
+    old = dataclasses.replace(old, files={role: old.files[role] for role in ROLES if role != "keywords"})
+    plan = rules.compaction_plan(manifest(shard("a"), old), POLICY)
+    assert (plan.reason, names_of(plan.shards)) == ("keywords_missing", ["old"])
+    assert names_of(rules.compaction_plan(manifest(old), POLICY, everything=True).shards) == ["old"]
 
 
 def test_few_shards_are_not_worth_merging() -> None:

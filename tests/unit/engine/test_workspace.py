@@ -109,6 +109,7 @@ def test_the_reference_says_what_was_built(built: BuiltShard) -> None:
     assert sorted(path.name for path in built.paths["rows"].parent.iterdir()) == [
         "shard-00000.duckdb",
         "shard-00000.ids",
+        "shard-00000.keywords",
         "shard-00000.search",
     ]
 

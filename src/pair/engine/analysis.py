@@ -1,0 +1,313 @@
+"""Text to the terms that keyword search counts, and queries to what they ask for.
+
+Invariants
+    Each piece of a text between blanks is analysed by itself: what a term is never depends on its neighbours.
+    A term is a function of the text alone, so two shards, or a text and a query, agree on it.
+    Words have places and count for the length of a text; extra terms (whole compounds, parts of camelCase) do not.
+"""
+
+import functools
+import itertools
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import Stemmer
+
+VERSION = 1
+"""Goes into each index: terms of two versions cannot be compared."""
+
+_LONGEST_WORD = 64
+_LONGEST_WHOLE = 200
+_CACHED_PIECE = 48
+"""Longer ones seldom come again."""
+
+
+def _ranges(characters: Iterable[int]) -> str:
+    """The inside of a character class."""
+    found: list[list[int]] = []
+    for each in characters:
+        if found and each == found[-1][1] + 1:
+            found[-1][1] = each
+        else:
+            found.append([each, each])
+    return "".join(f"{chr(first)}-{chr(last)}" for first, last in found)
+
+
+# Vowel signs and accents are no letters for `re`. Those of living scripts lie in these two stretches.
+_MARKS = _ranges(
+    each for each in (*range(0x300, 0x1E00), *range(0xA800, 0xAC00)) if unicodedata.category(chr(each))[0] == "M"
+)
+# Scripts without spaces between words: Thai, Lao, Myanmar, Khmer, Kana, Han; and Hangul, whose words carry particles.
+_DENSE = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+_JOINT = r"[-_./\\:@+#&=?%~,|]{1,3}"
+_CONTRACTION = r"(?:['\u2019](?:s|t|re|ve|ll|d|m)(?![^\W_]))?"
+
+
+def _compound(word: str) -> str:
+    return rf"(?:(?<![.@#\w])[.@#])?(?:{word})(?:{_JOINT}(?:{word}))*(?:\+\+(?!\w)|#(?!\w))?"
+
+
+_ASCII_WORD = rf"[A-Za-z0-9]+{_CONTRACTION}"
+_ANY_WORD = rf"(?:[^\W_{_DENSE}]|[{_MARKS}])+{_CONTRACTION}"
+_CLUSTER = f"[{_DENSE}][{_MARKS}\u200c\u200d]*"
+
+_ASCII = re.compile(_compound(_ASCII_WORD), re.IGNORECASE)
+_ANY = re.compile(rf"(?P<dense>(?:{_CLUSTER})+)|{_compound(_ANY_WORD)}", re.IGNORECASE)
+_WORDS = re.compile(_ANY_WORD, re.IGNORECASE)
+_CLUSTERS = re.compile(_CLUSTER)
+_HUMPS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_STRONG_JOINT = re.compile(r"[/\\:@#&=?%~,|]+")
+_BEHIND = ".,;:!?)]}\"'*"
+_BEFORE = "([{\"'*"
+_PIECE = re.compile(r"\S+")
+# Accents of European scripts, and the vowel points that Hebrew and Arabic are mostly written without.
+_OPTIONAL_MARKS = re.compile("[\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670]")
+_STEMMABLE = re.compile(r"[a-z']{3,}").fullmatch
+
+_stemmer = Stemmer.Stemmer("english", 0)
+
+
+class Word(NamedTuple):
+    """A stretch of a piece, and what it counts as."""
+
+    start: int
+    end: int
+    term: str
+    """Empty when there are only extra ones."""
+    form: str
+    """How the term was written, but for case and accents."""
+    extras: tuple[str, ...]
+
+
+class Analysed(NamedTuple):
+    """What a piece of text between blanks counts as."""
+
+    terms: tuple[str, ...]
+    extras: tuple[str, ...]
+    forms: tuple[tuple[str, str], ...]
+    """A word as written and its term, where they differ."""
+
+
+def analysed(piece: str) -> Analysed:
+    return _remembered(piece) if len(piece) <= _CACHED_PIECE else _analysed(piece)
+
+
+def terms(text: str) -> list[str]:
+    """All terms of a text, in their order; extra terms follow the word that they belong to."""
+    found: list[str] = []
+    for piece in text.split():
+        each = analysed(piece)
+        found += each.terms
+        found += each.extras
+    return found
+
+
+def words(text: str) -> Iterator[Word]:
+    """With their places in the text."""
+    for found in _PIECE.finditer(text):
+        begin = found.start()
+        for word in _words_of(found[0]):
+            yield word._replace(start=begin + word.start, end=begin + word.end)
+
+
+def _analysed(piece: str) -> Analysed:
+    core = piece.rstrip(_BEHIND).lstrip(_BEFORE)
+    if core.isascii() and len(core) <= _LONGEST_WORD and _is_plain(core):
+        # Nine of ten words, on a short way.
+        form = core.lower()
+        term = stem(form)
+        return Analysed((term,), (), ((form, term),) if form != term else ())
+    found = list(_words_of(piece))
+    return Analysed(
+        tuple(each.term for each in found if each.term),
+        tuple(extra for each in found for extra in each.extras),
+        tuple(sorted({(each.form, each.term) for each in found if each.form != each.term})),
+    )
+
+
+_remembered = functools.lru_cache(maxsize=1 << 17)(_analysed)
+
+
+def _words_of(piece: str) -> Iterator[Word]:
+    if piece.isascii():
+        for found in _ASCII.finditer(piece):
+            yield from _compound_words(found)
+        return
+    for found in _ANY.finditer(piece):
+        yield from _dense_words(found) if found["dense"] else _compound_words(found)
+
+
+def _dense_words(found: re.Match[str]) -> Iterator[Word]:
+    """Each two neighbours are a word; each by itself is an extra term, for queries of one character."""
+    clusters = [(each.start(), each.end(), folded(each[0])) for each in _CLUSTERS.finditer(found.string, *found.span())]
+    if len(clusters) == 1:
+        start, end, form = clusters[0]
+        yield Word(start, end, form, form, ())
+        return
+    for (start, _, first), (_, end, second) in itertools.pairwise(clusters):
+        yield Word(start, end, first + second, first + second, ())
+    for start, end, form in clusters:
+        yield Word(start, end, "", "", (form,))
+
+
+def _compound_words(found: re.Match[str]) -> Iterator[Word]:
+    """The words, and behind them what they are together."""
+    begin, end = found.span()
+    covered = 0
+    for part in _WORDS.finditer(found.string, begin, end):
+        form = folded(part[0])[:_LONGEST_WORD]
+        covered += part.end() - part.start()
+        yield Word(part.start(), part.end(), stem(form), form, tuple(_humps(part[0])))
+    if covered < end - begin <= _LONGEST_WHOLE:
+        yield Word(begin, end, "", "", tuple(dict.fromkeys(_wholes(folded(found[0])))))
+
+
+def _wholes(whole: str) -> Iterator[str]:
+    """A compound, and what is one by itself in it: `b_c.py` and `b_c` of `a/b_c.py`."""
+    yield whole
+    if whole[0] == "v" and whole[1:2].isdigit():
+        yield whole[1:]
+    if "," in whole and whole.replace(",", "").isdigit():
+        yield whole.replace(",", "")
+    segments = _STRONG_JOINT.split(whole)
+    for segment in segments if len(segments) > 1 else ():
+        if not segment.isalnum() and any(map(str.isalnum, segment)):
+            yield segment.strip(".-+")
+    if "." in whole:
+        for segment in segments:
+            yield from (each for each in segment.split(".") if ("_" in each or "-" in each) and each != whole)
+
+
+def _is_plain(word: str) -> bool:
+    """Letters or digits only, and no camelCase."""
+    return word.isdigit() or (word.isalpha() and (word.islower() or word.istitle() or word.isupper()))
+
+
+def _humps(word: str) -> Iterator[str]:
+    """The parts of camelCase, and of letters and digits that are written together."""
+    if len(word) > _LONGEST_WORD or not (word.isascii() and word.isalnum()) or _is_plain(word):
+        return
+    parts = _HUMPS.findall(word)
+    if len(parts) > 1:
+        yield from (stem(part.casefold()) for part in parts)
+
+
+def folded(word: str) -> str:
+    """Without case, accents and the many ways to write one character."""
+    if word.isascii():
+        return word.lower()
+    plain = unicodedata.normalize("NFKD", word).casefold().replace("\u2019", "'")
+    return unicodedata.normalize("NFKC", _OPTIONAL_MARKS.sub("", plain)).replace(" ", "")
+
+
+def stem(form: str) -> str:
+    return str(_stemmer.stemWord(form)) if _STEMMABLE(form) else form
+
+
+# ── queries ────────────────────────────────────────────────────────────────────────────────────────
+
+_QUOTES = str.maketrans(dict.fromkeys("\u201c\u201d\u201e\u201f\u00ab\u00bb\uff02", '"'))
+_ASKED = re.compile(r'(?P<minus>(?<!\S)-)?"(?P<phrase>[^"]*)"|(?P<without>(?<!\S)-(?=[^\W\d_]))?(?P<piece>[^\s"]+)')
+_STOP_WORDS_TEXT = """
+    a about also am an and any are as at be because been being between but by can could did do does during each for
+    from had has have he her his how i if in into is it its may me might must my no not of on or other our shall she
+    should so some such than that the their them then there these they this through to was we were what when where which
+    while who whom whose why will with would you your"""
+_STOP_WORDS = frozenset(_STOP_WORDS_TEXT.split())
+"""Left out of queries only: what is stored is found by any word of it, alone or in a phrase."""
+_WORDS_BESIDE_STRICT_PHRASES = 3
+"""With more it is a question that quotes something, and its answer may well be where the quotation is not."""
+
+
+Phrase = tuple[str, ...]
+"""Terms that follow each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeywordQuery:
+    """What a query asks of the words of a text."""
+
+    terms: Mapping[str, int]
+    """Any of them; how often each was asked for."""
+    prefixes: tuple[str, ...] = ()
+    phrases: tuple[Phrase, ...] = ()
+    excluded: tuple[Phrase, ...] = ()
+    """What must not be there: phrases, of one term or more."""
+    is_strict: bool = True
+    """Whether the phrases must be there; else they count extra."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.terms and not self.prefixes
+
+
+def parse(query: str) -> KeywordQuery:
+    """Nothing is wrong in a query: what is no operator is text."""
+    beside: list[str] = []
+    prefixes: dict[str, None] = {}
+    phrases: dict[Phrase, None] = {}
+    excluded: dict[Phrase, None] = {}
+    for found in _ASKED.finditer(query.translate(_QUOTES)):
+        text = found["piece"] if found["phrase"] is None else found["phrase"]
+        places = _places(text)
+        if found["minus"] or found["without"]:
+            excluded[places] = None
+        elif found["phrase"] is not None:
+            phrases[places] = None
+        elif prefix := _prefix(text):
+            prefixes[prefix] = None
+        else:
+            beside.append(text)
+    for each in (phrases, excluded):
+        each.pop((), None)
+    counted = Counter(term for phrase in phrases for term in phrase)
+    telling = [piece for piece in beside if not _is_stop_word(piece)]
+    # Of a query that has nothing else, the stop words are what is asked for.
+    counted.update(terms(" ".join(telling if telling or counted or prefixes else beside)))
+    is_strict = sum(len(_places(piece)) for piece in beside) <= _WORDS_BESIDE_STRICT_PHRASES
+    return KeywordQuery(dict(counted), tuple(prefixes), tuple(phrases), tuple(excluded), is_strict)
+
+
+def _prefix(piece: str) -> str:
+    """Of `piece*`; empty for others."""
+    prefix = folded(piece[:-1].strip("*-'([{"))[:_LONGEST_WHOLE] if piece.endswith("*") else ""
+    return prefix if any(map(str.isalnum, prefix)) else ""
+
+
+def _is_stop_word(piece: str) -> bool:
+    """Says next to nothing about a text. `IT` and `WHO` in capitals do."""
+    word = piece.strip(_BEHIND + _BEFORE)
+    return word.lower() in _STOP_WORDS and (len(word) == 1 or not word.isupper())
+
+
+def _places(text: str) -> Phrase:
+    return tuple(term for piece in text.split() for term in analysed(piece).terms)
+
+
+def holds_phrase(text: str, phrase: Phrase) -> bool:
+    return f" {' '.join(phrase)} " in f" {' '.join(_places(text))} "
+
+
+def highlights(text: str, query: KeywordQuery) -> tuple[tuple[int, int], ...]:
+    """Where the words stand that the query asked for, from the first on, without overlap."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted((word.start, word.end) for word in words(text) if _is_asked(word, query)):
+        if found and start < found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return tuple(found)
+
+
+def _is_asked(word: Word, query: KeywordQuery) -> bool:
+    counted = (word.term, *word.extras)
+    if any(each in query.terms for each in counted):
+        return True
+    return bool(query.prefixes) and any(each.startswith(query.prefixes) for each in (word.form, *counted))

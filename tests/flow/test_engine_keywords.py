@@ -1,0 +1,152 @@
+"""The keywords of documents on their way through writes, deletes and compactions."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pair.engine.analysis import parse
+from pair.engine.keyword_search import KeywordPart, KeywordSearch
+from pair.engine.manifest import Manifest, from_bytes
+from pair.engine.shard_cache import ShardCache
+from pair.errors import PairError
+from pair.testing.clock import ManualClock
+from pair.values import Document
+from support.engine_parts import MANY_SHARDS, Ground, numbered
+
+MANIFEST = "default.duckdb.manifest.json"
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Ground:
+    return Ground(tmp_path, **MANY_SHARDS)
+
+
+def manifest_of(ground: Ground) -> Manifest:
+    blob = ground.blobs().get(MANIFEST)
+    assert blob is not None
+    return from_bytes(blob.data, MANIFEST)
+
+
+def found(ground: Ground, query: str) -> dict[str, float]:
+    """Scores by document, of all that the keywords of all shards find."""
+    shards = manifest_of(ground).shards
+    cache = ShardCache(ground.blobs(), ground.cache, ManualClock())
+    opened = [cache.open(shard) for shard in shards]
+    parts = []
+    for shard, each in zip(shards, opened, strict=True):
+        search = each.search(0.0)
+        live = None if shard.tombstones is None else ~shard.tombstones[search.doc_of_row]
+        parts.append(KeywordPart(each.keywords(), live, search.fields_of))
+    asked = KeywordSearch(parse(query), parts)
+    scores: dict[str, float] = {}
+    for position, (values, rows) in asked.best_of(range(len(parts)), 1000, lambda _: None).items():
+        search = opened[position].search(0.0)
+        for score, row in zip(values.tolist(), rows.tolist(), strict=True):
+            scores[search.header(int(search.doc_of_row[row])).id] = score
+    return scores
+
+
+def without_keywords(ground: Ground) -> None:
+    """As a pair wrote it that had no keyword search."""
+    blob = ground.blobs().get(MANIFEST)
+    assert blob is not None
+    value = json.loads(blob.data)
+    for shard in value["shards"]:
+        del shard["files"]["keywords"]
+    ground.blobs().put(MANIFEST, json.dumps(value).encode())
+    for path in [*ground.stored_files(".keywords"), *ground.cached_files(".keywords")]:
+        path.unlink()
+
+
+QUERIES = ["item7", "rivers", "text about item3 -bridges", '"text number 5"', "ite* number", "zebra titled"]
+
+
+def test_scores_are_the_same_after_any_way_to_the_same_documents(tmp_path: Path) -> None:
+    documents = [*numbered(24), Document("named", "Nothing else.", title="Zebra titled")]
+    one = Ground(tmp_path / "one")
+    with one.open() as kb:
+        kb.upsert(documents)
+    many = Ground(tmp_path / "many", **MANY_SHARDS)
+    with many.open() as kb:
+        kb.upsert([*numbered(16, begin=18), Document("doc-0001", "item7 item7 was another text")])
+        kb.upsert(documents[:13])
+        kb.upsert(documents[13:])
+        kb.delete([each.id for each in numbered(16, begin=18) if each.id not in {other.id for other in documents}])
+    assert len(manifest_of(many).shards) > 3
+    before = {query: found(one, query) for query in QUERIES}
+    assert all(before.values())
+    assert {query: found(many, query) for query in QUERIES} == before
+    with many.open() as kb:
+        kb.compact(everything=True)
+    assert {query: found(many, query) for query in QUERIES} == before
+
+
+def test_shards_without_keywords_find_nothing_until_they_are_compacted(many: Ground) -> None:
+    with many.open() as kb:
+        kb.upsert(numbered(24))
+    expected = {query: found(many, query) for query in QUERIES[:5]}
+    without_keywords(many)
+    assert found(many, "item7") == {}
+    with many.open() as kb:
+        assert kb.search("item7", exact=True), "what else they hold is found as ever"
+        assert kb.compact().reason == "keywords_missing"
+        assert kb.compact().reason == "no_compaction_debt"
+    assert {query: found(many, query) for query in QUERIES[:5]} == expected
+
+
+def test_a_write_takes_up_shards_without_keywords(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    for begin in range(8):
+        with ground.open() as kb:
+            kb.upsert(numbered(1, begin=begin))
+        if begin == 3:
+            without_keywords(ground)
+    assert len(manifest_of(ground).shards) == 1
+    assert len(found(ground, "text number")) == 8
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:100])
+
+
+@pytest.mark.parametrize("damage", [flip, cut, Path.unlink])
+def test_damaged_keywords_are_fetched_again_or_named(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    ground = Ground(tmp_path)
+    with ground.open() as kb:
+        kb.upsert(numbered(5))
+    expected = found(ground, "number")
+    [cached] = ground.cached_files(".keywords")
+    damage(cached)
+    assert found(ground, "number") == expected
+    [cached], [stored] = ground.cached_files(".keywords"), ground.stored_files(".keywords")
+    cached.unlink()
+    flip(stored)
+    with pytest.raises(PairError) as caught:
+        found(ground, "number")
+    assert caught.value.code == "E207"
+
+
+def test_a_document_that_did_not_change_stays_as_it_is(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    with ground.open() as kb:
+        kb.upsert(numbered(5))
+        assert kb.upsert(numbered(5)).unchanged == 5
+
+
+def test_the_number_of_rows_is_that_of_the_vectors(many: Ground) -> None:
+    with many.open() as kb:
+        kb.upsert([*numbered(20), Document("empty", ""), Document("placed", "at a place", vector=np.ones(16).tolist())])
+    cache = ShardCache(many.blobs(), many.cache, ManualClock())
+    for shard in manifest_of(many).shards:
+        index = cache.open(shard).keywords()
+        assert index is not None
+        assert index.count == shard.rows

@@ -1,0 +1,201 @@
+"""Keyword search against BM25 as it is written down, whatever the shards."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pair.engine.analysis import KeywordQuery, analysed, holds_phrase, parse
+from pair.engine.keyword_rows import TITLE_WEIGHT, KeywordRows, RowText, concatenate_rows, rows_of
+from pair.engine.keyword_search import K1, B, KeywordPart, KeywordSearch
+from pair.engine.keywords import KeywordIndex, write_keywords
+
+WORDS = [
+    "engine",
+    "engines",
+    "river",
+    "castle",
+    "installation",
+    "installing",
+    "foo_bar",
+    "E0432",
+    "the",
+    "\u65e5\u672c\u8a9e",
+]
+QUERIES = [
+    "engine",
+    "the",
+    "what is the river?",
+    "engine river castle foo_bar",
+    "river -castle",
+    '"river castle"',
+    '"river castle" -"castle engine"',
+    'which of the engines has long been on a "river castle" installation with E0432 by the river',
+    "install*",
+    "installa*",
+    "\u672c",
+    "nothing",
+    "-river",
+    "",
+]
+
+texts = st.lists(
+    st.builds(
+        lambda words, title: RowText(" ".join(words), " ".join(title)),
+        st.lists(st.sampled_from(WORDS), max_size=12),
+        st.lists(st.sampled_from(WORDS), max_size=2),
+    ),
+    min_size=1,
+    max_size=30,
+)
+unhurried = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def parts_of(folder: Path, rows: Sequence[RowText], count: int, gone: set[int]) -> list[tuple[KeywordPart, list[int]]]:
+    """So many shards, each with the numbers of its rows."""
+    found = []
+    for number in range(count):
+        own = [row for row in range(len(rows)) if row % count == number]
+        path = folder / f"{count}-{number}.keywords"
+        write_keywords(path, rows_of(rows[row] for row in own))
+        live = np.array([row not in gone for row in own], np.bool_) if gone & set(own) else None
+
+        def fields_of(row: int, own: list[int] = own) -> tuple[str, str]:
+            return rows[own[row]].text, rows[own[row]].title
+
+        found.append((KeywordPart(KeywordIndex(path), live, fields_of), own))
+    return found
+
+
+def best(parts: Sequence[tuple[KeywordPart, list[int]]], query: KeywordQuery, limit: int) -> dict[int, float]:
+    search = KeywordSearch(query, [part for part, _ in parts])
+    found: dict[int, float] = {}
+    for position, (scores, rows) in search.best_of(range(len(parts)), limit, lambda _: None).items():
+        np.testing.assert_array_equal(search.scores_of(position, rows), scores)
+        found |= {parts[position][1][row]: float(score) for row, score in zip(rows, scores, strict=True)}
+    return found
+
+
+def plainly(rows: Sequence[RowText], query: KeywordQuery, gone: set[int]) -> dict[int, float]:
+    """BM25 of every live row that holds anything."""
+    counted: dict[int, Counter[str]] = {}
+    lengths: dict[int, int] = {}
+    forms: dict[str, str] = {}
+    for number, row in enumerate(rows):
+        pieces = row.text.split() + row.title.split() * TITLE_WEIGHT
+        counted[number] = Counter(
+            term for piece in pieces for term in (*analysed(piece).terms, *analysed(piece).extras)
+        )
+        lengths[number] = sum(len(analysed(piece).terms) for piece in pieces)
+        forms |= {form: term for piece in pieces for form, term in analysed(piece).forms}
+    live = [number for number in counted if number not in gone]
+    average = sum(lengths[number] for number in live) / max(len(live), 1)
+    vocabulary = {term for each in counted.values() for term in each}
+    groups = [({term}, times) for term, times in query.terms.items()]
+    for prefix in query.prefixes:
+        expanded = {term for term in vocabulary if term.startswith(prefix)}
+        groups.append((expanded | {term for form, term in forms.items() if form.startswith(prefix)}, 1))
+    scores: dict[int, float] = {}
+    idfs: dict[str, float] = {}
+    for group, times in groups:
+        holding = [number for number in live if any(term in counted[number] for term in group)]
+        idf = math.log(1 + (len(live) - len(holding) + 0.5) / (len(holding) + 0.5))
+        idfs |= dict.fromkeys(group, idf * times)
+        for number in holding:
+            frequency = sum(counted[number][term] for term in group)
+            norm = K1 * (1 - B + B * lengths[number] / average)
+            scores[number] = scores.get(number, 0.0) + times * idf * frequency * (K1 + 1) / (frequency + norm)
+
+    def holds(number: int, phrase: tuple[str, ...]) -> bool:
+        if len(phrase) == 1:
+            return phrase[0] in counted[number]
+        return any(holds_phrase(text, phrase) for text in (rows[number].text, rows[number].title))
+
+    for number in list(scores):
+        held = [phrase for phrase in query.phrases if holds(number, phrase)]
+        is_refused = query.is_strict and len(held) < len(query.phrases)
+        if is_refused or any(holds(number, phrase) for phrase in query.excluded):
+            del scores[number]
+        elif not query.is_strict:
+            scores[number] += sum(idfs[term] for phrase in held for term in set(phrase))
+    return scores
+
+
+@unhurried
+@given(
+    rows=texts, query=st.sampled_from(QUERIES), limit=st.integers(1, 12), gone=st.sets(st.integers(0, 29), max_size=5)
+)
+def test_what_is_found_is_what_bm25_says(
+    rows: list[RowText], query: str, limit: int, gone: set[int], tmp_path: Path
+) -> None:
+    asked = parse(query)
+    expected = plainly(rows, asked, gone)
+    found = best(parts_of(tmp_path, rows, 2, gone), asked, limit)
+    assert len(found) >= min(limit, len(expected)), "as many as there are"
+    assert {number: pytest.approx(expected[number], rel=1e-6) for number in found} == found
+    worst_kept = min(found.values(), default=0.0)
+    assert all(score <= worst_kept * (1 + 1e-6) for number, score in expected.items() if number not in found)
+
+
+@unhurried
+@given(rows=texts, query=st.sampled_from(QUERIES), gone=st.sets(st.integers(0, 29), max_size=5))
+def test_no_score_knows_the_layout(rows: list[RowText], query: str, gone: set[int], tmp_path: Path) -> None:
+    answers = [best(parts_of(tmp_path, rows, count, gone), parse(query), 7) for count in (1, 7, 50)]
+    assert answers[0] == answers[1] == answers[2]
+
+
+def test_long_lists_are_cut_short_without_losing_anything(tmp_path: Path) -> None:
+    random = np.random.default_rng(7)
+    names = [f"w{number}" for number in range(400)]
+    likely = 1.0 / np.arange(1, 401)
+    likely /= likely.sum()
+    rows = [RowText(" ".join(random.choice(names, int(random.integers(3, 40)), p=likely))) for _ in range(2000)]
+    parts = parts_of(tmp_path, rows, 3, {5, 9})
+    for _ in range(30):
+        query = parse(" ".join(random.choice(names, 6, p=likely)))
+        all_scores = best(parts, query, len(rows))
+        found = best(parts, query, 10)
+        last = sorted(all_scores.values())[-10]
+        assert found == {number: score for number, score in all_scores.items() if score >= last}
+
+
+def test_a_filter_holds(tmp_path: Path) -> None:
+    rows = [RowText("river " * (number % 5 + 1)) for number in range(1200)]
+    [(part, _)] = parts_of(tmp_path, rows, 1, set())
+    search = KeywordSearch(parse("river castle"), [part])
+    for chosen in ([3], [], [7, 1100]):
+        allowed = np.zeros(1200, np.bool_)
+        allowed[chosen] = True
+        assert search.best(0, 10, allowed=allowed)[1].tolist() == chosen
+
+
+def described(rows: KeywordRows) -> list[tuple[dict[bytes, int], int]]:
+    assert list(rows.words) == sorted(set(rows.words))
+    return [
+        (
+            {rows.words[rows.terms[at]]: int(rows.counts[at]) for at in range(rows.starts[row], rows.starts[row + 1])},
+            int(rows.lengths[row]),
+        )
+        for row in range(rows.count)
+    ]
+
+
+@unhurried
+@given(rows=texts, chosen=st.data())
+def test_picked_and_put_together_is_as_if_analysed_anew(
+    rows: list[RowText], chosen: st.DataObject, tmp_path: Path
+) -> None:
+    numbers = sorted(chosen.draw(st.sets(st.integers(0, len(rows) - 1))))
+    anew = rows_of([rows[number] for number in numbers])
+    picked = rows_of(rows).pick(np.array(numbers, np.int64))
+    write_keywords(tmp_path / "all.keywords", rows_of(rows))
+    stored = KeywordIndex(tmp_path / "all.keywords").stored_rows(np.array(numbers, np.int64))
+    halves = concatenate_rows([rows_of(rows[row] for row in numbers[:3]), rows_of(rows[row] for row in numbers[3:])])
+    for each in (picked, stored, halves):
+        assert described(each) == described(anew)
+        assert list(each.words) == list(anew.words)

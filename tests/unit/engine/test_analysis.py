@@ -1,0 +1,133 @@
+"""What counts as a term, and what a query asks for."""
+
+import pytest
+
+from pair.engine.analysis import analysed, highlights, holds_phrase, parse, terms
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Running quickly,", ["run", "quick"]),
+        ("RUNNING", ["run"]),
+        ("don't", ["don't"]),
+        ("the user's", ["the", "user"]),
+        ("l\u2019homme", ["l", "homm"]),
+        ("E0432", ["e0432", "e", "0432"]),
+        ("foo_bar", ["foo", "bar", "foo_bar"]),
+        ("--no-kb", ["no", "kb", "no-kb"]),
+        ("v1.2.3", ["v1", "2", "3", "v", "1", "v1.2.3", "1.2.3"]),
+        ("camelCase", ["camelcas", "camel", "case"]),
+        ("HTTPServer", ["httpserver", "http", "server"]),
+        ("a/b_c.py", ["a", "b", "c", "py", "a/b_c.py", "b_c.py", "b_c"]),
+        ("https://example.com/x", ["https", "exampl", "com", "x", "https://example.com/x", "example.com"]),
+        ("C++", ["c", "c++"]),
+        ("(C#)", ["c", "c#"]),
+        (".NET", ["net", ".net"]),
+        ("end.", ["end"]),
+        ("...and", ["and"]),
+        ("1,000", ["1", "000", "1,000", "1000"]),
+        ("caf\u00e9 cafe\u0301 CAF\u00c9", ["cafe", "cafe", "cafe"]),
+        ("Stra\u00dfe", ["strass"]),
+        ("\uff30\uff59\uff54\uff48\uff4f\uff4e", ["python"]),
+        ("\u65e5\u672c\u8a9e", ["\u65e5\u672c", "\u672c\u8a9e", "\u65e5", "\u672c", "\u8a9e"]),
+        ("\u732b", ["\u732b"]),
+        ("\u4f7f\u7528Python", ["\u4f7f\u7528", "python", "\u4f7f", "\u7528"]),
+        ("\u05e9\u05b8\u05c1\u05dc\u05d5\u05b9\u05dd", ["\u05e9\u05dc\u05d5\u05dd"]),
+        ("\u0939\u093f\u0928\u094d\u0926\u0940", ["\u0939\u093f\u0928\u094d\u0926\u0940"]),
+        ("\U0001f388 !? \u2014", []),
+        ("half \ud83c", ["half"]),
+    ],
+)
+def test_a_text_has_these_terms(text: str, expected: list[str]) -> None:
+    assert terms(text) == expected
+
+
+def test_only_words_count_for_the_length() -> None:
+    assert len(analysed("foo_bar").terms) == 2
+    assert len(analysed("camelCase").terms) == 1
+
+
+def test_a_word_of_any_length_is_one_term() -> None:
+    [term] = terms("x" * 10_000)
+    assert len(term) == 64
+
+
+@pytest.mark.parametrize(
+    ("whole", "part"),
+    [
+        ("foo_bar", "bar"),
+        ("src/pair/engine.py", "engine.py"),
+        ("v1.2.3", "1.2.3"),
+        ("parseQuery", "query"),
+        ("IL-6", "il6"),
+    ],
+)
+def test_a_compound_is_found_by_its_parts(whole: str, part: str) -> None:
+    assert set(terms(whole)) & set(terms(part))
+
+
+ODD = [
+    "",
+    " ",
+    "a",
+    "\U0001f388",
+    "!?.,;",
+    '"',
+    '"open',
+    '""',
+    "-",
+    "--",
+    "*",
+    "-*",
+    '-"',
+    "\u202b\u05d0",
+    "\ud83c",
+    "\0",
+]
+
+
+@pytest.mark.parametrize("text", [*ODD, "x " * 5_000, "\u65e5" * 3_000, '"a b" ' * 1_000])
+def test_no_query_is_wrong(text: str) -> None:
+    assert highlights("some text \U0001f388", parse(text)) is not None
+
+
+def test_a_query_of_stop_words_asks_for_them() -> None:
+    assert set(parse("to be or not to be").terms) == {"to", "be", "or", "not"}
+    assert set(parse("what is the engine?").terms) == {"engin"}
+    assert set(parse("WHO guidelines").terms) == {"who", "guidelin"}
+
+
+def test_operators_are_told_from_text() -> None:
+    query = parse('error "connection refused" -timeout inst* -"by peer" --no-kb well-known -5')
+    assert query.phrases == (("connect", "refus"),)
+    assert query.excluded == (("timeout",), ("by", "peer"))
+    assert query.prefixes == ("inst",)
+    assert {"no-kb", "well-known", "5", "error", "connect"} <= set(query.terms)
+
+
+def test_a_question_that_quotes_does_not_insist() -> None:
+    assert parse('"big stone gap" director').is_strict
+    assert not parse('what is the other film of the director of "big stone gap"?').is_strict
+
+
+def test_typographic_quotes_are_quotes() -> None:
+    assert parse("\u201cbig gap\u201d").phrases == (("big", "gap"),)
+
+
+def test_a_phrase_is_found_in_its_order_only() -> None:
+    [phrase] = parse('"running shoes"').phrases
+    assert holds_phrase("Shoes for running: run, shoe!", phrase)
+    assert not holds_phrase("Shoes for running", phrase)
+
+
+def test_highlights_say_where_the_words_stand() -> None:
+    text = "Caf\u00e9s at https://example.com: installation of \u65e5\u672c\u8a9e in foo_bar."
+    found = highlights(text, parse("cafe example.com inst* \u672c\u8a9e bar"))
+    assert [text[start:end] for start, end in found] == [
+        "Caf\u00e9s",
+        "https://example.com",
+        "installation",
+        "\u65e5\u672c\u8a9e"[1:],
+        "bar",
+    ]
