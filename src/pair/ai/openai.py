@@ -1,4 +1,4 @@
-"""Describe a source with a language model behind an OpenAI-compatible server.
+"""A language model behind an OpenAI-compatible server, and summaries that it writes.
 
 Invariants
     A source costs at most MOST_PIECES + 1 replies for each size of piece that is tried.
@@ -60,7 +60,7 @@ class ModelFault(Exception):  # noqa: N818 - becomes an error of pair
         self.is_about_the_text = is_about_the_text
 
 
-class OpenAiSummariser:
+class OpenAiLanguageModel:
     """May be used from several threads at once."""
 
     def __init__(self, policy: ModelPolicy) -> None:
@@ -74,6 +74,15 @@ class OpenAiSummariser:
         self._client = self._connect()
 
     @property
+    def name(self) -> str:
+        return self._policy.model
+
+    @property
+    def address(self) -> str:
+        """Fit for people."""
+        return self._address
+
+    @property
     def model_calls(self) -> int:
         with self._counting:
             return self._calls
@@ -81,39 +90,19 @@ class OpenAiSummariser:
     def close(self) -> None:
         self._client.close()
 
-    def summarise(self, source_id: str, text: str) -> str:
-        if not text.strip():
-            return ""
-        limit: int | None = self._policy.max_input_tokens
-        while limit is not None:
-            try:
-                return self._describe(source_id, text, limit)
-            except ModelFault as caught:
-                fault = caught
-                limit = rules.smaller_limit(limit, text) if fault.is_too_long else None
-        # A model that is there and refuses one text is still to be asked about the others.
-        error = errors.model_reply_unusable if fault.is_about_the_text else errors.model_unreachable
-        raise error(self._address, fault.reason) from fault
-
-    def _describe(self, source_id: str, text: str, limit: int) -> str:
-        pieces = rules.choose_pieces(rules.split_text(text, limit))
-        if len(pieces) == 1:
-            return self._reply(rules.build_messages(source_id, pieces[0], "source"))
-        partial = [self._reply(rules.build_messages(source_id, piece, "part")) for piece in pieces]
-        together = rules.join_descriptions(partial, limit)
-        return self._reply(rules.build_messages(source_id, together, "descriptions"))
-
-    def _reply(self, messages: list[Message]) -> str:
-        reply = rules.reply_text(self._ask(messages))
-        if reply is None:
+    def reply(self, instructions: str, text: str) -> str:
+        try:
+            body = self.ask([Message("system", instructions), Message("user", text)])
+        except ModelFault as fault:
+            error = errors.model_reply_unusable if fault.is_about_the_text else errors.model_unreachable
+            raise error(self._address, fault.reason) from fault
+        said = rules.reply_text(body)
+        if said is None:
             raise errors.model_reply_unusable(self._address, "the answer is no chat completion")
-        tidied = rules.tidy_reply(reply)
-        if fault := rules.reply_fault(reply, tidied):
-            raise errors.model_reply_unusable(self._address, f"{fault} (model {self._policy.model})")
-        return rules.shorten_reply(tidied)
+        return said
 
-    def _ask(self, messages: list[Message]) -> str:
-        """The body of the answer, with retries."""
+    def ask(self, messages: list[Message]) -> str:
+        """The body of the answer, with retries. Raises ModelFault."""
         retries_left = self._policy.retries
 
         def pause_after(fault: Exception) -> bool | float:
@@ -204,6 +193,52 @@ class OpenAiSummariser:
             del request.headers[name]
         request.headers["Authorization"] = f"Bearer {self._key}"
         request.headers["User-Agent"] = "pair"
+
+
+class OpenAiSummariser:
+    """May be used from several threads at once."""
+
+    def __init__(self, policy: ModelPolicy) -> None:
+        self._policy = policy
+        self._model = OpenAiLanguageModel(policy)
+
+    @property
+    def model_calls(self) -> int:
+        return self._model.model_calls
+
+    def close(self) -> None:
+        self._model.close()
+
+    def summarise(self, source_id: str, text: str) -> str:
+        if not text.strip():
+            return ""
+        limit: int | None = self._policy.max_input_tokens
+        while limit is not None:
+            try:
+                return self._describe(source_id, text, limit)
+            except ModelFault as caught:
+                fault = caught
+                limit = rules.smaller_limit(limit, text) if fault.is_too_long else None
+        # A model that is there and refuses one text is still to be asked about the others.
+        error = errors.model_reply_unusable if fault.is_about_the_text else errors.model_unreachable
+        raise error(self._model.address, fault.reason) from fault
+
+    def _describe(self, source_id: str, text: str, limit: int) -> str:
+        pieces = rules.choose_pieces(rules.split_text(text, limit))
+        if len(pieces) == 1:
+            return self._reply(rules.build_messages(source_id, pieces[0], "source"))
+        partial = [self._reply(rules.build_messages(source_id, piece, "part")) for piece in pieces]
+        together = rules.join_descriptions(partial, limit)
+        return self._reply(rules.build_messages(source_id, together, "descriptions"))
+
+    def _reply(self, messages: list[Message]) -> str:
+        reply = rules.reply_text(self._model.ask(messages))
+        if reply is None:
+            raise errors.model_reply_unusable(self._model.address, "the answer is no chat completion")
+        tidied = rules.tidy_reply(reply)
+        if fault := rules.reply_fault(reply, tidied):
+            raise errors.model_reply_unusable(self._model.address, f"{fault} (model {self._policy.model})")
+        return rules.shorten_reply(tidied)
 
 
 def _as_parameter(message: Message) -> ChatCompletionMessageParam:

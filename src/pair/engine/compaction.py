@@ -21,9 +21,10 @@ from pair.engine.manifest import Manifest, ShardRef, lease_name
 from pair.engine.publication import Published
 from pair.engine.shard_cache import ShardMissingError
 from pair.engine.stored_documents import StoredDocuments, concatenate
+from pair.engine.stored_graphs import NO_GRAPHS
 from pair.engine.vectors import Grouping, sample_size
 from pair.engine.workspace import BuiltShard, build_shard
-from pair.engine.writing import WriteParts, forget_dropped, live_documents, scratch_folder
+from pair.engine.writing import WriteParts, forget_dropped, scratch_folder
 
 _TRIES = 5
 
@@ -122,7 +123,7 @@ class Compactor:
             numbers = _live(shard)
             if not len(numbers):
                 continue
-            documents = live_documents(replace(shard, graph_available=False), parts.cache)
+            documents = parts.cache.open(shard).search(0.0).documents(numbers, NO_GRAPHS)
             chosen = grouping.assign(documents.mean_vectors(), documents.chunk_counts())
             for group in np.unique(chosen):
                 groups[group].members.append((shard, numbers[chosen == group]))
@@ -146,8 +147,7 @@ class Compactor:
 
     def _picked(self, shard: ShardRef, numbers: npt.NDArray[np.int64]) -> StoredDocuments:
         opened = self._parts.cache.open(shard)
-        graphs = opened.rows().graphs() if shard.graph_available else {}
-        return opened.search(0.0).documents(numbers, graphs)
+        return opened.search(0.0).documents(numbers, opened.stored_graphs())
 
     def _publish_when_free(
         self, before: Published, replaced: Sequence[ShardRef], outputs: Sequence[_Output], commit_id: str

@@ -13,10 +13,12 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from pair.ai.characters import CAPITAL
 from pair.ai.stop_words import ENGLISH, UNTELLING
-from pair.engine.stored_documents import GraphRows
+from pair.engine.stored_graphs import GraphRows
 
 NAME = "text-1"
 """Of these rules: a graph that other rules would make has another name."""
@@ -94,6 +96,32 @@ _POSSESSIVE = re.compile(r"['\u2019]s?\b(?!\w)")
 _OUTSIDE = " \t\r\n.,;:!?'\"\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb()[]{}*`"
 _OPENING = re.compile(r"^(?:(?:the|a|an|der|die|das|les?|la|el|los|mr|mrs|ms|dr|prof) )+(?=\S)")
 _SENTENCE_ENDS = frozenset(".!?:\u2026\n\u3002")
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentText:
+    """What the graph of a document is made of."""
+
+    title: str
+    chunks: Sequence[str]
+
+
+class Grapher(Protocol):
+    """Makes the graphs of documents that come without one."""
+
+    @property
+    def name(self) -> str:
+        """Changes when the same documents would get other graphs."""
+        ...
+
+    def graphs_of(self, documents: Sequence[DocumentText]) -> list[GraphRows]: ...
+
+
+class TextGrapher:
+    name = NAME
+
+    def graphs_of(self, documents: Sequence[DocumentText]) -> list[GraphRows]:
+        return [graph_of(each.title, each.chunks) for each in documents]
 
 
 # ── names ──────────────────────────────────────────────────────────────────────────────────────────

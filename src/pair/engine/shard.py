@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from pair.engine.filters import Filter
 from pair.engine.pack import Pack
-from pair.engine.stored_documents import GraphRows, Header, StoredDocuments
+from pair.engine.stored_documents import Header, StoredDocuments
+from pair.engine.stored_graphs import GraphRows, StoredGraphs
 from pair.engine.vectors import VectorIndex, Vectors
 from pair.engine.workspace import chunk_id
 from pair.values import Hit
@@ -67,8 +68,8 @@ class SearchFile:
     def number_in_document(self, row: int) -> int:
         return row - int(self.docs[self.doc_of_row[row]]["first_chunk"])
 
-    def documents(self, numbers: npt.NDArray[np.int64], graphs: dict[int, GraphRows]) -> StoredDocuments:
-        """These documents, as another shard can take them up; `graphs` by number in this shard."""
+    def documents(self, numbers: npt.NDArray[np.int64], graphs: StoredGraphs) -> StoredDocuments:
+        """These documents, as another shard can take them up; `graphs` of all documents of this shard."""
         everything = StoredDocuments(
             _Slices(self._texts, self.docs["offset"], self.docs["header_size"]),
             _Slices(self._texts, self.docs["offset"] + self.docs["header_size"], self.docs["text_size"]),

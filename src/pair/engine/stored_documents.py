@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pair.engine.stored_graphs import NO_GRAPH, GraphRows, StoredGraphs, concatenate_graphs, graphs_in_columns
 from pair.values import Chunk, Document
 
 Vectors = npt.NDArray[np.float32]
@@ -18,19 +19,6 @@ CHUNK_TYPE = np.dtype([("doc", "<u4"), ("start_byte", "<u4"), ("end_byte", "<u4"
 
 IdentityHash = bytes
 """16 bytes that stand for the id of a document."""
-
-
-@dataclass(frozen=True, slots=True)
-class GraphRows:
-    """What a document says about entities. Chunks are named by their number in the document."""
-
-    mentions: tuple[tuple[str, float, int], ...] = ()
-    """Entity, weight, chunk."""
-    edges: tuple[tuple[str, str, str, float, int], ...] = ()
-    """Source entity, target entity, kind, weight, chunk."""
-
-
-NO_GRAPH = GraphRows()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +74,7 @@ class StoredDocuments:
     texts: Sequence[bytes]
     chunks: npt.NDArray[Any]
     vectors: Vectors
-    graphs: Mapping[int, GraphRows]
-    """Of those documents that have one, by number."""
+    graphs: StoredGraphs
 
     @property
     def count(self) -> int:
@@ -109,13 +96,12 @@ class StoredDocuments:
         rows = np.flatnonzero(new_number[self.chunks["doc"]] >= 0)
         chunks = self.chunks[rows]
         chunks["doc"] = new_number[chunks["doc"]]
-        graphs = {int(new_number[each]): rows for each, rows in self.graphs.items() if new_number[each] >= 0}
         return StoredDocuments(
             [self.headers[number] for number in numbers],
             [self.texts[number] for number in numbers],
             chunks,
             self.vectors[rows],
-            graphs,
+            self.graphs.pick(new_number),
         )
 
     def mean_vectors(self) -> Vectors:
@@ -129,18 +115,18 @@ class StoredDocuments:
 def concatenate(parts: Sequence[StoredDocuments], dimension: int) -> StoredDocuments:
     headers: list[bytes] = []
     texts: list[bytes] = []
-    chunks, vectors, graphs = [], [], {}
+    chunks, vectors, graphs = [], [], []
     for part in parts:
         numbered = part.chunks.copy()
         numbered["doc"] += len(headers)
-        graphs.update({len(headers) + number: rows for number, rows in part.graphs.items()})
+        graphs.append((len(headers), part.graphs))
         chunks.append(numbered)
         vectors.append(part.vectors)
         headers += part.headers
         texts += part.texts
     all_chunks = np.concatenate(chunks) if chunks else np.empty(0, CHUNK_TYPE)
     all_vectors = np.concatenate(vectors) if vectors else np.empty((0, dimension), np.float32)
-    return StoredDocuments(headers, texts, all_chunks, all_vectors, graphs)
+    return StoredDocuments(headers, texts, all_chunks, all_vectors, concatenate_graphs(graphs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +141,7 @@ class PreparedDocument:
 
 
 def store_form(documents: Iterable[PreparedDocument], dimension: int) -> StoredDocuments:
-    headers, texts, rows, vectors, graphs = [], [], [], [], {}
+    headers, texts, rows, vectors, counts, graphs = [], [], [], [], [], {}
     for number, document in enumerate(documents):
         content = document.text.encode(errors="surrogatepass")
         headers.append(document.header.to_bytes())
@@ -171,6 +157,7 @@ def store_form(documents: Iterable[PreparedDocument], dimension: int) -> StoredD
                 begin_byte, begin = end_byte, chunk.end
             rows.append((number, start_byte, end_byte, chunk.start, chunk.end))
         vectors.append(document.vectors)
+        counts.append(len(document.chunks))
         if document.graph != NO_GRAPH:
             graphs[number] = document.graph
     return StoredDocuments(
@@ -178,5 +165,5 @@ def store_form(documents: Iterable[PreparedDocument], dimension: int) -> StoredD
         texts,
         np.array(rows, CHUNK_TYPE),
         np.concatenate(vectors) if vectors else np.empty((0, dimension), np.float32),
-        graphs,
+        graphs_in_columns(graphs, counts),
     )

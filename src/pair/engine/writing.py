@@ -24,14 +24,13 @@ from pair.blobs.contract import Leases
 from pair.blobs.leases import HeldLease, held
 from pair.clock import Clock, to_timestamp
 from pair.engine import chunking, rules
+from pair.engine.extraction import DocumentText, Grapher
 from pair.engine.filters import Filter
 from pair.engine.manifest import Manifest, ShardRef, lease_name, no_manifest
 from pair.engine.policy import EnginePolicy
 from pair.engine.publication import Publication, Published
 from pair.engine.shard_cache import ShardCache, ShardMissingError
 from pair.engine.stored_documents import (
-    NO_GRAPH,
-    GraphRows,
     Header,
     PreparedDocument,
     StoredDocuments,
@@ -40,6 +39,7 @@ from pair.engine.stored_documents import (
     identity,
     store_form,
 )
+from pair.engine.stored_graphs import NO_GRAPH, GraphRows
 from pair.engine.vectors import Grouping
 from pair.engine.workspace import BuiltShard, build_shard
 from pair.values import Chunk, Document
@@ -102,9 +102,11 @@ class _Stored:
 
 
 class Writer:
-    def __init__(self, parts: WriteParts, embedding: Embedding) -> None:
+    def __init__(self, parts: WriteParts, embedding: Embedding, grapher: Grapher | None = None) -> None:
+        """`grapher` makes the graphs of documents that come without one."""
         self._parts = parts
         self._embedding = embedding
+        self._grapher = grapher
 
     def upsert(self, batch: Batch) -> WriteReport:
         """Raises E213, E303, E304 for what cannot be stored; E202, E203, E206, E208, E210 after all attempts."""
@@ -206,7 +208,8 @@ class Writer:
                 hashes[document.id] = revised_hash(revision, batch.owner, self._embedding.name, batch.chunk_size_bytes)
             else:
                 graph = batch.graphs.get(document.id)
-                way = f"{self._embedding.name} {batch.chunk_size_bytes} {_graph_text(graph)}"
+                made_by = f" {self._grapher.name}" if self._grapher is not None and graph is None else ""
+                way = f"{self._embedding.name} {batch.chunk_size_bytes} {_graph_text(graph)}{made_by}"
                 hashes[document.id] = content_hash(document, batch.owner, way)
         return hashes
 
@@ -239,6 +242,7 @@ class Writer:
         cut = {each.id: _chunks_of(each, batch.chunk_size_bytes) for each in missing}
         texts = [chunk.text for each in missing if each.vector is None for chunk in cut[each.id]]
         vectors = self._embedding.embed_all(texts) if texts else np.empty((0, self._embedding.dimension), np.float32)
+        graphs = self._graphs_of(batch, missing, cut)
         begin = 0
         for each in missing:
             chunks = cut[each.id]
@@ -248,8 +252,19 @@ class Writer:
             else:
                 own = np.asarray(each.vector, dtype=np.float32)[None, :]
             header = Header(each.id, batch.owner, each.title, each.url, each.metadata, hashes[each.id])
-            graph = batch.graphs.get(each.id, NO_GRAPH)
+            graph = graphs.get(each.id, NO_GRAPH)
             prepared[each.id] = PreparedDocument(header, each.text, chunks, own, graph)
+
+    def _graphs_of(
+        self, batch: Batch, documents: Sequence[Document], cut: Mapping[str, Sequence[Chunk]]
+    ) -> Mapping[str, GraphRows]:
+        if self._grapher is None:
+            return batch.graphs
+        bare = [each for each in documents if each.id not in batch.graphs]
+        made = self._grapher.graphs_of(
+            [DocumentText(each.title, [chunk.text for chunk in cut[each.id]]) for each in bare]
+        )
+        return {**batch.graphs, **{each.id: graph for each, graph in zip(bare, made, strict=True)}}
 
     # Writing it
 
@@ -370,8 +385,7 @@ def find_stored(manifest: Manifest, cache: ShardCache, ids: Sequence[str]) -> di
 def live_documents(shard: ShardRef, cache: ShardCache) -> StoredDocuments:
     opened = cache.open(shard)
     live = np.arange(shard.documents) if shard.tombstones is None else np.flatnonzero(~shard.tombstones)
-    graphs = opened.rows().graphs() if shard.graph_available else {}
-    return opened.search(0.0).documents(live, graphs)
+    return opened.search(0.0).documents(live, opened.stored_graphs())
 
 
 def forget_dropped(parts: WriteParts) -> None:
