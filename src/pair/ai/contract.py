@@ -47,7 +47,7 @@ class LanguageModel(Protocol):
     def name(self) -> str: ...
 
     def reply(self, instructions: str, text: str) -> str:
-        """What the model says, whatever it is. Raises E301 when there is none to ask, E302 when it refuses this text."""
+        """What the model says, whatever that is. Raises E301 when there is none to ask, E302 for what it refuses."""
         ...
 
 

@@ -54,9 +54,11 @@ _FIRST = rf"[{CAPITAL}](?<!{_LETTER}.)(?<![.-].)"
 _REST = rf"(?:{_LETTER}|-(?={_LETTER}))*+(?:['\u2019][{CAPITAL}]{_LETTER}*+)?"
 _SHORTENED = rf"(?:\.[{CAPITAL}])*+\.|(?:r|rs|s|t|rof|en|ov|ol)\.(?= [{CAPITAL}])"
 _PART = rf"(?:{_SHORTENED}|{_REST})"
-_JOINT = r"(?:(?:of|the|de|la|le|du|des|del|di|da|van|von|der|den|el|al|bin|for|&) ){0,2}"
+_JOINT = r"(?:(?:of|the|de|la|le|du|des|del|di|da|van|von|der|den|el|al|bin|&) ){0,2}"
 _NAME = re.compile(rf"{_FIRST}{_PART}(?: {_JOINT}[{CAPITAL}]{_PART})*(?: \d++(?:\.\d++)*(?!\w))?")
-_BETWEEN_PARTS = re.compile(r" (?:of|for)(?: the)? ")
+_BETWEEN_PARTS = re.compile(r" of (?:the )?")
+_JOINED = re.compile(r" (?:of|the|de) |\d$")
+"""Names whose last word alone is another name."""
 _CODE = re.compile(
     r"--?[A-Za-z][\w-]+"  # --no-kb
     r"|(?:\.{0,2}/)?\w[\w.@-]*(?:/[\w.@-]+)+"  # src/main.c
@@ -94,7 +96,7 @@ _MARKS = re.compile("[\u0300-\u036f]")
 _DOTTED = re.compile(r"\b([^\W\d_])\.")
 _POSSESSIVE = re.compile(r"['\u2019]s?\b(?!\w)")
 _OUTSIDE = " \t\r\n.,;:!?'\"\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb()[]{}*`"
-_OPENING = re.compile(r"^(?:(?:the|a|an|der|die|das|les?|la|el|los|mr|mrs|ms|dr|prof) )+(?=\S)")
+_OPENING = re.compile(r"^(?:(?:the|a|an|der|die|das|les?|la|el|los|mr|mrs|ms|dr|prof)\.? )+(?=\S)")
 _SENTENCE_ENDS = frozenset(".!?:\u2026\n\u3002")
 
 
@@ -138,19 +140,18 @@ def canonical_name(name: str) -> str:
     words = name.strip(_OUTSIDE).split()
     if not words:
         return ""
+    if words[-1].endswith("s") and words[-1][:-1].isupper():
+        words[-1] = words[-1][:-1]  # GPUs
+    words = " ".join(words).casefold().split(" ")
     words[-1] = _singular(words[-1])
-    name = _OPENING.sub("", " ".join(words).casefold(), count=1)
+    name = _OPENING.sub("", " ".join(words), count=1)
     return (_DOTTED.sub(r"\1", name) if "." in name else name)[:_MOST_NAME_CHARACTERS].strip()
 
 
 def _singular(word: str) -> str:
-    """Of common words and acronyms: a name such as `Texas` is no plural, one such as `Americans` is."""
-    if len(word) < 3 or not word.endswith("s") or word.endswith(("ss", "us", "is")):
+    """By its ending alone, so that a name in a list and a name in a sentence meet: a key, not good English."""
+    if len(word) < 4 or not word.endswith("s") or word.endswith(("ss", "us", "is", "as", "os")):
         return word
-    if word[:-1].isupper():
-        return word[:-1]
-    if not word.islower():
-        return word[:-1] if word.endswith("ans") and len(word) > 6 else word
     if word.endswith("ies") and len(word) > 4:
         return word[:-3] + "y"
     return word[:-2] if word.endswith(("ches", "shes", "xes", "sses", "zes")) else word[:-1]
@@ -212,7 +213,7 @@ class _Reading:
         strongest: dict[str, float] = {}
         for found, weight in _occurrences(text):
             name = self._by_last_word.get(found, found)
-            if " " in name:
+            if " " in name and name not in counts and not _JOINED.search(name):
                 self._by_last_word.setdefault(name.rpartition(" ")[2], name)
             counts[name] = counts.get(name, 0) + 1
             if strongest.get(name, 0.0) < weight:
@@ -314,12 +315,12 @@ def _is_beginning(text: str, start: int) -> bool:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _in_name(run: str, is_beginning: bool) -> tuple[tuple[str, float], ...]:  # noqa: FBT001 - for the cache
+def _in_name(run: str, is_beginning: bool) -> tuple[tuple[str, float], ...]:
     words = run.split(" ")
     while words and _is_untelling(words[0]):
         words.pop(0)
         is_beginning = False
-    if not words or len(words) > _MOST_NAME_WORDS or words[0].isdigit() or _is_month_with_number(words):
+    if not words or len(words) > _MOST_NAME_WORDS or words[0].isdigit() or _is_common(words):
         return ()
     if len(words) == 1:
         word = canonical_name(words[0])
@@ -338,5 +339,9 @@ def _is_untelling(word: str) -> bool:
     return (not word.isupper() or len(word) == 1) and word.casefold() in ENGLISH
 
 
-def _is_month_with_number(words: Sequence[str]) -> bool:
-    return words[0].casefold() in UNTELLING and (len(words) == 1 or words[1].isdigit())
+def _is_common(words: Sequence[str]) -> bool:
+    """Days and months, also with a number, and what other languages begin a sentence with."""
+    first = words[0].casefold()
+    return (
+        (first in UNTELLING or first in _MONTHS) and not words[0].isupper() and (len(words) == 1 or words[1].isdigit())
+    )

@@ -116,12 +116,13 @@ class GraphFile:
         """Edges that begin or end at one of these, each once."""
         from_source = gathered(self._edge_starts, entities)[1]
         from_target = self._edges_by_target[gathered(self._edge_target_starts, entities)[1]]
-        return self.edges[np.union1d(from_source, from_target)]
+        found: npt.NDArray[Any] = self.edges[np.union1d(from_source, from_target)]
+        return found
 
     def graphs(self, doc_of_row: npt.NDArray[np.uint32], first_chunks: npt.NDArray[Any]) -> StoredGraphs:
         """As another shard can take them up."""
         mentions = np.zeros(len(self.row_entities), MENTION_TYPE)
-        rows = np.repeat(np.arange(self.rows), np.diff(self.row_starts.astype(np.int64)))
+        rows = gathered(self.row_starts, np.arange(self.rows))[0]
         mentions["doc"], mentions["chunk"] = doc_of_row[rows], rows - first_chunks[doc_of_row[rows]]
         mentions["entity"], mentions["weight"] = self.row_entities, self.row_weights
         ordered = self.edges[np.lexsort((self.edges["target"], self.edges["source"], self.edges["row"]))]

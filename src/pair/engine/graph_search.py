@@ -36,7 +36,7 @@ _WEIGHT_UNIT = 2.0**20
 class GraphParameters:
     """How far and along what a search spreads."""
 
-    hops: int = 2
+    hops: int = 1
     """How many times from chunks over their entities to other chunks."""
     alpha: float = 0.6
     """The share of the hybrid score in the final one; the rest is the graph's."""
@@ -78,10 +78,10 @@ class GraphShard:
     @functools.cached_property
     def frequencies(self) -> Numbers:
         """In how many live rows each entity is."""
+        starts: Numbers = self.file.entity_starts.astype(np.int64)
         if self.live is None:
-            return np.diff(self.file.entity_starts.astype(np.int64))
+            return starts[1:] - starts[:-1]
         passed = np.concatenate([[0], np.cumsum(self.live[self.file.entity_rows])]).astype(np.int64)
-        starts = self.file.entity_starts.astype(np.int64)
         return passed[starts[1:]] - passed[starts[:-1]]
 
     def only_live(self, rows: Numbers) -> Numbers:
@@ -283,7 +283,11 @@ def _starts(
     """Where the walker starts: hits by rank, for their scores lie close together; rare entities more than common."""
     rows, entities = np.zeros(len(links.rows)), np.zeros(len(links.entities))
     place = {key: number for number, key in enumerate(zip(links.shards.tolist(), links.rows.tolist(), strict=True))}
-    ranked = [(place[each.shard, each.row], 1.0 / rank) for rank, each in enumerate(seeds, 1) if (each.shard, each.row) in place]
+    ranked = [
+        (place[each.shard, each.row], 1.0 / rank)
+        for rank, each in enumerate(seeds, 1)
+        if (each.shard, each.row) in place
+    ]
     hits, names = math.fsum(weight for _, weight in ranked), math.fsum(1 / count for count in known.values())
     share = 0.0 if not names else question_share if hits else 1.0
     for number, weight in ranked:
@@ -315,9 +319,9 @@ def _walk(links: _Links, row_starts: Floats, entity_starts: Floats, decay: float
 
 
 def _sums(places: Numbers, values: Floats, count: int) -> Floats:
-    return np.bincount(places, weights=values, minlength=count)
+    return np.asarray(np.bincount(places, weights=values, minlength=count), np.float64)
 
 
 def _rounded(values: npt.NDArray[np.floating], unit: float) -> Floats:
     """To multiples of 1/unit: sums of these are exact as long as they stay below 2^53/unit."""
-    return np.rint(values * unit) / unit
+    return np.asarray(np.rint(values.astype(np.float64) * unit) / unit, np.float64)

@@ -152,7 +152,7 @@ class Engine:
 
     def revised_hash(self, revision: str, owner: str) -> str:
         """What `hashes` says of a document that was stored under this revision."""
-        return revised_hash(revision, owner, self._embedding.name, self._parts.policy.chunk_size_bytes)
+        return revised_hash(revision, owner, self._writer.made_with, self._parts.policy.chunk_size_bytes)
 
     # Reading
 

@@ -108,6 +108,11 @@ class Writer:
         self._embedding = embedding
         self._grapher = grapher
 
+    @property
+    def made_with(self) -> str:
+        """What vectors and graphs are made with: what was made with something else is not the same."""
+        return self._embedding.name if self._grapher is None else f"{self._embedding.name} {self._grapher.name}"
+
     def upsert(self, batch: Batch) -> WriteReport:
         """Raises E213, E303, E304 for what cannot be stored; E202, E203, E206, E208, E210 after all attempts."""
         hashes = self._checked_hashes(batch)
@@ -205,11 +210,11 @@ class Writer:
             if document.vector is not None and len(document.vector) != self._embedding.dimension:
                 raise errors.vector_size_differs(self._parts.kb_id, self._embedding.dimension, len(document.vector))
             if (revision := batch.revisions.get(document.id)) is not None:
-                hashes[document.id] = revised_hash(revision, batch.owner, self._embedding.name, batch.chunk_size_bytes)
+                hashes[document.id] = revised_hash(revision, batch.owner, self.made_with, batch.chunk_size_bytes)
             else:
                 graph = batch.graphs.get(document.id)
-                made_by = f" {self._grapher.name}" if self._grapher is not None and graph is None else ""
-                way = f"{self._embedding.name} {batch.chunk_size_bytes} {_graph_text(graph)}{made_by}"
+                made_with = self._embedding.name if graph else self.made_with
+                way = f"{made_with} {batch.chunk_size_bytes} {_graph_text(graph)}"
                 hashes[document.id] = content_hash(document, batch.owner, way)
         return hashes
 
@@ -328,9 +333,9 @@ class Writer:
         return chosen
 
 
-def revised_hash(revision: str, owner: str, embedder: str, chunk_size_bytes: int) -> str:
+def revised_hash(revision: str, owner: str, made_with: str, chunk_size_bytes: int) -> str:
     """The content hash of a document whose content its owner knows by a revision."""
-    return hashlib.sha256("\0".join([revision, owner, embedder, str(chunk_size_bytes)]).encode()).hexdigest()[:32]
+    return hashlib.sha256("\0".join([revision, owner, made_with, str(chunk_size_bytes)]).encode()).hexdigest()[:32]
 
 
 def _graph_text(graph: GraphRows | None) -> str:
