@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pair.engine.extraction import TOGETHER
 from pair.engine.pack import Pack, Section
 from pair.engine.stored_graphs import EDGE_TYPE, MENTION_TYPE, StoredGraphs
 
@@ -47,7 +48,9 @@ def graph_sections(graphs: StoredGraphs, first_chunks: Numbers, rows: int) -> di
     edges["source"], edges["target"] = place[graphs.edges["source"]], place[graphs.edges["target"]]
     edges["kind"] = np.unique(graphs.edges["kind"], return_inverse=True)[1]
     edges["weight"] = graphs.edges["weight"]
-    edges = edges[np.argsort(edges["source"], kind="stable")]
+    is_mere = edges["kind"] == kinds.index(TOGETHER) if TOGETHER in kinds else np.zeros(len(edges), np.bool_)
+    edges = edges[np.lexsort((edges["source"], is_mere))]
+    related = edges[: np.count_nonzero(~is_mere)]
     return {
         "hashes": hashes[order],
         "name_starts": np.cumsum([0, *map(len, names)]).astype(np.uint64),
@@ -57,9 +60,9 @@ def graph_sections(graphs: StoredGraphs, first_chunks: Numbers, rows: int) -> di
         "entity_starts": _starts(entities, len(used)),
         "entity_rows": mention_rows[by_entity].astype(np.uint32),
         "edges": edges,
-        "edge_starts": _starts(edges["source"], len(used)),
-        "edges_by_target": np.argsort(edges["target"], kind="stable").astype(np.uint32),
-        "edge_target_starts": _starts(edges["target"], len(used)),
+        "edge_starts": _starts(related["source"], len(used)),
+        "edges_by_target": np.argsort(related["target"], kind="stable").astype(np.uint32),
+        "edge_target_starts": _starts(related["target"], len(used)),
         "kinds": [json.dumps(kinds, ensure_ascii=False).encode(errors="surrogatepass")],
         "names": names,
     }
@@ -112,11 +115,18 @@ class GraphFile:
         which, places = gathered(self.row_starts, rows)
         return which, self.row_entities[places].astype(np.int64), self.row_weights[places]
 
-    def edges_at(self, entities: Numbers) -> npt.NDArray[Any]:
-        """Edges that begin or end at one of these, each once."""
-        from_source = gathered(self._edge_starts, entities)[1]
-        from_target = self._edges_by_target[gathered(self._edge_target_starts, entities)[1]]
-        found: npt.NDArray[Any] = self.edges[np.union1d(from_source, from_target)]
+    def relations_at(self, entities: Numbers) -> npt.NDArray[Any]:
+        """Edges that begin or end at one of these, each once, but those of mere co-occurrence."""
+        chosen = np.zeros(len(self._edges_by_target), np.bool_)
+        chosen[gathered(self._edge_starts, entities)[1]] = True
+        chosen[self._edges_by_target[gathered(self._edge_target_starts, entities)[1]]] = True
+        found: npt.NDArray[Any] = self.edges[np.flatnonzero(chosen)]
+        return found
+
+    @property
+    def together(self) -> npt.NDArray[Any]:
+        """Edges of mere co-occurrence. There are many, and few who ask for them."""
+        found: npt.NDArray[Any] = self.edges[len(self._edges_by_target) :]
         return found
 
     def graphs(self, doc_of_row: npt.NDArray[np.uint32], first_chunks: npt.NDArray[Any]) -> StoredGraphs:

@@ -124,7 +124,7 @@ def spread(
     chosen = list(seeds[: parameters.seeds])
     start_entities = np.array(sorted(map(entity_hash, known)), np.uint64)
     region = _Region(shards, parameters)
-    region.add_rows([(each.shard, each.row) for each in chosen])
+    region.add_seeds(chosen)
     region.reach(start_entities)
     for _ in range(parameters.hops - 1):
         region.reach(np.empty(0, np.uint64))
@@ -180,91 +180,116 @@ class _Region:
         self._shards = shards
         self._parameters = parameters
         self._limit = _limit(shards, parameters.most_common)
-        self._rows = [np.empty(0, np.int64) for _ in shards]
+        self._reached = [np.zeros(each.file.rows, np.bool_) for each in shards]
         self._followed = np.empty(0, np.uint64)
 
-    def add_rows(self, rows: Sequence[tuple[int, int]]) -> None:
-        for number, shard in enumerate(self._shards):
-            own = np.array([row for position, row in rows if position == number], np.int64)
-            self._rows[number] = np.union1d(self._rows[number], shard.only_live(own))
+    def add_seeds(self, seeds: Sequence[Seed]) -> None:
+        for seed in seeds:
+            live = self._shards[seed.shard].live
+            self._reached[seed.shard][seed.row] = live is None or live[seed.row]
 
     def reach(self, entities: Hashes) -> None:
         """One hop: over these entities and all that the rows so far mention, rare ones first."""
-        wanted = np.setdiff1d(np.union1d(entities, self._mentioned()), self._followed, assume_unique=True)
+        wanted = _distinct([entities, *self._mentioned()])
+        wanted = wanted[_places(self._followed, wanted) < 0]
         counts = _frequencies(self._shards, wanted)
         telling = (counts > 0) & (counts <= self._limit)
         wanted, counts = wanted[telling], counts[telling]
         order = np.lexsort((wanted, counts))
         wanted = wanted[order][np.cumsum(counts[order]) <= self._parameters.most_links]
-        self._followed = np.union1d(self._followed, wanted)
-        for number, shard in enumerate(self._shards):
+        self._followed = _distinct([self._followed, wanted])
+        for shard, reached in zip(self._shards, self._reached, strict=True):
             places = shard.file.find(wanted)
-            rows = shard.file.rows_of(places[places >= 0])[1]
-            self._rows[number] = np.union1d(self._rows[number], shard.only_live(rows))
+            reached[shard.only_live(shard.file.rows_of(places[places >= 0])[1])] = True
 
-    def _mentioned(self) -> Hashes:
-        found = [
-            shard.file.hashes[shard.file.mentions_in(rows)[1]]
-            for shard, rows in zip(self._shards, self._rows, strict=True)
-        ]
-        return np.unique(np.concatenate([np.empty(0, np.uint64), *found]))
+    def _mentioned(self) -> list[Hashes]:
+        """By the rows so far, for each shard."""
+        found = []
+        for shard, reached in zip(self._shards, self._reached, strict=True):
+            marked = np.zeros(len(shard.file.hashes), np.bool_)
+            marked[shard.file.mentions_in(np.flatnonzero(reached))[1]] = True
+            found.append(shard.file.hashes[marked])
+        return found
 
     def links(self, start_entities: Hashes) -> _Links:
         """All mentions in the rows that were reached, but those of entities that tell nothing."""
-        entities = np.union1d(self._mentioned(), start_entities)
+        entities = _distinct([start_entities, *self._mentioned()])
         counts = _frequencies(self._shards, entities)
         telling = (counts > 0) & (counts <= self._limit)
         entities, counts = entities[telling], counts[telling]
-        total = sum(each.live_rows for each in self._shards)
-        rarity = np.log1p(total / counts)
-        rows: list[Numbers] = []
-        places: list[Numbers] = []
-        weights: list[Floats] = []
+        rarity = np.log1p(sum(each.live_rows for each in self._shards) / counts)
+        rows = [np.flatnonzero(reached) for reached in self._reached]
+        joined = _Joined()
         begin = 0
-        for shard, own in zip(self._shards, self._rows, strict=True):
+        for shard, own in zip(self._shards, rows, strict=True):
+            place = _table(shard, entities)
             which, mentioned, strength = shard.file.mentions_in(own)
-            place = _places(entities, shard.file.hashes[mentioned])
-            kept = place >= 0
-            rows.append(begin + which[kept])
-            places.append(place[kept])
-            weights.append(_rounded(strength[kept] * rarity[place[kept]], _WEIGHT_UNIT))
+            met = place[mentioned]
+            kept = met >= 0
+            strengths = _rounded(strength[kept] * rarity[met[kept]], _WEIGHT_UNIT)
+            joined.add_links(begin + which[kept], met[kept], strengths)
+            self._add_edges(shard, place, joined)
             begin += len(own)
-        sources, targets, strengths = self._edges(entities)
-        return _Links(
-            shards=np.repeat(np.arange(len(self._rows)), [len(each) for each in self._rows]),
-            rows=np.concatenate([np.empty(0, np.int64), *self._rows]),
-            entities=entities,
-            link_rows=np.concatenate([np.empty(0, np.int64), *rows]),
-            link_entities=np.concatenate([np.empty(0, np.int64), *places]),
-            weights=np.concatenate([np.empty(0), *weights]),
-            edge_sources=sources,
-            edge_targets=targets,
-            edge_weights=strengths,
-        )
+        shards = np.repeat(np.arange(len(rows)), [len(each) for each in rows])
+        return _Links(shards, np.concatenate([_NO_NUMBERS, *rows]), entities, *joined.columns())
 
-    def _edges(self, entities: Hashes) -> tuple[Numbers, Numbers, Floats]:
-        """Between these entities, in both directions."""
-        sources, targets, weights = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0)]
-        for shard in self._shards:
-            kinds = [number for number, kind in enumerate(shard.file.kinds) if self._follows(kind)]
-            if not kinds:
-                continue
-            here = shard.file.find(entities)
-            edges = shard.file.edges_at(here[here >= 0])
-            edges = edges[np.isin(edges["kind"], kinds)]
-            if shard.live is not None:
-                edges = edges[shard.live[edges["row"]]]
-            begin = _places(entities, shard.file.hashes[edges["source"]])
-            end = _places(entities, shard.file.hashes[edges["target"]])
-            kept = (begin >= 0) & (end >= 0) & (begin != end)
-            sources += [begin[kept], end[kept]]
-            targets += [end[kept], begin[kept]]
-            weights += [_rounded(edges["weight"][kept], _WEIGHT_UNIT)] * 2
-        return np.concatenate(sources), np.concatenate(targets), np.concatenate(weights)
+    def _add_edges(self, shard: GraphShard, place: Numbers, joined: "_Joined") -> None:
+        """Those of a shard between the entities that have a place, in both directions."""
+        kinds = [number for number, kind in enumerate(shard.file.kinds) if self._follows(kind)]
+        if not kinds:
+            return
+        edges = shard.file.relations_at(np.flatnonzero(place >= 0))
+        if self._follows(TOGETHER):
+            edges = np.concatenate([edges, shard.file.together])
+        sources, targets = place[edges["source"]], place[edges["target"]]
+        kept = np.isin(edges["kind"], kinds) & (sources >= 0) & (targets >= 0) & (sources != targets)
+        if shard.live is not None:
+            kept &= shard.live[edges["row"]]
+        weights = _rounded(edges["weight"][kept], _WEIGHT_UNIT)
+        joined.add_edges(sources[kept], targets[kept], weights)
+        joined.add_edges(targets[kept], sources[kept], weights)
 
     def _follows(self, kind: str) -> bool:
         asked = self._parameters.edge_types
         return kind != TOGETHER if asked is None else kind in asked
+
+
+_NO_NUMBERS = np.empty(0, np.int64)
+
+
+class _Joined:
+    """Links and edges of all shards, one shard after the other."""
+
+    def __init__(self) -> None:
+        self._links = [(_NO_NUMBERS, _NO_NUMBERS, np.empty(0))]
+        self._edges = [(_NO_NUMBERS, _NO_NUMBERS, np.empty(0))]
+
+    def add_links(self, rows: Numbers, entities: Numbers, weights: Floats) -> None:
+        self._links.append((rows, entities, weights))
+
+    def add_edges(self, sources: Numbers, targets: Numbers, weights: Floats) -> None:
+        self._edges.append((sources, targets, weights))
+
+    def columns(self) -> tuple[Numbers, Numbers, Floats, Numbers, Numbers, Floats]:
+        rows, entities, weights = (np.concatenate(each) for each in zip(*self._links, strict=True))
+        sources, targets, strengths = (np.concatenate(each) for each in zip(*self._edges, strict=True))
+        return rows, entities, weights, sources, targets, strengths
+
+
+def _distinct(parts: Sequence[Hashes]) -> Hashes:
+    """Sorted. By sorting: for numbers that are all different, the hashing of np.unique is several times slower."""
+    if len(parts) == 2 and not len(parts[0]):
+        return parts[1]
+    together = np.sort(np.concatenate(parts))
+    return together[np.concatenate([[True], together[1:] != together[:-1]])] if len(together) else together
+
+
+def _table(shard: GraphShard, entities: Hashes) -> Numbers:
+    """The place among these of each entity of the shard; -1 for others."""
+    here = shard.file.find(entities)
+    table = np.full(len(shard.file.hashes), -1, np.int64)
+    table[here[here >= 0]] = np.flatnonzero(here >= 0)
+    return table
 
 
 def _places(entities: Hashes, hashes: Hashes) -> Numbers:
@@ -282,12 +307,10 @@ def _starts(
 ) -> tuple[Floats, Floats]:
     """Where the walker starts: hits by rank, for their scores lie close together; rare entities more than common."""
     rows, entities = np.zeros(len(links.rows)), np.zeros(len(links.entities))
-    place = {key: number for number, key in enumerate(zip(links.shards.tolist(), links.rows.tolist(), strict=True))}
-    ranked = [
-        (place[each.shard, each.row], 1.0 / rank)
-        for rank, each in enumerate(seeds, 1)
-        if (each.shard, each.row) in place
-    ]
+    ranked = []
+    for rank, seed in enumerate(seeds, 1):
+        found = np.flatnonzero((links.shards == seed.shard) & (links.rows == seed.row))
+        ranked += [(number, 1.0 / rank) for number in found.tolist()]
     hits, names = math.fsum(weight for _, weight in ranked), math.fsum(1 / count for count in known.values())
     share = 0.0 if not names else question_share if hits else 1.0
     for number, weight in ranked:
