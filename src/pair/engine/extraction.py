@@ -29,9 +29,11 @@ ALIAS = "alias"
 
 MOST_ENTITIES = 16
 """Of a chunk: a paragraph names fewer, and a list of names tells little of each."""
-MOST_EDGES = 6
+MOST_EDGES = 3
+"""Of a chunk, between its strongest entities: that others stand beside them is what the mentions say."""
 MOST_TITLE_WORDS = 8
 """A longer title is a sentence: what it names counts, not the whole."""
+_STRONGEST = 3
 _MOST_NAME_WORDS = 8
 _MOST_NAME_CHARACTERS = 80
 _MOST_CHUNK_CHARACTERS = 20_000
@@ -227,12 +229,8 @@ class _Reading:
 
     def edges(self, best: Sequence[tuple[str, float]]) -> Iterator[tuple[str, str, str, float]]:
         """Between the strongest: a pair tells more when both are strong and the chunk names little else."""
-        few = best[:4]
-        pairs = [
-            (first, second, TOGETHER, round(math.sqrt(one * two) / math.sqrt(len(best)), 3))
-            for (first, one), (second, two) in itertools.combinations(few, 2)
-        ]
-        yield from pairs[:MOST_EDGES]
+        for (first, one), (second, two) in itertools.combinations(best[:_STRONGEST], 2):
+            yield first, second, TOGETHER, round(math.sqrt(one * two / len(best)), 3)
         if self._aliases:
             present = {name for name, _ in best}
             for short in sorted(self._aliases.keys() & present):
@@ -271,10 +269,10 @@ def _occurrences(text: str) -> list[tuple[str, float]]:
     if not text.isupper():  # where all is in capitals, capitals say nothing
         for name in _NAME.finditer(text):
             found += _in_name(name[0], _is_beginning(text, name.start()))
-    for word in text.split():
-        # Most words are plain, and the quick questions tell them.
-        if not word.isalpha() or not (word.islower() or word.istitle() or word.isupper()):
-            found += _in_word(word)
+    # Most words are plain, and quick questions tell them.
+    odd = [word for word in text.split() if not (word.isalpha() and (word.islower() or word.istitle()))]
+    for word in odd:
+        found += _in_word(word)
     if _MONTH.search(text):
         found += map(_date, _DATE.finditer(text))
     if _QUOTES.search(text):
@@ -286,7 +284,7 @@ def _occurrences(text: str) -> list[tuple[str, float]]:
 def _in_word(word: str) -> tuple[tuple[str, float], ...]:
     """Codes and numbers."""
     word = word.strip(_OUTSIDE)
-    if word.isalpha() and (word.islower() or word.istitle()):
+    if word.isalpha() and (word.islower() or word.istitle() or word.isupper()):
         return ()
     if _NUMBER.fullmatch(word):
         number = word.replace(",", "")

@@ -38,7 +38,7 @@ class GraphParameters:
 
     hops: int = 1
     """How many times from chunks over their entities to other chunks."""
-    alpha: float = 0.6
+    alpha: float = 0.5
     """The share of the hybrid score in the final one; the rest is the graph's."""
     decay: float = 0.85
     """The probability of going on, at each step."""

@@ -234,12 +234,9 @@ def _chunks_rows(documents: StoredDocuments, headers: Sequence[Header]) -> Itera
 
 def _insert_graphs(connection: duckdb.DuckDBPyConnection, graphs: StoredGraphs) -> None:
     """In columns, as they are; the documents and chunks that they name are in their tables already."""
-    names = np.array([_sound(each) for each in graphs.names], object)
-    columns: dict[str, dict[str, npt.NDArray[Any]]] = {
-        "graph_names": {"number": np.arange(len(names), dtype=np.uint32), "name": names},
-        "graph_mentions": _columns_of(graphs.mentions),
-        "graph_edges": _columns_of(graphs.edges),
-    }
+    # As one text: for each string of an array, DuckDB looks anew whether pandas is installed.
+    connection.execute(_GRAPH_NAMES, [json.dumps([_sound(each) for each in graphs.names])])
+    columns = {"graph_mentions": _columns_of(graphs.mentions), "graph_edges": _columns_of(graphs.edges)}
     for name, column in columns.items():
         connection.register(name, column)
     connection.execute(_GRAPH_ROWS)
@@ -251,6 +248,11 @@ def _columns_of(rows: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
     return {name: np.ascontiguousarray(rows[name]) for name in rows.dtype.names or ()}
 
 
+_GRAPH_NAMES = """
+CREATE TEMP TABLE graph_names AS
+    SELECT unnest(names) AS name, generate_subscripts(names, 1) - 1 AS number
+    FROM (SELECT from_json(?, '["VARCHAR"]') AS names);
+"""
 _GRAPH_ROWS = """
 INSERT INTO doc_entities
     SELECT c.doc_id, n.name, m.weight, c.id, m.doc, m.chunk FROM graph_mentions m
@@ -267,6 +269,7 @@ INSERT INTO entities
     WHERE number IN (SELECT entity FROM graph_mentions)
        OR number IN (SELECT source FROM graph_edges) OR number IN (SELECT target FROM graph_edges)
     ORDER BY name;
+DROP TABLE graph_names;
 """
 
 
