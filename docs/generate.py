@@ -275,6 +275,7 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
         "count": 2,
         "ids": ["faq/old.md", "faq/older.md"],
     },
+    "graph_unavailable": {"kb_id": "handbook", "missing": ["shard-00001"], "total": 2},
     "lease_held": {"name": "handbook", "holder": "build-7, process 4242", "expires_at": "2026-01-31T12:00:30Z"},
     "store_unreachable": {"address": "s3://example-kb/handbook", "reason": "The server answered 403 Forbidden"},
     "store_without_compare_and_swap": {

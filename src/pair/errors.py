@@ -131,6 +131,7 @@ CODES: dict[str, tuple[type[PairError], str]] = {
     "E201": (NotFoundError, "knowledge base has no manifest yet"),
     "E202": (ConflictError, "manifest changed under us"),
     "E203": (ConflictError, "write lease held by someone else"),
+    "E204": (NotFoundError, "no graph data for this query"),
     "E205": (StorageError, "cache budget cannot be met"),
     "E206": (StorageError, "blob store unreachable"),
     "E207": (DataError, "manifest or shard damaged"),
@@ -402,6 +403,18 @@ def lease_held(name: str, holder: str, expires_at: str) -> ConflictError:
         explanation=f"Its write lease lasts until {expires_at}; it is renewed while that work goes on.",
         hints=["Wait for that work to end, then try again", "If it died, its lease ends by itself: try again then"],
         details={"name": name, "holder": holder, "expires_at": expires_at},
+    )
+
+
+def graph_unavailable(kb_id: str, missing: Sequence[str], total: int) -> NotFoundError:
+    """`missing`: the shards without a graph, of so many."""
+    named = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+    return NotFoundError(
+        "E204",
+        f"Knowledge base {kb_id} has no graph to search",
+        explanation=f"{len(missing)} of its {total} shards were stored without one: {named}" if missing else "",
+        hints=["Search it in another mode: adaptive uses the graph where there is one", "Put its documents in again"],
+        details={"kb_id": kb_id, "shards": list(missing)},
     )
 
 

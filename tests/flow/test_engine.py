@@ -17,7 +17,7 @@ import pytest
 import pair
 from pair.engine.filters import parse_filter
 from pair.engine.policy import EnginePolicy
-from pair.engine.stored_documents import GraphRows
+from pair.engine.stored_graphs import GraphRows
 from pair.errors import PairError
 from pair.kb import KnowledgeBase
 from pair.values import Document

@@ -1,6 +1,7 @@
-"""What you may implement: something that describes a source in a few lines, something that makes vectors of texts."""
+"""What you may implement: what describes sources, makes vectors of texts, replies to a prompt, or finds entities."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:  # whoever only summarises does not wait for numpy
@@ -47,4 +48,45 @@ class Embedder(Protocol):
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
         """The same for what is searched for: some models want to be told."""
+        ...
+
+
+class LanguageModel(Protocol):
+    """Used from several threads at once."""
+
+    @property
+    def name(self) -> str: ...
+
+    def reply(self, instructions: str, text: str) -> str:
+        """What the model says, whatever that is. Raises E301 when there is none to ask, E302 for what it refuses."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    source: str
+    target: str
+    kind: str
+    weight: float
+    """Above 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """What a text says about entities, named as the text names them."""
+
+    entities: tuple[str, ...] = ()
+    relations: tuple[Relation, ...] = ()
+
+
+class EntityExtractor(Protocol):
+    """Used from several threads at once."""
+
+    @property
+    def name(self) -> str:
+        """Changes when the same text would give another answer."""
+        ...
+
+    def extract(self, text: str) -> Extraction:
+        """Raises E301 when there is no model to ask, E302 when its reply is of no use."""
         ...

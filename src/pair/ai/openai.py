@@ -1,4 +1,4 @@
-"""Describe a source with a language model behind an OpenAI-compatible server.
+"""A language model behind an OpenAI-compatible server, and summaries that it writes.
 
 Invariants
     A source costs at most MOST_PIECES + 1 replies for each size of piece that is tried.
@@ -15,7 +15,7 @@ from pair.ai.openai_connection import ModelConnection, ModelFault
 from pair.ai.rules import Message, ModelPolicy
 
 
-class OpenAiSummariser:
+class OpenAiLanguageModel:
     """May be used from several threads at once."""
 
     def __init__(self, policy: ModelPolicy) -> None:
@@ -24,11 +24,59 @@ class OpenAiSummariser:
         self._address = self._connection.address
 
     @property
+    def name(self) -> str:
+        return self._policy.model
+
+    @property
+    def address(self) -> str:
+        """Fit for people."""
+        return self._address
+
+    @property
     def model_calls(self) -> int:
         return self._connection.calls
 
     def close(self) -> None:
         self._connection.close()
+
+    def reply(self, instructions: str, text: str) -> str:
+        try:
+            body = self.ask([Message("system", instructions), Message("user", text)])
+        except ModelFault as fault:
+            error = errors.model_reply_unusable if fault.is_about_the_text else errors.model_unreachable
+            raise error(self._address, fault.reason) from fault
+        said = rules.reply_text(body)
+        if said is None:
+            raise errors.model_reply_unusable(self._address, "the answer is no chat completion")
+        return said
+
+    def ask(self, messages: list[Message]) -> str:
+        """The body of the answer, with retries. Raises ModelFault."""
+
+        def request(client: openai.OpenAI) -> str:
+            return client.chat.completions.with_raw_response.create(
+                model=self._policy.model,
+                messages=[_as_parameter(message) for message in messages],
+                temperature=0,
+                max_tokens=self._policy.max_output_tokens,
+            ).text
+
+        return self._connection.ask(request)
+
+
+class OpenAiSummariser:
+    """May be used from several threads at once."""
+
+    def __init__(self, policy: ModelPolicy) -> None:
+        self._policy = policy
+        self._model = OpenAiLanguageModel(policy)
+
+    @property
+    def model_calls(self) -> int:
+        return self._model.model_calls
+
+    def close(self) -> None:
+        self._model.close()
 
     def summarise(self, source_id: str, text: str) -> str:
         if not text.strip():
@@ -42,7 +90,7 @@ class OpenAiSummariser:
                 limit = rules.smaller_limit(limit, text) if fault.is_too_long else None
         # A model that is there and refuses one text is still to be asked about the others.
         error = errors.model_reply_unusable if fault.is_about_the_text else errors.model_unreachable
-        raise error(self._address, fault.reason) from fault
+        raise error(self._model.address, fault.reason) from fault
 
     def _describe(self, source_id: str, text: str, limit: int) -> str:
         pieces = rules.choose_pieces(rules.split_text(text, limit))
@@ -53,26 +101,13 @@ class OpenAiSummariser:
         return self._reply(rules.build_messages(source_id, together, "descriptions"))
 
     def _reply(self, messages: list[Message]) -> str:
-        reply = rules.reply_text(self._ask(messages))
+        reply = rules.reply_text(self._model.ask(messages))
         if reply is None:
-            raise errors.model_reply_unusable(self._address, "the answer is no chat completion")
+            raise errors.model_reply_unusable(self._model.address, "the answer is no chat completion")
         tidied = rules.tidy_reply(reply)
         if fault := rules.reply_fault(reply, tidied):
-            raise errors.model_reply_unusable(self._address, f"{fault} (model {self._policy.model})")
+            raise errors.model_reply_unusable(self._model.address, f"{fault} (model {self._policy.model})")
         return rules.shorten_reply(tidied)
-
-    def _ask(self, messages: list[Message]) -> str:
-        """The body of the answer, with retries."""
-
-        def request(client: openai.OpenAI) -> str:
-            return client.chat.completions.with_raw_response.create(
-                model=self._policy.model,
-                messages=[_as_parameter(message) for message in messages],
-                temperature=0,
-                max_tokens=self._policy.max_output_tokens,
-            ).text
-
-        return self._connection.ask(request)
 
 
 def _as_parameter(message: Message) -> ChatCompletionMessageParam:

@@ -21,6 +21,7 @@ from pair.engine.manifest import Manifest, ShardRef, lease_name
 from pair.engine.publication import Published
 from pair.engine.shard_cache import ShardMissingError
 from pair.engine.stored_documents import concatenate
+from pair.engine.stored_graphs import NO_GRAPHS
 from pair.engine.vectors import Grouping, sample_size
 from pair.engine.workspace import BuiltShard, build_shard
 from pair.engine.writing import WriteParts, forget_dropped, picked_documents, scratch_folder
@@ -122,7 +123,7 @@ class Compactor:
             numbers = _live(shard)
             if not len(numbers):
                 continue
-            documents = parts.cache.open(shard).search(0.0).documents(numbers, {})
+            documents = parts.cache.open(shard).search(0.0).documents(numbers, NO_GRAPHS)
             chosen = grouping.assign(documents.mean_vectors(), documents.chunk_counts())
             for group in np.unique(chosen):
                 groups[group].members.append((shard, numbers[chosen == group]))

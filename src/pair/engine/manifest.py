@@ -22,11 +22,16 @@ SCHEMA_VERSION = 1
 LAYOUT = "duckdb_shard_files"
 _KEPT_COMMITS = 64
 
-FileRole = Literal["rows", "search", "ids", "keywords"]
-ROLES: tuple[FileRole, ...] = ("rows", "search", "ids", "keywords")
-_LATER_ROLES: frozenset[FileRole] = frozenset({"keywords"})
-"""Shards that are older do not have them."""
-_SUFFIXES: dict[FileRole, str] = {"rows": ".duckdb", "search": ".search", "ids": ".ids", "keywords": ".keywords"}
+FileRole = Literal["rows", "search", "ids", "keywords", "graph"]
+ROLES: tuple[FileRole, ...] = ("rows", "search", "ids")
+"""That every shard has. One that is older has no keywords, and one whose documents name nothing no graph."""
+_SUFFIXES: dict[FileRole, str] = {
+    "rows": ".duckdb",
+    "search": ".search",
+    "ids": ".ids",
+    "keywords": ".keywords",
+    "graph": ".graph",
+}
 
 
 # ── keys ───────────────────────────────────────────────────────────────────────────────────────────
@@ -248,11 +253,7 @@ def _shard_from_json(value: Mapping[str, Any], dimension: int) -> ShardRef:
     return ShardRef(
         shard_id=value["shard_id"],
         folder=value["key"],
-        files={
-            role: ShardFile(**value["files"][role])
-            for role in ROLES
-            if role in value["files"] or role not in _LATER_ROLES
-        },
+        files=_files_from_json(value["files"]),
         rows=value["vector_rows"],
         documents=value["documents"],
         run=value["run"],
@@ -262,6 +263,11 @@ def _shard_from_json(value: Mapping[str, Any], dimension: int) -> ShardRef:
         created_at=value["created_at"],
         tombstones=_bits_from_text(value["tombstones"], value["documents"]) if value["tombstones"] else None,
     )
+
+
+def _files_from_json(value: Mapping[str, Any]) -> dict[FileRole, ShardFile]:
+    """Those that this pair knows; each shard has the first ones, and not each has the others."""
+    return {role: ShardFile(**value[role]) for role in _SUFFIXES if role in ROLES or role in value}
 
 
 def _bits_to_text(bits: npt.NDArray[np.bool_] | None) -> str:

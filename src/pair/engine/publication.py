@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from pair import errors
 from pair.blobs.contract import Blob, BlobStore, BlobUnchanged, Version, VersionMismatchError
-from pair.engine.manifest import ROLES, Manifest, from_bytes, manifest_key, older_keys, to_bytes
+from pair.engine.manifest import Manifest, from_bytes, manifest_key, older_keys, to_bytes
 from pair.engine.workspace import BuiltShard
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class Publication:
     def upload(self, shards: Sequence[BuiltShard]) -> None:
         self._probe_once()
         for shard in shards:
-            for role in ROLES:
+            for role in shard.paths:
                 self._on_step("upload")
                 self._store.upload(shard.ref.key(role), shard.paths[role])
         self._on_step("uploaded")

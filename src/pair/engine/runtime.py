@@ -14,6 +14,7 @@ from pair.ai.embedding import Embedding
 from pair.blobs.contract import BlobStore
 from pair.engine import garbage, rules
 from pair.engine.compaction import CompactionReport, Compactor
+from pair.engine.extraction import Grapher
 from pair.engine.filters import Filter
 from pair.engine.garbage import GarbageReport
 from pair.engine.manifest import Manifest
@@ -21,7 +22,7 @@ from pair.engine.policy import EnginePolicy
 from pair.engine.search import Hits, Query, Search
 from pair.engine.shard import Listed
 from pair.engine.shard_cache import ShardMissingError, SweepReport
-from pair.engine.stored_documents import GraphRows
+from pair.engine.stored_graphs import GraphRows
 from pair.engine.writing import Batch, WriteParts, Writer, WriteReport, cutting, find_stored, revised_hash
 from pair.values import Document
 
@@ -95,11 +96,13 @@ class EngineStats:
 class Engine:
     """One KB. Used from several threads at once."""
 
-    def __init__(self, parts: WriteParts, store: BlobStore, embedding: Embedding) -> None:
+    def __init__(
+        self, parts: WriteParts, store: BlobStore, embedding: Embedding, grapher: Grapher | None = None
+    ) -> None:
         self._parts = parts
         self._store = store
         self._embedding = embedding
-        self._writer = Writer(parts, embedding)
+        self._writer = Writer(parts, embedding, grapher)
         self._search = Search(parts.publication, parts.cache, parts.policy, parts.clock)
 
     @property
@@ -150,7 +153,7 @@ class Engine:
     def revised_hash(self, revision: str, owner: str) -> str:
         """What `hashes` says of a document that was stored under this revision."""
         way = cutting(self._parts.policy.chunker, self._parts.policy.chunk_size_bytes)
-        return revised_hash(revision, owner, self._embedding.name, way)
+        return revised_hash(revision, owner, self._writer.made_with, way)
 
     # Reading
 

@@ -19,7 +19,8 @@ import numpy.typing as npt
 from pair.engine.filters import Filter
 from pair.engine.keyword_rows import empty_rows
 from pair.engine.pack import Pack
-from pair.engine.stored_documents import GraphRows, Header, StoredDocuments
+from pair.engine.stored_documents import Header, StoredDocuments
+from pair.engine.stored_graphs import GraphRows, StoredGraphs
 from pair.engine.vectors import Codes, VectorIndex, Vectors
 from pair.engine.workspace import chunk_id
 from pair.values import Hit
@@ -65,10 +66,10 @@ class SearchFile:
             end=end,
         )
 
-    def documents(self, numbers: npt.NDArray[np.int64], graphs: dict[int, GraphRows]) -> StoredDocuments:
+    def documents(self, numbers: npt.NDArray[np.int64], graphs: StoredGraphs) -> StoredDocuments:
         """These documents, but for their keywords, as another shard can take them up.
 
-        `graphs`: by number in this shard.
+        `graphs`: of all documents of this shard.
         """
         everything = StoredDocuments(
             _Slices(self._texts, self.docs["offset"], self.docs["header_size"]),

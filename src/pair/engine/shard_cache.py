@@ -15,14 +15,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from pair import errors, files
 from pair.blobs.contract import BlobStore
 from pair.clock import Clock
 from pair.engine import rules
+from pair.engine.graph_file import GraphFile
 from pair.engine.keywords import KeywordIndex
 from pair.engine.manifest import FileRole, ShardRef, file_name
 from pair.engine.rules import CachedShard
 from pair.engine.shard import IdFile, RowsFile, SearchFile
+from pair.engine.stored_graphs import NO_GRAPHS, StoredGraphs, graphs_in_columns
 
 _RETRY_SECONDS = 0.025
 _RETRY_TIMES = 6
@@ -299,6 +303,7 @@ class OpenShard:
         self._ids: IdFile | None = None
         self._rows: RowsFile | None = None
         self._keywords: KeywordIndex | None = None
+        self._graph: GraphFile | None = None
 
     @property
     def has_search(self) -> bool:
@@ -336,6 +341,25 @@ class OpenShard:
                 if self._keywords is None:
                     self._keywords = KeywordIndex(self._sound_path("keywords"))
         return self._keywords if self._keywords is not None and self._keywords.is_current else None
+
+    def graph(self) -> GraphFile | None:
+        """None when the shard has none that can be walked."""
+        if self._graph is None and "graph" in self._ref.files:
+            with self._lock:
+                if self._graph is None:
+                    self._graph = GraphFile(self._sound_path("graph"))
+        return self._graph
+
+    def stored_graphs(self) -> StoredGraphs:
+        """Of all documents of the shard."""
+        if not self._ref.graph_available:
+            return NO_GRAPHS
+        search, graph = self.search(0.0), self.graph()
+        if graph is not None:
+            return graph.graphs(search.doc_of_row, search.docs["first_chunk"])
+        # A shard of an older pair has the rows alone.
+        counts = np.bincount(search.doc_of_row, minlength=len(search.docs))
+        return graphs_in_columns(self.rows().graphs(), counts.tolist())
 
     def _sound_path(self, role: FileRole) -> Path:
         if self._use is None:

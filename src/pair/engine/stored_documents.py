@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pair.engine.keyword_rows import KeywordRows, RowText, concatenate_rows, rows_of
+from pair.engine.stored_graphs import NO_GRAPH, GraphRows, StoredGraphs, concatenate_graphs, graphs_in_columns
 from pair.values import Chunk, Document
 
 Vectors = npt.NDArray[np.float32]
@@ -20,19 +21,6 @@ CHUNK_TYPE = np.dtype([("doc", "<u4"), ("start_byte", "<u4"), ("end_byte", "<u4"
 
 IdentityHash = bytes
 """16 bytes that stand for the id of a document."""
-
-
-@dataclass(frozen=True, slots=True)
-class GraphRows:
-    """What a document says about entities. Chunks are named by their number in the document."""
-
-    mentions: tuple[tuple[str, float, int], ...] = ()
-    """Entity, weight, chunk."""
-    edges: tuple[tuple[str, str, str, float, int], ...] = ()
-    """Source entity, target entity, kind, weight, chunk."""
-
-
-NO_GRAPH = GraphRows()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +76,7 @@ class StoredDocuments:
     texts: Sequence[bytes]
     chunks: npt.NDArray[Any]
     vectors: Vectors
-    graphs: Mapping[int, GraphRows]
-    """Of those documents that have one, by number."""
+    graphs: StoredGraphs
     keywords: KeywordRows
     """Of the chunks."""
 
@@ -113,13 +100,12 @@ class StoredDocuments:
         rows = np.flatnonzero(new_number[self.chunks["doc"]] >= 0)
         chunks = self.chunks[rows]
         chunks["doc"] = new_number[chunks["doc"]]
-        graphs = {int(new_number[each]): rows for each, rows in self.graphs.items() if new_number[each] >= 0}
         return StoredDocuments(
             [self.headers[number] for number in numbers],
             [self.texts[number] for number in numbers],
             chunks,
             self.vectors[rows],
-            graphs,
+            self.graphs.pick(new_number),
             self.keywords.pick(rows),
         )
 
@@ -144,11 +130,11 @@ class StoredDocuments:
 def concatenate(parts: Sequence[StoredDocuments], dimension: int) -> StoredDocuments:
     headers: list[bytes] = []
     texts: list[bytes] = []
-    chunks, vectors, graphs = [], [], {}
+    chunks, vectors, graphs = [], [], []
     for part in parts:
         numbered = part.chunks.copy()
         numbered["doc"] += len(headers)
-        graphs.update({len(headers) + number: rows for number, rows in part.graphs.items()})
+        graphs.append((len(headers), part.graphs))
         chunks.append(numbered)
         vectors.append(part.vectors)
         headers += part.headers
@@ -156,7 +142,7 @@ def concatenate(parts: Sequence[StoredDocuments], dimension: int) -> StoredDocum
     all_chunks = np.concatenate(chunks) if chunks else np.empty(0, CHUNK_TYPE)
     all_vectors = np.concatenate(vectors) if vectors else np.empty((0, dimension), np.float32)
     keywords = concatenate_rows([part.keywords for part in parts])
-    return StoredDocuments(headers, texts, all_chunks, all_vectors, graphs, keywords)
+    return StoredDocuments(headers, texts, all_chunks, all_vectors, concatenate_graphs(graphs), keywords)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +171,11 @@ def _keywords_of(documents: Sequence[PreparedDocument]) -> KeywordRows:
     for _, group in itertools.groupby(documents, key=lambda each: each.keywords and id(each.keywords.rows)):
         together = list(group)
         if together[0].keywords is None:
-            found.append(rows_of(RowText(chunk.text, each.header.title) for each in together for chunk in each.chunks))
+            found.append(
+                rows_of(
+                    RowText(chunk.text, each.header.title, chunk.context) for each in together for chunk in each.chunks
+                )
+            )
             continue
         firsts = [(each.keywords.first if each.keywords else 0, len(each.chunks)) for each in together]
         rows = [np.arange(first, first + count) for first, count in firsts]
@@ -194,7 +184,7 @@ def _keywords_of(documents: Sequence[PreparedDocument]) -> KeywordRows:
 
 
 def store_form(documents: Sequence[PreparedDocument], dimension: int) -> StoredDocuments:
-    headers, texts, rows, vectors, graphs = [], [], [], [], {}
+    headers, texts, rows, vectors, counts, graphs = [], [], [], [], [], {}
     for number, document in enumerate(documents):
         content = document.text.encode(errors="surrogatepass")
         headers.append(document.header.to_bytes())
@@ -210,6 +200,7 @@ def store_form(documents: Sequence[PreparedDocument], dimension: int) -> StoredD
                 begin_byte, begin = end_byte, chunk.end
             rows.append((number, start_byte, end_byte, chunk.start, chunk.end))
         vectors.append(document.vectors)
+        counts.append(len(document.chunks))
         if document.graph != NO_GRAPH:
             graphs[number] = document.graph
     return StoredDocuments(
@@ -217,6 +208,6 @@ def store_form(documents: Sequence[PreparedDocument], dimension: int) -> StoredD
         texts,
         np.array(rows, CHUNK_TYPE),
         np.concatenate(vectors) if vectors else np.empty((0, dimension), np.float32),
-        graphs,
+        graphs_in_columns(graphs, counts),
         _keywords_of(documents),
     )

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -18,10 +19,12 @@ import numpy.typing as npt
 
 from pair.engine import vectors as vector_index
 from pair.engine.filters import flatten_metadata
+from pair.engine.graph_file import graph_sections
 from pair.engine.keywords import write_keywords
 from pair.engine.manifest import FileRole, ShardFile, ShardRef, file_name, shards_prefix
 from pair.engine.pack import WrittenFile, write_pack
 from pair.engine.stored_documents import Header, StoredDocuments, identity
+from pair.engine.stored_graphs import StoredGraphs
 from pair.files import sha256_of
 
 MOST_CENTROIDS = 32
@@ -119,6 +122,8 @@ def build_shard(
         "ids": folder / file_name(shard_id, "ids"),
         "keywords": folder / file_name(shard_id, "keywords"),
     }
+    if documents.graphs:
+        paths["graph"] = folder / file_name(shard_id, "graph")
     _write_rows(paths["rows"], documents, headers, commit_id)
     written: dict[FileRole, WrittenFile] = {
         "rows": WrittenFile(paths["rows"].stat().st_size, sha256_of(paths["rows"])),
@@ -126,6 +131,9 @@ def build_shard(
         "ids": _write_ids(paths["ids"], headers),
         "keywords": write_keywords(paths["keywords"], documents.keywords),
     }
+    if "graph" in paths:
+        sections = graph_sections(documents.graphs, _first_chunks(documents), len(documents.chunks))
+        written["graph"] = write_pack(paths["graph"], sections)
     centroids, radii = vector_index.centroids_of(documents.vectors, MOST_CENTROIDS if run else 1)
     described = "".join(f"{role} {each.sha256} {each.size_bytes}\n" for role, each in written.items())
     content_hash = hashlib.sha256(described.encode()).hexdigest()
@@ -138,7 +146,7 @@ def build_shard(
         run=run,
         centroids=centroids,
         radii=tuple(radii),
-        graph_available=bool(documents.graphs),
+        graph_available="graph" in paths,
         created_at="",
     )
     return BuiltShard(ref, paths)
@@ -166,6 +174,8 @@ def _write_rows(path: Path, documents: StoredDocuments, headers: Sequence[Header
         connection.execute("INSERT INTO shard VALUES (?, ?)", [commit_id, _STORAGE_VERSION])
         for table, rows in _tables_of(documents, headers).items():
             _insert(connection, path.with_suffix(".rows"), table, rows)
+        if documents.graphs:
+            _insert_graphs(connection, documents.graphs)
         connection.execute("COMMIT")
         connection.execute("USE memory")
         connection.execute("DETACH shard_file")  # writes everything into the one file
@@ -201,17 +211,12 @@ def _sound(value: _Value) -> _Value:
 
 
 def _tables_of(documents: StoredDocuments, headers: Sequence[Header]) -> dict[str, Iterable[_Row]]:
-    mentions, edges = _graph_rows(documents, headers)
-    entities = sorted({str(row[1]) for row in mentions} | {str(end) for row in edges for end in row[:2]})
     return {
         "docs": _docs_rows(documents, headers),
         "chunks": _chunks_rows(documents, headers),
         "doc_metadata": (
             (doc, *row) for doc, header in enumerate(headers) for row in flatten_metadata(header.metadata)
         ),
-        "entities": ((name, name) for name in entities),
-        "edges": edges,
-        "doc_entities": mentions,
     }
 
 
@@ -230,19 +235,45 @@ def _chunks_rows(documents: StoredDocuments, headers: Sequence[Header]) -> Itera
         yield chunk_id(name, number), doc, name, number, int(start), int(end)
 
 
-def _graph_rows(documents: StoredDocuments, headers: Sequence[Header]) -> tuple[list[_Row], list[_Row]]:
-    mentions: list[_Row] = []
-    edges: list[_Row] = []
-    for doc, graph in documents.graphs.items():
-        name = headers[doc].id
-        mentions += [
-            (name, entity, weight, chunk_id(name, chunk), doc, chunk) for entity, weight, chunk in graph.mentions
-        ]
-        edges += [
-            (source, target, weight, kind, chunk_id(name, chunk), doc, chunk)
-            for source, target, kind, weight, chunk in graph.edges
-        ]
-    return mentions, edges
+def _insert_graphs(connection: duckdb.DuckDBPyConnection, graphs: StoredGraphs) -> None:
+    """In columns, as they are; the documents and chunks that they name are in their tables already."""
+    # As one text: for each string of an array, DuckDB looks anew whether pandas is installed.
+    connection.execute(_GRAPH_NAMES, [json.dumps([_sound(each) for each in graphs.names])])
+    columns = {"graph_mentions": _columns_of(graphs.mentions), "graph_edges": _columns_of(graphs.edges)}
+    for name, column in columns.items():
+        connection.register(name, column)
+    connection.execute(_GRAPH_ROWS)
+    for name in columns:
+        connection.unregister(name)
+
+
+def _columns_of(rows: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+    return {name: np.ascontiguousarray(rows[name]) for name in rows.dtype.names or ()}
+
+
+_GRAPH_NAMES = """
+CREATE TEMP TABLE graph_names AS
+    SELECT unnest(names) AS name, generate_subscripts(names, 1) - 1 AS number
+    FROM (SELECT from_json(?, '["VARCHAR"]') AS names);
+"""
+_GRAPH_ROWS = """
+INSERT INTO doc_entities
+    SELECT c.doc_id, n.name, m.weight, c.id, m.doc, m.chunk FROM graph_mentions m
+    JOIN chunks c ON c.doc = m.doc AND c.number = m.chunk
+    JOIN graph_names n ON n.number = m.entity;
+INSERT INTO edges
+    SELECT s.name, t.name, e.weight, k.name, c.id, e.doc, e.chunk FROM graph_edges e
+    JOIN chunks c ON c.doc = e.doc AND c.number = e.chunk
+    JOIN graph_names s ON s.number = e.source
+    JOIN graph_names t ON t.number = e.target
+    JOIN graph_names k ON k.number = e.kind;
+INSERT INTO entities
+    SELECT DISTINCT name, name FROM graph_names
+    WHERE number IN (SELECT entity FROM graph_mentions)
+       OR number IN (SELECT source FROM graph_edges) OR number IN (SELECT target FROM graph_edges)
+    ORDER BY name;
+DROP TABLE graph_names;
+"""
 
 
 # ── what queries read ──────────────────────────────────────────────────────────────────────────────

@@ -25,6 +25,7 @@ from pair.blobs.leases import HeldLease, held
 from pair.clock import Clock, to_timestamp
 from pair.engine import chunking, rules
 from pair.engine.chunking import embedded_text
+from pair.engine.extraction import DocumentText, Grapher
 from pair.engine.filters import Filter
 from pair.engine.keyword_rows import RowText, rows_of
 from pair.engine.manifest import Manifest, ShardRef, lease_name, no_manifest
@@ -32,8 +33,6 @@ from pair.engine.policy import Chunker, EnginePolicy
 from pair.engine.publication import Publication, Published
 from pair.engine.shard_cache import ShardCache, ShardMissingError
 from pair.engine.stored_documents import (
-    NO_GRAPH,
-    GraphRows,
     Header,
     PreparedDocument,
     PreparedKeywords,
@@ -43,6 +42,7 @@ from pair.engine.stored_documents import (
     identity,
     store_form,
 )
+from pair.engine.stored_graphs import NO_GRAPH, GraphRows
 from pair.engine.vectors import Grouping
 from pair.engine.workspace import BuiltShard, build_shard
 from pair.values import Chunk, Document
@@ -105,9 +105,16 @@ class _Stored:
 
 
 class Writer:
-    def __init__(self, parts: WriteParts, embedding: Embedding) -> None:
+    def __init__(self, parts: WriteParts, embedding: Embedding, grapher: Grapher | None = None) -> None:
+        """`grapher` makes the graphs of documents that come without one."""
         self._parts = parts
         self._embedding = embedding
+        self._grapher = grapher
+
+    @property
+    def made_with(self) -> str:
+        """What vectors and graphs are made with: what was made with something else is not the same."""
+        return self._embedding.name if self._grapher is None else f"{self._embedding.name} {self._grapher.name}"
 
     def upsert(self, batch: Batch) -> WriteReport:
         """Raises E213, E303, E304 for what cannot be stored; E202, E203, E206, E208, E210 after all attempts."""
@@ -206,10 +213,11 @@ class Writer:
             if document.vector is not None and len(document.vector) != self._embedding.dimension:
                 raise errors.vector_size_differs(self._parts.kb_id, self._embedding.dimension, len(document.vector))
             if (revision := batch.revisions.get(document.id)) is not None:
-                hashes[document.id] = revised_hash(revision, batch.owner, self._embedding.name, self._cutting(batch))
+                hashes[document.id] = revised_hash(revision, batch.owner, self.made_with, self._cutting(batch))
             else:
                 graph = batch.graphs.get(document.id)
-                way = f"{self._embedding.name} {self._cutting(batch)} {_graph_text(graph)}"
+                made_with = self._embedding.name if graph else self.made_with
+                way = f"{made_with} {self._cutting(batch)} {_graph_text(graph)}"
                 hashes[document.id] = content_hash(document, batch.owner, way)
         return hashes
 
@@ -245,7 +253,8 @@ class Writer:
         cut = {each.id: _chunks_of(each, batch.chunk_size_bytes, self._parts.policy.chunker) for each in missing}
         texts = [embedded_text(each.title, chunk) for each in missing if each.vector is None for chunk in cut[each.id]]
         vectors = self._embedding.embed_all(texts) if texts else np.empty((0, self._embedding.dimension), np.float32)
-        keywords = rows_of(RowText(chunk.text, each.title) for each in missing for chunk in cut[each.id])
+        keywords = rows_of(RowText(chunk.text, each.title, chunk.context) for each in missing for chunk in cut[each.id])
+        graphs = self._graphs_of(batch, missing, cut)
         begin = first = 0
         for each in missing:
             chunks = cut[each.id]
@@ -255,10 +264,21 @@ class Writer:
             else:
                 own = np.asarray(each.vector, dtype=np.float32)[None, :]
             header = Header(each.id, batch.owner, each.title, each.url, each.metadata, hashes[each.id])
-            graph = batch.graphs.get(each.id, NO_GRAPH)
+            graph = graphs.get(each.id, NO_GRAPH)
             own_keywords = PreparedKeywords(keywords, first)
             first += len(chunks)
             prepared[each.id] = PreparedDocument(header, each.text, chunks, own, graph, own_keywords)
+
+    def _graphs_of(
+        self, batch: Batch, documents: Sequence[Document], cut: Mapping[str, Sequence[Chunk]]
+    ) -> Mapping[str, GraphRows]:
+        if self._grapher is None:
+            return batch.graphs
+        bare = [each for each in documents if each.id not in batch.graphs]
+        made = self._grapher.graphs_of(
+            [DocumentText(each.title, [chunk.text for chunk in cut[each.id]]) for each in bare]
+        )
+        return {**batch.graphs, **{each.id: graph for each, graph in zip(bare, made, strict=True)}}
 
     # Writing it
 
@@ -327,9 +347,9 @@ def cutting(chunker: Chunker, chunk_size_bytes: int) -> str:
     return f"{chunker} {chunk_size_bytes}"
 
 
-def revised_hash(revision: str, owner: str, embedder: str, cutting: str) -> str:
+def revised_hash(revision: str, owner: str, made_with: str, cutting: str) -> str:
     """The content hash of a document whose content its owner knows by a revision."""
-    return hashlib.sha256(f"{revision}\0{owner}\0{embedder}\0{cutting}".encode()).hexdigest()[:32]
+    return hashlib.sha256(f"{revision}\0{owner}\0{made_with}\0{cutting}".encode()).hexdigest()[:32]
 
 
 def _graph_text(graph: GraphRows | None) -> str:
@@ -389,9 +409,8 @@ def live_documents(shard: ShardRef, cache: ShardCache) -> StoredDocuments:
 def picked_documents(shard: ShardRef, numbers: npt.NDArray[np.int64], cache: ShardCache) -> StoredDocuments:
     """These documents of the shard, with everything; one without keywords that can be used is analysed anew."""
     opened = cache.open(shard)
-    graphs = opened.rows().graphs() if shard.graph_available else {}
     search = opened.search(0.0)
-    documents = search.documents(numbers, graphs)
+    documents = search.documents(numbers, opened.stored_graphs())
     index = opened.keywords()
     if index is None:
         return documents.analysed()

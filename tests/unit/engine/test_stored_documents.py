@@ -7,8 +7,6 @@ import pytest
 
 from pair.engine import chunking
 from pair.engine.stored_documents import (
-    NO_GRAPH,
-    GraphRows,
     Header,
     PreparedDocument,
     StoredDocuments,
@@ -17,6 +15,7 @@ from pair.engine.stored_documents import (
     identity,
     store_form,
 )
+from pair.engine.stored_graphs import NO_GRAPH, GraphRows
 from pair.values import Chunk, Document
 
 DIMENSION = 4

@@ -9,7 +9,8 @@ import pytest
 
 from pair.engine.manifest import ROLES
 from pair.engine.shard import IdFile, RowsFile, SearchFile
-from pair.engine.stored_documents import GraphRows, Header, PreparedDocument, StoredDocuments, identity, store_form
+from pair.engine.stored_documents import Header, PreparedDocument, StoredDocuments, identity, store_form
+from pair.engine.stored_graphs import GraphRows
 from pair.engine.workspace import BuiltShard, build_shard
 from pair.files import sha256_of
 from pair.values import Chunk
@@ -103,11 +104,13 @@ def test_no_extension_is_installed_for_it(tmp_path: Path, built: BuiltShard) -> 
 def test_the_reference_says_what_was_built(built: BuiltShard) -> None:
     ref = built.ref
     assert (ref.rows, ref.documents, ref.graph_available, ref.live_documents) == (3, 3, True, 3)
-    for role in ROLES:
+    assert set(ref.files) == {*ROLES, "graph"}
+    for role in ref.files:
         assert ref.files[role].sha256 == sha256_of(built.paths[role])
         assert ref.files[role].size_bytes == built.paths[role].stat().st_size
     assert sorted(path.name for path in built.paths["rows"].parent.iterdir()) == [
         "shard-00000.duckdb",
+        "shard-00000.graph",
         "shard-00000.ids",
         "shard-00000.keywords",
         "shard-00000.search",

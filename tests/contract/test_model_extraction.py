@@ -1,0 +1,108 @@
+"""Graphs with a model, against a real server that behaves as servers do."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from pair.ai.contract import EntityExtractor, Extraction
+from pair.ai.entities import ModelExtractor
+from pair.ai.openai import OpenAiLanguageModel
+from pair.ai.rules import ModelPolicy
+from pair.engine.extraction import DocumentText
+from pair.engine.model_extraction import ExtractionCounts, ModelGrapher
+from pair.engine.stored_graphs import GraphRows
+from support.model_server import Answer, ModelServer
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with ModelServer() as running:
+        yield running
+
+
+@pytest.fixture
+def extractor(server: ModelServer) -> Iterator[EntityExtractor]:
+    model = OpenAiLanguageModel(ModelPolicy(server.url, "tiny", retries=0, retry_wait_seconds=0.01))
+    yield ModelExtractor(model)
+    model.close()
+
+
+def reply(*edges: tuple[str, str, float]) -> Answer:
+    return Answer(
+        text=json.dumps({"edges": [{"src": src, "dst": dst, "rel": "knows", "weight": w} for src, dst, w in edges]})
+    )
+
+
+MALFORMED = Answer(text='{"entities": ["Ada"')
+BROKEN = Answer(500, body="oh no")
+
+
+def test_each_chunk_is_asked_for_and_its_names_are_canonical(server: ModelServer, extractor: EntityExtractor) -> None:
+    server.answers += [reply(("The Beatles", "U.S.", 0.5)), reply(("Ada", "Ada", 1.0))]
+    grapher = ModelGrapher(extractor, workers=1)
+    graphs = grapher.graphs_of([DocumentText("Bands", ["one"]), DocumentText("", ["two"])])
+    assert graphs == [
+        GraphRows((("beatle", 2.0, 0), ("us", 2.0, 0), ("band", 2.0, 0)), (("beatle", "us", "knows", 0.5, 0),)),
+        GraphRows((("ada", 1.0, 0),), ()),
+    ]
+    assert [request["messages"][-1]["content"] for request in server.requests] == ["one", "two"]
+    assert grapher.counts == ExtractionCounts(extracted=2)
+
+
+def test_weights_that_are_none_become_one(server: ModelServer, extractor: EntityExtractor) -> None:
+    server.answers += [reply(("a", "b", 0.0), ("b", "c", -2.0))]
+    (graph,) = ModelGrapher(extractor).graphs_of([DocumentText("", ["text"])])
+    assert [weight for _, _, _, weight, _ in graph.edges] == [1.0, 1.0]
+
+
+def test_what_failed_once_is_asked_again(server: ModelServer, extractor: EntityExtractor) -> None:
+    server.answers += [MALFORMED, reply(("a", "b", 1.0)), BROKEN, reply(("c", "d", 1.0))]
+    grapher = ModelGrapher(extractor, workers=1)
+    graphs = grapher.graphs_of([DocumentText("", ["one", "two"])])
+    assert {name for name, _, _ in graphs[0].mentions} == {"a", "b", "c", "d"}
+    assert (server.calls, grapher.counts) == (4, ExtractionCounts(extracted=2))
+
+
+def test_a_chunk_that_fails_for_good_is_skipped_and_counted(server: ModelServer, extractor: EntityExtractor) -> None:
+    server.answers += [MALFORMED, MALFORMED, reply(("a", "b", 1.0))]
+    grapher = ModelGrapher(extractor, workers=1)
+    (graph,) = grapher.graphs_of([DocumentText("", ["bad", "good"])])
+    assert {chunk for _, _, chunk in graph.mentions} == {1}
+    assert grapher.counts == ExtractionCounts(extracted=1, skipped=1)
+
+
+class DyingServer:
+    """Stops a server before it is asked for the n-th time."""
+
+    def __init__(self, extractor: EntityExtractor, server: ModelServer, calls: int) -> None:
+        self._extractor, self._server, self._calls = extractor, server, calls
+        self.name = extractor.name
+
+    def extract(self, text: str) -> Extraction:
+        self._calls -= 1
+        if self._calls == 0:
+            self._server.stop()
+        return self._extractor.extract(text)
+
+
+def test_what_a_server_that_died_leaves_is_skipped_without_waiting_for_it(
+    server: ModelServer, extractor: EntityExtractor
+) -> None:
+    server.answers += [reply(("a", "b", 1.0))] * 3
+    dying = DyingServer(extractor, server, 4)
+    grapher = ModelGrapher(dying, workers=1, batch_chunks=2)
+    graphs = grapher.graphs_of([DocumentText("", ["text"])] * 200)
+    assert [bool(graph.mentions) for graph in graphs] == [True] * 3 + [False] * 197
+    assert grapher.counts == ExtractionCounts(extracted=3, skipped=197)
+    server.start()
+    server.answers += [reply(("a", "b", 1.0))]
+    assert grapher.graphs_of([DocumentText("", ["later"])])[0].mentions, "the next ingest asks it again"
+
+
+def test_many_workers_give_the_graphs_of_one(server: ModelServer, extractor: EntityExtractor) -> None:
+    server.answers += [reply(("a", "b", 1.0))] * 40
+    grapher = ModelGrapher(extractor, workers=4, batch_chunks=7)
+    graphs = grapher.graphs_of([DocumentText("", ["x"] * number) for number in range(9)])
+    assert [len({chunk for _, _, chunk in graph.mentions}) for graph in graphs] == list(range(9))
+    assert grapher.counts == ExtractionCounts(extracted=36)
