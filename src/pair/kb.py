@@ -12,14 +12,14 @@ from pair.engine.compaction import CompactionReport
 from pair.engine.filters import Filter, parse_assignments, parse_filter
 from pair.engine.garbage import GarbageReport
 from pair.engine.runtime import Engine, EngineStats, StoredDocument
-from pair.engine.search import Hits
+from pair.engine.search import Hits, Narrowing, TextQuery
 from pair.engine.shard_cache import SweepReport
 from pair.engine.writing import WriteReport
 from pair.sync.report import SyncReport
 from pair.sync.source_texts import SourceTexts
-from pair.values import MODES, Document
+from pair.values import DEFAULT_MODE, MODES, Document, GraphParameters, SearchOptions
 
-__all__ = ["Hits", "KnowledgeBase", "Reconciled"]
+__all__ = ["GraphParameters", "Hits", "KnowledgeBase", "Reconciled", "SearchOptions"]
 
 SYNC_OWNER = "sync"
 INGEST_OWNER = "ingest"
@@ -128,23 +128,38 @@ class KnowledgeBase:
 
     # Reading
 
-    def search(
+    def search(  # noqa: PLR0913 - the one that everybody calls
         self,
         query: str,
         *,
         limit: int = 5,
-        mode: str = "vector",
+        mode: str = DEFAULT_MODE,
         filter: Conditions | None = None,  # noqa: A002 - the public name
-        max_distance: float | None = None,
         exact: bool = False,
+        explain: bool = False,
+        options: SearchOptions | None = None,
     ) -> Hits:
-        """Chunks that answer the query, best first. Raises E201, E215."""
+        """Passages that answer the query, best first. Raises E201, E204, E215, E304; ModelError.
+
+        `exact` asks every row of every shard; `explain` says of each hit how it got its score.
+        """
         if mode not in MODES:
             raise errors.query_invalid(f"unknown mode: {mode}", hints=[f"Modes: {', '.join(MODES)}"])
         if not query.strip():
             raise errors.query_invalid("the query is empty")
-        vector = self._engine.embed_query(query)
-        return self.search_vector(vector, limit=limit, filter=filter, max_distance=max_distance, exact=exact)
+        more = options or SearchOptions()
+        return self._engine.search(
+            TextQuery(
+                text=query,
+                limit=limit,
+                mode=mode,
+                narrowing=Narrowing(_condition(filter) if filter else None, more.max_distance, exact),
+                graph=more.graph,
+                diversity=more.diversity,
+                explain=explain,
+                highlights=more.highlights,
+            )
+        )
 
     def search_vector(
         self,
@@ -157,9 +172,7 @@ class KnowledgeBase:
     ) -> Hits:
         """Chunks near to a vector, nearest first. `exact` asks every shard and every row."""
         condition = _condition(filter) if filter else None
-        return self._engine.search_vector(
-            vector, limit=limit, condition=condition, max_distance=max_distance, exact=exact
-        )
+        return self._engine.search_vector(vector, limit, Narrowing(condition, max_distance, exact))
 
     def search_by_distance(self, vector: Sequence[float] | np.ndarray, max_distance: float) -> Hits:
         """Up to a thousand chunks that are strictly nearer than this."""

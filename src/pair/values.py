@@ -4,11 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from pair import errors
+
 LONGEST_WAIT_SECONDS = 86_400
 """Of a setting: what is asked to wait longer was told so by mistake, and sockets cannot."""
 
-SearchMode = Literal["vector"]
+SearchMode = Literal["hybrid", "keyword", "vector", "graph", "adaptive"]
 MODES: tuple[SearchMode, ...] = get_args(SearchMode)
+DEFAULT_MODE: SearchMode = "hybrid"
 """All ways to search."""
 
 SourceType = Literal["url", "local", "monorepo", "github-release", "git"]
@@ -59,6 +62,46 @@ class Document:
     url: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     vector: Sequence[float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GraphParameters:
+    """How far and along what a search spreads."""
+
+    hops: int = 1
+    """How many times from chunks over their entities to other chunks."""
+    alpha: float = 0.5
+    """The share of the hybrid score in the final one; the rest is the graph's."""
+    decay: float = 0.85
+    """The probability of going on, at each step."""
+    edge_types: tuple[str, ...] | None = None
+    """Kinds of edges to go along; None for all but mere co-occurrence, which mentions say already."""
+    seeds: int = 5
+    """How many hits to start from."""
+    question_share: float = 0.5
+    """Of the starts, so many are at the question's own entities, if it names any that are known."""
+    most_common: float = 0.05
+    """An entity that is in more than this share of the chunks tells nothing."""
+    most_links: int = 6_000
+    """Mentions that are followed at most in one hop, those of rare entities first."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """What few searches need."""
+
+    max_distance: float | None = None
+    """Only hits whose vectors are strictly nearer than this."""
+    highlights: bool = False
+    """Say what matched, as places in the text of each hit."""
+    diversity: float = 0.0
+    """How much a hit should be unlike those before it: from 0, not at all, to below 1."""
+    graph: GraphParameters = field(default_factory=GraphParameters)
+    """How far and along what the modes `graph` and `adaptive` go."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.diversity < 1.0:
+            raise errors.query_invalid(f"diversity is from 0 to below 1: {self.diversity}")
 
 
 @dataclass(frozen=True, slots=True)

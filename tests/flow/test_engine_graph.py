@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pair.engine.extraction import TextGrapher, question_entities
-from pair.engine.graph_search import GraphParameters, GraphShard, linked_entities, spread
+from pair.engine.graph_search import GraphShard, linked_entities, spread
 from pair.kb import KnowledgeBase
-from pair.values import Document
+from pair.values import Document, GraphParameters
 from support.engine_parts import MANY_SHARDS, Ground
 
 DOCUMENTS = [

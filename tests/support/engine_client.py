@@ -21,6 +21,7 @@ from pair.engine.filters import parse_filter
 from pair.engine.policy import EnginePolicy
 from pair.engine.publication import Publication
 from pair.engine.runtime import Engine
+from pair.engine.search import Narrowing
 from pair.engine.shard_cache import ShardCache
 from pair.engine.writing import WriteParts, WriteReport
 from pair.testing.clock import ManualClock
@@ -275,7 +276,7 @@ class Client:
         query = vector_of(f"query {limit}")
         condition = None if kind is None else parse_filter({"kind": kind})
         with self._reading("search") as versions:
-            hits = self.engine.search_vector(query, limit=limit, condition=condition, exact=exact)
+            hits = self.engine.search_vector(query, limit, Narrowing(condition, exact=exact))
             assert not hits.partial, f"nothing is lost, and a search says {hits.faults}"
             assert hits.manifest_version in versions(), f"hits of manifest {hits.manifest_version}"
             then = self.world.ledger.history[hits.manifest_version]

@@ -34,6 +34,9 @@ class HashEmbedder:
     dimension = DIMENSION
     hybrid_weight = 0.5
 
+    def fit(self, query: str) -> float:
+        return 1.0
+
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         return np.array([vector_of(text) for text in texts], np.float32).reshape(-1, DIMENSION)
 

@@ -59,6 +59,9 @@ class CountingEmbedder:
     def hybrid_weight(self) -> float:
         return self._embedder.hybrid_weight
 
+    def fit(self, query: str) -> float:
+        return self._embedder.fit(query)
+
     def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         with self._lock:
             self.texts += texts

@@ -31,6 +31,16 @@ def estimate_tokens(text: str) -> int:
     return len(text) - len(others) + -(-size_bytes // _LATIN_CHARACTERS_PER_TOKEN)
 
 
+def fit_of_tokens(text: str, tokens: int) -> float:
+    """From 0 to 1: how well a tokenizer knows a text that it cuts into so many tokens.
+
+    In a language that a model was made with, a token stands for two characters and more; one that has to be spelled
+    out, character by character or byte by byte, says next to nothing to it.
+    """
+    characters = sum(map(str.isalnum, text))
+    return min(max(characters / tokens - 1.0, 0.0), 1.0) if tokens else 0.0
+
+
 def printable(text: str) -> str:
     """Without control and invisible characters, and `encodable`."""
     return encodable(_UNPRINTABLE.sub("", text))

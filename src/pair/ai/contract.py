@@ -42,12 +42,24 @@ class Embedder(Protocol):
         """From 0 to 1: how much its scores count in hybrid search; those of the keywords have the rest."""
         ...
 
+    def fit(self, query: str) -> float:
+        """From 0 to 1: how well it knows the language of a query; the weight is multiplied by it."""
+        ...
+
     def embed(self, texts: Sequence[str]) -> Vectors:
         """One row of length 1 for each text; a row of zeros for a text that says nothing. Raises ModelError."""
         ...
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
         """The same for what is searched for: some models want to be told."""
+        ...
+
+
+class Reranker(Protocol):
+    """Reads a query and a text together: slower than vectors, and often better. Used from several threads at once."""
+
+    def scores(self, query: str, texts: Sequence[str]) -> Sequence[float]:
+        """One for each text; the higher, the better it answers. Raises ModelError."""
         ...
 
 

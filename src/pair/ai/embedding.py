@@ -35,9 +35,9 @@ class Embedding:
     def dimension(self) -> int:
         return self._embedder.dimension
 
-    @property
-    def hybrid_weight(self) -> float:
-        return self._embedder.hybrid_weight
+    def weight_of(self, query: str) -> float:
+        """How much the vector of this query counts in hybrid search."""
+        return self._embedder.hybrid_weight * self._embedder.fit(query)
 
     def embed_all(self, texts: Sequence[str]) -> Vectors:
         """One row for each text, in their order."""

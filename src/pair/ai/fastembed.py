@@ -45,6 +45,9 @@ class FastembedEmbedder:
     def hybrid_weight(self) -> float:
         return 0.5
 
+    def fit(self, query: str) -> float:
+        return 1.0
+
     def embed(self, texts: Sequence[str]) -> Vectors:
         return self._embed(texts, lambda model, some: model.passage_embed(some))
 

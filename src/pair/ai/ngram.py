@@ -64,6 +64,9 @@ class NgramEmbedder:
     def hybrid_weight(self) -> float:
         return 0.2
 
+    def fit(self, query: str) -> float:
+        return 1.0
+
     def embed(self, texts: Sequence[str]) -> Vectors:
         read = [_telling_words(text) for text in texts]
         places = self._places_of(set().union(*read))

@@ -16,7 +16,7 @@ import tokenizers
 
 from pair import errors
 from pair.ai.carried import CarriedFile, mapped
-from pair.ai.characters import encodable
+from pair.ai.characters import encodable, fit_of_tokens
 from pair.ai.contract import Vectors
 
 DIMENSION = 384
@@ -61,6 +61,9 @@ class MiniLmEmbedder:
     def hybrid_weight(self) -> float:
         return 0.5
 
+    def fit(self, query: str) -> float:
+        return fit_of_tokens(query, self._loaded().count(query))
+
     def embed(self, texts: Sequence[str]) -> Vectors:
         vectors: Vectors = np.zeros((len(texts), DIMENSION), dtype=np.float32)
         # The longest begin: the last to end are then short, and no thread waits for another.
@@ -90,6 +93,10 @@ class MiniLmEmbedder:
 class _Model:
     tokenizer: tokenizers.Tokenizer
     session: onnxruntime.InferenceSession
+
+    def count(self, text: str) -> int:
+        """Of tokens, up to where a text is cut."""
+        return len(self.tokenizer.encode(encodable(text[:_MOST_CHARACTERS]), add_special_tokens=False))
 
     def vector_of(self, text: str) -> Vectors:
         """The mean over all tokens, of length 1; zeros for a text of which no token is left."""

@@ -71,6 +71,9 @@ class OpenAiEmbedder:
     def close(self) -> None:
         self._connection.close()
 
+    def fit(self, query: str) -> float:
+        return 1.0
+
     def embed(self, texts: Sequence[str]) -> Vectors:
         return self._embed(texts, self._options.document_prefix)
 

@@ -19,7 +19,7 @@ import tokenizers
 
 from pair import errors
 from pair.ai.carried import CarriedFile, mapped
-from pair.ai.characters import encodable
+from pair.ai.characters import encodable, fit_of_tokens
 from pair.ai.contract import Vectors
 from pair.ai.word_memory import WordMemory
 
@@ -44,6 +44,7 @@ _HEADER_BYTES = 8 + 88
 
 # What stands for a space. No token goes on beyond one that follows something else, nor beyond the end of a line: a text
 # may be cut there, and each piece be looked up by itself.
+_TOKEN_BYTES = 2
 _SPACE = "\u2581"
 _PIECE = re.compile(f"{_SPACE}+[^{_SPACE}\n]*|\n[^{_SPACE}\n]*")
 _LONGEST_REMEMBERED = 32
@@ -72,7 +73,13 @@ class StaticEmbedder:
 
     @property
     def hybrid_weight(self) -> float:
-        return 0.3
+        return 0.2
+
+    def fit(self, query: str) -> float:
+        pieces = _pieces(query)
+        tokens = self._tokens_of(self._loaded(), set(pieces))
+        size_bytes = sum(len(tokens[piece]) for piece in pieces)
+        return fit_of_tokens(query, size_bytes // _TOKEN_BYTES)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         model = self._loaded()

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from pair import errors
 from pair.engine.extraction import TOGETHER
 from pair.engine.graph_file import GraphFile, Hashes, Numbers, entity_hash
+from pair.values import GraphParameters
 
 Floats = npt.NDArray[np.float64]
 
@@ -30,28 +31,6 @@ _LEAST_COMMON = 20
 """In a small KB, so many mentions are not many."""
 _UNIT = 2.0**48
 _WEIGHT_UNIT = 2.0**20
-
-
-@dataclass(frozen=True, slots=True)
-class GraphParameters:
-    """How far and along what a search spreads."""
-
-    hops: int = 1
-    """How many times from chunks over their entities to other chunks."""
-    alpha: float = 0.5
-    """The share of the hybrid score in the final one; the rest is the graph's."""
-    decay: float = 0.85
-    """The probability of going on, at each step."""
-    edge_types: tuple[str, ...] | None = None
-    """Kinds of edges to go along; None for all but mere co-occurrence, which mentions say already."""
-    seeds: int = 5
-    """How many hits to start from."""
-    question_share: float = 0.5
-    """Of the starts, so many are at the question's own entities, if it names any that are known."""
-    most_common: float = 0.05
-    """An entity that is in more than this share of the chunks tells nothing."""
-    most_links: int = 6_000
-    """Mentions that are followed at most in one hop, those of rare entities first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +113,6 @@ def spread(
     met = np.flatnonzero(scores > 0)
     strongest = scores[met].max() if len(met) else 1.0
     return Spread(links.shards[met], links.rows[met], np.sqrt(scores[met] / strongest), tuple(known))
-
-
-def fused(hybrid: Floats, graph: Floats, alpha: float) -> Floats:
-    """The final score, of two that are both between 0 and 1."""
-    return alpha * hybrid + (1 - alpha) * graph
 
 
 # ── which part of the graph ────────────────────────────────────────────────────────────────────────

@@ -7,8 +7,9 @@ Not here
     Which hits there are, and what they are worth: search.py.
 """
 
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,19 +20,23 @@ _Highlights = tuple[tuple[int, int], ...]
 
 
 def merge_neighbours(
-    hits: Sequence[Hit], text_of: Callable[[Hit, int, int], str], *, most_gap: int = 0
+    hits: Sequence[Hit],
+    text_of: Callable[[Hit, int, int], str],
+    *,
+    most_gap: int = 0,
+    most_characters: int = sys.maxsize,
 ) -> tuple[Hit, ...]:
     """Hits of one document that touch or overlap become one, in the place and with the score of the best of them.
 
     `text_of(hit, start, end)` reads the text of the hit's document. What lies between two hits is at most `most_gap`
-    characters, or whitespace.
+    characters, or whitespace. What would become longer than `most_characters` stays apart.
     """
     by_document: dict[str, list[int]] = {}
     for number, hit in enumerate(hits):
         by_document.setdefault(hit.document_id, []).append(number)
     merged: dict[int, Hit] = {}
     for numbers in by_document.values():
-        for group in _groups(hits, numbers, text_of, most_gap):
+        for group in _groups(hits, numbers, _Nearness(text_of, most_gap, most_characters)):
             best = min(group)
             merged[best] = _joined([hits[each] for each in sorted(group)], text_of)
     return tuple(merged[number] for number in sorted(merged))
@@ -76,23 +81,18 @@ def diversified(scores: Sequence[float], vectors: npt.NDArray[np.float32], limit
     return chosen
 
 
-def _groups(
-    hits: Sequence[Hit], numbers: Sequence[int], text_of: Callable[[Hit, int, int], str], most_gap: int
-) -> list[list[int]]:
+def _groups(hits: Sequence[Hit], numbers: Sequence[int], nearness: "_Nearness") -> list[list[int]]:
     """Numbers of hits of one document, those together that follow each other closely."""
     groups: list[list[int]] = []
-    end = 0
+    start = end = 0
     for number in sorted(numbers, key=lambda each: (hits[each].start, hits[each].end, each)):
         hit = hits[number]
-        is_near = bool(groups) and (
-            hit.start - end <= most_gap or _is_blank_between(hits[groups[-1][-1]], end, hit, text_of)
-        )
-        if is_near:
+        if groups and nearness.joins(hits[groups[-1][-1]], start, end, hit):
             groups[-1].append(number)
             end = max(end, hit.end)
         else:
             groups.append([number])
-            end = hit.end
+            start, end = hit.start, hit.end
     return groups
 
 
@@ -100,8 +100,21 @@ _MOST_BLANK = 200
 """Whitespace between two chunks is a few characters; text further apart is not even looked at."""
 
 
-def _is_blank_between(left: Hit, end: int, right: Hit, text_of: Callable[[Hit, int, int], str]) -> bool:
-    return right.start - end <= _MOST_BLANK and not text_of(left, end, right.start).strip()
+@dataclass(frozen=True, slots=True)
+class _Nearness:
+    """Which hits of a document are one passage."""
+
+    text_of: Callable[[Hit, int, int], str]
+    most_gap: int
+    most_characters: int
+
+    def joins(self, last: Hit, start: int, end: int, hit: Hit) -> bool:
+        """Whether `hit` goes on where the passage from `start` to `end` ends; `last` is in it."""
+        if hit.start >= end and max(end, hit.end) - start > self.most_characters:
+            return False
+        if hit.start - end <= self.most_gap:
+            return True
+        return hit.start - end <= _MOST_BLANK and not self.text_of(last, end, hit.start).strip()
 
 
 def _joined(group: Sequence[Hit], text_of: Callable[[Hit, int, int], str]) -> Hit:

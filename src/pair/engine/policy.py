@@ -12,6 +12,7 @@ Positive = Annotated[int, Gt(0)]
 EmbedderKind = Literal["static", "minilm", "fastembed", "openai", "ngram"]
 LeaseKind = Literal["auto", "memory", "file", "blob", "redis"]
 Chunker = Literal["structure", "seed"]
+GraphKind = Literal["text", "model", "off"]
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,14 @@ class EnginePolicy:
     """Put before what is searched for, where a model of openai wants it"""
     embedding_document_prefix: str = ""
     """Put before every chunk, where a model of openai wants it"""
+    reranker_model: str = ""
+    """Name of a cross-encoder of fastembed that orders the hits anew; empty for none"""
     chunker: Chunker = "structure"
     """What cuts documents: structure (by headings, lists, code and tables), seed (by blank lines, lines, sentences)"""
-    chunk_size_bytes: Annotated[int, Ge(50)] = 500
-    """Longest chunk of a document"""
+    chunk_size_bytes: Annotated[int, Ge(0)] = 0
+    """Longest chunk of a document, at least 50; 0 for 2000 (structure) or 500 (seed)"""
+    graph: GraphKind = "text"
+    """What finds entities in documents: text (rules, no model), model (the one of ai.model), off"""
     ingest_batch_documents: Positive = 1000
     """Documents that are published together"""
     write_attempts: Positive = 40
@@ -82,3 +87,8 @@ class EnginePolicy:
     """A shard with more of its documents gone is written anew"""
     gc_grace_seconds: Annotated[float, Ge(0)] = 120.0
     """How long a shard that no manifest names is left in peace"""
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Longest chunk of a document."""
+        return self.chunk_size_bytes or (2000 if self.chunker == "structure" else 500)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pair import errors
+from pair.ai.contract import Reranker
 from pair.ai.embedding import Embedding
 from pair.blobs.contract import BlobStore
 from pair.engine import garbage, rules
@@ -19,7 +20,7 @@ from pair.engine.filters import Filter
 from pair.engine.garbage import GarbageReport
 from pair.engine.manifest import Manifest
 from pair.engine.policy import EnginePolicy
-from pair.engine.search import Hits, Query, Search
+from pair.engine.search import Hits, Narrowing, Query, Search, TextQuery, reranked
 from pair.engine.shard import Listed
 from pair.engine.shard_cache import ShardMissingError, SweepReport
 from pair.engine.stored_graphs import GraphRows
@@ -32,6 +33,8 @@ _MOST_COMPACTIONS = 16
 _TIDY_SHARDS = 3
 """After a long ingest even a few shards that arrived as they came are worth merging: the next thing is asking."""
 _READING_TRIES = 5
+_RERANKED = 30
+"""Hits that a reranker sees at least."""
 
 _Answer = TypeVar("_Answer")
 
@@ -97,8 +100,15 @@ class Engine:
     """One KB. Used from several threads at once."""
 
     def __init__(
-        self, parts: WriteParts, store: BlobStore, embedding: Embedding, grapher: Grapher | None = None
+        self,
+        parts: WriteParts,
+        store: BlobStore,
+        embedding: Embedding,
+        grapher: Grapher | None = None,
+        reranker: Reranker | None = None,
     ) -> None:
+        """`grapher` makes the graphs of documents; `reranker` has the last word on the order of hits."""
+        self._reranker = reranker
         self._parts = parts
         self._store = store
         self._embedding = embedding
@@ -133,7 +143,7 @@ class Engine:
             batch = Batch(
                 list({each.id: each for each in given}.values()),
                 owner,
-                chunk_size_bytes or self._parts.policy.chunk_size_bytes,
+                chunk_size_bytes or self._parts.policy.chunk_bytes,
                 graphs or {},
                 revisions or {},
             )
@@ -152,23 +162,26 @@ class Engine:
 
     def revised_hash(self, revision: str, owner: str) -> str:
         """What `hashes` says of a document that was stored under this revision."""
-        way = cutting(self._parts.policy.chunker, self._parts.policy.chunk_size_bytes)
+        way = cutting(self._parts.policy.chunker, self._parts.policy.chunk_bytes)
         return revised_hash(revision, owner, self._writer.made_with, way)
 
     # Reading
 
-    def search_vector(
-        self,
-        vector: Sequence[float] | np.ndarray,
-        *,
-        limit: int,
-        condition: Filter | None = None,
-        max_distance: float | None = None,
-        exact: bool = False,
-    ) -> Hits:
+    def search_vector(self, vector: Sequence[float] | np.ndarray, limit: int, narrowing: Narrowing) -> Hits:
         with np.errstate(over="ignore"):
             asked = np.ascontiguousarray(vector, dtype=np.float32)
-        return self._search.nearest(Query(asked, limit, condition, max_distance, exact))
+        return self._search.nearest(asked, limit, narrowing)
+
+    def search(self, query: TextQuery) -> Hits:
+        """Raises E201, E204, E205, E206, E215, E304; E207 when no shard at all could be asked; ModelError."""
+        vector, weight = None, 0.0
+        if query.mode != "keyword":
+            vector = self.embed_query(query.text)
+            weight = self._embedding.weight_of(query.text)
+        if self._reranker is None:
+            return self._search.find(Query(query, vector, weight))
+        wide = replace(query, limit=max(_RERANKED, query.limit))
+        return reranked(self._search.find(Query(wide, vector, weight)), query, self._reranker)
 
     def embed_query(self, text: str) -> np.ndarray:
         """Raises E304 when the KB was made with another embedder."""

@@ -1,32 +1,54 @@
-"""Choose shards, ask them, merge: the same hits in the same order, whatever the layout and the timing.
+"""Queries over one KB: by vector, by keyword, by both, and along the graph; hits in the same order whatever the layout.
 
 Invariants
     A query sees one manifest. When garbage collection took a shard from under it, it starts over with the current one.
-    Hits are ordered by distance, then document, then chunk.
+    Hits are ordered by score, then document, then chunk.
+Not here
+    What a score is: fusion.py. Which shards are asked for a vector: vector_search.py.
 """
 
-import itertools
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from pair import errors
+from pair.ai.contract import Reranker
 from pair.clock import Clock
-from pair.engine import rules
+from pair.engine import analysis, fusion, passages
+from pair.engine.candidates import Candidates, Gathering, Wanted
+from pair.engine.extraction import question_entities
 from pair.engine.filters import Filter
+from pair.engine.graph_search import (
+    GraphShard,
+    Seed,
+    Spread,
+    linked_entities,
+    require_graph,
+    spread,
+)
 from pair.engine.manifest import Manifest
 from pair.engine.policy import EnginePolicy
 from pair.engine.publication import Publication, Published
+from pair.engine.reading import Reading, ShardReader
 from pair.engine.shard import SearchFile
-from pair.engine.shard_cache import OpenShard, ShardCache, ShardMissingError
-from pair.engine.vectors import Selection, Vectors
-from pair.values import Hit
+from pair.engine.shard_cache import ShardCache, ShardMissingError
+from pair.engine.stored_documents import Header
+from pair.engine.vector_search import VectorQuery, VectorSearch
+from pair.engine.vectors import Vectors
+from pair.engine.view import View
+from pair.values import GraphParameters, Hit, SearchMode
 
 _TRIES_AFTER_COLLECTION = 5
-_NOTHING = np.empty(0, np.float32)
+_DIVERSE_CHOICES = 4
+"""Candidates for each hit, when hits are to be unlike each other."""
+_REACHED_ROWS = 200
+"""Of the rows that the walk meets, so many of the strongest become candidates."""
+_LONGEST_PASSAGE = 6000
+"""In characters: neighbours are merged up to here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +62,9 @@ class Hits:
     """Some shards could not be asked."""
     faults: tuple[str, ...] = ()
     """Which, and why."""
+    mode_used: SearchMode = "vector"
+    reason: str = ""
+    """Why `adaptive` went the way it went."""
 
     def __iter__(self) -> Iterator[Hit]:
         return iter(self.found)
@@ -52,232 +77,314 @@ class Hits:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    vector: Vectors
-    limit: int
+class Narrowing:
+    """What a hit must be, besides being good."""
+
     condition: Filter | None = None
     max_distance: float | None = None
     """Strictly nearer than this."""
     exact: bool = False
+    """Ask every row of every shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextQuery:
+    text: str
+    limit: int
+    mode: SearchMode = "hybrid"
+    narrowing: Narrowing = field(default_factory=Narrowing)
+    graph: GraphParameters = field(default_factory=GraphParameters)
+    diversity: float = 0.0
+    """How much being unlike the hits before counts: 0 for not at all, below 1."""
+    explain: bool = False
+    highlights: bool = False
+    """Say what matched: takes about as long as everything else together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A text with its vector."""
+
+    asked: TextQuery
+    vector: Vectors | None
+    """None in mode `keyword`."""
+    vector_weight: float
+    """Of the vector in a hybrid score."""
+
+
+def reranked(hits: Hits, query: TextQuery, reranker: Reranker) -> Hits:
+    """By what a reranker makes of their texts; the first ones."""
+    scores = reranker.scores(query.text, [hit.text for hit in hits])
+    order = sorted(range(len(hits)), key=lambda number: (-scores[number], number))[: query.limit]
+    return replace(hits, found=tuple(replace(hits[number], score=float(scores[number])) for number in order))
 
 
 class Search:
-    """Queries over one KB."""
-
     def __init__(self, publication: Publication, cache: ShardCache, policy: EnginePolicy, clock: Clock) -> None:
         self._publication = publication
-        self._cache = cache
+        self._reader = ShardReader(cache, policy.query_shard_parallelism)
         self._policy = policy
         self._clock = clock
-        self._view: _View | None = None
-        self._pool: ThreadPoolExecutor | None = None
+        self._view: View | None = None
 
-    def nearest(self, query: Query) -> Hits:
-        """Raises E201, E303, E205, E206, E215; E207 when no shard at all could be asked."""
+    def close(self) -> None:
+        self._reader.close()
+
+    def nearest(self, vector: Vectors, limit: int, narrowing: Narrowing) -> Hits:
+        """Chunks by distance alone. Raises E201, E303, E205, E206, E215; E207 when no shard at all could be asked."""
+
+        def answer(reading: Reading) -> Hits:
+            _check_vector(vector, reading.view.published.manifest)
+            asked = VectorQuery(vector, limit, narrowing.max_distance, narrowing.exact)
+            near = VectorSearch(reading, self._policy, asked).nearest()
+            named = _named(reading, near.shards, near.rows, -near.distances, limit)[:limit]
+            found = (each.search.hit(each.row, -each.score, each.header, 1.0 / (1.0 - each.score)) for each in named)
+            return _hits(reading, tuple(found), near.asked)
+
+        return self._answered(answer, narrowing)
+
+    def find(self, query: Query) -> Hits:
+        """Passages that answer a text. Raises as `nearest` does, and E204 in mode `graph` for want of a graph."""
+
+        def answer(reading: Reading) -> Hits:
+            if query.vector is not None:
+                _check_vector(query.vector, reading.view.published.manifest)
+            return _Answering(reading, self._policy, query).hits()
+
+        return self._answered(answer, query.asked.narrowing)
+
+    def _answered(self, answer: "_Answer", narrowing: Narrowing) -> Hits:
         for _ in range(_TRIES_AFTER_COLLECTION):
             published = self._publication.required()
             try:
-                return _Asking(self, self._view_of(published), query).hits()
+                return answer(self._reading(published, narrowing, skips_missing=False))
             except ShardMissingError:
                 # Collected while we were about to ask it: then another manifest is there by now.
                 if self._publication.required().version == published.version:
                     break
-        return _Asking(self, self._view_of(self._publication.required()), query, skips_missing=True).hits()
+        return answer(self._reading(self._publication.required(), narrowing, skips_missing=True))
 
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-
-    def _view_of(self, published: Published) -> "_View":
+    def _reading(self, published: Published, narrowing: Narrowing, *, skips_missing: bool) -> Reading:
         view = self._view
         if view is None or view.published.version != published.version:
-            view = self._view = _View(published)
-            self._cache.keep_only({shard.folder for shard in published.manifest.shards})
-        return view
-
-    def _fetch_together(self, shards: Sequence[OpenShard], now: float) -> None:
-        """Open several shards at once; what fails is met again, and reported, by the one who asks it."""
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._policy.query_shard_parallelism, thread_name_prefix="pair-shard")
-        for future in [self._pool.submit(shard.search, now) for shard in shards]:
-            future.exception()
+            view = self._view = View(published)
+            self._reader.cache.keep_only({shard.folder for shard in published.manifest.shards})
+        now = self._clock.monotonic()
+        return Reading(view, self._reader, narrowing.condition, now, skips_missing=skips_missing)
 
 
-class _View:
-    """What can be worked out once for each manifest."""
-
-    def __init__(self, published: Published) -> None:
-        self.published = published
-        self.shards = published.manifest.shards
-        ranked = [position for position, shard in enumerate(self.shards) if shard.run and len(shard.centroids)]
-        counts = [len(self.shards[position].centroids) for position in ranked]
-        self._ranked = np.array(ranked, np.int64)
-        self._starts = np.cumsum([0, *counts])[:-1] if ranked else np.empty(0, np.int64)
-        dimension = published.manifest.dimension
-        self._centroids = (
-            np.concatenate([self.shards[position].centroids for position in ranked])
-            if ranked
-            else np.empty((0, dimension), np.float32)
-        )
-        self._squares = np.einsum("ij,ij->i", self._centroids, self._centroids)
-        self._radii = np.array([radius for position in ranked for radius in self.shards[position].radii], np.float32)
-        self._allowed: dict[int, Selection] = {}
-
-    def ranked(self, query: Vectors) -> dict[str, list[rules.Ranked]]:
-        """The shards of each run, with how near they are."""
-        by_run: dict[str, list[rules.Ranked]] = {}
-        if len(self._ranked):
-            squared = self._squares - 2 * (self._centroids @ query) + query @ query
-            distances = np.sqrt(np.maximum(squared, 0))
-            nearest = np.minimum.reduceat(distances, self._starts)
-            least = np.minimum.reduceat(np.maximum(distances - self._radii, 0), self._starts)
-            for position, near, bound in zip(self._ranked.tolist(), nearest.tolist(), least.tolist(), strict=True):
-                run = self.shards[position].run
-                by_run.setdefault(run, []).append(rules.Ranked(position, near, bound))
-        return by_run
-
-    def live_rows(self, position: int, search: SearchFile) -> Selection | None:
-        """Rows whose document is not gone; None for all of them."""
-        tombstones = self.shards[position].tombstones
-        if tombstones is None:
-            return None
-        allowed = self._allowed.get(position)
-        if allowed is None:
-            allowed = self._allowed[position] = ~tombstones[search.doc_of_row]
-        return allowed
+class _Answer(Protocol):
+    def __call__(self, reading: Reading) -> Hits: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Rows of one shard, with their distances."""
+class _Answering:
+    """One query, from its candidates to the passages."""
 
-    search: SearchFile
-    distances: npt.NDArray[np.float32]
-    rows: npt.NDArray[np.int64]
-
-
-class _Asking:
-    """One query, from the choice of shards to the hits."""
-
-    def __init__(self, search: Search, view: _View, query: Query, *, skips_missing: bool = False) -> None:
-        self._cache = search._cache  # noqa: SLF001 - one room, two tables
-        self._policy = search._policy  # noqa: SLF001
-        self._fetch_together = search._fetch_together  # noqa: SLF001
-        self._now = search._clock.monotonic()  # noqa: SLF001
-        self._view = view
-        self._query = query
-        self._skips_missing = skips_missing
-        self._held: list[OpenShard] = []
-        self._found: list[_Found] = []
-        self._faults: list[tuple[str, str]] = []
-        _check_vector(query.vector, view.published.manifest)
+    def __init__(self, reading: Reading, policy: EnginePolicy, query: Query) -> None:
+        self._reading = reading
+        self._query = query.asked
+        self._vector_weight = query.vector_weight
+        self._words = analysis.parse(query.asked.text) if query.asked.mode != "vector" else None
+        narrowing = query.asked.narrowing
+        wanted = Wanted(max(query.asked.limit, 0), narrowing.max_distance, narrowing.exact)
+        self._gathering = Gathering(reading, policy, wanted, query.vector, self._words)
 
     def hits(self) -> Hits:
-        query, shards = self._query, self._view.shards
-        asked = 0
-        if query.limit > 0 and (query.max_distance is None or query.max_distance > 0):
-            ranked = {} if query.exact else self._view.ranked(query.vector)
-            order = rules.asking_order(shards, ranked, self._policy, ask_all=query.exact)
-            self._open(order.first)
-            for position in order.first:
-                self._ask(position)
-            asked = len(order.first)
-            # In ascending order of what is compared: when one is not worth asking, no later one is.
-            asked += sum(1 for _ in itertools.takewhile(self._ask_if_likely, order.further))
-            asked += sum(1 for _ in itertools.takewhile(self._ask_beyond_cap, order.rest))
-        if self._faults and not self._found:
-            raise errors.stored_data_damaged(*self._faults[0])
-        hits = tuple(self._ordered())
-        faults = tuple(f"{key}: {reason}" for key, reason in self._faults)
-        return Hits(hits, self._view.published.manifest.number, asked, bool(faults), faults)
+        ranking = self._ranked(self._gathering.all())
+        if self._query.mode in {"graph", "adaptive"}:
+            ranking = self._with_graph(ranking)
+        found = self._passages(ranking)
+        asked = self._gathering.shards_asked if self._query.mode == "vector" else len(self._reading.view.shards)
+        return _hits(self._reading, found, asked, ranking)
 
-    def _open(self, positions: Sequence[int]) -> None:
-        shards = [self._view.shards[position] for position in positions]
-        closed = [self._cache.open(shard) for shard in shards if not self._cache.is_open(shard)]
-        if len(closed) > 1:
-            self._fetch_together(closed, self._now)
+    # Scores
 
-    def _ask(self, position: int) -> None:
-        shard = self._view.shards[position]
-        opened = self._cache.open(shard)
-        self._held.append(opened)
-        try:
-            search = opened.search(self._now)
-            allowed = self._allowed(position, opened, search)
-        except ShardMissingError as fault:
-            if not self._skips_missing:
-                raise
-            self._faults.append((str(fault), "it is not in the store any more"))
-            return
-        except errors.DataError as fault:
-            self._faults.append((fault.details["key"], fault.details["reason"]))
-            return
+    def _ranked(self, found: Candidates) -> "_Ranking":
         query = self._query
-        distances, rows = search.index.nearest(
-            query.vector, query.limit, allowed=allowed, exact=query.exact, within=self._farthest()
+        if query.mode == "vector":
+            scores = np.asarray(1.0 / (1.0 + found.distances.astype(np.float64)), np.float64)
+            return _Ranking("vector", found, scores, {})
+        scale = self._gathering.scale(self._vector_weight, found)
+        keyword, vector = scale.keyword(found.keyword), scale.vector(found.distances)
+        if query.mode == "keyword":
+            return _Ranking("keyword", found, keyword, {"keyword": keyword})
+        parts = {"keyword": keyword, "vector": vector, "weight": np.full(len(found), scale.weight)}
+        return _Ranking("hybrid", found, scale.hybrid(keyword, vector), parts)
+
+    def _with_graph(self, hybrid: "_Ranking") -> "_Ranking":
+        """Raises E204 in mode `graph`; `adaptive` does without a graph, or without asking it, and says why."""
+        query, view = self._query, self._reading.view
+        by_position = self._reading.graph_shards()
+        if query.mode == "graph":
+            missing = [shard.key("rows") for number, shard in enumerate(view.shards) if number not in by_position]
+            require_graph(view.published.manifest.kb_id, missing, len(view.shards))
+        positions, shards = list(by_position), list(by_position.values())
+        named = question_entities(query.text)
+        linked = linked_entities(shards, named, query.graph.most_common)
+        if query.mode == "adaptive" and not linked:
+            return replace(hybrid, reason=_why_not(shards, named))
+        places = {position: place for place, position in enumerate(positions)}
+        best = _named(self._reading, hybrid.found.shards, hybrid.found.rows, hybrid.scores, query.graph.seeds)
+        seeds = [Seed(places[each.shard], each.row, each.score) for each in best if each.shard in places]
+        reached = spread(shards, seeds[: query.graph.seeds], named, query.graph)
+        ranking = self._joined(hybrid, reached, np.array(positions, np.int64))
+        reason = f"the question names {', '.join(sorted(linked))}" if query.mode == "adaptive" else ""
+        return replace(ranking, reason=reason)
+
+    def _joined(self, hybrid: "_Ranking", reached: Spread, positions: npt.NDArray[np.int64]) -> "_Ranking":
+        """Hybrid and graph scores of all that either found."""
+        shards, rows = positions[reached.shards] if len(reached.shards) else reached.shards, reached.rows
+        allowed = self._is_allowed(shards, rows)
+        strong = reached.scores >= _least_of_best(reached.scores[allowed], self._most_reached())
+        chosen = allowed & strong
+        found = self._gathering.valued(
+            np.concatenate([hybrid.found.shards, shards[chosen]]), np.concatenate([hybrid.found.rows, rows[chosen]])
         )
-        self._found.append(_Found(search, distances, rows))
+        again = self._ranked_alike(hybrid, found)
+        strength = dict(zip(zip(shards.tolist(), rows.tolist(), strict=True), reached.scores.tolist(), strict=True))
+        places = zip(found.shards.tolist(), found.rows.tolist(), strict=True)
+        graph = np.array([strength.get(each, 0.0) for each in places])
+        scores = fusion.with_graph(again.scores, graph, self._query.graph.alpha)
+        return _Ranking("graph", found, scores, {**again.parts, "hybrid": again.scores, "graph": graph})
 
-    def _ask_if_likely(self, shard: rules.Ranked) -> bool:
-        is_worth = rules.is_likely_nearer(shard, self._farthest())
-        if is_worth:
-            self._ask(shard.position)
-        return is_worth
+    def _ranked_alike(self, hybrid: "_Ranking", found: Candidates) -> "_Ranking":
+        """By the scale of the candidates that there were first: what the graph adds does not move it."""
+        scale = self._gathering.scale(self._vector_weight, hybrid.found)
+        keyword, vector = scale.keyword(found.keyword), scale.vector(found.distances)
+        parts = {"keyword": keyword, "vector": vector, "weight": np.full(len(found), scale.weight)}
+        return _Ranking("hybrid", found, scale.hybrid(keyword, vector), parts)
 
-    def _ask_beyond_cap(self, shard: rules.Ranked) -> bool:
-        is_worth = self._may_exceed_cap() and rules.could_be_nearer(shard, self._farthest())
-        if is_worth:
-            self._ask(shard.position)
-        return is_worth
+    def _most_reached(self) -> int:
+        return max(_REACHED_ROWS, 2 * self._query.limit)
 
-    def _may_exceed_cap(self) -> bool:
-        query = self._query
-        return rules.may_exceed_cap(
-            found=len(self._distances()), wanted=query.limit, is_filtered=query.condition is not None
+    def _is_allowed(self, shards: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        allowed = np.ones(len(rows), np.bool_)
+        for position in np.unique(shards).tolist():
+            own = shards == position
+            selection = self._reading.allowed(position)
+            if selection is not None:
+                allowed[own] = selection[rows[own]]
+        return allowed
+
+    # Passages
+
+    def _passages(self, ranking: "_Ranking") -> tuple[Hit, ...]:
+        """As many as are wanted, if there are: where rows become one passage, the next rows fill up."""
+        query, found = self._query, ranking.found
+        wanted = query.limit
+        while True:
+            taken = wanted if not query.diversity else wanted * _DIVERSE_CHOICES
+            named = _named(self._reading, found.shards, found.rows, ranking.scores, taken)[:taken]
+            if query.diversity:
+                named = self._diverse(named, wanted)
+            rows = {each.header.id: each for each in named}
+            hits = [self._hit(each, ranking) for each in named]
+
+            def text_of(hit: Hit, start: int, end: int, rows: Mapping[str, _Named] = rows) -> str:
+                return rows[hit.document_id].search.slice_of(rows[hit.document_id].row, start, end)
+
+            together = passages.fold_duplicates(
+                passages.merge_neighbours(hits, text_of, most_characters=_LONGEST_PASSAGE)
+            )
+            if len(together) >= query.limit or taken >= len(found):
+                return together[: query.limit]
+            wanted *= 2
+
+    def _diverse(self, named: Sequence["_Named"], limit: int) -> list["_Named"]:
+        if not named:
+            return []
+        vectors = np.stack([each.search.vectors[each.row] for each in named])
+        order = passages.diversified([each.score for each in named], vectors, limit, 1.0 - self._query.diversity)
+        return [named[number] for number in order]
+
+    def _hit(self, each: "_Named", ranking: "_Ranking") -> Hit:
+        distance = float(ranking.found.distances[each.number])
+        hit = each.search.hit(each.row, None if math.isnan(distance) else distance, each.header, each.score)
+        graph = ranking.parts.get("graph")
+        marks = analysis.highlights(hit.text, self._words) if self._query.highlights and self._words else ()
+        return replace(
+            hit,
+            graph_score=None if graph is None else float(graph[each.number]),
+            highlights=marks,
+            explanation=self._explanation(each.number, ranking) if self._query.explain else None,
         )
 
-    def _distances(self) -> npt.NDArray[np.float32]:
-        """Of what was found so far and is near enough."""
-        if not self._found:
-            return _NOTHING
-        found = np.concatenate([each.distances for each in self._found])
-        return found if self._query.max_distance is None else found[found < self._query.max_distance]
+    def _explanation(self, number: int, ranking: "_Ranking") -> dict[str, float | str]:
+        told: dict[str, float | str] = {"mode": ranking.mode, "score": float(ranking.scores[number])}
+        told.update({name: float(values[number]) for name, values in ranking.parts.items()})
+        if "keyword" in ranking.parts:
+            told["bm25"] = float(ranking.found.keyword[number])
+        if "graph" in ranking.parts:
+            told["alpha"] = self._query.graph.alpha
+        return told
 
-    def _allowed(self, position: int, opened: OpenShard, search: SearchFile) -> Selection | None:
-        live = self._view.live_rows(position, search)
-        if self._query.condition is None:
-            return live
-        chosen: Selection = opened.rows().selected(self._query.condition)[search.doc_of_row]
-        return chosen if live is None else chosen & live
 
-    def _farthest(self) -> float | None:
-        """The distance of the last hit that would be returned now."""
-        distances = self._distances()
-        if len(distances) < self._query.limit:
-            return self._query.max_distance
-        return float(np.partition(distances, self._query.limit - 1)[self._query.limit - 1])
+@dataclass(frozen=True, eq=False)
+class _Ranking:
+    """Candidates with their scores, and what these are made of."""
 
-    def _ordered(self) -> Iterator[Hit]:
-        distances = np.concatenate([each.distances for each in self._found]) if self._found else np.empty(0)
-        sources = np.repeat(np.arange(len(self._found)), [len(each.rows) for each in self._found])
-        rows = np.concatenate([each.rows for each in self._found]) if self._found else np.empty(0, np.int64)
-        if self._query.max_distance is not None:
-            near = distances < self._query.max_distance
-            distances, sources, rows = distances[near], sources[near], rows[near]
-        limit = self._query.limit
-        if len(distances) > limit:
-            # All that are as near as the last one that is wanted: their names decide between them.
-            near = distances <= np.partition(distances, limit - 1)[limit - 1]
-            distances, sources, rows = distances[near], sources[near], rows[near]
-        named = []
-        for distance, source, row in zip(distances.tolist(), sources.tolist(), rows.tolist(), strict=True):
-            search = self._found[source].search
+    mode: SearchMode
+    found: Candidates
+    scores: fusion.Floats
+    parts: Mapping[str, fusion.Floats]
+    reason: str = ""
+
+
+class _Named(NamedTuple):
+    """A candidate, and the document that it is of."""
+
+    number: int
+    shard: int
+    row: int
+    score: float
+    search: SearchFile
+    header: Header
+
+
+def _named(
+    reading: Reading,
+    shards: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.int64],
+    scores: npt.NDArray[np.floating],
+    limit: int,
+) -> list[_Named]:
+    """The best, in their order; more of them where several are as good as the last one."""
+    chosen = np.flatnonzero(scores >= _least_of_best(scores, limit)) if limit > 0 else np.empty(0, np.int64)
+    named = []
+    places = zip(chosen.tolist(), shards[chosen].tolist(), rows[chosen].tolist(), scores[chosen].tolist(), strict=True)
+    for number, position, row, score in places:
+        search = reading.search(position)
+        if search is not None:
             header = search.header(int(search.doc_of_row[row]))
-            named.append((distance, header.id, row, search, header))
-        # Chunks of one document lie in their order.
-        named.sort(key=lambda each: each[:3])
-        for distance, _, row, search, header in named[:limit]:
-            yield search.hit(row, distance, header)
+            named.append(_Named(number, position, row, score, search, header))
+    # Chunks of one document lie in their order.
+    named.sort(key=lambda each: (-each.score, each.header.id, each.row))
+    return named
+
+
+def _least_of_best(scores: npt.NDArray[np.floating], limit: int) -> float:
+    if len(scores) <= limit:
+        return -math.inf
+    return float(np.partition(scores, len(scores) - limit)[len(scores) - limit])
+
+
+def _why_not(shards: Sequence[GraphShard], named: Sequence[str]) -> str:
+    if not shards:
+        return "there is no graph"
+    if not named:
+        return "the question names nothing"
+    return f"nothing else is known of {', '.join(named)}"
+
+
+def _hits(reading: Reading, found: tuple[Hit, ...], asked: int, ranking: _Ranking | None = None) -> Hits:
+    """Raises E207 when faults have left nothing."""
+    if reading.faults and not reading.has_answered:
+        key, reason = next(iter(reading.faults.items()))
+        raise errors.stored_data_damaged(key, reason)
+    faults = tuple(f"{key}: {reason}" for key, reason in reading.faults.items())
+    number = reading.view.published.manifest.number
+    mode: SearchMode = "vector" if ranking is None else ranking.mode
+    return Hits(found, number, asked, bool(faults), faults, mode, "" if ranking is None else ranking.reason)
 
 
 def _check_vector(vector: Vectors, manifest: Manifest) -> None:

@@ -48,7 +48,11 @@ class SearchFile:
     def text(self, doc: int) -> str:
         return bytes(self._text_bytes(doc)).decode(errors="surrogatepass")
 
-    def hit(self, row: int, distance: float, header: Header) -> Hit:
+    def slice_of(self, row: int, start: int, end: int) -> str:
+        """These characters of the text of the row's document."""
+        return self.text(int(self.doc_of_row[row]))[start:end]
+
+    def hit(self, row: int, distance: float | None, header: Header, score: float) -> Hit:
         """`header`: of the row's document."""
         doc, start_byte, end_byte, start, end = self.chunks[row].item()
         begin, header_size, _, first_row = self.docs[doc].item()
@@ -59,7 +63,7 @@ class SearchFile:
             title=header.title,
             url=header.url,
             text=str(self._texts[begin + start_byte : begin + end_byte], "utf-8", "surrogatepass"),
-            score=1.0 / (1.0 + distance),
+            score=score,
             distance=distance,
             metadata=header.metadata,
             start=start,
@@ -86,6 +90,9 @@ class SearchFile:
         chosen = np.zeros(len(self.docs), np.bool_)
         chosen[numbers] = True
         return np.flatnonzero(chosen[self.doc_of_row])
+
+    def no_rows(self) -> npt.NDArray[np.bool_]:
+        return np.zeros(len(self.chunks), np.bool_)
 
     def fields_of(self, row: int) -> tuple[str, str]:
         """The texts that a row is found by: its own, and the title of its document."""

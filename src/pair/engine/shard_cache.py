@@ -309,6 +309,11 @@ class OpenShard:
     def has_search(self) -> bool:
         return self._search is not None
 
+    @property
+    def has_keywords(self) -> bool:
+        """Nothing has to be fetched to ask them."""
+        return self._keywords is not None or "keywords" not in self._ref.files
+
     def search(self, now: float) -> SearchFile:
         """`now`: by the monotonic clock, for the last use. Raises as `ShardCache.path` does."""
         if self._use is not None and now - self._touched_at > _TOUCH_SECONDS:

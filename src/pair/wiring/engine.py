@@ -21,8 +21,9 @@ from pair.sync.contract import Documents
 from pair.wiring.embedders import choose_embedder
 
 if TYPE_CHECKING:
-    from pair.ai.contract import Embedder
+    from pair.ai.contract import Embedder, Reranker
     from pair.blobs.contract import BlobStore, Leases
+    from pair.engine.extraction import Grapher
     from pair.inputs import Inputs
     from pair.kb import KnowledgeBase, SyncedSources
 
@@ -76,7 +77,9 @@ def open_kb(
     parts = WriteParts(
         kb_id, policy, publication, cache, _leases(settings, blobs, clock), clock, _new_id, _pause_before, on_step
     )
-    engine = Engine(parts, blobs, Embedding(embedder or choose_embedder(settings)))
+    engine = Engine(
+        parts, blobs, Embedding(embedder or choose_embedder(settings)), _grapher(settings), _reranker(settings)
+    )
     return KnowledgeBase(engine, sources)
 
 
@@ -99,6 +102,36 @@ def temporary_kb(settings: Settings) -> "Iterator[KnowledgeBase]":
             yield kb
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _grapher(settings: Settings) -> "Grapher | None":
+    if settings.engine.graph == "off":
+        return None
+    if settings.engine.graph == "text":
+        from pair.engine.extraction import TextGrapher  # noqa: PLC0415 - see the module's first lines
+
+        return TextGrapher()
+    if not settings.ai.model:
+        raise errors.settings_invalid(
+            "engine.graph", "a model is needed", hints=["Set ai.model, or engine.graph: text"]
+        )
+    from pair.ai.entities import ModelExtractor  # noqa: PLC0415
+    from pair.ai.openai import OpenAiLanguageModel  # noqa: PLC0415
+    from pair.engine.model_extraction import ModelGrapher  # noqa: PLC0415
+
+    return ModelGrapher(ModelExtractor(OpenAiLanguageModel(settings.ai)))
+
+
+def _reranker(settings: Settings) -> "Reranker | None":
+    if not settings.engine.reranker_model:
+        return None
+    if importlib.util.find_spec("fastembed") is None:
+        raise errors.settings_invalid(
+            "engine.reranker_model", "a reranker needs an extra", hints=["pip install 'pair-kb[fastembed]'"]
+        )
+    from pair.ai.fastembed_reranker import FastembedReranker  # noqa: PLC0415 - see the module's first lines
+
+    return FastembedReranker(settings.engine.reranker_model)
 
 
 def _new_id() -> str:

@@ -24,6 +24,9 @@ class LengthEmbedder:
         self.asked: list[list[str]] = []
         self._spoil = spoil
 
+    def fit(self, query: str) -> float:
+        return 1.0
+
     def embed(self, texts: Sequence[str]) -> Any:
         self.asked.append(list(texts))
         return self._spoil(np.array([[len(text), 1] for text in texts], dtype=np.float32))
@@ -35,7 +38,7 @@ class LengthEmbedder:
 def test_it_has_the_name_the_dimension_and_the_weight_of_its_embedder() -> None:
     embedder: Embedder = NgramEmbedder(16)
     embedding = Embedding(embedder)
-    assert (embedding.name, embedding.dimension, embedding.hybrid_weight) == ("ngram-16-v1", 16, 0.2)
+    assert (embedding.name, embedding.dimension, embedding.weight_of("a question")) == ("ngram-16-v1", 16, 0.2)
 
 
 def test_texts_are_embedded_in_batches_and_keep_their_order() -> None:

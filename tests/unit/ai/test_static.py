@@ -58,7 +58,7 @@ def embed_plainly(text: str) -> np.ndarray:
 
 def test_its_name_tells_the_weights() -> None:
     assert EMBEDDER.name == "static-wordllama-l2_supercat-256-64b47a2d"
-    assert (EMBEDDER.dimension, EMBEDDER.hybrid_weight) == (256, 0.3)
+    assert (EMBEDDER.dimension, EMBEDDER.hybrid_weight) == (256, 0.2)
 
 
 @settings(deadline=None)

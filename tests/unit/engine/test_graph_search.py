@@ -11,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pair.engine.extraction import ALIAS, TOGETHER
+from pair.engine.fusion import with_graph
 from pair.engine.graph_file import GraphFile, graph_sections
-from pair.engine.graph_search import GraphParameters, GraphShard, Seed, fused, require_graph, spread
+from pair.engine.graph_search import GraphShard, Seed, require_graph, spread
 from pair.engine.pack import write_pack
 from pair.engine.stored_graphs import GraphRows, graphs_in_columns
 from pair.errors import NotFoundError
+from pair.values import GraphParameters
 
 STEPS = 10
 
@@ -183,7 +185,7 @@ def test_a_seed_without_entities_keeps_what_it_has(tmp_path: Path) -> None:
 
 
 def test_the_final_score_has_a_share_of_both() -> None:
-    assert math.isclose(fused(np.array([0.5]), np.array([1.0]), 0.6)[0], 0.7)
+    assert math.isclose(with_graph(np.array([0.5]), np.array([1.0]), 0.6)[0], 0.7)
 
 
 def test_shards_without_a_graph_are_named() -> None:

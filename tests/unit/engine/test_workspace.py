@@ -130,7 +130,7 @@ def test_what_queries_read_is_what_was_stored(built: BuiltShard) -> None:
     search = SearchFile(built.paths["search"])
     assert [search.header(number).id for number in range(3)] == ["notes/ä.md", "empty", "odd \ud800"]
     assert search.text(2) == "nul \0, quote ', half \udfff"
-    hit = search.hit(1, 0.0, search.header(0))
+    hit = search.hit(1, 0.0, search.header(0), 1.0)
     assert (hit.chunk_id, hit.text, hit.start, hit.end, hit.score) == ("notes/ä.md#1", "Birnen", 10, 16, 1.0)
 
 

@@ -22,8 +22,8 @@ def settings(**engine: Any) -> Settings:
 @pytest.mark.parametrize(
     ("engine", "name", "weight"),
     [
-        ({}, "static-wordllama-l2_supercat-256-64b47a2d", 0.3),
-        ({"embedding_dimension": 256}, "static-wordllama-l2_supercat-256-64b47a2d", 0.3),
+        ({}, "static-wordllama-l2_supercat-256-64b47a2d", 0.2),
+        ({"embedding_dimension": 256}, "static-wordllama-l2_supercat-256-64b47a2d", 0.2),
         ({"embedder": "minilm"}, "minilm-all-MiniLM-L6-v2-int8-384-8199be6f", 0.5),
         ({"embedder": "fastembed"}, "fastembed-BAAI/bge-small-en-v1.5-384", 0.5),
         ({"embedder": "openai", "embedding_model": "nomic"}, "openai-nomic", 0.5),

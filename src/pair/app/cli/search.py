@@ -1,6 +1,8 @@
 """pair search"""
 
+import dataclasses
 import textwrap
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -8,11 +10,12 @@ import typer
 from pair.app import render
 from pair.app.cli.ingest import KbName
 from pair.app.cli.session import Session
-from pair.values import SearchMode
+from pair.values import DEFAULT_MODE, GraphParameters, SearchMode, SearchOptions
 from pair.wiring import DEFAULT_KB
 
 if TYPE_CHECKING:
     from pair.kb import Hits
+    from pair.values import Hit
 
 EXAMPLE = """Examples:
 
@@ -23,6 +26,8 @@ EXAMPLE = """Examples:
   pair search deploy --json"""
 
 _WIDTH = 100
+_MOST_SHOWN = 600
+_BEFORE_MATCH = 80
 
 Query = Annotated[str, typer.Argument(help="What to look for, in plain words.")]
 Limit = Annotated[int, typer.Option("-k", "--limit", min=1, max=1000, help="Most hits to show.")]
@@ -33,43 +38,93 @@ Filters = Annotated[
 ]
 Exact = Annotated[bool, typer.Option("--exact", help="Look at every chunk of every shard.")]
 MaxDistance = Annotated[float | None, typer.Option("--max-distance", help="Only hits strictly nearer than this.")]
+Explain = Annotated[bool, typer.Option("--explain", help="Say of each hit how it got its score.")]
+Diversity = Annotated[
+    float, typer.Option("--diversity", min=0.0, max=0.99, help="How unlike each other hits should be: 0 to 0.99.")
+]
+Hops = Annotated[int | None, typer.Option("--hops", min=1, max=5, help="How far the graph is followed.")]
+Alpha = Annotated[
+    float | None, typer.Option("--alpha", min=0.0, max=1.0, help="Share of the hybrid score beside the graph's.")
+]
 
 
 def search(
     context: typer.Context,
     query: Query,
     limit: Limit = 5,
-    mode: Mode = "vector",
+    mode: Mode = DEFAULT_MODE,
     kb: KbName = DEFAULT_KB,
     filters: Filters = None,
     exact: Exact = False,
     max_distance: MaxDistance = None,
+    explain: Explain = False,
+    diversity: Diversity = 0.0,
+    hops: Hops = None,
+    alpha: Alpha = None,
 ) -> None:
     """Find passages: each with its score, its document and where in it."""
     session: Session = context.obj
+    options = _options(max_distance, diversity, hops, alpha)
+    began = time.perf_counter()
     with session.kb(kb) as opened:
         hits = opened.search(
-            query, limit=limit, mode=mode, filter=filters or None, max_distance=max_distance, exact=exact
+            query, limit=limit, mode=mode, filter=filters or None, exact=exact, explain=explain, options=options
         )
+    took_ms = (time.perf_counter() - began) * 1000
     value = {
         "kb_id": kb,
         "query": query,
         "search_mode": mode,
+        "mode_used": hits.mode_used,
+        "reason": hits.reason,
+        "took_ms": round(took_ms, 3),
         "partial": hits.partial,
         "faults": list(hits.faults),
         "results": [hit.to_json() for hit in hits],
     }
     for fault in hits.faults:
         render.print_note(f"partial: {fault}")
+    if hits.reason:
+        render.print_note(f"{hits.mode_used}: {hits.reason}")
     session.show(value, _told(hits), is_answer=True)
+
+
+def _options(max_distance: float | None, diversity: float, hops: int | None, alpha: float | None) -> SearchOptions:
+    usual = GraphParameters()
+    graph = dataclasses.replace(
+        usual, hops=usual.hops if hops is None else hops, alpha=usual.alpha if alpha is None else alpha
+    )
+    return SearchOptions(max_distance=max_distance, highlights=True, diversity=diversity, graph=graph)
 
 
 def _told(hits: "Hits") -> str:
     if not len(hits):
         return "nothing found"
-    blocks = []
-    for number, hit in enumerate(hits, 1):
-        title = f"  {hit.title}" if hit.title and hit.title != hit.document_id else ""
-        passage = textwrap.fill(" ".join(hit.text.split()), _WIDTH, initial_indent="    ", subsequent_indent="    ")
-        blocks.append(f"{number:>2}. {hit.score:.3f}  {hit.document_id}{title}\n{passage}")
-    return "\n".join(blocks)
+    return "\n".join(_told_hit(number, hit) for number, hit in enumerate(hits, 1))
+
+
+def _told_hit(number: int, hit: "Hit") -> str:
+    title = f"  {hit.title}" if hit.title and hit.title != hit.document_id else ""
+    passage = textwrap.shorten(_around_matches(hit), _MOST_SHOWN, placeholder=" …")
+    filled = textwrap.fill(passage, _WIDTH, initial_indent="    ", subsequent_indent="    ")
+    told = f"{number:>2}. {hit.score:.3f}  {hit.document_id}{title}\n{filled}"
+    if hit.also_in:
+        told += f"\n    also in: {', '.join(each.document_id for each in hit.also_in)}"
+    if hit.explanation:
+        parts = (
+            f"{name} {value:.3f}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in hit.explanation.items()
+        )
+        told += f"\n    = {', '.join(parts)}"
+    return told
+
+
+def _around_matches(hit: "Hit") -> str:
+    """The passage from a little before the part in which most matches lie close together."""
+    if len(hit.text) <= _MOST_SHOWN or not hit.highlights:
+        return hit.text
+    starts = [start for start, _ in hit.highlights]
+    _, first = max((sum(1 for start in starts if begin <= start < begin + _MOST_SHOWN), -begin) for begin in starts)
+    begin = max(-first - _BEFORE_MATCH, 0)
+    at_word = hit.text.find(" ", begin) + 1 if begin else 0
+    return ("… " if at_word else "") + hit.text[at_word:]

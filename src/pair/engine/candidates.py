@@ -1,0 +1,121 @@
+"""Rows that may answer a query, and what each of them is worth by keyword and by vector.
+
+Invariants
+    Both values of a candidate are its own, whichever list it came from: a row that only one list found is not given 0
+    for the other.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pair.engine import fusion
+from pair.engine.analysis import KeywordQuery
+from pair.engine.keyword_search import KeywordSearch
+from pair.engine.policy import EnginePolicy
+from pair.engine.reading import Reading
+from pair.engine.vector_search import NearRows, VectorQuery, VectorSearch
+from pair.engine.vectors import Vectors, exact_distances
+
+Rows = npt.NDArray[np.int64]
+
+NEAR_ROWS = 200
+"""The nearest rows of a query: they are candidates, and the range of their distances is the scale of the vector."""
+KEYWORD_ROWS = 100
+_PER_HIT = 2
+_FOLDED = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """In no order."""
+
+    shards: Rows
+    rows: Rows
+    keyword: fusion.Floats
+    """BM25; 0 for a row without any word of the query."""
+    distances: npt.NDArray[np.float32]
+    """NaN where there is no vector to go by."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def pick(self, chosen: npt.NDArray[np.bool_]) -> "Candidates":
+        return Candidates(self.shards[chosen], self.rows[chosen], self.keyword[chosen], self.distances[chosen])
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    limit: int
+    max_distance: float | None
+    exact: bool
+
+
+class Gathering:
+    """The candidates of one query."""
+
+    def __init__(
+        self, reading: Reading, policy: EnginePolicy, wanted: Wanted, vector: Vectors | None, words: KeywordQuery | None
+    ) -> None:
+        """Without `vector`, or without `words`, the other alone finds."""
+        self._reading = reading
+        self._policy = policy
+        self._wanted = wanted
+        self._vector = vector if vector is not None and vector.any() else None
+        self._keywords = KeywordSearch(words, reading.keyword_parts()) if words and not words.is_empty else None
+        self.near = self._near()
+        self.shards_asked = self.near.asked
+
+    def all(self) -> Candidates:
+        """What the keywords and the vector find, each once."""
+        shards, rows = [self.near.shards], [self.near.rows]
+        for position, (_, found) in self._by_keyword().items():
+            shards.append(np.full(len(found), position, np.int64))
+            rows.append(found)
+        return self.valued(np.concatenate(shards), np.concatenate(rows))
+
+    def valued(self, shards: Rows, rows: Rows) -> Candidates:
+        """These rows with their values, each once, without those that the query refuses."""
+        order = np.lexsort((rows, shards))
+        shards, rows = shards[order], rows[order]
+        if len(rows) > 1:
+            is_new = np.concatenate([[True], (shards[1:] != shards[:-1]) | (rows[1:] != rows[:-1])])
+            shards, rows = shards[is_new], rows[is_new]
+        keyword, distances = np.zeros(len(rows)), np.full(len(rows), np.nan, np.float32)
+        readable = np.ones(len(rows), np.bool_)
+        for position in np.unique(shards).tolist():
+            own = shards == position
+            search = self._reading.search(position)
+            if search is None:
+                readable[own] = False
+                continue
+            if self._keywords is not None:
+                keyword[own] = self._keywords.scores_of(position, rows[own])
+            if self._vector is not None:
+                distances[own] = exact_distances(search.vectors[rows[own]], self._vector)
+        found = Candidates(shards, rows, keyword, distances)
+        chosen = readable & (keyword > -np.inf)
+        if self._wanted.max_distance is not None and self._vector is not None:
+            chosen &= distances < self._wanted.max_distance
+        return found if chosen.all() else found.pick(chosen)
+
+    def scale(self, weight: float, found: Candidates) -> fusion.Scale:
+        return fusion.scale_of(weight, found.keyword, self.near.distances)
+
+    def _near(self) -> NearRows:
+        wanted = self._wanted
+        if self._vector is None:
+            nothing = np.empty(0, np.int64)
+            return NearRows(nothing, nothing, np.empty(0, np.float32), 0)
+        # Some rows become one passage with others.
+        limit = _PER_HIT * wanted.limit + _FOLDED if self._keywords is None else max(NEAR_ROWS, _PER_HIT * wanted.limit)
+        query = VectorQuery(self._vector, limit, wanted.max_distance, wanted.exact)
+        return VectorSearch(self._reading, self._policy, query).nearest()
+
+    def _by_keyword(self) -> dict[int, tuple[fusion.Floats, Rows]]:
+        if self._keywords is None:
+            return {}
+        positions = range(len(self._reading.view.shards))
+        limit = max(KEYWORD_ROWS, _PER_HIT * self._wanted.limit)
+        return self._keywords.best_of(positions, limit, self._reading.allowed)

@@ -1,0 +1,109 @@
+"""The rows nearest to a vector: choose shards, ask them, ask more while they may hold something nearer."""
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pair.engine import rules
+from pair.engine.policy import EnginePolicy
+from pair.engine.reading import Reading
+from pair.engine.vectors import Vectors
+
+_NOTHING = np.empty(0, np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class VectorQuery:
+    vector: Vectors
+    limit: int
+    max_distance: float | None = None
+    """Strictly nearer than this."""
+    exact: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class NearRows:
+    """At least as many as were wanted, where there are so many, in no order, with all that are as near as the last."""
+
+    shards: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]
+    distances: npt.NDArray[np.float32]
+    asked: int
+    """How many shards."""
+
+
+class VectorSearch:
+    def __init__(self, reading: Reading, policy: EnginePolicy, query: VectorQuery) -> None:
+        self._reading = reading
+        self._policy = policy
+        self._query = query
+        self._found: list[tuple[int, npt.NDArray[np.float32], npt.NDArray[np.int64]]] = []
+
+    def nearest(self) -> NearRows:
+        query, view = self._query, self._reading.view
+        asked = 0
+        if query.limit > 0 and (query.max_distance is None or query.max_distance > 0):
+            ranked = {} if query.exact else view.ranked(query.vector)
+            order = rules.asking_order(view.shards, ranked, self._policy, ask_all=query.exact)
+            self._reading.fetch(order.first)
+            for position in order.first:
+                self._ask(position)
+            asked = len(order.first)
+            # In ascending order of what is compared: when one is not worth asking, no later one is.
+            asked += sum(1 for _ in itertools.takewhile(self._ask_if_likely, order.further))
+            asked += sum(1 for _ in itertools.takewhile(self._ask_beyond_cap, order.rest))
+        return self._nearest_of_all(asked)
+
+    def _ask(self, position: int) -> None:
+        search = self._reading.search(position)
+        if search is None:
+            return
+        query, allowed = self._query, self._reading.allowed(position)
+        distances, rows = search.index.nearest(
+            query.vector, query.limit, allowed=allowed, exact=query.exact, within=self._farthest()
+        )
+        self._found.append((position, distances, rows))
+
+    def _ask_if_likely(self, shard: rules.Ranked) -> bool:
+        is_worth = rules.is_likely_nearer(shard, self._farthest())
+        if is_worth:
+            self._ask(shard.position)
+        return is_worth
+
+    def _ask_beyond_cap(self, shard: rules.Ranked) -> bool:
+        found, wanted = len(self._distances()), self._query.limit
+        is_worth = rules.may_exceed_cap(
+            found=found, wanted=wanted, is_filtered=self._reading.is_filtered
+        ) and rules.could_be_nearer(shard, self._farthest())
+        if is_worth:
+            self._ask(shard.position)
+        return is_worth
+
+    def _distances(self) -> npt.NDArray[np.float32]:
+        """Of what was found so far and is near enough."""
+        if not self._found:
+            return _NOTHING
+        found = np.concatenate([distances for _, distances, _ in self._found])
+        return found if self._query.max_distance is None else found[found < self._query.max_distance]
+
+    def _farthest(self) -> float | None:
+        """The distance of the last row that would be returned now."""
+        distances = self._distances()
+        if len(distances) < self._query.limit:
+            return self._query.max_distance
+        return float(np.partition(distances, self._query.limit - 1)[self._query.limit - 1])
+
+    def _nearest_of_all(self, asked: int) -> NearRows:
+        if not self._found:
+            return NearRows(np.empty(0, np.int64), np.empty(0, np.int64), _NOTHING, asked)
+        shards = np.repeat([position for position, _, _ in self._found], [len(rows) for _, _, rows in self._found])
+        distances = np.concatenate([distances for _, distances, _ in self._found])
+        rows = np.concatenate([rows for _, _, rows in self._found])
+        farthest = self._farthest()
+        if farthest is not None:
+            is_full = len(self._distances()) >= self._query.limit
+            near = distances <= farthest if is_full else distances < farthest
+            shards, rows, distances = shards[near], rows[near], distances[near]
+        return NearRows(shards, rows, distances, asked)
