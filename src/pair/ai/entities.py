@@ -5,7 +5,6 @@ Invariants
 """
 
 import json
-import math
 from typing import Any
 
 from pair import errors
@@ -78,7 +77,7 @@ def _relation(value: Any) -> Relation | None:
 
 def _weight(value: Any) -> float:
     """1 for what is none."""
-    is_sound = isinstance(value, int | float) and math.isfinite(value) and 0 < value < _MOST_WEIGHT
+    is_sound = isinstance(value, int | float) and 0 < value < _MOST_WEIGHT
     return float(value) if is_sound and not isinstance(value, bool) else 1.0
 
 

@@ -247,6 +247,11 @@ class KeywordQuery:
     def is_empty(self) -> bool:
         return not self.terms and not self.prefixes
 
+    @property
+    def says_something(self) -> bool:
+        """Also what is excluded does, although nothing is found by it."""
+        return not self.is_empty or bool(self.excluded)
+
 
 def parse(query: str) -> KeywordQuery:
     """Nothing is wrong in a query: what is no operator is text."""

@@ -63,7 +63,7 @@ class Gathering:
         self._policy = policy
         self._wanted = wanted
         self._vector = vector if vector is not None and vector.any() else None
-        self._keywords = KeywordSearch(words, reading.keyword_parts()) if words and not words.is_empty else None
+        self._keywords = KeywordSearch(words, reading.keyword_parts()) if words and words.says_something else None
         self.near = self._near()
         self.shards_asked = self.near.asked
 

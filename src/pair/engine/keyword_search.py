@@ -123,7 +123,7 @@ class KeywordSearch:
 
     def scores_of(self, position: int, rows: Rows) -> Scores:
         """Of any rows of a part; 0 for those that hold nothing of the query, -inf for those that it refuses."""
-        if self._parts[position].index is None or self._query.is_empty:
+        if self._parts[position].index is None:
             return np.zeros(len(rows))
         scores = _added(np.zeros(len(rows)), rows, self._lists(position))
         if self._query.phrases or self._query.excluded:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pair import errors
 from pair.ai.contract import EntityExtractor, Extraction
 from pair.engine.extraction import DocumentText, canonical_name, title_entity
-from pair.engine.stored_graphs import GraphRows
+from pair.engine.stored_graphs import NO_GRAPH, GraphRows
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +82,8 @@ class ModelGrapher:
 
 
 def _graph(title: str, extractions: Sequence[Extraction | None]) -> GraphRows:
+    if extractions and not any(extractions):
+        return NO_GRAPH
     about = title_entity(title)
     mentions: list[tuple[str, float, int]] = []
     edges: list[tuple[str, str, str, float, int]] = []

@@ -102,6 +102,12 @@ class Reading:
                 found[position] = self.view.graph_shard(position, file, self._live(position))
         return found
 
+    def refuse_without(self, answer: object) -> None:
+        """Raises E207 when faults are the reason that there is no answer."""
+        if self.faults and not answer:
+            key, reason = next(iter(self.faults.items()))
+            raise errors.stored_data_damaged(key, reason)
+
     def _keyword_part(self, position: int) -> KeywordPart:
         opened = self._open(position)
         index = self._or_fault(opened.keywords)

@@ -115,8 +115,13 @@ class Query:
 def reranked(hits: Hits, query: TextQuery, reranker: Reranker) -> Hits:
     """By what a reranker makes of their texts; the first ones."""
     scores = reranker.scores(query.text, [hit.text for hit in hits])
-    order = sorted(range(len(hits)), key=lambda number: (-scores[number], number))[: query.limit]
-    return replace(hits, found=tuple(replace(hits[number], score=float(scores[number])) for number in order))
+    order = sorted(range(len(hits)), key=lambda number: (-scores[number], number))[: max(query.limit, 0)]
+    return replace(hits, found=tuple(_rescored(hits[number], float(scores[number])) for number in order))
+
+
+def _rescored(hit: Hit, score: float) -> Hit:
+    explanation = None if hit.explanation is None else {**hit.explanation, "reranker": score}
+    return replace(hit, score=score, explanation=explanation)
 
 
 class Search:
@@ -216,8 +221,9 @@ class _Answering:
         query, view = self._query, self._reading.view
         by_position = self._reading.graph_shards()
         if query.mode == "graph":
-            missing = [shard.key("rows") for number, shard in enumerate(view.shards) if number not in by_position]
+            missing = [shard.key("rows") for shard in view.shards if "graph" not in shard.files]
             require_graph(view.published.manifest.kb_id, missing, len(view.shards))
+            self._reading.refuse_without(by_position)
         positions, shards = list(by_position), list(by_position.values())
         named = question_entities(query.text)
         linked = linked_entities(shards, named, query.graph.most_common)
@@ -225,7 +231,9 @@ class _Answering:
             return replace(hybrid, reason=_why_not(shards, named))
         places = {position: place for place, position in enumerate(positions)}
         best = _named(self._reading, hybrid.found.shards, hybrid.found.rows, hybrid.scores, query.graph.seeds)
-        seeds = [Seed(places[each.shard], each.row, each.score) for each in best if each.shard in places]
+        seeds = [
+            Seed(places[each.shard], each.row, each.score) for each in best if each.score > 0 and each.shard in places
+        ]
         reached = spread(shards, seeds[: query.graph.seeds], named, query.graph)
         ranking = self._joined(hybrid, reached, np.array(positions, np.int64))
         reason = f"the question names {', '.join(sorted(linked))}" if query.mode == "adaptive" else ""
@@ -378,9 +386,7 @@ def _why_not(shards: Sequence[GraphShard], named: Sequence[str]) -> str:
 
 def _hits(reading: Reading, found: tuple[Hit, ...], asked: int, ranking: _Ranking | None = None) -> Hits:
     """Raises E207 when faults have left nothing."""
-    if reading.faults and not reading.has_answered:
-        key, reason = next(iter(reading.faults.items()))
-        raise errors.stored_data_damaged(key, reason)
+    reading.refuse_without(reading.has_answered)
     faults = tuple(f"{key}: {reason}" for key, reason in reading.faults.items())
     number = reading.view.published.manifest.number
     mode: SearchMode = "vector" if ranking is None else ranking.mode

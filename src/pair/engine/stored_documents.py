@@ -201,7 +201,7 @@ def store_form(documents: Sequence[PreparedDocument], dimension: int) -> StoredD
             rows.append((number, start_byte, end_byte, chunk.start, chunk.end))
         vectors.append(document.vectors)
         counts.append(len(document.chunks))
-        if document.graph != NO_GRAPH:
+        if document.graph is not NO_GRAPH:
             graphs[number] = document.graph
     return StoredDocuments(
         headers,

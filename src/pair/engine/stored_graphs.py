@@ -30,6 +30,7 @@ class GraphRows:
 
 
 NO_GRAPH = GraphRows()
+"""This very one stands for none: a document that names nothing has a graph of its own, which is empty."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +41,8 @@ class StoredGraphs(Mapping[int, GraphRows]):
     """Entities and kinds of edges, each once."""
     mentions: npt.NDArray[Any]
     edges: npt.NDArray[Any]
+    is_made: bool = True
+    """Whether anybody looked for entities, even if there are none."""
 
     def __getitem__(self, doc: int) -> GraphRows:
         mentions, edges = _of(self.mentions, doc), _of(self.edges, doc)
@@ -68,7 +71,7 @@ class StoredGraphs(Mapping[int, GraphRows]):
             chosen = rows[numbers >= 0]
             chosen["doc"] = numbers[numbers >= 0]
             kept.append(chosen)
-        return StoredGraphs(self.names, *kept)
+        return StoredGraphs(self.names, kept[0], kept[1], self.is_made)
 
 
 def _of(rows: npt.NDArray[Any], doc: int) -> npt.NDArray[Any]:
@@ -86,7 +89,7 @@ def _renamed(
     return mentions, edges
 
 
-NO_GRAPHS = StoredGraphs((), np.empty(0, MENTION_TYPE), np.empty(0, EDGE_TYPE))
+NO_GRAPHS = StoredGraphs((), np.empty(0, MENTION_TYPE), np.empty(0, EDGE_TYPE), is_made=False)
 
 
 def concatenate_graphs(parts: Sequence[tuple[int, StoredGraphs]]) -> StoredGraphs:
@@ -100,7 +103,8 @@ def concatenate_graphs(parts: Sequence[tuple[int, StoredGraphs]]) -> StoredGraph
             rows["doc"] += first
         mentions.append(renamed[0])
         edges.append(renamed[1])
-    return StoredGraphs(list(numbers), np.concatenate(mentions), np.concatenate(edges))
+    is_made = any(part.is_made for _, part in parts)
+    return StoredGraphs(list(numbers), np.concatenate(mentions), np.concatenate(edges), is_made)
 
 
 def graphs_in_columns(graphs: Mapping[int, GraphRows], chunk_counts: Sequence[int]) -> StoredGraphs:
@@ -123,7 +127,7 @@ def graphs_in_columns(graphs: Mapping[int, GraphRows], chunk_counts: Sequence[in
             if chunk < count
         ]
     return StoredGraphs(
-        list(numbers), _in_order(np.array(mentions, MENTION_TYPE)), _in_order(np.array(edges, EDGE_TYPE))
+        list(numbers), _in_order(np.array(mentions, MENTION_TYPE)), _in_order(np.array(edges, EDGE_TYPE)), bool(graphs)
     )
 
 

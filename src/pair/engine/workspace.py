@@ -122,7 +122,7 @@ def build_shard(
         "ids": folder / file_name(shard_id, "ids"),
         "keywords": folder / file_name(shard_id, "keywords"),
     }
-    if documents.graphs:
+    if documents.graphs.is_made:
         paths["graph"] = folder / file_name(shard_id, "graph")
     _write_rows(paths["rows"], documents, headers, commit_id)
     written: dict[FileRole, WrittenFile] = {
