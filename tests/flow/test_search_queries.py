@@ -71,7 +71,7 @@ ODD_QUERIES = {
     "emoji": "🎉🎉",
     "emoji of several characters": "👩‍👩‍👧‍👦 🏳️‍🌈",
     "right to left": "שלום עולם",
-    "with a direction mark": "\u202eשלום\u202c",
+    "with a direction mark": "\u202e\u05e9\u05dc\u05d5\u05dd\u202c",
     "mixed scripts": "castle 北京 שלום Brücke مرحبا",
     "typo": "phtosynthsis of plnts",
     "a zero byte": "castle\0garden",

@@ -47,6 +47,8 @@ _DIVERSE_CHOICES = 4
 """Candidates for each hit, when hits are to be unlike each other."""
 _REACHED_ROWS = 200
 """Of the rows that the walk meets, so many of the strongest become candidates."""
+_MORE_ALIKE = 10
+"""Rows behind the last hit that are looked at for what says the same as a hit."""
 _LONGEST_PASSAGE = 6000
 """In characters: neighbours are merged up to here."""
 
@@ -279,12 +281,11 @@ class _Answering:
     def _passages(self, ranking: "_Ranking") -> tuple[Hit, ...]:
         """As many as are wanted, if there are: where rows become one passage, the next rows fill up."""
         query, found = self._query, ranking.found
-        wanted = query.limit
+        wanted = limit = max(query.limit, 0)
         while True:
             taken = wanted if not query.diversity else wanted * _DIVERSE_CHOICES
-            named = _named(self._reading, found.shards, found.rows, ranking.scores, taken)[:taken]
-            if query.diversity:
-                named = self._diverse(named, wanted)
+            best = _named(self._reading, found.shards, found.rows, ranking.scores, taken + _MORE_ALIKE)
+            named = best[:taken] if not query.diversity else self._diverse(best[:taken], wanted)
             rows = {each.header.id: each for each in named}
             hits = [self._hit(each, ranking) for each in named]
 
@@ -293,9 +294,9 @@ class _Answering:
 
             together = passages.fold_duplicates(
                 passages.merge_neighbours(hits, text_of, most_characters=_LONGEST_PASSAGE)
-            )
-            if len(together) >= query.limit or taken >= len(found):
-                return together[: query.limit]
+            )[:limit]
+            if len(together) == limit or wanted >= len(found):
+                return _with_more_alike(together, named, best)
             wanted *= 2
 
     def _diverse(self, named: Sequence["_Named"], limit: int) -> list["_Named"]:
@@ -368,6 +369,14 @@ def _named(
     # Chunks of one document lie in their order.
     named.sort(key=lambda each: (-each.score, each.header.id, each.row))
     return named
+
+
+def _with_more_alike(hits: Sequence[Hit], named: Sequence[_Named], best: Sequence[_Named]) -> tuple[Hit, ...]:
+    """The hits, which also name those of the next best rows that say the same."""
+    shown = {each.number for each in named}
+    others = [each for each in best if each.number not in shown][:_MORE_ALIKE]
+    alike = [each.search.hit(each.row, None, each.header, each.score) for each in others]
+    return passages.fold_duplicates([*hits, *alike])[: len(hits)]
 
 
 def _least_of_best(scores: npt.NDArray[np.floating], limit: int) -> float:
