@@ -1,4 +1,4 @@
-"""How many hits there are, and which: more wanted than there are, ties, one document in thousands or none, near ones."""
+"""How many hits, and which: more wanted than there are, ties, one document in thousands or none, near ones."""
 
 from collections.abc import Iterator
 from pathlib import Path

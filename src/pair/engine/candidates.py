@@ -63,14 +63,16 @@ class Gathering:
         self._policy = policy
         self._wanted = wanted
         self._vector = vector if vector is not None and vector.any() else None
+        self._words = words
         self._keywords = KeywordSearch(words, reading.keyword_parts()) if words and words.says_something else None
         self.near = self._near()
         self.shards_asked = self.near.asked
+        self._by_keyword = self._found_by_keyword()
 
     def all(self) -> Candidates:
         """What the keywords and the vector find, each once."""
         shards, rows = [self.near.shards], [self.near.rows]
-        for position, (_, found) in self._by_keyword().items():
+        for position, (_, found) in self._by_keyword.items():
             shards.append(np.full(len(found), position, np.int64))
             rows.append(found)
         return self.valued(np.concatenate(shards), np.concatenate(rows))
@@ -101,21 +103,37 @@ class Gathering:
         return found if chosen.all() else found.pick(chosen)
 
     def scale(self, weight: float, found: Candidates) -> fusion.Scale:
-        return fusion.scale_of(weight, found.keyword, self.near.distances)
+        """The same however many hits are wanted."""
+        return fusion.scale_of(weight, found.keyword, np.sort(self.near.distances)[:NEAR_ROWS])
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no other row could be found, if more were wanted."""
+        by_keyword = sum(len(rows) for _, rows in self._by_keyword.values())
+        has_all_near = self._vector is None or len(self.near.rows) < self._near_limit
+        is_strict = self._words is not None and bool(self._words.phrases) and self._words.is_strict
+        return by_keyword < self._keyword_limit and (has_all_near or is_strict)
+
+    @property
+    def _near_limit(self) -> int:
+        # Some rows become one passage with others.
+        wanted = _PER_HIT * self._wanted.limit
+        return wanted + _FOLDED if self._words is None else max(NEAR_ROWS, wanted)
+
+    @property
+    def _keyword_limit(self) -> int:
+        return max(KEYWORD_ROWS, _PER_HIT * self._wanted.limit)
 
     def _near(self) -> NearRows:
         wanted = self._wanted
         if self._vector is None:
             nothing = np.empty(0, np.int64)
             return NearRows(nothing, nothing, np.empty(0, np.float32), 0)
-        # Some rows become one passage with others.
-        limit = _PER_HIT * wanted.limit + _FOLDED if self._keywords is None else max(NEAR_ROWS, _PER_HIT * wanted.limit)
-        query = VectorQuery(self._vector, limit, wanted.max_distance, wanted.exact)
+        query = VectorQuery(self._vector, self._near_limit, wanted.max_distance, wanted.exact)
         return VectorSearch(self._reading, self._policy, query).nearest()
 
-    def _by_keyword(self) -> dict[int, tuple[fusion.Floats, Rows]]:
+    def _found_by_keyword(self) -> dict[int, tuple[fusion.Floats, Rows]]:
         if self._keywords is None:
             return {}
         positions = range(len(self._reading.view.shards))
-        limit = max(KEYWORD_ROWS, _PER_HIT * self._wanted.limit)
-        return self._keywords.best_of(positions, limit, self._reading.allowed)
+        return self._keywords.best_of(positions, self._keyword_limit, self._reading.allowed)

@@ -44,18 +44,22 @@ def merge_neighbours(
 
 def fold_duplicates(hits: Sequence[Hit]) -> tuple[Hit, ...]:
     """Hits that say the same, but for case and whitespace, become the best of them, which names the others."""
-    kept: dict[str, Hit] = {}
+    alike: dict[str, list[Hit]] = {}
     for hit in hits:
-        said = " ".join(hit.text.split()).casefold()
-        first = kept.get(said)
-        if first is None:
-            kept[said] = hit
-            continue
+        alike.setdefault(" ".join(hit.text.split()).casefold(), []).append(hit)
+    return tuple(_folded(first, others) for first, *others in alike.values())
+
+
+def _folded(first: Hit, others: Sequence[Hit]) -> Hit:
+    if not others:
+        return first
+    places = {_place(each): each for each in first.also_in}
+    for hit in others:
         own = AlsoIn(hit.document_id, hit.chunk_id, hit.title, hit.url, hit.start, hit.end)
-        known = {_place(first), *map(_place, first.also_in)}
-        others = {_place(each): each for each in (own, *hit.also_in) if _place(each) not in known}
-        kept[said] = replace(first, also_in=(*first.also_in, *others.values()))
-    return tuple(kept.values())
+        for each in (own, *hit.also_in):
+            places.setdefault(_place(each), each)
+    places.pop(_place(first), None)
+    return replace(first, also_in=tuple(places.values()))
 
 
 def diversified(scores: Sequence[float], vectors: npt.NDArray[np.float32], limit: int, weight: float) -> list[int]:

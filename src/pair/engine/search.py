@@ -47,6 +47,8 @@ _DIVERSE_CHOICES = 4
 """Candidates for each hit, when hits are to be unlike each other."""
 _REACHED_ROWS = 200
 """Of the rows that the walk meets, so many of the strongest become candidates."""
+_MORE_ROWS = 4
+"""Times as many candidates, when those that there are make too few passages."""
 _MORE_ALIKE = 10
 """Rows behind the last hit that are looked at for what says the same as a hit."""
 _LONGEST_PASSAGE = 6000
@@ -189,20 +191,30 @@ class _Answering:
 
     def __init__(self, reading: Reading, policy: EnginePolicy, query: Query) -> None:
         self._reading = reading
+        self._policy = policy
         self._query = query.asked
+        self._vector = query.vector
         self._vector_weight = query.vector_weight
         self._words = analysis.parse(query.asked.text) if query.asked.mode != "vector" else None
-        narrowing = query.asked.narrowing
-        wanted = Wanted(max(query.asked.limit, 0), narrowing.max_distance, narrowing.exact)
-        self._gathering = Gathering(reading, policy, wanted, query.vector, self._words)
+        self._gathering = self._gathered(max(query.asked.limit, 0))
 
     def hits(self) -> Hits:
-        ranking = self._ranked(self._gathering.all())
-        if self._query.mode in {"graph", "adaptive"}:
-            ranking = self._with_graph(ranking)
-        found = self._passages(ranking)
+        while True:
+            ranking = self._ranked(self._gathering.all())
+            if self._query.mode in {"graph", "adaptive"}:
+                ranking = self._with_graph(ranking)
+            found, rows = self._passages(ranking), len(ranking.found)
+            # Where a text is stored a thousand times, the best rows are all one passage, and others have to be found.
+            if len(found) >= self._query.limit or rows < self._query.limit or self._gathering.is_complete:
+                break
+            self._gathering = self._gathered(_MORE_ROWS * rows)
         asked = self._gathering.shards_asked if self._query.mode == "vector" else len(self._reading.view.shards)
         return _hits(self._reading, found, asked, ranking)
+
+    def _gathered(self, limit: int) -> Gathering:
+        narrowing = self._query.narrowing
+        wanted = Wanted(limit, narrowing.max_distance, narrowing.exact)
+        return Gathering(self._reading, self._policy, wanted, self._vector, self._words)
 
     # Scores
 
