@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from pair.blobs.local import LocalStore
-from pair.engine.manifest import ROLES, from_bytes, manifest_key, shards_prefix
+from pair.engine.manifest import from_bytes, manifest_key, shards_prefix
 from pair.kb import KnowledgeBase
 from pair.wiring import open_kb
 from support.engine_worker import (
@@ -127,7 +127,7 @@ def assert_store_holds_what_is_named(store: LocalStore) -> None:
     blob = store.get(manifest_key(KB))
     assert blob is not None
     manifest = from_bytes(blob.data, manifest_key(KB))
-    named = {shard.key(role): shard.files[role].sha256 for shard in manifest.shards for role in ROLES}
+    named = {shard.key(role): shard.files[role].sha256 for shard in manifest.shards for role in shard.files}
     found = {info.key: store.get(info.key) for info in store.list(shards_prefix(KB))}
     assert {key: hashlib.sha256(each.data).hexdigest() for key, each in found.items() if each} == named
 

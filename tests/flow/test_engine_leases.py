@@ -21,7 +21,7 @@ from pair.blobs.blob_leases import BlobLeases
 from pair.blobs.local import LocalStore
 from pair.clock import SystemClock
 from pair.engine.garbage import GarbageReport
-from pair.engine.manifest import ROLES, from_bytes, manifest_key, shards_prefix
+from pair.engine.manifest import from_bytes, manifest_key, shards_prefix
 from pair.engine.publication import Publication
 from pair.engine.runtime import Engine
 from pair.engine.shard_cache import ShardCache
@@ -102,7 +102,7 @@ class Ground:
         blob = self.store.get(manifest_key(KB))
         assert blob is not None
         shards = from_bytes(blob.data, manifest_key(KB)).shards
-        return {shard.key(role): shard.files[role].sha256 for shard in shards for role in ROLES}
+        return {shard.key(role): shard.files[role].sha256 for shard in shards for role in shard.files}
 
     def assert_holds(self, *expected: Vectors) -> None:
         """These documents and no others, for one who never looked before; and every shard that is named is sound."""

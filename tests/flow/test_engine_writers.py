@@ -14,7 +14,7 @@ import pytest
 
 from pair.blobs.contract import BlobStore
 from pair.blobs.local import LocalStore
-from pair.engine.manifest import ROLES, from_bytes, manifest_key
+from pair.engine.manifest import from_bytes, manifest_key
 from pair.kb import KnowledgeBase
 from pair.wiring import open_kb
 from support.engine_worker import Call, Job, Noted, Workers, read_log, running_workers, settings_of, text_of
@@ -106,7 +106,7 @@ def assert_everything_is_there_once(store: BlobStore, options: Mapping[str, Any]
     blob = store.get(manifest_key(KB))
     assert blob is not None
     manifest = from_bytes(blob.data, manifest_key(KB))
-    assert all(store.get(shard.key(role)) is not None for shard in manifest.shards for role in ROLES)
+    assert all(store.get(shard.key(role)) is not None for shard in manifest.shards for role in shard.files)
 
 
 @pytest.mark.timeout(1800 if IS_NIGHTLY else 180)

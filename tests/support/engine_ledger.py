@@ -18,7 +18,7 @@ from pair.blobs.contract import Version
 from pair.blobs.memory import MemoryStore
 from pair.clock import Clock
 from pair.engine import chunking
-from pair.engine.manifest import ROLES, Manifest, ShardRef, from_bytes, manifest_key, shards_prefix
+from pair.engine.manifest import Manifest, ShardRef, from_bytes, manifest_key, shards_prefix
 from pair.engine.shard import IdFile, SearchFile
 from pair.engine.vectors import exact_distances
 from pair.engine.workspace import chunk_id
@@ -113,7 +113,7 @@ class Ledger:
 
     def live_keys(self) -> set[str]:
         shards = self.manifest.shards if self.manifest else ()
-        return {shard.key(role) for shard in shards for role in ROLES}
+        return {shard.key(role) for shard in shards for role in shard.files}
 
     def enter(self, manifest: Manifest) -> None:
         change = self.changes[manifest.commit_id]
@@ -182,7 +182,7 @@ class WatchedStore(MemoryStore):
             raise
 
     def _documents_of(self, shard: ShardRef) -> "tuple[tuple[str, Fact], ...]":
-        blobs = {role: self.get(shard.key(role)) for role in ROLES}
+        blobs = {role: self.get(shard.key(role)) for role in shard.files}
         for role, blob in blobs.items():
             key = shard.key(role)
             assert blob is not None, f"{key} is named and not there"

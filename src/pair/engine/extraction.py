@@ -47,7 +47,8 @@ _PART_WEIGHT = 0.4
 _UNSURE_WEIGHT = 0.3
 """A capital that a sentence may owe to its beginning."""
 _NUMBER_WEIGHT = 0.3
-_TITLE_WEIGHT = 2.0
+TITLE_WEIGHT = 2.0
+"""What the title of a document adds to its mention in each chunk."""
 
 _LETTER = r"[^\W\u2e80-\U0003ffff]"
 """Of words that are written with spaces between them."""
@@ -183,7 +184,7 @@ def graph_of(title: str, chunks: Sequence[str]) -> GraphRows:
         for name, weight in named_in_title.items():
             weights[name] = weights.get(name, 0.0) + weight
         if about:
-            weights[about] = weights.get(about, 0.0) + _TITLE_WEIGHT
+            weights[about] = weights.get(about, 0.0) + TITLE_WEIGHT
         best = sorted(weights.items(), key=_heaviest_first)[:MOST_ENTITIES]
         mentions += [(name, round(weight, 3), number) for name, weight in best]
         edges += [(source, target, kind, weight, number) for source, target, kind, weight in reading.edges(best)]

@@ -95,6 +95,19 @@ def linked_entities(shards: Sequence[GraphShard], names: Sequence[str], most_com
     return {name: count for name, count in zip(names, counts, strict=True) if 0 < count <= limit}
 
 
+def strong_rows(shards: Sequence[GraphShard], entity: str, least_weight: float) -> list[tuple[int, int]]:
+    """Shard (by place) and row of the live rows that mention an entity so strongly."""
+    found: list[tuple[int, int]] = []
+    for place, shard in enumerate(shards):
+        number = int(shard.file.find(np.array([entity_hash(entity)], np.uint64))[0])
+        if number >= 0:
+            rows = shard.only_live(shard.file.rows_of(np.array([number]))[1])
+            which, mentioned, weights = shard.file.mentions_in(rows)
+            strong = (mentioned == number) & (weights >= least_weight)
+            found += [(place, row) for row in rows[which[strong]].tolist()]
+    return found
+
+
 def spread(
     shards: Sequence[GraphShard], seeds: Sequence[Seed], question: Sequence[str], parameters: GraphParameters
 ) -> Spread:

@@ -1,7 +1,8 @@
 """One keyword query over all shards: BM25 with the statistics of all that is live, so that no score knows the layout.
 
-score(row) = Σ over terms: idf · f · (k1 + 1) / (f + k1 · (1 - b + b · length / average length))
-idf = ln(1 + (N - n + ½) / (n + ½)), where N rows are live and n of them hold the term
+score(row) = Σ over terms: idf^1.2 · f · (k1 + 1) / (f + k1 · (1 - b + b · length / average length))
+idf = ln(1 + (N - n + ½) / (n + ½)), where N rows are live and n of them hold the term; the power lets rare terms
+decide a little more than in plain BM25, as questions of many words need it
 
 Invariants
     The contributions to a score are always added in the same order: equal rows score equal to the last bit.
@@ -26,6 +27,7 @@ Rows = npt.NDArray[np.int64]
 
 K1 = 1.2
 B = 0.75
+RARITY = 1.2
 _WORTH_PRUNING = 256
 """Rows of a term: a shorter list is added faster than it is found out whether it has to be."""
 _FEW_ROWS = 512
@@ -144,7 +146,7 @@ class KeywordSearch:
             else:
                 rows, _ = _postings(part.index, numbers)
                 holding += len(rows) if part.live is None else int(np.count_nonzero(part.live[rows]))
-        return math.log(1.0 + (self.rows - holding + 0.5) / (holding + 0.5))
+        return math.log(1.0 + (self.rows - holding + 0.5) / (holding + 0.5)) ** RARITY
 
     # Scores without phrases
 

@@ -23,8 +23,8 @@ LAYOUT = "duckdb_shard_files"
 _KEPT_COMMITS = 64
 
 FileRole = Literal["rows", "search", "ids", "keywords", "graph"]
-ROLES: tuple[FileRole, ...] = ("rows", "search", "ids")
-"""That every shard has. One that is older has no keywords, and one whose documents name nothing no graph."""
+_REQUIRED_ROLES: tuple[FileRole, ...] = ("rows", "search", "ids")
+"""A shard that is older has no keywords, and one whose documents name nothing has no graph."""
 _SUFFIXES: dict[FileRole, str] = {
     "rows": ".duckdb",
     "search": ".search",
@@ -267,7 +267,7 @@ def _shard_from_json(value: Mapping[str, Any], dimension: int) -> ShardRef:
 
 def _files_from_json(value: Mapping[str, Any]) -> dict[FileRole, ShardFile]:
     """Those that this pair knows; each shard has the first ones, and not each has the others."""
-    return {role: ShardFile(**value[role]) for role in _SUFFIXES if role in ROLES or role in value}
+    return {role: ShardFile(**value[role]) for role in _SUFFIXES if role in _REQUIRED_ROLES or role in value}
 
 
 def _bits_to_text(bits: npt.NDArray[np.bool_] | None) -> str:

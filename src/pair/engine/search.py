@@ -8,7 +8,7 @@ Not here
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -20,7 +20,7 @@ from pair.ai.contract import Reranker
 from pair.clock import Clock
 from pair.engine import analysis, fusion, passages
 from pair.engine.candidates import Candidates, Gathering, Wanted
-from pair.engine.extraction import question_entities
+from pair.engine.extraction import TITLE_WEIGHT, question_entities, title_entity
 from pair.engine.filters import Filter
 from pair.engine.graph_search import (
     GraphShard,
@@ -29,6 +29,7 @@ from pair.engine.graph_search import (
     linked_entities,
     require_graph,
     spread,
+    strong_rows,
 )
 from pair.engine.manifest import Manifest
 from pair.engine.policy import EnginePolicy
@@ -241,8 +242,9 @@ class _Answering:
         positions, shards = list(by_position), list(by_position.values())
         named = question_entities(query.text)
         linked = linked_entities(shards, named, query.graph.most_common)
-        if query.mode == "adaptive" and not linked:
-            return replace(hybrid, reason=_why_not(shards, named))
+        telling = [name for name in sorted(linked) if self._is_telling(name, positions, shards)]
+        if query.mode == "adaptive" and not telling:
+            return replace(hybrid, reason=_why_not(shards, named, linked))
         places = {position: place for place, position in enumerate(positions)}
         best = _named(self._reading, hybrid.found.shards, hybrid.found.rows, hybrid.scores, query.graph.seeds)
         seeds = [
@@ -250,8 +252,21 @@ class _Answering:
         ]
         reached = spread(shards, seeds[: query.graph.seeds], named, query.graph)
         ranking = self._joined(hybrid, reached, np.array(positions, np.int64))
-        reason = f"the question names {', '.join(sorted(linked))}" if query.mode == "adaptive" else ""
+        reason = f"the question names {', '.join(telling)}" if query.mode == "adaptive" else ""
         return replace(ranking, reason=reason)
+
+    def _is_telling(self, name: str, positions: Sequence[int], shards: Sequence[GraphShard]) -> bool:
+        """Whether a question that names this is likely to be about the thing, and not just to mention it.
+
+        It is, when it gives the whole name, of several words, or when a document has it for its title.
+        """
+        if " " in name:
+            return True
+        for place, row in strong_rows(shards, name, TITLE_WEIGHT):
+            search = self._reading.search(positions[place])
+            if search is not None and title_entity(search.header(int(search.doc_of_row[row])).title) == name:
+                return True
+        return False
 
     def _joined(self, hybrid: "_Ranking", reached: Spread, positions: npt.NDArray[np.int64]) -> "_Ranking":
         """Hybrid and graph scores of all that either found."""
@@ -397,12 +412,14 @@ def _least_of_best(scores: npt.NDArray[np.floating], limit: int) -> float:
     return float(np.partition(scores, len(scores) - limit)[len(scores) - limit])
 
 
-def _why_not(shards: Sequence[GraphShard], named: Sequence[str]) -> str:
+def _why_not(shards: Sequence[GraphShard], named: Sequence[str], linked: Collection[str]) -> str:
     if not shards:
         return "there is no graph"
     if not named:
         return "the question names nothing"
-    return f"nothing else is known of {', '.join(named)}"
+    if not linked:
+        return f"nothing is known of {', '.join(named)}, or too much"
+    return f"no document is about {', '.join(sorted(linked))}"
 
 
 def _hits(reading: Reading, found: tuple[Hit, ...], asked: int, ranking: _Ranking | None = None) -> Hits:

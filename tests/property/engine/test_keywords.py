@@ -104,7 +104,7 @@ def plainly(rows: Sequence[RowText], query: KeywordQuery, gone: set[int]) -> dic
     idfs: dict[str, float] = {}
     for group, times in groups:
         holding = [number for number in live if any(term in counted[number] for term in group)]
-        idf = math.log(1 + (len(live) - len(holding) + 0.5) / (len(holding) + 0.5))
+        idf = math.log(1 + (len(live) - len(holding) + 0.5) / (len(holding) + 0.5)) ** 1.2
         idfs |= dict.fromkeys(group, idf * times)
         for number in holding:
             frequency = sum(counted[number][term] for term in group)

@@ -1,0 +1,94 @@
+"""The classes of errors: what the caller should do next, exit status, HTTP status.
+
+PairError                    what the caller should do next
+├── UsageError    (ValueError)    change the request             exit 1   400
+├── NotFoundError (LookupError)   name or create what is absent  exit 1   404
+├── DownloadError                 check the network, try again   exit 2   502
+├── StorageError                  free space, fix rights, wait   exit 3   503
+├── ConflictError                 look again, then retry         exit 4   409
+├── DataError                     repair; retrying cannot help   exit 5   500
+└── ModelError                    wait, or go on without AI      exit 6   503
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+BUG_EXIT_STATUS = 70
+INTERRUPTED_EXIT_STATUS = 130
+
+
+class PairError(Exception):
+    """Root of all errors raised on purpose.
+
+    `message` is one line; `explanation` a paragraph about this case; `hints` are what to try, under `lead`.
+    """
+
+    exit_status: ClassVar[int] = BUG_EXIT_STATUS
+    http_status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        explanation: str = "",
+        lead: str = "Suggestions:",
+        hints: Sequence[str] = (),
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.explanation = explanation
+        self.lead = lead
+        self.hints = tuple(hints)
+        self.details = dict(details or {})
+
+    def to_json(self) -> dict[str, Any]:
+        value: dict[str, Any] = {"code": self.code, "message": self.message, "recoverable": self.retryable}
+        if self.hints:
+            value["suggestion"] = "\n".join(self.hints)
+        if self.explanation:
+            value["explanation"] = self.explanation
+        if self.details:
+            value["details"] = self.details
+        return {"error": value}
+
+
+class UsageError(PairError, ValueError):
+    exit_status = 1
+    http_status = 400
+
+
+class NotFoundError(PairError, LookupError):
+    exit_status = 1
+    http_status = 404
+
+
+class DownloadError(PairError):
+    exit_status = 2
+    http_status = 502
+    retryable = True
+
+
+class StorageError(PairError):
+    exit_status = 3
+    http_status = 503
+    retryable = True
+
+
+class ConflictError(PairError):
+    exit_status = 4
+    http_status = 409
+    retryable = True
+
+
+class DataError(PairError):
+    exit_status = 5
+
+
+class ModelError(PairError):
+    exit_status = 6
+    http_status = 503
+    retryable = True
