@@ -171,3 +171,17 @@ def test_every_mode_answers_of_what_is_stored_now(tmp_path: Path) -> None:
             assert ("doc-2" in found) == (mode != "keyword")
         kb.delete([f"doc-{number}" for number in range(10)])
         assert all(len(kb.search("Newtown", mode=mode)) == 0 for mode in ("hybrid", "keyword", "vector", "adaptive"))
+
+
+@every_mode
+def test_a_text_that_is_stored_everywhere_does_not_crowd_out_the_others(tmp_path: Path, mode: SearchMode) -> None:
+    same = [Document(f"copy-{number:03}", "Sold without any warranty.") for number in range(250)]
+    others = [
+        Document(f"page-{number}", f"What a warranty means in chapter {number} of the book") for number in range(9)
+    ]
+    with Ground(tmp_path).open() as kb:
+        kb.upsert([*same, *others])
+        found = kb.search("sold without warranty", mode=mode, limit=4)
+    assert found[0].document_id == "copy-000"
+    assert [other.document_id for other in found[0].also_in] == [each.id for each in same[1:]]
+    assert [hit.document_id.partition("-")[0] for hit in found] == ["copy", "page", "page", "page"]

@@ -22,6 +22,7 @@ TOLD = [
     Document("moved", "The question is what will be moved to the attic."),
     Document("castle", "The old castle stands on a hill beside the river."),
     Document("garden", "A garden with roses lies behind the castle wall."),
+    Document("ada", "In her notes Ada Lovelace wrote about engines."),
     Document("photosynthesis", "Plants turn light into sugar by photosynthesis."),
 ]
 DOCUMENTS = [*TOLD, *numbered(15)]
@@ -197,12 +198,12 @@ def test_a_prefix_finds_all_that_begins_with_it(kb: KnowledgeBase) -> None:
     }
 
 
-def modes_used(kb: KnowledgeBase, query: str) -> dict[str, Hits]:
+def in_every_mode(kb: KnowledgeBase, query: str) -> dict[str, Hits]:
     return {mode: kb.search(query, mode=mode) for mode in MODES}
 
 
 def test_hits_say_which_way_was_gone(kb: KnowledgeBase) -> None:
-    plain = modes_used(kb, "an old castle")
+    plain = in_every_mode(kb, "an old castle")
     assert {mode: hits.mode_used for mode, hits in plain.items()} == {
         "hybrid": "hybrid",
         "keyword": "keyword",
@@ -212,8 +213,8 @@ def test_hits_say_which_way_was_gone(kb: KnowledgeBase) -> None:
     }
     assert plain["adaptive"].reason == "the question names nothing"
     assert plain["adaptive"].found == plain["hybrid"].found
-    telling = modes_used(kb, "what about E0432?")
-    assert (telling["adaptive"].mode_used, telling["adaptive"].reason) == ("graph", "the question names e0432")
+    telling = in_every_mode(kb, "what did Ada Lovelace write?")
+    assert (telling["adaptive"].mode_used, telling["adaptive"].reason) == ("graph", "the question names ada lovelace")
     assert telling["adaptive"].found == telling["graph"].found
     unknown = kb.search("what about E9999?", mode="adaptive")
     assert (unknown.mode_used, unknown.reason) == ("hybrid", "nothing else is known of e9999")

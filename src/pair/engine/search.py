@@ -309,9 +309,11 @@ class _Answering:
         """As many as are wanted, if there are: where rows become one passage, the next rows fill up."""
         query, found = self._query, ranking.found
         wanted = limit = max(query.limit, 0)
+        best: list[_Named] = []
         while True:
             taken = wanted if not query.diversity else wanted * _DIVERSE_CHOICES
-            best = _named(self._reading, found.shards, found.rows, ranking.scores, taken + _MORE_ALIKE)
+            if len(best) < min(taken + _MORE_ALIKE, len(found)):  # ties may have brought as many before
+                best = _named(self._reading, found.shards, found.rows, ranking.scores, taken + _MORE_ALIKE)
             named = best[:taken] if not query.diversity else self._diverse(best[:taken], wanted)
             rows = {each.header.id: each for each in named}
             hits = [self._hit(each, ranking) for each in named]
