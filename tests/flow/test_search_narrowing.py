@@ -79,7 +79,7 @@ def test_the_words_of_a_filtered_query_need_not_be_where_it_looks(many: Knowledg
 
 
 @every_mode
-@pytest.mark.parametrize("limit", [MANY, MANY + 1, 10**6, 2**40])
+@pytest.mark.parametrize("limit", [MANY, 2**40])
 def test_more_than_there_are_is_all_there_are(many: KnowledgeBase, mode: SearchMode, limit: int) -> None:
     found = ids_of(many.search(QUERY, mode=mode, limit=limit))
     assert len(found) == len(set(found)) == MANY

@@ -217,4 +217,5 @@ def test_hits_say_which_way_was_gone(kb: KnowledgeBase) -> None:
     assert (telling["adaptive"].mode_used, telling["adaptive"].reason) == ("graph", "the question names ada lovelace")
     assert telling["adaptive"].found == telling["graph"].found
     unknown = kb.search("what about E9999?", mode="adaptive")
-    assert (unknown.mode_used, unknown.reason) == ("hybrid", "nothing else is known of e9999")
+    assert unknown.mode_used == "hybrid"
+    assert "e9999" in unknown.reason

@@ -1,0 +1,284 @@
+"""Graph search as users meet it: over several documents, after updates and deletes, with half a graph and without."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pair.ai.rules import ModelPolicy
+from pair.errors import PairError
+from pair.kb import KnowledgeBase, SearchOptions
+from pair.values import Document, GraphParameters, Hit
+from support.engine_parts import Ground, ids_of
+from support.model_server import Answer, ModelServer
+
+QUESTION = "Where was the colleague of Ada Lovelace born?"
+CHAIN = [
+    Document("ada", "For years Ada Lovelace worked together with Charles Babbage."),
+    Document("charles", "The parents of Charles Babbage lived in Little Walworth."),
+    Document("walworth", "A market is held at Little Walworth each Tuesday."),
+]
+OTHERS = [
+    Document(f"other-{number:02}", f"Where was colleague number {number} of Person{chr(97 + number)} Smith born?")
+    for number in range(12)
+]
+IN_SHARDS = {"shard_trigger_vector_rows": 5, "max_vector_rows_per_shard": 3, "compaction_enabled": False}
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    return Ground(tmp_path, **IN_SHARDS)
+
+
+def along(*, limit: int = 50, **parameters: float | tuple[str, ...]) -> tuple[int, SearchOptions]:
+    return limit, SearchOptions(graph=dataclasses.replace(GraphParameters(), **parameters))  # type: ignore[arg-type]
+
+
+def reached(kb: KnowledgeBase, question: str = QUESTION, **parameters: float | tuple[str, ...]) -> dict[str, float]:
+    """Graph scores of what the walk met."""
+    limit, options = along(**parameters)
+    found = kb.search(question, mode="graph", limit=limit, options=options)
+    return {hit.document_id: hit.graph_score for hit in found if hit.graph_score}
+
+
+def place_of(document_id: str, hits: list[Hit]) -> int:
+    return [hit.document_id for hit in hits].index(document_id)
+
+
+def test_an_entity_leads_to_what_shares_no_word_with_the_question(ground: Ground) -> None:
+    with ground.open() as kb:
+        kb.upsert([*CHAIN, *OTHERS])
+        stats = kb.stats()
+        assert stats is not None
+        assert stats.shards > 3
+        hybrid = list(kb.search(QUESTION, mode="hybrid", limit=50, exact=True))
+        graph = list(kb.search(QUESTION, mode="graph", limit=50, exact=True))
+        adaptive = kb.search(QUESTION, mode="adaptive", limit=50, exact=True)
+    assert place_of("charles", graph) < place_of("charles", hybrid)
+    assert graph[place_of("charles", graph)].graph_score
+    assert adaptive.mode_used == "graph"
+    assert "ada lovelace" in adaptive.reason
+    assert ids_of(adaptive) == ids_of(graph)
+
+
+def test_how_far_it_spreads_is_for_the_caller_to_say(ground: Ground) -> None:
+    with ground.open() as kb:
+        kb.upsert([*CHAIN, *OTHERS])
+        near, far = (reached(kb, hops=hops, seeds=1) for hops in (1, 3))
+        assert "charles" in far
+        assert "walworth" in far
+        assert "walworth" not in near
+        assert far["ada"] > far["charles"] > far["walworth"]
+        steps = [reached(kb, hops=3, seeds=1, decay=decay)["walworth"] for decay in (0.3, 0.6, 0.9)]
+        assert steps == sorted(steps), "who goes on more often gets farther"
+
+
+def test_the_share_of_the_graph_goes_from_nothing_to_all(ground: Ground) -> None:
+    with ground.open() as kb:
+        kb.upsert([*CHAIN, *OTHERS])
+        hybrid = kb.search(QUESTION, mode="hybrid", limit=50, exact=True)
+        limit, options = along(alpha=1.0)
+        without = kb.search(QUESTION, mode="graph", limit=limit, exact=True, options=options)
+        assert [(hit.document_id, hit.score) for hit in without] == [(hit.document_id, hit.score) for hit in hybrid]
+        limit, options = along(alpha=0.0)
+        alone = kb.search(QUESTION, mode="graph", limit=limit, exact=True, options=options)
+        assert all(hit.score == hit.graph_score for hit in alone)
+
+
+@pytest.mark.parametrize("compacts", [False, True])
+def test_an_entity_in_many_shards_is_one_until_its_documents_go(ground: Ground, compacts: bool) -> None:
+    seen = [Document(f"seen-{number}", f"Witness number {number} saw the Blue Mauritius.") for number in range(9)]
+    question = "Who saw the Blue Mauritius?"
+    with ground.open() as kb:
+        kb.upsert([*seen, *OTHERS])
+        assert {each.id for each in seen} <= reached(kb, question).keys()
+        kb.delete(["seen-0", "seen-1"])
+        kb.upsert([Document("seen-2", "That witness saw nothing at all."), Document("seen-9", seen[0].text)])
+        if compacts:
+            kb.compact(everything=True)
+        after = reached(kb, question, question_share=1.0, seeds=0)
+        assert after.keys() == {f"seen-{number}" for number in range(3, 10)}
+        kb.delete([each.id for each in seen] + ["seen-9"])
+        if compacts:
+            kb.compact(everything=True)
+        assert reached(kb, question, question_share=1.0, seeds=0) == {}
+        assert kb.search(question, mode="adaptive").mode_used == "hybrid"
+
+
+def test_a_link_that_an_update_removed_is_gone_at_once(ground: Ground) -> None:
+    with ground.open() as kb:
+        kb.upsert([*CHAIN, *OTHERS])
+        before = reached(kb, hops=3, seeds=1)
+        kb.upsert([Document("ada", "For years Ada Lovelace worked alone.")])
+        assert "charles" in before
+        assert {"charles", "walworth"}.isdisjoint(reached(kb, hops=3, seeds=1))
+        kb.upsert(CHAIN[:1])
+        assert reached(kb, hops=3, seeds=1) == before
+
+
+# ── half a graph, and none ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def half(ground: Ground) -> Ground:
+    with ground.open() as kb:
+        kb.upsert([*CHAIN, *OTHERS[:6]])
+    with ground.with_policy(graph="off").open() as kb:
+        kb.upsert(OTHERS[6:])
+    return ground
+
+
+def test_graph_search_names_the_shards_without_a_graph(half: Ground) -> None:
+    bare = {path.parent.name for path in half.stored_files(".duckdb")} - {
+        path.parent.name for path in half.stored_files(".graph")
+    }
+    assert len(bare) > 1
+    with half.open() as kb, pytest.raises(PairError) as caught:
+        kb.search(QUESTION, mode="graph")
+    assert caught.value.code == "E204"
+    named = caught.value.details["shards"]
+    assert len(named) == len(bare)
+    assert all(any(folder in key for key in named) for folder in bare)
+    assert any(folder in caught.value.explanation for folder in bare)
+
+
+def test_adaptive_uses_the_half_that_there_is(half: Ground) -> None:
+    with half.open() as kb:
+        found = kb.search(QUESTION, mode="adaptive", limit=50)
+        assert (found.mode_used, found.reason) == ("graph", "the question names ada lovelace")
+        assert not found.partial
+        assert set(ids_of(found)) == {each.id for each in [*CHAIN, *OTHERS]}
+        assert {hit.document_id for hit in found if hit.graph_score} >= {"ada", "charles"}
+        unnamed = kb.search("where was somebody born?", mode="adaptive")
+        assert (unnamed.mode_used, unnamed.reason) == ("hybrid", "the question names nothing")
+
+
+def test_putting_documents_in_again_gives_them_their_graph(half: Ground) -> None:
+    with half.open() as kb:
+        report = kb.upsert([*CHAIN, *OTHERS])
+        assert (report.replaced, report.unchanged) == (6, 9)
+        assert "charles" in reached(kb)
+
+
+def test_without_any_graph_the_other_modes_answer(ground: Ground) -> None:
+    with ground.with_policy(graph="off").open() as kb:
+        kb.upsert([*CHAIN, *OTHERS])
+        with pytest.raises(PairError) as caught:
+            kb.search(QUESTION, mode="graph")
+        assert caught.value.code == "E204"
+        adaptive, hybrid = (kb.search(QUESTION, mode=mode, exact=True) for mode in ("adaptive", "hybrid"))
+        assert (adaptive.mode_used, adaptive.reason) == ("hybrid", "there is no graph")
+        assert adaptive.found == hybrid.found
+
+
+def test_documents_that_name_nothing_have_a_graph_all_the_same(ground: Ground) -> None:
+    with ground.open() as kb:
+        kb.upsert([Document(f"plain-{number}", f"nothing but {number} small words here") for number in range(9)])
+        assert len(kb.search("small words", mode="graph", limit=50)) == 9
+        kb.upsert([*CHAIN, *OTHERS])
+        assert "charles" in reached(kb)
+        kb.compact(everything=True)
+        assert "charles" in reached(kb)
+
+
+# ── a model ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with ModelServer() as running:
+        yield running
+
+
+@pytest.fixture
+def modelled(tmp_path: Path, server: ModelServer) -> Ground:
+    ground = Ground(tmp_path, graph="model")
+    model = ModelPolicy(server.url, "tiny", retries=0, retry_wait_seconds=0.01)
+    ground.settings = dataclasses.replace(ground.settings, ai=model)
+    return ground
+
+
+def relation(**fields: object) -> Answer:
+    return Answer(text="Certainly!\n" + json.dumps({"edges": [fields]}))
+
+
+LINK = relation(src="blue door", dst="Green Key", rel="opened by", weight=0.5)
+NOTES = [Document(f"note-{number}", f"a short note, number {number}") for number in range(6)]
+
+
+def test_what_a_model_finds_is_walked(modelled: Ground, server: ModelServer) -> None:
+    server.answers += [LINK] * len(NOTES)
+    with modelled.open() as kb:
+        kb.upsert(NOTES)
+        assert server.calls == len(NOTES)
+        assert kb.upsert(NOTES).unchanged == len(NOTES)
+        assert server.calls == len(NOTES), "what is stored is not asked for again"
+        found = kb.search("what about the Green Key?", mode="adaptive", limit=50)
+        assert (found.mode_used, found.reason) == ("graph", "the question names green key")
+        assert all(hit.graph_score for hit in found)
+        _, only_others = along(edge_types=("closed by",))
+        assert kb.search("the Green Key", mode="graph", options=only_others)
+
+
+BAD = {
+    "no JSON at all": Answer(text="I would rather not."),
+    "JSON that ends early": Answer(text='{"entities": ["Ada", '),
+    "a list": Answer(text='["Ada"]'),
+    "no fields": Answer(text="{}"),
+    "fields of other types": Answer(text='{"entities": {"a": 1}, "edges": [1, null, {"src": 3, "dst": []}]}'),
+    "an edge with one end": relation(src="blue door", rel="opened by"),
+    "an edge without a name and a weight": relation(src="blue door", dst="Green Key"),
+    "a weight of zero": relation(src="blue door", dst="Green Key", rel="x", weight=0),
+    "a negative weight": relation(src="blue door", dst="Green Key", rel="x", weight=-3),
+    "a weight that is a text": relation(src="blue door", dst="Green Key", rel="x", weight="much"),
+    "a weight without end": relation(src="blue door", dst="Green Key", rel="x", weight=float("inf")),
+    "a weight that no float holds": relation(src="blue door", dst="Green Key", rel="x", weight=10**400),
+    "names of other scripts, marks and lines": relation(
+        src="a\0b\n\ud83c", dst="\u202e\u05e9\u05dc\u05d5\u05dd", rel="\n", weight=1
+    ),
+    "an empty reply": Answer(text=""),
+    "an error of the server": Answer(500, body="oh no"),
+    "not even a completion": Answer(body="<html>"),
+}
+
+
+@pytest.mark.parametrize("answer", BAD.values(), ids=BAD.keys())
+def test_no_reply_of_a_model_stands_in_the_way_of_an_ingest(
+    modelled: Ground, server: ModelServer, answer: Answer
+) -> None:
+    server.answers += [answer] * 12
+    with modelled.open() as kb:
+        assert kb.upsert(NOTES).added == len(NOTES)
+        for mode in ("hybrid", "keyword", "vector", "adaptive"):
+            assert sorted(ids_of(kb.search("a short note", mode=mode, limit=50))) == [each.id for each in NOTES]
+
+
+def test_a_server_that_dies_in_the_middle_costs_the_graph_of_the_rest_only(
+    modelled: Ground, server: ModelServer
+) -> None:
+    def notes() -> Iterator[Document]:
+        yield from NOTES[:3]
+        server.stop()
+        yield from NOTES[3:]
+
+    server.answers += [LINK] * 3
+    with modelled.with_policy(ingest_batch_documents=3).open() as kb:
+        assert kb.upsert(notes()).added == len(NOTES)
+        found = kb.search("what about the Green Key?", mode="adaptive", limit=50)
+        assert found.mode_used == "graph"
+        assert sorted(ids_of(found)) == [each.id for each in NOTES]
+        assert {hit.document_id for hit in found if hit.graph_score} >= {each.id for each in NOTES[:3]}
+
+
+def test_without_a_server_from_the_beginning_everything_but_the_graph_is_there(
+    modelled: Ground, server: ModelServer
+) -> None:
+    server.stop()
+    with modelled.open() as kb:
+        assert kb.upsert(NOTES).added == len(NOTES)
+        assert len(kb.search("a short note", mode="adaptive", limit=50)) == len(NOTES)
+        with pytest.raises(PairError) as caught:
+            kb.search("a short note", mode="graph")
+        assert caught.value.code == "E204"
