@@ -32,14 +32,13 @@ def ground(tmp_path: Path) -> Ground:
     return Ground(tmp_path, **IN_SHARDS)
 
 
-def along(*, limit: int = 50, **parameters: float | tuple[str, ...]) -> tuple[int, SearchOptions]:
-    return limit, SearchOptions(graph=dataclasses.replace(GraphParameters(), **parameters))  # type: ignore[arg-type]
+def along(**parameters: float | tuple[str, ...]) -> SearchOptions:
+    return SearchOptions(graph=dataclasses.replace(GraphParameters(), **parameters))  # type: ignore[arg-type]
 
 
 def reached(kb: KnowledgeBase, question: str = QUESTION, **parameters: float | tuple[str, ...]) -> dict[str, float]:
     """Graph scores of what the walk met."""
-    limit, options = along(**parameters)
-    found = kb.search(question, mode="graph", limit=limit, options=options)
+    found = kb.search(question, mode="graph", limit=50, options=along(**parameters))
     return {hit.document_id: hit.graph_score for hit in found if hit.graph_score}
 
 
@@ -79,11 +78,9 @@ def test_the_share_of_the_graph_goes_from_nothing_to_all(ground: Ground) -> None
     with ground.open() as kb:
         kb.upsert([*CHAIN, *OTHERS])
         hybrid = kb.search(QUESTION, mode="hybrid", limit=50, exact=True)
-        limit, options = along(alpha=1.0)
-        without = kb.search(QUESTION, mode="graph", limit=limit, exact=True, options=options)
+        without = kb.search(QUESTION, mode="graph", limit=50, exact=True, options=along(alpha=1.0))
         assert [(hit.document_id, hit.score) for hit in without] == [(hit.document_id, hit.score) for hit in hybrid]
-        limit, options = along(alpha=0.0)
-        alone = kb.search(QUESTION, mode="graph", limit=limit, exact=True, options=options)
+        alone = kb.search(QUESTION, mode="graph", limit=50, exact=True, options=along(alpha=0.0))
         assert all(hit.score == hit.graph_score for hit in alone)
 
 
@@ -218,8 +215,8 @@ def test_what_a_model_finds_is_walked(modelled: Ground, server: ModelServer) -> 
         found = kb.search("what about the Green Key?", mode="adaptive", limit=50)
         assert (found.mode_used, found.reason) == ("graph", "the question names green key")
         assert all(hit.graph_score for hit in found)
-        _, only_others = along(edge_types=("closed by",))
-        assert kb.search("the Green Key", mode="graph", options=only_others)
+        others = kb.search("the Green Key", mode="graph", limit=50, options=along(edge_types=("closed by",)))
+        assert sorted(ids_of(others)) == [each.id for each in NOTES]
 
 
 BAD = {
