@@ -174,7 +174,7 @@ def test_search_prints_hits_for_people(filled: Workplace) -> None:
 def test_search_prints_results_for_programs(filled: Workplace) -> None:
     value = filled.pair("search", "castle moat", "-k", "2", "--json").json
     assert value.keys() >= {"kb_id", "query", "search_mode", "partial", "results"}
-    assert (value["kb_id"], value["search_mode"], value["partial"]) == ("default", "vector", False)
+    assert (value["kb_id"], value["search_mode"], value["partial"]) == ("default", "hybrid", False)
     assert len(value["results"]) == 2
     best = value["results"][0]
     assert best.keys() == {

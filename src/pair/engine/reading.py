@@ -12,6 +12,7 @@ from pair import errors
 from pair.engine.filters import Filter
 from pair.engine.graph_search import GraphShard
 from pair.engine.keyword_search import KeywordPart
+from pair.engine.manifest import FileRole
 from pair.engine.shard import SearchFile
 from pair.engine.shard_cache import OpenShard, ShardCache, ShardMissingError
 from pair.engine.vectors import Selection
@@ -55,12 +56,18 @@ class Reading:
         self._allowed: dict[int, Selection | None] = {}
         self.faults: dict[str, str] = {}
         """Why each of these could not be read, by key."""
-        self.has_answered = False
-        """Whether any shard could be read."""
 
     @property
     def is_filtered(self) -> bool:
         return self._condition is not None
+
+    def is_any_left(self, *, needs_keywords: bool) -> bool:
+        """Whether there is a shard of which everything that it takes to answer could be read.
+
+        Keywords are not needed where vectors find something, too; and whoever needs a graph asks for it.
+        """
+        needed: tuple[FileRole, ...] = ("search", "rows", "keywords") if needs_keywords else ("search", "rows")
+        return not all(any(shard.key(role) in self.faults for role in needed) for shard in self.view.shards)
 
     def fetch(self, positions: Sequence[int], *, keywords: bool = False) -> None:
         """Fetch together what is not here yet."""
@@ -143,9 +150,7 @@ class Reading:
 
     def _or_fault(self, ask: Callable[[], _Asked]) -> _Asked | None:
         try:
-            answer = ask()
-            self.has_answered = self.has_answered or answer is not None
-            return answer  # noqa: TRY300 - the shortest way to say it
+            return ask()
         except ShardMissingError as fault:
             if not self._skips_missing:
                 raise

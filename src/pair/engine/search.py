@@ -425,11 +425,11 @@ def _why_not(shards: Sequence[GraphShard], named: Sequence[str], linked: Collect
 
 
 def _hits(reading: Reading, found: tuple[Hit, ...], asked: int, ranking: _Ranking | None = None) -> Hits:
-    """Raises E207 when faults have left nothing."""
-    reading.refuse_without(reading.has_answered)
+    """Raises E207 when faults have left nothing that could answer."""
+    mode: SearchMode = "vector" if ranking is None else ranking.mode
+    reading.refuse_without(reading.is_any_left(needs_keywords=mode == "keyword"))
     faults = tuple(f"{key}: {reason}" for key, reason in reading.faults.items())
     number = reading.view.published.manifest.number
-    mode: SearchMode = "vector" if ranking is None else ranking.mode
     return Hits(found, number, asked, bool(faults), faults, mode, "" if ranking is None else ranking.reason)
 
 
