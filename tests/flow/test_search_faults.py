@@ -39,7 +39,7 @@ damages = pytest.mark.parametrize("damage", [flip_a_bit, truncate, Path.unlink])
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A KB of several shards, to be copied before something in it is broken."""
     folder = tmp_path_factory.mktemp("stored")
-    ground = Ground(folder, shard_trigger_vector_rows=6, max_vector_rows_per_shard=4)
+    ground = Ground(folder, graph="text", shard_trigger_vector_rows=6, max_vector_rows_per_shard=4)
     with ground.open() as kb:
         kb.upsert(DOCUMENTS)
         for mode in MODES:
@@ -51,7 +51,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def ground(stored: Path, tmp_path: Path) -> Ground:
     shutil.copytree(stored, tmp_path / "kb")
-    return Ground(tmp_path / "kb")
+    return Ground(tmp_path / "kb", graph="text")
 
 
 def without_cache(ground: Ground) -> Ground:
@@ -137,7 +137,12 @@ def server() -> Iterator[ModelServer]:
 
 def test_keywords_are_found_while_the_embedder_is_not_there(tmp_path: Path, server: ModelServer) -> None:
     ground = Ground(
-        tmp_path, embedder="openai", embedding_model="tiny", embedding_url=server.url, embedding_dimension=0
+        tmp_path,
+        graph="text",
+        embedder="openai",
+        embedding_model="tiny",
+        embedding_url=server.url,
+        embedding_dimension=0,
     )
     waits = dataclasses.replace(ModelPolicy(), retries=0, retry_wait_seconds=0.01)
     ground.settings = dataclasses.replace(ground.settings, ai=waits)

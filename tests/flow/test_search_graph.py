@@ -24,7 +24,12 @@ OTHERS = [
     Document(f"other-{number:02}", f"Where was colleague number {number} of Person{chr(97 + number)} Smith born?")
     for number in range(12)
 ]
-IN_SHARDS = {"shard_trigger_vector_rows": 5, "max_vector_rows_per_shard": 3, "compaction_enabled": False}
+IN_SHARDS = {
+    "graph": "text",
+    "shard_trigger_vector_rows": 5,
+    "max_vector_rows_per_shard": 3,
+    "compaction_enabled": False,
+}
 
 
 @pytest.fixture

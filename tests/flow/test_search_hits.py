@@ -33,7 +33,14 @@ QUERIES = ["start the pump with the inlet valve", "pressure gauge of nine bar", 
 
 @pytest.fixture(scope="module")
 def kb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KnowledgeBase]:
-    ground = Ground(tmp_path_factory.mktemp("hits"), embedder="static", embedding_dimension=0, chunk_size_bytes=110)
+    ground = Ground(
+        tmp_path_factory.mktemp("hits"),
+        embedder="static",
+        embedding_dimension=0,
+        chunk_size_bytes=110,
+        graph="text",
+        chunker="structure",
+    )
     with ground.open() as opened:
         opened.upsert(DOCUMENTS)
         assert opened.document("manual").chunks > 4

@@ -34,6 +34,7 @@ def crowd() -> list[Document]:
 def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KnowledgeBase]:
     ground = Ground(
         tmp_path_factory.mktemp("many"),
+        graph="text",
         shard_trigger_vector_rows=1000,
         max_vector_rows_per_shard=400,
         ingest_batch_documents=MANY,
@@ -103,6 +104,7 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KnowledgeBase]:
         tmp_path_factory.mktemp("tied"),
         embedder="static",
         embedding_dimension=0,
+        graph="text",
         ingest_batch_documents=4,
         compaction_enabled=False,
     )
@@ -127,7 +129,7 @@ def test_equal_texts_are_one_hit_that_names_all_places(tied: KnowledgeBase, mode
 
 
 def test_equals_are_in_the_order_of_their_ids(tmp_path: Path) -> None:
-    with Ground(tmp_path, ingest_batch_documents=3, compaction_enabled=False).open() as kb:
+    with Ground(tmp_path, graph="text", ingest_batch_documents=3, compaction_enabled=False).open() as kb:
         # As many words, each as rare, at the same place: but not the same text.
         kb.upsert([Document(f"{name}", f"zebra {name}{name}", vector=[1.0, *[0.0] * 15]) for name in "hcagebdf"])
         for mode in MODES:
@@ -160,7 +162,7 @@ def test_nothing_is_nearer_than_nothing(many: KnowledgeBase, mode: SearchMode) -
 
 
 def test_every_mode_answers_of_what_is_stored_now(tmp_path: Path) -> None:
-    with Ground(tmp_path).open() as kb:
+    with Ground(tmp_path, graph="text").open() as kb:
         kb.upsert([Document(f"doc-{number}", f"Newtown was seen by witness{number}.") for number in range(6)])
         kb.delete(["doc-0", "doc-1"])
         kb.upsert([Document("doc-2", "nothing was seen"), Document("doc-9", "Newtown was seen by witness9.")])
@@ -179,7 +181,7 @@ def test_a_text_that_is_stored_everywhere_does_not_crowd_out_the_others(tmp_path
     others = [
         Document(f"page-{number}", f"What a warranty means in chapter {number} of the book") for number in range(9)
     ]
-    with Ground(tmp_path).open() as kb:
+    with Ground(tmp_path, graph="text").open() as kb:
         kb.upsert([*same, *others])
         found = kb.search("sold without warranty", mode=mode, limit=4)
     assert found[0].document_id == "copy-000"

@@ -35,6 +35,8 @@ def kb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KnowledgeBase]:
         tmp_path_factory.mktemp("queries"),
         embedder="static",
         embedding_dimension=0,
+        graph="text",
+        chunker="structure",
         shard_trigger_vector_rows=8,
         max_vector_rows_per_shard=6,
     )

@@ -47,6 +47,13 @@ def corpus() -> list[Document]:
     return [*told, *same, *near, *nameless, *long, *placed, Document("empty", "")]
 
 
+POLICY: dict[str, Any] = {
+    "embedder": "static",
+    "embedding_dimension": 0,
+    "chunker": "structure",
+    "chunk_size_bytes": 150,
+    "graph": "text",
+}
 SHARDS = {
     1: {},
     7: {"shard_trigger_vector_rows": 9, "max_vector_rows_per_shard": 9},
@@ -58,8 +65,7 @@ SHARDS = {
 def kbs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, KnowledgeBase]]:
     opened = {}
     for count, changes in SHARDS.items():
-        policy: dict[str, Any] = {"embedder": "static", "embedding_dimension": 0, "chunk_size_bytes": 150, **changes}
-        opened[count] = Ground(tmp_path_factory.mktemp("layout"), **policy).open()
+        opened[count] = Ground(tmp_path_factory.mktemp("layout"), **POLICY, **changes).open()
         opened[count].upsert(corpus())
     yield opened
     for kb in opened.values():
@@ -157,7 +163,7 @@ def test_ties_are_in_the_order_of_their_ids_in_every_layout(kbs: dict[int, Knowl
 def test_after_compaction_and_updates_nothing_is_different(kbs: dict[int, KnowledgeBase], tmp_path: Any) -> None:
     asked = ["Emmy Noether in Newtown", "who broke codes?", "E0432", "rivers and gardens"]
     expected = [told(kbs[1].search(query, mode=mode, exact=True)) for query in asked for mode in MODES]
-    with Ground(tmp_path, embedder="static", embedding_dimension=0, chunk_size_bytes=150, **SHARDS[7]).open() as kb:
+    with Ground(tmp_path, **POLICY, **SHARDS[7]).open() as kb:
         kb.upsert([Document(f"doc-{number:02}", "Emmy Noether was never here.") for number in range(0, 60, 3)])
         kb.upsert(corpus())
         kb.delete(sorted({each.id for each in kb.documents(limit=100)} - {each.id for each in corpus()}))
