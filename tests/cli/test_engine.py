@@ -161,6 +161,19 @@ def test_a_kb_name_that_could_be_a_path_is_refused(project: Workplace) -> None:
     refused(project.pair("ingest", "notes", "--kb", "../elsewhere", "--json"), "E212", 1)
 
 
+@pytest.mark.rule("engine-25")
+@pytest.mark.rule("engine-28")
+def test_documents_get_a_graph_or_none_as_the_command_says(project: Workplace) -> None:
+    assert project.pair("ingest", "notes", "--no-graph").status == 0
+    refused(project.pair("search", "Rolling back", "--mode", "graph", "--json"), "E204", 1)
+    without = project.pair("search", "Rolling back", "--mode", "adaptive", "--json").json
+    assert (without["mode_used"], without["reason"]) == ("hybrid", "there is no graph")
+    again = project.pair("ingest", "notes", "--graph", "--json", PAIR__ENGINE__GRAPH="off")
+    assert again.json["replaced"] == 3
+    with_graph = project.pair("search", "Rolling back", "--mode", "graph", "--json").json
+    assert (with_graph["mode_used"], with_graph["results"][0]["id"]) == ("graph", "notes/deep/rollback.md")
+
+
 # ── search ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -174,7 +187,7 @@ def test_search_prints_hits_for_people(filled: Workplace) -> None:
 def test_search_prints_results_for_programs(filled: Workplace) -> None:
     value = filled.pair("search", "castle moat", "-k", "2", "--json").json
     assert value.keys() >= {"kb_id", "query", "search_mode", "partial", "results"}
-    assert (value["kb_id"], value["search_mode"], value["partial"]) == ("default", "vector", False)
+    assert (value["kb_id"], value["search_mode"], value["partial"]) == ("default", "hybrid", False)
     assert len(value["results"]) == 2
     best = value["results"][0]
     assert best.keys() == {
