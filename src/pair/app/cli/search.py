@@ -33,7 +33,7 @@ _BEFORE_MATCH = 80
 
 Query = Annotated[str, typer.Argument(help="What to look for, in plain words.")]
 Limit = Annotated[int, typer.Option("-k", "--limit", min=1, max=1000, help="Most hits to show.")]
-Mode = Annotated[SearchMode, typer.Option("--mode", help="By words and meaning (hybrid), one of the two, or along the graph.")]
+Mode = Annotated[SearchMode, typer.Option("--mode", help="By words and meaning, one of them, or by the graph.")]
 Filters = Annotated[
     list[str] | None,
     typer.Option("--filter", metavar="KEY=VALUE", help="Only documents whose metadata says so; may be repeated."),
