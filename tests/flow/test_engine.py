@@ -447,7 +447,7 @@ def test_only_what_changed_is_embedded(many: Ground) -> None:
         changed = dataclasses.replace(numbered(30)[17], text="another text")
         report = kb.upsert([*numbered(17), changed, *numbered(12, begin=18)])
         assert (report.replaced, report.unchanged) == (1, 29)
-        assert embedder.texts == ["another text"]
+        assert embedder.texts == ["Title 17\n\nanother text"]
         assert kb.document("doc-0017").text == "another text"
 
 
@@ -456,10 +456,10 @@ def test_a_document_that_is_replaced_leaves_no_chunk_behind(ground: Ground) -> N
     long = ". ".join(f"Sentence about whales number {number}" for number in range(60))
     with ground.open() as kb:
         kb.upsert([Document("a", long), Document("b", "Whales too")])
-        assert len(kb.search("whales", limit=100, exact=True)) > 3
+        assert kb.document("a").chunks > 3
         report = kb.upsert([Document("a", "Nothing but deserts")])
         assert (report.added, report.replaced) == (0, 1)
-        hits = kb.search("whales", limit=100, exact=True)
+        hits = kb.search("whales", limit=100, exact=True, mode="vector")
         assert sorted(ids_of(hits)) == ["a", "b"]
         assert {hit.document_id: hit.text for hit in hits}["a"] == "Nothing but deserts"
         assert kb.document("a").chunks == 1
@@ -579,7 +579,7 @@ def filtered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KnowledgeBase
 
 
 def test_a_search_that_wants_much_asks_on_until_it_has_it(filtered: KnowledgeBase) -> None:
-    assert filtered.search("castles", limit=2).shards_asked <= 3
+    assert filtered.search("castles", limit=2, mode="vector").shards_asked <= 3
     assert len(filtered.search("castles", limit=60)) == 60
 
 
@@ -654,10 +654,12 @@ def test_a_cold_query_fetches_only_what_it_searches(many: Ground) -> None:
         kb.upsert(numbered(30))
     store, requests = counted(many.blobs())
     with many.open(store=store) as kb:
-        kb.search("rivers", exact=True)
+        kb.search("rivers", exact=True, mode="vector")
         stats = kb.stats()
         assert stats is not None
         assert requests.counts["download"] == stats.shards
+        kb.search("rivers", exact=True)
+        assert requests.counts["download"] == 2 * stats.shards, "and their keywords"
 
 
 # ── care ───────────────────────────────────────────────────────────────────────────────────────────

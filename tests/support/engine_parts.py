@@ -34,6 +34,8 @@ MANY_SHARDS: dict[str, Any] = {
 
 def engine_settings(folder: Path, **changes: Any) -> Settings:
     policy = EnginePolicy(
+        graph="off",
+        chunker="seed",
         store=str(folder / "store"),
         cache_dir=str(folder / "cache"),
         embedder="ngram",

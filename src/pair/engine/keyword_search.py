@@ -146,7 +146,8 @@ class KeywordSearch:
             else:
                 rows, _ = _postings(part.index, numbers)
                 holding += len(rows) if part.live is None else int(np.count_nonzero(part.live[rows]))
-        return math.log(1.0 + (self.rows - holding + 0.5) / (holding + 0.5)) ** RARITY
+        rarity = math.log(1.0 + (self.rows - holding + 0.5) / (holding + 0.5))
+        return math.pow(rarity, RARITY)
 
     # Scores without phrases
 

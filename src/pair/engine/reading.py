@@ -55,17 +55,16 @@ class Reading:
         self._allowed: dict[int, Selection | None] = {}
         self.faults: dict[str, str] = {}
         """Why each of these could not be read, by key."""
-        self._has_answered = False
 
     @property
     def is_filtered(self) -> bool:
         return self._condition is not None
 
     @property
-    def has_answered(self) -> bool:
-        """Whether any shard could be read. Keywords alone are no answer, where the texts they are of are damaged."""
-        searches = self._searches.values()
-        return self._has_answered and (not searches or any(each is not None for each in searches))
+    def is_nothing_left(self) -> bool:
+        """Whether something of every shard could not be read."""
+        folders = {key.rpartition("/")[0] for key in self.faults}
+        return all(shard.folder in folders for shard in self.view.shards)
 
     def fetch(self, positions: Sequence[int], *, keywords: bool = False) -> None:
         """Fetch together what is not here yet."""
@@ -142,9 +141,7 @@ class Reading:
 
     def _or_fault(self, ask: Callable[[], _Asked]) -> _Asked | None:
         try:
-            answer = ask()
-            self._has_answered = self._has_answered or answer is not None
-            return answer  # noqa: TRY300 - the shortest way to say it
+            return ask()
         except ShardMissingError as fault:
             if not self._skips_missing:
                 raise

@@ -394,8 +394,8 @@ def _why_not(shards: Sequence[GraphShard], named: Sequence[str], linked: Collect
 
 
 def _hits(reading: Reading, found: tuple[Hit, ...], asked: int, ranking: _Ranking | None = None) -> Hits:
-    """Raises E207 when faults have left nothing."""
-    if reading.faults and not reading.has_answered:
+    """Raises E207 when no shard could be read whole."""
+    if reading.faults and reading.is_nothing_left:
         key, reason = next(iter(reading.faults.items()))
         raise errors.stored_data_damaged(key, reason)
     faults = tuple(f"{key}: {reason}" for key, reason in reading.faults.items())
