@@ -19,7 +19,7 @@ DOCUMENTS = [
 
 @pytest.fixture
 def ground(tmp_path: Path) -> Ground:
-    return Ground(tmp_path, **MANY_SHARDS, graph="off")
+    return Ground(tmp_path, **MANY_SHARDS)
 
 
 def with_graphs(kb: KnowledgeBase) -> KnowledgeBase:
