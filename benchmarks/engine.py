@@ -250,7 +250,14 @@ SLOW = {"Qdrant local": 20_000}
 def pair_settings(folder: Path, **policy: Any) -> "Settings":
     from pair import Settings
 
-    places = {"STORE": folder / "store", "CACHE_DIR": folder / "cache", **policy}
+    places = {
+        "STORE": folder / "store",
+        "CACHE_DIR": folder / "cache",
+        "EMBEDDER": "ngram",
+        "EMBEDDING_DIMENSION": DIMENSION,
+        "GRAPH": "off",
+        **policy,
+    }
     return Settings.load(environment={f"PAIR__ENGINE__{key.upper()}": str(value) for key, value in places.items()})
 
 
@@ -370,6 +377,49 @@ def cold(folder: Path, data: Data, only: Sequence[str]) -> None:
         print(f"| {name} | {sorted(seconds)[2]:.2f} |", flush=True)
 
 
+FIRST_ANSWER_FROM_S3 = """
+import sys
+sys.path.insert(0, {here!r})
+import numpy as np
+import engine
+from pathlib import Path
+with engine.pair_kb(Path({folder!r}), **{policy!r}) as kb:
+    assert len(kb.search_vector(np.load({query!r}), limit=engine.HITS)) == engine.HITS
+    stats = kb.stats()
+print(stats.cache["bytes_fetched"] / stats.size_bytes)
+"""
+
+
+def cold_from_s3(folder: Path, data: Data) -> None:
+    """The same with the KB on an S3 server on this machine, and nothing of it fetched before."""
+    sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+    from support.s3_server import ACCESS_KEY, SECRET_KEY, running_s3
+
+    folder.mkdir()
+    np.save(folder / "query.npy", data.queries[0])
+    with running_s3(folder) as server:
+        os.environ.update(AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=SECRET_KEY)
+        policy = {
+            "STORE": "s3://blobs/bench",
+            "S3_ENDPOINT": server.options.endpoint_url,
+            "S3_REGION": server.options.region,
+        }
+        with pair_kb(folder, **policy) as kb:
+            kb.upsert(documents_of(data))
+        script = FIRST_ANSWER_FROM_S3.format(
+            here=str(Path(__file__).parent), folder=str(folder), policy=policy, query=str(folder / "query.npy")
+        )
+        seconds, share = [], ""
+        for _ in range(3):
+            shutil.rmtree(folder / "cache", ignore_errors=True)
+            began = time.perf_counter()
+            share = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+            seconds.append(time.perf_counter() - began)
+    print("\n| pair, KB of | seconds to the first answer, shards fetched from S3 | share of the KB fetched |")
+    print("|---|---|---|")
+    print(f"| {len(data.vectors):,} documents | {sorted(seconds)[1]:.2f} | {float(share):.0%} |", flush=True)
+
+
 # ── growth, fan-out, wear ──────────────────────────────────────────────────────────────────────────
 
 
@@ -483,6 +533,7 @@ def main() -> None:
             compare(folder, data, "Clustered vectors", given.only)
         if "cold" in given.tables:
             cold(folder, data, given.only)
+            cold_from_s3(folder / "s3", data)
         if given.texts:
             compare(folder / "texts", embedded(given.texts, given.documents), "Vectors of real texts", given.only)
         if "wear" in given.tables:

@@ -20,7 +20,7 @@ from typing import Any
 from annotated_types import Ge, Gt
 
 import pair
-from pair import errors, settings
+from pair import error_tree, errors, settings
 from pair.app import render
 from pair.app.cli.commands import build
 
@@ -339,7 +339,7 @@ def _classes_table() -> str:
 
 
 def _tree_in_docstring() -> str:
-    return (errors.__doc__ or "").split("\n\n")[1]
+    return (error_tree.__doc__ or "").split("\n\n")[1]
 
 
 def _texts_by_code() -> dict[str, list[str]]:

@@ -20,5 +20,10 @@ step sync
 printf '\n$ head .pair/index.txt\n'
 head -n 12 .pair/index.txt
 step sync
-step search "why did a leap second break servers?" -k 2
+
+# The question names Google Public NTP: meaning alone misses that, words find it, and the graph knows what else does.
+question="How does Google Public NTP hide a leap second?"
+for mode in keyword vector adaptive; do
+    step search "$question" --mode "$mode" -k 1 --explain
+done
 step status

@@ -161,6 +161,19 @@ def test_a_kb_name_that_could_be_a_path_is_refused(project: Workplace) -> None:
     refused(project.pair("ingest", "notes", "--kb", "../elsewhere", "--json"), "E212", 1)
 
 
+@pytest.mark.rule("engine-25")
+@pytest.mark.rule("engine-28")
+def test_documents_get_a_graph_or_none_as_the_command_says(project: Workplace) -> None:
+    assert project.pair("ingest", "notes", "--no-graph").status == 0
+    refused(project.pair("search", "Rolling back", "--mode", "graph", "--json"), "E204", 1)
+    without = project.pair("search", "Rolling back", "--mode", "adaptive", "--json").json
+    assert (without["mode_used"], without["reason"]) == ("hybrid", "there is no graph")
+    again = project.pair("ingest", "notes", "--graph", "--json", PAIR__ENGINE__GRAPH="off")
+    assert again.json["replaced"] == 3
+    with_graph = project.pair("search", "Rolling back", "--mode", "graph", "--json").json
+    assert (with_graph["mode_used"], with_graph["results"][0]["id"]) == ("graph", "notes/deep/rollback.md")
+
+
 # ── search ─────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -56,12 +56,14 @@ class TestMiniLm(EmbedderSuite):
         return minilm
 
 
+@pytest.mark.rule("engine-31")
 class TestNgram(EmbedderSuite):
     @pytest.fixture
     def embedder(self) -> Embedder:
         return NgramEmbedder()
 
 
+@pytest.mark.rule("engine-31")
 class TestOpenAi(EmbedderSuite):
     @pytest.fixture
     def embedder(self) -> Iterator[Embedder]:

@@ -38,6 +38,7 @@ MALFORMED = Answer(text='{"entities": ["Ada"')
 BROKEN = Answer(500, body="oh no")
 
 
+@pytest.mark.rule("engine-30")
 def test_each_chunk_is_asked_for_and_its_names_are_canonical(server: ModelServer, extractor: EntityExtractor) -> None:
     server.answers += [reply(("The Beatles", "U.S.", 0.5)), reply(("Ada", "Ada", 1.0))]
     grapher = ModelGrapher(extractor, workers=1)
@@ -50,12 +51,14 @@ def test_each_chunk_is_asked_for_and_its_names_are_canonical(server: ModelServer
     assert grapher.counts == ExtractionCounts(extracted=2)
 
 
+@pytest.mark.rule("engine-30")
 def test_weights_that_are_none_become_one(server: ModelServer, extractor: EntityExtractor) -> None:
     server.answers += [reply(("a", "b", 0.0), ("b", "c", -2.0))]
     (graph,) = ModelGrapher(extractor).graphs_of([DocumentText("", ["text"])])
     assert [weight for _, _, _, weight, _ in graph.edges] == [1.0, 1.0]
 
 
+@pytest.mark.rule("engine-29")
 def test_what_failed_once_is_asked_again(server: ModelServer, extractor: EntityExtractor) -> None:
     server.answers += [MALFORMED, reply(("a", "b", 1.0)), BROKEN, reply(("c", "d", 1.0))]
     grapher = ModelGrapher(extractor, workers=1)
@@ -64,6 +67,7 @@ def test_what_failed_once_is_asked_again(server: ModelServer, extractor: EntityE
     assert (server.calls, grapher.counts) == (4, ExtractionCounts(extracted=2))
 
 
+@pytest.mark.rule("engine-29")
 def test_a_chunk_that_fails_for_good_is_skipped_and_counted(server: ModelServer, extractor: EntityExtractor) -> None:
     server.answers += [MALFORMED, MALFORMED, reply(("a", "b", 1.0))]
     grapher = ModelGrapher(extractor, workers=1)
@@ -86,6 +90,7 @@ class DyingServer:
         return self._extractor.extract(text)
 
 
+@pytest.mark.rule("engine-29")
 def test_what_a_server_that_died_leaves_is_skipped_without_waiting_for_it(
     server: ModelServer, extractor: EntityExtractor
 ) -> None:
@@ -100,6 +105,7 @@ def test_what_a_server_that_died_leaves_is_skipped_without_waiting_for_it(
     assert grapher.graphs_of([DocumentText("", ["later"])])[0].mentions, "the next ingest asks it again"
 
 
+@pytest.mark.rule("engine-29")
 def test_many_workers_give_the_graphs_of_one(server: ModelServer, extractor: EntityExtractor) -> None:
     server.answers += [reply(("a", "b", 1.0))] * 40
     grapher = ModelGrapher(extractor, workers=4, batch_chunks=7)

@@ -248,6 +248,8 @@ def test_the_demo_that_the_readme_names_runs(clone: Workplace) -> None:
     clone.environment["BIN"] = str(clone.folder.parent / "bin")
     printed = run_in(clone, "bash", ROOT / "examples" / "demo.sh")
     assert "installed: handbook 1.0.0 in .pair/knowledge, checksum verified" in printed
+    assert [mode for mode in ("keyword", "vector", "graph") if f"    = mode {mode}, score " not in printed] == []
+    assert "graph: the question names google public ntp" in printed
 
 
 def test_the_quickstart_guide_prints_what_it_says(clone: Workplace) -> None:

@@ -50,6 +50,8 @@ def reached(kb: KnowledgeBase, question: str) -> dict[str, float]:
     return scores
 
 
+@pytest.mark.rule("engine-26")
+@pytest.mark.rule("engine-27")
 def test_an_entity_in_many_shards_is_one_and_goes_with_its_documents(ground: Ground) -> None:
     with with_graphs(ground.open()) as kb:
         kb.upsert(DOCUMENTS)

@@ -64,6 +64,7 @@ def without_keywords(ground: Ground) -> None:
 QUERIES = ["item7", "rivers", "text about item3 -bridges", '"text number 5"', "ite* number", "zebra titled"]
 
 
+@pytest.mark.rule("engine-24")
 def test_scores_are_the_same_after_any_way_to_the_same_documents(tmp_path: Path) -> None:
     documents = [*numbered(24), Document("named", "Nothing else.", title="Zebra titled")]
     one = Ground(tmp_path / "one")

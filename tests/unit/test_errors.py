@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pair import errors
+from pair import error_tree, errors
 from pair.app.render import error_text
 from pair.errors import CODES, PairError
 
@@ -42,7 +42,7 @@ def test_tree_of_errors_is_as_drawn():
 
 @pytest.mark.rule("source-19")
 def test_drawing_in_the_module_shows_the_same_tree():
-    lines = re.findall(r"[├└]── (\w+) +(?:\((\w+)\))? .*exit (\d+) +(\d+)", errors.__doc__ or "")
+    lines = re.findall(r"[├└]── (\w+) +(?:\((\w+)\))? .*exit (\d+) +(\d+)", error_tree.__doc__ or "")
     told = {name: (base, int(exit_status), int(http_status)) for name, base, exit_status, http_status in lines}
     assert told == {
         kind.__name__: (

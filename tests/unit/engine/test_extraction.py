@@ -60,6 +60,7 @@ def test_a_text_names_these(text: str, found: set[str]) -> None:
         (("", " ", "..."), ""),
     ],
 )
+@pytest.mark.rule("engine-26")
 def test_spellings_of_one_name_are_one(names: tuple[str, ...], canonical: str) -> None:
     assert {canonical_name(name) for name in names} == {canonical}
 

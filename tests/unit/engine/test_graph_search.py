@@ -122,6 +122,7 @@ def spread_over(
         GraphParameters(edge_types=()),
     ],
 )
+@pytest.mark.rule("engine-24")
 def test_scores_are_the_same_to_the_last_bit_in_one_shard_in_seven_and_in_fifty(
     tmp_path: Path, parameters: GraphParameters
 ) -> None:
@@ -132,6 +133,7 @@ def test_scores_are_the_same_to_the_last_bit_in_one_shard_in_seven_and_in_fifty(
     assert spread_over(tmp_path, graphs, 50, parameters) == one
 
 
+@pytest.mark.rule("engine-27")
 def test_what_is_gone_counts_for_nothing(tmp_path: Path) -> None:
     graphs = kb_of(90)
     gone = frozenset({5, 8, 40, 41, 42, 77})
@@ -188,6 +190,7 @@ def test_the_final_score_has_a_share_of_both() -> None:
     assert math.isclose(with_graph(np.array([0.5]), np.array([1.0]), 0.6)[0], 0.7)
 
 
+@pytest.mark.rule("engine-25")
 def test_shards_without_a_graph_are_named() -> None:
     require_graph("default", [], 3)
     with pytest.raises(NotFoundError) as caught:

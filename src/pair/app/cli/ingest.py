@@ -13,14 +13,26 @@ EXAMPLE = """Examples:
 \b
   pair ingest notes/ report.md          files and folders, each file a document
   pair ingest faq.jsonl --kb support    a document a line: {"id": ..., "text": ..., "metadata": {...}}
+  pair ingest logs/ --no-graph          without looking for what they name
   generate | pair ingest -              JSON lines from standard input"""
 
 KbName = Annotated[str, typer.Option("--kb", metavar="ID", help="Name of the knowledge base.")]
 Paths = Annotated[list[str], typer.Argument(help="Files, folders, .jsonl files, or - for standard input.")]
 ChunkSize = Annotated[int | None, typer.Option("--chunk-size", min=50, help="Longest chunk, in bytes.")]
 
+Graph = Annotated[
+    bool | None,
+    typer.Option("--graph/--no-graph", help="Link documents by what they name; else as engine.graph says."),
+]
 
-def ingest(context: typer.Context, paths: Paths, kb: KbName = DEFAULT_KB, chunk_size: ChunkSize = None) -> None:
+
+def ingest(
+    context: typer.Context,
+    paths: Paths,
+    kb: KbName = DEFAULT_KB,
+    chunk_size: ChunkSize = None,
+    graph: Graph = None,
+) -> None:
     """Put documents into a knowledge base.
 
     A document that is stored already, as it is, costs nothing; another one under the same id is replaced.
@@ -41,7 +53,7 @@ def ingest(context: typer.Context, paths: Paths, kb: KbName = DEFAULT_KB, chunk_
             render.print_progress(f"{done:,} documents")
 
     documents = inputs(note_skipped).read(paths)
-    with session.kb(kb) as opened:
+    with session.kb(kb, graph=graph) as opened:
         report = opened.upsert(documents, chunk_size=chunk_size, on_batch=note_batch)
     render.end_progress()
     value = {

@@ -22,8 +22,10 @@ EXAMPLE = """Examples:
 \b
   pair search "how do I roll back a release?"
   pair search "leap seconds" -k 3 --kb handbook
+  pair search '"connection refused" -proxy' --mode keyword     a phrase, without a word
+  pair search "who made the first railway time?" --mode adaptive --explain
   pair search deploy --filter kind=file --filter 'year>=2024'
-  pair search deploy --json"""
+  pair search deploy --diversity 0.3 --json"""
 
 _WIDTH = 100
 _MOST_SHOWN = 600
@@ -31,7 +33,7 @@ _BEFORE_MATCH = 80
 
 Query = Annotated[str, typer.Argument(help="What to look for, in plain words.")]
 Limit = Annotated[int, typer.Option("-k", "--limit", min=1, max=1000, help="Most hits to show.")]
-Mode = Annotated[SearchMode, typer.Option("--mode", help="How to search.")]
+Mode = Annotated[SearchMode, typer.Option("--mode", help="By words and meaning, one of them, or by the graph.")]
 Filters = Annotated[
     list[str] | None,
     typer.Option("--filter", metavar="KEY=VALUE", help="Only documents whose metadata says so; may be repeated."),

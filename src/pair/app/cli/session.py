@@ -1,6 +1,7 @@
 """What every command needs: shared options, settings, logging, and how to print."""
 
 import copy
+import dataclasses
 import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -48,10 +49,11 @@ class Session:
     def sync_progress(self) -> Progress:
         return render.QuietObserver() if self.as_json else render.SyncProgress()
 
-    def kb(self, kb_id: str) -> "KnowledgeBase":
+    def kb(self, kb_id: str, *, graph: bool | None = None) -> "KnowledgeBase":
+        """`graph`: whether what is stored gets one; None for what the settings say."""
         settings = Settings.load(self.config)
         self._start_logging(settings)
-        return open_kb(kb_id, settings=settings)
+        return open_kb(kb_id, settings=settings if graph is None else _with_graph(settings, graph))
 
     def temporary_kb(self) -> "AbstractContextManager[KnowledgeBase]":
         settings = Settings.load(self.config)
@@ -79,6 +81,13 @@ class Session:
         logger.setLevel(level.upper())
         # Retries are told by the observer, in plain words.
         logging.getLogger("stamina").setLevel(logging.ERROR)
+
+
+def _with_graph(settings: Settings, wanted: bool) -> Settings:
+    """A graph that is wanted is made as it is configured, or from the text when none is."""
+    kind = settings.engine.graph if settings.engine.graph != "off" else "text"
+    engine = dataclasses.replace(settings.engine, graph=kind if wanted else "off")
+    return dataclasses.replace(settings, engine=engine)
 
 
 class _FieldFormatter(logging.Formatter):
