@@ -312,8 +312,9 @@ class _Answering:
         best: list[_Named] = []
         while True:
             taken = wanted if not query.diversity else wanted * _DIVERSE_CHOICES
-            if len(best) < min(taken + _MORE_ALIKE, len(found)):  # ties may have brought as many before
-                best = _named(self._reading, found.shards, found.rows, ranking.scores, taken + _MORE_ALIKE)
+            if not best or len(best) < min(taken, len(found)):  # ties may have brought as many before
+                more = max(taken, _whole_ties(ranking.scores, taken + _MORE_ALIKE))
+                best = _named(self._reading, found.shards, found.rows, ranking.scores, more)
             named = best[:taken] if not query.diversity else self._diverse(best[:taken], wanted)
             rows = {each.header.id: each for each in named}
             hits = [self._hit(each, ranking) for each in named]
@@ -412,6 +413,11 @@ def _least_of_best(scores: npt.NDArray[np.floating], limit: int) -> float:
     if len(scores) <= limit:
         return -math.inf
     return float(np.partition(scores, len(scores) - limit)[len(scores) - limit])
+
+
+def _whole_ties(scores: npt.NDArray[np.floating], most: int) -> int:
+    """How many of the best are no more than this, without some of those that are as good as each other."""
+    return int(np.count_nonzero(scores > _least_of_best(scores, most + 1)))
 
 
 def _why_not(shards: Sequence[GraphShard], named: Sequence[str], linked: Collection[str]) -> str:
