@@ -222,16 +222,17 @@ class _Answering:
         positions, shards = list(by_position), list(by_position.values())
         named = question_entities(query.text)
         linked = linked_entities(shards, named, query.graph.most_common)
-        telling = [name for name in sorted(linked) if self._is_telling(name, positions, shards)]
-        if query.mode == "adaptive" and not telling:
-            return replace(hybrid, reason=_why_not(shards, named, linked))
+        reason = ""
+        if query.mode == "adaptive":
+            telling = [name for name in sorted(linked) if self._is_telling(name, positions, shards)]
+            if not telling:
+                return replace(hybrid, reason=_why_not(shards, named, linked))
+            reason = f"the question names {', '.join(telling)}"
         places = {position: place for place, position in enumerate(positions)}
         best = _named(self._reading, hybrid.found.shards, hybrid.found.rows, hybrid.scores, query.graph.seeds)
         seeds = [Seed(places[each.shard], each.row, each.score) for each in best if each.shard in places]
         reached = spread(shards, seeds[: query.graph.seeds], named, query.graph)
-        ranking = self._joined(hybrid, reached, np.array(positions, np.int64))
-        reason = f"the question names {', '.join(telling)}" if query.mode == "adaptive" else ""
-        return replace(ranking, reason=reason)
+        return replace(self._joined(hybrid, reached, np.array(positions, np.int64)), reason=reason)
 
     def _is_telling(self, name: str, positions: Sequence[int], shards: Sequence[GraphShard]) -> bool:
         """Whether a question that names this is likely to be about the thing, and not just to mention it.
@@ -316,6 +317,8 @@ class _Answering:
         distance = float(ranking.found.distances[each.number])
         hit = each.search.hit(each.row, None if math.isnan(distance) else distance, each.header, each.score)
         graph = ranking.parts.get("graph")
+        if graph is None and not (self._query.highlights or self._query.explain):
+            return hit
         marks = analysis.highlights(hit.text, self._words) if self._query.highlights and self._words else ()
         return replace(
             hit,
