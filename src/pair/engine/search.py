@@ -288,13 +288,15 @@ class _Answering:
         """As many as are wanted, if there are: where rows become one passage, the next rows fill up."""
         query, found = self._query, ranking.found
         wanted = query.limit
+        made: dict[int, Hit] = {}
         while True:
             taken = wanted if not query.diversity else wanted * _DIVERSE_CHOICES
             named = _named(self._reading, found.shards, found.rows, ranking.scores, taken)[:taken]
             if query.diversity:
                 named = self._diverse(named, wanted)
             rows = {each.header.id: each for each in named}
-            hits = [self._hit(each, ranking) for each in named]
+            made.update((each.number, self._hit(each, ranking)) for each in named if each.number not in made)
+            hits = [made[each.number] for each in named]
 
             def text_of(hit: Hit, start: int, end: int, rows: Mapping[str, _Named] = rows) -> str:
                 return rows[hit.document_id].search.slice_of(rows[hit.document_id].row, start, end)
