@@ -22,11 +22,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine import in_a_process, pair_kb, pair_settings
+from engine import in_a_process
+
+if TYPE_CHECKING:
+    from pair import KnowledgeBase
 
 HITS = 10
 QUERIES = 200
@@ -146,7 +149,7 @@ def words_of(text: str) -> list[str]:
 
 class Pair:
     def __init__(self, folder: Path) -> None:
-        self._kb = pair_kb(folder, CHUNK_SIZE_BYTES=CHUNK_BYTES)
+        self._kb = opened(folder)
 
     def fill(self, data: Data) -> None:
         self._kb.upsert(documents_of(data))
@@ -326,6 +329,15 @@ ENGINES: dict[str, Any] = {
 }
 
 
+def opened(folder: Path, graph: str = "text") -> "KnowledgeBase":
+    """Whose settings are the defaults, but for its place and the size of its chunks."""
+    import pair
+
+    given = {"STORE": folder / "store", "CACHE_DIR": folder / "cache", "CHUNK_SIZE_BYTES": CHUNK_BYTES, "GRAPH": graph}
+    variables = {f"PAIR__ENGINE__{key}": str(value) for key, value in given.items()}
+    return pair.open("bench", settings=pair.Settings.load(environment=variables))
+
+
 def documents_of(data: Data) -> Iterator[Any]:
     from pair import Document
 
@@ -375,7 +387,7 @@ def served(name: str, folder: Path, questions: Sequence[Question], mode: str) ->
 def in_a_new_program(*arguments: str) -> dict[str, float]:
     """This one again, with nothing inherited."""
     command = [sys.executable, __file__, "--serve", *arguments]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return figures
 
@@ -450,9 +462,7 @@ def embedded(data: Data) -> dict[str, float]:
 
 
 def stored(folder: Path, data: Data, graph: str) -> dict[str, float]:
-    import pair
-
-    with pair.open("bench", settings=pair_settings(folder, CHUNK_SIZE_BYTES=CHUNK_BYTES, GRAPH=graph)) as kb:
+    with opened(folder, graph) as kb:
         began = time.perf_counter()
         kb.upsert(documents_of(data))
         return {"seconds": time.perf_counter() - began}
