@@ -28,11 +28,13 @@ docs: $(VENV)/ready-dev
 	$(BIN)/python docs/generate.py
 
 # The engines that we compare ourselves with are installed here, and nowhere else.
+# TEXTS=FILE.jsonl (title, text) searches real texts and not made-up ones.
 # JUDGED=FOLDER measures quality too, on the judged sets in that folder.
 bench: $(VENV)/ready-dev $(VENV)-bench/ready system
 	$(BIN)/python benchmarks/sources.py
 	$(BIN)/python benchmarks/sync.py
-	$(VENV)-bench/bin/python benchmarks/engine.py
+	$(VENV)-bench/bin/python benchmarks/engine.py $(if $(TEXTS),--texts $(TEXTS))
+	$(VENV)-bench/bin/python benchmarks/retrieval.py $(if $(TEXTS),--texts $(TEXTS))
 	$(if $(JUDGED),$(BIN)/python benchmarks/quality.py $(JUDGED),@echo "quality is measured on judged sets: make bench JUDGED=FOLDER")
 
 # Exact versions with hashes and without any index address.

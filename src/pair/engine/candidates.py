@@ -95,7 +95,7 @@ class Gathering:
             if self._keywords is not None:
                 keyword[own] = self._keywords.scores_of(position, rows[own])
             if self._vector is not None:
-                distances[own] = exact_distances(search.vectors[rows[own]], self._vector)
+                distances[own] = exact_distances(search.vectors.take(rows[own], axis=0), self._vector)
         found = Candidates(shards, rows, keyword, distances)
         chosen = readable & (keyword > -np.inf)
         if self._wanted.max_distance is not None and self._vector is not None:
@@ -135,5 +135,7 @@ class Gathering:
     def _found_by_keyword(self) -> dict[int, tuple[fusion.Floats, Rows]]:
         if self._keywords is None:
             return {}
-        positions = range(len(self._reading.view.shards))
+        # Where the nearest rows are, the best are likely to be: what comes after need not look far.
+        near = np.bincount(self.near.shards, minlength=len(self._reading.view.shards))
+        positions = np.argsort(-near, kind="stable").tolist()
         return self._keywords.best_of(positions, self._keyword_limit, self._reading.allowed)

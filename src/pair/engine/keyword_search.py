@@ -89,6 +89,8 @@ class KeywordSearch:
         # The rarest first: they decide, and their lists are short.
         self._asked = [each for _, each in sorted(asked, key=lambda pair: (-pair[1].weight, pair[0]))]
         self._weights = {name.decode(errors="surrogatepass"): each.weight for name, each in asked}
+        self._lists_of: dict[int, list[_Listed]] = {}
+        self._rows_holding: dict[tuple[int, Phrase], Rows] = {}
 
     def best(
         self, position: int, limit: int, *, allowed: Selection | None = None, floor: float = 0.0
@@ -152,6 +154,11 @@ class KeywordSearch:
     # Scores without phrases
 
     def _lists(self, position: int) -> list[_Listed]:
+        if position not in self._lists_of:
+            self._lists_of[position] = self._made_lists(position)
+        return self._lists_of[position]
+
+    def _made_lists(self, position: int) -> list[_Listed]:
         index, found = self._parts[position].index, self._found[position]
         lists: list[_Listed] = []
         if index is None or not found:
@@ -262,6 +269,11 @@ class KeywordSearch:
 
     def _rows_with(self, position: int, phrase: Phrase) -> Rows:
         """Rows that hold all terms of the phrase, wherever."""
+        if (position, phrase) not in self._rows_holding:
+            self._rows_holding[position, phrase] = self._found_rows_with(position, phrase)
+        return self._rows_holding[position, phrase]
+
+    def _found_rows_with(self, position: int, phrase: Phrase) -> Rows:
         index, found = self._parts[position].index, self._found[position]
         numbers = [found.get(_encoded(term)) for term in set(phrase)]
         lists = [index.postings(number)[0] for number in numbers if index is not None and number is not None]
@@ -306,11 +318,15 @@ def _scored(lists: Sequence[_Listed]) -> tuple[Scores, Rows]:
 
 def _added(scores: Scores, rows: Rows, lists: Sequence[_Listed]) -> Scores:
     """The scores of these rows with what they get from these terms."""
+    if not lists or not len(rows):
+        return scores
+    wanted = rows.astype(lists[0].rows.dtype)  # all rows of a part have one type; without it, they would be copied
     for listed_rows, impacts, weight, _ in lists:
-        places = np.searchsorted(listed_rows, rows.astype(listed_rows.dtype))
-        places[places == len(listed_rows)] = 0
-        here = listed_rows[places] == rows
-        scores[here] += weight * impacts[places[here]]
+        # Without the last, so that every place is one of the list; no list is empty.
+        places = listed_rows[:-1].searchsorted(wanted)
+        here = (listed_rows[places] == wanted).nonzero()[0]
+        if len(here):
+            scores[here] += weight * impacts[places[here]]
     return scores
 
 

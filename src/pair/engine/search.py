@@ -242,18 +242,19 @@ class _Answering:
         positions, shards = list(by_position), list(by_position.values())
         named = question_entities(query.text)
         linked = linked_entities(shards, named, query.graph.most_common)
-        telling = [name for name in sorted(linked) if self._is_telling(name, positions, shards)]
-        if query.mode == "adaptive" and not telling:
-            return replace(hybrid, reason=_why_not(shards, named, linked))
+        reason = ""
+        if query.mode == "adaptive":
+            telling = [name for name in sorted(linked) if self._is_telling(name, positions, shards)]
+            if not telling:
+                return replace(hybrid, reason=_why_not(shards, named, linked))
+            reason = f"the question names {', '.join(telling)}"
         places = {position: place for place, position in enumerate(positions)}
         best = _named(self._reading, hybrid.found.shards, hybrid.found.rows, hybrid.scores, query.graph.seeds)
         seeds = [
             Seed(places[each.shard], each.row, each.score) for each in best if each.score > 0 and each.shard in places
         ]
         reached = spread(shards, seeds[: query.graph.seeds], named, query.graph)
-        ranking = self._joined(hybrid, reached, np.array(positions, np.int64))
-        reason = f"the question names {', '.join(telling)}" if query.mode == "adaptive" else ""
-        return replace(ranking, reason=reason)
+        return replace(self._joined(hybrid, reached, np.array(positions, np.int64)), reason=reason)
 
     def _is_telling(self, name: str, positions: Sequence[int], shards: Sequence[GraphShard]) -> bool:
         """Whether a question that names this is likely to be about the thing, and not just to mention it.
@@ -310,6 +311,7 @@ class _Answering:
         query, found = self._query, ranking.found
         wanted = limit = max(query.limit, 0)
         best: list[_Named] = []
+        made: dict[int, Hit] = {}
         while True:
             taken = wanted if not query.diversity else wanted * _DIVERSE_CHOICES
             if not best or len(best) < min(taken, len(found)):  # ties may have brought as many before
@@ -317,7 +319,8 @@ class _Answering:
                 best = _named(self._reading, found.shards, found.rows, ranking.scores, more)
             named = best[:taken] if not query.diversity else self._diverse(best[:taken], wanted)
             rows = {each.header.id: each for each in named}
-            hits = [self._hit(each, ranking) for each in named]
+            made.update((each.number, self._hit(each, ranking)) for each in named if each.number not in made)
+            hits = [made[each.number] for each in named]
 
             def text_of(hit: Hit, start: int, end: int, rows: Mapping[str, _Named] = rows) -> str:
                 return rows[hit.document_id].search.slice_of(rows[hit.document_id].row, start, end)
@@ -340,6 +343,8 @@ class _Answering:
         distance = float(ranking.found.distances[each.number])
         hit = each.search.hit(each.row, None if math.isnan(distance) else distance, each.header, each.score)
         graph = ranking.parts.get("graph")
+        if graph is None and not (self._query.highlights or self._query.explain):
+            return hit
         marks = analysis.highlights(hit.text, self._words) if self._query.highlights and self._words else ()
         return replace(
             hit,

@@ -41,8 +41,9 @@ _ROUNDING = 1e-4
 
 def exact_distances(vectors: Vectors, query: Vectors) -> Distances:
     """Euclidean. Summed in float64, row by row, in an order that only the dimension decides."""
-    difference = vectors.astype(np.float64) - query.astype(np.float64)
-    distances: Distances = np.sqrt((difference * difference).sum(axis=1)).astype(np.float32)
+    difference = np.subtract(vectors, query, dtype=np.float64)
+    difference *= difference
+    distances: Distances = np.sqrt(difference.sum(axis=1)).astype(np.float32)
     return distances
 
 
@@ -102,25 +103,29 @@ class VectorIndex:
             return np.empty(0, np.float32), np.empty(0, np.int64)
         is_few = count <= max(limit, ANN_MIN_ROWS, int(len(self._vectors) * _EXACT_SHARE))
         if exact or self._codes is None or is_few:
-            rows = self._near_enough(query, min(limit, count), None if allowed is None else np.flatnonzero(allowed))
+            every = None if allowed is None else np.flatnonzero(allowed)
+            rows = self._near_enough(query, min(limit, count), every, within)
         else:
             rows = self._by_codes(query, min(limit, count), allowed, within)
             if len(rows):
-                rows = self._near_enough(query, limit, rows)
-        return exact_distances(self._vectors[rows], query), rows
+                rows = self._near_enough(query, limit, rows, within)
+        return exact_distances(self._vectors.take(rows, axis=0), query), rows
 
-    def _near_enough(self, query: Vectors, limit: int, rows: RowNumbers | None) -> RowNumbers:
+    def _near_enough(self, query: Vectors, limit: int, rows: RowNumbers | None, within: float | None) -> RowNumbers:
         """The nearest of these rows, or of all, by fast arithmetic, with a margin for its rounding."""
         if rows is None:
             vectors, squares = self._vectors, self._squares
         else:
-            vectors, squares = self._vectors[rows], self._squares[rows]
+            vectors, squares = (
+                self._vectors.take(rows, axis=0),
+                self._squares.take(rows),
+            )  # three times as fast as [rows]
         rough = squares - 2 * (vectors @ query)
+        own_square = float(query @ query)
+        farthest = math.inf if within is None else within * within - own_square
         if limit < len(rough):
-            margin = _ROUNDING * float(query @ query + squares.max())
-            chosen = np.flatnonzero(rough <= np.partition(rough, limit - 1)[limit - 1] + margin)
-        else:
-            chosen = np.arange(len(rough))
+            farthest = min(farthest, float(np.partition(rough, limit - 1)[limit - 1]))
+        chosen = np.flatnonzero(rough <= farthest + _ROUNDING * (own_square + float(squares.max())))
         return chosen if rows is None else rows[chosen]
 
     def _by_codes(self, query: Vectors, limit: int, allowed: Selection | None, within: float | None) -> RowNumbers:
