@@ -225,11 +225,10 @@ class _Answering:
             scores = np.asarray(1.0 / (1.0 + found.distances.astype(np.float64)), np.float64)
             return _Ranking("vector", found, scores, {})
         scale = self._gathering.scale(self._vector_weight, found)
-        keyword, vector = scale.keyword(found.keyword), scale.vector(found.distances)
         if query.mode == "keyword":
+            keyword = scale.keyword(found.keyword)
             return _Ranking("keyword", found, keyword, {"keyword": keyword})
-        parts = {"keyword": keyword, "vector": vector, "weight": np.full(len(found), scale.weight)}
-        return _Ranking("hybrid", found, scale.hybrid(keyword, vector), parts)
+        return _hybrid(scale, found)
 
     def _with_graph(self, hybrid: "_Ranking") -> "_Ranking":
         """Raises E204 in mode `graph`; `adaptive` does without a graph, or without asking it, and says why."""
@@ -278,19 +277,13 @@ class _Answering:
         found = self._gathering.valued(
             np.concatenate([hybrid.found.shards, shards[chosen]]), np.concatenate([hybrid.found.rows, rows[chosen]])
         )
-        again = self._ranked_alike(hybrid, found)
+        # By the scale of the candidates that there were first: what the graph adds does not move it.
+        again = _hybrid(self._gathering.scale(self._vector_weight, hybrid.found), found)
         strength = dict(zip(zip(shards.tolist(), rows.tolist(), strict=True), reached.scores.tolist(), strict=True))
         places = zip(found.shards.tolist(), found.rows.tolist(), strict=True)
         graph = np.array([strength.get(each, 0.0) for each in places])
         scores = fusion.with_graph(again.scores, graph, self._query.graph.alpha)
         return _Ranking("graph", found, scores, {**again.parts, "hybrid": again.scores, "graph": graph})
-
-    def _ranked_alike(self, hybrid: "_Ranking", found: Candidates) -> "_Ranking":
-        """By the scale of the candidates that there were first: what the graph adds does not move it."""
-        scale = self._gathering.scale(self._vector_weight, hybrid.found)
-        keyword, vector = scale.keyword(found.keyword), scale.vector(found.distances)
-        parts = {"keyword": keyword, "vector": vector, "weight": np.full(len(found), scale.weight)}
-        return _Ranking("hybrid", found, scale.hybrid(keyword, vector), parts)
 
     def _most_reached(self) -> int:
         return max(_REACHED_ROWS, 2 * self._query.limit)
@@ -372,6 +365,12 @@ class _Ranking:
     scores: fusion.Floats
     parts: Mapping[str, fusion.Floats]
     reason: str = ""
+
+
+def _hybrid(scale: fusion.Scale, found: Candidates) -> _Ranking:
+    keyword, vector = scale.keyword(found.keyword), scale.vector(found.distances)
+    parts = {"keyword": keyword, "vector": vector, "weight": np.full(len(found), scale.weight)}
+    return _Ranking("hybrid", found, scale.hybrid(keyword, vector), parts)
 
 
 class _Named(NamedTuple):

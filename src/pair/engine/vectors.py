@@ -25,9 +25,9 @@ Selection = npt.NDArray[np.bool_]
 ANN_MIN_ROWS = 2048
 """Below this, looking at every row is as fast as an index."""
 _CODE_BITS = 4
-_LEAST_CANDIDATES = 150
-_CANDIDATES_PER_HIT = 10
-"""So many rows are taken by their codes, to be ranked by their numbers."""
+_MORE_CANDIDATES = 130
+_CANDIDATES_PER_HIT = 2
+"""Rows that are taken by their codes, to be ranked by their numbers: so many for each hit, and so many more."""
 _CODE_ROUNDS = 6
 _CODE_SAMPLE = 128
 """Vectors for each value of a code that are enough to choose the values by."""
@@ -130,7 +130,7 @@ class VectorIndex:
 
     def _by_codes(self, query: Vectors, limit: int, allowed: Selection | None, within: float | None) -> RowNumbers:
         """More rows than wanted; the caller ranks them by their numbers."""
-        wanted = max(_LEAST_CANDIDATES, limit * _CANDIDATES_PER_HIT)
+        wanted = limit * _CANDIDATES_PER_HIT + _MORE_CANDIDATES
         if allowed is None:
             return self._candidates(query, wanted, within)
         # Those that are not allowed are found all the same, and have to be sorted out.

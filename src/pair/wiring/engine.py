@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from pair.kb import KnowledgeBase, SyncedSources
 
 
-_LONGEST_PAUSE_SECONDS = 1.0
-_OBJECT_STORES = ("s3://", "gs://", "az://")
-
-
 DEFAULT_KB = "default"
 _LONGEST_PAUSE_SECONDS = 1.0
 _OBJECT_STORES = ("s3://", "gs://", "az://")
