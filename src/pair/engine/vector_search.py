@@ -47,12 +47,12 @@ class VectorSearch:
         if query.limit > 0 and (query.max_distance is None or query.max_distance > 0):
             ranked = {} if query.exact else view.ranked(query.vector)
             order = rules.asking_order(view.shards, ranked, self._policy, ask_all=query.exact)
-            self._reading.fetch(order.first)
+            self._reading.fetch([*order.first, *(each.position for each in order.fanned_out)])
             for position in order.first:
                 self._ask(position)
             asked = len(order.first)
+            asked += sum(self._ask_if_worth(shard) for shard in (*order.fanned_out, *order.further))
             # In ascending order of what is compared: when one is not worth asking, no later one is.
-            asked += sum(1 for _ in itertools.takewhile(self._ask_if_likely, order.further))
             asked += sum(1 for _ in itertools.takewhile(self._ask_beyond_cap, order.rest))
         return self._nearest_of_all(asked)
 
@@ -66,17 +66,19 @@ class VectorSearch:
         )
         self._found.append((position, distances, rows))
 
-    def _ask_if_likely(self, shard: rules.Ranked) -> bool:
-        is_worth = rules.is_likely_nearer(shard, self._farthest())
-        if is_worth:
-            self._ask(shard.position)
-        return is_worth
+    def _ask_if_worth(self, shard: rules.Ranked) -> bool:
+        """Nearness says less about those who meet a condition: then only what cannot be nearer is passed over."""
+        is_worth = rules.could_be_nearer if self._reading.is_filtered else rules.is_likely_nearer
+        return self._asked_if(shard, is_worth=is_worth(shard, self._farthest()))
 
     def _ask_beyond_cap(self, shard: rules.Ranked) -> bool:
         found, wanted = len(self._distances()), self._query.limit
         is_worth = rules.may_exceed_cap(
             found=found, wanted=wanted, is_filtered=self._reading.is_filtered
         ) and rules.could_be_nearer(shard, self._farthest())
+        return self._asked_if(shard, is_worth=is_worth)
+
+    def _asked_if(self, shard: rules.Ranked, *, is_worth: bool) -> bool:
         if is_worth:
             self._ask(shard.position)
         return is_worth

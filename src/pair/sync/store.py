@@ -277,8 +277,29 @@ def load(cache_path: Path, clock: Clock) -> Loaded:
         raise errors.sync_state_unreadable(str(cache_path), str(fault), str(kept_at)) from fault
 
 
+_READING_TRIES = 20
+
+
 def read(cache_path: Path) -> Loaded:
     """Raises ValueError for a damaged file, with a reason for people; a file that is not there is an empty state."""
+    for _ in range(_READING_TRIES):
+        before = _identity(cache_path)
+        loaded = _read_once(cache_path)
+        # A run that is saved meanwhile writes another file, and takes the journal from under us.
+        if _identity(cache_path) == before:
+            break
+    return loaded
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        seen = path.stat()
+    except FileNotFoundError:
+        return None
+    return seen.st_ino, seen.st_mtime_ns
+
+
+def _read_once(cache_path: Path) -> Loaded:
     try:
         state = state_from_json(_parsed(cache_path.read_bytes()))
     except FileNotFoundError:
