@@ -13,7 +13,9 @@ from support.command import Workplace, read_files, write_files
 from support.kbs import SMALL_KB, SMALL_KB_BYTES, many_files, zip_of, zip_of_size
 from support.server import Server
 
-MOMENTS = 50
+PARTS = 5
+MOMENTS = 10
+"""Of each part: fifty in all, of which several workers have some."""
 
 # Loads everything first, so that the kill strikes the work and not the start of Python.
 RUNNER = """
@@ -67,13 +69,16 @@ def leftovers(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob(".*staging*"))
 
 
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.rule("source-14")
-def test_an_install_killed_at_any_moment_leaves_nothing_half_there(workplace: Workplace, server: Server) -> None:
+def test_an_install_killed_at_any_moment_leaves_nothing_half_there(
+    workplace: Workplace, server: Server, part: int
+) -> None:
     files = many_files(150, version="one")
     url = server.add("/kb.zip", zip_of(files | {"data.bin": random.Random(1).randbytes(3_000_000)}))
     duration = run_timed(workplace, "install", "warm", "--source", url)
     expected = read_files(workplace.folder / "warm")
-    dice = random.Random(42)
+    dice = random.Random(420 + part)
     killed = 0
     for moment in range(MOMENTS):
         workplace.environment["PAIR_KB_CACHE_DIR"] = str(workplace.cache / str(moment // 5))
@@ -91,8 +96,9 @@ def test_an_install_killed_at_any_moment_leaves_nothing_half_there(workplace: Wo
     assert killed
 
 
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.rule("source-18")
-def test_an_update_killed_at_any_moment_leaves_the_old_state_or_the_new(workplace: Workplace) -> None:
+def test_an_update_killed_at_any_moment_leaves_the_old_state_or_the_new(workplace: Workplace, part: int) -> None:
     versions = [many_files(200, version="one"), many_files(150, version="two") | {"extra/page.md": "extra"}]
     states = []
     for number, files in enumerate(versions):
@@ -102,7 +108,7 @@ def test_an_update_killed_at_any_moment_leaves_the_old_state_or_the_new(workplac
     write_files(workplace.target, {"own.md": "own"})
     duration = run_timed(workplace, "update", "--source", "./kb-1")
     assert read_files(workplace.target) == states[1]
-    dice = random.Random(43)
+    dice = random.Random(430 + part)
     killed = 0
     for moment in range(MOMENTS):
         source = f"./kb-{moment % 2}"
