@@ -1,6 +1,7 @@
 """`pair ingest`, `search`, `docs`, `compact`, `gc`, `cache sweep` and `status` as a person runs them."""
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,19 @@ def project(workplace: Workplace) -> Workplace:
     return workplace
 
 
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What an ingest leaves, made once."""
+    workplace = Workplace(tmp_path_factory.mktemp("stored"))
+    write_files(workplace.folder, NOTES)
+    write_files(workplace.folder, {"facts.jsonl": lines_of(FACTS)})
+    assert workplace.pair("ingest", "notes", "facts.jsonl").status == 0
+    return workplace.folder / ".pair"
+
+
 @pytest.fixture
-def filled(project: Workplace) -> Workplace:
-    assert project.pair("ingest", "notes", "facts.jsonl").status == 0
+def filled(project: Workplace, stored: Path) -> Workplace:
+    shutil.copytree(stored, project.folder / ".pair", dirs_exist_ok=True)
     return project
 
 
