@@ -72,7 +72,7 @@ class EnginePolicy:
     max_vector_rows_per_shard: Positive = 75_000
     """Most chunks of a shard after a cut"""
     query_shard_fanout: Annotated[int, Ge(1), Le(64)] = 4
-    """Shards asked first, of each clustering"""
+    """Shards of each clustering that are fetched together for a query"""
     query_shard_fanout_adaptive_max: Annotated[int, Ge(1), Le(64)] = 6
     """Shards of each clustering that are asked at most, while one is likely to hold something nearer"""
     query_shard_parallelism: Positive = 4

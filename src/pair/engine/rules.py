@@ -43,9 +43,11 @@ class Ranked:
 @dataclass(frozen=True, slots=True)
 class AskingOrder:
     first: tuple[int, ...]
-    """Asked in any case; those of a run before others, the nearest first."""
+    """Asked in any case; the nearest of each run before others."""
+    fanned_out: tuple[Ranked, ...] = ()
+    """Asked one after another, the nearest first, while they are likely to hold something nearer; fetched together."""
     further: tuple[Ranked, ...] = ()
-    """Asked one after another, the nearest first, while they are likely to hold something nearer."""
+    """The same, but each is fetched when it is asked."""
     rest: tuple[Ranked, ...] = ()
     """Asked while they could hold something nearer, where the cap on shards must hide nothing: `may_exceed_cap`."""
 
@@ -60,16 +62,23 @@ def asking_order(
     in_runs = {each.position for run in ranked.values() for each in run}
     first = [position for position in positions if position not in in_runs]
     near: list[int] = []
+    fanned_out: list[Ranked] = []
     further: list[Ranked] = []
     rest: list[Ranked] = []
     cap = max(policy.query_shard_fanout, policy.query_shard_fanout_adaptive_max)
     for run in ranked.values():
         order = sorted(run, key=_nearness)
-        near += [each.position for each in order[: policy.query_shard_fanout]]
+        near += [each.position for each in order[:1]]
+        fanned_out += order[1 : policy.query_shard_fanout]
         further += order[policy.query_shard_fanout : cap]
         rest += order[cap:]
     rest.sort(key=lambda each: (each.least_distance, each.position))
-    return AskingOrder((*near, *first), tuple(sorted(further, key=_nearness)), tuple(rest))
+    return AskingOrder(
+        (*near, *first),
+        tuple(sorted(fanned_out, key=_nearness)),
+        tuple(sorted(further, key=_nearness)),
+        tuple(rest),
+    )
 
 
 def _nearness(shard: Ranked) -> tuple[float, int]:

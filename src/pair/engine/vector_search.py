@@ -47,11 +47,11 @@ class VectorSearch:
         if query.limit > 0 and (query.max_distance is None or query.max_distance > 0):
             ranked = {} if query.exact else view.ranked(query.vector)
             order = rules.asking_order(view.shards, ranked, self._policy, ask_all=query.exact)
-            self._reading.fetch(order.first)
+            self._reading.fetch([*order.first, *(each.position for each in order.fanned_out)])
             for position in order.first:
                 self._ask(position)
             asked = len(order.first)
-            asked += sum(self._ask_if_worth(shard) for shard in order.further)
+            asked += sum(self._ask_if_worth(shard) for shard in (*order.fanned_out, *order.further))
             # In ascending order of what is compared: when one is not worth asking, no later one is.
             asked += sum(1 for _ in itertools.takewhile(self._ask_beyond_cap, order.rest))
         return self._nearest_of_all(asked)

@@ -117,6 +117,17 @@ def test_the_index_finds_nearly_all_neighbours(many: tuple[Vectors, VectorIndex]
     assert recall(*many, None) >= 0.95
 
 
+def test_a_bound_on_the_distance_hides_nothing_that_is_within_it(many: tuple[Vectors, VectorIndex]) -> None:
+    """Neither where the query shares what a code leaves out, nor where it lies elsewhere."""
+    vectors, index = many
+    own, elsewhere = clustered(100, seed=7), clustered(100, clusters=400, seed=9)
+    for query in (*own, *elsewhere):
+        expected = nearest_by_hand_fast(vectors, query, 10, None)
+        unbounded = set(index.nearest(query, 10, allowed=None, exact=False)[1].tolist())
+        _, rows = index.nearest(query, 10, allowed=None, exact=False, within=expected[-1][0])
+        assert {row for _, row in expected} & unbounded <= set(rows.tolist())
+
+
 @pytest.mark.parametrize("share", [0.9, 0.5])
 def test_the_index_finds_nearly_all_neighbours_among_those_allowed(
     many: tuple[Vectors, VectorIndex], share: float
