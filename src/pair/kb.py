@@ -178,6 +178,14 @@ class KnowledgeBase:
         """Up to a thousand chunks that are strictly nearer than this."""
         return self.search_vector(vector, limit=1000, max_distance=max_distance)
 
+    def words_in(self, query: str, texts: Sequence[str]) -> list[frozenset[str]]:
+        """Which words of a question each of these texts holds, as keyword search counts them."""
+        return self._engine.words_in(query, texts)
+
+    def likeness(self, query: str, texts: Sequence[str]) -> list[float]:
+        """How near in meaning each of these texts is to a question: 1 is the same. Raises ModelError."""
+        return self._engine.likeness(query, texts)
+
     def documents(self, *, after: str = "", limit: int = 100, owner: str | None = None) -> list[StoredDocument]:
         """Stored documents by id, from the first that comes after `after`."""
         return self._engine.documents(after=after, limit=limit, owner=owner)

@@ -159,6 +159,8 @@ class Hit:
     """What matched: starts and ends in `text`, ascending, without overlap."""
     explanation: Mapping[str, float | str] | None = None
     """How the score came about, when that was asked for."""
+    shard: str = ""
+    """The content hash of the shard that holds it."""
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {

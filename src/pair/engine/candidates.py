@@ -5,6 +5,7 @@ Invariants
     for the other.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,6 +69,11 @@ class Gathering:
         self.near = self._near()
         self.shards_asked = self.near.asked
         self._by_keyword = self._found_by_keyword()
+
+    @property
+    def term_weights(self) -> Mapping[str, float]:
+        """Of the words of the query; none where words do not count."""
+        return self._keywords.weights if self._keywords is not None else {}
 
     def all(self) -> Candidates:
         """What the keywords and the vector find, each once."""

@@ -12,7 +12,7 @@ Invariants
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -91,6 +91,11 @@ class KeywordSearch:
         self._weights = {name.decode(errors="surrogatepass"): each.weight for name, each in asked}
         self._lists_of: dict[int, list[_Listed]] = {}
         self._rows_holding: dict[tuple[int, Phrase], Rows] = {}
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """What each term of the query counts: the rarer, the more."""
+        return self._weights
 
     def best(
         self, position: int, limit: int, *, allowed: Selection | None = None, floor: float = 0.0

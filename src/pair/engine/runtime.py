@@ -13,7 +13,7 @@ from pair import errors
 from pair.ai.contract import Reranker
 from pair.ai.embedding import Embedding
 from pair.blobs.contract import BlobStore
-from pair.engine import garbage, rules
+from pair.engine import analysis, garbage, rules
 from pair.engine.compaction import CompactionReport, Compactor
 from pair.engine.extraction import Grapher
 from pair.engine.filters import Filter
@@ -189,6 +189,17 @@ class Engine:
         if manifest.embedder != self._embedding.name:
             raise errors.embedder_differs(self.kb_id, manifest.embedder, self._embedding.name)
         return self._embedding.embed_query(text)
+
+    def words_in(self, query: str, texts: Sequence[str]) -> list[frozenset[str]]:
+        """Which words of a question each of these texts holds, as keyword search counts them."""
+        asked = analysis.parse(query).terms.keys()
+        return [frozenset(asked & set(analysis.terms(text))) for text in texts]
+
+    def likeness(self, query: str, texts: Sequence[str]) -> list[float]:
+        """How near in meaning each of these texts is to a question: 1 is the same. Raises ModelError."""
+        if not texts:
+            return []
+        return [float(each) for each in self._embedding.embed_all(texts) @ self._embedding.embed_query(query)]
 
     def documents(self, *, after: str = "", limit: int = 100, owner: str | None = None) -> list[StoredDocument]:
         """By id, from the first that comes after `after`."""

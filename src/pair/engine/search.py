@@ -70,6 +70,8 @@ class Hits:
     mode_used: SearchMode = "vector"
     reason: str = ""
     """Why `adaptive` went the way it went."""
+    term_weights: Mapping[str, float] = field(default_factory=dict)
+    """What each word of the query counts in this KB: the rarer, the more. Empty where words do not count."""
 
     def __iter__(self) -> Iterator[Hit]:
         return iter(self.found)
@@ -210,7 +212,7 @@ class _Answering:
                 break
             self._gathering = self._gathered(_MORE_ROWS * rows)
         asked = self._gathering.shards_asked if self._query.mode == "vector" else len(self._reading.view.shards)
-        return _hits(self._reading, found, asked, ranking)
+        return replace(_hits(self._reading, found, asked, ranking), term_weights=dict(self._gathering.term_weights))
 
     def _gathered(self, limit: int) -> Gathering:
         narrowing = self._query.narrowing

@@ -33,6 +33,8 @@ class SearchFile:
 
     def __init__(self, path: Path) -> None:
         pack = Pack(path)
+        self.name = path.parent.name
+        """The content hash, by which its folder is called."""
         self.vectors: Vectors = pack.array("vectors")
         self.chunks = pack.array("chunks")
         self.docs = pack.array("docs")
@@ -68,6 +70,7 @@ class SearchFile:
             metadata=header.metadata,
             start=start,
             end=end,
+            shard=self.name,
         )
 
     def documents(self, numbers: npt.NDArray[np.int64], graphs: StoredGraphs) -> StoredDocuments:

@@ -149,8 +149,8 @@ class VectorIndex:
         self._index.search_c(1, faiss.swig_ptr(query), count, faiss.swig_ptr(squared), faiss.swig_ptr(rows))
         if within is None:
             return rows[rows >= 0]
-        # What a code stands for is farther away than its vector by the code's error at most: so it is where the query shares
-        # what the code leaves out, as one from the same cluster does; otherwise it is nearer by as much, on average.
+        # What a code stands for is farther away than its vector by the code's error at most: so it is where the query
+        # shares what the code leaves out, as one from the same cluster does; else it is nearer by as much, on average.
         deviation = 2 * within * math.sqrt(self._error / len(query))
         return rows[squared <= within * within + self._error + _DEVIATIONS * deviation]
 

@@ -71,7 +71,7 @@ class LibrarianInfo:
     capabilities: tuple[str, ...] = ()
     team: str = ""
     endpoint: str = ""
-    metadata: Mapping[str, Any] = NO_METADATA
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _freeze(self, "metadata", "capabilities")
@@ -92,7 +92,7 @@ class User:
     email: str = ""
     teams: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
-    metadata: Mapping[str, Any] = NO_METADATA
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _freeze(self, "metadata", "teams", "roles")
@@ -114,8 +114,8 @@ class TraceContext:
     span_id: str
     parent_span_id: str = ""
     start_time: str = ""
-    attributes: Mapping[str, Any] = NO_METADATA
-    metadata: Mapping[str, Any] = NO_METADATA
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _freeze(self, "attributes")
@@ -138,7 +138,7 @@ class Delegate:
     description: str = ""
     capabilities: tuple[str, ...] = ()
     endpoint: str = ""
-    metadata: Mapping[str, Any] = NO_METADATA
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _freeze(self, "metadata", "capabilities")
@@ -191,7 +191,7 @@ class Context:
     ai: LanguageModel | None = None
     """Not in JSON."""
     available_delegates: tuple[Delegate, ...] = ()
-    metadata: Mapping[str, Any] = NO_METADATA
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     request_id: str = ""
     timeout_ms: int | None = None
     """Time left when the question was handed over, in milliseconds."""
@@ -247,7 +247,7 @@ class Provenance:
     last_fetched_at: str = ""
     shard: str = ""
     manifest_version: int = 0
-    metadata: Mapping[str, Any] = NO_METADATA
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _freeze(self, "metadata")
@@ -274,7 +274,7 @@ class Citation:
     quote: str = ""
     """The passage itself."""
     provenance: Provenance | None = None
-    metadata: Mapping[str, Any] = NO_METADATA
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _freeze(self, "metadata")
@@ -295,11 +295,11 @@ class DelegateRequest:
     to: str
     query: str = ""
     """Refined; "" for the same."""
-    context: Mapping[str, Any] = NO_METADATA
+    context: Mapping[str, Any] = field(default_factory=dict)
     """Merged into the metadata that the colleague is given."""
     fallback: str = ""
     """Who is asked when `to` cannot answer."""
-    metadata: Mapping[str, Any] = NO_METADATA
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _freeze(self, "context")
@@ -322,8 +322,8 @@ class ErrorInfo:
     query: str = ""
     recoverable: bool | None = None
     suggestion: str = ""
-    details: Mapping[str, Any] = NO_METADATA
-    metadata: Mapping[str, Any] = NO_METADATA
+    details: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _freeze(self, "details")
@@ -348,7 +348,7 @@ class Response:
     delegate: DelegateRequest | tuple[DelegateRequest, ...] | None = None
     """Several are asked together."""
     error: ErrorInfo | None = None
-    metadata: Mapping[str, Any] = NO_METADATA
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _freeze(self, "metadata", "sources", "delegate")

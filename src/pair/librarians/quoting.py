@@ -1,0 +1,136 @@
+"""The sentences of some passages that answer a question, chosen without a model.
+
+A sentence is worth the share of the question's words that it holds, rare ones counting more, and a little less for
+words that only its surroundings hold; its nearness in meaning; and how good its passage is. More sentences are quoted
+as long as they hold words that those before them lack.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pair.librarians.sentences import Sentence, sentences
+
+MOST_QUOTES = 3
+_PASSAGES = 6
+_SENTENCES_PER_PASSAGE = 60
+_MEASURED = 24
+"""Sentences whose meaning is looked at: a model that makes vectors may be slow."""
+_WORDS_SHARE = 0.55
+_MEANING_SHARE = 0.25
+_PASSAGE_SHARE = 0.2
+_AROUND = 0.4
+"""What a word counts that stands in the title, in the heading, or in the sentence before."""
+_NUMBER_BONUS = 0.1
+_LEAST_ADDED = 0.12
+"""Of the question's words, by weight: a further sentence must add this much."""
+_LEAST_OF_BEST = 0.6
+"""And be worth this share of the best one."""
+
+_ASKS_FOR_A_NUMBER = re.compile(
+    r"\bhow (?:many|much|long|far|often|old|large|big|high|deep|fast)\b|\bwhen\b|\b(?:what|which) (?:year|date|day|time"
+    r"|number|port|version|size|value|offset|age|percentage)\b",
+    re.IGNORECASE,
+)
+_HAS_NUMBER = re.compile(r"\d")
+
+
+class Reader(Protocol):
+    """Knows how texts stand to a question."""
+
+    def words_in(self, query: str, texts: Sequence[str]) -> list[frozenset[str]]: ...
+
+    def likeness(self, query: str, texts: Sequence[str]) -> list[float]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """What quotations are taken from."""
+
+    title: str
+    text: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    passage: int
+    """Its number among the passages."""
+    sentence: Sentence
+    words: frozenset[str]
+    """Of the question, in the sentence or around it."""
+    meaning: float
+    worth: float
+
+
+def coverage(words: frozenset[str] | set[str], weights: Mapping[str, float]) -> float:
+    """The share of the question's words, rare ones counting more. 0 for a question without words."""
+    total = sum(weights.values())
+    return sum(weights.get(word, 0.0) for word in words) / total if total else 0.0
+
+
+def choose_quotes(query: str, passages: Sequence[Passage], weights: Mapping[str, float], reader: Reader) -> list[Quote]:
+    """The best first."""
+    ranked = _valued(query, passages[:_PASSAGES], weights, reader)
+    if not ranked:
+        return []
+    chosen = [ranked[0]]
+    held = set(ranked[0].words)
+    for quote in ranked[1:]:
+        if len(chosen) == MOST_QUOTES or quote.worth < _LEAST_OF_BEST * ranked[0].worth:
+            break
+        is_new = all(quote.sentence.text != other.sentence.text for other in chosen)
+        if is_new and coverage(quote.words - held, weights) >= _LEAST_ADDED:
+            chosen.append(quote)
+            held |= quote.words
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    passage: int
+    sentence: Sentence
+    own: frozenset[str]
+    around: frozenset[str]
+    by_words: float
+
+
+def _valued(query: str, passages: Sequence[Passage], weights: Mapping[str, float], reader: Reader) -> list[Quote]:
+    candidates = [
+        each for number, passage in enumerate(passages) for each in _candidates(query, number, passage, weights, reader)
+    ]
+    best = max((passage.score for passage in passages), default=0.0) or 1.0
+    wants_number = bool(_ASKS_FOR_A_NUMBER.search(query))
+    worths = [
+        _WORDS_SHARE * each.by_words
+        + _PASSAGE_SHARE * passages[each.passage].score / best
+        + _NUMBER_BONUS * (wants_number and bool(_HAS_NUMBER.search(each.sentence.text)))
+        for each in candidates
+    ]
+    order = sorted(range(len(candidates)), key=lambda place: (-worths[place], place))[:_MEASURED]
+    meanings = reader.likeness(query, [candidates[place].sentence.text for place in order])
+    quotes = [
+        Quote(
+            candidates[place].passage,
+            candidates[place].sentence,
+            candidates[place].own | candidates[place].around,
+            meaning,
+            worths[place] + _MEANING_SHARE * max(meaning, 0.0),
+        )
+        for place, meaning in zip(order, meanings, strict=True)
+    ]
+    return sorted(quotes, key=lambda quote: -quote.worth)
+
+
+def _candidates(
+    query: str, number: int, passage: Passage, weights: Mapping[str, float], reader: Reader
+) -> list[_Candidate]:
+    found = sentences(passage.text)[:_SENTENCES_PER_PASSAGE]
+    title, *held = reader.words_in(query, [passage.title, *(each.text for each in found)])
+    candidates = []
+    for place, sentence in enumerate(found):
+        around = title | (held[place - 1] if place else frozenset())
+        by_words = coverage(held[place], weights) + _AROUND * coverage(around - held[place], weights)
+        candidates.append(_Candidate(number, sentence, held[place], around, by_words))
+    return candidates

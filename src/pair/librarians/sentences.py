@@ -1,0 +1,98 @@
+"""A passage as sentences that can be quoted, each with its place."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_LONGEST = 600
+"""In characters: what is longer is no sentence, and nobody wants to read it as a quotation."""
+_SHORTEST_WORDS = 3
+
+_FENCE = re.compile(r"\s*(?:```|~~~)")
+_KINDS = (
+    ("underline", re.compile(r"\s{0,3}(?:={3,}|-{3,}|\*{3,}|_{3,})\s*$")),
+    ("gap", re.compile(r"\s*$|\s{0,3}#{1,6}\s|[\s|:+-]+$")),
+    ("row", re.compile(r"\s*\|")),
+    ("item", re.compile(r"\s*(?:[-*+•]|\d{1,3}[.)])\s+|\s*>\s?")),
+)
+_DENSE_END = "。\uff01\uff1f"
+_END = re.compile(r"[.!?]+[\"'\u201d\u2019)\]]{0,2}\s+(?=[\"'\u201c\u2018(\[`*_]{0,3}[^\W_a-z])|[" + _DENSE_END + r"]+")
+# A full stop behind these ends no sentence.
+_ABBREVIATION = re.compile(
+    r"(?:\b(?:e\.g|i\.e|cf|vs|etc|approx|ca|no|fig|figs|eq|sec|ch|vol|pp?|dr|mr|mrs|ms|prof|st|inc|ltd|jr|sr|al)|\b[A-Z])\.\s*$",
+    re.IGNORECASE,
+)
+_BLANKS = re.compile(r"\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    text: str
+    """On one line, without the mark of a list."""
+    start: int
+    end: int
+    """In the passage."""
+
+
+def sentences(passage: str) -> list[Sentence]:
+    """Headings, rules and what is too short or too long to be a statement are left out."""
+    found = []
+    for start, end in _stretches(passage):
+        text = _BLANKS.sub(" ", passage[start:end]).strip()
+        if len(text) <= _LONGEST and (len(text.split()) >= _SHORTEST_WORDS or any(mark in text for mark in _DENSE_END)):
+            found.append(Sentence(text, start, end))
+    return found
+
+
+def _stretches(passage: str) -> Iterator[tuple[int, int]]:
+    for start, end, is_prose in _blocks(passage):
+        if is_prose:
+            yield from _split(passage, start, end)
+        else:
+            yield start, end
+
+
+@dataclass(slots=True)
+class _Block:
+    start: int
+    end: int
+    is_prose: bool
+
+
+def _blocks(passage: str) -> Iterator[tuple[int, int, bool]]:
+    """Paragraphs and items of lists, which are prose; rows of tables and code, which are not."""
+    blocks: list[_Block] = []
+    is_open = is_code = False
+    at = 0
+    for line in passage.splitlines(keepends=True):
+        start, at = at, at + len(line)
+        if _FENCE.match(line):
+            is_code, is_open = not is_code, False
+            continue
+        kind, text_begins = ("code", 0) if is_code else _kind(line)
+        if kind in {"code", "text"} and is_open:
+            blocks[-1].end = at
+        elif kind in {"code", "text", "item", "row"}:
+            blocks.append(_Block(start + text_begins, at, is_prose=kind in {"text", "item"}))
+        elif kind == "underline" and is_open:
+            blocks.pop()  # it was a heading
+        is_open = kind in {"code", "text", "item"}
+    return ((each.start, each.end, each.is_prose) for each in blocks)
+
+
+def _kind(line: str) -> tuple[str, int]:
+    """What a line is, and where its text begins."""
+    for kind, looks in _KINDS:
+        if found := looks.match(line):
+            return kind, found.end() if kind == "item" else 0
+    return "text", 0
+
+
+def _split(passage: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    begin = start
+    for stop in _END.finditer(passage, start, end):
+        if not _ABBREVIATION.search(passage, begin, stop.end()):
+            yield begin, stop.end()
+            begin = stop.end()
+    if passage[begin:end].strip():
+        yield begin, end
