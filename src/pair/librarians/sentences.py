@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _LONGEST = 600
-"""In characters: what is longer is no sentence, and nobody wants to read it as a quotation."""
+_EXCERPT = 300
+"""In characters: what is longer than the first is no sentence, and is quoted in pieces of about the second."""
 _SHORTEST_WORDS = 3
 
 _FENCE = re.compile(r"\s*(?:```|~~~)")
@@ -35,13 +36,24 @@ class Sentence:
 
 
 def sentences(passage: str) -> list[Sentence]:
-    """Headings, rules and what is too short or too long to be a statement are left out."""
+    """Headings, rules and what is too short to be a statement are left out."""
     found = []
-    for start, end in _stretches(passage):
-        text = _BLANKS.sub(" ", passage[start:end]).strip()
-        if len(text) <= _LONGEST and (len(text.split()) >= _SHORTEST_WORDS or any(mark in text for mark in _DENSE_END)):
-            found.append(Sentence(text, start, end))
+    for long_start, long_end in _stretches(passage):
+        for start, end in _pieces(passage, long_start, long_end):
+            text = _BLANKS.sub(" ", passage[start:end]).strip()
+            if len(text.split()) >= _SHORTEST_WORDS or any(mark in text for mark in _DENSE_END):
+                found.append(Sentence(text, start, end))
     return found
+
+
+def _pieces(passage: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The whole, or pieces between blanks where it is too long."""
+    while end - start > _LONGEST:
+        blank = max(passage.rfind(" ", start, start + _EXCERPT), passage.rfind("\n", start, start + _EXCERPT))
+        cut = blank + 1 if blank > start else start + _EXCERPT
+        yield start, cut
+        start = cut
+    yield start, end
 
 
 def _stretches(passage: str) -> Iterator[tuple[int, int]]:
