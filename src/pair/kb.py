@@ -38,6 +38,10 @@ class SyncedSources(Protocol):
         """As last saved."""
         ...
 
+    def known(self) -> SourceTexts:
+        """The same, read again only when it was saved since."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
@@ -185,6 +189,13 @@ class KnowledgeBase:
     def likeness(self, query: str, texts: Sequence[str]) -> list[float]:
         """How near in meaning each of these texts is to a question: 1 is the same. Raises ModelError."""
         return self._engine.likeness(query, texts)
+
+    def fetched_at(self, document_ids: Sequence[str]) -> dict[str, str]:
+        """When each of these was last fetched, or last read if it is a file; {} for what was not synced."""
+        if self._sources is None:
+            return {}
+        seen = self._sources.known().seen_at()
+        return {each: seen[each] for each in document_ids if each in seen}
 
     def documents(self, *, after: str = "", limit: int = 100, owner: str | None = None) -> list[StoredDocument]:
         """Stored documents by id, from the first that comes after `after`."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from pair.ai.contract import LanguageModel
+from pair.ai.contract import LanguageModel, StreamingModel
 from pair.error_tree import ModelError, PairError
 from pair.librarians import confidence, grounding, quoting
 from pair.librarians.citing import citation_of
@@ -152,11 +152,10 @@ class Shelf:
 
 def _reply(model: LanguageModel, asked: str, context: Context) -> str:
     """Piece by piece where somebody reads along and the model can."""
-    stream = getattr(model, "stream", None)
-    if context.on_text is None or stream is None:
+    if context.on_text is None or not isinstance(model, StreamingModel):
         return model.reply(grounding.INSTRUCTIONS, asked)
     pieces = []
-    for piece in stream(grounding.INSTRUCTIONS, asked):
+    for piece in model.stream(grounding.INSTRUCTIONS, asked):
         pieces.append(piece)
         context.on_text(piece)
     return "".join(pieces)

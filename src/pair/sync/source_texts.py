@@ -27,6 +27,17 @@ class SourceTexts:
         """The content hash of each source, by its id."""
         return {source_id: value["content_hash"] for source_id, value in self._state.sources.items()}
 
+    def seen_at(self) -> dict[str, str]:
+        """When each source was last fetched, or last read if it is a file."""
+        return {
+            source_id: str(value.get("url", {}).get("last_fetched_at") or value.get("last_indexed_at") or "")
+            for source_id, value in self._state.sources.items()
+        }
+
+    def descriptions(self) -> dict[str, str]:
+        """What the index says of each source."""
+        return {source_id: str(value["summary_text"]) for source_id, value in self._state.sources.items()}
+
     def revision_of(self, content: str) -> str:
         """What `revisions` says of a source with this text."""
         return text.content_hash(content)
