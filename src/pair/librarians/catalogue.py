@@ -92,7 +92,6 @@ def _citation(entry: IndexEntry, number: int, count: int) -> Citation:
         relevance=round(1 - (number - 1) / (count + 1), 4),
         timestamp=entry.last_fetched_at,
         quote=entry.description,
-        metadata={"number": number},
     )
 
 

@@ -113,7 +113,7 @@ class Shelf:
             metadata["droppedCitations"] = grounded.dropped
         return Response(
             answer=grounded.answer,
-            sources=_numbered(reading.citations[number] for number in grounded.cited),
+            sources=tuple(reading.citations[number] for number in grounded.cited),
             confidence=sure,
             partial=reading.is_partial or not grounded.cited,
             metadata=metadata,
@@ -172,7 +172,7 @@ def _quoted(reading: _Reading) -> Response:
         lines = [f"> {quote.sentence.text} [{order.index(quote.passage) + 1}]" for quote in reading.quotes]
     return Response(
         answer="\n>\n".join(lines),
-        sources=_numbered(reading.citations[number] for number in order),
+        sources=tuple(reading.citations[number] for number in order),
         confidence=min(reading.confidence, _QUOTED_CONFIDENCE_WITHOUT_MODEL),
         partial=reading.is_partial,
         metadata={"method": "quotation"},
@@ -193,14 +193,6 @@ def _nothing(kb_id: str, reading: _Reading, context: Context) -> Response:
         partial=True,
         delegate=colleagues or None,
         metadata={"method": "none", "nothingRelevant": True},
-    )
-
-
-def _numbered(citations: "Iterator[Citation] | Sequence[Citation]") -> tuple[Citation, ...]:
-    """In the order of their numbers in the answer."""
-    return tuple(
-        replace(citation, metadata={**citation.metadata, "number": number})
-        for number, citation in enumerate(citations, 1)
     )
 
 
