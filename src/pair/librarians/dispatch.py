@@ -132,7 +132,7 @@ async def ask(
     query: str,
     context: Context | None = None,
     *,
-    timeout: float | None = None,  # noqa: ASYNC109 - a limit for librarians, not for this function
+    timeout: float | None = None,
 ) -> Response:
     """What a librarian, and all to whom it hands over, make of a question. `timeout` in seconds.
 
@@ -330,7 +330,7 @@ async def _guarded(hop: Hop, query: str) -> Response:
         response = tidied(given)
         if hop.is_final and response.answer is not None:
             hop.tree.answers.append(response)
-        return response
+        return response  # noqa: TRY300 - what is caught below may come from any line above
     except (asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as fault:  # noqa: BLE001 - whatever a librarian raises is an answer of a kind

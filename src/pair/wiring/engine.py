@@ -35,7 +35,7 @@ _LONGEST_PAUSE_SECONDS = 1.0
 _OBJECT_STORES = ("s3://", "gs://", "az://")
 
 
-def open_kb(
+def open_kb(  # noqa: PLR0913 - the one that everybody calls
     kb_id: str = DEFAULT_KB,
     *,
     store: "str | BlobStore | None" = None,

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import pydantic
 from annotated_types import Gt, MinLen
@@ -17,8 +17,9 @@ from pair import errors
 from pair.librarians.catalogue import Catalogue, IndexEntry
 from pair.librarians.contract import Context, Librarian, LibrarianInfo, Response
 from pair.librarians.dispatch import ask
-from pair.librarians.registry import Entry, Permissions, Registry
+from pair.librarians.registry import Entry, Registry
 from pair.librarians.router import Router
+from pair.librarians.rules import Permissions
 from pair.librarians.shelf import Shelf
 from pair.settings import Settings
 
@@ -112,9 +113,7 @@ class FrontDesk:
 
     def listed(self) -> list[Listed]:
         return [
-            Listed(
-                card, self._answers_from.get(card.id, ""), self.registry.desk(card.id).entry.permissions.is_public
-            )
+            Listed(card, self._answers_from.get(card.id, ""), self.registry.desk(card.id).entry.permissions.is_public)
             for card in self.registry.cards()
         ]
 
@@ -263,6 +262,6 @@ def _imported(address: str, config_path: Path | None) -> Librarian:
         sys.path.insert(0, beside)
     try:
         librarian: Librarian = getattr(importlib.import_module(module_name), name)
-    except Exception as fault:  # noqa: BLE001 - a module may raise anything when it is imported
+    except Exception as fault:
         raise _UnusableError(f"cannot import {address}: {type(fault).__name__}: {fault}") from fault
     return librarian

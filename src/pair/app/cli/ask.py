@@ -10,7 +10,7 @@ import typer
 from pair import errors
 from pair.app import render
 from pair.app.cli.session import Session
-from pair.librarians import cited_place
+from pair.librarians.citing import cited_place
 from pair.librarians.confidence import in_words
 from pair.librarians.contract import Context, ErrorCode
 from pair.wiring import DEFAULT_KB
@@ -114,7 +114,7 @@ class _Stream:
 
 
 def _show(response: "Response", *, is_shown: bool) -> None:
-    """`is_shown`: as it was written; then its citations were not checked yet, and it is shown again only if they differ."""
+    """`is_shown`: somebody read along."""
     if response.answer:
         if is_shown:
             render.print_piece("\n\n")

@@ -54,7 +54,7 @@ def check_librarians(context: typer.Context) -> None:
     with session.front_desk() as desk:
         found = asyncio.run(_tried(desk))
         _tell_problems(desk)
-        lines = [f"{name:<20}  {'ok' if not fault else fault}" for name, fault in found.items()]
+        lines = [f"{name:<20}  {fault or 'ok'}" for name, fault in found.items()]
         value = {"librarians": {name: fault or "ok" for name, fault in found.items()}, "problems": _problems(desk)}
         session.show(value, "\n".join(lines), is_answer=True)
         is_sound = not desk.problems and not any(found.values())
