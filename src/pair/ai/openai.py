@@ -53,10 +53,12 @@ class OpenAiLanguageModel:
         return said
 
     def stream(self, instructions: str, text: str) -> Iterator[str]:
-        """A server that does not stream is asked for the whole."""
+        """A server that does not stream is asked for the whole. One that breaks off in the middle is E301."""
         messages = [Message("system", instructions), Message("user", text)]
+        is_streamed = is_finished = False
 
         def request(client: openai.OpenAI) -> Iterator[str]:
+            nonlocal is_finished
             for event in client.chat.completions.create(
                 model=self._policy.model,
                 messages=[_as_parameter(message) for message in messages],
@@ -64,9 +66,10 @@ class OpenAiLanguageModel:
                 max_tokens=self._policy.max_output_tokens,
                 stream=True,
             ):
-                yield from (choice.delta.content for choice in event.choices if choice.delta.content)
+                for choice in event.choices:
+                    is_finished = is_finished or choice.finish_reason is not None
+                    yield choice.delta.content or ""
 
-        is_streamed = False
         try:
             for piece in self._connection.stream(request):
                 is_streamed = True
@@ -76,6 +79,8 @@ class OpenAiLanguageModel:
             raise error(self._address, fault.reason) from fault
         if not is_streamed:
             yield self.reply(instructions, text)
+        elif not is_finished:
+            raise errors.model_unreachable(self._address, "The reply broke off")
 
     def ask(self, messages: list[Message]) -> str:
         """The body of the answer, with retries. Raises ModelFault."""

@@ -25,7 +25,7 @@ INSTRUCTIONS = f"""You answer questions from numbered passages of a knowledge ba
 - Answer in the language of the question, in Markdown, in as few words as the question needs."""
 
 _CITATION = re.compile(r"\[(\d{1,3}(?:\s*,\s*\d{1,3})*)\]")
-_STATEMENT_END = re.compile(r"(?<=[.!?。！？])(?:\s*\[\d+\])*\s+|\n+")  # noqa: RUF001 - ends of sentences elsewhere
+_STATEMENT_END = re.compile(r"(?<=[.!?。！？])(?:\s*\[\d+\])*(?:\s+(?!\[\d)|$)|\n+")  # noqa: RUF001 - ends of sentences elsewhere
 _SPACES_BEFORE_STOP = re.compile(r"\s+([.,;:!?])")
 
 
