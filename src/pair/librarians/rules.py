@@ -325,4 +325,12 @@ def cut(answer: str, limit: int = MAX_ANSWER_CHARACTERS) -> str:
 
 
 def with_metadata(response: Response, added: Mapping[str, Any]) -> Response:
-    return replace(response, metadata={**response.metadata, **added})
+    return Response(
+        response.answer,
+        response.sources,
+        response.confidence,
+        response.partial,
+        response.delegate,
+        response.error,
+        {**response.metadata, **added},
+    )
