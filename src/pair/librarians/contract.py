@@ -417,20 +417,30 @@ _SAME: Mapping[str, str] = MappingProxyType({})
 """Names in JSON that differ from ours: none."""
 
 
+# What is frozen as it is. Every question passes here many times.
+_FIXED: frozenset[type] = frozenset({str, int, float, bool, type(None), Citation, Delegate, DelegateRequest})
+
+
 def frozen(value: Any) -> Any:
     """A copy that nobody can change: mappings are read-only, lists are tuples."""
+    if type(value) in _FIXED or value is NO_METADATA:
+        return value
+    if isinstance(value, (tuple, list)):
+        return tuple([each if type(each) in _FIXED else frozen(each) for each in value]) if value else ()
     if isinstance(value, Mapping):
-        return MappingProxyType({str(key): frozen(each) for key, each in value.items()})
-    if isinstance(value, list | tuple):
-        return tuple(frozen(each) for each in value)
-    if isinstance(value, set | frozenset):
+        copied = {str(key): each if type(each) in _FIXED else frozen(each) for key, each in value.items()}
+        return MappingProxyType(copied) if copied else NO_METADATA
+    if isinstance(value, (set, frozenset)):
         return frozenset(value)
     return value
 
 
 def _freeze(value: Any, *names: str) -> None:
     for name in names:
-        object.__setattr__(value, name, frozen(getattr(value, name)))
+        given = getattr(value, name)
+        kept = frozen(given)
+        if kept is not given:
+            object.__setattr__(value, name, kept)
 
 
 def _to_json(value: Any, names: Mapping[str, str], left_out: Sequence[str] = ()) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class Tree:
         self.is_open = True
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Hop:
     """One librarian at work on a question."""
 
@@ -98,7 +98,7 @@ class Hop:
     """Its answer is one to the question that the tree began with."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Step:
     """A question on its way to a librarian."""
 
@@ -115,7 +115,7 @@ class Step:
     is_final: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Outcome:
     response: Response
     chain: tuple[str, ...]
@@ -132,7 +132,7 @@ async def ask(
     query: str,
     context: Context | None = None,
     *,
-    timeout: float | None = None,
+    timeout: float | None = None,  # noqa: ASYNC109 - a limit for librarians, not for this function
 ) -> Response:
     """What a librarian, and all to whom it hands over, make of a question. `timeout` in seconds.
 
@@ -282,59 +282,70 @@ def _hop(step: Step, desk: Desk, span: tracing.Span) -> Hop:
 
 async def _called(hop: Hop, query: str) -> Response:
     """What one librarian gives back, or what is to be said instead."""
-    tree = hop.tree
+    loop, running = asyncio.get_running_loop(), hop.tree.running
     variables = contextvars.copy_context()
     variables.run(_CURRENT.set, hop)
-    task = asyncio.get_running_loop().create_task(_guarded(hop, query), context=variables)
-    tree.running.add(hop)
+    # asyncio.wait would do, and costs more than all the rest.
+    given: asyncio.Future[Response] = loop.create_future()
+    task = loop.create_task(_guarded(hop, query, given), context=variables)
+    timer = loop.call_later(max(0.0, hop.ends_at - _now()), _too_late, given)
+    running.add(hop)
     try:
-        await asyncio.wait((task,), timeout=max(0.0, hop.ends_at - _now()))
+        response = await given
+    except asyncio.CancelledError:
+        running.discard(hop)
+        raise
     finally:
-        is_given_up = hop not in tree.running
-        tree.running.discard(hop)
-        if not task.done():
+        timer.cancel()
+        if given.cancelled() or not task.done():
             task.cancel()
             _ORPHANS.add(task)
             task.add_done_callback(_ORPHANS.discard)
-    response = _result(task)
-    if not is_given_up:
+    if hop in running:  # otherwise it was given up, and that was noted
+        running.discard(hop)
         hop.desk.breaker.note(response)
     return response
 
 
-def _result(task: asyncio.Task[Response]) -> Response:
-    if not task.done():
-        return _timed_out()
-    fault = None if task.cancelled() else task.exception()
-    return task.result() if fault is None else _of_fault(fault)
-
-
-_ORPHANS: set[asyncio.Task[Response]] = set()
+_ORPHANS: set[asyncio.Task[None]] = set()
 """Librarians that were told to stop and have not yet: a loop alone would forget them in the middle of their work."""
 
 
-async def _guarded(hop: Hop, query: str) -> Response:
+def _too_late(given: asyncio.Future[Response]) -> None:
+    if not given.done():
+        given.set_result(_timed_out())
+
+
+async def _guarded(hop: Hop, query: str, given: asyncio.Future[Response]) -> None:
+    """A librarian's work: puts a valid response where it is waited for, whatever happens."""
     try:
-        way = hop.desk.gets_context
-        librarian: Callable[..., Any] = hop.desk.entry.librarian
-        if way == "positional":
-            work = librarian(query, hop.context)
-        else:
-            work = librarian(query, context=hop.context) if way else librarian(query)
-        if not inspect.isawaitable(work):
-            return _invalid("it is not async")
-        given = await work
-        fault = fault_of(given)
-        if fault:
-            return _invalid(fault)
-        response = tidied(given)
-        if hop.is_final and response.answer is not None:
-            hop.tree.answers.append(response)
-        return response  # noqa: TRY300 - what is caught below may come from any line above
-    except (asyncio.CancelledError, GeneratorExit):
+        response = await _worked(hop, query)
+    except asyncio.CancelledError:
+        given.cancel()
         raise
     except BaseException as fault:  # noqa: BLE001 - whatever a librarian raises is an answer of a kind
-        return _of_fault(fault)
+        response = _of_fault(fault)
+    if not given.done():
+        given.set_result(response)
+
+
+async def _worked(hop: Hop, query: str) -> Response:
+    way = hop.desk.gets_context
+    librarian: Callable[..., Any] = hop.desk.entry.librarian
+    if way == "positional":
+        work = librarian(query, hop.context)
+    else:
+        work = librarian(query, context=hop.context) if way else librarian(query)
+    if not inspect.isawaitable(work):
+        return _invalid("it is not async")
+    given = await work
+    fault = fault_of(given)
+    if fault:
+        return _invalid(fault)
+    response = tidied(given)
+    if hop.is_final and response.answer is not None:
+        hop.tree.answers.append(response)
+    return response
 
 
 # ── handing over ───────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,6 @@ Not here
 import asyncio
 import contextlib
 import contextvars
-import functools
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -112,12 +111,19 @@ class Floor:
         while self._inbox:
             job = self._inbox.popleft()
             if job.take(self):
-                job.task = self._loop.create_task(job.work(), context=job.context)
+                job.task = self._loop.create_task(self._do(job), context=job.context)
                 self._tasks.add(job.task)
-                job.task.add_done_callback(functools.partial(self._finish, job))
 
-    def _finish(self, job: _Job[Any], task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+    async def _do(self, job: _Job[_Result]) -> _Result:
+        try:
+            return await job.work()
+        finally:
+            # The task is not done yet, but will be when `_hand_back` comes: its turn is after this one.
+            self._finish(job)
+
+    def _finish(self, job: _Job[Any]) -> None:
+        if job.task is not None:
+            self._tasks.discard(job.task)
         if not self._done:
             self._loop.call_soon(self._hand_back)
         self._done.setdefault(job.loop, []).append(job)

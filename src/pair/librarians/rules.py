@@ -318,11 +318,19 @@ def cut(answer: str, limit: int = MAX_ANSWER_CHARACTERS) -> str:
     """At the last end of a sentence that fits; in a text without any, between words."""
     kept = answer[:limit]
     ends = [found.end() for found in _SENTENCE_END.finditer(answer, 0, limit + 1) if found.end() <= limit]
-    if ends and ends[-1] > limit // 4:
+    if ends and ends[-1] >= limit // 4:
         return kept[: ends[-1]].rstrip()
     space = max(kept.rfind(" "), kept.rfind("\n"))
     return kept[:space].rstrip() if space > limit // 4 else kept
 
 
 def with_metadata(response: Response, added: Mapping[str, Any]) -> Response:
-    return replace(response, metadata={**response.metadata, **added})
+    return Response(
+        response.answer,
+        response.sources,
+        response.confidence,
+        response.partial,
+        response.delegate,
+        response.error,
+        {**response.metadata, **added},
+    )
