@@ -66,6 +66,7 @@ def answered(kb: KnowledgeBase, query: str, context: pair.Context | None = None)
     return asyncio.run(kb.ask(query, context=context, timeout=20))
 
 
+@pytest.mark.rule("librarian-36")
 def test_without_a_model_the_sentence_that_answers_is_quoted_with_its_source(kb: KnowledgeBase) -> None:
     response = answered(kb, "On which day are releases made?")
     assert response.answer is not None
@@ -77,6 +78,7 @@ def test_without_a_model_the_sentence_that_answers_is_quoted_with_its_source(kb:
     assert response.partial == (response.confidence < 0.6)
 
 
+@pytest.mark.rule("librarian-37")
 def test_a_citation_is_enough_to_find_the_passage_again(kb: KnowledgeBase) -> None:
     source = answered(kb, "How is a release rolled back?").sources[0]
     provenance, place = source.provenance, cited_place(source.id)
@@ -92,7 +94,7 @@ def test_a_citation_is_enough_to_find_the_passage_again(kb: KnowledgeBase) -> No
     assert re.fullmatch("[0-9a-f]{64}", provenance.shard)
 
 
-@pytest.mark.rule("librarian-answer-1")
+@pytest.mark.rule("librarian-34")
 def test_what_the_kb_does_not_know_is_not_answered(kb: KnowledgeBase) -> None:
     response = answered(kb, "Which enzyme unwinds the double helix of chromosomes?")
     assert response.answer is not None
@@ -143,6 +145,7 @@ def test_a_store_that_is_away_is_a_fault_of_the_source(tmp_path: Path) -> None:
 # With a model
 
 
+@pytest.mark.rule("librarian-35")
 def test_a_model_answers_from_numbered_passages_and_its_citations_are_checked(
     kb_with_model: KnowledgeBase, server: ModelServer
 ) -> None:
@@ -154,7 +157,7 @@ def test_a_model_answers_from_numbered_passages_and_its_citations_are_checked(
     assert response.metadata["uncitedStatements"] == 1
 
 
-@pytest.mark.rule("librarian-answer-2")
+@pytest.mark.rule("librarian-35")
 def test_an_answer_that_cites_nothing_is_marked(kb_with_model: KnowledgeBase, server: ModelServer) -> None:
     server.answers.append(Answer(text="I would guess on Mondays."))
     response = answered(kb_with_model, "On which day are releases made?")
@@ -174,11 +177,13 @@ def test_a_model_that_finds_no_answer_in_the_passages_makes_none_up(
     assert response.answer.startswith("Nothing in the knowledge base handbook answers this.")
 
 
+@pytest.mark.rule("librarian-34")
 def test_without_anything_relevant_no_model_is_asked(kb_with_model: KnowledgeBase, server: ModelServer) -> None:
     answered(kb_with_model, "Which enzyme unwinds the double helix of chromosomes?")
     assert server.calls == 0
 
 
+@pytest.mark.rule("librarian-36")
 def test_a_model_that_is_away_leaves_quotations(kb_with_model: KnowledgeBase, server: ModelServer) -> None:
     server.stop()
     response = answered(kb_with_model, "On which day are releases made?")
@@ -188,6 +193,7 @@ def test_a_model_that_is_away_leaves_quotations(kb_with_model: KnowledgeBase, se
     assert response.metadata["aiUnavailable"]
 
 
+@pytest.mark.rule("librarian-38")
 def test_what_a_document_demands_is_data_between_marks(kb_with_model: KnowledgeBase, server: ModelServer) -> None:
     server.answers.append(Answer(text="HACKED"))
     response = answered(kb_with_model, "Who cleans the coffee machine?")

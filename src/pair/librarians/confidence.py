@@ -13,11 +13,11 @@ UNLIKELY = 0.5
 NOTHING_RELEVANT = 0.2
 """Below this nothing is quoted as an answer."""
 
-_CONSTANT = -4.9
-_COVERAGE = 3.6
+_CONSTANT = -4.25
+_COVERAGE = 2.9
 _MEANING = 3.0
-_AGREEMENT = 0.3
-_LEAD = 3.6
+_LEAD = 4.4
+_AGREEMENT = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,14 @@ class Evidence:
 
 def confidence_in(evidence: Evidence) -> float:
     """From 0 to 1, in hundredths: more would be a pretence."""
+    # To be better than others, or the choice of both, says little where neither words nor meaning fit.
+    basis = max(evidence.coverage, evidence.meaning)
     weighed = (
         _CONSTANT
         + _COVERAGE * evidence.coverage
         + _MEANING * evidence.meaning
-        + _AGREEMENT * evidence.agreement
-        + _LEAD * evidence.lead
+        + _LEAD * evidence.lead * basis
+        + _AGREEMENT * evidence.agreement * basis
     )
     return round(1 / (1 + math.exp(-weighed)), 2)
 
