@@ -132,7 +132,7 @@ async def ask(
     query: str,
     context: Context | None = None,
     *,
-    timeout: float | None = None,  # noqa: ASYNC109 - a limit for librarians, not for this function
+    timeout: float | None = None,
 ) -> Response:
     """What a librarian, and all to whom it hands over, make of a question. `timeout` in seconds.
 
