@@ -535,7 +535,7 @@ def _invalid(fault: str) -> Response:
 
 def _of_fault(fault: BaseException) -> Response:
     """Whatever it is: even one whose text cannot be had, or that only looks like one of ours."""
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(BaseException):
         if isinstance(fault, PairError):
             response = Response.of_fault(fault)
         else:
