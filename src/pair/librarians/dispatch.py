@@ -331,7 +331,7 @@ async def _guarded(hop: Hop, query: str, given: asyncio.Future[Response]) -> Non
 
 async def _worked(hop: Hop, query: str) -> Response:
     way = hop.desk.gets_context
-    librarian: Callable[..., Any] = hop.desk.entry.librarian
+    librarian = hop.desk.entry.librarian
     if way == "positional":
         work = librarian(query, hop.context)
     else:
