@@ -104,7 +104,13 @@ def _exit_table() -> str:
 
 # ── settings.md ────────────────────────────────────────────────────────────────────────────────────
 
-_WORDS = {str: "text", bool: "true or false", int: "whole number", float: "number"}
+_WORDS: dict[Any, str] = {
+    str: "text",
+    bool: "true or false",
+    int: "whole number",
+    float: "number",
+    tuple[dict[str, Any], ...]: "list",
+}
 
 
 def settings_page() -> str:
@@ -149,7 +155,7 @@ def _kind_in_words(hint: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    if value == "":
+    if value in ("", ()):
         return "empty"
     if isinstance(value, bool):
         return f"`{value}`".lower()
@@ -461,7 +467,7 @@ def _head_of(function: Callable[..., Any]) -> str:
     """The signature as it stands in the source, without decorators."""
     source = textwrap.dedent(inspect.getsource(function))
     node = ast.parse(source).body[0]
-    if not isinstance(node, ast.FunctionDef):
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         raise TypeError(function)
     lines = source.splitlines()[node.lineno - 1 : node.body[0].lineno - 1]
     told = [re.sub(r"\s+# noqa.*", "", line) for line in lines]

@@ -27,3 +27,7 @@ for mode in keyword vector adaptive; do
     step search "$question" --mode "$mode" -k 1 --explain
 done
 step status
+
+# One that the handbook answers, and one that it cannot answer.
+step ask "Which TCP port and TLS version does NTS key establishment use?"
+step ask "How long does sourdough bread have to rise?"

@@ -7,9 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pair import errors
+    from pair import errors as errors
+    from pair import librarians as librarians
     from pair.errors import PairError
     from pair.kb import KnowledgeBase
+    from pair.librarians.contract import Citation, Context, Librarian, Response
     from pair.settings import Settings
     from pair.sync.report import SyncReport
     from pair.values import Document, Hit, KbSource
@@ -19,11 +21,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Citation",
+    "Context",
     "Document",
     "Hit",
     "KbSource",
     "KnowledgeBase",
+    "Librarian",
     "PairError",
+    "Response",
     "Settings",
     "SyncReport",
     "errors",
@@ -33,6 +39,10 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Citation": ("pair.librarians.contract", "Citation"),
+    "Context": ("pair.librarians.contract", "Context"),
+    "Librarian": ("pair.librarians.contract", "Librarian"),
+    "Response": ("pair.librarians.contract", "Response"),
     "Document": ("pair.values", "Document"),
     "Hit": ("pair.values", "Hit"),
     "KbSource": ("pair.values", "KbSource"),
@@ -49,8 +59,8 @@ _HOMES = {
 if not TYPE_CHECKING:  # so that a type checker still refuses a misspelt name
 
     def __getattr__(name: str) -> Any:
-        if name == "errors":
-            return import_module("pair.errors")
+        if name in {"errors", "librarians"}:
+            return import_module(f"pair.{name}")
         if name in _HOMES:
             module, attribute = _HOMES[name]
             return getattr(import_module(module), attribute)

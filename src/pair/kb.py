@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
@@ -16,8 +16,11 @@ from pair.engine.search import Hits, Narrowing, TextQuery
 from pair.engine.shard_cache import SweepReport
 from pair.engine.writing import WriteReport
 from pair.sync.report import SyncReport
-from pair.sync.source_texts import SourceTexts
+from pair.sync.source_texts import DescribedSource, SourceTexts
 from pair.values import DEFAULT_MODE, MODES, Document, GraphParameters, SearchOptions
+
+if TYPE_CHECKING:  # whoever only searches does not wait for asyncio
+    from pair.librarians.contract import Context, Response
 
 __all__ = ["GraphParameters", "Hits", "KnowledgeBase", "Reconciled", "SearchOptions"]
 
@@ -38,6 +41,20 @@ class SyncedSources(Protocol):
         """As last saved."""
         ...
 
+    def known(self) -> SourceTexts:
+        """The same, read again only when it was saved since."""
+        ...
+
+
+class Asking(Protocol):
+    """Librarians, as far as a KB is concerned."""
+
+    async def ask(
+        self, query: str, *, first: str | None, context: "Context | None", timeout: float | None
+    ) -> "Response": ...
+
+    def close(self) -> None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
@@ -52,12 +69,21 @@ def nothing_done(_report: WriteReport) -> None:
     """For callers that want the report only."""
 
 
+def _nobody(kb: "KnowledgeBase") -> Asking:
+    raise errors.settings_invalid("ask", f"the knowledge base {kb.kb_id} was opened without librarians")
+
+
 class KnowledgeBase:
     """Used from several threads at once. `close` it, or use it as a context manager."""
 
-    def __init__(self, engine: Engine, sources: SyncedSources | None = None) -> None:
+    def __init__(
+        self, engine: Engine, sources: SyncedSources | None = None, desk: "Callable[[KnowledgeBase], Asking]" = _nobody
+    ) -> None:
+        """`desk`: who answers questions, made with the first of them."""
         self._engine = engine
         self._sources = sources
+        self._make_desk = desk
+        self._desk: Asking | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -66,6 +92,8 @@ class KnowledgeBase:
         self.close()
 
     def close(self) -> None:
+        if self._desk is not None:
+            self._desk.close()
         self._engine.close()
 
     @property
@@ -185,6 +213,33 @@ class KnowledgeBase:
     def likeness(self, query: str, texts: Sequence[str]) -> list[float]:
         """How near in meaning each of these texts is to a question: 1 is the same. Raises ModelError."""
         return self._engine.likeness(query, texts)
+
+    async def ask(
+        self, query: str, *, first: str | None = None, context: "Context | None" = None, timeout: float | None = None
+    ) -> "Response":
+        """An answer with its sources, or an error; nothing is raised for what goes wrong on the way.
+
+        `first`: who is asked, by id. `timeout`: seconds, for everybody together.
+        """
+        if self._desk is None:
+            self._desk = self._make_desk(self)
+        return await self._desk.ask(query, first=first, context=context, timeout=timeout)
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether it was opened with sources that are synced into it."""
+        return self._sources is not None
+
+    def described_sources(self) -> list[DescribedSource]:
+        """What the index says of each synced source."""
+        return self._sources.known().described() if self._sources is not None else []
+
+    def fetched_at(self, document_ids: Sequence[str]) -> dict[str, str]:
+        """When each of these was last fetched, or last read if it is a file; {} for what was not synced."""
+        if self._sources is None:
+            return {}
+        seen = self._sources.known().seen_at()
+        return {each: seen[each] for each in document_ids if each in seen}
 
     def documents(self, *, after: str = "", limit: int = 100, owner: str | None = None) -> list[StoredDocument]:
         """Stored documents by id, from the first that comes after `after`."""

@@ -20,6 +20,7 @@ import yaml
 from pair import errors
 from pair.ai.rules import ModelPolicy
 from pair.engine.policy import EnginePolicy
+from pair.librarians.policy import LibrariansPolicy
 from pair.sources.rules import SourcesPolicy
 from pair.sync.rules import SyncPolicy
 
@@ -37,6 +38,7 @@ class Settings:
     sources: SourcesPolicy = field(default_factory=SourcesPolicy)
     engine: EnginePolicy = field(default_factory=EnginePolicy)
     ai: ModelPolicy = field(default_factory=ModelPolicy)
+    librarians: LibrariansPolicy = field(default_factory=LibrariansPolicy)
     named: frozenset[str] = frozenset()
     """Keys that were given a value, as `section.key`."""
     config_path: Path | None = None
@@ -62,6 +64,7 @@ class Settings:
             sources=values.section("sources", SourcesPolicy),
             engine=values.section("engine", EnginePolicy),
             ai=values.section("ai", ModelPolicy),
+            librarians=values.section("librarians", LibrariansPolicy),
             named=values.names(),
             config_path=path,
             diagnostics=variables.get("PAIR_DIAG", "").strip().lower() in {"1", "true", "yes", "on"},
@@ -70,7 +73,15 @@ class Settings:
         )
 
 
-SECTIONS: dict[str, Any] = {"kb": SyncPolicy, "sources": SourcesPolicy, "engine": EnginePolicy, "ai": ModelPolicy}
+SECTIONS: dict[str, Any] = {
+    "kb": SyncPolicy,
+    "sources": SourcesPolicy,
+    "engine": EnginePolicy,
+    "ai": ModelPolicy,
+    "librarians": LibrariansPolicy,
+}
+_LISTS = {"librarians": "entries"}
+"""Sections that may be a list: then it is this key's value."""
 
 
 def _find_config(named: str | Path | None, variables: Mapping[str, str]) -> Path | None:
@@ -108,6 +119,10 @@ class _Values:
         for section, section_node in _pairs(_root_of(path), path):
             where = _place(path, section_node[0])
             _check_name(section, SECTIONS, where, "section")
+            if section in _LISTS and isinstance(section_node[1], yaml.SequenceNode):
+                value = _with_variables(_value_of(section_node[1], where), variables, where)
+                self._given[section][_LISTS[section]] = _Given(value, where)
+                continue
             for key, key_node in _pairs(section_node[1], path):
                 place = _place(path, key_node[0])
                 _check_name(key, _keys_of(section), place, f"key of {section}")
@@ -195,6 +210,10 @@ def _value_of(node: yaml.Node, where: str) -> Any:
 
 def _with_variables(value: Any, variables: Mapping[str, str], where: str) -> Any:
     """`${NAME}` becomes the variable's value; `$${NAME}` stays as it is, with one dollar."""
+    if isinstance(value, list):
+        return [_with_variables(each, variables, where) for each in value]
+    if isinstance(value, dict):
+        return {key: _with_variables(each, variables, where) for key, each in value.items()}
     if not isinstance(value, str):
         return value
     missing = [

@@ -33,6 +33,8 @@ class Answer:
     text: str | None = None
     body: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    cut_after: int | None = None
+    """Of a reply that is streamed: so many words arrive."""
     delay_seconds: float = 0.0
     """Ends early when the server does."""
 
@@ -158,6 +160,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         answer = cast("_Httpd", self.server).owner.answer_to(self.path, dict(self.headers), request)
+        if request.get("stream") and answer.status == 200 and answer.body is None:
+            self._stream(request["model"], answer)
+            return
         message = {"role": "assistant", "content": answer.text}
         completion = {"id": "1", "object": "chat.completion", "created": 0, "model": request["model"]}
         completion["choices"] = [{"index": 0, "finish_reason": "stop", "message": message}]
@@ -168,6 +173,24 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def _stream(self, model: str, answer: Answer) -> None:
+        """Word by word; `cut_after` pieces the connection is gone."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        event: dict[str, Any] = {"id": "1", "object": "chat.completion.chunk", "created": 0, "model": model}
+        for number, piece in enumerate(re.findall(r"\S+\s*|\s+", answer.text or "")):
+            if number == answer.cut_after:
+                self.connection.shutdown(socket.SHUT_RDWR)
+                return
+            event["choices"] = [{"index": 0, "delta": {"content": piece}, "finish_reason": None}]
+            self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+        event["choices"] = [{"index": 0, "delta": {}, "finish_reason": "stop"}]
+        self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+        self.wfile.write(b"data: [DONE]\n\n")
+        self.close_connection = True
 
     def log_message(self, format: str, *arguments: Any) -> None:
         pass

@@ -1,8 +1,8 @@
 """What you may implement: what describes sources, makes vectors of texts, replies to a prompt, or finds entities."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:  # whoever only summarises does not wait for numpy
     import numpy as np
@@ -71,6 +71,15 @@ class LanguageModel(Protocol):
 
     def reply(self, instructions: str, text: str) -> str:
         """What the model says, whatever that is. Raises E301 when there is none to ask, E302 for what it refuses."""
+        ...
+
+
+@runtime_checkable
+class StreamingModel(Protocol):
+    """A language model whose reply can be read while it is written."""
+
+    def stream(self, instructions: str, text: str) -> Iterator[str]:
+        """The reply, piece by piece. Raises as `reply` does."""
         ...
 
 

@@ -6,6 +6,8 @@ Not here
     What is asked, and what is done with a reply: rules.py. How it is asked: openai_connection.py.
 """
 
+from collections.abc import Iterator
+
 import openai
 from openai.types.chat import ChatCompletionMessageParam
 
@@ -49,6 +51,36 @@ class OpenAiLanguageModel:
         if said is None:
             raise errors.model_reply_unusable(self._address, "the answer is no chat completion")
         return said
+
+    def stream(self, instructions: str, text: str) -> Iterator[str]:
+        """A server that does not stream is asked for the whole. One that breaks off in the middle is E301."""
+        messages = [Message("system", instructions), Message("user", text)]
+        is_streamed = is_finished = False
+
+        def request(client: openai.OpenAI) -> Iterator[str]:
+            nonlocal is_finished
+            for event in client.chat.completions.create(
+                model=self._policy.model,
+                messages=[_as_parameter(message) for message in messages],
+                temperature=0,
+                max_tokens=self._policy.max_output_tokens,
+                stream=True,
+            ):
+                for choice in event.choices:
+                    is_finished = is_finished or choice.finish_reason is not None
+                    yield choice.delta.content or ""
+
+        try:
+            for piece in self._connection.stream(request):
+                is_streamed = True
+                yield piece
+        except ModelFault as fault:
+            error = errors.model_reply_unusable if fault.is_about_the_text else errors.model_unreachable
+            raise error(self._address, fault.reason) from fault
+        if not is_streamed:
+            yield self.reply(instructions, text)
+        elif not is_finished:
+            raise errors.model_unreachable(self._address, "The reply broke off")
 
     def ask(self, messages: list[Message]) -> str:
         """The body of the answer, with retries. Raises ModelFault."""

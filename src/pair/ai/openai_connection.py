@@ -10,7 +10,7 @@ import datetime
 import email.utils
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import httpx2
 import openai
@@ -103,6 +103,20 @@ class ModelConnection:
             with trial:
                 body = self._ask_once(request)
         return body
+
+    def stream(self, request: Callable[[openai.OpenAI], Iterator[str]]) -> Iterator[str]:
+        """Pieces as they come; not retried, for what was read cannot be taken back. Raises ModelFault."""
+        with self._counting:
+            self._calls += 1
+        try:
+            yield from request(self._client)
+        except openai.OpenAIError as caught:
+            fault = self._fault_of(caught)
+        except (httpx2.HTTPError, ValueError) as caught:  # in the middle of a reply
+            fault = ModelFault(self._fit_for_people(str(caught) or type(caught).__name__), retryable=True)
+        else:
+            return
+        raise fault
 
     def _ask_once(self, request: Callable[[openai.OpenAI], str]) -> str:
         with self._counting:

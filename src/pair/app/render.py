@@ -40,6 +40,12 @@ def print_result(text: str) -> None:
     _write(sys.stdout, text + "\n")
 
 
+def print_piece(text: str) -> None:
+    """A part of a result, as it comes."""
+    _write(sys.stdout, text)
+    sys.stdout.flush()
+
+
 def print_note(text: str) -> None:
     """What a person should know besides."""
     _write(sys.stderr, text + "\n")

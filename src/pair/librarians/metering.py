@@ -1,9 +1,10 @@
 """What a question has cost so far, and may still cost: one ledger for everybody who works on it."""
 
 import threading
+from collections.abc import Iterator
 
 from pair import errors
-from pair.ai.contract import LanguageModel
+from pair.ai.contract import LanguageModel, StreamingModel
 from pair.librarians.contract import Budget
 
 CHARACTERS_PER_TOKEN = 4
@@ -55,12 +56,30 @@ class MeteredModel:
         return self.model.name
 
     def reply(self, instructions: str, text: str) -> str:
-        needed = tokens_of(instructions) + tokens_of(text)
-        if not self.ledger.take_tokens(needed + 1):
-            raise errors.model_budget_spent(self.model.name, needed, self.ledger.left.tokens)
+        self._pay(instructions, text)
         said = self.model.reply(instructions, text)
         self.ledger.note_tokens(tokens_of(said) - 1)
         return said
+
+    def stream(self, instructions: str, text: str) -> Iterator[str]:
+        """One that cannot stream says everything at once."""
+        if not isinstance(self.model, StreamingModel):
+            yield self.reply(instructions, text)
+            return
+        self._pay(instructions, text)
+        characters = 0
+        try:
+            for piece in self.model.stream(instructions, text):
+                characters += len(piece)
+                yield piece
+        finally:
+            self.ledger.note_tokens(-(-characters // CHARACTERS_PER_TOKEN) - 1)
+
+    def _pay(self, instructions: str, text: str) -> None:
+        """For what it reads, and a token of what it will say. Raises E306."""
+        needed = tokens_of(instructions) + tokens_of(text)
+        if not self.ledger.take_tokens(needed + 1):
+            raise errors.model_budget_spent(self.model.name, needed, self.ledger.left.tokens)
 
 
 def tokens_of(text: str) -> int:

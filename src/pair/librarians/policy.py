@@ -1,7 +1,7 @@
 """The settings of librarians: how long, how deep and how much one question may cost."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le
 
@@ -13,6 +13,8 @@ Seconds = Annotated[float, Gt(0)]
 class LibrariansPolicy:
     """How long, how deep and how much one question may cost, and when a librarian is left in peace."""
 
+    entries: tuple[dict[str, Any], ...] = ()
+    """Who can be asked besides the KB itself: a list of librarians; `librarians` may be that list itself"""
     timeout_seconds: Seconds = 30.0
     """How long a question may take, with everybody who is asked, when nobody says otherwise"""
     max_depth: Annotated[int, Ge(0), Le(100)] = 5

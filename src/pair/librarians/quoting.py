@@ -7,7 +7,7 @@ as long as they hold words that those before them lack.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pair.librarians.sentences import Sentence, sentences
@@ -23,6 +23,8 @@ _PASSAGE_SHARE = 0.2
 _AROUND = 0.4
 """What a word counts that stands in the title, in the heading, or in the sentence before."""
 _NUMBER_BONUS = 0.1
+_GOES_ON = 350
+"""In characters: the best sentence is quoted with the one that follows it in its paragraph, if both are not longer."""
 _LEAST_ADDED = 0.12
 """Of the question's words, by weight: a further sentence must add this much."""
 _LEAST_OF_BEST = 0.6
@@ -75,16 +77,27 @@ def choose_quotes(query: str, passages: Sequence[Passage], weights: Mapping[str,
     ranked = _valued(query, passages[:_PASSAGES], weights, reader)
     if not ranked:
         return []
-    chosen = [ranked[0]]
+    chosen = [_with_next(ranked[0], passages[ranked[0].passage])]
     held = set(ranked[0].words)
     for quote in ranked[1:]:
         if len(chosen) == MOST_QUOTES or quote.worth < _LEAST_OF_BEST * ranked[0].worth:
             break
-        is_new = all(quote.sentence.text != other.sentence.text for other in chosen)
+        is_new = all(quote.sentence.text not in other.sentence.text for other in chosen)
         if is_new and coverage(quote.words - held, weights) >= _LEAST_ADDED:
             chosen.append(quote)
             held |= quote.words
     return chosen
+
+
+def _with_next(quote: Quote, passage: Passage) -> Quote:
+    """A statement is often explained in the next sentence."""
+    found = sentences(passage.text)
+    following = next((each for each in found if each.start >= quote.sentence.end), None)
+    own = quote.sentence
+    if following is None or following.block != own.block or len(own.text) + len(following.text) > _GOES_ON:
+        return quote
+    longer = Sentence(f"{own.text} {following.text}", own.start, following.end, own.block)
+    return replace(quote, sentence=longer)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _LONGEST = 600
-"""In characters: what is longer is no sentence, and nobody wants to read it as a quotation."""
+_EXCERPT = 300
+"""In characters: what is longer than the first is no sentence, and is quoted in pieces of about the second."""
 _SHORTEST_WORDS = 3
 
 _FENCE = re.compile(r"\s*(?:```|~~~)")
 _KINDS = (
     ("underline", re.compile(r"\s{0,3}(?:={3,}|-{3,}|\*{3,}|_{3,})\s*$")),
-    ("gap", re.compile(r"\s*$|\s{0,3}#{1,6}\s|[\s|:+-]+$")),
+    ("gap", re.compile(r"\s*$|\s{0,3}#{1,6}\s")),
+    ("rule", re.compile(r"[\s|:+-]+$")),
     ("row", re.compile(r"\s*\|")),
     ("item", re.compile(r"\s*(?:[-*+•]|\d{1,3}[.)])\s+|\s*>\s?")),
 )
@@ -22,6 +24,7 @@ _ABBREVIATION = re.compile(
     r"(?:\b(?:e\.g|i\.e|cf|vs|etc|approx|ca|no|fig|figs|eq|sec|ch|vol|pp?|dr|mr|mrs|ms|prof|st|inc|ltd|jr|sr|al)|\b[A-Z])\.\s*$",
     re.IGNORECASE,
 )
+_LINK = re.compile(r"\[[^\]]*\]\([^)]*\)|https?://\S+")
 _BLANKS = re.compile(r"\s+")
 
 
@@ -32,24 +35,43 @@ class Sentence:
     start: int
     end: int
     """In the passage."""
+    block: int
+    """Its paragraph, item, row or piece of code, by number."""
 
 
 def sentences(passage: str) -> list[Sentence]:
-    """Headings, rules and what is too short or too long to be a statement are left out."""
+    """Headings, rules, mere links and what is too short to be a statement are left out."""
     found = []
-    for start, end in _stretches(passage):
-        text = _BLANKS.sub(" ", passage[start:end]).strip()
-        if len(text) <= _LONGEST and (len(text.split()) >= _SHORTEST_WORDS or any(mark in text for mark in _DENSE_END)):
-            found.append(Sentence(text, start, end))
+    for block, long_start, long_end in _stretches(passage):
+        for start, end in _pieces(passage, long_start, long_end):
+            text = _BLANKS.sub(" ", passage[start:end]).strip()
+            if _is_statement(text):
+                found.append(Sentence(text, start, end, block))
     return found
 
 
-def _stretches(passage: str) -> Iterator[tuple[int, int]]:
-    for start, end, is_prose in _blocks(passage):
-        if is_prose:
-            yield from _split(passage, start, end)
-        else:
-            yield start, end
+def _is_statement(text: str) -> bool:
+    said = _LINK.sub("", text)
+    return len(said.split()) >= _SHORTEST_WORDS or any(mark in text for mark in _DENSE_END)
+
+
+def _pieces(passage: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The whole, or pieces between blanks where it is too long."""
+    while end - start > _LONGEST:
+        blank = max(passage.rfind(" ", start, start + _EXCERPT), passage.rfind("\n", start, start + _EXCERPT))
+        cut = blank + 1 if blank > start else start + _EXCERPT
+        yield start, cut
+        start = cut
+    yield start, end
+
+
+def _stretches(passage: str) -> Iterator[tuple[int, int, int]]:
+    for number, block in enumerate(_blocks(passage)):
+        if not block.is_prose:
+            yield number, block.start, block.end
+            continue
+        for start, end in _split(passage, block.start, block.end):
+            yield number, start, end
 
 
 @dataclass(slots=True)
@@ -59,10 +81,10 @@ class _Block:
     is_prose: bool
 
 
-def _blocks(passage: str) -> Iterator[tuple[int, int, bool]]:
+def _blocks(passage: str) -> list[_Block]:
     """Paragraphs and items of lists, which are prose; rows of tables and code, which are not."""
     blocks: list[_Block] = []
-    is_open = is_code = False
+    is_open = is_code = is_row = False
     at = 0
     for line in passage.splitlines(keepends=True):
         start, at = at, at + len(line)
@@ -74,10 +96,10 @@ def _blocks(passage: str) -> Iterator[tuple[int, int, bool]]:
             blocks[-1].end = at
         elif kind in {"code", "text", "item", "row"}:
             blocks.append(_Block(start + text_begins, at, is_prose=kind in {"text", "item"}))
-        elif kind == "underline" and is_open:
-            blocks.pop()  # it was a heading
-        is_open = kind in {"code", "text", "item"}
-    return ((each.start, each.end, each.is_prose) for each in blocks)
+        elif (kind == "underline" and is_open) or (kind == "rule" and is_row):
+            blocks.pop()  # it was a heading, or the head of a table
+        is_open, is_row = kind in {"code", "text", "item"}, kind == "row"
+    return blocks
 
 
 def _kind(line: str) -> tuple[str, int]:

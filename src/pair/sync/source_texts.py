@@ -4,6 +4,7 @@ Not here
     Bringing it in line: kb.py.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from pair.sync import store, text
@@ -13,6 +14,15 @@ from pair.sync.page_copies import PageCopies
 from pair.sync.reading import Reader
 from pair.sync.state import SyncState
 from pair.values import Document
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedSource:
+    source_id: str
+    description: str
+    url: str
+    """"" for a file."""
+    last_fetched_at: str
 
 
 class SourceTexts:
@@ -26,6 +36,26 @@ class SourceTexts:
     def revisions(self) -> dict[str, str]:
         """The content hash of each source, by its id."""
         return {source_id: value["content_hash"] for source_id, value in self._state.sources.items()}
+
+    def seen_at(self) -> dict[str, str]:
+        """When each source was last fetched, or last read if it is a file."""
+        return {
+            source_id: str(value.get("url", {}).get("last_fetched_at") or value.get("last_indexed_at") or "")
+            for source_id, value in self._state.sources.items()
+        }
+
+    def described(self) -> list[DescribedSource]:
+        """What the index says of each source."""
+        seen = self.seen_at()
+        return [
+            DescribedSource(
+                source_id,
+                str(value["summary_text"]),
+                source_id if self._state.url(source_id) is not None else "",
+                seen[source_id],
+            )
+            for source_id, value in sorted(self._state.sources.items())
+        ]
 
     def revision_of(self, content: str) -> str:
         """What `revisions` says of a source with this text."""

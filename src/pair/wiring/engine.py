@@ -10,7 +10,7 @@ import shutil
 import socket
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pair.engine.extraction import Grapher
     from pair.inputs import Inputs
     from pair.kb import KnowledgeBase, SyncedSources
+    from pair.librarians.contract import Librarian
+    from pair.wiring.librarians import FrontDesk
 
 
 DEFAULT_KB = "default"
@@ -33,16 +35,20 @@ _LONGEST_PAUSE_SECONDS = 1.0
 _OBJECT_STORES = ("s3://", "gs://", "az://")
 
 
-def open_kb(
+def open_kb(  # noqa: PLR0913 - the one that everybody calls
     kb_id: str = DEFAULT_KB,
     *,
     store: "str | BlobStore | None" = None,
     embedder: "Embedder | None" = None,
     settings: Settings | None = None,
     sources: "SyncedSources | None" = None,
+    librarians: "Mapping[str, Librarian] | None" = None,
     on_step: Callable[[str], None] = lambda name: None,
 ) -> "KnowledgeBase":
-    """A KB by name. `store`: an address as in `engine.store`, or a store. Nothing is made before the first write."""
+    """A KB by name. `store`: an address as in `engine.store`, or a store. Nothing is made before the first write.
+
+    `librarians`: whom `ask` may ask besides those of the configuration and the KB's own.
+    """
     from pair.ai.embedding import Embedding  # noqa: PLC0415 - see the module's first lines
     from pair.blobs.probe import refuse_without_compare_and_swap  # noqa: PLC0415
     from pair.engine.publication import Publication  # noqa: PLC0415
@@ -76,7 +82,13 @@ def open_kb(
     engine = Engine(
         parts, blobs, Embedding(embedder or choose_embedder(settings)), _grapher(settings), _reranker(settings)
     )
-    return KnowledgeBase(engine, sources)
+
+    def desk(kb: KnowledgeBase) -> "FrontDesk":
+        from pair.wiring.librarians import FrontDesk  # noqa: PLC0415
+
+        return FrontDesk(kb, settings, lambda other: open_kb(other, store=blobs, settings=settings), librarians)
+
+    return KnowledgeBase(engine, sources, desk)
 
 
 @contextlib.contextmanager

@@ -142,23 +142,35 @@ class SyncDesk:
 
 def _state_of(store: "BlobStore", cache: Path) -> str:
     """What tells whether the saved state or the stored KB changed."""
-    seen = cache.stat() if cache.exists() else None
     head = store.get(f"{DEFAULT_KB}.duckdb.manifest.json")
-    signature = f"{seen.st_ino} {seen.st_size} {seen.st_mtime_ns}" if seen else "none"
-    return f"{store.address}\n{signature}\n{head.version if head else 'none'}\n"
+    return f"{store.address}\n{_signature(cache)}\n{head.version if head else 'none'}\n"
 
 
-@dataclass(frozen=True)
+def _signature(cache: Path) -> str:
+    """Of the saved state: another one when it was saved again."""
+    seen = cache.stat() if cache.exists() else None
+    return f"{seen.st_ino} {seen.st_size} {seen.st_mtime_ns}" if seen else "none"
+
+
+@dataclass
 class _Sources:
     """Sync, as `KnowledgeBase` sees it."""
 
     desk: SyncDesk
+    _known: tuple[str, SourceTexts] | None = None
 
     def run(self, *, wait: bool) -> SyncReport:
         return self.desk.run(wait=wait)
 
     def texts(self) -> SourceTexts:
         return SourceTexts(self.desk.places, self.desk.reader)
+
+    def known(self) -> SourceTexts:
+        signature = _signature(self.desk.places.cache)
+        known = self._known
+        if known is None or known[0] != signature:
+            known = self._known = signature, self.texts()
+        return known[1]
 
 
 class _PagesOnDemand:

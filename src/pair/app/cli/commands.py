@@ -11,7 +11,20 @@ from typer.exceptions import TyperException
 
 from pair import errors
 from pair.app import render
-from pair.app.cli import docs, evaluate, ingest, inspect, install, maintain, package, search, session, sync
+from pair.app.cli import (
+    ask,
+    docs,
+    evaluate,
+    ingest,
+    inspect,
+    install,
+    librarians,
+    maintain,
+    package,
+    search,
+    session,
+    sync,
+)
 
 
 def build() -> Any:
@@ -34,9 +47,12 @@ def build() -> Any:
     app.command("status", epilog=sync.STATUS_EXAMPLE)(sync.status)
     app.command("ingest", epilog=ingest.EXAMPLE)(ingest.ingest)
     app.command("search", epilog=search.EXAMPLE)(search.search)
+    app.command("ask", epilog=ask.ASK_EXAMPLE)(ask.ask)
+    app.command("cite", epilog=ask.CITE_EXAMPLE)(ask.cite)
     app.command("eval", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
     app.command("compact", epilog=maintain.COMPACT_EXAMPLE)(maintain.compact)
     app.command("gc", epilog=maintain.GC_EXAMPLE)(maintain.collect)
+    app.add_typer(_librarians(), name="librarians")
     app.add_typer(_documents(), name="docs")
     app.add_typer(_cache(), name="cache")
     for other_name in ("init-kb", "init_kb"):
@@ -46,6 +62,13 @@ def build() -> Any:
     root = typer.main.get_command(app)
     session.share_options(root)
     return root
+
+
+def _librarians() -> typer.Typer:
+    group = typer.Typer(help="Who can be asked.", rich_markup_mode=None)
+    group.command("list", epilog=librarians.LIST_EXAMPLE)(librarians.list_librarians)
+    group.command("check", epilog=librarians.CHECK_EXAMPLE)(librarians.check_librarians)
+    return group
 
 
 def _documents() -> typer.Typer:

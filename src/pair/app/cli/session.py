@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import logging
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,10 +13,11 @@ import typer
 from pair import errors
 from pair.app import render
 from pair.settings import Settings
-from pair.wiring import Desk, SyncDesk, open_kb, temporary_kb
+from pair.wiring import DEFAULT_KB, Desk, SyncDesk, open_kb, temporary_kb
 
 if TYPE_CHECKING:
     from pair.kb import KnowledgeBase
+    from pair.wiring.librarians import FrontDesk
 
 _SHARED = frozenset({"config", "log_level", "as_json"})
 _LEVELS = ("debug", "info", "warning", "error")
@@ -54,6 +55,25 @@ class Session:
         settings = Settings.load(self.config)
         self._start_logging(settings)
         return open_kb(kb_id, settings=settings if graph is None else _with_graph(settings, graph))
+
+    def asked_kb(self, kb_id: str) -> "KnowledgeBase":
+        """With all that an answer can tell: the KB that is synced knows when its sources were last fetched."""
+        settings = Settings.load(self.config)
+        self._start_logging(settings)
+        sources = SyncDesk(settings).sources() if kb_id == DEFAULT_KB else None
+        return open_kb(kb_id, settings=settings, sources=sources)
+
+    @contextmanager
+    def front_desk(self) -> "Iterator[FrontDesk]":
+        from pair.wiring.librarians import FrontDesk  # noqa: PLC0415 - loads asyncio
+
+        with self.asked_kb(DEFAULT_KB) as kb:
+            settings = Settings.load(self.config)
+            desk = FrontDesk(kb, settings, lambda other: open_kb(other, settings=settings))
+            try:
+                yield desk
+            finally:
+                desk.close()
 
     def temporary_kb(self) -> "AbstractContextManager[KnowledgeBase]":
         settings = Settings.load(self.config)

@@ -1,0 +1,87 @@
+"""Which sources would know."""
+
+import asyncio
+from collections.abc import Sequence
+
+from pair import errors
+from pair.engine import analysis
+from pair.librarians.catalogue import Catalogue, IndexEntry
+from pair.librarians.contract import Context, Response
+
+
+class WordReader:
+    """Knows words only: nothing is like anything else in meaning."""
+
+    def words_in(self, query: str, texts: Sequence[str]) -> list[frozenset[str]]:
+        asked = analysis.parse(query).terms.keys()
+        return [frozenset(asked & set(analysis.terms(text))) for text in texts]
+
+    def likeness(self, query: str, texts: Sequence[str]) -> list[float]:
+        return [0.0] * len(texts)
+
+
+class SayingModel:
+    name = "any"
+
+    def __init__(self, said: str | Exception) -> None:
+        self._said = said
+
+    def reply(self, instructions: str, text: str) -> str:
+        if isinstance(self._said, Exception):
+            raise self._said
+        return self._said
+
+
+INDEX = [
+    IndexEntry("releases.md", "Releases and when they are made.\nTopics: friday; agreement"),
+    IndexEntry(
+        "https://example.org/coffee", "The coffee machine", "https://example.org/coffee", "2026-01-01T00:00:00Z"
+    ),
+    IndexEntry("rollback.md", "How a release is rolled back"),
+]
+
+
+def answered(query: str, model: SayingModel | None = None, index: Sequence[IndexEntry] = INDEX) -> Response:
+    return asyncio.run(Catalogue(lambda: index, WordReader())(query, Context(ai=model)))
+
+
+def names(response: Response) -> list[str]:
+    return [source.name for source in response.sources]
+
+
+def test_sources_that_speak_of_it_are_named_with_what_the_index_says() -> None:
+    response = answered("who knows about the coffee machine?")
+    assert names(response) == ["https://example.org/coffee"]
+    assert response.answer is not None
+    assert "https://example.org/coffee: The coffee machine [1]" in response.answer
+    assert (response.sources[0].url, response.sources[0].timestamp) == (INDEX[1].url, INDEX[1].last_fetched_at)
+
+
+def test_the_best_comes_first() -> None:
+    assert names(answered("release rolled back"))[0] == "rollback.md"
+
+
+def test_a_model_chooses_among_the_nearest() -> None:
+    assert names(answered("release rolled back", SayingModel("[2]"))) == ["releases.md"]
+
+
+def test_a_model_that_is_away_or_talks_nonsense_leaves_it_to_words() -> None:
+    for said in (errors.model_unreachable("there", "gone"), "none of them"):
+        assert names(answered("release rolled back", SayingModel(said)))[0] == "rollback.md"
+
+
+def test_what_no_source_speaks_of_is_not_claimed() -> None:
+    for response in (answered("photosynthesis"), answered("release", SayingModel("[]"))):
+        assert response.sources == ()
+        assert response.confidence == 0
+        assert response.answer == "None of the 3 sources in the index seems to know."
+    assert answered("anything", index=[]).answer == "The index is empty."
+
+
+def test_an_index_that_cannot_be_read_is_an_error_response() -> None:
+    def unreadable() -> list[IndexEntry]:
+        raise errors.stored_data_damaged("index", "torn")
+
+    response = asyncio.run(Catalogue(unreadable, WordReader())("anything"))
+    assert response.error is not None
+    assert response.error.code == "DATA_SOURCE_ERROR"

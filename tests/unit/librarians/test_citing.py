@@ -1,0 +1,44 @@
+"""Citations, there and back."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pair.librarians.citing import citation_of, cited_place, content_sha256
+from pair.values import Hit
+
+
+def hit(document_id: str, text: str, start: int = 3) -> Hit:
+    return Hit(document_id, f"{document_id}:0", "Title", "", text, 0.7, 0.5, {}, start, start + len(text), shard="abc")
+
+
+@given(st.text(min_size=1, max_size=40), st.text(max_size=60))
+def test_an_id_leads_back_to_the_place_it_was_made_of(document_id: str, text: str) -> None:
+    citation = citation_of("handbook", hit(document_id, text), 4, "2026-01-01T00:00:00Z")
+    place = cited_place(citation.id)
+    assert place is not None
+    assert (place.kb_id, place.document_id, place.start, place.end) == ("handbook", document_id, 3, 3 + len(text))
+    assert place.is_still(text)
+    assert not place.is_still(text + "!")
+
+
+def test_a_citation_says_where_its_passage_is_from() -> None:
+    citation = citation_of("handbook", hit("a.md", "Some text"), 4, "2026-01-01T00:00:00Z")
+    provenance = citation.provenance
+    assert provenance is not None
+    assert provenance.to_json() == {
+        "kbId": "handbook",
+        "documentId": "a.md",
+        "chunkId": "a.md:0",
+        "start": 3,
+        "end": 12,
+        "contentSha256": content_sha256("Some text"),
+        "lastFetchedAt": "2026-01-01T00:00:00Z",
+        "shard": "abc",
+        "manifestVersion": 4,
+    }
+    assert (citation.name, citation.quote, citation.relevance) == ("Title", "Some text", 0.7)
+
+
+def test_what_is_no_id_is_told_apart() -> None:
+    for text in ("", "a", "kb/doc", "kb/doc#1-2", "kb/doc#a-b@0123456789ab", "/doc#1-2@0123456789ab"):
+        assert cited_place(text) is None

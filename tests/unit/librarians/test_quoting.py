@@ -1,0 +1,78 @@
+"""The sentences that answer a question."""
+
+from collections.abc import Sequence
+
+from pair.engine import analysis
+from pair.librarians.quoting import MOST_QUOTES, Passage, choose_quotes, coverage
+
+
+class WordReader:
+    """Knows words only: nothing is like anything else in meaning."""
+
+    def __init__(self) -> None:
+        self.measured = 0
+
+    def words_in(self, query: str, texts: Sequence[str]) -> list[frozenset[str]]:
+        asked = analysis.parse(query).terms.keys()
+        return [frozenset(asked & set(analysis.terms(text))) for text in texts]
+
+    def likeness(self, query: str, texts: Sequence[str]) -> list[float]:
+        self.measured += len(texts)
+        return [0.0] * len(texts)
+
+
+def quoted(query: str, *passages: Passage) -> list[str]:
+    weights = dict.fromkeys(analysis.parse(query).terms, 1.0)
+    return [quote.sentence.text for quote in choose_quotes(query, passages, weights, WordReader())]
+
+
+def test_the_sentence_with_the_words_of_the_question_is_quoted() -> None:
+    passage = Passage("", "Cats sleep a lot. Releases are made on Fridays at noon. Dogs bark at night.", 1.0)
+    assert quoted("when are releases made on fridays?", passage)[0].startswith("Releases are made on Fridays at noon.")
+
+
+def test_the_sentence_that_explains_it_is_quoted_with_it() -> None:
+    passage = Passage("", "Mail stopped on Monday. The disk was full of old logs.\n\nCats sleep all day long.", 1.0)
+    assert quoted("why did mail stop on Monday?", passage) == ["Mail stopped on Monday. The disk was full of old logs."]
+
+
+def test_words_of_the_title_count_for_every_sentence_a_little() -> None:
+    timers = Passage("Timers of the scheduler", "The default is one minute. Nothing else is known about it.", 0.9)
+    other = Passage("Gardens and walls", "The default is one tulip. Nothing else is known about it.", 1.0)
+    assert quoted("what is the default of timers?", other, timers)[0].startswith("The default is one minute.")
+
+
+def test_a_question_for_a_number_prefers_a_sentence_that_has_one() -> None:
+    passage = Passage("", "Leap seconds were inserted often.\n\nLeap seconds were inserted 27 times.", 1.0)
+    assert quoted("how many leap seconds were inserted?", passage)[0] == "Leap seconds were inserted 27 times."
+
+
+def test_a_further_sentence_is_quoted_only_for_what_it_adds() -> None:
+    first = Passage("", "Postgres clamps the date of January.", 1.0)
+    again = Passage("", "The date of January is clamped by Postgres too.", 0.9)
+    second = Passage("", "Sqlite lets the month of January overflow.", 0.9)
+    found = quoted("what do postgres and sqlite do with the date of january?", first, again, second)
+    assert found == ["Postgres clamps the date of January.", "Sqlite lets the month of January overflow."]
+
+
+def test_there_are_never_more_than_a_few() -> None:
+    words = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta"]
+    passages = [Passage("", f"Here stands {word} alone.", 1.0) for word in words]
+    assert len(quoted(" ".join(words), *passages)) == MOST_QUOTES
+
+
+def test_few_sentences_are_measured_by_meaning_however_long_the_passages_are() -> None:
+    reader = WordReader()
+    passage = Passage("", " ".join(f"Sentence number {number} is here." for number in range(500)), 1.0)
+    choose_quotes("which sentence is here?", [passage] * 6, {"sentenc": 1.0}, reader)
+    assert 0 < reader.measured <= 24
+
+
+def test_nothing_is_quoted_from_nothing() -> None:
+    assert quoted("anything?") == []
+    assert quoted("anything?", Passage("", "", 1.0)) == []
+
+
+def test_coverage_is_the_share_of_the_weight() -> None:
+    assert coverage(frozenset({"a"}), {"a": 3.0, "b": 1.0}) == 0.75
+    assert coverage(frozenset(), {}) == 0.0
