@@ -90,7 +90,9 @@ def test_inheritance_is_one_deep_but_for_errors(path: Path) -> None:
         if isinstance(node, ast.ClassDef) and name_of(path) != "error_tree.py":
             assert len(node.bases) <= 1, node.name
             bases = {base.id for base in node.bases if isinstance(base, ast.Name)}
-            assert bases <= {"Exception", "Protocol", "NamedTuple", "StrEnum"} or name_of(path).startswith("app/cli"), node.name
+            assert bases <= {"Exception", "Protocol", "NamedTuple", "StrEnum"} or name_of(path).startswith("app/cli"), (
+                node.name
+            )
 
 
 @every_file

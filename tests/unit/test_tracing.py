@@ -24,11 +24,18 @@ seen = []
 async def desk(query, context): return Response.delegating("shelf")
 async def shelf(query, context):
     seen.append(context.trace)
+    await asyncio.to_thread(context.ai.reply, "secret", "secret question")
     return Response.failing(ErrorCode.NOT_FOUND, "secret question")
 
-given = Context(trace=TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"))
+class Model:
+    name = "tiny"
+    def reply(self, instructions, text): return "secret answer"
+
+given = Context(ai=Model(), trace=TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"))
 asyncio.run(ask(Registry({"desk": desk, "shelf": shelf}), "desk", "secret question", given))
-inner, outer = exporter.get_finished_spans()
+chat, inner, outer = exporter.get_finished_spans()
+assert (chat.name, chat.attributes["gen_ai.request.model"]) == ("chat tiny", "tiny")
+assert chat.parent.span_id == inner.context.span_id
 assert [inner.name, outer.name] == ["invoke_agent shelf", "invoke_agent desk"]
 assert inner.parent.span_id == outer.context.span_id
 assert f"{outer.parent.span_id:016x}" == "b7ad6b7169203331"
@@ -37,7 +44,7 @@ assert f"{inner.context.span_id:016x}" == seen[0].span_id
 assert inner.attributes["error.type"] == "NOT_FOUND"
 assert inner.attributes["gen_ai.operation.name"] == "invoke_agent"
 assert inner.attributes["gen_ai.agent.id"] == "shelf"
-assert "secret" not in inner.to_json() + outer.to_json()
+assert "secret" not in chat.to_json() + inner.to_json() + outer.to_json()
 """
 
 

@@ -61,6 +61,7 @@ GRACE_SECONDS = 0.05
 
 _AUDIT = logging.getLogger("pair.audit")
 _FLOORS = Floors()
+_NOTHING = Context()
 _now = SystemClock().monotonic
 
 
@@ -132,15 +133,15 @@ async def ask(
     query: str,
     context: Context | None = None,
     *,
-    timeout: float | None = None,  # noqa: ASYNC109 - a limit for librarians, not for this function
+    timeout: float | None = None,
 ) -> Response:
     """What a librarian, and all to whom it hands over, make of a question. `timeout` in seconds.
 
     Never raises but for cancellation. Asked by a librarian, it is part of the question that librarian works on: it has
     that question's user, chain and budget, and ends with it.
     """
-    given = Context() if context is None else context
-    refused = _unusable(librarian_id, given, timeout) or query_refusal(query, registry.policy.max_query_characters)
+    given = _NOTHING if context is None else context
+    refused = _unusable(librarian_id, given, timeout)
     if refused is not None:
         return refused
     hop = _CURRENT.get()
@@ -435,7 +436,7 @@ def _unusable(librarian_id: object, context: object, timeout: object) -> Respons
         return Response.failing(ErrorCode.NOT_FOUND, f"A {type(librarian_id).__name__} is no id of a librarian")
     if timeout is not None and not is_number(timeout):
         return Response.failing(ErrorCode.INVALID_QUERY, "The timeout is no number of seconds")
-    fault = fault_of_context(context)
+    fault = None if context is _NOTHING else fault_of_context(context)
     return Response.failing(ErrorCode.INVALID_QUERY, f"The context cannot be used: {fault}") if fault else None
 
 

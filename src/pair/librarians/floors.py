@@ -137,9 +137,7 @@ class Floor:
         self._done.setdefault(job.loop, []).append(job)
         if job.task is not None:
             self._tasks.discard(job.task)
-        if not self._tasks:
-            self._hand_back()
-        elif not self._is_handing_back:
+        if not self._is_handing_back:
             self._is_handing_back = True
             self._loop.call_soon(self._hand_back)
 
