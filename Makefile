@@ -33,6 +33,7 @@ docs: $(VENV)/ready-dev
 bench: $(VENV)/ready-dev $(VENV)-bench/ready system
 	$(BIN)/python benchmarks/sources.py
 	$(BIN)/python benchmarks/sync.py
+	$(BIN)/python benchmarks/librarians.py
 	$(VENV)-bench/bin/python benchmarks/engine.py $(if $(TEXTS),--texts $(TEXTS))
 	$(VENV)-bench/bin/python benchmarks/retrieval.py $(if $(TEXTS),--texts $(TEXTS))
 	$(if $(JUDGED),$(BIN)/python benchmarks/quality.py $(JUDGED),@echo "quality is measured on judged sets: make bench JUDGED=FOLDER")

@@ -428,7 +428,10 @@ def frozen(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple([each if type(each) in _FIXED else frozen(each) for each in value]) if value else ()
     if isinstance(value, Mapping):
-        copied = {str(key): each if type(each) in _FIXED else frozen(each) for key, each in value.items()}
+        copied = {
+            key if type(key) is str else str(key): each if type(each) in _FIXED else frozen(each)
+            for key, each in value.items()
+        }
         return MappingProxyType(copied) if copied else NO_METADATA
     if isinstance(value, (set, frozenset)):
         return frozenset(value)

@@ -61,6 +61,7 @@ GRACE_SECONDS = 0.05
 
 _AUDIT = logging.getLogger("pair.audit")
 _FLOORS = Floors()
+_NOTHING = Context()
 _now = SystemClock().monotonic
 
 
@@ -139,8 +140,8 @@ async def ask(
     Never raises but for cancellation. Asked by a librarian, it is part of the question that librarian works on: it has
     that question's user, chain and budget, and ends with it.
     """
-    given = Context() if context is None else context
-    refused = _unusable(librarian_id, given, timeout) or query_refusal(query, registry.policy.max_query_characters)
+    given = _NOTHING if context is None else context
+    refused = _unusable(librarian_id, given, timeout)
     if refused is not None:
         return refused
     hop = _CURRENT.get()
@@ -331,7 +332,7 @@ async def _guarded(hop: Hop, query: str, given: asyncio.Future[Response]) -> Non
 
 async def _worked(hop: Hop, query: str) -> Response:
     way = hop.desk.gets_context
-    librarian: Callable[..., Any] = hop.desk.entry.librarian
+    librarian = hop.desk.entry.librarian
     if way == "positional":
         work = librarian(query, hop.context)
     else:
@@ -435,7 +436,7 @@ def _unusable(librarian_id: object, context: object, timeout: object) -> Respons
         return Response.failing(ErrorCode.NOT_FOUND, f"A {type(librarian_id).__name__} is no id of a librarian")
     if timeout is not None and not is_number(timeout):
         return Response.failing(ErrorCode.INVALID_QUERY, "The timeout is no number of seconds")
-    fault = fault_of_context(context)
+    fault = None if context is _NOTHING else fault_of_context(context)
     return Response.failing(ErrorCode.INVALID_QUERY, f"The context cannot be used: {fault}") if fault else None
 
 
@@ -535,7 +536,7 @@ def _invalid(fault: str) -> Response:
 
 def _of_fault(fault: BaseException) -> Response:
     """Whatever it is: even one whose text cannot be had, or that only looks like one of ours."""
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(BaseException):
         if isinstance(fault, PairError):
             response = Response.of_fault(fault)
         else:

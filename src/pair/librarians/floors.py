@@ -31,9 +31,11 @@ class _Job(Generic[_Result]):
         self.context = contextvars.copy_context()
         self.loop = loop
         self.result: asyncio.Future[_Result] = loop.create_future()
-        self.task: asyncio.Task[_Result] | None = None
+        self.task: asyncio.Task[None] | None = None
         self.floor: Floor | None = None
         """Where it was begun."""
+        self._value: _Result | None = None
+        self._fault: BaseException | None = None
         self._is_taken = False
         self._lock = threading.Lock()
 
@@ -49,16 +51,26 @@ class _Job(Generic[_Result]):
                 self.floor = floor
             return first
 
+    async def done(self) -> None:
+        """On the floor: does the work, and keeps what comes of it."""
+        try:
+            self._value = await self.work()
+        except asyncio.CancelledError as fault:
+            self._fault = fault
+            raise
+        except BaseException as fault:  # noqa: BLE001 - raised again where the result is wanted
+            self._fault = fault
+
     def settle(self) -> None:
         """On the loop where the result is wanted."""
-        if self.result.done() or self.task is None:
+        if self.result.done():
             return
-        if self.task.cancelled():
+        if self._fault is None:
+            self.result.set_result(self._value)  # type: ignore[arg-type]
+        elif isinstance(self._fault, asyncio.CancelledError):
             self.result.cancel()
-        elif (fault := self.task.exception()) is not None:
-            self.result.set_exception(fault)
         else:
-            self.result.set_result(self.task.result())
+            self.result.set_exception(self._fault)
 
 
 class Floor:
@@ -69,6 +81,7 @@ class Floor:
         self._inbox: deque[_Job[Any]] = deque()
         self._is_called = False
         self._done: dict[asyncio.AbstractEventLoop, list[_Job[Any]]] = {}
+        self._is_handing_back = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_retired = False
         self._thread = threading.Thread(target=self._run, name="pair-floor", daemon=True)
@@ -114,22 +127,23 @@ class Floor:
                 job.task = self._loop.create_task(self._do(job), context=job.context)
                 self._tasks.add(job.task)
 
-    async def _do(self, job: _Job[_Result]) -> _Result:
+    async def _do(self, job: _Job[Any]) -> None:
         try:
-            return await job.work()
+            await job.done()
         finally:
-            # The task is not done yet, but will be when `_hand_back` comes: its turn is after this one.
             self._finish(job)
 
     def _finish(self, job: _Job[Any]) -> None:
+        self._done.setdefault(job.loop, []).append(job)
         if job.task is not None:
             self._tasks.discard(job.task)
-        if not self._done:
+        if not self._is_handing_back:
+            self._is_handing_back = True
             self._loop.call_soon(self._hand_back)
-        self._done.setdefault(job.loop, []).append(job)
 
     def _hand_back(self) -> None:
         """All that is finished by now together, for the same reason as above."""
+        self._is_handing_back = False
         done, self._done = self._done, {}
         for loop, jobs in done.items():
             with contextlib.suppress(RuntimeError):  # nobody is there any more
@@ -163,10 +177,13 @@ class Floors:
         loop = asyncio.get_running_loop()
         job = _Job(work, loop)
         post = _Post(self, job, self._open_floor(), loop.time() + seconds)
-        post.floor.submit(job)
         post.look_in(min(_STALL_SECONDS, seconds / 4))
+        post.floor.submit(job)
         try:
             return await job.result
+        except BaseException:
+            post.give_up()
+            raise
         finally:
             post.close()
 
@@ -206,8 +223,10 @@ class _Post:
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+
+    def give_up(self) -> None:
         job = self._job
-        if not job.take() and job.floor is not None and not (job.task is not None and job.task.done()):
+        if not job.take() and job.floor is not None:
             job.floor.cancel(job)
 
     def _look(self) -> None:

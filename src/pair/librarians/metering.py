@@ -1,9 +1,10 @@
 """What a question has cost so far, and may still cost: one ledger for everybody who works on it."""
 
+import contextlib
 import threading
 from collections.abc import Iterator
 
-from pair import errors
+from pair import errors, tracing
 from pair.ai.contract import LanguageModel, StreamingModel
 from pair.librarians.contract import Budget
 
@@ -57,7 +58,8 @@ class MeteredModel:
 
     def reply(self, instructions: str, text: str) -> str:
         self._pay(instructions, text)
-        said = self.model.reply(instructions, text)
+        with self._span():
+            said = self.model.reply(instructions, text)
         self.ledger.note_tokens(tokens_of(said) - 1)
         return said
 
@@ -69,11 +71,15 @@ class MeteredModel:
         self._pay(instructions, text)
         characters = 0
         try:
-            for piece in self.model.stream(instructions, text):
-                characters += len(piece)
-                yield piece
+            with self._span():
+                for piece in self.model.stream(instructions, text):
+                    characters += len(piece)
+                    yield piece
         finally:
             self.ledger.note_tokens(-(-characters // CHARACTERS_PER_TOKEN) - 1)
+
+    def _span(self) -> contextlib.AbstractContextManager[tracing.Span]:
+        return tracing.span(tracing.CHAT, self.model.name, attributes={tracing.REQUEST_MODEL: self.model.name})
 
     def _pay(self, instructions: str, text: str) -> None:
         """For what it reads, and a token of what it will say. Raises E306."""

@@ -7,25 +7,29 @@ Invariants
 import inspect
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from pair import errors
 from pair.clock import Clock, SystemClock
 from pair.librarians.breaker import Breaker
-from pair.librarians.contract import Delegate, Librarian, LibrarianInfo, User
+from pair.librarians.contract import Delegate, LibrarianInfo, Response, User
 from pair.librarians.policy import LibrariansPolicy
 from pair.librarians.rules import Permissions, is_number
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MAX_REMEMBERED = 256
 
+Function: TypeAlias = Callable[..., Awaitable[Response]]
+"""A `Librarian`, or one that leaves out the context."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A librarian, and under which terms it is asked."""
 
-    librarian: Librarian
+    librarian: Function
     card: LibrarianInfo | None = None
     """None: the name is the id, the description is what its docstring says."""
     permissions: Permissions = field(default_factory=Permissions)
@@ -51,7 +55,7 @@ class Registry:
 
     def __init__(
         self,
-        librarians: Mapping[str, Librarian | Entry],
+        librarians: Mapping[str, Function | Entry],
         *,
         policy: LibrariansPolicy | None = None,
         clock: Clock | None = None,
@@ -127,7 +131,7 @@ class Registry:
         return Desk(card, entry, Breaker(self.policy, self.clock), _way_of_context(entry.librarian))
 
 
-def _card_of(librarian: Librarian) -> LibrarianInfo:
+def _card_of(librarian: Function) -> LibrarianInfo:
     """What a function says about itself: the first line of its docstring."""
     text = inspect.getdoc(librarian) if inspect.isroutine(librarian) else inspect.getdoc(type(librarian))
     return LibrarianInfo("", description=(text or "").strip().partition("\n")[0])
@@ -137,7 +141,7 @@ def _as_delegate(card: LibrarianInfo) -> Delegate:
     return Delegate(card.id, card.name, card.description, card.capabilities, card.endpoint)
 
 
-def _way_of_context(librarian: Librarian) -> str:
+def _way_of_context(librarian: Function) -> str:
     """A librarian may leave out the context."""
     try:
         parameters = inspect.signature(librarian).parameters.values()

@@ -1,0 +1,98 @@
+"""Spans: nothing without OpenTelemetry, names and no questions with it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from pair import tracing
+
+RECORDING = """
+import asyncio, sys
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from pair.librarians import Context, ErrorCode, Registry, Response, TraceContext, ask
+
+exporter = InMemorySpanExporter()
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+trace.set_tracer_provider(provider)
+seen = []
+
+async def desk(query, context): return Response.delegating("shelf")
+async def shelf(query, context):
+    seen.append(context.trace)
+    await asyncio.to_thread(context.ai.reply, "secret", "secret question")
+    return Response.failing(ErrorCode.NOT_FOUND, "secret question")
+
+class Model:
+    name = "tiny"
+    def reply(self, instructions, text): return "secret answer"
+
+given = Context(ai=Model(), trace=TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"))
+asyncio.run(ask(Registry({"desk": desk, "shelf": shelf}), "desk", "secret question", given))
+chat, inner, outer = exporter.get_finished_spans()
+assert (chat.name, chat.attributes["gen_ai.request.model"]) == ("chat tiny", "tiny")
+assert chat.parent.span_id == inner.context.span_id
+assert [inner.name, outer.name] == ["invoke_agent shelf", "invoke_agent desk"]
+assert inner.parent.span_id == outer.context.span_id
+assert f"{outer.parent.span_id:016x}" == "b7ad6b7169203331"
+assert f"{inner.context.trace_id:032x}" == seen[0].trace_id == "0af7651916cd43dd8448eb211c80319c"
+assert f"{inner.context.span_id:016x}" == seen[0].span_id
+assert inner.attributes["error.type"] == "NOT_FOUND"
+assert inner.attributes["gen_ai.operation.name"] == "invoke_agent"
+assert inner.attributes["gen_ai.agent.id"] == "shelf"
+assert "secret" not in chat.to_json() + inner.to_json() + outer.to_json()
+"""
+
+
+@pytest.mark.rule("librarian-33")
+def test_spans_are_told_to_opentelemetry_when_it_is_set_up() -> None:
+    pytest.importorskip("opentelemetry.sdk")
+    subprocess.run([sys.executable, "-c", RECORDING], check=True)
+
+
+@pytest.mark.rule("librarian-33")
+def test_span_without_opentelemetry_forgets_everything() -> None:
+    with tracing.span(tracing.RETRIEVAL, "handbook") as span:
+        span.note(tracing.DATA_SOURCE_ID, "handbook")
+        span.fail("TIMEOUT")
+        assert span.ids is None
+    with pytest.raises(KeyError), tracing.span(tracing.CHAT):
+        raise KeyError
+
+
+def test_tracing_imports_no_opentelemetry() -> None:
+    code = "import sys, pair.tracing, pair.librarians.dispatch; print('opentelemetry' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("header", "ids"),
+    [
+        (
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"),
+        ),
+        (
+            "01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more",
+            ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"),
+        ),
+        ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more", None),
+        ("ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", None),
+        (f"00-{'0' * 32}-b7ad6b7169203331-01", None),
+        (f"00-0af7651916cd43dd8448eb211c80319c-{'0' * 16}-01", None),
+        ("", None),
+        ("nonsense", None),
+    ],
+)
+def test_traceparent_is_read_as_w3c_writes_it(header: str, ids: tuple[str, str] | None) -> None:
+    assert tracing.parsed(header) == ids
+
+
+def test_traceparent_of_odd_ids_is_none() -> None:
+    assert tracing.traceparent("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331").startswith("00-0af7")
+    assert tracing.traceparent("mine", "1") == ""
