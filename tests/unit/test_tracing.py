@@ -50,7 +50,6 @@ assert "secret" not in chat.to_json() + inner.to_json() + outer.to_json()
 
 @pytest.mark.rule("librarian-33")
 def test_spans_are_told_to_opentelemetry_when_it_is_set_up() -> None:
-    pytest.importorskip("opentelemetry.sdk")
     subprocess.run([sys.executable, "-c", RECORDING], check=True)
 
 
@@ -96,3 +95,34 @@ def test_traceparent_is_read_as_w3c_writes_it(header: str, ids: tuple[str, str] 
 def test_traceparent_of_odd_ids_is_none() -> None:
     assert tracing.traceparent("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331").startswith("00-0af7")
     assert tracing.traceparent("mine", "1") == ""
+
+
+SEARCHING = """
+import asyncio, tempfile
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+import pair
+
+exporter = InMemorySpanExporter()
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+trace.set_tracer_provider(provider)
+with tempfile.TemporaryDirectory() as folder:
+    variables = {"PAIR__ENGINE__STORE": folder + "/store", "PAIR__ENGINE__CACHE_DIR": folder + "/cache"}
+    variables["PAIR__ENGINE__EMBEDDER"] = "ngram"
+    with pair.open("handbook", settings=pair.Settings.load(environment=variables)) as kb:
+        kb.upsert([pair.Document("a", "The secret is in the cellar.")])
+        asyncio.run(kb.ask("where is the secret?"))
+inner, outer = exporter.get_finished_spans()
+assert [inner.name, outer.name] == ["retrieval handbook", "invoke_agent handbook"]
+assert inner.parent.span_id == outer.context.span_id
+assert inner.attributes["gen_ai.data_source.id"] == "handbook"
+assert "secret" not in inner.to_json() + outer.to_json()
+"""
+
+
+@pytest.mark.rule("librarian-33")
+def test_a_search_is_a_span_of_the_librarian_that_searches() -> None:
+    subprocess.run([sys.executable, "-c", SEARCHING], check=True)

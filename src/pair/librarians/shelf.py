@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from pair import tracing
 from pair.ai.contract import LanguageModel, StreamingModel
 from pair.error_tree import ModelError, PairError
 from pair.librarians import confidence, grounding, quoting
@@ -114,17 +115,16 @@ class Shelf:
         )
 
     def _read(self, query: str) -> _Reading:
-        found = self._collection.search(query, limit=_HITS, mode=self._mode, explain=True)
+        kb_id = self._collection.kb_id
+        with tracing.span(tracing.RETRIEVAL, kb_id, attributes={tracing.DATA_SOURCE_ID: kb_id}):
+            found = self._collection.search(query, limit=_HITS, mode=self._mode, explain=True)
         hits = tuple(found)
         passages = [quoting.Passage(hit.title, hit.text, hit.score) for hit in hits]
         quotes = quoting.choose_quotes(query, passages, found.term_weights, self._collection)
         fetched = self._collection.fetched_at([hit.document_id for hit in hits])
         return _Reading(
             hits,
-            tuple(
-                citation_of(self._collection.kb_id, hit, found.manifest_version, fetched.get(hit.document_id, ""))
-                for hit in hits
-            ),
+            tuple(citation_of(kb_id, hit, found.manifest_version, fetched.get(hit.document_id, "")) for hit in hits),
             tuple(quotes),
             confidence.confidence_in(self._evidence(query, hits, found.term_weights)) if hits else 0.0,
             found.partial,
