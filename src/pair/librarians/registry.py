@@ -4,6 +4,7 @@ Invariants
     A registry does not change: who is in it is decided when it is made.
 """
 
+import functools
 import inspect
 import re
 import secrets
@@ -59,7 +60,7 @@ class Registry:
         *,
         policy: LibrariansPolicy | None = None,
         clock: Clock | None = None,
-        request_ids: Callable[[], str] = secrets.token_hex,
+        request_ids: Callable[[], str] = functools.partial(secrets.token_hex, 16),
     ) -> None:
         self.policy = policy or LibrariansPolicy()
         self.clock = clock or SystemClock()
