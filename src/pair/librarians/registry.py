@@ -60,11 +60,11 @@ class Registry:
         *,
         policy: LibrariansPolicy | None = None,
         clock: Clock | None = None,
-        request_ids: Callable[[], str] = functools.partial(secrets.token_hex, 16),
+        request_ids: Callable[[], str] | None = None,
     ) -> None:
         self.policy = policy or LibrariansPolicy()
         self.clock = clock or SystemClock()
-        self.request_ids = request_ids
+        self.request_ids = request_ids or functools.partial(secrets.token_hex, 16)
         self._desks = {
             librarian_id: self._desk(librarian_id, given if isinstance(given, Entry) else Entry(given))
             for librarian_id, given in librarians.items()
