@@ -21,6 +21,7 @@ MAY_IMPORT_LATE = {
     "app/cli/entry.py",
     "app/cli/session.py",
     "app/render.py",
+    "engine/database.py",
     "wiring/embedders.py",
     "wiring/engine.py",
     "wiring/librarians.py",

@@ -37,10 +37,6 @@ def _ranges(characters: Iterable[int]) -> str:
     return "".join(f"{chr(first)}-{chr(last)}" for first, last in found)
 
 
-# Vowel signs and accents are no letters for `re`. Those of living scripts lie in these two stretches.
-_MARKS = _ranges(
-    each for each in (*range(0x300, 0x1E00), *range(0xA800, 0xAC00)) if unicodedata.category(chr(each))[0] == "M"
-)
 # Scripts without spaces between words: Thai, Lao, Myanmar, Khmer, Kana, Han; and Hangul, whose words carry particles.
 _DENSE = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
@@ -55,13 +51,35 @@ def _compound(word: str) -> str:
 
 
 _ASCII_WORD = rf"[A-Za-z0-9]+{_CONTRACTION}"
-_ANY_WORD = rf"(?:[^\W_{_DENSE}]|[{_MARKS}])+{_CONTRACTION}"
-_CLUSTER = f"[{_DENSE}][{_MARKS}\u200c\u200d]*"
 
 _ASCII = re.compile(_compound(_ASCII_WORD), re.IGNORECASE)
-_ANY = re.compile(rf"(?P<dense>(?:{_CLUSTER})+)|{_compound(_ANY_WORD)}", re.IGNORECASE)
-_WORDS = re.compile(_ANY_WORD, re.IGNORECASE)
-_CLUSTERS = re.compile(_CLUSTER)
+_ASCII_WORDS = re.compile(_ASCII_WORD, re.IGNORECASE)
+
+
+class _Scripts(NamedTuple):
+    """Patterns for text in any script."""
+
+    any: re.Pattern[str]
+    words: re.Pattern[str]
+    clusters: re.Pattern[str]
+
+
+@functools.cache
+def _scripts() -> _Scripts:
+    """Made with the first text that needs them: it takes as long as a whole search."""
+    # Vowel signs and accents are no letters for `re`. Those of living scripts lie in these two stretches.
+    marks = _ranges(
+        each for each in (*range(0x300, 0x1E00), *range(0xA800, 0xAC00)) if unicodedata.category(chr(each))[0] == "M"
+    )
+    word = rf"(?:[^\W_{_DENSE}]|[{marks}])+{_CONTRACTION}"
+    cluster = f"[{_DENSE}][{marks}\u200c\u200d]*"
+    return _Scripts(
+        re.compile(rf"(?P<dense>(?:{cluster})+)|{_compound(word)}", re.IGNORECASE),
+        re.compile(word, re.IGNORECASE),
+        re.compile(cluster),
+    )
+
+
 _HUMPS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _STRONG_JOINT = re.compile(r"[/\\:@#&=?%~,|]+")
 _BEHIND = ".,;:!?)]}\"'*"
@@ -140,13 +158,14 @@ def _words_of(piece: str) -> Iterator[Word]:
         for found in _ASCII.finditer(piece):
             yield from _compound_words(found)
         return
-    for found in _ANY.finditer(piece):
+    for found in _scripts().any.finditer(piece):
         yield from _dense_words(found) if found["dense"] else _compound_words(found)
 
 
 def _dense_words(found: re.Match[str]) -> Iterator[Word]:
     """Each two neighbours are a word; each by itself is an extra term, for queries of one character."""
-    clusters = [(each.start(), each.end(), folded(each[0])) for each in _CLUSTERS.finditer(found.string, *found.span())]
+    looks = _scripts().clusters
+    clusters = [(each.start(), each.end(), folded(each[0])) for each in looks.finditer(found.string, *found.span())]
     if len(clusters) == 1:
         start, end, form = clusters[0]
         yield Word(start, end, form, form, ())
@@ -161,7 +180,8 @@ def _compound_words(found: re.Match[str]) -> Iterator[Word]:
     """The words, and behind them what they are together."""
     begin, end = found.span()
     covered = 0
-    for part in _WORDS.finditer(found.string, begin, end):
+    looks = _ASCII_WORDS if found.string.isascii() else _scripts().words
+    for part in looks.finditer(found.string, begin, end):
         form = folded(part[0])[:_LONGEST_WORD]
         covered += part.end() - part.start()
         yield Word(part.start(), part.end(), stem(form), form, tuple(_humps(part[0])))

@@ -58,7 +58,6 @@ _REST = rf"(?:{_LETTER}|-(?={_LETTER}))*+(?:['\u2019][{CAPITAL}]{_LETTER}*+)?"
 _SHORTENED = rf"(?:\.[{CAPITAL}])*+\.|(?:r|rs|s|t|rof|en|ov|ol)\.(?= [{CAPITAL}])"
 _PART = rf"(?:{_SHORTENED}|{_REST})"
 _JOINT = r"(?:(?:of|the|de|la|le|du|des|del|di|da|van|von|der|den|el|al|bin|&) ){0,2}"
-_NAME = re.compile(rf"{_FIRST}{_PART}(?: {_JOINT}[{CAPITAL}]{_PART})*(?: \d++(?:\.\d++)*(?!\w))?")
 _BETWEEN_PARTS = re.compile(r" of (?:the )?")
 _JOINED = re.compile(r" (?:of|the|de) |\d$")
 """Names whose last word alone is another name."""
@@ -101,6 +100,12 @@ _POSSESSIVE = re.compile(r"['\u2019]s?\b(?!\w)")
 _OUTSIDE = " \t\r\n.,;:!?'\"\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb()[]{}*`"
 _OPENING = re.compile(r"^(?:(?:the|a|an|der|die|das|les?|la|el|los|mr|mrs|ms|dr|prof)\.? )+(?=\S)")
 _SENTENCE_ENDS = frozenset(".!?:\u2026\n\u3002")
+
+
+@functools.cache
+def _name_pattern() -> re.Pattern[str]:
+    """Made when it is needed: it takes as long as a whole search."""
+    return re.compile(rf"{_FIRST}{_PART}(?: {_JOINT}[{CAPITAL}]{_PART})*(?: \d++(?:\.\d++)*(?!\w))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +273,7 @@ def _long_form(before: str, acronym: str) -> str:
 def _occurrences(text: str) -> list[tuple[str, float]]:
     found: list[tuple[str, float]] = []
     if not text.isupper():  # where all is in capitals, capitals say nothing
-        for name in _NAME.finditer(text):
+        for name in _name_pattern().finditer(text):
             found += _in_name(name[0], _is_beginning(text, name.start()))
     # Most words are plain, and quick questions tell them.
     odd = [word for word in text.split() if not (word.isalpha() and (word.islower() or word.istitle()))]

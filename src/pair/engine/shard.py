@@ -10,12 +10,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import duckdb
 import numpy as np
 import numpy.typing as npt
 
+from pair.engine.database import open_rows
 from pair.engine.filters import Filter
 from pair.engine.keyword_rows import empty_rows
 from pair.engine.pack import Pack
@@ -24,6 +24,9 @@ from pair.engine.stored_graphs import GraphRows, StoredGraphs
 from pair.engine.vectors import Codes, VectorIndex, Vectors
 from pair.engine.workspace import chunk_id
 from pair.values import Hit
+
+if TYPE_CHECKING:
+    import duckdb
 
 _REMEMBERED_FILTERS = 64
 
@@ -225,8 +228,8 @@ class RowsFile:
             found.setdefault(doc, ([], []))[1].append(tuple(edge))
         return {doc: GraphRows(tuple(rows[0]), tuple(rows[1])) for doc, rows in found.items()}
 
-    def _cursor(self) -> duckdb.DuckDBPyConnection:
+    def _cursor(self) -> "duckdb.DuckDBPyConnection":
         with self._lock:
             if self._connection is None:
-                self._connection = duckdb.connect(str(self._path), read_only=True, config={"threads": 1})
+                self._connection = open_rows(self._path)
             return self._connection.cursor()

@@ -11,13 +11,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import duckdb
 import numpy as np
 import numpy.typing as npt
 
 from pair.engine import vectors as vector_index
+from pair.engine.database import open_memory
 from pair.engine.filters import flatten_metadata
 from pair.engine.graph_file import graph_sections
 from pair.engine.keywords import write_keywords
@@ -26,6 +26,9 @@ from pair.engine.pack import WrittenFile, write_pack
 from pair.engine.stored_documents import Header, StoredDocuments, identity
 from pair.engine.stored_graphs import StoredGraphs
 from pair.files import sha256_of
+
+if TYPE_CHECKING:
+    import duckdb
 
 MOST_CENTROIDS = 32
 
@@ -155,7 +158,7 @@ def build_shard(
 # ── rows ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-_idle: defaultdict[int, list[duckdb.DuckDBPyConnection]] = defaultdict(list)
+_idle: defaultdict[int, list["duckdb.DuckDBPyConnection"]] = defaultdict(list)
 """Empty databases in memory, by process: making one takes as long as building a small shard."""
 
 
@@ -164,7 +167,7 @@ def _write_rows(path: Path, documents: StoredDocuments, headers: Sequence[Header
     try:
         connection = idle.pop()
     except IndexError:
-        connection = duckdb.connect(":memory:", config={"threads": 1})
+        connection = open_memory()
     try:
         options = f"BLOCK_SIZE {_BLOCK_SIZE}, STORAGE_VERSION '{_STORAGE_VERSION}'"
         connection.execute(f"ATTACH {_quoted(path)} AS shard_file ({options})")
@@ -189,7 +192,7 @@ def _quoted(path: Path) -> str:
     return "'" + str(path).replace("'", "''") + "'"
 
 
-def _insert(connection: duckdb.DuckDBPyConnection, scratch: Path, table: str, rows: Iterable[_Row]) -> None:
+def _insert(connection: "duckdb.DuckDBPyConnection", scratch: Path, table: str, rows: Iterable[_Row]) -> None:
     """Through a file of JSON lines: fifty times faster than handing over Python values one by one."""
     longest = 0
     with scratch.open("w", encoding="utf-8") as stream:
@@ -235,7 +238,7 @@ def _chunks_rows(documents: StoredDocuments, headers: Sequence[Header]) -> Itera
         yield chunk_id(name, number), doc, name, number, int(start), int(end)
 
 
-def _insert_graphs(connection: duckdb.DuckDBPyConnection, graphs: StoredGraphs) -> None:
+def _insert_graphs(connection: "duckdb.DuckDBPyConnection", graphs: StoredGraphs) -> None:
     """In columns, as they are; the documents and chunks that they name are in their tables already."""
     # As one text: for each string of an array, DuckDB looks anew whether pandas is installed.
     connection.execute(_GRAPH_NAMES, [json.dumps([_sound(each) for each in graphs.names])])

@@ -16,7 +16,7 @@ from pair.error_tree import ModelError, PairError
 from pair.librarians import confidence, grounding, quoting
 from pair.librarians.citing import citation_of
 from pair.librarians.contract import Citation, Context, DelegateRequest, Response
-from pair.values import Hit, SearchOptions
+from pair.values import Hit
 
 _HITS = 8
 _MOST_PASSAGES = 6
@@ -40,23 +40,17 @@ class Found(Protocol):
     def __iter__(self) -> Iterator[Hit]: ...
 
 
-class Collection(quoting.Reader, Protocol):
+class Collection(Protocol):
     """A KB, as far as a shelf needs it. Used from several threads at once."""
 
     @property
     def kb_id(self) -> str: ...
 
-    def search(  # noqa: PLR0913 - as a KB offers it
-        self,
-        query: str,
-        *,
-        limit: int = 5,
-        mode: str = "hybrid",
-        filter: None = None,  # noqa: A002
-        exact: bool = False,
-        explain: bool = False,
-        options: SearchOptions | None = None,
-    ) -> Found: ...
+    def search(self, query: str, *, limit: int, mode: str, explain: bool) -> Found: ...
+
+    def words_in(self, query: str, texts: Sequence[str]) -> list[frozenset[str]]: ...
+
+    def likeness(self, query: str, texts: Sequence[str]) -> list[float]: ...
 
     def fetched_at(self, document_ids: Sequence[str]) -> Mapping[str, str]:
         """When each of these was last fetched or read, as far as is known."""

@@ -1,6 +1,5 @@
 """pair ask, pair cite"""
 
-import asyncio
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,7 +64,7 @@ def ask(
     with session.asked_kb(kb or DEFAULT_KB) as opened:
         first = librarian or (kb if kb is not None else None)
         asked = Context(on_text=stream.write if stream else None)
-        response = asyncio.run(opened.ask(question, first=first, context=asked, timeout=timeout))
+        response = session.wait_for(opened.ask(question, first=first, context=asked, timeout=timeout))
     if session.as_json:
         render.print_json(response.to_json())
     else:

@@ -1,6 +1,5 @@
 """pair librarians list, pair librarians check"""
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -52,7 +51,7 @@ def check_librarians(context: typer.Context) -> None:
     """Ask each of them something, and say who cannot answer and why."""
     session: Session = context.obj
     with session.front_desk() as desk:
-        found = asyncio.run(_tried(desk))
+        found = session.wait_for(_tried(desk))
         _tell_problems(desk)
         lines = [f"{name:<20}  {fault or 'ok'}" for name, fault in found.items()]
         value = {"librarians": {name: fault or "ok" for name, fault in found.items()}, "problems": _problems(desk)}

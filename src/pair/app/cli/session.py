@@ -3,10 +3,10 @@
 import copy
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -26,6 +26,7 @@ _LEVEL_HELP = "Least important messages to show: debug, info, warning or error."
 _JSON_HELP = "Print one JSON value on standard output."
 
 
+_Result = TypeVar("_Result")
 Progress = render.QuietObserver | render.SyncProgress
 
 
@@ -62,6 +63,11 @@ class Session:
         self._start_logging(settings)
         sources = SyncDesk(settings).sources() if kb_id == DEFAULT_KB else None
         return open_kb(kb_id, settings=settings, sources=sources)
+
+    def wait_for(self, work: "Coroutine[Any, Any, _Result]") -> "_Result":
+        import asyncio  # noqa: PLC0415 - only commands that ask wait for it
+
+        return asyncio.run(work)
 
     @contextmanager
     def front_desk(self) -> "Iterator[FrontDesk]":

@@ -1,0 +1,22 @@
+"""DuckDB, loaded with the first shard whose rows are written or asked: most searches never need it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import duckdb
+
+_ONE_THREAD: dict[str, str | bool | int | float | list[str]] = {"threads": 1}
+
+
+def open_rows(path: Path) -> "duckdb.DuckDBPyConnection":
+    """For reading."""
+    import duckdb  # noqa: PLC0415 - see above
+
+    return duckdb.connect(str(path), read_only=True, config=_ONE_THREAD)
+
+
+def open_memory() -> "duckdb.DuckDBPyConnection":
+    import duckdb  # noqa: PLC0415 - see above
+
+    return duckdb.connect(":memory:", config=_ONE_THREAD)
