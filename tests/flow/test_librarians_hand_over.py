@@ -185,7 +185,7 @@ def test_question_is_handed_on_five_times_at_most() -> None:
 @pytest.mark.parametrize("first", [returning(NO), raising(ValueError()), returning(None), hanging])
 def test_fallback_answers_when_the_first_cannot(first: Any) -> None:
     librarians = {"desk": handing("first", fallback="second"), "first": first, "second": answering("Second.")}
-    response = asked(librarians, "desk", timeout=0.3)
+    response = asked(librarians, "desk", timeout=0.9)
     assert response.answer == "Second."
     assert response.metadata["delegationChain"] == ("desk", "second")
     lost = asked({"desk": handing("nobody", fallback="second"), "second": answering("Second.")}, "desk")
@@ -226,13 +226,13 @@ def test_several_are_asked_together() -> None:
 @pytest.mark.rule("librarian-4")
 def test_those_who_finished_are_merged_when_others_are_late() -> None:
     librarians = {"desk": handing("good", "late", "nobody", "desk"), "good": answering("Yes."), "late": hanging}
-    response = asked(librarians, "desk", timeout=0.2)
+    response = asked(librarians, "desk", timeout=0.5)
     assert (response.answer, response.partial, response.error) == ("Yes.", True, None)
 
 
 def blocking(event: threading.Event) -> Any:
     async def librarian(query: str, context: Context) -> Response:
-        event.wait(1.0)
+        event.wait(2.0)
         return Response(answer="Late.")
 
     return librarian
@@ -242,7 +242,7 @@ def blocking(event: threading.Event) -> Any:
 def test_what_was_found_comes_with_the_error_even_when_a_sibling_blocks() -> None:
     release = threading.Event()
     librarians = {"desk": handing("good", "late"), "good": answering("Yes."), "late": blocking(release)}
-    response = asked(librarians, "desk", timeout=0.2)
+    response = asked(librarians, "desk", timeout=0.5)
     release.set()
     assert (response.answer, response.partial, code(response)) == ("Yes.", True, "TIMEOUT")
 
@@ -294,7 +294,7 @@ def test_answer_of_whoever_handed_over_comes_back_when_that_fails() -> None:
     response = asked({"desk": returning(desk), "shelf": returning(AWAY)}, "desk")
     assert (response.answer, response.partial, code(response)) == ("Probably.", True, "DATA_SOURCE_ERROR")
     assert response.delegate is None
-    late = asked({"desk": returning(desk), "shelf": hanging}, "desk", timeout=0.1)
+    late = asked({"desk": returning(desk), "shelf": hanging}, "desk", timeout=0.4)
     assert (late.answer, late.partial, code(late)) == ("Probably.", True, "TIMEOUT")
 
 
@@ -434,7 +434,7 @@ def test_one_that_blocks_its_floor_is_counted_too() -> None:
     release = threading.Event()
     policy = LibrariansPolicy(breaker_min_calls=1)
     registry = Registry({"late": blocking(release)}, policy=policy)
-    assert code(asked(registry, "late", timeout=0.05)) == "TIMEOUT"
+    assert code(asked(registry, "late", timeout=0.4)) == "TIMEOUT"
     release.set()
     assert code(asked(registry, "late", timeout=0.05)) == "SERVICE_UNAVAILABLE"
 

@@ -4,6 +4,7 @@ Invariants
     A registry does not change: who is in it is decided when it is made.
 """
 
+import functools
 import inspect
 import re
 import secrets
@@ -59,11 +60,11 @@ class Registry:
         *,
         policy: LibrariansPolicy | None = None,
         clock: Clock | None = None,
-        request_ids: Callable[[], str] = secrets.token_hex,
+        request_ids: Callable[[], str] | None = None,
     ) -> None:
         self.policy = policy or LibrariansPolicy()
         self.clock = clock or SystemClock()
-        self.request_ids = request_ids
+        self.request_ids = request_ids or functools.partial(secrets.token_hex, 16)
         self._desks = {
             librarian_id: self._desk(librarian_id, given if isinstance(given, Entry) else Entry(given))
             for librarian_id, given in librarians.items()
