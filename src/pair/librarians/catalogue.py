@@ -1,6 +1,5 @@
 """A librarian that knows what there is: which sources of the index would answer a question."""
 
-import asyncio
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -11,6 +10,7 @@ from pair.error_tree import ModelError, PairError
 from pair.librarians.contract import Citation, Context, Response
 from pair.librarians.matching import matches
 from pair.librarians.quoting import Reader
+from pair.librarians.workers import in_thread
 
 _MOST_SOURCES = 5
 _SHOWN_TO_MODEL = 40
@@ -41,7 +41,7 @@ class Catalogue:
     async def __call__(self, query: str, context: Context | None = None) -> Response:
         model = context.ai if context else None
         try:
-            return await asyncio.to_thread(self._answer, query, model)
+            return await in_thread(lambda: self._answer(query, model))
         except PairError as fault:
             return Response.of_fault(fault)
 

@@ -11,6 +11,7 @@ Not here
 import asyncio
 import contextlib
 import contextvars
+import functools
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -55,6 +56,7 @@ from pair.librarians.rules import (
     tidied,
     with_metadata,
 )
+from pair.librarians.workers import in_thread
 
 GRACE_SECONDS = 0.05
 """Beyond the deadline, for a floor to say what was found until then."""
@@ -421,7 +423,7 @@ async def _together(hop: Hop, step: Step, requests: Sequence[DelegateRequest], h
 async def _as_one(hop: Hop, query: str, responses: Sequence[Response], how: Aggregation) -> Response:
     model = hop.context.ai
     if how == "blend" and model is not None and sum(map(succeeded, responses)) > 1:
-        asked = asyncio.to_thread(model.reply, BLENDING, blending(query, responses))
+        asked = in_thread(functools.partial(model.reply, BLENDING, blending(query, responses)))
         with contextlib.suppress(Exception):  # without a model, as well as it can be done without
             text = await asyncio.wait_for(asked, max(0.0, hop.ends_at - _now()))
             return blended(text, responses)

@@ -1,6 +1,6 @@
 """A librarian that picks colleagues: by AI where there is one, else by words and meaning of what they say they do."""
 
-import asyncio
+import functools
 import json
 import re
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from pair.error_tree import ModelError
 from pair.librarians.contract import Context, Delegate, DelegateRequest, ErrorCode, Response
 from pair.librarians.matching import Match, matches
 from pair.librarians.quoting import Reader
+from pair.librarians.workers import in_thread
 
 _MOST_COLLEAGUES = 3
 _CLEARLY_BETTER = 1.5
@@ -38,12 +39,12 @@ class Router:
             )
         if context.ai is not None:
             try:
-                chosen = await asyncio.to_thread(_chosen_by_model, context.ai, query, colleagues)
+                chosen = await in_thread(functools.partial(_chosen_by_model, context.ai, query, colleagues))
             except ModelError:
                 chosen = None
             if chosen is not None:
                 return _handing_over(chosen, "model") if chosen else _nobody(colleagues)
-        found = await asyncio.to_thread(matches, query, [_told(each) for each in colleagues], self._reader)
+        found = await in_thread(lambda: matches(query, [_told(each) for each in colleagues], self._reader))
         if not found:
             return _nobody(colleagues)
         return _handing_over([colleagues[each.number] for each in _worth_asking(found)], "description")

@@ -6,7 +6,6 @@ Invariants
     Where nothing relevant is found, the answer says so.
 """
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -17,6 +16,7 @@ from pair.error_tree import ModelError, PairError
 from pair.librarians import confidence, grounding, quoting
 from pair.librarians.citing import citation_of
 from pair.librarians.contract import Citation, Context, DelegateRequest, Response
+from pair.librarians.workers import in_thread
 from pair.values import Hit
 
 _HITS = 8
@@ -77,7 +77,7 @@ class Shelf:
     async def __call__(self, query: str, context: Context | None = None) -> Response:
         context = context or Context()
         try:
-            reading = await asyncio.to_thread(self._read, query)
+            reading = await in_thread(lambda: self._read(query))
             if reading.confidence < confidence.NOTHING_RELEVANT or not reading.hits:
                 return _nothing(self._collection.kb_id, reading, context)
             if context.ai is None:
@@ -90,7 +90,7 @@ class Shelf:
         passages = [(hit.title or hit.document_id, hit.text) for hit in reading.hits[:_MOST_PASSAGES]]
         asked = grounding.prompt(query, passages)
         try:
-            reply = await asyncio.to_thread(_reply, model, asked, context)
+            reply = await in_thread(lambda: _reply(model, asked, context))
         except ModelError as fault:
             quoted = _quoted(reading)
             return replace(quoted, partial=True, metadata={**quoted.metadata, "aiUnavailable": fault.message})
