@@ -172,7 +172,8 @@ class FrontDesk:
             ),
             Permissions(**dataclasses.asdict(configured.permissions)),
             configured.timeout,
-            configured.delegates_to,
+            # Shelves that all handed over what they do not know would ask everybody for everything.
+            () if configured.kb and configured.delegates_to is None else configured.delegates_to,
         )
 
     def _from_kb(self, configured: ConfiguredLibrarian) -> Librarian:
