@@ -120,13 +120,15 @@ class _Values:
             where = _place(path, section_node[0])
             _check_name(section, SECTIONS, where, "section")
             if section in _LISTS and isinstance(section_node[1], yaml.SequenceNode):
-                value = _with_variables(_value_of(section_node[1], where), variables, where)
+                value = _with_known_variables(_value_of(section_node[1], where), variables)
                 self._given[section][_LISTS[section]] = _Given(value, where)
                 continue
             for key, key_node in _pairs(section_node[1], path):
                 place = _place(path, key_node[0])
                 _check_name(key, _keys_of(section), place, f"key of {section}")
-                value = _with_variables(_value_of(key_node[1], place), variables, place)
+                value = _value_of(key_node[1], place)
+                is_list = _LISTS.get(section) == key
+                value = _with_known_variables(value, variables) if is_list else _with_variables(value, variables, place)
                 self._given[section][key] = _Given(value, place)
 
     def read_environment(self, variables: Mapping[str, str]) -> None:
@@ -210,10 +212,6 @@ def _value_of(node: yaml.Node, where: str) -> Any:
 
 def _with_variables(value: Any, variables: Mapping[str, str], where: str) -> Any:
     """`${NAME}` becomes the variable's value; `$${NAME}` stays as it is, with one dollar."""
-    if isinstance(value, list):
-        return [_with_variables(each, variables, where) for each in value]
-    if isinstance(value, dict):
-        return {key: _with_variables(each, variables, where) for key, each in value.items()}
     if not isinstance(value, str):
         return value
     missing = [
@@ -221,8 +219,21 @@ def _with_variables(value: Any, variables: Mapping[str, str], where: str) -> Any
     ]
     if missing:
         raise errors.settings_invalid(where, f"not set in the environment: {', '.join(missing)}")
+    return _substituted(value, variables)
+
+
+def _with_known_variables(value: Any, variables: Mapping[str, str]) -> Any:
+    """The same in all texts of a list, but for variables that are not set: one bad entry is no fault of the others."""
+    if isinstance(value, list):
+        return [_with_known_variables(each, variables) for each in value]
+    if isinstance(value, dict):
+        return {key: _with_known_variables(each, variables) for key, each in value.items()}
+    return _substituted(value, variables) if isinstance(value, str) else value
+
+
+def _substituted(text: str, variables: Mapping[str, str]) -> str:
     return re.sub(
         r"(\$\$?)\{(\w+)\}",
-        lambda match: variables[match[2]] if match[1] == "$" else f"${{{match[2]}}}",
-        value,
+        lambda match: variables.get(match[2], match[0]) if match[1] == "$" else f"${{{match[2]}}}",
+        text,
     )

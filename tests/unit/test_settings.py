@@ -397,3 +397,23 @@ def test_a_duration_that_no_clock_can_hold_is_refused(key: str, value: str) -> N
     with pytest.raises(UsageError) as refusal:
         Settings.load(environment={key: value})
     assert (refusal.value.code, key in refusal.value.message) == ("E401", True)
+
+
+# ── librarians ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_librarians_are_a_list_or_a_section_with_one():
+    entries = "[{id: handbook, kb: default}]"
+    expected = ({"id": "handbook", "kb": "default"},)
+    assert load(f"librarians: {entries}\n").librarians.entries == expected
+    settings = load(f"librarians:\n  max_depth: 3\n  entries: {entries}\n")
+    assert (settings.librarians.entries, settings.librarians.max_depth) == (expected, 3)
+
+
+def test_a_variable_that_is_not_set_is_the_fault_of_its_librarian_alone():
+    text = "librarians:\n  - {id: a, token: '${KNOWN}'}\n  - {id: b, token: '${UNKNOWN}'}\n"
+    assert [each["token"] for each in load(text, KNOWN="x").librarians.entries] == ["x", "${UNKNOWN}"]
+
+
+def test_librarians_that_are_no_list_are_refused_with_their_line():
+    assert "config.yaml:2" in refusal_of("librarians:\n  entries: 7\n").message

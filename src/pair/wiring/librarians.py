@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import difflib
 import importlib
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -247,6 +248,8 @@ def _validated(value: object) -> ConfiguredLibrarian:
         if key not in valid:
             nearest = difflib.get_close_matches(str(key), valid, n=1, cutoff=0.5)
             raise _UnusableError(f"unknown key: {key}" + (f" (did you mean {nearest[0]}?)" if nearest else ""))
+    if missing := re.findall(r"\$\{(\w+)\}", str(value.get("token", ""))):
+        raise _UnusableError(f"not set in the environment: {', '.join(missing)}")
     try:
         return pydantic.TypeAdapter(ConfiguredLibrarian).validate_python(dict(value))
     except pydantic.ValidationError as fault:
