@@ -22,6 +22,7 @@ MAY_IMPORT_LATE = {
     "app/cli/session.py",
     "app/render.py",
     "engine/database.py",
+    "settings.py",
     "wiring/embedders.py",
     "wiring/engine.py",
     "wiring/librarians.py",
