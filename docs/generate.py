@@ -443,7 +443,8 @@ def _default_of(node: ast.expr) -> str:
     if isinstance(node, ast.Call):
         given = {keyword.arg: keyword.value for keyword in node.keywords}
         if "default_factory" in given:
-            return f"{ast.unparse(given['default_factory'])}()"
+            factory = ast.unparse(given["default_factory"])
+            return "{}" if factory == "_no_metadata" else f"{factory}()"
         if "default" in given:
             return ast.unparse(given["default"])
     return ast.unparse(node)
