@@ -109,7 +109,7 @@ _WORDS: dict[Any, str] = {
     bool: "true or false",
     int: "whole number",
     float: "number",
-    tuple[dict[str, Any], ...]: "list",
+    tuple[Any, ...]: "list",
 }
 
 
