@@ -117,9 +117,10 @@ def _show(response: "Response", *, is_shown: bool) -> None:
         render.print_result("Sources:")
         for number, source in enumerate(response.sources, 1):
             render.print_result(_told(number, source))
+        render.print_result("")
     if response.answer:
-        render.print_result(f"\nConfidence: {in_words(response.confidence)}" + _number(response.confidence))
-    if response.partial and response.answer:
+        render.print_result(f"Confidence: {in_words(response.confidence)}" + _number(response.confidence))
+    if response.partial and response.answer and not response.metadata.get("nothingRelevant"):
         render.print_note("partial: this may not be the whole answer")
     if response.metadata.get("uncited"):
         render.print_note("the model cited nothing: nothing in the knowledge base supports this answer")
