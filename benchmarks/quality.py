@@ -79,26 +79,34 @@ def shown(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-def table(embedder: str, results: dict[str, Result]) -> Iterator[str]:
-    columns = [mode for mode in COLUMNS if mode in MODES]
-    yield f"### {embedder}: nDCG@10 / recall@10, and p50"
-    yield ""
-    yield f"| set | {' | '.join(columns)} | goal |"
-    yield f"|---|{'---|' * len(columns)}---|"
-    for name, result in results.items():
-        cells = [
-            f"{shown(figure(result, mode, 'ndcg@10'))} / {shown(figure(result, mode, 'recall@10'))}, "
-            f"{result[mode].p50_ms:.1f} ms"
-            if mode in result
-            else "–"
-            for mode in columns
-        ]
-        goals = [
-            f"{goal.mode} {goal.figure} ≥ {goal.least[embedder]:.3f}"
-            for goal in GOALS.get(name, [])
-            if embedder in goal.least
-        ]
-        yield f"| {name} | {' | '.join(cells)} | {'; '.join(goals) or '–'} |"
+def columns() -> list[str]:
+    return [mode for mode in COLUMNS if mode in MODES]
+
+
+def heading(embedder: str) -> str:
+    lines = (
+        f"### {embedder}: nDCG@10 / recall@10, and p50",
+        "",
+        f"| set | {' | '.join(columns())} | goal |",
+        f"|---|{'---|' * len(columns())}---|",
+    )
+    return "\n".join(lines)
+
+
+def row(embedder: str, name: str, result: Result) -> str:
+    cells = [
+        f"{shown(figure(result, mode, 'ndcg@10'))} / {shown(figure(result, mode, 'recall@10'))}, "
+        f"{result[mode].p50_ms:.1f} ms"
+        if mode in result
+        else "–"
+        for mode in columns()
+    ]
+    goals = [
+        f"{goal.mode} {goal.figure} ≥ {goal.least[embedder]:.3f}"
+        for goal in GOALS.get(name, [])
+        if embedder in goal.least
+    ]
+    return f"| {name} | {' | '.join(cells)} | {'; '.join(goals) or '–'} |"
 
 
 @dataclass(frozen=True)
@@ -146,8 +154,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for embedder in given.embedder:
         engine = dataclasses.replace(Settings().engine, embedder=embedder)
         settings = Settings(engine=engine)
-        results = {path.name: measured(path, settings, given.limit_queries) for path in folders}
-        print("\n".join(table(embedder, results)), flush=True)
+        results: dict[str, Result] = {}
+        print(heading(embedder), flush=True)
+        for path in folders:
+            results[path.name] = measured(path, settings, given.limit_queries)
+            print(row(embedder, path.name, results[path.name]), flush=True)
         print("\n" + "\n".join(verdict(list(checks(embedder, results)))) + "\n")
     return 0
 
