@@ -6,6 +6,7 @@ Invariants
     Where nothing relevant is found, the answer says so.
 """
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -24,6 +25,8 @@ _MOST_PASSAGES = 6
 """That a model is given."""
 _COVERING = 3
 """Passages that are looked at for the words of the question."""
+_MODEL_SHARE = 0.8
+"""Of the time for an answer: a model that takes longer leaves quotations, and not nothing."""
 _UNCITED_CONFIDENCE = 0.3
 _QUOTED_CONFIDENCE_WITHOUT_MODEL = 0.95
 """What words and numbers choose is never certain."""
@@ -89,11 +92,13 @@ class Shelf:
     async def _written(self, query: str, context: Context, model: LanguageModel, reading: _Reading) -> Response:
         passages = [(hit.title or hit.document_id, hit.text) for hit in reading.hits[:_MOST_PASSAGES]]
         asked = grounding.prompt(query, passages)
+        limit = None if context.timeout_ms is None else context.timeout_ms / 1000 * _MODEL_SHARE
         try:
-            reply = await in_thread(lambda: _reply(model, asked, context))
-        except ModelError as fault:
+            reply = await asyncio.wait_for(in_thread(lambda: _reply(model, asked, context)), limit)
+        except (ModelError, TimeoutError) as fault:
+            reason = fault.message if isinstance(fault, ModelError) else "the model did not reply in time"
             quoted = _quoted(reading)
-            return replace(quoted, partial=True, metadata={**quoted.metadata, "aiUnavailable": fault.message})
+            return replace(quoted, partial=True, metadata={**quoted.metadata, "aiUnavailable": reason})
         grounded = grounding.checked(reply, len(passages))
         if grounded.is_refusal:
             return _nothing(self._collection.kb_id, reading, context)
