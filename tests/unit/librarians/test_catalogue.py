@@ -4,33 +4,9 @@ import asyncio
 from collections.abc import Sequence
 
 from pair import errors
-from pair.engine import analysis
 from pair.librarians.catalogue import Catalogue, IndexEntry
 from pair.librarians.contract import Context, Response
-
-
-class WordReader:
-    """Knows words only: nothing is like anything else in meaning."""
-
-    def words_in(self, query: str, texts: Sequence[str]) -> list[frozenset[str]]:
-        asked = analysis.parse(query).terms.keys()
-        return [frozenset(asked & set(analysis.terms(text))) for text in texts]
-
-    def likeness(self, query: str, texts: Sequence[str]) -> list[float]:
-        return [0.0] * len(texts)
-
-
-class SayingModel:
-    name = "any"
-
-    def __init__(self, said: str | Exception) -> None:
-        self._said = said
-
-    def reply(self, instructions: str, text: str) -> str:
-        if isinstance(self._said, Exception):
-            raise self._said
-        return self._said
-
+from support.readers import SayingModel, WordReader
 
 INDEX = [
     IndexEntry("releases.md", "Releases and when they are made.\nTopics: friday; agreement"),

@@ -1,24 +1,8 @@
 """The sentences that answer a question."""
 
-from collections.abc import Sequence
-
 from pair.engine import analysis
 from pair.librarians.quoting import MOST_QUOTES, Passage, choose_quotes, coverage
-
-
-class WordReader:
-    """Knows words only: nothing is like anything else in meaning."""
-
-    def __init__(self) -> None:
-        self.measured = 0
-
-    def words_in(self, query: str, texts: Sequence[str]) -> list[frozenset[str]]:
-        asked = analysis.parse(query).terms.keys()
-        return [frozenset(asked & set(analysis.terms(text))) for text in texts]
-
-    def likeness(self, query: str, texts: Sequence[str]) -> list[float]:
-        self.measured += len(texts)
-        return [0.0] * len(texts)
+from support.readers import WordReader
 
 
 def quoted(query: str, *passages: Passage) -> list[str]:

@@ -1,39 +1,13 @@
 """Who is asked: by AI where there is one, else by words and meaning."""
 
 import asyncio
-from collections.abc import Sequence
 
 from pair import errors
-from pair.engine import analysis
 from pair.librarians.contract import Context, Delegate, Response
 from pair.librarians.router import Router
+from support.readers import SayingModel, WordReader
 
-
-class WordReader:
-    """Knows words only."""
-
-    def words_in(self, query: str, texts: Sequence[str]) -> list[frozenset[str]]:
-        asked = analysis.parse(query).terms.keys()
-        return [frozenset(asked & set(analysis.terms(text))) for text in texts]
-
-    def likeness(self, query: str, texts: Sequence[str]) -> list[float]:
-        raise errors.model_unreachable("nowhere", "no vectors today")
-
-
-class SayingModel:
-    name = "any"
-
-    def __init__(self, said: str | Exception) -> None:
-        self._said = said
-        self.prompts: list[str] = []
-
-    def reply(self, instructions: str, text: str) -> str:
-        self.prompts.append(text)
-        if isinstance(self._said, Exception):
-            raise self._said
-        return self._said
-
-
+NO_VECTORS = errors.model_unreachable("nowhere", "no vectors today")
 COLLEAGUES = (
     Delegate("deploy", "Deployment", "Releases, rollbacks and pipelines", ("kubernetes", "helm")),
     Delegate("people", "People", "Holidays, contracts and pay"),
@@ -42,7 +16,7 @@ COLLEAGUES = (
 
 
 def routed(query: str, model: SayingModel | None = None, colleagues: tuple[Delegate, ...] = COLLEAGUES) -> Response:
-    return asyncio.run(Router(WordReader())(query, Context(ai=model, available_delegates=colleagues)))
+    return asyncio.run(Router(WordReader(NO_VECTORS))(query, Context(ai=model, available_delegates=colleagues)))
 
 
 def asked(response: Response) -> list[str]:
