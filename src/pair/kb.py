@@ -235,11 +235,11 @@ class KnowledgeBase:
         return self._sources.known().described() if self._sources is not None else []
 
     def fetched_at(self, document_ids: Sequence[str]) -> dict[str, str]:
-        """When each of these was last fetched, or last read if it is a file; {} for what was not synced."""
+        """When each of these was last fetched, or last read if it is a file; "" for what was not synced."""
         if self._sources is None:
             return {}
-        seen = self._sources.known().seen_at()
-        return {each: seen[each] for each in document_ids if each in seen}
+        known = self._sources.known()
+        return {each: known.seen_at(each) for each in document_ids}
 
     def documents(self, *, after: str = "", limit: int = 100, owner: str | None = None) -> list[StoredDocument]:
         """Stored documents by id, from the first that comes after `after`."""

@@ -37,22 +37,19 @@ class SourceTexts:
         """The content hash of each source, by its id."""
         return {source_id: value["content_hash"] for source_id, value in self._state.sources.items()}
 
-    def seen_at(self) -> dict[str, str]:
-        """When each source was last fetched, or last read if it is a file."""
-        return {
-            source_id: str(value.get("url", {}).get("last_fetched_at") or value.get("last_indexed_at") or "")
-            for source_id, value in self._state.sources.items()
-        }
+    def seen_at(self, source_id: str) -> str:
+        """When a source was last fetched, or last read if it is a file; "" for one that is not known."""
+        value = self._state.sources.get(source_id, {})
+        return str(value.get("url", {}).get("last_fetched_at") or value.get("last_indexed_at") or "")
 
     def described(self) -> list[DescribedSource]:
         """What the index says of each source."""
-        seen = self.seen_at()
         return [
             DescribedSource(
                 source_id,
                 str(value["summary_text"]),
                 source_id if self._state.url(source_id) is not None else "",
-                seen[source_id],
+                self.seen_at(source_id),
             )
             for source_id, value in sorted(self._state.sources.items())
         ]
