@@ -16,6 +16,7 @@ from pair.settings import Settings
 from pair.wiring import DEFAULT_KB, Desk, SyncDesk, open_kb, temporary_kb
 
 if TYPE_CHECKING:
+    from pair.access.keys import KeyFile
     from pair.kb import KnowledgeBase
     from pair.wiring.librarians import FrontDesk
 
@@ -80,6 +81,25 @@ class Session:
                 yield desk
             finally:
                 desk.close()
+
+    def serve(self, host: str | None, port: int | None) -> int:
+        """Until it is told to stop; the exit status."""
+        from pair.app.http.serving import serve  # noqa: PLC0415 - loads the server
+
+        settings = Settings.load(self.config)
+        self._start_logging(settings)
+        named = {"host": host, "port": port}
+        given = {name: value for name, value in named.items() if value is not None}
+        policy = dataclasses.replace(settings.server, **given)  # type: ignore[arg-type] - checked by the command line
+        level = self.log_level or ("debug" if settings.diagnostics else "info")
+        return serve(dataclasses.replace(settings, server=policy), level)
+
+    def key_file(self) -> "KeyFile":
+        from pair.wiring.server import key_file  # noqa: PLC0415 - loads what a server needs
+
+        settings = Settings.load(self.config)
+        self._start_logging(settings)
+        return key_file(settings)
 
     def temporary_kb(self) -> "AbstractContextManager[KnowledgeBase]":
         settings = Settings.load(self.config)

@@ -1,0 +1,126 @@
+"""Signed tokens (JWT): verified with the public keys of whoever issues them.
+
+Invariants
+    Only asymmetric algorithms that the settings list; never `none`, never a shared secret.
+    A token needs an end, an issuer, an audience and a subject; what it claims counts once its signature is right.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jwt
+
+from pair import errors, request_errors
+from pair.access.policy import ServerPolicy
+from pair.access.rules import ASYMMETRIC, Principal, widest
+from pair.clock import Clock
+
+_REQUIRED = ["exp", "iss", "aud", "sub"]
+_LEAST_SECONDS_BETWEEN_READS = 30.0
+_MOST_TOKEN_CHARACTERS = 16_384
+
+
+class TokenVerifier:
+    """Used from several threads at once."""
+
+    def __init__(self, policy: ServerPolicy, read_jwks: Callable[[], bytes], clock: Clock) -> None:
+        """`read_jwks`: the JWKS document as it is now; raises OSError or PairError. Raises E401."""
+        self._policy = policy
+        self._read_jwks = read_jwks
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._keys: dict[str, jwt.PyJWK] = {}
+        self._read_at: float | None = None
+        self._algorithms = checked_algorithms(policy)
+
+    def verified(self, token: str) -> Principal:
+        """Raises E602."""
+        if len(token) > _MOST_TOKEN_CHARACTERS:
+            raise request_errors.credentials_refused("the token is too long")
+        try:
+            header = jwt.get_unverified_header(token)
+            algorithm = header.get("alg")
+            if algorithm not in self._algorithms:
+                raise request_errors.credentials_refused("the token is not signed in an accepted way")
+            claims = jwt.decode(
+                token,
+                self._key(header),
+                algorithms=[algorithm],
+                audience=self._policy.jwt_audience,
+                issuer=self._policy.jwt_issuer,
+                leeway=self._policy.jwt_leeway_seconds,
+                options={"require": _REQUIRED},
+            )
+        except jwt.ExpiredSignatureError as fault:
+            raise request_errors.credentials_refused("the token has expired") from fault
+        except (jwt.PyJWTError, ValueError, TypeError) as fault:
+            raise request_errors.credentials_refused("the token is not valid") from fault
+        return _principal(claims)
+
+    def _key(self, header: Mapping[str, Any]) -> jwt.PyJWK:
+        """Raises E602. Keys change: one that is not known is looked for again, but not all the time."""
+        key_id, algorithm = str(header.get("kid", "")), header["alg"]
+        with self._lock:
+            now = self._clock.monotonic()
+            if self._found(key_id) is None and (
+                self._read_at is None or now - self._read_at >= _LEAST_SECONDS_BETWEEN_READS
+            ):
+                self._read_at = now
+                self._keys = _keys_of(self._read_jwks())
+            found = self._found(key_id)
+        if found is None or (found.algorithm_name and found.algorithm_name != algorithm):
+            raise request_errors.credentials_refused("the token is signed with a key that is not known")
+        return found
+
+    def _found(self, key_id: str) -> jwt.PyJWK | None:
+        """A token that names no key can only mean the only one there is."""
+        if not key_id and len(self._keys) == 1:
+            return next(iter(self._keys.values()))
+        return self._keys.get(key_id)
+
+
+def checked_algorithms(policy: ServerPolicy) -> frozenset[str]:
+    """Raises E401."""
+    given = frozenset(each.strip() for each in policy.jwt_algorithms.split(",") if each.strip())
+    if not given or not given <= ASYMMETRIC:
+        raise errors.settings_invalid(
+            "server.jwt_algorithms",
+            "only asymmetric algorithms are accepted",
+            hints=[f"Valid: {', '.join(sorted(ASYMMETRIC))}"],
+        )
+    for name in ("jwt_jwks", "jwt_issuer", "jwt_audience"):
+        if not getattr(policy, name):
+            raise errors.settings_invalid(f"server.{name}", "it is needed with server.auth: jwt")
+    return given
+
+
+def _keys_of(document: bytes) -> dict[str, jwt.PyJWK]:
+    """By id; those that could be used to sign as well as to verify are left out."""
+    try:
+        value = json.loads(document)
+        usable = [each for each in value["keys"] if each.get("kty") != "oct"]
+        return {str(each.get("kid", "")): jwt.PyJWK.from_dict(each) for each in usable}
+    except (ValueError, KeyError, TypeError, AttributeError, jwt.PyJWTError) as fault:
+        raise errors.settings_invalid("server.jwt_jwks", "not a JWKS document") from fault
+
+
+def _principal(claims: Mapping[str, Any]) -> Principal:
+    scopes = claims.get("scope", "")
+    named = scopes.split() if isinstance(scopes, str) else _texts(scopes)
+    kbs = claims.get("kbs")
+    return Principal(
+        str(claims["sub"]),
+        widest(each.removeprefix("pair:") for each in named) or "read",
+        None if kbs is None else frozenset(_texts(kbs)),
+        email=str(claims.get("email", "")),
+        teams=tuple(_texts(claims.get("teams"))),
+        roles=tuple(_texts(claims.get("roles"))),
+    )
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
