@@ -37,6 +37,9 @@ __all__ = [
 LEASE_HELD = "E203"
 """For those who wait for a lease."""
 
+CACHE_FULL = "E205"
+"""For those who count how often."""
+
 STORE_UNREACHABLE = "E206"
 """For those who look whether a write of unknown outcome happened."""
 

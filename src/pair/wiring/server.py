@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pair import errors, files
 from pair.access.keys import KeyFile
@@ -28,6 +28,7 @@ from pair.wiring.sync import SyncDesk
 
 if TYPE_CHECKING:
     from pair.blobs.contract import BlobStore
+    from pair.engine.shard_cache import SweepReport
 
 __all__ = ["DEFAULT_KB", "FrontDesk", "Job", "OpenKbs", "care", "check_kb_id", "in_thread", "key_file", "verifier"]
 
@@ -331,8 +332,16 @@ class Job:
         logger.warning("background work failed", extra={"job": self.name, "reason": told})
 
 
-def care(kbs: OpenKbs, on_compaction: Callable[[str, float, int, bool], None]) -> list[Job]:
-    """What a server does by itself. `on_compaction`: of which KB, seconds, conflicts, and whether it went well."""
+class Watching(Protocol):
+    """Who counts what a server does by itself."""
+
+    def note_compaction(self, kb_id: str, seconds: float, conflicts: int, is_good: bool) -> None: ...
+
+    def note_sweep(self, report: "SweepReport") -> None: ...
+
+
+def care(kbs: OpenKbs, watching: Watching) -> list[Job]:
+    """What a server does by itself."""
     settings, policy = kbs.settings, kbs.settings.server
 
     def compact(kb: KnowledgeBase) -> dict[str, Any]:
@@ -340,26 +349,24 @@ def care(kbs: OpenKbs, on_compaction: Callable[[str, float, int, bool], None]) -
         try:
             report = kb.compact()
         except errors.PairError:
-            on_compaction(kb.kb_id, time.perf_counter() - began, 0, False)
+            watching.note_compaction(kb.kb_id, time.perf_counter() - began, 0, is_good=False)
             raise
         if report.shards_before:
-            on_compaction(kb.kb_id, time.perf_counter() - began, report.conflicts, True)
+            watching.note_compaction(kb.kb_id, time.perf_counter() - began, report.conflicts, is_good=True)
         return dataclasses.asdict(report)
+
+    def sweep(kb: KnowledgeBase) -> dict[str, Any]:
+        report = kb.sweep()
+        watching.note_sweep(report)
+        return dataclasses.asdict(report)
+
+    def collect(kb: KnowledgeBase) -> dict[str, Any]:
+        return dataclasses.asdict(kb.collect())
 
     jobs = [
         Job("compaction", policy.compaction_interval_seconds, lambda: _each(kbs, compact), at_once=False),
-        Job(
-            "gc",
-            policy.gc_interval_seconds,
-            lambda: _each(kbs, lambda kb: dataclasses.asdict(kb.collect())),
-            at_once=False,
-        ),
-        Job(
-            "sweep",
-            policy.sweep_interval_seconds,
-            lambda: _each(kbs, lambda kb: dataclasses.asdict(kb.sweep())),
-            at_once=False,
-        ),
+        Job("gc", policy.gc_interval_seconds, lambda: _each(kbs, collect), at_once=False),
+        Job("sweep", policy.sweep_interval_seconds, lambda: _each(kbs, sweep), at_once=False),
     ]
     if policy.sync:
         jobs.insert(0, Job("sync", settings.kb.runtime_refresh_tick_seconds, lambda: _synced(settings), at_once=True))

@@ -88,9 +88,8 @@ class Session:
 
         settings = Settings.load(self.config)
         self._start_logging(settings)
-        named = {"host": host, "port": port}
-        given = {name: value for name, value in named.items() if value is not None}
-        policy = dataclasses.replace(settings.server, **given)  # type: ignore[arg-type] - checked by the command line
+        usual = settings.server
+        policy = dataclasses.replace(usual, host=host or usual.host, port=usual.port if port is None else port)
         level = self.log_level or ("debug" if settings.diagnostics else "info")
         return serve(dataclasses.replace(settings, server=policy), level)
 

@@ -112,29 +112,22 @@ def _event(name: str, value: dict[str, Any]) -> bytes:
 
 
 def _context(service: Service, call: Call, asked: shapes.AskRequest) -> tuple[Context, float]:
-    """What the request says of itself, within what it may say; and the seconds it has. Raises E601."""
-    try:
-        given = Context.from_json(asked.context or {})
-    except (ValueError, TypeError, KeyError, AttributeError) as fault:
-        raise request_errors.request_invalid("context has another shape than librarians understand") from fault
-    policy = service.settings.librarians
-    budget = given.budget or Budget(policy.max_calls, policy.max_tokens)
+    """What the request says of itself, within what it may say; and the seconds it has."""
+    given, policy = asked.context or shapes.AskContext(), service.settings.librarians
+    budget = given.budget or shapes.AskBudget(policy.max_calls, policy.max_tokens)
     ids = tracing.parsed(call.header(b"traceparent"))
-    context = dataclasses.replace(
-        given,
-        librarian=None,
+    if ids is None and given.trace is not None:
+        ids = given.trace.traceId, given.trace.spanId
+    context = Context(
         user=_user(call.principal),
-        available_delegates=(),
-        trace=TraceContext(*ids) if ids else given.trace,
+        trace=TraceContext(*ids) if ids else None,
+        delegation_chain=tuple(given.delegationChain or ()),
+        metadata=given.metadata or {},
         request_id=call.request_id,
         budget=Budget(min(budget.calls, policy.max_calls), min(budget.tokens, policy.max_tokens)),
     )
-    milliseconds = given.timeout_ms
-    if milliseconds is None:
-        return context, policy.timeout_seconds
-    if not isinstance(milliseconds, (int, float)) or not milliseconds > 0:
-        raise request_errors.request_invalid("context.timeout is a number of milliseconds above 0")
-    return context, min(milliseconds / 1000, policy.timeout_seconds)
+    seconds = policy.timeout_seconds if given.timeout is None else given.timeout / 1000
+    return context, min(seconds, policy.timeout_seconds)
 
 
 def _user(principal: Principal) -> User | None:

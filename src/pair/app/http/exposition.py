@@ -33,7 +33,8 @@ class _Collected:
 
 def cache_text(snapshot: Mapping[str, Any]) -> bytes:
     """Ends with `# EOF`."""
-    return bytes(openmetrics.generate_latest(_registry(_cache_families(snapshot))))
+    text: bytes = openmetrics.generate_latest(_registry(_cache_families(snapshot)))  # type: ignore[no-untyped-call]
+    return text
 
 
 def prometheus_text(snapshot: Mapping[str, Any], figures: Figures) -> bytes:
@@ -43,7 +44,7 @@ def prometheus_text(snapshot: Mapping[str, Any], figures: Figures) -> bytes:
 
 def _registry(families: Iterable[Metric]) -> CollectorRegistry:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(families))  # type: ignore[arg-type] - it asks for no more than `collect`
+    registry.register(_Collected(families))
     return registry
 
 

@@ -137,6 +137,11 @@ class Figures:
             figures.compaction_seconds += seconds
             figures.cas_conflicts += conflicts
 
+    def note_sweep(self, report: Any) -> None:
+        with self.lock:
+            self.cache_evictions["ttl"] += report.evicted_ttl
+            self.cache_evictions["size"] += report.evicted_size
+
     def note_ask(self, librarian: str, milliseconds: float, error_code: str) -> None:
         with self.lock:
             self.librarians.setdefault(librarian, Timing()).note(milliseconds, is_error=bool(error_code))

@@ -6,7 +6,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from starlette.responses import Response
@@ -31,7 +31,7 @@ _SECURITY = [
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 ]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class Front:
@@ -131,6 +131,8 @@ class Front:
             logger.warning(
                 "failed", extra={"request_id": call.request_id, "reason": fault.message, "why": fault.explanation}
             )
+        if fault.code == errors.CACHE_FULL:
+            self._service.figures.cache_budget_exceeded += 1
         if status in {401, 403, 429}:
             self._service.figures.refused[str(status)] += 1
         await sent.whole(Response(faults.body_of(fault), status, headers, "application/json"))
@@ -164,7 +166,7 @@ class _Sent:
         self._call = call
         self.status = 0
 
-    async def __call__(self, message: dict[str, Any]) -> None:
+    async def __call__(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             about = [(b"x-request-id", self._call.request_id.encode())]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pair import __version__
-from pair.app.http import shapes
+from pair.app.http import samples, shapes
 
 if TYPE_CHECKING:
     from pair.app.http.operations import Operation
@@ -152,10 +152,14 @@ def _answer(answers: Mapping[str, Any]) -> Json:
 def _shape_of(example: Any) -> Json:
     """What the example has, with its kinds: a schema that says no more than that."""
     if isinstance(example, dict):
-        return {"type": "object", "properties": {key: _shape_of(value) for key, value in example.items()}}
+        properties = {
+            key: {"type": "object"} if key in samples.WITH_ANY_KEYS else _shape_of(value)
+            for key, value in example.items()
+        }
+        return {"type": "object", "properties": properties}
     if isinstance(example, list):
         return {"type": "array", **({"items": _shape_of(example[0])} if example else {})}
-    kinds = {str: "string", bool: "boolean", int: "integer", float: "number"}
+    kinds: dict[type, Any] = {str: "string", bool: "boolean", int: "integer", float: ["number", "null"]}
     return {"type": kinds[type(example)]} if type(example) in kinds else {}
 
 

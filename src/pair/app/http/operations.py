@@ -1,5 +1,6 @@
 """All routes in one table: who handles them, who may use them, and what is told about them."""
 
+import functools
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -185,13 +186,20 @@ OPERATIONS: tuple[Operation, ...] = (
 
 
 async def _document(_service: Service, _call: Call) -> Any:
-    return answer(openapi.document(OPERATIONS))
+    return answer(_described())
 
 
 _ALL = (
     *OPERATIONS,
     Operation("GET", "/openapi.json", _document, "All of this, as OpenAPI", None, {_JSON: {"openapi": "3.1.0"}}),
 )
+
+
+@functools.cache
+def _described() -> dict[str, Any]:
+    return openapi.document(_ALL)
+
+
 _EXACT: dict[str, dict[str, Operation]] = {}
 _WITH_VALUE: list[tuple[re.Pattern[str], dict[str, Operation]]] = []
 

@@ -120,13 +120,6 @@ async def sweep(service: Service, call: Call) -> Response:
 
 
 def _swept(service: Service) -> dict[str, Any]:
-    try:
-        report = service.kbs.get(DEFAULT_KB).sweep()
-    except errors.StorageError:
-        with service.figures.lock:
-            service.figures.cache_budget_exceeded += 1
-        raise
-    with service.figures.lock:
-        service.figures.cache_evictions["ttl"] += report.evicted_ttl
-        service.figures.cache_evictions["size"] += report.evicted_size
+    report = service.kbs.get(DEFAULT_KB).sweep()
+    service.figures.note_sweep(report)
     return dataclasses.asdict(report)

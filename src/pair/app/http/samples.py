@@ -4,6 +4,9 @@ from typing import Any
 
 Json = dict[str, Any]
 
+WITH_ANY_KEYS = frozenset({"metadata", "route_stats", "evictions"})
+"""Keys whose values are objects with keys of their own choice."""
+
 INGEST: Json = {
     "kb_id": "default",
     "documents": [

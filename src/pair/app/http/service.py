@@ -39,7 +39,7 @@ class Service:
         self.figures = Figures()
         self.rate = RateLimit(self.policy, self.clock)
         self.idempotency = Idempotency(self.policy.idempotency_seconds, self.clock)
-        self.jobs: list[Job] = care(self.kbs, self.figures.note_compaction)
+        self.jobs: list[Job] = care(self.kbs, self.figures)
         self.is_stopping = False
         self.started_at: datetime.datetime = self.clock.now()
         self._turns: dict[str, asyncio.Lock] = {}

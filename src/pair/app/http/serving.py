@@ -117,7 +117,8 @@ class _Running:
             await asyncio.sleep(seconds / _LOOKS_PER_TIMEOUT)
             now = loop.time()
             waiting: dict[Any, tuple[Any, float]] = {}
-            for connection in self._server.server_state.connections:
+            connections: set[Any] = self._server.server_state.connections
+            for connection in connections:
                 if _is_reading_a_head(connection):
                     cycle, since = seen.get(connection, (connection.cycle, now))
                     waiting[connection] = (connection.cycle, since if cycle is connection.cycle else now)

@@ -1,12 +1,11 @@
 """What requests look like: checked, and told to the OpenAPI document by the same declarations."""
 
-import functools
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import pydantic
 import pydantic_core
-from annotated_types import Ge, Le, MaxLen, MinLen
+from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 from pydantic import ConfigDict, Field
 
 from pair import request_errors
@@ -66,16 +65,39 @@ class QueryRequest:
 
 
 @dataclass(frozen=True)
+class AskTrace:
+    __pydantic_config__ = ConfigDict(extra="ignore")
+    traceId: Annotated[str, MaxLen(128)]  # noqa: N815 - the names that librarians send
+    spanId: Annotated[str, MaxLen(128)]  # noqa: N815
+
+
+@dataclass(frozen=True)
+class AskBudget:
+    __pydantic_config__ = ConfigDict(extra="ignore")
+    calls: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class AskContext:
+    """What is known beside the question. All else in it is ignored, who asks above all."""
+
+    __pydantic_config__ = ConfigDict(extra="ignore", allow_inf_nan=False)
+    delegationChain: Annotated[list[str], MaxLen(100)] | None = None  # noqa: N815
+    metadata: dict[str, Any] | None = None
+    timeout: Annotated[float, Gt(0), Field(description="Milliseconds.")] | None = None
+    trace: AskTrace | None = None
+    budget: AskBudget | None = None
+
+
+@dataclass(frozen=True)
 class AskRequest:
     """A question in plain words. Who asks is taken from the credentials, whatever `context` claims."""
 
     __pydantic_config__ = _STRICT
     query: Annotated[str, MinLen(1)]
     kb_id: KbId = ""
-    context: Annotated[
-        dict[str, Any] | None,
-        Field(description="`delegationChain`, `metadata`, `timeout` (ms) and what else librarians may know."),
-    ] = None
+    context: AskContext | None = None
     version: str | None = None
     requestId: str | None = None  # noqa: N815 - the name that librarians send
     timestamp: str | None = None
@@ -129,9 +151,15 @@ class StreamParameters:
     chunk_size: Annotated[int, Ge(50)] | None = None
 
 
-@functools.cache
+_adapters: dict[type[Any], Any] = {}
+
+
 def adapter(shape: type[_Shape]) -> "pydantic.TypeAdapter[_Shape]":
-    return pydantic.TypeAdapter(shape)
+    """What checks a shape; made once."""
+    if shape not in _adapters:
+        _adapters[shape] = pydantic.TypeAdapter(shape)
+    made: pydantic.TypeAdapter[_Shape] = _adapters[shape]
+    return made
 
 
 def read(shape: type[_Shape], body: bytes, *, where: str = "") -> _Shape:
