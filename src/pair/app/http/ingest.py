@@ -23,12 +23,15 @@ async def ingest(service: Service, call: Call) -> Response | Streamed:
     key = call.header(b"idempotency-key")
     if len(key) > _MOST_KEY_CHARACTERS or not key.isprintable():
         raise request_errors.request_invalid("an Idempotency-Key has at most 255 printable characters")
+    given = call.parameters(shapes.IngestParameters)
     if bodies.media_type(call.headers) == bodies.LINES:
-        return await _stream(service, call, key)
+        return await _stream(service, call, given, key)
     body = await call.body(service.policy)
     asked = shapes.read(shapes.IngestRequest, body)
-    kb_id = call.use_kb(asked.kb_id)
-    load = _Load(service, kb_id, asked.graph_enabled, asked.chunk_size, _Names(call.principal.id, kb_id, key))
+    kb_id = call.use_kb(asked.kb_id or given.kb_id)
+    graph = given.graph if asked.graph_enabled is None else asked.graph_enabled
+    chunk_size = asked.chunk_size or given.chunk_size
+    load = _Load(service, kb_id, graph, chunk_size, _Names(call.principal.id, kb_id, key))
 
     async def stored() -> Response:
         await load.write(asked.documents)
@@ -42,11 +45,10 @@ async def ingest(service: Service, call: Call) -> Response | Streamed:
     return Response(done.body, done.status_code, {"Idempotent-Replayed": "true"}, "application/json")
 
 
-async def _stream(service: Service, call: Call, key: str) -> Streamed:
+async def _stream(service: Service, call: Call, given: shapes.IngestParameters, key: str) -> Streamed:
     """Answers with an error as every route does until something was stored; from then on, with lines."""
-    asked = call.parameters(shapes.StreamParameters)
-    kb_id = call.use_kb(asked.kb_id)
-    load = _Load(service, kb_id, asked.graph_enabled, asked.chunk_size, _Names(call.principal.id, kb_id, key))
+    kb_id = call.use_kb(given.kb_id)
+    load = _Load(service, kb_id, given.graph, given.chunk_size, _Names(call.principal.id, kb_id, key))
     events = _events(service, call, load)
     first = await anext(events)
 

@@ -131,12 +131,12 @@ def _headers(operation: "Operation") -> list[Json]:
             "name": "X-Request-ID",
             "in": "header",
             "required": False,
-            "schema": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"},
+            "schema": {"type": "string"},
         }
     ]
     if "application/x-ndjson" in operation.answers:
         about = "The second request with this key is answered as the first was, and does nothing."
-        schema = {"type": "string", "pattern": "^[!-~]{1,255}$"}
+        schema = {"type": "string", "maxLength": 255}
         headers.append(
             {"name": "Idempotency-Key", "in": "header", "required": False, "schema": schema, "description": about}
         )
@@ -153,7 +153,7 @@ def _shape_of(example: Any) -> Json:
     """What the example has, with its kinds: a schema that says no more than that."""
     if isinstance(example, dict):
         properties = {
-            key: {"type": "object"} if key in samples.WITH_ANY_KEYS else _shape_of(value)
+            key: {"type": "object"} if key in samples.WITH_ANY_KEYS and isinstance(value, dict) else _shape_of(value)
             for key, value in example.items()
         }
         return {"type": "object", "properties": properties}

@@ -54,7 +54,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "write",
         {_JSON: samples.INGESTED, _LINES: samples.INGESTED_LINES},
         shapes.IngestRequest,
-        shapes.StreamParameters,
+        shapes.IngestParameters,
         (409, 413, 503),
         samples.INGEST,
     ),

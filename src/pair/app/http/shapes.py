@@ -1,7 +1,7 @@
 """What requests look like: checked, and told to the OpenAPI document by the same declarations."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
 import pydantic_core
@@ -21,6 +21,7 @@ Filter = Annotated[
         examples=[{"year": {"gte": 2020}}],
     ),
 ]
+_YEAR_SECONDS = 31_536_000
 _Shape = TypeVar("_Shape")
 
 
@@ -114,7 +115,7 @@ class CompactRequest:
 class GcRequest:
     __pydantic_config__ = _STRICT
     kb_id: KbId = ""
-    grace_seconds: Annotated[float, Ge(0)] | None = None
+    grace_seconds: Annotated[float, Ge(0), Le(_YEAR_SECONDS)] | None = None
 
 
 @dataclass(frozen=True)
@@ -142,13 +143,17 @@ class ListParameters:
 
 
 @dataclass(frozen=True)
-class StreamParameters:
-    """In the address, with documents as a stream."""
+class IngestParameters:
+    """In the address: all that a stream of documents can say, and what a JSON body does not say."""
 
     __pydantic_config__ = _STRICT
     kb_id: KbId = ""
-    graph_enabled: bool | None = None
+    graph_enabled: Literal["true", "false"] | None = None
     chunk_size: Annotated[int, Ge(50)] | None = None
+
+    @property
+    def graph(self) -> bool | None:
+        return None if self.graph_enabled is None else self.graph_enabled == "true"
 
 
 _adapters: dict[type[Any], Any] = {}
