@@ -1,6 +1,7 @@
 """The OpenAPI document is honest: whatever it allows is answered as it says, and nothing breaks the server."""
 
 import os
+from typing import Any
 
 import hypothesis
 import pytest
@@ -48,7 +49,7 @@ def exercised(server: Served, route: str, mode: GenerationMode) -> None:
         suppress_health_check=list(hypothesis.HealthCheck),
         phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
     )
-    def run(case: schemathesis.Case) -> None:
+    def run(case: "schemathesis.Case[Any]") -> None:
         hypothesis.assume(_has_time(case.body))
         case.call_and_validate(base_url=server.url, checks=CHECKS)
 

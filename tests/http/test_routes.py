@@ -188,7 +188,7 @@ def test_figures_are_valid_in_every_format(plain: Served):
     cache = plain.get("/metrics/cache")
     assert cache.headers["content-type"].startswith("application/openmetrics-text")
     assert cache.text.endswith("# EOF\n")
-    named = {family.name for family in openmetrics_families(cache.text)}
+    named = {family.name for family in openmetrics_families(cache.text)}  # type: ignore[no-untyped-call]
     assert {"pair_cache_evictions", "pair_shard_count", "pair_compaction_duration_seconds"} <= named
 
 

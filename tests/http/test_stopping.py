@@ -4,6 +4,7 @@ import json
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
@@ -85,7 +86,7 @@ def test_a_stream_of_documents_ends_between_two_batches(tmp_path: Path):
         told: list[dict[str, object]] = []
         has_begun = threading.Event()
 
-        def documents():
+        def documents() -> Iterator[bytes]:
             for number in range(5000):
                 if told:
                     has_begun.set()

@@ -4,8 +4,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pair import __version__
-from pair.app.http import samples, shapes
+import pydantic_core
+
+from pair import __version__, errors, request_errors
+from pair.app.http import faults, samples, shapes
 
 if TYPE_CHECKING:
     from pair.app.http.operations import Operation
@@ -25,6 +27,19 @@ _ERRORS = {
     500: "Stored data is damaged, or a bug.",
     503: "The cache, the store or a model is away, or the server is stopping.",
 }
+_EXAMPLES = {
+    400: request_errors.request_invalid("query: field required"),
+    401: request_errors.credentials_refused("the key is not known"),
+    403: request_errors.not_allowed("this needs the scope write, and yours is read"),
+    404: errors.no_such_document("default", "guides/deploy.md"),
+    405: request_errors.method_not_allowed("PUT", "GET"),
+    408: request_errors.request_too_slow(30),
+    409: errors.manifest_changed("default"),
+    413: request_errors.request_too_large("The request", 52_428_800),
+    429: request_errors.too_many_requests(),
+    500: errors.stored_data_damaged("default.duckdb.manifest.json", "it is not a manifest that can be read"),
+    503: request_errors.server_stopping(),
+}
 _WAITING = (409, 429, 503)
 _ALWAYS = (400, 401, 403, 405, 408, 429, 500)
 _ERROR: Json = {
@@ -35,7 +50,7 @@ _ERROR: Json = {
             "type": "object",
             "required": ["code", "message"],
             "properties": {
-                "code": {"type": "string", "examples": ["E601"]},
+                "code": {"type": "string"},
                 "message": {"type": "string"},
                 "recoverable": {"type": "boolean", "description": "Whether the same may succeed later."},
                 "suggestion": {"type": "string"},
@@ -169,12 +184,11 @@ def _errors(operation: "Operation") -> Json:
 
 
 def _error(status: int) -> Json:
-    example = {
-        "error": {"code": "E601", "message": "Request not understood: query: field required", "recoverable": False}
-    }
+    schema = {"$ref": "#/components/schemas/Error"}
+    example = pydantic_core.from_json(faults.body_of(_EXAMPLES[status]))
     value: Json = {
         "description": _ERRORS[status],
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}, "example": example}},
+        "content": {"application/json": {"schema": schema, "example": example}},
     }
     if status in _WAITING:
         value["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
