@@ -311,6 +311,7 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "server_stopping": {},
     "address_unusable": {"host": "127.0.0.1", "port": 8080, "reason": "address already in use"},
     "no_such_key": {"key_id": "0a1b2c3d4e5f"},
+    "jwks_unreadable": {"reason": "ConnectTimeout"},
     "write_waiting": {"kb_id": "handbook", "seconds": 30},
     "command_line_invalid": {"reason": "No such option: --sorce", "hints": ["pair install --help"]},
 }

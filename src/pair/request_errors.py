@@ -87,6 +87,14 @@ def no_such_key(key_id: str) -> NotFoundError:
     return NotFoundError("E613", f"No key {key_id!r}", hints=["List all keys: pair keys list"])
 
 
+def jwks_unreadable(reason: str) -> StorageError:
+    return StorageError(
+        "E614",
+        f"The public keys that tokens are checked with cannot be read: {reason}",
+        hints=["Try again", "An administrator checks server.jwt_jwks"],
+    )
+
+
 def write_waiting(kb_id: str, seconds: float) -> ConflictError:
     return ConflictError(
         "E203",

@@ -18,6 +18,9 @@ import httpx2
 from pair.access.keys import KeyFile
 from pair.access.rules import Scope
 from pair.clock import SystemClock
+from pair.kb import KnowledgeBase
+from pair.settings import Settings
+from pair.wiring import open_kb
 
 _START_SECONDS = 60
 
@@ -125,6 +128,13 @@ class Served:
             while block := connection.recv(65536):
                 received += block
             return received
+
+
+def opened(folder: Path) -> KnowledgeBase:
+    """The KB of a project that no server has open: what is really stored."""
+    variables = {"EMBEDDER": "ngram", "CACHE_DIR": str(folder / ".pair" / "cache"), "GRAPH": "off"}
+    settings = Settings.load(environment={f"PAIR__ENGINE__{name}": value for name, value in variables.items()})
+    return open_kb(store=str(folder / ".pair" / "store"), settings=settings)
 
 
 def pair(folder: Path, *arguments: str, **variables: str) -> Any:

@@ -26,7 +26,7 @@ class TokenVerifier:
     """Used from several threads at once."""
 
     def __init__(self, policy: ServerPolicy, read_jwks: Callable[[], bytes], clock: Clock) -> None:
-        """`read_jwks`: the JWKS document as it is now; raises OSError or PairError. Raises E401."""
+        """`read_jwks`: the JWKS document as it is now; may raise PairError. Raises E401."""
         self._policy = policy
         self._read_jwks = read_jwks
         self._clock = clock
@@ -36,17 +36,21 @@ class TokenVerifier:
         self._algorithms = checked_algorithms(policy)
 
     def verified(self, token: str) -> Principal:
-        """Raises E602."""
+        """Raises E602, E614."""
         if len(token) > _MOST_TOKEN_CHARACTERS:
             raise request_errors.credentials_refused("the token is too long")
         try:
             header = jwt.get_unverified_header(token)
-            algorithm = header.get("alg")
-            if algorithm not in self._algorithms:
-                raise request_errors.credentials_refused("the token is not signed in an accepted way")
+        except (jwt.PyJWTError, ValueError, TypeError) as fault:
+            raise request_errors.credentials_refused("the token is not valid") from fault
+        algorithm = header.get("alg")
+        if not isinstance(algorithm, str) or algorithm not in self._algorithms:
+            raise request_errors.credentials_refused("the token is not signed in an accepted way")
+        key = self._key(header)
+        try:
             claims = jwt.decode(
                 token,
-                self._key(header),
+                key,
                 algorithms=[algorithm],
                 audience=self._policy.jwt_audience,
                 issuer=self._policy.jwt_issuer,
@@ -60,7 +64,7 @@ class TokenVerifier:
         return _principal(claims)
 
     def _key(self, header: Mapping[str, Any]) -> jwt.PyJWK:
-        """Raises E602. Keys change: one that is not known is looked for again, but not all the time."""
+        """Raises E602, E614. Keys change: one that is not known is looked for again, but not all the time."""
         key_id, algorithm = str(header.get("kid", "")), header["alg"]
         with self._lock:
             now = self._clock.monotonic()
@@ -103,7 +107,7 @@ def _keys_of(document: bytes) -> dict[str, jwt.PyJWK]:
         usable = [each for each in value["keys"] if each.get("kty") != "oct"]
         return {str(each.get("kid", "")): jwt.PyJWK.from_dict(each) for each in usable}
     except (ValueError, KeyError, TypeError, AttributeError, jwt.PyJWTError) as fault:
-        raise errors.settings_invalid("server.jwt_jwks", "not a JWKS document") from fault
+        raise request_errors.jwks_unreadable("not a JWKS document") from fault
 
 
 def _principal(claims: Mapping[str, Any]) -> Principal:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
 
-from pair import errors, files
+from pair import errors, files, request_errors
 from pair.access.keys import KeyFile
 from pair.access.rules import Principal, is_loopback
 from pair.ai.contract import Embedder, Vectors
@@ -86,12 +87,11 @@ class OpenKbs:
             return self._desks[kb_id]
 
     def opened(self) -> dict[str, KnowledgeBase]:
-        with self._lock:
-            return {kb_id: kb for (kb_id, graph), kb in self._kbs.items() if graph is None}
+        """Without waiting for one that is being opened."""
+        return {kb_id: kb for (kb_id, graph), kb in list(self._kbs.items()) if graph is None}
 
     def desks(self) -> dict[str, FrontDesk]:
-        with self._lock:
-            return dict(self._desks)
+        return dict(self._desks)
 
     def stored(self) -> list[str]:
         """Names of all KBs that are in the store."""
@@ -228,7 +228,10 @@ def verifier(settings: Settings) -> Callable[[str], Principal] | None:
     from pair.access.tokens import TokenVerifier  # noqa: PLC0415 - loads cryptography
 
     address = policy.jwt_jwks
-    reading = _downloaded if "://" in address else _read
+    parts = urlsplit(address)
+    if parts.netloc and parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+        raise errors.settings_invalid("server.jwt_jwks", "keys come over https, or from this machine")
+    reading = _downloaded if parts.netloc else _read
     return TokenVerifier(policy, lambda: reading(address), SystemClock()).verified
 
 
@@ -238,12 +241,9 @@ def _read(path: str) -> bytes:
 
 
 def _downloaded(url: str) -> bytes:
-    """Raises E301's sibling for keys: whoever issues tokens cannot be reached."""
+    """Raises E614."""
     import httpx2  # noqa: PLC0415 - only where keys are at an address
 
-    parts = httpx2.URL(url)
-    if parts.scheme != "https" and not is_loopback(parts.host):
-        raise errors.settings_invalid("server.jwt_jwks", "keys come over https, or from this machine")
     try:
         with httpx2.stream("GET", url, timeout=_JWKS_SECONDS, follow_redirects=False) as answer:
             answer.raise_for_status()
@@ -251,10 +251,10 @@ def _downloaded(url: str) -> bytes:
             for block in answer.iter_bytes():
                 body += block
                 if len(body) > _MOST_JWKS_BYTES:
-                    raise errors.settings_invalid("server.jwt_jwks", "the document is too long")
+                    raise request_errors.jwks_unreadable("the document is too long")
             return body
     except httpx2.HTTPError as fault:
-        raise errors.store_unreachable(url, type(fault).__name__) from fault
+        raise request_errors.jwks_unreadable(type(fault).__name__) from fault
 
 
 # ── work that is done again and again ──────────────────────────────────────────────────────────────

@@ -55,10 +55,16 @@ class Service:
             job.stop()
 
     def close(self, seconds: float) -> None:
-        """Waits so long for background work, and closes KBs that nothing works on any more."""
+        """Waits so long for background work, and closes the KBs if it has ended."""
+        deadline = self.clock.monotonic() + seconds
         for job in self.jobs:
-            job.join(seconds / max(1, len(self.jobs)))
-        self.kbs.close()
+            job.join(max(0.0, deadline - self.clock.monotonic()))
+        if not self.is_at_work:
+            self.kbs.close()
+
+    @property
+    def is_at_work(self) -> bool:
+        return bool(self.figures.in_flight) or any(job.is_at_work for job in self.jobs)
 
     async def reading(self, work: Callable[[], _Result]) -> _Result:
         """In a thread. Raises E609: the thread goes on, and nobody waits for it."""

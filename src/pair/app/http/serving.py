@@ -29,8 +29,8 @@ from pair.wiring.server import DEFAULT_KB
 
 logger = logging.getLogger("pair.http")
 
-_LAST_SECONDS = 1.0
-"""For background work to end, after requests have."""
+_LEAST_SECONDS, _MOST_SECONDS = 1.0, 3.0
+"""For background work to end, after requests have: more of it where these were quick."""
 _LOOKS_PER_TIMEOUT = 4
 
 
@@ -42,7 +42,7 @@ def serve(settings: Settings, log_level: str) -> int:
         _allow_many_files()
         _Running(service, listening).run()
     logger.info("stopped")
-    if service.figures.in_flight or any(job.is_at_work for job in service.jobs):
+    if service.is_at_work:
         # Python would wait for what is cut off here, or abort in the midst of it.
         logging.shutdown()
         sys.stderr.flush()
@@ -72,6 +72,7 @@ class _Running:
             )
         )
         self._reaping: asyncio.Future[None] | None = None
+        self._told_at = 0.0
 
     def run(self) -> None:
         self._server.run(sockets=[self._listening])
@@ -97,6 +98,7 @@ class _Running:
     def _told_to_stop(self) -> None:
         if self._service.is_stopping:
             self._server.force_exit = True
+        self._told_at = self._told_at or asyncio.get_running_loop().time()
         self._service.stop()
         self._server.should_exit = True
         logger.info("stopping", extra={"in_flight": self._service.figures.in_flight})
@@ -105,8 +107,8 @@ class _Running:
         if self._reaping is not None:
             self._reaping.cancel()
         self._service.stop()
-        if not self._service.figures.in_flight:
-            self._service.close(_LAST_SECONDS)
+        left = self._service.policy.stop_seconds - (asyncio.get_running_loop().time() - self._told_at)
+        self._service.close(max(_LEAST_SECONDS, min(_MOST_SECONDS, left)))
 
     async def _reap(self) -> None:
         """Close connections that did not send the head of a request in time."""
