@@ -1,6 +1,7 @@
 """Every error: its place in the tree, its statuses, its one text."""
 
 import ast
+import functools
 import inspect
 import re
 from collections.abc import Iterator
@@ -65,6 +66,7 @@ def test_builtin_kinds_still_catch_what_they_would():
 # ── one function for each code ─────────────────────────────────────────────────────────────────────
 
 
+@functools.cache
 def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
@@ -74,6 +76,7 @@ def codes_named_in(tree: ast.AST) -> list[str]:
     return [value for value in constants if isinstance(value, str) and re.fullmatch(r"E\d{3}", value)]
 
 
+@functools.cache
 def constructors() -> dict[str, tuple[str, str]]:
     """Name of each function that makes an error: the code and the class."""
     found = {}
@@ -84,6 +87,7 @@ def constructors() -> dict[str, tuple[str, str]]:
     return found
 
 
+@functools.cache
 def names_used_outside_errors() -> set[str]:
     used: set[str] = set()
     for path in SOURCE.rglob("*.py"):

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from pair import errors, files, request_errors
-from pair.access.keys import KeyFile
 from pair.access.rules import Principal, is_loopback
 from pair.ai.contract import Embedder, Vectors
 from pair.clock import Clock, SystemClock, to_timestamp
@@ -24,6 +22,7 @@ from pair.settings import Settings
 from pair.sync.ticker import Ticker
 from pair.wiring.embedders import choose_embedder
 from pair.wiring.engine import DEFAULT_KB, blob_store, open_kb
+from pair.wiring.keys import key_file
 from pair.wiring.librarians import FrontDesk
 from pair.wiring.sync import SyncDesk
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from pair.blobs.contract import BlobStore
     from pair.engine.shard_cache import SweepReport
 
-__all__ = ["DEFAULT_KB", "FrontDesk", "Job", "OpenKbs", "care", "check_kb_id", "in_thread", "key_file", "verifier"]
+__all__ = ["DEFAULT_KB", "FrontDesk", "Job", "OpenKbs", "care", "check_kb_id", "in_thread", "verifier"]
 
 logger = logging.getLogger(__name__)
 
@@ -202,10 +201,6 @@ class _CountedEmbedder:
 
 
 # ── who is let in ──────────────────────────────────────────────────────────────────────────────────
-
-
-def key_file(settings: Settings) -> KeyFile:
-    return KeyFile(files.expanded(settings.server.keys_file), SystemClock(), secrets.token_hex)
 
 
 def verifier(settings: Settings) -> Callable[[str], Principal] | None:

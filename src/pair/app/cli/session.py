@@ -14,6 +14,7 @@ from pair import errors
 from pair.app import render
 from pair.settings import Settings
 from pair.wiring import DEFAULT_KB, Desk, SyncDesk, open_kb, temporary_kb
+from pair.wiring.keys import key_file
 
 if TYPE_CHECKING:
     from pair.access.keys import KeyFile
@@ -94,8 +95,6 @@ class Session:
         return serve(dataclasses.replace(settings, server=policy), level)
 
     def key_file(self) -> "KeyFile":
-        from pair.wiring.server import key_file  # noqa: PLC0415 - loads what a server needs
-
         settings = Settings.load(self.config)
         self._start_logging(settings)
         return key_file(settings)
