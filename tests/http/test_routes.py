@@ -120,6 +120,22 @@ def test_an_answer_is_streamed_when_asked_for(plain: Served):
     assert "Lunch is at one" in json.loads(events[-1]["data"])["answer"]
 
 
+def test_a_query_that_was_asked_before_is_answered_from_memory_until_something_is_written(plain: Served):
+    def known() -> int:
+        return int(plain.get("/metrics/app").json()["query_stats"]["fresh"]["known"])
+
+    plain.ingest({"a": "Tea is at four."}, kb_id="fresh")
+    query = {"kb_id": "fresh", "query": "tea"}
+    first = plain.post("/rag/query", query).json()["results"]
+    assert plain.post("/rag/query", query).json()["results"] == first
+    assert known() == 1
+    plain.ingest({"b": "Tea is at five."}, kb_id="fresh")
+    assert {each["id"] for each in plain.post("/rag/query", query).json()["results"]} == {"a", "b"}
+    plain.request("DELETE", "/rag/docs/a?kb_id=fresh")
+    assert {each["id"] for each in plain.post("/rag/query", query).json()["results"]} == {"b"}
+    assert known() == 1
+
+
 def test_documents_come_as_a_stream_with_progress(plain: Served):
     sent = [{"id": f"n{number}", "text": f"Note number {number}."} for number in range(1200)]
     body = "\n".join(json.dumps(each) for each in sent) + "\n\n"

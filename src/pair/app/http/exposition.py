@@ -151,6 +151,8 @@ def _kb_families(snapshot: Mapping[str, Any]) -> Iterator[Metric]:
     for field in ("total_docs", "total_chunks", "unchanged_docs", "deleted_docs"):
         name = f"pair_ingest_{field.removeprefix('total_')}"
         yield _counter(name, "By requests to this server", "kb_id", _of(snapshot, "ingest_stats", field))
+    known = _of(snapshot, "query_stats", "known")
+    yield _counter("pair_queries_known", "Queries that were answered from memory", "kb_id", known)
     yield _counter("pair_query_results", "Results", "kb_id", _of(snapshot, "query_stats", "total_results"))
     conflicts = _of(snapshot, "care", "lease_conflicts")
     yield _counter("pair_lease_conflicts", "Writes given up as others wrote", "kb_id", conflicts)

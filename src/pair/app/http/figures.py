@@ -53,6 +53,8 @@ class KbFigures:
     total_results: int = 0
     top_distance_sum: float = 0.0
     shards_asked: int = 0
+    queries_known: int = 0
+    """Queries that were answered from memory."""
     queries_capped: int = 0
     """Queries that asked fewer shards than there were."""
     shard_failures: int = 0
@@ -96,11 +98,14 @@ class Figures:
         """Call it under the lock, for KBs that are open."""
         return self.kbs.setdefault(kb_id, KbFigures())
 
-    def note_query(self, kb_id: str, milliseconds: float, hits: Any) -> None:
+    def note_query(self, kb_id: str, milliseconds: float, hits: Any, *, is_known: bool) -> None:
         with self.lock:
             figures = self.of(kb_id)
             figures.queries.note(milliseconds, is_error=False)
             figures.total_results += len(hits)
+            if is_known:
+                figures.queries_known += 1
+                return
             figures.shards_asked += hits.shards_asked
             figures.queries_capped += hits.shards_asked < figures.shards
             figures.shard_failures += len(hits.faults)

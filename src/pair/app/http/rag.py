@@ -10,31 +10,23 @@ from pair import errors
 from pair.access import rules
 from pair.app.http import shapes
 from pair.app.http.service import Call, Service, answer
+from pair.kb import Hits
 from pair.values import SearchOptions
 from pair.wiring.server import DEFAULT_KB, in_thread
 
 
 async def query(service: Service, call: Call) -> Response:
-    asked = await call.read(shapes.QueryRequest, service.policy)
+    body = await call.body(service.policy)
+    asked = shapes.read(shapes.QueryRequest, body)
     kb_id = call.use_kb(asked.kb_id)
-    options = SearchOptions(max_distance=asked.max_distance, highlights=asked.highlights)
     began = time.perf_counter()
     try:
-        hits = await service.reading(
-            lambda: service.kbs.get(kb_id).search(
-                asked.query,
-                limit=asked.k,
-                mode=asked.search_mode,
-                filter=asked.filter,
-                explain=asked.explain,
-                options=options,
-            )
-        )
+        hits, is_known = await service.reading(lambda: _found(service, kb_id, asked, body))
     except errors.PairError:
         service.figures.note_failed_query(kb_id, (time.perf_counter() - began) * 1000)
         raise
     took_ms = (time.perf_counter() - began) * 1000
-    service.figures.note_query(kb_id, took_ms, hits)
+    service.figures.note_query(kb_id, took_ms, hits, is_known=is_known)
     value: dict[str, Any] = {
         "kb_id": kb_id,
         "search_mode": asked.search_mode,
@@ -47,6 +39,26 @@ async def query(service: Service, call: Call) -> Response:
     if hits.reason:
         value["reason"] = hits.reason
     return answer(value)
+
+
+def _found(service: Service, kb_id: str, asked: shapes.QueryRequest, body: bytes) -> tuple[Hits, bool]:
+    """And whether that was known before."""
+    kb = service.kbs.get(kb_id)
+    known = service.remembered.get(kb_id, body, kb.version)
+    if known is not None:
+        return known, True
+    hits = kb.search(
+        asked.query,
+        limit=asked.k,
+        mode=asked.search_mode,
+        filter=asked.filter,
+        explain=asked.explain,
+        options=SearchOptions(max_distance=asked.max_distance, highlights=asked.highlights),
+    )
+    version = kb.version(last_seen=True)
+    if version[0] == hits.manifest_version and not hits.partial:
+        service.remembered.keep(kb_id, body, version, hits)
+    return hits, False
 
 
 async def list_kbs(service: Service, call: Call) -> Response:

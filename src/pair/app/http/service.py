@@ -18,6 +18,7 @@ from pair.access.rules import ANYBODY, Principal
 from pair.app.http import bodies, shapes
 from pair.app.http.figures import Figures
 from pair.app.http.limits import Idempotency, RateLimit
+from pair.app.http.remembering import Remembered
 from pair.settings import Settings
 from pair.wiring import SystemClock
 from pair.wiring.server import DEFAULT_KB, Job, OpenKbs, care, in_thread, verifier
@@ -38,6 +39,7 @@ class Service:
         self.kbs = OpenKbs(settings)
         self.figures = Figures()
         self.rate = RateLimit(self.policy, self.clock)
+        self.remembered = Remembered()
         self.idempotency = Idempotency(self.policy.idempotency_seconds, self.clock)
         self.jobs: list[Job] = care(self.kbs, self.figures)
         self.is_stopping = False

@@ -112,6 +112,7 @@ def _query_stats(figures: KbFigures) -> dict[str, Any]:
         "total_results": figures.total_results,
         "top_distance_sum": round(figures.top_distance_sum, 6),
         "shards_asked": figures.shards_asked,
+        "known": figures.queries_known,
         "capped": figures.queries_capped,
         "shard_failures": figures.shard_failures,
     }
