@@ -1,11 +1,14 @@
 """How a server begins and ends: at once, and without losing what it acknowledged."""
 
+import gzip
 import json
 import signal
 import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Self
 
 import httpx2
 import pytest
@@ -13,6 +16,37 @@ import pytest
 from pair.values import Document
 from support.served import Served, opened
 from support.server import Page, Received, Server
+
+
+class Collector:
+    """Takes what is posted."""
+
+    def __init__(self) -> None:
+        self.received: list[bytes] = []
+        received = self.received
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                is_packed = self.headers.get("content-encoding") == "gzip"
+                received.append(gzip.decompress(body) if is_packed else body)
+                self.send_response(200)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *arguments: object) -> None:
+                pass
+
+        self._httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._httpd.server_address[1]}/v1/traces"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._httpd.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._httpd.shutdown()
+        self._httpd.server_close()
 
 
 class Load:
@@ -116,6 +150,18 @@ def test_a_stream_of_documents_ends_between_two_batches(tmp_path: Path):
         stats = kb.stats()
     assert stats is not None
     assert stats.documents >= int(str(told[-1]["ingested_docs"])) > 0
+
+
+def test_traces_are_sent_where_configured_and_the_last_at_the_end(tmp_path: Path):
+    with Collector() as collector, Served(tmp_path / "project", PAIR__SERVER__OTLP_ENDPOINT=collector.url) as server:
+        server.ingest({"lunch": "Lunch is at one."})
+        trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+        assert server.post("/ask", {"query": "When is lunch?"}, headers=trace).status_code == 200
+        assert server.stop() == 0
+        sent = b"".join(collector.received)
+    assert b"invoke_agent default" in sent
+    assert bytes.fromhex("0af7651916cd43dd8448eb211c80319c") in sent
+    assert b"When is lunch" not in sent
 
 
 def test_a_sync_that_takes_long_keeps_nobody_waiting(tmp_path: Path):

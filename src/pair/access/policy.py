@@ -50,7 +50,7 @@ class ServerPolicy:
     """How long a request that reads may take"""
     write_wait_seconds: Seconds = 30.0
     """How long a request that writes waits for others that write the same KB"""
-    stop_seconds: Annotated[float, Gt(0), Le(60)] = 8.0
+    stop_seconds: Annotated[float, Gt(0), Le(60)] = 7.0
     """How long requests under way may take once the server is told to stop"""
     rate_limit_per_second: Annotated[float, Ge(0)] = 0.0
     """Requests that a client may make in a second, over time; 0 for no limit"""
@@ -68,3 +68,5 @@ class ServerPolicy:
     """How often fetched shards are evicted that are too old or too many; 0 for never"""
     log_format: LogFormat = "text"
     """Log lines for people (text) or for programs (json)"""
+    otlp_endpoint: str = ""
+    """Where traces of questions are sent, by OTLP over HTTP: http://host:4318/v1/traces; empty for nowhere"""

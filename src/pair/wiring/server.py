@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import importlib.util
 import logging
 import threading
 import time
@@ -30,13 +31,14 @@ if TYPE_CHECKING:
     from pair.blobs.contract import BlobStore
     from pair.engine.shard_cache import SweepReport
 
-__all__ = ["DEFAULT_KB", "FrontDesk", "Job", "OpenKbs", "care", "check_kb_id", "in_thread", "verifier"]
+__all__ = ["DEFAULT_KB", "FrontDesk", "Job", "OpenKbs", "care", "check_kb_id", "in_thread", "send_traces", "verifier"]
 
 logger = logging.getLogger(__name__)
 
 _MANIFEST = ".duckdb.manifest.json"
 _MOST_JWKS_BYTES = 1_000_000
 _JWKS_SECONDS = 10.0
+_TRACES_SECONDS = 1
 
 
 class OpenKbs:
@@ -250,6 +252,38 @@ def _downloaded(url: str) -> bytes:
             return body
     except httpx2.HTTPError as fault:
         raise request_errors.jwks_unreadable(type(fault).__name__) from fault
+
+
+# ── traces ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def send_traces(settings: Settings) -> Callable[[], None]:
+    """From now on, if somewhere is configured; what is returned sends the last of them. Raises E401."""
+    endpoint = settings.server.otlp_endpoint
+    if not endpoint:
+        return lambda: None
+    if importlib.util.find_spec("opentelemetry") is None or importlib.util.find_spec("opentelemetry.sdk") is None:
+        raise errors.settings_invalid(
+            "server.otlp_endpoint", "sending traces needs an extra", hints=["pip install 'pair-kb[otel]'"]
+        )
+    from opentelemetry import trace  # noqa: PLC0415 - only where traces are sent
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+
+    exporter = OTLPSpanExporter(endpoint=endpoint, timeout=_TRACES_SECONDS)
+    provider = TracerProvider(resource=Resource.create({"service.name": "pair"}), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+
+    def send_the_last() -> None:
+        # Somebody who does not take them keeps nobody from ending.
+        sender = threading.Thread(target=provider.shutdown, name="pair-traces", daemon=True)
+        sender.start()
+        sender.join(_TRACES_SECONDS)
+
+    return send_the_last
 
 
 # ── work that is done again and again ──────────────────────────────────────────────────────────────

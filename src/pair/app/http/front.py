@@ -1,5 +1,6 @@
 """Where every request comes in: request id, credentials, limits, the log, figures, and errors to answers."""
 
+import asyncio
 import hashlib
 import ipaddress
 import logging
@@ -76,6 +77,10 @@ class Front:
             await self._refuse(fault, call, sent)
         except ConnectionResetError:
             sent.status = 499
+        except asyncio.CancelledError:
+            sent.status = 499
+            if not self._service.is_stopping:
+                raise
         except Exception:  # the outermost boundary of the service
             logger.exception("a bug", extra={"request_id": request_id})
             await sent.whole(Response(faults.bug_body(request_id), 500, media_type="application/json"))

@@ -14,7 +14,6 @@ from pair import errors, request_errors
 from pair.app.http import bodies, faults, shapes
 from pair.app.http.service import Call, Service, Streamed, answer
 from pair.values import Document
-from pair.wiring.server import in_thread
 
 _MOST_KEY_CHARACTERS = 255
 
@@ -129,7 +128,7 @@ class _Load:
         figures, began = self.service.figures, time.perf_counter()
         try:
             async with self.service.turn(self.kb_id):
-                report = await in_thread(
+                report = await self.service.working(
                     lambda: self.service.kbs.get(self.kb_id, for_writing=True, graph=self.graph).upsert(
                         documents, chunk_size=self.chunk_size
                     )

@@ -12,7 +12,7 @@ from pair.app.http import shapes
 from pair.app.http.service import Call, Service, answer
 from pair.kb import Hits
 from pair.values import SearchOptions
-from pair.wiring.server import DEFAULT_KB, in_thread
+from pair.wiring.server import DEFAULT_KB
 
 
 async def query(service: Service, call: Call) -> Response:
@@ -96,7 +96,7 @@ async def delete_document(service: Service, call: Call) -> Response:
     kb_id = call.use_kb(call.parameters(shapes.KbParameters).kb_id)
     began = time.perf_counter()
     async with service.turn(kb_id):
-        report = await in_thread(lambda: service.kbs.get(kb_id).delete([call.path_value]))
+        report = await service.working(lambda: service.kbs.get(kb_id).delete([call.path_value]))
     if not report.deleted:
         raise errors.no_such_document(kb_id, call.path_value)
     service.figures.note_write(kb_id, (time.perf_counter() - began) * 1000, [report])
@@ -110,7 +110,7 @@ async def compact(service: Service, call: Call) -> Response:
     kb_id = call.use_kb(asked.kb_id)
     began = time.perf_counter()
     async with service.turn(kb_id):
-        report = await in_thread(lambda: service.kbs.get(kb_id).compact(everything=asked.everything))
+        report = await service.working(lambda: service.kbs.get(kb_id).compact(everything=asked.everything))
     service.figures.note_compaction(kb_id, time.perf_counter() - began, report.conflicts, is_good=True)
     return answer({"status": "ok", "kb_id": kb_id, **dataclasses.asdict(report)})
 
@@ -119,7 +119,7 @@ async def collect(service: Service, call: Call) -> Response:
     asked = await call.read(shapes.GcRequest, service.policy, empty=b"{}")
     kb_id = call.use_kb(asked.kb_id)
     async with service.turn(kb_id):
-        report = await in_thread(lambda: service.kbs.get(kb_id).collect(grace_seconds=asked.grace_seconds))
+        report = await service.working(lambda: service.kbs.get(kb_id).collect(grace_seconds=asked.grace_seconds))
     return answer({"status": "ok", "kb_id": kb_id, **dataclasses.asdict(report)})
 
 

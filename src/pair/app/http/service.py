@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import datetime
+import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -45,6 +46,8 @@ class Service:
         self.is_stopping = False
         self.started_at: datetime.datetime = self.clock.now()
         self._turns: dict[str, asyncio.Lock] = {}
+        self._lock = threading.Lock()
+        self._threads_at_work = 0
 
     def start(self) -> None:
         for job in self.jobs:
@@ -66,15 +69,29 @@ class Service:
 
     @property
     def is_at_work(self) -> bool:
-        return bool(self.figures.in_flight) or any(job.is_at_work for job in self.jobs)
+        return bool(self.figures.in_flight or self._threads_at_work) or any(job.is_at_work for job in self.jobs)
 
     async def reading(self, work: Callable[[], _Result]) -> _Result:
         """In a thread. Raises E609: the thread goes on, and nobody waits for it."""
         try:
             async with asyncio.timeout(self.policy.request_timeout_seconds):
-                return await in_thread(work)
+                return await self.working(work)
         except TimeoutError as fault:
             raise request_errors.took_too_long(self.policy.request_timeout_seconds) from fault
+
+    async def working(self, work: Callable[[], _Result]) -> _Result:
+        """In a thread, for as long as it takes."""
+
+        def counted() -> _Result:
+            with self._lock:
+                self._threads_at_work += 1
+            try:
+                return work()
+            finally:
+                with self._lock:
+                    self._threads_at_work -= 1
+
+        return await in_thread(counted)
 
     @contextlib.asynccontextmanager
     async def turn(self, kb_id: str) -> AsyncIterator[None]:

@@ -25,7 +25,7 @@ from pair.app.http import logs
 from pair.app.http.front import Front
 from pair.app.http.service import Service
 from pair.settings import Settings
-from pair.wiring.server import DEFAULT_KB
+from pair.wiring.server import DEFAULT_KB, send_traces
 
 logger = logging.getLogger("pair.http")
 
@@ -38,9 +38,11 @@ def serve(settings: Settings, log_level: str) -> int:
     """Until it is told to stop; the exit status. Raises E401, E612."""
     logs.start(settings.server.log_format, log_level)
     service = Service(settings)
+    send_the_last_traces = send_traces(settings)
     with contextlib.closing(_listening(settings.server)) as listening:
         _allow_many_files()
         _Running(service, listening).run()
+    send_the_last_traces()
     logger.info("stopped")
     if service.is_at_work:
         # Python would wait for what is cut off here, or abort in the midst of it.
