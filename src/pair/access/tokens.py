@@ -5,6 +5,7 @@ Invariants
     A token needs an end, an issuer, an audience and a subject; what it claims counts once its signature is right.
 """
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Mapping
@@ -18,7 +19,9 @@ from pair.access.rules import ASYMMETRIC, Principal, widest
 from pair.clock import Clock
 
 _REQUIRED = ["exp", "iss", "aud", "sub"]
-_LEAST_SECONDS_BETWEEN_READS = 30.0
+_SECONDS_BETWEEN_READS = 30.0
+_MOST_SECONDS_OF_AGE = 300.0
+"""A key that its issuer took back is trusted so long."""
 _MOST_TOKEN_CHARACTERS = 16_384
 
 
@@ -32,7 +35,7 @@ class TokenVerifier:
         self._clock = clock
         self._lock = threading.Lock()
         self._keys: dict[str, jwt.PyJWK] = {}
-        self._read_at: float | None = None
+        self._read_at = 0.0
         self._algorithms = checked_algorithms(policy)
 
     def verified(self, token: str) -> Principal:
@@ -65,24 +68,31 @@ class TokenVerifier:
 
     def _key(self, header: Mapping[str, Any]) -> jwt.PyJWK:
         """Raises E602, E614. Keys change: one that is not known is looked for again, but not all the time."""
-        key_id, algorithm = str(header.get("kid", "")), header["alg"]
+        key_id = str(header.get("kid", ""))
         with self._lock:
-            now = self._clock.monotonic()
-            if self._found(key_id) is None and (
-                self._read_at is None or now - self._read_at >= _LEAST_SECONDS_BETWEEN_READS
-            ):
-                self._read_at = now
+            if not self._keys:
+                self._keys = _keys_of(self._read_jwks())  # nobody can be let in before
+                self._read_at = self._clock.monotonic()
+            age = self._clock.monotonic() - self._read_at
+            is_known = self._found(key_id) is not None
+            is_due = age >= (_MOST_SECONDS_OF_AGE if is_known else _SECONDS_BETWEEN_READS)
+            if is_due:
+                self._read_at = self._clock.monotonic()
+        if is_due:
+            # The others do not wait for this; and keys that are known do while they cannot be read again.
+            with contextlib.suppress(*([errors.StorageError] if is_known else [])):
                 self._keys = _keys_of(self._read_jwks())
-            found = self._found(key_id)
-        if found is None or (found.algorithm_name and found.algorithm_name != algorithm):
+        found = self._found(key_id)
+        if found is None or (found.algorithm_name and found.algorithm_name != header["alg"]):
             raise request_errors.credentials_refused("the token is signed with a key that is not known")
         return found
 
     def _found(self, key_id: str) -> jwt.PyJWK | None:
         """A token that names no key can only mean the only one there is."""
-        if not key_id and len(self._keys) == 1:
-            return next(iter(self._keys.values()))
-        return self._keys.get(key_id)
+        keys = self._keys
+        if not key_id and len(keys) == 1:
+            return next(iter(keys.values()))
+        return keys.get(key_id)
 
 
 def checked_algorithms(policy: ServerPolicy) -> frozenset[str]:
@@ -104,10 +114,14 @@ def _keys_of(document: bytes) -> dict[str, jwt.PyJWK]:
     """By id; those that could be used to sign as well as to verify are left out."""
     try:
         value = json.loads(document)
-        usable = [each for each in value["keys"] if each.get("kty") != "oct"]
-        return {str(each.get("kid", "")): jwt.PyJWK.from_dict(each) for each in usable}
-    except (ValueError, KeyError, TypeError, AttributeError, jwt.PyJWTError) as fault:
+        usable = [each for each in value["keys"] if each.get("kty") != "oct" and each.get("use", "sig") == "sig"]
+    except (ValueError, KeyError, TypeError, AttributeError) as fault:
         raise request_errors.jwks_unreadable("not a JWKS document") from fault
+    keys: dict[str, jwt.PyJWK] = {}
+    for each in usable:
+        with contextlib.suppress(jwt.PyJWTError, ValueError, TypeError):  # of a kind that we do not know
+            keys[str(each.get("kid", ""))] = jwt.PyJWK.from_dict(each)
+    return keys
 
 
 def _principal(claims: Mapping[str, Any]) -> Principal:

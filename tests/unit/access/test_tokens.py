@@ -1,6 +1,7 @@
 """Tokens: the keys they are checked with come from a file or an address, and change."""
 
 import dataclasses
+import functools
 import json
 import time
 from typing import Any
@@ -57,6 +58,24 @@ def test_new_keys_are_found_but_not_looked_for_all_the_time():
     clock.advance(31)
     assert verifier.verified(issuer.token("two", kbs=["a"], scope=["read"])).kbs == frozenset({"a"})
     assert issuer.reads == 2
+    token = issuer.token("one")
+    del issuer.keys["one"]
+    assert verifier.verified(token).id == "ada"
+    clock.advance(301)
+    with pytest.raises(errors.AccessError):
+        verifier.verified(token)
+
+
+def test_keys_of_other_kinds_are_left_out_and_a_broken_document_is_not_the_fault_of_a_token():
+    issuer = Issuer()
+    issuer.keys["one"] = ed25519.Ed25519PrivateKey.generate()
+    document = json.loads(issuer.jwks())
+    document["keys"] += [{"kty": "strange", "kid": "two"}, {"kty": "oct", "kid": "three", "k": "c2VjcmV0"}]
+    whole = json.dumps(document).encode()
+    assert TokenVerifier(POLICY, lambda: whole, ManualClock()).verified(issuer.token("one")).id == "ada"
+    for broken in (b"", b"[]", b'{"keys": 7}'):
+        with pytest.raises(errors.StorageError):
+            TokenVerifier(POLICY, functools.partial(bytes, broken), ManualClock()).verified(issuer.token("one"))
 
 
 def test_a_token_without_the_name_of_a_key_means_the_only_one():
