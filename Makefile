@@ -36,6 +36,7 @@ bench: $(VENV)/ready-dev $(VENV)-bench/ready system
 	$(BIN)/python benchmarks/librarians.py
 	$(VENV)-bench/bin/python benchmarks/engine.py $(if $(TEXTS),--texts $(TEXTS))
 	$(VENV)-bench/bin/python benchmarks/retrieval.py $(if $(TEXTS),--texts $(TEXTS))
+	$(if $(JUDGED),$(BIN)/python benchmarks/answers.py $(JUDGED))
 	$(if $(JUDGED),$(BIN)/python benchmarks/quality.py $(JUDGED),@echo "quality is measured on judged sets: make bench JUDGED=FOLDER")
 
 # Exact versions with hashes and without any index address.

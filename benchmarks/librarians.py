@@ -4,18 +4,23 @@
 
 A hop is one librarian on the way of a question. Both columns of a chain do the same: each librarian names the next one,
 once followed by hand in a loop, once by `ask` with its checks, deadlines and threads. The least of several runs is
-printed: what the machine does besides only adds to it.
+printed: what the machine does besides only adds to it. At the end, `pair ask` from the shell beside `pair search`.
 """
 
 import asyncio
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from pair.librarians import Context, Registry, Response, ask
 
 RUNS = 7
 CHAIN = 5
 QUESTIONS = 1000
+QUESTION = "Which TCP port and TLS version does NTS key establishment use?"
 
 
 async def instant(query: str, _context: Context | None = None) -> Response:
@@ -83,5 +88,22 @@ async def main() -> None:
         print(f"{name:36}{wall:>10,.0f}{cpu:>24,.0f}")
 
 
+def from_the_shell() -> None:
+    """`pair ask` beside `pair search`, each in a process of its own, on the handbook of the examples."""
+    handbook = Path(__file__).parent.parent / "examples" / "handbook"
+    with tempfile.TemporaryDirectory(prefix="pair-bench-") as folder:
+
+        def run(*arguments: str) -> float:
+            began_at = time.perf_counter()
+            subprocess.run([sys.executable, "-m", "pair", *arguments], cwd=folder, check=True, capture_output=True)
+            return time.perf_counter() - began_at
+
+        run("ingest", str(handbook))
+        seconds = {name: min(run(name, QUESTION) for _ in range(RUNS)) for name in ("search", "ask")}
+    ratio = seconds["ask"] / seconds["search"]
+    print(f"\npair ask {seconds['ask']:.2f} s, pair search {seconds['search']:.2f} s: {ratio:.2f} x   (aim: 3)")
+
+
 if __name__ == "__main__":
     asyncio.run(main())
+    from_the_shell()

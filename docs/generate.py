@@ -109,7 +109,7 @@ _WORDS: dict[Any, str] = {
     bool: "true or false",
     int: "whole number",
     float: "number",
-    tuple[dict[str, Any], ...]: "list",
+    tuple[Any, ...]: "list",
 }
 
 
@@ -469,7 +469,8 @@ def _default_of(node: ast.expr) -> str:
     if isinstance(node, ast.Call):
         given = {keyword.arg: keyword.value for keyword in node.keywords}
         if "default_factory" in given:
-            return f"{ast.unparse(given['default_factory'])}()"
+            factory = ast.unparse(given["default_factory"])
+            return "{}" if factory == "_no_metadata" else f"{factory}()"
         if "default" in given:
             return ast.unparse(given["default"])
     return ast.unparse(node)

@@ -11,8 +11,8 @@ from pair import errors
 from pair.engine.compaction import CompactionReport
 from pair.engine.filters import Filter, parse_assignments, parse_filter
 from pair.engine.garbage import GarbageReport
+from pair.engine.queries import Hits, Narrowing, TextQuery
 from pair.engine.runtime import Engine, EngineStats, StoredDocument
-from pair.engine.search import Hits, Narrowing, TextQuery
 from pair.engine.shard_cache import SweepReport
 from pair.engine.writing import WriteReport
 from pair.sync.report import SyncReport

@@ -14,9 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pydantic
-import yaml
-
 from pair import errors
 from pair.access.policy import ServerPolicy
 from pair.ai.rules import ModelPolicy
@@ -120,17 +117,19 @@ class _Values:
         self._given: dict[str, dict[str, _Given]] = {name: {} for name in SECTIONS}
 
     def read_file(self, path: Path, variables: Mapping[str, str]) -> None:
-        for section, section_node in _pairs(_root_of(path), path):
-            where = _place(path, section_node[0])
+        from pair import config_file  # noqa: PLC0415 - where there is no file, nobody waits for YAML
+
+        for section, section_node in config_file.pairs(config_file.root_of(path), path):
+            where = config_file.place(path, section_node[0])
             _check_name(section, SECTIONS, where, "section")
-            if section in _LISTS and isinstance(section_node[1], yaml.SequenceNode):
-                value = _with_known_variables(_value_of(section_node[1], where), variables)
+            if section in _LISTS and config_file.is_list(section_node[1]):
+                value = _with_known_variables(config_file.value_of(section_node[1], where), variables)
                 self._given[section][_LISTS[section]] = _Given(value, where)
                 continue
-            for key, key_node in _pairs(section_node[1], path):
-                place = _place(path, key_node[0])
+            for key, key_node in config_file.pairs(section_node[1], path):
+                place = config_file.place(path, key_node[0])
                 _check_name(key, _keys_of(section), place, f"key of {section}")
-                value = _value_of(key_node[1], place)
+                value = config_file.value_of(key_node[1], place)
                 is_list = _LISTS.get(section) == key
                 value = _with_known_variables(value, variables) if is_list else _with_variables(value, variables, place)
                 self._given[section][key] = _Given(value, place)
@@ -151,6 +150,10 @@ class _Values:
 
     def section(self, name: str, policy: Any) -> Any:
         given = self._given[name]
+        if not given:
+            return policy()
+        import pydantic  # noqa: PLC0415 - where nothing is given, there is nothing to check
+
         try:
             return pydantic.TypeAdapter(policy).validate_python({key: item.value for key, item in given.items()})
         except pydantic.ValidationError as fault:
@@ -174,44 +177,7 @@ def _check_name(name: str, valid: Iterable[str], where: str, kind: str) -> None:
     raise errors.settings_invalid(where, f"unknown {kind}: {name}", hints=hints)
 
 
-# ── the file, with the line of each key ────────────────────────────────────────────────────────────
-
-
-def _root_of(path: Path) -> yaml.Node | None:
-    try:
-        root: yaml.Node | None = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as fault:
-        line = fault.problem_mark.line + 1 if fault.problem_mark else 1
-        raise errors.settings_invalid(f"{path}:{line}", f"not valid YAML: {fault.problem}") from fault
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as fault:
-        raise errors.settings_invalid(str(path), "not a readable YAML file") from fault
-    return root
-
-
-def _pairs(node: yaml.Node | None, path: Path) -> list[tuple[str, tuple[yaml.Node, yaml.Node]]]:
-    """Keys of a mapping with their nodes; an empty file or section has none."""
-    if node is None or (isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")):
-        return []
-    if not isinstance(node, yaml.MappingNode):
-        raise errors.settings_invalid(_place(path, node), "expected keys with values")
-    found: dict[str, tuple[yaml.Node, yaml.Node]] = {}
-    for key, value in node.value:
-        name = str(key.value)
-        if name in found:
-            raise errors.settings_invalid(_place(path, key), f"given twice: {name}")
-        found[name] = (key, value)
-    return list(found.items())
-
-
-def _place(path: Path, node: yaml.Node) -> str:
-    return f"{path}:{node.start_mark.line + 1}"
-
-
-def _value_of(node: yaml.Node, where: str) -> Any:
-    try:
-        return yaml.safe_load(yaml.serialize(node))
-    except (yaml.YAMLError, ValueError) as fault:
-        raise errors.settings_invalid(where, "not a value that can be read") from fault
+# ── variables ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def _with_variables(value: Any, variables: Mapping[str, str], where: str) -> Any:

@@ -113,13 +113,23 @@ def test_a_bad_entry_is_reported_by_name_and_the_rest_serve(work: Workplace) -> 
                 "  - {id: torn, kb: default, functoin: 'desk:front'}\n"
                 "  - {id: both, kb: default, endpoint: 'http://127.0.0.1:9/ask'}\n"
                 "  - {id: slow, function: 'desk:not_async'}\n"
+                "  - {id: slow, kb: default}\n"
+                "  - {id: 'no spaces please', kb: default}\n"
+                "  - just text\n"
                 "  - {id: closed, kb: default, team: legal, permissions: {public: false}}\n"
             ),
         },
     )
     listed = work.pair("librarians", "list", "--json")
     assert listed.status == 0, listed.stderr
-    assert {each["name"] for each in listed.json["problems"]} == {"gone", "torn", "both"}
+    assert [each["name"] for each in listed.json["problems"]] == [
+        "gone",
+        "torn",
+        "both",
+        "slow",
+        "no spaces please",
+        "number 8",
+    ]
     assert "did you mean function?" in str(listed.json["problems"])
     assert {"front", "slow", "closed", "default", "catalogue"} <= {each["id"] for each in listed.json["librarians"]}
 

@@ -1,6 +1,5 @@
 """The documentation says what the code does, and what it tells people to type works."""
 
-import ast
 import dataclasses
 import re
 import subprocess
@@ -119,12 +118,10 @@ def listed_rules() -> set[str]:
 
 def rules_with_a_test() -> set[str]:
     """The ids in `pytest.mark.rule("...")` anywhere below tests/."""
-    found: set[str] = set()
-    for path in (ROOT / "tests").rglob("*.py"):
-        for node in ast.walk(ast.parse(text_of(path))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.rule":
-                found |= {str(given.value) for given in node.args if isinstance(given, ast.Constant)}
-    return found
+    marks = (
+        mark for path in (ROOT / "tests").rglob("*.py") for mark in re.findall(r"mark\.rule\(([^)]*)\)", text_of(path))
+    )
+    return {rule for mark in marks for rule in re.findall(r'"([a-z]+-\d+)"', mark)}
 
 
 def rules_named_in_the_code() -> set[str]:

@@ -20,8 +20,8 @@ from pair.blobs.probe import refuse_without_compare_and_swap
 from pair.engine.filters import parse_filter
 from pair.engine.policy import EnginePolicy
 from pair.engine.publication import Publication
+from pair.engine.queries import Narrowing
 from pair.engine.runtime import Engine
-from pair.engine.search import Narrowing
 from pair.engine.shard_cache import ShardCache
 from pair.engine.writing import WriteParts, WriteReport
 from pair.testing.clock import ManualClock

@@ -20,7 +20,8 @@ from pair.engine.filters import Filter
 from pair.engine.garbage import GarbageReport
 from pair.engine.manifest import Manifest
 from pair.engine.policy import EnginePolicy
-from pair.engine.search import Hits, Narrowing, Query, Search, TextQuery, reranked
+from pair.engine.queries import Hits, Narrowing, Query, TextQuery
+from pair.engine.search import Search, reranked
 from pair.engine.shard import Listed
 from pair.engine.shard_cache import ShardMissingError, SweepReport
 from pair.engine.stored_graphs import GraphRows

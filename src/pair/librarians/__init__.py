@@ -3,29 +3,29 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pair.librarians.contract import (
-    Budget,
-    Citation,
-    Context,
-    Delegate,
-    DelegateRequest,
-    ErrorCode,
-    ErrorInfo,
-    Librarian,
-    LibrarianInfo,
-    Provenance,
-    Response,
-    TraceContext,
-    User,
-)
-from pair.librarians.rules import Permissions
-
 if TYPE_CHECKING:
+    from pair.librarians.contract import (
+        Budget,
+        Citation,
+        Context,
+        Delegate,
+        DelegateRequest,
+        ErrorCode,
+        ErrorInfo,
+        Librarian,
+        LibrarianInfo,
+        Provenance,
+        Response,
+        TraceContext,
+        User,
+    )
     from pair.librarians.dispatch import ask
     from pair.librarians.registry import Entry, Registry
+    from pair.librarians.rules import Permissions
 
-# Whoever only speaks of librarians does not wait for asyncio.
-_PLACES = {"ask": "dispatch", "Entry": "registry", "Registry": "registry"}
+# Whoever reads settings waits neither for asyncio nor for what is only said between librarians.
+_PLACES = {"ask": "dispatch", "Entry": "registry", "Registry": "registry", "Permissions": "rules"}
+_ELSE = "contract"
 
 __all__ = [
     "Budget",
@@ -49,7 +49,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    place = _PLACES.get(name)
-    if place is None:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{place}"), name)
+    return getattr(import_module(f"{__name__}.{_PLACES.get(name, _ELSE)}"), name)

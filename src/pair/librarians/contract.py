@@ -19,6 +19,11 @@ from pair.ai.contract import LanguageModel
 NO_METADATA: Mapping[str, Any] = MappingProxyType({})
 
 
+def _no_metadata() -> Mapping[str, Any]:
+    """What `dataclass` would refuse as a default, for it cannot know that it is empty for ever."""
+    return NO_METADATA
+
+
 class Librarian(Protocol):
     """Any `async def (query, context=None) -> Response`. It answers, hands over, or says what went wrong."""
 
@@ -72,7 +77,7 @@ class LibrarianInfo:
     capabilities: tuple[str, ...] = ()
     team: str = ""
     endpoint: str = ""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
     def __post_init__(self) -> None:
         _freeze(self, "metadata", "capabilities")
@@ -93,7 +98,7 @@ class User:
     email: str = ""
     teams: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
     def __post_init__(self) -> None:
         _freeze(self, "metadata", "teams", "roles")
@@ -115,8 +120,8 @@ class TraceContext:
     span_id: str
     parent_span_id: str = ""
     start_time: str = ""
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=_no_metadata)
+    metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
     def __post_init__(self) -> None:
         _freeze(self, "attributes")
@@ -139,7 +144,7 @@ class Delegate:
     description: str = ""
     capabilities: tuple[str, ...] = ()
     endpoint: str = ""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
     def __post_init__(self) -> None:
         _freeze(self, "metadata", "capabilities")
@@ -192,7 +197,7 @@ class Context:
     ai: LanguageModel | None = None
     """Not in JSON."""
     available_delegates: tuple[Delegate, ...] = ()
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
     request_id: str = ""
     timeout_ms: int | None = None
     """Time left when the question was handed over, in milliseconds."""
@@ -248,7 +253,7 @@ class Provenance:
     last_fetched_at: str = ""
     shard: str = ""
     manifest_version: int = 0
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
     def __post_init__(self) -> None:
         _freeze(self, "metadata")
@@ -275,7 +280,7 @@ class Citation:
     quote: str = ""
     """The passage itself."""
     provenance: Provenance | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
     def __post_init__(self) -> None:
         _freeze(self, "metadata")
@@ -296,11 +301,11 @@ class DelegateRequest:
     to: str
     query: str = ""
     """Refined; "" for the same."""
-    context: Mapping[str, Any] = field(default_factory=dict)
+    context: Mapping[str, Any] = field(default_factory=_no_metadata)
     """Merged into the metadata that the colleague is given."""
     fallback: str = ""
     """Who is asked when `to` cannot answer."""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
     def __post_init__(self) -> None:
         _freeze(self, "context")
@@ -323,8 +328,8 @@ class ErrorInfo:
     query: str = ""
     recoverable: bool | None = None
     suggestion: str = ""
-    details: Mapping[str, Any] = field(default_factory=dict)
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=_no_metadata)
+    metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
     def __post_init__(self) -> None:
         _freeze(self, "details")
@@ -349,7 +354,7 @@ class Response:
     delegate: DelegateRequest | tuple[DelegateRequest, ...] | None = None
     """Several are asked together."""
     error: ErrorInfo | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
     def __post_init__(self) -> None:
         _freeze(self, "metadata", "sources", "delegate")
@@ -418,6 +423,7 @@ _SAME: Mapping[str, str] = MappingProxyType({})
 """Names in JSON that differ from ours: none."""
 
 
+_NOTHING: tuple[()] = ()
 # What is frozen as it is. Every question passes here many times.
 _FIXED: frozenset[type] = frozenset({str, int, float, bool, type(None), Citation, Delegate, DelegateRequest})
 
@@ -442,6 +448,8 @@ def frozen(value: Any) -> Any:
 def _freeze(value: Any, *names: str) -> None:
     for name in names:
         given = getattr(value, name)
+        if given is NO_METADATA or given is _NOTHING:
+            continue
         kept = frozen(given)
         if kept is not given:
             object.__setattr__(value, name, kept)

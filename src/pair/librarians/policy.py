@@ -13,7 +13,7 @@ Seconds = Annotated[float, Gt(0)]
 class LibrariansPolicy:
     """How long, how deep and how much one question may cost, and when a librarian is left in peace."""
 
-    entries: tuple[dict[str, Any], ...] = ()
+    entries: tuple[Any, ...] = ()
     """Who can be asked besides the KB itself: a list of librarians; `librarians` may be that list itself"""
     timeout_seconds: Seconds = 30.0
     """How long a question may take, with everybody who is asked, when nobody says otherwise"""

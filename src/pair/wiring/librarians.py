@@ -136,12 +136,13 @@ class FrontDesk:
             try:
                 configured = _validated(value)
                 if configured.id in entries:
-                    raise _UnusableError("there are two of this id")
-                entries[configured.id] = self._entry(configured)
-                Registry({configured.id: entries[configured.id]})
+                    raise _UnusableError("there is another of this id before it")
+                entry = self._entry(configured)
+                Registry({configured.id: entry})  # refuses what it could not serve
             except (_UnusableError, errors.PairError) as fault:
-                entries.pop(name, None)
                 self.problems.append(Problem(name, str(fault)))
+            else:
+                entries[configured.id] = entry
         return entries
 
     def _own(self, configured: Sequence[str]) -> dict[str, Entry]:

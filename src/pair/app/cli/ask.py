@@ -9,10 +9,7 @@ import typer
 from pair import errors
 from pair.app import render
 from pair.app.cli.session import Session
-from pair.librarians.citing import cited_place
 from pair.librarians.confidence import in_words
-from pair.librarians.contract import Context, ErrorCode
-from pair.wiring import DEFAULT_KB
 
 if TYPE_CHECKING:
     from pair.librarians.contract import Citation, Response
@@ -33,12 +30,12 @@ CITE_EXAMPLE = """Examples:
 
 _WIDTH = 100
 _EXITS = {
-    ErrorCode.SERVICE_UNAVAILABLE: 4,
-    ErrorCode.RATE_LIMITED: 4,
-    ErrorCode.TIMEOUT: 4,
-    ErrorCode.DATA_SOURCE_ERROR: 3,
-    ErrorCode.AI_UNAVAILABLE: 6,
-    ErrorCode.INTERNAL_ERROR: errors.BUG_EXIT_STATUS,
+    "SERVICE_UNAVAILABLE": 4,
+    "RATE_LIMITED": 4,
+    "TIMEOUT": 4,
+    "DATA_SOURCE_ERROR": 3,
+    "AI_UNAVAILABLE": 6,
+    "INTERNAL_ERROR": errors.BUG_EXIT_STATUS,
 }
 """All others are about what was asked: 1."""
 
@@ -61,22 +58,19 @@ def ask(
     """Ask in plain language: an answer with numbered sources and how sure it is."""
     session: Session = context.obj
     stream = _Stream() if not session.as_json and sys.stdout.isatty() else None
-    with session.asked_kb(kb or DEFAULT_KB) as opened:
-        first = librarian or (kb if kb is not None else None)
-        asked = Context(on_text=stream.write if stream else None)
-        response = session.wait_for(opened.ask(question, first=first, context=asked, timeout=timeout))
+    response = session.ask(question, kb, librarian, timeout, stream.write if stream else None)
     if session.as_json:
         render.print_json(response.to_json())
     else:
         _show(response, is_shown=bool(stream and stream.is_used))
     if response.error is not None:
-        raise typer.Exit(_exit_status(response.error.code))
+        raise typer.Exit(_EXITS.get(response.error.code, 1))
 
 
 def cite(context: typer.Context, citation_id: CitationId) -> None:
     """Print the passage that a citation points to, and whether it is still the same."""
     session: Session = context.obj
-    place = cited_place(citation_id)
+    place = session.cited_place(citation_id)
     if place is None:
         raise errors.command_line_invalid(
             f"not the id of a citation: {citation_id}", hints=["It looks like KB/DOCUMENT#START-END@HASH"]
@@ -123,9 +117,10 @@ def _show(response: "Response", *, is_shown: bool) -> None:
         render.print_result("Sources:")
         for number, source in enumerate(response.sources, 1):
             render.print_result(_told(number, source))
+        render.print_result("")
     if response.answer:
-        render.print_result(f"\nConfidence: {in_words(response.confidence)}" + _number(response.confidence))
-    if response.partial and response.answer:
+        render.print_result(f"Confidence: {in_words(response.confidence)}" + _number(response.confidence))
+    if response.partial and response.answer and not response.metadata.get("nothingRelevant"):
         render.print_note("partial: this may not be the whole answer")
     if response.metadata.get("uncited"):
         render.print_note("the model cited nothing: nothing in the knowledge base supports this answer")
@@ -145,7 +140,3 @@ def _told(number: int, source: "Citation") -> str:
 
 def _number(confidence: float | None) -> str:
     return "" if confidence is None else f" ({confidence:.2f})"
-
-
-def _exit_status(code: str) -> int:
-    return _EXITS.get(ErrorCode(code), 1)

@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import logging
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -19,6 +19,8 @@ from pair.wiring.keys import key_file
 if TYPE_CHECKING:
     from pair.access.keys import KeyFile
     from pair.kb import KnowledgeBase
+    from pair.librarians.citing import CitedPlace
+    from pair.librarians.contract import Response
     from pair.wiring.librarians import FrontDesk
 
 _SHARED = frozenset({"config", "log_level", "as_json"})
@@ -65,6 +67,26 @@ class Session:
         self._start_logging(settings)
         sources = SyncDesk(settings).sources() if kb_id == DEFAULT_KB else None
         return open_kb(kb_id, settings=settings, sources=sources)
+
+    def ask(
+        self,
+        question: str,
+        kb_id: str | None,
+        librarian: str | None,
+        timeout: float | None,
+        on_text: Callable[[str], None] | None,
+    ) -> "Response":
+        """Without `librarian`: whoever the settings say, or the shelf of the KB that is named."""
+        from pair.librarians.contract import Context  # noqa: PLC0415 - only commands that ask wait for it
+
+        with self.asked_kb(kb_id or DEFAULT_KB) as kb:
+            asked = kb.ask(question, first=librarian or kb_id, context=Context(on_text=on_text), timeout=timeout)
+            return self.wait_for(asked)
+
+    def cited_place(self, citation_id: str) -> "CitedPlace | None":
+        from pair.librarians.citing import cited_place  # noqa: PLC0415 - as above
+
+        return cited_place(citation_id)
 
     def wait_for(self, work: "Coroutine[Any, Any, _Result]") -> "_Result":
         import asyncio  # noqa: PLC0415 - only commands that ask wait for it
