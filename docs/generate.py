@@ -20,7 +20,7 @@ from typing import Any
 from annotated_types import Ge, Gt
 
 import pair
-from pair import error_tree, errors, settings
+from pair import error_tree, errors, request_errors, settings
 from pair.app import render
 from pair.app.cli.commands import build
 
@@ -298,13 +298,34 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
         "reason": "unknown key of sources: retrys",
         "hints": ["Did you mean retries ?"],
     },
+    "request_invalid": {"reason": "query: field required"},
+    "credentials_refused": {"reason": "the key is not known"},
+    "not_allowed": {"what": "writing needs the scope write"},
+    "no_such_route": {"path": "/rag/quary"},
+    "no_such_librarian": {"librarian_id": "payroll"},
+    "method_not_allowed": {"method": "PUT", "allowed": "GET, HEAD"},
+    "request_too_large": {"what": "The request", "max_bytes": 52_428_800},
+    "too_many_requests": {},
+    "took_too_long": {"seconds": 30},
+    "request_too_slow": {"seconds": 30},
+    "server_stopping": {},
+    "address_unusable": {"host": "127.0.0.1", "port": 8080, "reason": "address already in use"},
+    "no_such_key": {"key_id": "0a1b2c3d4e5f"},
+    "jwks_unreadable": {"reason": "ConnectTimeout"},
+    "write_waiting": {"kb_id": "handbook", "seconds": 30},
     "command_line_invalid": {"reason": "No such option: --sorce", "hints": ["pair install --help"]},
 }
 
 
 def errors_page() -> str:
     rows = [
-        (f"[{code}](#{code.lower()})", f"`{kind.__name__}`", str(kind.exit_status), str(kind.http_status), meaning)
+        (
+            f"[{code}](#{code.lower()})",
+            f"`{kind.__name__}`",
+            str(kind.exit_status),
+            str(_status_of(code, kind)),
+            meaning,
+        )
         for code, (kind, meaning) in errors.CODES.items()
     ]
     introduction = (
@@ -324,6 +345,10 @@ def errors_page() -> str:
         blocks += [f"## {code}", meaning[0].upper() + meaning[1:] + ".", *map(_fenced, texts[code])]
     blocks += ["## As JSON", _json_words(), _fenced(_json_sample(), "json")]
     return _page("Errors", *blocks)
+
+
+def _status_of(code: str, kind: type[errors.PairError]) -> int:
+    return errors.HTTP_STATUSES.get(code, kind.http_status)
 
 
 def _error_classes() -> list[type[errors.PairError]]:
@@ -352,8 +377,9 @@ def _tree_in_docstring() -> str:
 def _texts_by_code() -> dict[str, list[str]]:
     """Texts of every function that makes an error; a function or a code without a sample stops the run."""
     texts: dict[str, list[str]] = {code: [] for code in errors.CODES}
-    for name, make in inspect.getmembers(errors, inspect.isfunction):
-        if make.__module__ == errors.__name__ and not name.startswith("_"):
+    made = [*inspect.getmembers(errors, inspect.isfunction), *inspect.getmembers(request_errors, inspect.isfunction)]
+    for name, make in made:
+        if make.__module__ in {errors.__name__, request_errors.__name__} and not name.startswith("_"):
             error = make(**_SAMPLES[name])
             texts[error.code].append(render.error_text(error))
     if missing := [code for code, found in texts.items() if not found]:

@@ -7,7 +7,8 @@ PairError                    what the caller should do next
 ├── StorageError                  free space, fix rights, wait   exit 3   503
 ├── ConflictError                 look again, then retry         exit 4   409
 ├── DataError                     repair; retrying cannot help   exit 5   500
-└── ModelError                    wait, or go on without AI      exit 6   503
+├── ModelError                    wait, or go on without AI      exit 6   503
+└── AccessError                   present other credentials      exit 1   403
 """
 
 from collections.abc import Mapping, Sequence
@@ -92,3 +93,8 @@ class ModelError(PairError):
     exit_status = 6
     http_status = 503
     retryable = True
+
+
+class AccessError(PairError):
+    exit_status = 1
+    http_status = 403

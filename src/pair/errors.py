@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pair.error_tree import (
     BUG_EXIT_STATUS,
     INTERRUPTED_EXIT_STATUS,
+    AccessError,
     ConflictError,
     DataError,
     DownloadError,
@@ -22,6 +23,7 @@ from pair.error_tree import (
 __all__ = [
     "BUG_EXIT_STATUS",
     "INTERRUPTED_EXIT_STATUS",
+    "AccessError",
     "ConflictError",
     "DataError",
     "DownloadError",
@@ -34,6 +36,9 @@ __all__ = [
 
 LEASE_HELD = "E203"
 """For those who wait for a lease."""
+
+CACHE_FULL = "E205"
+"""For those who count how often."""
 
 STORE_UNREACHABLE = "E206"
 """For those who look whether a write of unknown outcome happened."""
@@ -89,7 +94,24 @@ CODES: dict[str, tuple[type[PairError], str]] = {
     "E501": (NotFoundError, "judged set is not there, or not whole"),
     "E502": (UsageError, "judged set not understood"),
     "E503": (UsageError, "judgements of unknown queries or documents"),
+    "E601": (UsageError, "request not understood"),
+    "E602": (AccessError, "credentials missing or wrong"),
+    "E603": (AccessError, "not allowed"),
+    "E604": (NotFoundError, "no such route"),
+    "E605": (NotFoundError, "no such librarian"),
+    "E606": (UsageError, "method not allowed on this route"),
+    "E607": (UsageError, "request too large"),
+    "E608": (ConflictError, "too many requests"),
+    "E609": (StorageError, "server had no time left"),
+    "E610": (UsageError, "request came too slowly"),
+    "E611": (StorageError, "server is stopping"),
+    "E612": (StorageError, "address cannot be served"),
+    "E613": (NotFoundError, "no such key"),
+    "E614": (StorageError, "public keys for tokens cannot be read"),
 }
+
+HTTP_STATUSES = {"E201": 400, "E204": 400, "E602": 401, "E606": 405, "E607": 413, "E608": 429, "E610": 408}
+"""Of codes whose HTTP status is not that of their class."""
 
 _OFFLINE_EXAMPLE = "pair install --offline --source ./local-kb"
 

@@ -269,6 +269,10 @@ class KnowledgeBase:
         """Evict fetched shards that are too old or too many."""
         return self._engine.sweep()
 
+    def version(self, *, last_seen: bool = False) -> tuple[int, str]:
+        """Number and id of what is stored, or of what was last seen of it: others after every write. Raises E201."""
+        return self._engine.version(last_seen=last_seen)
+
     def stats(self) -> EngineStats | None:
         """None when nothing was ever stored."""
         return self._engine.stats()

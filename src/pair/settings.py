@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pair import errors
+from pair.access.policy import ServerPolicy
 from pair.ai.rules import ModelPolicy
 from pair.engine.policy import EnginePolicy
 from pair.librarians.policy import LibrariansPolicy
@@ -36,6 +37,7 @@ class Settings:
     engine: EnginePolicy = field(default_factory=EnginePolicy)
     ai: ModelPolicy = field(default_factory=ModelPolicy)
     librarians: LibrariansPolicy = field(default_factory=LibrariansPolicy)
+    server: ServerPolicy = field(default_factory=ServerPolicy)
     named: frozenset[str] = frozenset()
     """Keys that were given a value, as `section.key`."""
     config_path: Path | None = None
@@ -62,6 +64,7 @@ class Settings:
             engine=values.section("engine", EnginePolicy),
             ai=values.section("ai", ModelPolicy),
             librarians=values.section("librarians", LibrariansPolicy),
+            server=values.section("server", ServerPolicy),
             named=values.names(),
             config_path=path,
             diagnostics=variables.get("PAIR_DIAG", "").strip().lower() in {"1", "true", "yes", "on"},
@@ -76,6 +79,7 @@ SECTIONS: dict[str, Any] = {
     "engine": EnginePolicy,
     "ai": ModelPolicy,
     "librarians": LibrariansPolicy,
+    "server": ServerPolicy,
 }
 _LISTS = {"librarians": "entries"}
 """Sections that may be a list: then it is this key's value."""

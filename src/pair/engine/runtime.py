@@ -317,6 +317,15 @@ class Engine:
             compaction_debt="" if plan.reason == "no_compaction_debt" else plan.reason,
         )
 
+    def version(self, *, last_seen: bool = False) -> tuple[int, str]:
+        """Of what is stored: another one after every write. One call to the store, or none for the last one seen.
+
+        Raises E201.
+        """
+        publication = self._parts.publication
+        manifest = (publication.known() if last_seen else publication.required()).manifest
+        return manifest.number, manifest.commit_id
+
     def close(self) -> None:
         self._search.close()
         self._parts.cache.close()

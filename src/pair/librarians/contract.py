@@ -53,6 +53,7 @@ _CODES_OF_ERRORS: tuple[tuple[type[error_tree.PairError], ErrorCode], ...] = (
     (error_tree.DataError, ErrorCode.DATA_SOURCE_ERROR),
     (error_tree.ConflictError, ErrorCode.SERVICE_UNAVAILABLE),
     (error_tree.ModelError, ErrorCode.AI_UNAVAILABLE),
+    (error_tree.AccessError, ErrorCode.UNAUTHORIZED),
 )
 
 

@@ -18,10 +18,12 @@ from pair.app.cli import (
     ingest,
     inspect,
     install,
+    keys,
     librarians,
     maintain,
     package,
     search,
+    serve,
     session,
     sync,
 )
@@ -52,9 +54,11 @@ def build() -> Any:
     app.command("eval", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
     app.command("compact", epilog=maintain.COMPACT_EXAMPLE)(maintain.compact)
     app.command("gc", epilog=maintain.GC_EXAMPLE)(maintain.collect)
+    app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
     app.add_typer(_librarians(), name="librarians")
     app.add_typer(_documents(), name="docs")
     app.add_typer(_cache(), name="cache")
+    app.add_typer(_keys(), name="keys")
     for other_name in ("init-kb", "init_kb"):
         app.command(other_name, hidden=True, epilog=sync.SYNC_EXAMPLE.replace("pair sync", f"pair {other_name}"))(
             sync.sync
@@ -82,6 +86,14 @@ def _documents() -> typer.Typer:
 def _cache() -> typer.Typer:
     group = typer.Typer(help="Care for fetched shards.", rich_markup_mode=None)
     group.command("sweep", epilog=maintain.SWEEP_EXAMPLE)(maintain.sweep)
+    return group
+
+
+def _keys() -> typer.Typer:
+    group = typer.Typer(help="Keys for the server.", rich_markup_mode=None)
+    group.command("add", epilog=keys.ADD_EXAMPLE)(keys.add_key)
+    group.command("list", epilog=keys.LIST_EXAMPLE)(keys.list_keys)
+    group.command("revoke", epilog=keys.REVOKE_EXAMPLE)(keys.revoke_key)
     return group
 
 

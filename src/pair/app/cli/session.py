@@ -14,8 +14,10 @@ from pair import errors
 from pair.app import render
 from pair.settings import Settings
 from pair.wiring import DEFAULT_KB, Desk, SyncDesk, open_kb, temporary_kb
+from pair.wiring.keys import key_file
 
 if TYPE_CHECKING:
+    from pair.access.keys import KeyFile
     from pair.kb import KnowledgeBase
     from pair.librarians.citing import CitedPlace
     from pair.librarians.contract import Response
@@ -102,6 +104,22 @@ class Session:
                 yield desk
             finally:
                 desk.close()
+
+    def serve(self, host: str | None, port: int | None) -> int:
+        """Until it is told to stop; the exit status."""
+        from pair.app.http.serving import serve  # noqa: PLC0415 - loads the server
+
+        settings = Settings.load(self.config)
+        self._start_logging(settings)
+        usual = settings.server
+        policy = dataclasses.replace(usual, host=host or usual.host, port=usual.port if port is None else port)
+        level = self.log_level or ("debug" if settings.diagnostics else "info")
+        return serve(dataclasses.replace(settings, server=policy), level)
+
+    def key_file(self) -> "KeyFile":
+        settings = Settings.load(self.config)
+        self._start_logging(settings)
+        return key_file(settings)
 
     def temporary_kb(self) -> "AbstractContextManager[KnowledgeBase]":
         settings = Settings.load(self.config)

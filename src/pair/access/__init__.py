@@ -1,0 +1,1 @@
+"""Who may do what with a server: its settings, keys, tokens, and the rules."""

@@ -1,0 +1,1 @@
+"""The HTTP service: `pair serve`. Imported by that command only."""

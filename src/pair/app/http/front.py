@@ -1,0 +1,199 @@
+"""Where every request comes in: request id, credentials, limits, the log, figures, and errors to answers."""
+
+import asyncio
+import hashlib
+import ipaddress
+import logging
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from starlette.responses import Response
+
+from pair import errors, request_errors
+from pair.access import rules
+from pair.access.rules import ANYBODY, Principal
+from pair.app.http import faults
+from pair.app.http.operations import Operation, matched
+from pair.app.http.service import Call, Service
+from pair.wiring.server import in_thread
+
+logger = logging.getLogger("pair.http")
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_KB_HEADER = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_SECURITY = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class Front:
+    """The ASGI application."""
+
+    def __init__(self, service: Service, on_start: Callable[[], None], on_stop: Callable[[], Awaitable[None]]) -> None:
+        self._service = service
+        self._on_start = on_start
+        self._on_stop = on_stop
+
+    async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            await self._answer(scope, receive, send)
+
+    async def _live(self, receive: Any, send: Send) -> None:
+        await receive()
+        self._on_start()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self._on_stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _answer(self, scope: Any, receive: Any, send: Send) -> None:
+        began = time.perf_counter()
+        headers = dict(scope["headers"])
+        given = headers.get(b"x-request-id", b"").decode("latin-1")
+        request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
+        call = Call(scope, receive, request_id, headers)
+        sent = _Sent(send, call)
+        route = f"{scope['method']} (none)"
+        figures = self._service.figures
+        figures.in_flight += 1
+        try:
+            operation, call.path_value = matched(scope["method"], scope["path"])
+            route = operation.route
+            await self._let_in(operation, call)
+            response = await operation.handler(self._service, call)
+            await response(scope, receive, sent)
+        except errors.PairError as fault:
+            await self._refuse(fault, call, sent)
+        except ConnectionResetError:
+            sent.status = 499
+        except asyncio.CancelledError:
+            sent.status = 499
+            if not self._service.is_stopping:
+                raise
+        except Exception:  # the outermost boundary of the service
+            logger.exception("a bug", extra={"request_id": request_id})
+            await sent.whole(Response(faults.bug_body(request_id), 500, media_type="application/json"))
+        finally:
+            figures.in_flight -= 1
+            self._note(route, call, sent.status, (time.perf_counter() - began) * 1000)
+
+    async def _let_in(self, operation: Operation, call: Call) -> None:
+        """Raises E602, E603, E608."""
+        service = self._service
+        rules.check_origin(call.header(b"host"), call.header(b"origin"), only_loopback=service.verify is None)
+        if operation.scope is None:
+            return
+        client = _address_of(call.scope)
+        if service.verify is not None:
+            try:
+                call.principal = await self._verified(call)
+            except errors.AccessError:
+                self._take(f"unknown {client}", call)
+                raise
+            client = call.principal.id
+        self._take(client, call)
+        rules.check_scope(call.principal, operation.scope)
+
+    def _take(self, client: str, call: Call) -> None:
+        wait = self._service.rate.wait_of(client)
+        if wait:
+            call.told["retry_after"] = wait
+            raise request_errors.too_many_requests()
+
+    async def _verified(self, call: Call) -> Principal:
+        verify = self._service.verify
+        if verify is None:
+            return ANYBODY
+        scheme, _, credential = call.header(b"authorization").partition(" ")
+        if scheme.lower() != "bearer" or not credential.strip():
+            raise request_errors.credentials_refused("there are none")
+        if self._service.policy.auth == "keys":
+            return verify(credential.strip())
+        return await in_thread(lambda: verify(credential.strip()))  # it may have to fetch public keys
+
+    async def _refuse(self, fault: errors.PairError, call: Call, sent: "_Sent") -> None:
+        status = faults.status_of(fault)
+        headers = faults.retry_headers(status, call.told.get("retry_after"))
+        if status == 401:
+            headers["WWW-Authenticate"] = 'Bearer realm="pair"'
+        if status == 405:
+            headers["Allow"] = fault.hints[0].removeprefix("Allowed: ")
+        if status in {408, 413}:
+            headers["Connection"] = "close"  # what was not read is not wanted
+        call.told["error"] = fault.code
+        if status >= 500:
+            logger.warning(
+                "failed", extra={"request_id": call.request_id, "reason": fault.message, "why": fault.explanation}
+            )
+        if fault.code == errors.CACHE_FULL:
+            self._service.figures.cache_budget_exceeded += 1
+        if status in {401, 403, 429}:
+            self._service.figures.refused[str(status)] += 1
+        await sent.whole(Response(faults.body_of(fault), status, headers, "application/json"))
+
+    def _note(self, route: str, call: Call, status: int, milliseconds: float) -> None:
+        about = {
+            "method": call.scope["method"],
+            "path": call.scope["path"][:200],
+            "status": status,
+            "latency_ms": round(milliseconds, 3),
+            "request_id": call.request_id,
+            "client": _address_of(call.scope),
+        }
+        if call.principal is not ANYBODY:
+            about["user"] = call.principal.id
+        if call.kb_id:
+            about["kb_id"] = call.kb_id[:128]
+        if "error" in call.told:
+            about["error"] = call.told["error"]
+        self._service.figures.note_request(route, status, milliseconds, about)
+        level = logging.ERROR if status >= 500 else logging.WARNING if status >= 400 else logging.INFO
+        if logger.isEnabledFor(level):
+            logger.log(level, "request", extra=about)
+
+
+class _Sent:
+    """What is sent, with the headers that every answer has."""
+
+    def __init__(self, send: Send, call: Call) -> None:
+        self._send = send
+        self._call = call
+        self.status = 0
+
+    async def __call__(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            about = [(b"x-request-id", self._call.request_id.encode())]
+            kb_id = self._call.kb_id or self._call.header(b"x-kb-id")
+            if _KB_HEADER.fullmatch(kb_id):
+                about.append((b"x-kb-id", kb_id.encode()))
+            message = {**message, "headers": [*message.get("headers", []), *about, *_SECURITY]}
+        await self._send(message)
+
+    async def whole(self, response: Response) -> None:
+        """Unless something was sent already: then the connection ends where it broke off."""
+        if self.status:
+            raise ConnectionResetError
+        await response(self._call.scope, self._call.receive, self)
+
+
+def _address_of(scope: Any) -> str:
+    """Of the client; of IPv6 the network, which one client has all of."""
+    host = scope["client"][0] if scope.get("client") else ""
+    if ":" not in host:
+        return host
+    try:
+        return str(ipaddress.ip_network(f"{host.partition('%')[0]}/64", strict=False))
+    except ValueError:
+        return hashlib.sha256(host.encode()).hexdigest()[:12]

@@ -1,0 +1,163 @@
+"""Putting documents in: all at once as JSON, or a line each as they come."""
+
+import hashlib
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pydantic_core
+from starlette.responses import Response
+
+from pair import errors, request_errors
+from pair.app.http import bodies, faults, shapes
+from pair.app.http.service import Call, Service, Streamed, answer
+from pair.values import Document
+
+_MOST_KEY_CHARACTERS = 255
+
+
+async def ingest(service: Service, call: Call) -> Response | Streamed:
+    key = call.header(b"idempotency-key")
+    if len(key) > _MOST_KEY_CHARACTERS or not key.isprintable():
+        raise request_errors.request_invalid("an Idempotency-Key has at most 255 printable characters")
+    given = call.parameters(shapes.IngestParameters)
+    if bodies.media_type(call.headers) == bodies.LINES:
+        return await _stream(service, call, given, key)
+    body = await call.body(service.policy)
+    asked = shapes.read(shapes.IngestRequest, body)
+    kb_id = call.use_kb(asked.kb_id or given.kb_id)
+    graph = given.graph if asked.graph_enabled is None else asked.graph_enabled
+    chunk_size = asked.chunk_size or given.chunk_size
+    load = _Load(service, kb_id, graph, chunk_size, _Names(call.principal.id, kb_id, key))
+
+    async def stored() -> Response:
+        await load.write(asked.documents)
+        return answer(load.told())
+
+    if not key:
+        return await stored()
+    done, is_repeated = await service.idempotency.once(f"{call.principal.id} {kb_id}", key, body, stored)
+    if not is_repeated:
+        return done
+    return Response(done.body, done.status_code, {"Idempotent-Replayed": "true"}, "application/json")
+
+
+async def _stream(service: Service, call: Call, given: shapes.IngestParameters, key: str) -> Streamed:
+    """Answers with an error as every route does until something was stored; from then on, with lines."""
+    kb_id = call.use_kb(given.kb_id)
+    load = _Load(service, kb_id, given.graph, given.chunk_size, _Names(call.principal.id, kb_id, key))
+    events = _events(service, call, load)
+    first = await anext(events)
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield _line(first)
+        try:
+            async for event in events:
+                yield _line(event)
+        except errors.PairError as fault:
+            told = pydantic_core.from_json(faults.body_of(fault))
+            yield _line({"type": "error", **told, **load.counts()})
+
+    return Streamed(bodies.LINES, parts())
+
+
+async def _events(service: Service, call: Call, load: "_Load") -> AsyncIterator[dict[str, Any]]:
+    """One for each batch that is stored, and one for the end."""
+    most, number = service.settings.engine.ingest_batch_documents, 0
+    waiting: list[shapes.DocumentIn] = []
+    size = 0
+    async for lines in bodies.lines(call.receive, service.policy):
+        for line in lines:
+            number += 1
+            waiting.append(shapes.read(shapes.DocumentIn, line, where=f"line {number}: "))
+            size += len(line)
+            if len(waiting) >= most or size >= service.policy.max_body_bytes:
+                ids = await load.write(waiting)
+                yield {"type": "progress", "doc_ids": ids, **load.counts()}
+                waiting, size = [], 0
+    if not number:
+        raise request_errors.request_invalid("there is no document in it")
+    if waiting:
+        ids = await load.write(waiting)
+        yield {"type": "progress", "doc_ids": ids, **load.counts()}
+    yield {"type": "result", "status": "ok", "kb_id": load.kb_id, **load.counts()}
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    return pydantic_core.to_json(value) + b"\n"
+
+
+@dataclass
+class _Names:
+    """Ids for documents that came without one: with a key the same ones each time, so that it may be sent again."""
+
+    client: str
+    kb_id: str
+    key: str
+    given: int = 0
+
+    def next(self) -> str:
+        self.given += 1
+        if not self.key:
+            return f"doc-{secrets.token_hex(12)}"
+        text = "\0".join([self.client, self.kb_id, self.key, str(self.given)])
+        return f"doc-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+
+
+@dataclass
+class _Load:
+    """What one request stores, batch by batch."""
+
+    service: Service
+    kb_id: str
+    graph: bool | None
+    chunk_size: int | None
+    names: _Names
+    ids: list[str] = field(default_factory=list)
+    stored: int = 0
+    unchanged: int = 0
+    chunks: int = 0
+    manifest_version: int = 0
+
+    async def write(self, given: Sequence[shapes.DocumentIn]) -> list[str]:
+        """Ids of these documents, once they are stored. Raises E213 for a blank one."""
+        documents = [self._document(each) for each in given]
+        ids = [each.id for each in documents]
+        figures, began = self.service.figures, time.perf_counter()
+        try:
+            async with self.service.turn(self.kb_id):
+                report = await self.service.working(
+                    lambda: self.service.kbs.get(self.kb_id, for_writing=True, graph=self.graph).upsert(
+                        documents, chunk_size=self.chunk_size
+                    )
+                )
+        except errors.PairError as fault:
+            is_conflict = isinstance(fault, errors.ConflictError)
+            figures.note_failed_write(self.kb_id, (time.perf_counter() - began) * 1000, is_conflict=is_conflict)
+            raise
+        figures.note_write(self.kb_id, (time.perf_counter() - began) * 1000, [report])
+        self.ids += ids
+        self.stored += report.added + report.replaced
+        self.unchanged += report.unchanged
+        self.chunks += report.chunks
+        self.manifest_version = max(self.manifest_version, report.manifest_version)
+        return ids
+
+    def counts(self) -> dict[str, Any]:
+        return {
+            "ingested_docs": self.stored,
+            "ingested_chunks": self.chunks,
+            "unchanged_docs": self.unchanged,
+            "manifest_version": self.manifest_version,
+        }
+
+    def told(self) -> dict[str, Any]:
+        return {"status": "ok", "kb_id": self.kb_id, **self.counts(), "doc_ids": self.ids}
+
+    def _document(self, given: shapes.DocumentIn) -> Document:
+        document_id = given.id or self.names.next()
+        if not given.text.strip():
+            raise errors.document_invalid(document_id, "its text is blank")
+        return Document(document_id, given.text, given.title or "", given.url or "", given.metadata or {})

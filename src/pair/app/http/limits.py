@@ -1,0 +1,89 @@
+"""How often each client may come, and what it was answered when it comes twice with the same key."""
+
+import asyncio
+import collections
+import hashlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from starlette.responses import Response
+
+from pair import request_errors
+from pair.access.policy import ServerPolicy
+from pair.access.rules import Bucket, taken
+from pair.clock import Clock
+
+_MOST_CLIENTS = 10_000
+_MOST_KEYS = 10_000
+
+
+class RateLimit:
+    """A bucket of tokens for each client. Those that were not seen for longest are forgotten first."""
+
+    def __init__(self, policy: ServerPolicy, clock: Clock) -> None:
+        self._policy = policy
+        self._clock = clock
+        self._buckets: collections.OrderedDict[str, Bucket] = collections.OrderedDict()
+
+    def wait_of(self, client: str) -> float:
+        """Seconds after which this client may come again; 0 when it may now."""
+        if not self._policy.rate_limit_per_second:
+            return 0.0
+        bucket, wait = taken(
+            self._buckets.get(client),
+            self._clock.monotonic(),
+            per_second=self._policy.rate_limit_per_second,
+            burst=self._policy.rate_limit_burst,
+        )
+        self._buckets[client] = bucket
+        self._buckets.move_to_end(client)
+        if len(self._buckets) > _MOST_CLIENTS:
+            self._buckets.popitem(last=False)
+        return wait
+
+
+@dataclass
+class _Remembered:
+    fingerprint: bytes
+    at: float
+    outcome: "asyncio.Future[Response]"
+
+
+class Idempotency:
+    """Requests by the key that came with them: the second is answered as the first was, and does nothing."""
+
+    def __init__(self, seconds: float, clock: Clock) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._known: collections.OrderedDict[tuple[str, str], _Remembered] = collections.OrderedDict()
+
+    async def once(
+        self, client: str, key: str, body: bytes, work: Callable[[], Awaitable[Response]]
+    ) -> tuple[Response, bool]:
+        """The answer, and whether it is that of an earlier request. One that failed may be tried again."""
+        now = self._clock.monotonic()
+        self._forget(now)
+        fingerprint = hashlib.sha256(body).digest()
+        known = self._known.get((client, key))
+        if known is not None:
+            if known.fingerprint != fingerprint:
+                raise request_errors.request_invalid("this Idempotency-Key was sent with something else before")
+            return await asyncio.shield(known.outcome), True
+        outcome: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self._known[client, key] = _Remembered(fingerprint, now, outcome)
+        try:
+            answer = await work()
+        except BaseException as fault:
+            self._known.pop((client, key), None)
+            outcome.set_exception(fault if isinstance(fault, Exception) else ConnectionResetError())
+            outcome.exception()  # nobody else may be waiting for it
+            raise
+        outcome.set_result(answer)
+        return answer, False
+
+    def _forget(self, now: float) -> None:
+        while self._known:
+            oldest = next(iter(self._known))
+            if len(self._known) <= _MOST_KEYS and now - self._known[oldest].at < self._seconds:
+                return
+            self._known.pop(oldest)

@@ -1,0 +1,53 @@
+"""Log lines for people or for programs."""
+
+import datetime
+import json
+import logging
+import sys
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+
+
+class _Text(logging.Formatter):
+    """`2026-01-31T12:00:00Z INFO pair.http: request method='GET' status=200`"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = " ".join(f"{key}={value!r}" for key, value in _fields(record).items())
+        told = f"{_instant(record)} {record.levelname} {record.name}: {record.getMessage()} {fields}".rstrip()
+        return told if record.exc_info is None else f"{told}\n{self.formatException(record.exc_info)}"
+
+
+class _Json(logging.Formatter):
+    """One object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        value = {
+            "time": _instant(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info is not None:
+            value["exception"] = self.formatException(record.exc_info)
+        return json.dumps(value, default=str)
+
+
+def start(log_format: str, level: str) -> None:
+    """On standard error, for pair and for the server it runs on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Json() if log_format == "json" else _Text())
+    for name, least in (("pair", level.upper()), ("uvicorn", "WARNING")):
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.propagate = False
+        logger.setLevel(least)
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    return {key: value for key, value in vars(record).items() if key not in _STANDARD}
+
+
+def _instant(record: logging.LogRecord) -> str:
+    at = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

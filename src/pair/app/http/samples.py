@@ -1,0 +1,161 @@
+"""Examples of requests and answers, for the OpenAPI document: a test compares their keys with real ones."""
+
+from typing import Any
+
+Json = dict[str, Any]
+
+WITH_ANY_KEYS = frozenset({"metadata", "route_stats", "evictions"})
+"""Keys whose values are objects with keys of their own choice."""
+
+INGEST: Json = {
+    "kb_id": "default",
+    "documents": [
+        {
+            "id": "guides/deploy.md",
+            "text": "Deploy on Tuesdays. Roll back with `make rollback`.",
+            "title": "Deploying",
+            "url": "https://example.com/deploy",
+            "metadata": {"year": 2026},
+        }
+    ],
+}
+INGESTED: Json = {
+    "status": "ok",
+    "kb_id": "default",
+    "ingested_docs": 1,
+    "ingested_chunks": 1,
+    "unchanged_docs": 0,
+    "manifest_version": 7,
+    "doc_ids": ["guides/deploy.md"],
+}
+INGESTED_LINES = (
+    '{"type":"progress","doc_ids":["guides/deploy.md"],"ingested_docs":1,"ingested_chunks":1,"unchanged_docs":0,'
+    '"manifest_version":7}\n'
+    '{"type":"result","status":"ok","kb_id":"default","ingested_docs":1,"ingested_chunks":1,"unchanged_docs":0,'
+    '"manifest_version":7}\n'
+)
+QUERY: Json = {"query": "how do I roll back?", "k": 3, "search_mode": "hybrid", "filter": {"year": {"gte": 2020}}}
+FOUND: Json = {
+    "kb_id": "default",
+    "search_mode": "hybrid",
+    "mode_used": "hybrid",
+    "took_ms": 1.9,
+    "manifest_version": 7,
+    "partial": False,
+    "results": [
+        {
+            "id": "guides/deploy.md",
+            "chunk_id": "guides/deploy.md#0",
+            "title": "Deploying",
+            "url": "https://example.com/deploy",
+            "content": "Deploy on Tuesdays. Roll back with `make rollback`.",
+            "score": 0.83,
+            "distance": 0.61,
+            "graph_score": None,
+            "metadata": {"year": 2026},
+            "start": 0,
+            "end": 51,
+            "also_in": [],
+            "highlights": [[20, 29]],
+        }
+    ],
+}
+KBS: Json = {
+    "kbs": [
+        {
+            "kb_id": "default",
+            "documents": 1,
+            "chunks": 1,
+            "shards": 1,
+            "size_bytes": 40960,
+            "deleted_documents": 0,
+            "manifest_version": 7,
+            "embedder": "static-wordllama-l2_supercat-256-64b47a2d",
+            "dimension": 256,
+            "cache": {"hits": 3, "misses": 1, "evictions": 0, "bytes_fetched": 40960, "size_bytes": 40960},
+            "compaction_debt": "",
+        }
+    ]
+}
+_LISTED: Json = {
+    "id": "guides/deploy.md",
+    "title": "Deploying",
+    "url": "https://example.com/deploy",
+    "owner": "ingest",
+    "metadata": {"year": 2026},
+    "chunks": 1,
+    "content_hash": "0a1b",
+}
+DOCUMENTS: Json = {"kb_id": "default", "documents": [_LISTED], "next": None}
+DOCUMENT: Json = {"kb_id": "default", **_LISTED, "text": "Deploy on Tuesdays. Roll back with `make rollback`."}
+DELETED: Json = {"status": "ok", "kb_id": "default", "deleted": 1, "manifest_version": 8}
+COMPACTED: Json = {
+    "status": "ok",
+    "kb_id": "default",
+    "reason": "many_shards",
+    "shards_before": 9,
+    "shards_after": 1,
+    "documents": 1200,
+    "manifest_version": 9,
+    "conflicts": 0,
+}
+COLLECTED: Json = {
+    "status": "ok",
+    "kb_id": "default",
+    "deleted_shards": 9,
+    "deleted_bytes": 368640,
+    "kept_shards": 0,
+    "manifest_version": 10,
+}
+SWEPT: Json = {"status": "ok", "evicted_ttl": 0, "evicted_size": 2, "freed_bytes": 81920, "kept_bytes": 40960}
+LIBRARIANS: Json = {
+    "first": "default",
+    "librarians": [
+        {
+            "id": "default",
+            "name": "default",
+            "description": "Answers from the knowledge base default.",
+            "answers_from": "kb default",
+            "public": True,
+        }
+    ],
+}
+QUESTION: Json = {"query": "how do I roll back?", "context": {"timeout": 10000}}
+RESPONSE: Json = {
+    "answer": "Roll back with `make rollback`. [1]",
+    "sources": [{"name": "Deploying", "url": "https://example.com/deploy", "type": "document"}],
+    "confidence": 0.71,
+    "partial": False,
+    "metadata": {"librarian": "default", "delegationChain": ["default"], "delegated": False},
+}
+EVENTS = 'event: text\ndata: {"text":"Roll back with"}\n\nevent: response\ndata: {"answer":"Roll back with …"}\n\n'
+PROMETHEUS = (
+    "# TYPE pair_http_requests_total counter\n"
+    'pair_http_requests_total{method="GET",route="/healthz",status="200"} 1.0\n'
+)
+OPENMETRICS = '# TYPE pair_shard_count gauge\npair_shard_count{kb_id="default"} 1.0\n# EOF\n'
+FIGURES: Json = {
+    "route_stats": {
+        "POST /rag/query": {
+            "count": 1,
+            "error_count": 0,
+            "latency_sum_ms": 2.1,
+            "latency_min_ms": 2.1,
+            "latency_max_ms": 2.1,
+        }
+    },
+    "query_stats": {},
+    "ingest_stats": {},
+    "embed_stats": {},
+    "librarian_stats": {},
+    "refused": {},
+    "cache": {"evictions": {}, "budget_exceeded": 0},
+    "recent_requests": [],
+    "kbs": {},
+    "care": {},
+    "librarians": {},
+    "background": {},
+    "runtime": {"peak_memory_bytes": 90000000, "cpu_seconds": 1.2, "threads": 9, "num_gc": 40, "processors": 2},
+    "uptime_seconds": 12.5,
+    "start_time": "2026-01-31T12:00:00Z",
+}

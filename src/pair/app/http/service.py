@@ -1,0 +1,188 @@
+"""What requests share: open KBs, limits, figures, and turns at writing."""
+
+import asyncio
+import contextlib
+import datetime
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
+
+import pydantic_core
+from starlette.responses import Response
+
+from pair import request_errors
+from pair.access import rules
+from pair.access.policy import ServerPolicy
+from pair.access.rules import ANYBODY, Principal
+from pair.app.http import bodies, shapes
+from pair.app.http.figures import Figures
+from pair.app.http.limits import Idempotency, RateLimit
+from pair.app.http.remembering import Remembered
+from pair.settings import Settings
+from pair.wiring import SystemClock
+from pair.wiring.server import DEFAULT_KB, Job, OpenKbs, care, in_thread, verifier
+
+_Result = TypeVar("_Result")
+_Shape = TypeVar("_Shape")
+
+
+class Service:
+    """One for a server. Its coroutines belong to one event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises E401: also where nobody would be asked who they are, on an address that others can reach."""
+        self.settings = settings
+        self.policy: ServerPolicy = settings.server
+        self.clock = SystemClock()
+        self.verify: Callable[[str], Principal] | None = verifier(settings)
+        self.kbs = OpenKbs(settings)
+        self.figures = Figures()
+        self.rate = RateLimit(self.policy, self.clock)
+        self.remembered = Remembered()
+        self.idempotency = Idempotency(self.policy.idempotency_seconds, self.clock)
+        self.jobs: list[Job] = care(self.kbs, self.figures)
+        self.is_stopping = False
+        self.started_at: datetime.datetime = self.clock.now()
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._lock = threading.Lock()
+        self._threads_at_work = 0
+
+    def start(self) -> None:
+        for job in self.jobs:
+            job.start()
+
+    def stop(self) -> None:
+        """Told once: nothing new is begun."""
+        self.is_stopping = True
+        for job in self.jobs:
+            job.stop()
+
+    def close(self, seconds: float) -> None:
+        """Waits so long for background work, and closes the KBs if it has ended."""
+        deadline = self.clock.monotonic() + seconds
+        for job in self.jobs:
+            job.join(max(0.0, deadline - self.clock.monotonic()))
+        if not self.is_at_work:
+            self.kbs.close()
+
+    @property
+    def is_at_work(self) -> bool:
+        return bool(self.figures.in_flight or self._threads_at_work) or any(job.is_at_work for job in self.jobs)
+
+    async def reading(self, work: Callable[[], _Result]) -> _Result:
+        """In a thread. Raises E609: the thread goes on, and nobody waits for it."""
+        try:
+            async with asyncio.timeout(self.policy.request_timeout_seconds):
+                return await self.working(work)
+        except TimeoutError as fault:
+            raise request_errors.took_too_long(self.policy.request_timeout_seconds) from fault
+
+    async def working(self, work: Callable[[], _Result]) -> _Result:
+        """In a thread, for as long as it takes."""
+
+        def counted() -> _Result:
+            with self._lock:
+                self._threads_at_work += 1
+            try:
+                return work()
+            finally:
+                with self._lock:
+                    self._threads_at_work -= 1
+
+        return await in_thread(counted)
+
+    @contextlib.asynccontextmanager
+    async def turn(self, kb_id: str) -> AsyncIterator[None]:
+        """To write a KB: requests of one server take turns, where they would get into each other's way. Raises E203."""
+        if self.is_stopping:
+            raise request_errors.server_stopping()
+        lock = self._turns.setdefault(kb_id, asyncio.Lock())
+        try:
+            async with asyncio.timeout(self.policy.write_wait_seconds):
+                await lock.acquire()
+        except TimeoutError as fault:
+            raise request_errors.write_waiting(kb_id, self.policy.write_wait_seconds) from fault
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+@dataclass
+class Call:
+    """One request, as handlers see it."""
+
+    scope: Any
+    receive: Any
+    request_id: str
+    headers: dict[bytes, bytes]
+    principal: Principal = ANYBODY
+    path_value: str = ""
+    """What the address has in the place of {id}."""
+    kb_id: str = ""
+    """That it is about, once that is known."""
+    told: dict[str, Any] = field(default_factory=dict)
+    """For the log."""
+
+    def use_kb(self, kb_id: str) -> str:
+        """The KB that a request names. Raises E603."""
+        self.kb_id = kb_id or DEFAULT_KB
+        rules.check_kb(self.principal, self.kb_id)
+        return self.kb_id
+
+    def header(self, name: bytes) -> str:
+        return self.headers.get(name, b"").decode("latin-1")
+
+    async def body(self, policy: ServerPolicy) -> bytes:
+        """JSON. Raises E601, E607, E610."""
+        body = await bodies.whole(self.receive, self.headers, policy)
+        if body and bodies.media_type(self.headers) != bodies.JSON:
+            raise request_errors.request_invalid("the body is to be application/json")
+        return body
+
+    async def read(self, shape: type[_Shape], policy: ServerPolicy, *, empty: bytes = b"") -> _Shape:
+        return shapes.read(shape, await self.body(policy) or empty)
+
+    def parameters(self, shape: type[_Shape]) -> _Shape:
+        """Raises E601."""
+        return shapes.read_parameters(shape, _query_of(self.scope))
+
+
+def _query_of(scope: Any) -> dict[str, str]:
+    from_address = scope.get("query_string", b"")
+    if not from_address:
+        return {}
+    pairs = _parsed(from_address)
+    if len({name for name, _ in pairs}) != len(pairs):
+        raise request_errors.request_invalid("a parameter is given twice")
+    return dict(pairs)
+
+
+def _parsed(text: bytes) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(text.decode("ascii"), keep_blank_values=True, strict_parsing=False, errors="strict")
+    except ValueError as fault:
+        raise request_errors.request_invalid("the parameters in the address are not UTF-8") from fault
+
+
+def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Numbers that JSON does not know become null."""
+    return Response(pydantic_core.to_json(value), status, headers, "application/json")
+
+
+@dataclass
+class Streamed:
+    """A response that is sent as it comes."""
+
+    media_type: str
+    parts: AsyncIterator[bytes]
+    status_code: int = 200
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-type", self.media_type.encode())]
+        await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
+        async for part in self.parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,0 +1,194 @@
+"""What requests look like: checked, and told to the OpenAPI document by the same declarations."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+import pydantic
+import pydantic_core
+from annotated_types import Ge, Gt, Le, MaxLen, MinLen
+from pydantic import ConfigDict, Field
+
+from pair import request_errors
+from pair.values import DEFAULT_MODE, SearchMode
+
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+KbId = Annotated[str, MaxLen(128), Field(description="Name of the knowledge base; empty for `default`.")]
+Filter = Annotated[
+    dict[str, Any] | list[str] | None,
+    Field(
+        description='Conditions on metadata that must all hold: `{"year": {"gte": 2020}}` or `["year>=2020"]`.',
+        examples=[{"year": {"gte": 2020}}],
+    ),
+]
+_YEAR_SECONDS = 31_536_000
+_Shape = TypeVar("_Shape")
+
+
+@dataclass(frozen=True)
+class DocumentIn:
+    """A document to store. Without an id it is given one."""
+
+    __pydantic_config__ = _STRICT
+    text: Annotated[str, MinLen(1)]
+    id: Annotated[str, MaxLen(4096)] | None = None
+    title: str | None = None
+    url: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class IngestRequest:
+    """Documents to add or replace; what is stored as it is costs nothing."""
+
+    __pydantic_config__ = _STRICT
+    documents: Annotated[list[DocumentIn], MinLen(1)]
+    kb_id: KbId = ""
+    graph_enabled: Annotated[
+        bool | None, Field(description="Link documents by what they name; else as configured.")
+    ] = None
+    chunk_size: Annotated[int, Ge(50)] | None = None
+
+
+@dataclass(frozen=True)
+class QueryRequest:
+    """What to look for."""
+
+    __pydantic_config__ = _STRICT
+    query: Annotated[str, MinLen(1), MaxLen(20_000)]
+    kb_id: KbId = ""
+    k: Annotated[int, Ge(1), Le(1000), Field(description="Most results.")] = 5
+    search_mode: SearchMode = DEFAULT_MODE
+    filter: Filter = None
+    max_distance: Annotated[float | None, Field(description="Only results strictly nearer than this.")] = None
+    highlights: Annotated[bool, Field(description="Say what matched, as places in `content`.")] = False
+    explain: Annotated[bool, Field(description="Say of each result how it got its score.")] = False
+
+
+@dataclass(frozen=True)
+class AskTrace:
+    __pydantic_config__ = ConfigDict(extra="ignore")
+    traceId: Annotated[str, MaxLen(128)]  # noqa: N815 - the names that librarians send
+    spanId: Annotated[str, MaxLen(128)]  # noqa: N815
+
+
+@dataclass(frozen=True)
+class AskBudget:
+    __pydantic_config__ = ConfigDict(extra="ignore")
+    calls: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class AskContext:
+    """What is known beside the question. All else in it is ignored, who asks above all."""
+
+    __pydantic_config__ = ConfigDict(extra="ignore", allow_inf_nan=False)
+    delegationChain: Annotated[list[str], MaxLen(100)] | None = None  # noqa: N815
+    metadata: dict[str, Any] | None = None
+    timeout: Annotated[float, Gt(0), Field(description="Milliseconds.")] | None = None
+    trace: AskTrace | None = None
+    budget: AskBudget | None = None
+
+
+@dataclass(frozen=True)
+class AskRequest:
+    """A question in plain words. Who asks is taken from the credentials, whatever `context` claims."""
+
+    __pydantic_config__ = _STRICT
+    query: Annotated[str, MinLen(1)]
+    kb_id: KbId = ""
+    context: AskContext | None = None
+    version: str | None = None
+    requestId: str | None = None  # noqa: N815 - the name that librarians send
+    timestamp: str | None = None
+
+
+@dataclass(frozen=True)
+class CompactRequest:
+    __pydantic_config__ = _STRICT
+    kb_id: KbId = ""
+    everything: Annotated[bool, Field(description="Also what is in good order.")] = False
+
+
+@dataclass(frozen=True)
+class GcRequest:
+    __pydantic_config__ = _STRICT
+    kb_id: KbId = ""
+    grace_seconds: Annotated[float, Ge(0), Le(_YEAR_SECONDS)] | None = None
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    __pydantic_config__ = _STRICT
+
+
+@dataclass(frozen=True)
+class KbParameters:
+    """In the address."""
+
+    __pydantic_config__ = _STRICT
+    kb_id: KbId = ""
+
+
+@dataclass(frozen=True)
+class ListParameters:
+    """In the address."""
+
+    __pydantic_config__ = _STRICT
+    kb_id: KbId = ""
+    owner: Annotated[str | None, Field(description="Only documents that came by `sync` or `ingest`.")] = None
+    after: Annotated[str, Field(description="Begin behind the document with this id.")] = ""
+    limit: Annotated[int, Ge(1), Le(1000)] = 100
+
+
+@dataclass(frozen=True)
+class IngestParameters:
+    """In the address: all that a stream of documents can say, and what a JSON body does not say."""
+
+    __pydantic_config__ = _STRICT
+    kb_id: KbId = ""
+    graph_enabled: Literal["true", "false"] | None = None
+    chunk_size: Annotated[int, Ge(50)] | None = None
+
+    @property
+    def graph(self) -> bool | None:
+        return None if self.graph_enabled is None else self.graph_enabled == "true"
+
+
+_adapters: dict[type[Any], Any] = {}
+
+
+def adapter(shape: type[_Shape]) -> "pydantic.TypeAdapter[_Shape]":
+    """What checks a shape; made once."""
+    if shape not in _adapters:
+        _adapters[shape] = pydantic.TypeAdapter(shape)
+    made: pydantic.TypeAdapter[_Shape] = _adapters[shape]
+    return made
+
+
+def read(shape: type[_Shape], body: bytes, *, where: str = "") -> _Shape:
+    """Raises E601."""
+    try:
+        pydantic_core.from_json(body, allow_inf_nan=False)
+        return adapter(shape).validate_json(body, strict=True)
+    except pydantic.ValidationError as fault:
+        raise request_errors.request_invalid(where + _first(fault)) from fault
+    except ValueError as fault:
+        raise request_errors.request_invalid(f"{where}not JSON: {str(fault)[:200]}") from fault
+
+
+def read_parameters(shape: type[_Shape], given: dict[str, str]) -> _Shape:
+    """Of the part of an address behind the question mark. Raises E601."""
+    try:
+        return adapter(shape).validate_strings(given)
+    except pydantic.ValidationError as fault:
+        raise request_errors.request_invalid(_first(fault)) from fault
+
+
+def _first(fault: pydantic.ValidationError) -> str:
+    """Without what was given, which may be long or secret."""
+    first = fault.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(str(each) for each in first["loc"])[:200]
+    message = first["msg"][:1].lower() + first["msg"][1:200]
+    return f"{place}: {message}" if place else message

@@ -1,0 +1,105 @@
+"""The texts of errors that only a server has to tell.
+
+Not here
+    The list of all codes, and all other errors: errors.py.
+"""
+
+from collections.abc import Sequence
+
+from pair.error_tree import AccessError, ConflictError, NotFoundError, StorageError, UsageError
+
+
+def request_invalid(reason: str, *, hints: Sequence[str] = ()) -> UsageError:
+    return UsageError("E601", f"Request not understood: {reason}", hints=hints, details={"reason": reason})
+
+
+def credentials_refused(reason: str) -> AccessError:
+    """`reason` never tells what was presented."""
+    return AccessError(
+        "E602",
+        f"Credentials are missing or wrong: {reason}",
+        hints=["Send them as: Authorization: Bearer KEY", "An administrator makes keys with: pair keys add NAME"],
+    )
+
+
+def not_allowed(what: str, *, hints: Sequence[str] = ()) -> AccessError:
+    return AccessError("E603", f"Not allowed: {what}", hints=hints)
+
+
+def no_such_route(path: str) -> NotFoundError:
+    shown = path if len(path) <= 100 else f"{path[:100]}…"
+    return NotFoundError("E604", f"No route {shown!r}", hints=["All routes are in /openapi.json"])
+
+
+def no_such_librarian(librarian_id: str) -> NotFoundError:
+    shown = librarian_id if len(librarian_id) <= 100 else f"{librarian_id[:100]}…"
+    return NotFoundError("E605", f"No librarian {shown!r}", hints=["All librarians: GET /librarians"])
+
+
+def method_not_allowed(method: str, allowed: str) -> UsageError:
+    return UsageError("E606", f"Method {method[:20]} is not allowed here", hints=[f"Allowed: {allowed}"])
+
+
+def request_too_large(what: str, max_bytes: int) -> UsageError:
+    return UsageError(
+        "E607",
+        f"{what} has more than {max_bytes:,} bytes",
+        hints=["Send documents in several requests", "Send them as application/x-ndjson, a document a line"],
+        details={"max_bytes": max_bytes},
+    )
+
+
+def too_many_requests() -> ConflictError:
+    return ConflictError("E608", "Too many requests", hints=["Wait as long as Retry-After says, then try again"])
+
+
+def took_too_long(seconds: float) -> StorageError:
+    return StorageError(
+        "E609",
+        f"There was no answer within {seconds:g} s",
+        hints=["Try again when fewer requests are under way", "Raise server.request_timeout_seconds"],
+    )
+
+
+def request_too_slow(seconds: float) -> UsageError:
+    return UsageError("E610", f"The request had not arrived within {seconds:g} s", hints=["Send it faster, or smaller"])
+
+
+def server_stopping() -> StorageError:
+    return StorageError(
+        "E611",
+        "The server is stopping",
+        explanation="What it acknowledged is stored.",
+        hints=["Try again with the server that takes its place"],
+    )
+
+
+def address_unusable(host: str, port: int, reason: str) -> StorageError:
+    return StorageError(
+        "E612",
+        f"Cannot serve on {host}:{port}: {reason}",
+        hints=["Choose another port: pair serve --port 8081", "Stop what uses this one"],
+        details={"host": host, "port": port},
+    )
+
+
+def no_such_key(key_id: str) -> NotFoundError:
+    return NotFoundError("E613", f"No key {key_id!r}", hints=["List all keys: pair keys list"])
+
+
+def jwks_unreadable(reason: str) -> StorageError:
+    return StorageError(
+        "E614",
+        f"The public keys that tokens are checked with cannot be read: {reason}",
+        hints=["Try again", "An administrator checks server.jwt_jwks"],
+    )
+
+
+def write_waiting(kb_id: str, seconds: float) -> ConflictError:
+    return ConflictError(
+        "E203",
+        f"{kb_id} is being written by other requests of this server",
+        explanation=f"This one waited {seconds:g} s for its turn. Nothing of it was written.",
+        hints=["Try again", "Write larger batches, less often"],
+        details={"kb_id": kb_id},
+    )

@@ -1,0 +1,43 @@
+"""Servers that many tests share: starting one costs more than a hundred requests."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.served import Keyed, Served
+
+HANDBOOK = {
+    "deploy.md": "# Deploying\n\nDeploy on Tuesdays. Roll back with the command make rollback.",
+    "clocks.md": "# Clocks\n\nThe Network Time Protocol keeps clocks in step. NTP uses port 123.",
+    "lunch.md": "# Lunch\n\nLunch is at one. On Fridays there is soup.",
+}
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """For everybody on this machine, with a few documents."""
+    with Served(tmp_path_factory.mktemp("plain") / "project") as server:
+        assert server.ingest(HANDBOOK).status_code == 200
+        yield server
+
+
+@pytest.fixture(scope="session")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
+    """One that takes little: bodies, requests, time, cache."""
+    folder = tmp_path_factory.mktemp("keyed") / "project"
+    variables = {
+        "AUTH": "keys",
+        "MAX_BODY_BYTES": "20000",
+        "BODY_TIMEOUT_SECONDS": "0.5",
+        "HEADER_TIMEOUT_SECONDS": "0.5",
+        "KEEP_ALIVE_SECONDS": "1",
+        "RATE_LIMIT_PER_SECOND": "0.001",
+        "RATE_LIMIT_BURST": "20",
+        "WRITE_WAIT_SECONDS": "0.5",
+        "SYNC": "false",
+    }
+    settings = {f"PAIR__SERVER__{name}": value for name, value in variables.items()}
+    with Served(folder, PAIR__ENGINE__WRITE_ATTEMPTS="2", **settings) as server:
+        keyed = Keyed(server, folder)
+        assert server.ingest(HANDBOOK, key=keyed.key("write")).status_code == 200
+        yield keyed

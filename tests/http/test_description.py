@@ -1,0 +1,84 @@
+"""The OpenAPI document is honest: whatever it allows is answered as it says, and nothing breaks the server."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import hypothesis
+import pytest
+import schemathesis
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from pair.app.http.operations import OPERATIONS
+from support.served import Keyed, Served
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+]
+EXAMPLES = int(os.environ.get("PAIR_TEST_EXAMPLES", "6"))
+
+
+def _has_time(body: object) -> bool:
+    """Who allows a question no time is told that it was not enough, which is no fault of the server."""
+    context = body.get("context") if isinstance(body, dict) else None
+    seconds = context.get("timeout") if isinstance(context, dict) else None
+    return not isinstance(seconds, (int, float)) or seconds >= 5000 or seconds <= 0
+
+
+def exercised(server: Served, route: str, mode: GenerationMode) -> None:
+    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    method, path = route.split(" ")
+    operation = schema[path][method]
+
+    @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
+    @hypothesis.settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
+    )
+    def run(case: "schemathesis.Case[Any]") -> None:
+        hypothesis.assume(_has_time(case.body))
+        case.call_and_validate(base_url=server.url, checks=CHECKS)
+
+    run()
+
+
+@pytest.fixture(scope="module")
+def wild(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One whose KB nobody else looks at: anything may be in it."""
+    with Served(tmp_path_factory.mktemp("wild") / "project", PAIR__SERVER__SYNC="false") as server:
+        server.ingest({"lunch.md": "Lunch is at one."})
+        yield server
+
+
+@pytest.mark.parametrize("route", [operation.route for operation in OPERATIONS])
+def test_what_the_document_allows_is_answered_as_it_says(wild: Served, route: str):
+    exercised(wild, route, GenerationMode.POSITIVE)
+
+
+@pytest.mark.parametrize(
+    "route", [each.route for each in OPERATIONS if each.body or each.parameters or "{id}" in each.path]
+)
+def test_what_the_document_forbids_is_refused(wild: Served, route: str):
+    exercised(wild, route, GenerationMode.NEGATIVE)
+
+
+def test_without_credentials_everything_is_refused(keyed: Keyed):
+    for operation in OPERATIONS:
+        if operation.scope is not None:
+            path = operation.path.replace("{id}", "x")
+            assert keyed.server.request(operation.method, path).status_code in {401, 429}

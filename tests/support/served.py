@@ -1,0 +1,167 @@
+"""`pair serve` in a process of its own, and somebody who talks to it."""
+
+import collections
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import httpx2
+
+from pair.access.keys import KeyFile
+from pair.access.rules import Scope
+from pair.clock import SystemClock
+from pair.kb import KnowledgeBase
+from pair.settings import Settings
+from pair.wiring import open_kb
+
+_START_SECONDS = 60
+
+
+class Served:
+    """`with Served(folder, PAIR__SERVER__AUTH="keys") as server: server.get("/healthz")`"""
+
+    def __init__(self, folder: Path, **variables: str) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = {name: value for name, value in os.environ.items() if name in {"PATH", "LANG", "TMPDIR"}}
+        self.environment = kept | {
+            "HOME": str(folder),
+            "PAIR__ENGINE__EMBEDDER": "ngram",
+            "PAIR__SERVER__LOG_FORMAT": "json",
+            "PAIR__SERVER__PORT": "0",
+            "PYTHONWARNINGS": "error",
+            **variables,
+        }
+        self.logged: collections.deque[dict[str, Any]] = collections.deque(maxlen=10_000)
+        self.raw_log = ""
+        self._heard = threading.Condition()
+
+    def __enter__(self) -> Self:
+        self.process = subprocess.Popen(
+            ["env", "--default-signal=INT,TERM", sys.executable, "-m", "pair", "serve"],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started = threading.Event()
+        self._reader = threading.Thread(target=self._read_log, args=(started,), daemon=True)
+        self._reader.start()
+        assert started.wait(_START_SECONDS), self.raw_log
+        assert self.process.poll() is None, self.raw_log
+        self.client = httpx2.Client(base_url=self.url, timeout=60)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+        if self.process.poll() is None:
+            self.stop()
+        self._reader.join(timeout=10)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+    def _read_log(self, started: threading.Event) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.raw_log += line
+            if line.startswith("{"):
+                entry = json.loads(line)
+                with self._heard:
+                    self.logged.append(entry)
+                    self._heard.notify_all()
+                if entry["event"] == "serving":
+                    self.url = entry["address"]
+                    started.set()
+        started.set()
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def logged_request(self, request_id: str) -> dict[str, Any]:
+        """The line about it, which comes after the answer."""
+
+        def found() -> dict[str, Any] | None:
+            lines = (each for each in self.logged if each["event"] == "request")
+            return next((each for each in lines if each["request_id"] == request_id), None)
+
+        with self._heard:
+            assert self._heard.wait_for(found, timeout=20), self.raw_log
+        return found() or {}
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Tell it, and wait; the exit status."""
+        self.process.send_signal(number)
+        status = self.process.wait(timeout=30)
+        self._reader.join(timeout=10)
+        return status
+
+    def request(self, method: str, path: str, *, key: str = "", **more: Any) -> httpx2.Response:
+        headers: Mapping[str, str] = {"authorization": f"Bearer {key}"} if key else {}
+        return self.client.request(method, path, headers={**headers, **more.pop("headers", {})}, **more)
+
+    def get(self, path: str, **more: Any) -> httpx2.Response:
+        return self.request("GET", path, **more)
+
+    def post(self, path: str, value: Any = None, **more: Any) -> httpx2.Response:
+        return self.request("POST", path, **({} if value is None else {"json": value}), **more)
+
+    def ingest(self, documents: dict[str, str], *, kb_id: str = "default", key: str = "") -> httpx2.Response:
+        value = {"kb_id": kb_id, "documents": [{"id": name, "text": text} for name, text in documents.items()]}
+        return self.post("/rag/ingest", value, key=key)
+
+    def raw(self, sent: bytes) -> bytes:
+        """What comes back on a connection of its own until the server closes it, or says no more."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as connection:
+            connection.sendall(sent)
+            received = b""
+            while block := connection.recv(65536):
+                received += block
+            return received
+
+
+def opened(folder: Path) -> KnowledgeBase:
+    """The KB of a project that no server has open: what is really stored."""
+    variables = {"EMBEDDER": "ngram", "CACHE_DIR": str(folder / ".pair" / "cache"), "GRAPH": "off"}
+    settings = Settings.load(environment={f"PAIR__ENGINE__{name}": value for name, value in variables.items()})
+    return open_kb(store=str(folder / ".pair" / "store"), settings=settings)
+
+
+def pair(folder: Path, *arguments: str, **variables: str) -> Any:
+    """The JSON that a command prints."""
+    environment = {name: value for name, value in os.environ.items() if name in {"PATH", "LANG", "TMPDIR"}}
+    environment |= {"HOME": str(folder), "PAIR__ENGINE__EMBEDDER": "ngram", **variables}
+    done = subprocess.run(
+        [sys.executable, "-m", "pair", *arguments, "--json"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return json.loads(done.stdout)
+
+
+class Keyed:
+    """A server with keys, and the keys by what they are for."""
+
+    def __init__(self, server: Served, folder: Path) -> None:
+        self.server = server
+        self._folder = folder
+        self._made = 0
+
+    def key(self, scope: Scope, *kbs: str) -> str:
+        """A new one: each has its own share of requests."""
+        self._made += 1
+        file = KeyFile(self._folder / ".pair" / "keys.json", SystemClock(), secrets.token_hex)
+        return file.add(f"{scope}-{self._made}", scope, kbs, None)[1]
