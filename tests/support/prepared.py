@@ -6,18 +6,22 @@ most of a short command. `Workplace.start` runs commands from nothing, as users 
 
 import array
 import atexit
+import contextlib
 import gc
 import json
 import os
+import select
 import selectors
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import IO
 
 _LOADED = (
     "faiss",
@@ -28,14 +32,40 @@ _LOADED = (
     "pair.blobs.file_leases",
     "pair.blobs.local",
     "pair.kb",
+    "pair.sync.workflow",
     "pair.wiring.librarians",
     "pydantic.dataclasses",
     "pydantic.type_adapter",
+    "support.sync_parts",
     "yaml",
     "zoneinfo",
 )
 """Not DuckDB: it starts a thread when it is loaded, which a copy would not have."""
 _REQUEST_BYTES = 1 << 20
+
+
+class Copy:
+    """One command at work."""
+
+    def __init__(self, connection: socket.socket, stdout: IO[bytes], stderr: IO[bytes]) -> None:
+        self._connection = connection
+        self._outputs = stdout, stderr
+        self.pid = int.from_bytes(connection.recv(8))
+
+    def wait(self, seconds: float = 120) -> int | None:
+        """How it ended, or None when it goes on."""
+        ready, _, _ = select.select([self._connection], [], [], seconds)
+        return int(self._connection.recv(16)) if ready else None
+
+    def kill(self) -> int | None:
+        """It may have ended by itself; a number that is taken again meanwhile would be news to the server first."""
+        os.kill(self.pid, signal.SIGKILL)
+        return self.wait()
+
+    @property
+    def printed(self) -> tuple[str, str]:
+        stdout, stderr = (os.pread(each.fileno(), os.fstat(each.fileno()).st_size, 0) for each in self._outputs)
+        return stdout.decode(), stderr.decode()
 
 
 class Prepared:
@@ -47,6 +77,14 @@ class Prepared:
 
     def run(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> tuple[int, str, str]:
         """Exit status, stdout, stderr."""
+        with self.started(arguments, folder, environment) as copy:
+            status = copy.wait()
+            assert status is not None, copy.printed
+            return status, *copy.printed
+
+    @contextlib.contextmanager
+    def started(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Iterator[Copy]:
+        """Arguments of `pair`, or of Python: `-c` and a program."""
         self._start()
         with (
             tempfile.TemporaryFile() as stdout,
@@ -54,13 +92,11 @@ class Prepared:
             socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection,
         ):
             connection.connect(self._address)
-            connection.settimeout(120)
             request = json.dumps([list(arguments), str(folder), dict(environment)]).encode()
             handles = array.array("i", [stdout.fileno(), stderr.fileno()])
             connection.sendmsg([len(request).to_bytes(4)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, handles)])
             connection.sendall(request)
-            status = int(connection.recv(16))
-            return status, _content(stdout.fileno()), _content(stderr.fileno())
+            yield Copy(connection, stdout, stderr)
 
     def _start(self) -> None:
         if self._process is None:
@@ -77,11 +113,6 @@ class Prepared:
 
 
 PREPARED = Prepared()
-
-
-def _content(handle: int) -> str:
-    size = os.fstat(handle).st_size
-    return os.pread(handle, size, 0).decode()
 
 
 def _serve(address: str) -> list[str]:
@@ -109,6 +140,7 @@ def _serve(address: str) -> list[str]:
                 copy = os.fork()
                 if not copy:
                     return _received(connection)
+                connection.sendall(copy.to_bytes(8))
                 handle = os.pidfd_open(copy)
                 at_work[handle] = copy, connection
                 events.register(handle, selectors.EVENT_READ)
@@ -117,7 +149,7 @@ def _serve(address: str) -> list[str]:
 def _tell_status(handle: int, copy: int, connection: socket.socket) -> None:
     _, status = os.waitpid(copy, 0)
     os.close(handle)
-    with connection:
+    with connection, contextlib.suppress(OSError):
         connection.sendall(str(os.waitstatus_to_exitcode(status)).encode())
 
 
@@ -139,8 +171,13 @@ def _received(connection: socket.socket) -> list[str]:
 
 
 def main() -> None:
-    sys.argv = ["pair", *_serve(sys.argv[1])]
+    arguments = _serve(sys.argv[1])
     try:
+        if arguments[:1] == ["-c"]:
+            sys.argv = ["-c", *arguments[2:]]
+            exec(compile(arguments[1], "-c", "exec"), {"__name__": "__main__"})
+            raise SystemExit
+        sys.argv = ["pair", *arguments]
         status = int(import_module("pair.app.cli.entry").main())
     except SystemExit as end:
         status = int(end.code or 0)
