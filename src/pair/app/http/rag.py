@@ -82,7 +82,7 @@ async def list_kbs(service: Service, call: Call) -> Response:
         listed = []
         for kb_id in service.kbs.stored():
             if call.principal.kbs is None or kb_id in call.principal.kbs:
-                stats = service.kbs.get(kb_id).stats()
+                stats = service.kbs.stats_of(kb_id)
                 listed += [] if stats is None else [stats.to_json()]
         return listed
 
