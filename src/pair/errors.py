@@ -108,6 +108,8 @@ CODES: dict[str, tuple[type[PairError], str]] = {
     "E612": (StorageError, "address cannot be served"),
     "E613": (NotFoundError, "no such key"),
     "E614": (StorageError, "public keys for tokens cannot be read"),
+    "E620": (UsageError, "not possible over HTTP"),
+    "E621": (DownloadError, "server cannot be reached, or is none of ours"),
 }
 
 HTTP_STATUSES = {"E201": 400, "E204": 400, "E602": 401, "E606": 405, "E607": 413, "E608": 429, "E610": 408}

@@ -18,7 +18,7 @@ from pair.access.policy import ServerPolicy
 from pair.access.rules import ANYBODY, Principal
 from pair.app.http import bodies, shapes
 from pair.app.http.figures import Figures
-from pair.app.http.limits import Idempotency, RateLimit
+from pair.app.http.limits import Idempotency, RateLimit, Shared
 from pair.app.http.remembering import Remembered
 from pair.settings import Settings
 from pair.wiring import SystemClock
@@ -42,6 +42,7 @@ class Service:
         self.rate = RateLimit(self.policy, self.clock)
         self.remembered = Remembered()
         self.idempotency = Idempotency(self.policy.idempotency_seconds, self.clock)
+        self.syncs = Shared()
         self.jobs: list[Job] = care(self.kbs, self.figures)
         self.is_stopping = False
         self.started_at: datetime.datetime = self.clock.now()
