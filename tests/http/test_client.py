@@ -7,6 +7,7 @@ import functools
 import json
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -328,9 +329,12 @@ GOOD = 200, {"content-type": "application/json"}, json.dumps(STORED).encode()
 
 
 def test_what_passes_is_tried_again_with_the_same_key_for_the_work():
-    answers = (told("E608", 429), None, told("E203", 409), told("E611", 503), (502, {"retry-after": "0"}, b"<html>"))
+    busy = told("E608", 429, wait="1")
+    answers = (busy, None, told("E203", 409), told("E611", 503), (502, {"retry-after": "0"}, b"<html>"))
+    began = time.monotonic()
     with Scripted(*answers, GOOD) as scripted, pair.connect(scripted.url, key="k") as kb:
         assert kb.upsert([Document("a", "Some text.")]).added == 1
+        assert time.monotonic() - began > 1  # as it was told to wait
         sent = scripted.requests
         assert len(sent) == 6
         assert len({(line, headers["idempotency-key"], body) for line, headers, body in sent}) == 1
