@@ -4,11 +4,13 @@ import dataclasses
 import time
 from typing import Any
 
+import pydantic_core
 from starlette.responses import Response
 
 from pair import errors
 from pair.access import rules
 from pair.app.http import shapes
+from pair.app.http.remembering import Known
 from pair.app.http.service import Call, Service, answer
 from pair.kb import Hits
 from pair.values import SearchOptions
@@ -17,36 +19,51 @@ from pair.wiring.server import DEFAULT_KB
 
 async def query(service: Service, call: Call) -> Response:
     body = await call.body(service.policy)
+    began = time.perf_counter()
+    known = service.remembered.get(body)
+    if known is not None:
+        kb_id = call.use_kb(known.kb_id)
+        if known.version == await service.versions.current(kb_id):
+            took_ms = (time.perf_counter() - began) * 1000
+            service.figures.note_known_query(kb_id, took_ms, known.results)
+            return Response(b"%b%.3f%b" % (known.before, took_ms, known.after), media_type="application/json")
+        service.remembered.forget(body)
+    return await _searched(service, call, body)
+
+
+async def _searched(service: Service, call: Call, body: bytes) -> Response:
     asked = shapes.read(shapes.QueryRequest, body)
     kb_id = call.use_kb(asked.kb_id)
     began = time.perf_counter()
     try:
-        hits, is_known = await service.reading(lambda: _found(service, kb_id, asked, body))
+        hits, version = await service.reading(lambda: _found(service, kb_id, asked))
     except errors.PairError:
         service.figures.note_failed_query(kb_id, (time.perf_counter() - began) * 1000)
         raise
     took_ms = (time.perf_counter() - began) * 1000
-    service.figures.note_query(kb_id, took_ms, hits, is_known=is_known)
-    value: dict[str, Any] = {
-        "kb_id": kb_id,
-        "search_mode": asked.search_mode,
-        "mode_used": hits.mode_used,
-        "took_ms": round(took_ms, 3),
+    service.figures.note_query(kb_id, took_ms, hits)
+    before = {"kb_id": kb_id, "search_mode": asked.search_mode, "mode_used": hits.mode_used}
+    after: dict[str, Any] = {
         "manifest_version": hits.manifest_version,
         "partial": hits.partial,
+        **({"reason": hits.reason} if hits.reason else {}),
         "results": [hit.to_json() for hit in hits],
     }
-    if hits.reason:
-        value["reason"] = hits.reason
-    return answer(value)
+    known = Known(
+        kb_id,
+        version,
+        pydantic_core.to_json(before)[:-1] + b',"took_ms":',
+        b"," + pydantic_core.to_json(after)[1:],
+        len(hits),
+    )
+    if version[0] == hits.manifest_version and not hits.partial:
+        service.remembered.keep(body, known)
+    return Response(b"%b%.3f%b" % (known.before, took_ms, known.after), media_type="application/json")
 
 
-def _found(service: Service, kb_id: str, asked: shapes.QueryRequest, body: bytes) -> tuple[Hits, bool]:
-    """And whether that was known before."""
+def _found(service: Service, kb_id: str, asked: shapes.QueryRequest) -> tuple[Hits, tuple[int, str]]:
+    """And the version that was last seen, which is that of the hits unless somebody wrote meanwhile."""
     kb = service.kbs.get(kb_id)
-    known = service.remembered.get(kb_id, body, kb.version)
-    if known is not None:
-        return known, True
     hits = kb.search(
         asked.query,
         limit=asked.k,
@@ -55,10 +72,7 @@ def _found(service: Service, kb_id: str, asked: shapes.QueryRequest, body: bytes
         explain=asked.explain,
         options=SearchOptions(max_distance=asked.max_distance, highlights=asked.highlights),
     )
-    version = kb.version(last_seen=True)
-    if version[0] == hits.manifest_version and not hits.partial:
-        service.remembered.keep(kb_id, body, version, hits)
-    return hits, False
+    return hits, kb.version(last_seen=True)
 
 
 async def list_kbs(service: Service, call: Call) -> Response:
