@@ -117,6 +117,7 @@ class _Load:
     names: _Names
     ids: list[str] = field(default_factory=list)
     stored: int = 0
+    replaced: int = 0
     unchanged: int = 0
     chunks: int = 0
     manifest_version: int = 0
@@ -140,6 +141,7 @@ class _Load:
         figures.note_write(self.kb_id, (time.perf_counter() - began) * 1000, [report])
         self.ids += ids
         self.stored += report.added + report.replaced
+        self.replaced += report.replaced
         self.unchanged += report.unchanged
         self.chunks += report.chunks
         self.manifest_version = max(self.manifest_version, report.manifest_version)
@@ -149,6 +151,7 @@ class _Load:
         return {
             "ingested_docs": self.stored,
             "ingested_chunks": self.chunks,
+            "replaced_docs": self.replaced,
             "unchanged_docs": self.unchanged,
             "manifest_version": self.manifest_version,
         }

@@ -58,6 +58,22 @@ _ERROR: Json = {
         }
     },
 }
+_OPENAI_ERROR: Json = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": "string", "description": "The same codes as elsewhere."},
+            },
+        }
+    },
+}
 _LINKS: Json = {
     "POST /rag/ingest": {
         "read": {
@@ -92,11 +108,15 @@ _LINKS: Json = {
     "GET /librarians": {
         "ask": {"operationId": "post_librarians_id_ask", "parameters": {"id": "$response.body#/librarians/0/id"}},
     },
+    "GET /v1/models": {
+        "read": {"operationId": "get_v1_models_id", "parameters": {"id": "$response.body#/data/0/id"}},
+    },
 }
 """What an answer tells that another request can go on from."""
 
 _INFO = (
-    "Search and ask knowledge bases, and put documents into them. Every error has the same body. "
+    "Search and ask knowledge bases, and put documents into them. Every error has the same body, but below `/v1/`, "
+    "which is for chat clients. "
     "Times to wait are in `Retry-After`. `X-Request-ID` is taken from the request or made, and sent back."
 )
 
@@ -111,7 +131,7 @@ def document(operations: "Iterable[Operation]") -> Json:
         "info": {"title": "pair", "version": __version__, "description": _INFO, "license": {"name": "Apache-2.0"}},
         "paths": paths,
         "components": {
-            "schemas": {"Error": _ERROR, **definitions},
+            "schemas": {"Error": _ERROR, "OpenAiError": _OPENAI_ERROR, **definitions},
             "securitySchemes": {
                 "credentials": {
                     "type": "http",
@@ -219,12 +239,12 @@ def _shape_of(example: Any) -> Json:
 
 def _errors(operation: "Operation") -> Json:
     statuses = sorted({*_ALWAYS, *operation.errors})
-    return {str(status): _error(status) for status in statuses}
+    return {str(status): _error(status, operation.path) for status in statuses}
 
 
-def _error(status: int) -> Json:
-    schema = {"$ref": "#/components/schemas/Error"}
-    example = pydantic_core.from_json(faults.body_of(_EXAMPLES[status]))
+def _error(status: int, path: str) -> Json:
+    schema = {"$ref": f"#/components/schemas/{'OpenAiError' if faults.speaks_openai(path) else 'Error'}"}
+    example = pydantic_core.from_json(faults.body_of(_EXAMPLES[status], path))
     value: Json = {
         "description": _ERRORS[status],
         "content": {"application/json": {"schema": schema, "example": example}},

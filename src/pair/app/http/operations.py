@@ -8,7 +8,8 @@ from typing import Any
 
 from pair import request_errors
 from pair.access.rules import Scope
-from pair.app.http import asking, ingest, openapi, rag, samples, shapes, state
+from pair.app.http import asking, completions, ingest, openapi, rag, samples, shapes, state, sync_run
+from pair.app.http.conversation import ChatRequest
 from pair.app.http.service import Call, Service, answer
 
 Handler = Callable[[Service, Call], Awaitable[Any]]
@@ -166,6 +167,47 @@ OPERATIONS: tuple[Operation, ...] = (
         shapes.AskRequest,
         errors=(404, 413, 503),
         body_example=samples.QUESTION,
+    ),
+    Operation(
+        "POST",
+        "/sync",
+        sync_run.sync,
+        "Bring the index and the knowledge base in line with files and links",
+        "admin",
+        {_JSON: samples.SYNCED},
+        shapes.SyncRequest,
+        errors=(409, 413, 503),
+        body_example={"wait": True},
+        is_body_needed=False,
+    ),
+    Operation(
+        "GET",
+        "/v1/models",
+        completions.list_models,
+        "Librarians, as models for chat clients",
+        "read",
+        {_JSON: samples.MODELS},
+        errors=(503,),
+    ),
+    Operation(
+        "GET",
+        "/v1/models/{id}",
+        completions.get_model,
+        "One librarian, as a model",
+        "read",
+        {_JSON: samples.MODEL},
+        errors=(404, 503),
+    ),
+    Operation(
+        "POST",
+        "/v1/chat/completions",
+        completions.complete,
+        "Ask a librarian, as chat clients do",
+        "read",
+        {_JSON: samples.COMPLETION, "text/event-stream": samples.CHUNKS},
+        ChatRequest,
+        errors=(404, 413, 503),
+        body_example=samples.CHAT,
     ),
     Operation(
         "GET", "/metrics", state.metrics, "Figures for Prometheus", "read", {_TEXT: samples.PROMETHEUS}, errors=(503,)

@@ -95,7 +95,8 @@ async def list_documents(service: Service, call: Call) -> Response:
     found = await service.reading(
         lambda: service.kbs.get(kb_id).documents(after=asked.after, limit=asked.limit, owner=asked.owner)
     )
-    entries = [{key: value for key, value in each.to_json().items() if key != "text"} for each in found]
+    left_out = set() if asked.text == "true" else {"text"}
+    entries = [{key: value for key, value in each.to_json().items() if key not in left_out} for each in found]
     following = found[-1].id if len(found) == asked.limit else None
     return answer({"kb_id": kb_id, "documents": entries, "next": following})
 

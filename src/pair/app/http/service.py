@@ -18,7 +18,7 @@ from pair.access.policy import ServerPolicy
 from pair.access.rules import ANYBODY, Principal
 from pair.app.http import bodies, shapes
 from pair.app.http.figures import Figures
-from pair.app.http.limits import Idempotency, RateLimit
+from pair.app.http.limits import Idempotency, RateLimit, Shared
 from pair.app.http.remembering import Remembered, Versions
 from pair.settings import Settings
 from pair.wiring import SystemClock
@@ -44,6 +44,7 @@ class Service:
         self.remembered = Remembered()
         self.versions = Versions(lambda kb_id: self.reading(lambda: self.kbs.get(kb_id).version()))
         self.idempotency = Idempotency(self.policy.idempotency_seconds, self.clock)
+        self.syncs = Shared()
         self.jobs: list[Job] = care(self.kbs, self.figures)
         self.is_stopping = False
         self.started_at: datetime.datetime = self.clock.now()

@@ -119,6 +119,15 @@ class GcRequest:
 
 
 @dataclass(frozen=True)
+class SyncRequest:
+    """Files and links that changed are read again."""
+
+    __pydantic_config__ = _STRICT
+    kb_id: KbId = ""
+    wait: Annotated[bool, Field(description="For a sync that is under way; else that is an error.")] = True
+
+
+@dataclass(frozen=True)
 class SweepRequest:
     __pydantic_config__ = _STRICT
 
@@ -140,6 +149,7 @@ class ListParameters:
     owner: Annotated[str | None, Field(description="Only documents that came by `sync` or `ingest`.")] = None
     after: Annotated[str, Field(description="Begin behind the document with this id.")] = ""
     limit: Annotated[int, Ge(1), Le(1000)] = 100
+    text: Annotated[Literal["true", "false"], Field(description="Whether texts are listed too.")] = "false"
 
 
 @dataclass(frozen=True)
