@@ -89,7 +89,7 @@ class Served:
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
-    def logged_request(self, request_id: str) -> dict[str, Any]:
+    def logged_request(self, request_id: str, seconds: float = 20) -> dict[str, Any]:
         """The line about it, which comes after the answer."""
 
         def found() -> dict[str, Any] | None:
@@ -97,7 +97,7 @@ class Served:
             return next((each for each in lines if each["request_id"] == request_id), None)
 
         with self._heard:
-            assert self._heard.wait_for(found, timeout=20), self.raw_log
+            assert self._heard.wait_for(found, timeout=seconds), self.raw_log
         return found() or {}
 
     def stop(self, number: int = signal.SIGTERM) -> int:

@@ -223,19 +223,19 @@ class Place:
             "PAIR__SERVER__COMPACTION_INTERVAL_SECONDS": "3",
             "PAIR__SERVER__GC_INTERVAL_SECONDS": "5",
         }
-        self._servers = [
+        self.servers = [
             Served(folder / f"server-{number}", **shared, PAIR__SERVER__PORT=str(port))
             for number, port in enumerate(ports)
         ]
         self.addresses = [f"http://127.0.0.1:{port}" for port in ports]
 
     def start(self, stack: contextlib.ExitStack) -> None:
-        for server in self._servers:
+        for server in self.servers:
             stack.enter_context(server)
 
     def strike(self, number: int) -> None:
         """kill -9, and another in its place."""
-        server = self._servers[number % SERVERS]
+        server = self.servers[number % SERVERS]
         server.stop(signal.SIGKILL)
         server.__exit__()
         server.__enter__()
