@@ -20,6 +20,7 @@ MAX_PARAMETERS = 6
 MAY_CATCH_EVERYTHING = {
     "app/cli/commands.py",
     "app/http/front.py",
+    "app/mcp/server.py",
     "librarians/dispatch.py",
     "sync/ticker.py",
     "wiring/librarians.py",
@@ -28,6 +29,7 @@ MAY_IMPORT_LATE = {
     "__init__.py",
     "app/cli/entry.py",
     "app/cli/session.py",
+    "app/http/assistants.py",
     "app/render.py",
     "engine/database.py",
     "settings.py",

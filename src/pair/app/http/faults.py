@@ -33,12 +33,7 @@ def retry_headers(status: int, seconds: float | None = None) -> dict[str, str]:
 
 
 def body_of(fault: errors.PairError) -> bytes:
-    """Without explanation and details: they name paths and addresses of this machine."""
-    told = fault.to_json()["error"]
-    return pydantic_core.to_json({"error": {key: told[key] for key in _TOLD if key in told}})
-
-
-_TOLD = ("code", "message", "recoverable", "suggestion")
+    return pydantic_core.to_json(fault.to_public_json())
 
 
 def bug_body(request_id: str) -> bytes:

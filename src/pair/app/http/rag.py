@@ -19,14 +19,7 @@ async def query(service: Service, call: Call) -> Response:
     body = await call.body(service.policy)
     asked = shapes.read(shapes.QueryRequest, body)
     kb_id = call.use_kb(asked.kb_id)
-    began = time.perf_counter()
-    try:
-        hits, is_known = await service.reading(lambda: _found(service, kb_id, asked, body))
-    except errors.PairError:
-        service.figures.note_failed_query(kb_id, (time.perf_counter() - began) * 1000)
-        raise
-    took_ms = (time.perf_counter() - began) * 1000
-    service.figures.note_query(kb_id, took_ms, hits, is_known=is_known)
+    hits, took_ms = await found(service, kb_id, asked, body)
     value: dict[str, Any] = {
         "kb_id": kb_id,
         "search_mode": asked.search_mode,
@@ -39,6 +32,19 @@ async def query(service: Service, call: Call) -> Response:
     if hits.reason:
         value["reason"] = hits.reason
     return answer(value)
+
+
+async def found(service: Service, kb_id: str, asked: shapes.QueryRequest, request: bytes) -> tuple[Hits, float]:
+    """And the milliseconds that it took. `request`: the same for everybody who asks the same."""
+    began = time.perf_counter()
+    try:
+        hits, is_known = await service.reading(lambda: _found(service, kb_id, asked, request))
+    except errors.PairError:
+        service.figures.note_failed_query(kb_id, (time.perf_counter() - began) * 1000)
+        raise
+    took_ms = (time.perf_counter() - began) * 1000
+    service.figures.note_query(kb_id, took_ms, hits, is_known=is_known)
+    return hits, took_ms
 
 
 def _found(service: Service, kb_id: str, asked: shapes.QueryRequest, body: bytes) -> tuple[Hits, bool]:
@@ -62,17 +68,18 @@ def _found(service: Service, kb_id: str, asked: shapes.QueryRequest, body: bytes
 
 
 async def list_kbs(service: Service, call: Call) -> Response:
-    """Those that the caller may use."""
+    return answer({"kbs": await usable_kbs(service, call.principal)})
 
-    def found() -> list[dict[str, Any]]:
-        listed = []
-        for kb_id in service.kbs.stored():
-            if call.principal.kbs is None or kb_id in call.principal.kbs:
-                stats = service.kbs.get(kb_id).stats()
-                listed += [] if stats is None else [stats.to_json()]
-        return listed
 
-    return answer({"kbs": await service.reading(found)})
+async def usable_kbs(service: Service, principal: rules.Principal) -> list[dict[str, Any]]:
+    """Those that the caller may use, by name."""
+
+    def listed() -> list[dict[str, Any]]:
+        usable = [each for each in service.kbs.stored() if principal.kbs is None or each in principal.kbs]
+        found = [service.kbs.get(kb_id).stats() for kb_id in usable]
+        return [stats.to_json() for stats in found if stats is not None]
+
+    return await service.reading(listed)
 
 
 async def list_documents(service: Service, call: Call) -> Response:
@@ -94,15 +101,18 @@ async def get_document(service: Service, call: Call) -> Response:
 
 async def delete_document(service: Service, call: Call) -> Response:
     kb_id = call.use_kb(call.parameters(shapes.KbParameters).kb_id)
+    return answer(await deleted(service, kb_id, call.path_value))
+
+
+async def deleted(service: Service, kb_id: str, document_id: str) -> dict[str, Any]:
+    """Raises E214."""
     began = time.perf_counter()
     async with service.turn(kb_id):
-        report = await service.working(lambda: service.kbs.get(kb_id).delete([call.path_value]))
+        report = await service.working(lambda: service.kbs.get(kb_id).delete([document_id]))
     if not report.deleted:
-        raise errors.no_such_document(kb_id, call.path_value)
+        raise errors.no_such_document(kb_id, document_id)
     service.figures.note_write(kb_id, (time.perf_counter() - began) * 1000, [report])
-    return answer(
-        {"status": "ok", "kb_id": kb_id, "deleted": report.deleted, "manifest_version": report.manifest_version}
-    )
+    return {"status": "ok", "kb_id": kb_id, "deleted": report.deleted, "manifest_version": report.manifest_version}
 
 
 async def compact(service: Service, call: Call) -> Response:
