@@ -297,7 +297,7 @@ TOOLS: tuple[Tool, ...] = (
     ),
     Tool(
         "ask",
-        "Answer a question from the documents, with the passages that say so: [1] is the first source.",
+        "Answer a question from the documents, with sources: [1] is the first.",
         AskArguments,
         _object(
             {
