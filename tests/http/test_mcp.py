@@ -17,6 +17,7 @@ from support.served import Keyed, Served
 READING = ["search", "fetch", "ask", "list_kbs"]
 LONG = "".join(f"Sentence number {number} says that soup № {number} is “hot”. " for number in range(6000))
 ODD = "büro/früh?stück #1 %41.md"
+CALL = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": %s}'
 TALK = {"accept": "application/json, text/event-stream"}
 
 
@@ -248,9 +249,9 @@ def test_what_goes_wrong_is_a_result_with_a_code_and_what_to_do(plain: Served):
         b"[]",
         b'[{"jsonrpc": "2.0", "id": 1, "method": "ping"}]',
         b'{"jsonrpc": "2.0", "id": 1, "method": "tools/unknown"}',
-        b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "search", "arguments": [1]}}',
-        b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "search", "arguments": {"query": NaN}}}',
-        b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "fetch", "arguments": {"id": "\\ud800"}}}',
+        CALL % b'{"name": "search", "arguments": [1]}',
+        CALL % b'{"name": "ask", "arguments": {"query": NaN}}',
+        CALL % b'{"name": "ask", "arguments": {"query": "\\ud800"}}',
         b'{"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {"uri": "kb://default/%ff%00"}}',
     ],
     ids=range(10),
@@ -367,6 +368,8 @@ def test_limits_and_the_log_are_those_of_all_routes(keyed: Keyed):
     assert logged["user"]
     too_long = post(keyed.server, called_raw("search", {"query": "x" * 30_000}), key=key)
     assert (too_long.status_code, too_long.json()["error"]["code"]) == (413, "E607")
-    statuses = [post(keyed.server, {"jsonrpc": "2.0", "id": 1, "method": "ping"}, key=key).status_code for _ in range(25)]
+    statuses = [
+        post(keyed.server, {"jsonrpc": "2.0", "id": 1, "method": "ping"}, key=key).status_code for _ in range(25)
+    ]
     assert statuses[0] == 200
     assert statuses[-1] == 429
