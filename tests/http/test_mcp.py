@@ -262,6 +262,45 @@ def test_no_message_breaks_the_server(plain: Served, body: bytes, version: str):
     answer = plain.request("POST", "/mcp", content=body, headers=headers)
     assert answer.status_code < 500
     assert answer.status_code >= 400 or "result" in answer.json() or "error" in answer.json()
+    assert "INTERNAL_ERROR" not in answer.text
+
+
+def _nested(depth: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(depth):
+        value = {"and": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "code"),
+    [
+        ("search", {"query": "x", "filter": _nested(300)}, "E601"),
+        ("search", {"query": "x", "filter": {"year": float("nan")}}, "E601"),
+        ("search", {"query": "\ud800"}, "E601"),
+        ("search", {"query": "x", "filter": {"\udfff": 1}}, "E601"),
+        ("search", {"query": "x", "limit": 10**40}, "E601"),
+        ("fetch", {"id": "kb://default/%ff%00"}, "E214"),
+        ("fetch", {"id": "x" * 20_000}, "E214"),
+        ("fetch", {"id": "../../etc/passwd"}, "E214"),
+    ],
+    ids=range(8),
+)
+def test_odd_arguments_are_refused_in_few_words(plain: Served, name: str, arguments: dict[str, Any], code: str):
+    about = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    body = called_raw(name, arguments)
+    body["params"]["_meta"] = about
+    headers = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": name}
+    answer = plain.request(
+        "POST", "/mcp", content=json.dumps(body), headers={**TALK, **headers, "content-type": "application/json"}
+    )
+    result = answer.json()["result"]
+    assert result["isError"]
+    assert json.loads(result["content"][0]["text"])["error"]["code"] == code
+    assert len(answer.content) < 4000
 
 
 def test_other_methods_and_other_kinds_of_bodies_are_refused(plain: Served):

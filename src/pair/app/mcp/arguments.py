@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
 import pydantic
+import pydantic_core
 from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import ConfigDict, Field
 
@@ -79,11 +80,14 @@ _schemas: dict[type[Any], Json] = {}
 
 
 def read(shape: type[_Shape], arguments: Json) -> _Shape:
-    """A number may come as text. Raises E601."""
+    """A number may come as text. Raises E601, also for what JSON does not know, or only when read generously."""
     try:
-        return adapter(shape).validate_python(arguments)
+        written = pydantic_core.to_json(arguments, inf_nan_mode="constants")
+        return adapter(shape).validate_python(pydantic_core.from_json(written, allow_inf_nan=False))
     except pydantic.ValidationError as fault:
         raise request_errors.request_invalid(first_problem(fault)) from fault
+    except ValueError as fault:
+        raise request_errors.request_invalid("the arguments are nested too deeply, or not JSON") from fault
 
 
 def schema_of(shape: type[Any]) -> Json:

@@ -90,7 +90,7 @@ class _Face:
         try:
             result = await tool.answer(library, asked.arguments or {})
         except errors.PairError as fault:
-            result = tools.Refused(fault.to_public_json()["error"])
+            result = tools.refused(fault)
         except Exception:  # the boundary of the tools
             logger.exception("a bug", extra={"tool": tool.name})
             result = tools.Refused({"code": "INTERNAL_ERROR", "message": _BUG, "recoverable": False})
@@ -135,9 +135,9 @@ async def _attempted(library: Library, work: Awaitable[_Result]) -> _Result:
         return await work
     except errors.PairError as fault:
         library.note(error=fault.code)
-        told = fault.to_public_json()["error"]
+        told = tools.refused(fault).error
         is_theirs = isinstance(fault, errors.UsageError | errors.NotFoundError | errors.AccessError)
-        raise MCPError(INVALID_PARAMS if is_theirs else INTERNAL_ERROR, fault.message, told) from fault
+        raise MCPError(INVALID_PARAMS if is_theirs else INTERNAL_ERROR, told["message"], told) from fault
     except Exception as bug:  # the boundary of the resources
         logger.exception("a bug")
         raise MCPError(INTERNAL_ERROR, _BUG) from bug

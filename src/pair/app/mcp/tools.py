@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pair import request_errors
+from pair import errors, request_errors
 from pair.app.mcp import rules
 from pair.app.mcp.arguments import (
     AskArguments,
@@ -152,12 +152,18 @@ async def ask(library: Library, asked: AskArguments) -> Json | Refused:
 def _refused(error: ErrorInfo) -> Refused:
     told: Json = {
         "code": error.details.get("code", error.code),
-        "message": rules.cut(error.message, _MOST_MESSAGE_BYTES),
+        "message": error.message,
         "recoverable": bool(error.recoverable),
     }
-    if error.suggestion:
-        told["suggestion"] = rules.cut(error.suggestion, _MOST_MESSAGE_BYTES)
-    return Refused(told)
+    return Refused(_short({**told, "suggestion": error.suggestion} if error.suggestion else told))
+
+
+def refused(fault: errors.PairError) -> Refused:
+    return Refused(_short(fault.to_public_json()["error"]))
+
+
+def _short(error: Json) -> Json:
+    return {key: rules.cut(each, _MOST_MESSAGE_BYTES) if isinstance(each, str) else each for key, each in error.items()}
 
 
 def _frame_of_source(source: Citation) -> Json:
