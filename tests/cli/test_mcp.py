@@ -85,6 +85,9 @@ def test_an_assistant_on_this_machine_finds_reads_and_asks_and_writes_nothing(pr
         [listed, other] = (await client.list_resources()).resources
         assert (listed.uri, other.uri) == ("kb://default", "kb://notes")
         assert (await client.read_resource(found["results"][0]["id"])).contents
+        with opened(project.folder) as kb:
+            kb.upsert([Document("news.md", "The canteen has a new oven.")])
+        assert (await called(client, "search", query="new oven", limit=1))["results"][0]["id"] == "kb://default/news.md"
 
     over_stdio(project.folder, project.environment, work)
 
@@ -142,6 +145,17 @@ def test_a_dry_run_prints_the_file_and_writes_none(project: Workplace):
     done = project.pair("mcp", "--install", "vscode", "--allow-write", "--dry-run")
     assert json.loads(done.stdout)["servers"]["pair"]["args"][-1] == "--allow-write"
     assert not (project.folder / ".vscode").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [(["--project", "nowhere"], "E402"), (["--kb", "../x"], "E212")],
+    ids=["no folder", "no name"],
+)
+def test_what_makes_no_sense_is_refused(project: Workplace, options: list[str], code: str):
+    done = project.pair("mcp", *options)
+    assert (done.status, done.stdout) == (1, "")
+    assert f"Code: {code}" in done.stderr
 
 
 def test_the_sdk_is_loaded_for_assistants_only():

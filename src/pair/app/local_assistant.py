@@ -13,12 +13,18 @@ from pair.app.http.assistants import CallersLibrary
 from pair.app.http.service import Call, Service
 from pair.app.mcp.stdio import serve as exchange
 from pair.settings import Settings
+from pair.wiring.server import check_kb_id
 
 _LOOK_SECONDS = 0.02
 
 
 def serve(settings: Settings, kbs: Sequence[str]) -> int:
-    """Until the client goes or the process is told to end; the exit status. `kbs`: only these, if any are named."""
+    """Until the client goes or the process is told to end; the exit status. Raises E212.
+
+    `kbs`: only these, if any are named.
+    """
+    for kb_id in kbs:
+        check_kb_id(kb_id)
     # Nobody comes in from outside, whatever a server of the same project would ask for.
     policy = dataclasses.replace(settings.server, host="127.0.0.1", auth="none")
     service = Service(dataclasses.replace(settings, server=policy))

@@ -1,6 +1,7 @@
 """pair mcp"""
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -48,6 +49,8 @@ def mcp(
     if project is not None:
         session.config = session.config and os.path.abspath(session.config)  # noqa: PTH100 - keeps links
         os.chdir(project)
+    if sys.stdin.isatty():
+        render.print_note("waiting for an assistant on standard input; to tell one of this: pair mcp --install claude")
     raise typer.Exit(session.mcp(kbs or [], allow_write=allow_write))
 
 
