@@ -21,6 +21,7 @@ from pair.clock import SystemClock
 from pair.kb import KnowledgeBase
 from pair.settings import Settings
 from pair.wiring import open_kb
+from support.prepared import PREPARED
 
 _START_SECONDS = 60
 
@@ -141,15 +142,9 @@ def pair(folder: Path, *arguments: str, **variables: str) -> Any:
     """The JSON that a command prints."""
     environment = {name: value for name, value in os.environ.items() if name in {"PATH", "LANG", "TMPDIR"}}
     environment |= {"HOME": str(folder), "PAIR__ENGINE__EMBEDDER": "ngram", **variables}
-    done = subprocess.run(
-        [sys.executable, "-m", "pair", *arguments, "--json"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return json.loads(done.stdout)
+    status, stdout, stderr = PREPARED.run([*arguments, "--json"], folder, environment)
+    assert stdout, (status, stderr)
+    return json.loads(stdout)
 
 
 class Keyed:

@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pydantic_core
-
 from pair.access import rules
 from pair.access.rules import SCOPES
 from pair.app.http import asking, bodies, ingest, rag, shapes
@@ -52,7 +50,7 @@ class CallersLibrary:
         asked = shapes.QueryRequest(
             wanted.query, kb, wanted.limit, search_mode=wanted.mode, filter=wanted.filter or None
         )
-        return (await rag.found(self.service, kb, asked, pydantic_core.to_json(asked)))[0]
+        return (await rag.found(self.service, kb, asked))[0]
 
     async def document(self, kb: str, document_id: str) -> StoredDocument:
         return await self.service.reading(lambda: self.service.kbs.get(kb).document(document_id))

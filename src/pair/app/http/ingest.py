@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from pair import errors, request_errors
 from pair.app.http import bodies, faults, shapes
-from pair.app.http.service import Call, Service, Streamed, answer
+from pair.app.http.service import Call, Service, Streamed, answer, understood
 from pair.values import Document
 
 _MOST_KEY_CHARACTERS = 255
@@ -26,7 +26,7 @@ async def ingest(service: Service, call: Call) -> Response | Streamed:
     if bodies.media_type(call.headers) == bodies.LINES:
         return await _stream(service, call, given, key)
     body = await call.body(service.policy)
-    asked = shapes.read(shapes.IngestRequest, body)
+    asked = await understood(shapes.IngestRequest, body)
     kb_id = call.use_kb(asked.kb_id or given.kb_id)
     graph = given.graph if asked.graph_enabled is None else asked.graph_enabled
     chunk_size = asked.chunk_size or given.chunk_size

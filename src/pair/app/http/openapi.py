@@ -1,7 +1,7 @@
 """The OpenAPI document, written from the table of routes and the shapes that requests are checked with."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import pydantic_core
@@ -59,6 +59,43 @@ _ERROR: Json = {
         }
     },
 }
+_LINKS: Json = {
+    "POST /rag/ingest": {
+        "read": {
+            "operationId": "get_rag_docs_id",
+            "parameters": {"id": "$response.body#/doc_ids/0", "kb_id": "$response.body#/kb_id"},
+        },
+        "delete": {
+            "operationId": "delete_rag_docs_id",
+            "parameters": {"id": "$response.body#/doc_ids/0", "kb_id": "$response.body#/kb_id"},
+        },
+        "list": {"operationId": "get_rag_docs", "parameters": {"kb_id": "$response.body#/kb_id"}},
+    },
+    "GET /rag/docs": {
+        "read": {
+            "operationId": "get_rag_docs_id",
+            "parameters": {"id": "$response.body#/documents/0/id", "kb_id": "$response.body#/kb_id"},
+        },
+        "next": {
+            "operationId": "get_rag_docs",
+            "parameters": {"after": "$response.body#/next", "kb_id": "$response.body#/kb_id"},
+        },
+    },
+    "GET /rag/docs/{id}": {
+        "delete": {
+            "operationId": "delete_rag_docs_id",
+            "parameters": {"id": "$response.body#/id", "kb_id": "$response.body#/kb_id"},
+        },
+    },
+    "GET /rag/kbs": {
+        "list": {"operationId": "get_rag_docs", "parameters": {"kb_id": "$response.body#/kbs/0/kb_id"}},
+    },
+    "GET /librarians": {
+        "ask": {"operationId": "post_librarians_id_ask", "parameters": {"id": "$response.body#/librarians/0/id"}},
+    },
+}
+"""What an answer tells that another request can go on from."""
+
 _INFO = (
     "Search and ask knowledge bases, and put documents into them. Every error has the same body. "
     "Times to wait are in `Retry-After`. `X-Request-ID` is taken from the request or made, and sent back. "
@@ -93,7 +130,7 @@ def _operation(operation: "Operation", definitions: Json) -> Json:
         "operationId": operation.method.lower() + re.sub(r"\W+", "_", operation.path).rstrip("_"),
         "summary": operation.summary,
         "parameters": [*_path_parameters(operation), *_parameters(operation), *_headers(operation)],
-        "responses": {"200": _answer(operation.answers), **_errors(operation)},
+        "responses": {"200": _answer(operation), **_errors(operation)},
     }
     if operation.scope:
         value["description"] = f"Needs the scope `{operation.scope}` where credentials are asked for."
@@ -160,10 +197,12 @@ def _headers(operation: "Operation") -> list[Json]:
     return headers
 
 
-def _answer(answers: Mapping[str, Any]) -> Json:
-    content = {kind: {"schema": _shape_of(example), "example": example} for kind, example in answers.items()}
+def _answer(operation: "Operation") -> Json:
+    answers = operation.answers.items()
+    content = {kind: {"schema": _shape_of(example), "example": example} for kind, example in answers}
     headers = {"X-Request-ID": {"schema": {"type": "string"}}}
-    return {"description": "As asked.", "headers": headers, "content": content}
+    links = {"links": _LINKS[operation.route]} if operation.route in _LINKS else {}
+    return {"description": "As asked.", "headers": headers, "content": content, **links}
 
 
 def _shape_of(example: Any) -> Json:
