@@ -63,9 +63,9 @@ class Plan:
 
 def own_command(started_as: str) -> list[str]:
     """What starts this program from anywhere. `started_as`: the first word of the command line."""
-    if Path(started_as).name == "__main__.py":
+    found = shutil.which(started_as)
+    if found is None or Path(found).name == "__main__.py":
         return [sys.executable, "-m", "pair"]
-    found = shutil.which(started_as) or started_as
     return [os.path.abspath(found)]  # noqa: PTH100 - keeps links, which outlive what they lead to
 
 

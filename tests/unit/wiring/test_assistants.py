@@ -88,4 +88,5 @@ def test_the_command_can_be_started_from_anywhere(tmp_path: Path, monkeypatch: p
     assert own_command("./pair") == [str(tmp_path / "pair")]
     monkeypatch.setenv("PATH", str(tmp_path))
     assert own_command("pair") == [str(tmp_path / "pair")]
-    assert own_command("/somewhere/pair/__main__.py") == [sys.executable, "-m", "pair"]
+    for started_as in ("/somewhere/pair/__main__.py", "-c", "no-such-command"):
+        assert own_command(started_as) == [sys.executable, "-m", "pair"]
