@@ -92,7 +92,14 @@ def test_an_assistant_on_this_machine_finds_reads_and_asks_and_writes_nothing(pr
     over_stdio(project.folder, project.environment, work)
 
 
-def test_one_knowledge_base_is_served_and_written_when_that_is_said(project: Workplace, tmp_path: Path):
+def test_the_entry_of_an_assistant_starts_what_was_asked_for_from_anywhere(project: Workplace, tmp_path: Path):
+    done = project.pair("mcp", "--install", "claude", "--kb", "notes", "--allow-write", "--json").json
+    assert (done["outcome"], done["path"]) == ("added", str(project.folder / ".mcp.json"))
+    entry = json.loads((project.folder / ".mcp.json").read_text())["mcpServers"]["pair"]
+    assert entry == done["server"]
+    assert entry["type"] == "stdio"
+    assert Path(entry["command"]).is_absolute()
+
     async def work(client: Client) -> None:
         assert [each["kb"] for each in (await called(client, "list_kbs"))["kbs"]] == ["notes"]
         assert (await refusal(client, "search", query="lunch", kb="default"))["code"] == "E603"
@@ -101,8 +108,8 @@ def test_one_knowledge_base_is_served_and_written_when_that_is_said(project: Wor
         assert "mat" in (await called(client, "ask", query="Where is the key?"))["answer"]
         assert (await called(client, "delete", id="key.md"))["deleted"] == 1
 
-    options = ["--project", str(project.folder), "--kb", "notes", "--allow-write"]
-    over_stdio(tmp_path, project.environment, work, options=options, mode="legacy")
+    command = [entry["command"], *entry["args"]]
+    over_stdio(tmp_path, project.environment, work, command=command, mode="legacy")
 
 
 def test_it_ends_with_its_input_and_what_was_begun_is_stored(project: Workplace):
@@ -131,14 +138,6 @@ def test_it_ends_when_it_is_told_to(project: Workplace, number: signal.Signals):
 
 
 # ── the configuration of assistants ────────────────────────────────────────────────────────────────
-
-
-def test_an_assistant_is_told_how_to_start_it(project: Workplace):
-    done = project.pair("mcp", "--install", "claude", "--kb", "notes", "--json").json
-    assert (done["outcome"], done["path"]) == ("added", str(project.folder / ".mcp.json"))
-    entry = json.loads((project.folder / ".mcp.json").read_text())["mcpServers"]["pair"]
-    assert entry == done["server"] == {"type": "stdio", "command": sys.executable, "args": entry["args"]}
-    assert entry["args"] == ["-m", "pair", "mcp", "--project", str(project.folder), "--kb", "notes"]
 
 
 def test_a_dry_run_prints_the_file_and_writes_none(project: Workplace):

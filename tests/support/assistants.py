@@ -35,12 +35,15 @@ def over_http(url: str, work: Work[_Result], *, key: str = "", mode: str = "auto
 
 
 def over_stdio(
-    folder: Path, environment: dict[str, str], work: Work[_Result], *, options: Sequence[str] = (), mode: str = "auto"
+    folder: Path,
+    environment: dict[str, str],
+    work: Work[_Result],
+    *,
+    command: Sequence[str] = (*PAIR, "mcp"),
+    mode: str = "auto",
 ) -> _Result:
     async def talk() -> _Result:
-        started = StdioServerParameters(
-            command=PAIR[0], args=[*PAIR[1:], "mcp", *options], env=environment, cwd=str(folder)
-        )
+        started = StdioServerParameters(command=command[0], args=[*command[1:]], env=environment, cwd=str(folder))
         async with Client(started, mode=mode, cache=None) as client:
             return await work(client)
 
