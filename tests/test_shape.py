@@ -21,6 +21,7 @@ MAY_TAKE_MANY = {("kb.py", "search"), ("client/remote_kb.py", "search"), ("wirin
 MAY_CATCH_EVERYTHING = {
     "app/cli/commands.py",
     "app/http/front.py",
+    "app/mcp/server.py",
     "librarians/dispatch.py",
     "sync/ticker.py",
     "wiring/librarians.py",
@@ -29,6 +30,7 @@ MAY_IMPORT_LATE = {
     "__init__.py",
     "app/cli/entry.py",
     "app/cli/session.py",
+    "app/http/assistants.py",
     "app/render.py",
     "engine/database.py",
     "settings.py",

@@ -131,11 +131,11 @@ class Served:
             return received
 
 
-def opened(folder: Path) -> KnowledgeBase:
+def opened(folder: Path, kb_id: str = "default") -> KnowledgeBase:
     """The KB of a project that no server has open: what is really stored."""
     variables = {"EMBEDDER": "ngram", "CACHE_DIR": str(folder / ".pair" / "cache"), "GRAPH": "off"}
     settings = Settings.load(environment={f"PAIR__ENGINE__{name}": value for name, value in variables.items()})
-    return open_kb(store=str(folder / ".pair" / "store"), settings=settings)
+    return open_kb(kb_id, store=str(folder / ".pair" / "store"), settings=settings)
 
 
 def pair(folder: Path, *arguments: str, **variables: str) -> Any:

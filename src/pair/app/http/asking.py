@@ -38,10 +38,19 @@ async def list_librarians(service: Service, call: Call) -> HttpResponse:
 
 async def ask(service: Service, call: Call) -> HttpResponse | Streamed:
     asked = await call.read(shapes.AskRequest, service.policy)
+    return await _answered(service, call, asked, _whom(call, asked))
+
+
+async def response_to(service: Service, call: Call, asked: shapes.AskRequest) -> Response:
+    """Raises what keeps a question from being asked; what goes wrong later is in the response."""
+    asking, context = await _asking(service, call, asked, _whom(call, asked))
+    return await asking.response(context)
+
+
+def _whom(call: Call, asked: shapes.AskRequest) -> str | None:
+    """Whoever names a KB wants its shelf; whoever may not use all of them gets no other. Raises E603."""
     kb_id = call.use_kb(asked.kb_id)
-    # Whoever names a KB wants its shelf; whoever may not use all of them gets no other.
-    first = kb_id if asked.kb_id or not call.principal.sees_all else None
-    return await _answered(service, call, asked, first)
+    return kb_id if asked.kb_id or not call.principal.sees_all else None
 
 
 async def ask_librarian(service: Service, call: Call) -> HttpResponse | Streamed:
@@ -53,6 +62,18 @@ async def ask_librarian(service: Service, call: Call) -> HttpResponse | Streamed
 async def _answered(
     service: Service, call: Call, asked: shapes.AskRequest, first: str | None
 ) -> HttpResponse | Streamed:
+    asking, context = await _asking(service, call, asked, first)
+    if EVENTS in call.header(b"accept"):
+        return Streamed(EVENTS, asking.events(context))
+    response = await asking.response(context)
+    status = faults.status_of_response(response)
+    return answer(response.to_json(), status, faults.retry_headers(status))
+
+
+async def _asking(
+    service: Service, call: Call, asked: shapes.AskRequest, first: str | None
+) -> "tuple[Asking, Context]":
+    """Raises E201, E603, E605."""
     kb_id = call.kb_id or DEFAULT_KB
     context, seconds = context_of(service, call, asked)
     desk = await service.reading(lambda: service.kbs.desk(kb_id))
@@ -61,12 +82,7 @@ async def _answered(
         raise request_errors.no_such_librarian(librarian)
     if not is_open_to(call.principal, desk, librarian):
         raise request_errors.not_allowed(f"the librarian {librarian!r}")
-    asking = Asking(service, desk, librarian, asked.query, seconds)
-    if EVENTS in call.header(b"accept"):
-        return Streamed(EVENTS, asking.events(context))
-    response = await asking.response(context)
-    status = faults.status_of_response(response)
-    return answer(response.to_json(), status, faults.retry_headers(status))
+    return Asking(service, desk, librarian, asked.query, seconds), context
 
 
 @dataclasses.dataclass

@@ -34,15 +34,10 @@ def retry_headers(status: int, seconds: float | None = None) -> dict[str, str]:
 
 
 def body_of(fault: errors.PairError, path: str = "") -> bytes:
-    """Without explanation and details: they name paths and addresses of this machine."""
-    told = fault.to_json()["error"]
     if speaks_openai(path):
         message = ". ".join([fault.message, *fault.hints])
         return openai_body(status_of(fault), fault.code, message, _parameter_in(fault))
-    return pydantic_core.to_json({"error": {key: told[key] for key in _TOLD if key in told}})
-
-
-_TOLD = ("code", "message", "recoverable", "suggestion")
+    return pydantic_core.to_json(fault.to_public_json())
 
 
 def bug_body(request_id: str, path: str = "") -> bytes:

@@ -155,8 +155,7 @@ class Front:
             about["user"] = call.principal.id
         if call.kb_id:
             about["kb_id"] = call.kb_id[:128]
-        if "error" in call.told:
-            about["error"] = call.told["error"]
+        about |= {key: call.told[key] for key in ("tool", "error") if key in call.told}
         self._service.figures.note_request(route, status, milliseconds, about)
         level = logging.ERROR if status >= 500 else logging.WARNING if status >= 400 else logging.INFO
         if logger.isEnabledFor(level):

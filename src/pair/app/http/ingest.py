@@ -32,16 +32,23 @@ async def ingest(service: Service, call: Call) -> Response | Streamed:
     chunk_size = asked.chunk_size or given.chunk_size
     load = _Load(service, kb_id, graph, chunk_size, _Names(call.principal.id, kb_id, key))
 
-    async def stored() -> Response:
+    async def written() -> Response:
         await load.write(asked.documents)
         return answer(load.told())
 
     if not key:
-        return await stored()
-    done, is_repeated = await service.idempotency.once(f"{call.principal.id} {kb_id}", key, body, stored)
+        return await written()
+    done, is_repeated = await service.idempotency.once(f"{call.principal.id} {kb_id}", key, body, written)
     if not is_repeated:
         return done
     return Response(done.body, done.status_code, {"Idempotent-Replayed": "true"}, "application/json")
+
+
+async def stored(service: Service, call: Call, kb_id: str, documents: Sequence[shapes.DocumentIn]) -> dict[str, Any]:
+    """All at once, as the settings say."""
+    load = _Load(service, kb_id, None, None, _Names(call.principal.id, kb_id, ""))
+    await load.write(documents)
+    return load.told()
 
 
 async def _stream(service: Service, call: Call, given: shapes.IngestParameters, key: str) -> Streamed:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pydantic_core
 
 from pair import __version__, errors, request_errors
-from pair.app.http import faults, samples, shapes
+from pair.app.checking import adapter
+from pair.app.http import faults, samples
 
 if TYPE_CHECKING:
     from pair.app.http.operations import Operation
@@ -117,7 +118,8 @@ _LINKS: Json = {
 _INFO = (
     "Search and ask knowledge bases, and put documents into them. Every error has the same body, but below `/v1/`, "
     "which is for chat clients. "
-    "Times to wait are in `Retry-After`. `X-Request-ID` is taken from the request or made, and sent back."
+    "Times to wait are in `Retry-After`. `X-Request-ID` is taken from the request or made, and sent back. "
+    "`POST /mcp` is not described here: it speaks the Model Context Protocol, with the same credentials."
 )
 
 
@@ -167,7 +169,7 @@ def _operation(operation: "Operation", definitions: Json) -> Json:
 
 
 def _schema(shape: type[Any], definitions: Json) -> Json:
-    schema = shapes.adapter(shape).json_schema(ref_template="#/components/schemas/{model}")
+    schema = adapter(shape).json_schema(ref_template="#/components/schemas/{model}")
     definitions.update(schema.pop("$defs", {}))
     definitions[shape.__name__] = schema
     return {"$ref": f"#/components/schemas/{shape.__name__}"}
@@ -182,7 +184,7 @@ def _path_parameters(operation: "Operation") -> list[Json]:
 def _parameters(operation: "Operation") -> list[Json]:
     if operation.parameters is None:
         return []
-    schema = shapes.adapter(operation.parameters).json_schema(ref_template="#/components/schemas/{model}")
+    schema = adapter(operation.parameters).json_schema(ref_template="#/components/schemas/{model}")
     return [
         {"name": name, "in": "query", "required": False, "schema": _without_null(each)}
         for name, each in schema["properties"].items()

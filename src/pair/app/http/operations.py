@@ -8,7 +8,7 @@ from typing import Any
 
 from pair import request_errors
 from pair.access.rules import Scope
-from pair.app.http import asking, completions, ingest, openapi, rag, samples, shapes, state, sync_run
+from pair.app.http import asking, assistants, completions, ingest, openapi, rag, samples, shapes, state, sync_run
 from pair.app.http.conversation import ChatRequest
 from pair.app.http.service import Call, Service, answer
 
@@ -231,15 +231,20 @@ async def _document(_service: Service, _call: Call) -> Any:
     return answer(_described())
 
 
-_ALL = (
+_DESCRIBED = (
     *OPERATIONS,
     Operation("GET", "/openapi.json", _document, "All of this, as OpenAPI", None, {_JSON: {"openapi": "3.1.0"}}),
+)
+_ALL = (
+    *_DESCRIBED,
+    # What is sent there and answered is another protocol's business, and told by that.
+    Operation("POST", "/mcp", assistants.answer_assistant, "For assistants, by the Model Context Protocol", "read", {}),
 )
 
 
 @functools.cache
 def _described() -> dict[str, Any]:
-    return openapi.document(_ALL)
+    return openapi.document(_DESCRIBED)
 
 
 _EXACT: dict[str, dict[str, Operation]] = {}

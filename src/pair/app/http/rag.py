@@ -34,14 +34,7 @@ async def query(service: Service, call: Call) -> Response:
 async def _searched(service: Service, call: Call, body: bytes) -> Response:
     asked = shapes.read(shapes.QueryRequest, body)
     kb_id = call.use_kb(asked.kb_id)
-    began = time.perf_counter()
-    try:
-        hits, version = await service.reading(lambda: _found(service, kb_id, asked))
-    except errors.PairError:
-        service.figures.note_failed_query(kb_id, (time.perf_counter() - began) * 1000)
-        raise
-    took_ms = (time.perf_counter() - began) * 1000
-    service.figures.note_query(kb_id, took_ms, hits)
+    hits, version, took_ms = await found(service, kb_id, asked)
     before = {"kb_id": kb_id, "search_mode": asked.search_mode, "mode_used": hits.mode_used}
     after: dict[str, Any] = {
         "manifest_version": hits.manifest_version,
@@ -61,6 +54,19 @@ async def _searched(service: Service, call: Call, body: bytes) -> Response:
     return Response(b"%b%.3f%b" % (known.before, took_ms, known.after), media_type="application/json")
 
 
+async def found(service: Service, kb_id: str, asked: shapes.QueryRequest) -> tuple[Hits, tuple[int, str], float]:
+    """With the version that was last seen, and the milliseconds that it took."""
+    began = time.perf_counter()
+    try:
+        hits, version = await service.reading(lambda: _found(service, kb_id, asked))
+    except errors.PairError:
+        service.figures.note_failed_query(kb_id, (time.perf_counter() - began) * 1000)
+        raise
+    took_ms = (time.perf_counter() - began) * 1000
+    service.figures.note_query(kb_id, took_ms, hits)
+    return hits, version, took_ms
+
+
 def _found(service: Service, kb_id: str, asked: shapes.QueryRequest) -> tuple[Hits, tuple[int, str]]:
     """And the version that was last seen, which is that of the hits unless somebody wrote meanwhile."""
     kb = service.kbs.get(kb_id)
@@ -76,17 +82,18 @@ def _found(service: Service, kb_id: str, asked: shapes.QueryRequest) -> tuple[Hi
 
 
 async def list_kbs(service: Service, call: Call) -> Response:
-    """Those that the caller may use."""
+    return answer({"kbs": await usable_kbs(service, call.principal)})
 
-    def found() -> list[dict[str, Any]]:
-        listed = []
-        for kb_id in service.kbs.stored():
-            if call.principal.kbs is None or kb_id in call.principal.kbs:
-                stats = service.kbs.stats_of(kb_id)
-                listed += [] if stats is None else [stats.to_json()]
-        return listed
 
-    return answer({"kbs": await service.reading(found)})
+async def usable_kbs(service: Service, principal: rules.Principal) -> list[dict[str, Any]]:
+    """Those that the caller may use, by name."""
+
+    def listed() -> list[dict[str, Any]]:
+        usable = [each for each in service.kbs.stored() if principal.kbs is None or each in principal.kbs]
+        known = [service.kbs.stats_of(kb_id) for kb_id in usable]
+        return [stats.to_json() for stats in known if stats is not None]
+
+    return await service.reading(listed)
 
 
 async def list_documents(service: Service, call: Call) -> Response:
@@ -109,15 +116,18 @@ async def get_document(service: Service, call: Call) -> Response:
 
 async def delete_document(service: Service, call: Call) -> Response:
     kb_id = call.use_kb(call.parameters(shapes.KbParameters).kb_id)
+    return answer(await deleted(service, kb_id, call.path_value))
+
+
+async def deleted(service: Service, kb_id: str, document_id: str) -> dict[str, Any]:
+    """Raises E214."""
     began = time.perf_counter()
     async with service.turn(kb_id):
-        report = await service.working(lambda: service.kbs.get(kb_id).delete([call.path_value]))
+        report = await service.working(lambda: service.kbs.get(kb_id).delete([document_id]))
     if not report.deleted:
-        raise errors.no_such_document(kb_id, call.path_value)
+        raise errors.no_such_document(kb_id, document_id)
     service.figures.note_write(kb_id, (time.perf_counter() - began) * 1000, [report])
-    return answer(
-        {"status": "ok", "kb_id": kb_id, "deleted": report.deleted, "manifest_version": report.manifest_version}
-    )
+    return {"status": "ok", "kb_id": kb_id, "deleted": report.deleted, "manifest_version": report.manifest_version}
 
 
 async def compact(service: Service, call: Call) -> Response:

@@ -9,6 +9,7 @@ from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 from pydantic import ConfigDict, Field
 
 from pair import request_errors
+from pair.app.checking import adapter, first_problem
 from pair.values import DEFAULT_MODE, SearchMode
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -166,24 +167,13 @@ class IngestParameters:
         return None if self.graph_enabled is None else self.graph_enabled == "true"
 
 
-_adapters: dict[type[Any], Any] = {}
-
-
-def adapter(shape: type[_Shape]) -> "pydantic.TypeAdapter[_Shape]":
-    """What checks a shape; made once."""
-    if shape not in _adapters:
-        _adapters[shape] = pydantic.TypeAdapter(shape)
-    made: pydantic.TypeAdapter[_Shape] = _adapters[shape]
-    return made
-
-
 def read(shape: type[_Shape], body: bytes, *, where: str = "") -> _Shape:
     """Raises E601."""
     try:
         pydantic_core.from_json(body, allow_inf_nan=False)
         return adapter(shape).validate_json(body, strict=True)
     except pydantic.ValidationError as fault:
-        raise request_errors.request_invalid(where + _first(fault)) from fault
+        raise request_errors.request_invalid(where + first_problem(fault)) from fault
     except ValueError as fault:
         raise request_errors.request_invalid(f"{where}not JSON: {str(fault)[:200]}") from fault
 
@@ -193,12 +183,4 @@ def read_parameters(shape: type[_Shape], given: dict[str, str]) -> _Shape:
     try:
         return adapter(shape).validate_strings(given)
     except pydantic.ValidationError as fault:
-        raise request_errors.request_invalid(_first(fault)) from fault
-
-
-def _first(fault: pydantic.ValidationError) -> str:
-    """Without what was given, which may be long or secret."""
-    first = fault.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = ".".join(str(each) for each in first["loc"])[:200]
-    message = first["msg"][:1].lower() + first["msg"][1:200]
-    return f"{place}: {message}" if place else message
+        raise request_errors.request_invalid(first_problem(fault)) from fault
