@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test check fix docs bench lock system clean
+.PHONY: demo test check fix docs lint-deploy bench lock system clean
 
 demo: $(VENV)/ready
 	@BIN=$(BIN) bash examples/demo.sh
@@ -19,6 +19,11 @@ check: $(VENV)/ready-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/generate.py --check
+	$(BIN)/hadolint deploy/Dockerfile
+
+# The linter of compose files comes from npm, so it is not part of check.
+lint-deploy: $(VENV)/ready-dev
+	npx --yes dclint@3.1.0 deploy/compose.yaml
 
 fix: $(VENV)/ready-dev
 	$(BIN)/ruff format
