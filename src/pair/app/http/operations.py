@@ -8,7 +8,7 @@ from typing import Any
 
 from pair import request_errors
 from pair.access.rules import Scope
-from pair.app.http import asking, ingest, openapi, rag, samples, shapes, state
+from pair.app.http import asking, ingest, openapi, page, rag, samples, shapes, state
 from pair.app.http.service import Call, Service, answer
 
 Handler = Callable[[Service, Call], Awaitable[Any]]
@@ -101,6 +101,16 @@ OPERATIONS: tuple[Operation, ...] = (
         errors=(404, 409, 503),
     ),
     Operation(
+        "GET",
+        "/rag/graph",
+        rag.graph,
+        "The graph around a document or an entity",
+        "read",
+        {_JSON: samples.GRAPH},
+        parameters=shapes.GraphParameters,
+        errors=(404, 503),
+    ),
+    Operation(
         "POST",
         "/rag/compact",
         rag.compact,
@@ -168,6 +178,16 @@ OPERATIONS: tuple[Operation, ...] = (
         body_example=samples.QUESTION,
     ),
     Operation(
+        "GET",
+        "/sync",
+        state.sync_state,
+        "How each synced source stands, and why",
+        "read",
+        {_JSON: samples.SYNC},
+        parameters=shapes.SyncParameters,
+        errors=(503,),
+    ),
+    Operation(
         "GET", "/metrics", state.metrics, "Figures for Prometheus", "read", {_TEXT: samples.PROMETHEUS}, errors=(503,)
     ),
     Operation(
@@ -193,6 +213,11 @@ _ALL = (
     *OPERATIONS,
     Operation("GET", "/openapi.json", _document, "All of this, as OpenAPI", None, {_JSON: {"openapi": "3.1.0"}}),
 )
+_PAGE = (
+    Operation("GET", "/", page.index, "The page", None, {}),
+    Operation("GET", "/ui/{id}", page.asset, "What the page is made of", None, {}),
+)
+"""For people: not in the document."""
 
 
 @functools.cache
@@ -216,7 +241,7 @@ def _enter(operation: Operation) -> None:
     _WITH_VALUE.append((pattern, {operation.method: operation}))
 
 
-for _operation in _ALL:
+for _operation in (*_ALL, *_PAGE):
     _enter(_operation)
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from starlette.responses import Response
 
-from pair import errors
+from pair import errors, request_errors
 from pair.access import rules
 from pair.app.http import shapes
 from pair.app.http.service import Call, Service, answer
-from pair.kb import Hits
+from pair.kb import Hits, Neighbourhood, StoredDocument
 from pair.values import SearchOptions
 from pair.wiring.server import DEFAULT_KB
 
@@ -78,12 +78,33 @@ async def list_kbs(service: Service, call: Call) -> Response:
 async def list_documents(service: Service, call: Call) -> Response:
     asked = call.parameters(shapes.ListParameters)
     kb_id = call.use_kb(asked.kb_id)
-    found = await service.reading(
-        lambda: service.kbs.get(kb_id).documents(after=asked.after, limit=asked.limit, owner=asked.owner)
-    )
-    entries = [{key: value for key, value in each.to_json().items() if key != "text"} for each in found]
-    following = found[-1].id if len(found) == asked.limit else None
+
+    def found() -> tuple[list[StoredDocument], str | None]:
+        kb = service.kbs.get(kb_id)
+        if asked.contains:
+            return kb.documents_holding(asked.contains, after=asked.after, limit=asked.limit, owner=asked.owner)
+        listed = kb.documents(after=asked.after, limit=asked.limit, owner=asked.owner)
+        return listed, listed[-1].id if len(listed) == asked.limit else None
+
+    documents, following = await service.reading(found)
+    entries = [{key: value for key, value in each.to_json().items() if key != "text"} for each in documents]
     return answer({"kb_id": kb_id, "documents": entries, "next": following})
+
+
+async def graph(service: Service, call: Call) -> Response:
+    asked = call.parameters(shapes.GraphParameters)
+    if bool(asked.document) == bool(asked.entity):
+        raise request_errors.request_invalid("give one of document and entity")
+    kb_id = call.use_kb(asked.kb_id)
+
+    def found() -> Neighbourhood:
+        kb = service.kbs.get(kb_id)
+        if asked.document:
+            return kb.around_document(asked.document, limit=asked.limit)
+        return kb.around_entity(asked.entity, limit=asked.limit)
+
+    around = await service.reading(found)
+    return answer({"kb_id": kb_id, "document": asked.document, "entity": asked.entity, **around.to_json()})
 
 
 async def get_document(service: Service, call: Call) -> Response:
