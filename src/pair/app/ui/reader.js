@@ -62,7 +62,8 @@ async function showText(route, title, body, signal) {
   const text = make("div", { class: "text", tabindex: 0, role: "region", "aria-label": "Text" },
     span ? marked(found.text, [[Number(span[1]), Number(span[2])]], { class: "here", id: "passage", tabindex: -1 }) : found.text);
   body.replaceChildren(facts(found), text);
-  text.querySelector("#passage")?.scrollIntoView({ block: "center" });
+  const passage = text.querySelector("#passage");
+  passage?.scrollIntoView({ block: passage.offsetHeight > body.clientHeight ? "start" : "center" });
 }
 
 function facts(found) {
