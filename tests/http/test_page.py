@@ -24,7 +24,7 @@ HANDBOOK: list[dict[str, Any]] = [
     {
         "id": "clocks.md",
         "title": "Clocks",
-        "text": "# Clocks\n\nThe Network Time Protocol (NTP) keeps clocks in step. NTP uses port 123. Stratum One is near.",
+        "text": "# Clocks\n\nThe Network Time Protocol (NTP) keeps clocks in step. NTP uses port 123. Stratum One.",
         "metadata": {"year": 2020},
     },
     {
@@ -266,7 +266,8 @@ def test_files_that_are_dropped_are_put_in(viewer: Viewer):
         page.evaluate("""() => {
           const transfer = new DataTransfer();
           transfer.items.add(new File(["Dropped from above."], "dropped.txt"));
-          document.getElementById("drop").dispatchEvent(new DragEvent("drop", { dataTransfer: transfer, bubbles: true }));
+          const dropped = new DragEvent("drop", { dataTransfer: transfer, bubbles: true });
+          document.getElementById("drop").dispatchEvent(dropped);
         }""")
         expect(page.locator(".progress")).to_contain_text("1 document stored")
         expect(page.locator(".documents .title")).to_have_text("dropped.txt")
@@ -424,7 +425,8 @@ _CONTRAST = """
     return [...canvas.getImageData(0, 0, 1, 1).data];
   };
   const light = ([r, g, b]) => {
-    const [x, y, z] = [r, g, b].map((each) => each / 255).map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+    const linear = (part) => (part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+    const [x, y, z] = [r, g, b].map((part) => linear(part / 255));
     return 0.2126 * x + 0.7152 * y + 0.0722 * z;
   };
   const ground = (element) => {

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 
 EXECUTABLE = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 DESKTOP = {"width": 1280, "height": 860}
@@ -70,7 +70,7 @@ class Viewer:
             page = own.new_page()
             page.on("console", lambda message: _note(faults, message, allowed))
             page.on("pageerror", lambda error: faults.append(f"error: {error}"))
-            page.on("dialog", lambda dialog: (faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+            page.on("dialog", lambda dialog: _dismiss(faults, dialog))
             page.on("popup", lambda popup: faults.append(f"popup: {popup.url}"))
             page.on("request", lambda request: self._check(faults, request.url))
             page.goto(f"{self.address}/{hash_}")
@@ -81,6 +81,11 @@ class Viewer:
     def _check(self, faults: list[str], url: str) -> None:
         if not url.startswith(f"{self.address}/"):
             faults.append(f"asked for {url}")
+
+
+def _dismiss(faults: list[str], dialog: Dialog) -> None:
+    faults.append(f"dialog: {dialog.message}")
+    dialog.dismiss()
 
 
 def _note(faults: list[str], message: Any, allowed: tuple[str, ...]) -> None:

@@ -88,6 +88,10 @@ class _Part:
     def only_live(self, rows: Numbers) -> Numbers:
         return rows if self.live is None else rows[self.live[rows]]
 
+    def chunks_naming(self, number: int) -> int:
+        begin, end = int(self.file.entity_starts[number]), int(self.file.entity_starts[number + 1])
+        return end - begin if self.live is None else int(np.count_nonzero(self.live[self.file.entity_rows[begin:end]]))
+
     def rows_naming(self, hashes: Hashes) -> Iterator[tuple[int, Numbers]]:
         """For each of these entities that is here: its place in the list, and some live rows that name it."""
         for place, number in enumerate(self.file.find(hashes).tolist()):
@@ -145,13 +149,10 @@ class GraphView:
 
     def _chunks_naming(self, hashes: list[int]) -> dict[int, int]:
         counts = dict.fromkeys(hashes, 0)
-        wanted = np.array(hashes, np.uint64)
         for part in self._parts.values():
-            places = part.file.find(wanted)
-            starts = part.file.entity_starts.astype(np.int64)
-            for each, number in zip(hashes, places.tolist(), strict=True):
-                if number >= 0:
-                    counts[each] += int(starts[number + 1] - starts[number])
+            places = part.file.find(np.array(hashes, np.uint64)).tolist()
+            for each, number in zip(hashes, places, strict=True):
+                counts[each] += part.chunks_naming(number) if number >= 0 else 0
         return counts
 
     def _edges(
