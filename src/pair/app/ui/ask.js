@@ -21,10 +21,11 @@ export function mount(root) {
   output.replaceChildren(empty("Ask in plain words", "The answer shows where each of its sentences comes from."));
 }
 
-export function show(route, isNew) {
+/** An address that holds a question is asked when the page begins with it; not by coming from another view. */
+export function show(route, isNew, isFirst) {
   if (field.value !== route.q && document.activeElement !== field) field.value = route.q;
   if (isNew && !route.doc && !route.entity && !matchMedia("(pointer: coarse)").matches) field.focus({ preventScroll: true });
-  if (route.q && isNew && answeredFor !== route.q) ask(route.q);
+  if (route.q && isFirst) ask(route.q);
 }
 
 function submitted(event) {

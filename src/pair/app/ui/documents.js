@@ -95,13 +95,14 @@ function row(each) {
     make("div", { class: "grow" },
       make("a", { class: "title", href: link({ doc: each.id, at: "", tab: "", entity: "" }) }, name),
       make("div", { class: "foot" }, make("span", { class: "path" }, each.id), badge(each.owner), make("span", { class: "quiet" }, amount(each.chunks, "chunk")))),
-    make("button", { type: "button", class: "plain danger-text", "aria-label": `Delete ${name}`, onclick: () => deleteDocument(each.id, name) }, "Delete"));
+    make("button", { type: "button", class: "plain danger-text", "aria-label": `Delete ${name}`, onclick: () => deleteDocument(each.id, name, each.owner) }, "Delete"));
 }
 
 /** After asking. */
-export async function deleteDocument(id, name) {
+export async function deleteDocument(id, name, from) {
   const dialog = document.getElementById("confirm");
-  document.getElementById("confirm-text").textContent = `“${name || id}” (${id}) will not be found any more. A synced document comes back when its source changes.`;
+  const again = from === "sync" ? " It comes back with the next sync, unless its source is taken away." : "";
+  document.getElementById("confirm-text").textContent = `“${name || id}” (${id}) will not be found any more.${again}`;
   dialog.returnValue = "no";
   dialog.showModal();
   await new Promise((resolve) => dialog.addEventListener("close", resolve, { once: true }));

@@ -13,6 +13,7 @@ import * as sources from "./sources.js";
 const VIEWS = { search, ask, documents, sources, server };
 const main = document.getElementById("main");
 const chosen = document.getElementById("kb");
+const views = document.getElementById("views");
 const roots = {};
 let shown = "";
 let kbShown = null;
@@ -28,25 +29,32 @@ function rootOf(name) {
 
 function move(route) {
   const isNew = route.view !== shown;
+  const isFirst = !shown;
   if (isNew && shown) {
     VIEWS[shown].hide?.();
     scrollTo(0, 0);
   }
   const root = rootOf(route.view);
   for (const [name, each] of Object.entries(roots)) each.hidden = name !== route.view;
-  for (const anchor of document.querySelectorAll("#views a")) {
-    const name = anchor.dataset.view;
-    anchor.setAttribute("href", link({ view: name, ...CLOSED, ...(name === "search" || name === "ask" ? {} : { q: "", mode: "", filter: "" }) }));
-    if (name === route.view) anchor.setAttribute("aria-current", "page");
-    else anchor.removeAttribute("aria-current");
-  }
+  point(route.view);
   document.title = `${route.q && "search ask".includes(route.view) ? `${route.q} · ` : ""}${root.querySelector("h1").textContent} · pair`;
   chooseKb(route.kb || "default");
   const hasMoved = kbShown !== null && kbShown !== route.kb;
   [shown, kbShown] = [route.view, route.kb];
-  VIEWS[route.view].show(route, isNew);
+  VIEWS[route.view].show(route, isNew, isFirst);
   if (hasMoved) refresh();
   reader.show(route);
+}
+
+/** Where the views are from here: a question goes along from searching to asking. */
+function point(here) {
+  for (const anchor of views.querySelectorAll("a")) {
+    const name = anchor.dataset.view;
+    const kept = name === "search" || name === "ask" ? {} : { q: "", mode: "", filter: "" };
+    anchor.setAttribute("href", link({ view: name, ...CLOSED, ...kept }));
+    if (name === here) anchor.setAttribute("aria-current", "page");
+    else anchor.removeAttribute("aria-current");
+  }
 }
 
 /** Everything that was built so far, with what is stored now. */
@@ -66,6 +74,7 @@ async function listKbs() {
   chooseKb(current().kb || "default");
 }
 
+views.addEventListener("click", () => point(shown)); // something may have been typed since
 chosen.addEventListener("change", () => go(link({ ...CLOSED, kb: chosen.value === "default" ? "" : chosen.value })));
 
 // ── who is asking ──

@@ -74,7 +74,7 @@ function facts(found) {
     make("span", { class: "quiet" }, amount(found.chunks, "chunk")),
     isWeb ? make("a", { href: found.url, target: "_blank", rel: "noopener noreferrer" }, "Open the original") : null,
     Object.entries(found.metadata).map(([name, value]) => make("span", { class: "tag" }, `${name}: ${said(value)}`)),
-    make("button", { type: "button", class: "plain danger-text", onclick: () => deleting(found.id, found.title) }, "Delete"));
+    make("button", { type: "button", class: "plain danger-text", onclick: () => deleting(found.id, found.title, found.owner) }, "Delete"));
 }
 
 async function showGraph(route, title, body, signal) {

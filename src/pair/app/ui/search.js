@@ -59,6 +59,7 @@ export function show(route, isNew) {
 function submitted(event) {
   event.preventDefault();
   go(link({ q: input.value, mode: chosenMode(), filter: filter.value }));
+  if (matchMedia("(pointer: coarse)").matches) input.blur(); // the keyboard on the screen covers the results
 }
 
 function chosenMode() {
@@ -107,7 +108,8 @@ async function answered(question, name) {
     if (!found.results.length) list.replaceChildren(make("li", { class: "bare" }, empty("Nothing found", "Try other words, another mode, or fewer filters.")));
   } catch (fault) {
     if (name !== asked) return false;
-    shown([make("li", { class: "bare" }, problem(fault))], question.query, "");
+    const told = fault.code === "E201" ? empty("Nothing was stored yet", "Put documents in under Documents, or files into .pair/knowledge.") : problem(fault);
+    shown([make("li", { class: "bare" }, told)], question.query, "");
   }
   return true;
 }
@@ -144,15 +146,21 @@ export function said(value) {
 }
 
 function score(hit) {
+  const details = make("details", { class: "why" },
+    make("summary", { "aria-label": `Score ${hit.score.toFixed(2)}, how it came about` }, meter(hit.score), hit.score.toFixed(2)));
+  // Few ask for it, and there are ten of them with every key.
+  details.addEventListener("toggle", () => details.append(explained(hit)), { once: true });
+  return details;
+}
+
+function explained(hit) {
   const why = hit.explanation || {};
-  const rows = Object.entries(why).filter(([name, value]) => name !== "score" && name !== "mode" && typeof value === "number");
-  return make("details", { class: "why" },
-    make("summary", { "aria-label": `Score ${hit.score.toFixed(2)}, how it came about` }, meter(hit.score), hit.score.toFixed(2)),
-    make("dl", {},
-      make("dt", {}, "mode"), make("dd", {}, why.mode || "–"),
-      rows.map(([name, value]) => [make("dt", {}, PARTS[name] || name.replaceAll("_", " ")), make("dd", {}, value.toFixed(3))]),
-      hit.distance === null ? null : [make("dt", {}, "distance"), make("dd", {}, hit.distance.toFixed(3))],
-      hit.graph_score === null ? null : [make("dt", {}, "graph score"), make("dd", {}, hit.graph_score.toFixed(3))]));
+  const rows = Object.entries(why).filter(([name, value]) => name !== "score" && typeof value === "number");
+  if (hit.distance !== null) rows.push(["distance", hit.distance]);
+  if (hit.graph_score !== null) rows.push(["graph score", hit.graph_score]);
+  return make("dl", {},
+    make("dt", {}, "mode"), make("dd", {}, why.mode || "–"),
+    rows.map(([name, value]) => [make("dt", {}, PARTS[name] || name), make("dd", {}, value.toFixed(3))]));
 }
 
 function meter(value) {

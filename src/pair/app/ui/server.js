@@ -7,7 +7,7 @@ const EVERY_MS = 2000;
 const KEPT = 60;
 const [WIDTH, HEIGHT] = [240, 56];
 
-let kbs, jobs, charts, trouble, before, timer;
+let kbs, jobs, charts, trouble, before, timer, isShown;
 const series = new Map();
 
 export function mount(root) {
@@ -20,18 +20,19 @@ export function mount(root) {
     make("h2", {}, "Live"), charts,
     make("h2", {}, "Background work"), jobs);
   document.addEventListener("visibilitychange", () => {
-    if (!document.hidden && !root.hidden) poll();
+    if (isShown) poll();
   });
 }
 
 export function show() {
+  isShown = true;
   poll();
   listKbs();
 }
 
 export function hide() {
+  isShown = false;
   clearTimeout(timer);
-  timer = undefined;
 }
 
 export function refresh() {
@@ -70,7 +71,7 @@ function kb(each) {
 
 async function poll() {
   clearTimeout(timer);
-  if (document.hidden) return;
+  if (document.hidden) return; // goes on when somebody looks again
   try {
     const figures = await get("/metrics/app");
     trouble.replaceChildren();
@@ -81,7 +82,8 @@ async function poll() {
     trouble.replaceChildren(problem(fault));
     if (fault.status === 401 || fault.status === 403) return;
   }
-  timer = setTimeout(poll, EVERY_MS);
+  clearTimeout(timer);
+  if (isShown) timer = setTimeout(poll, EVERY_MS);
 }
 
 function add(name, value, unit) {
