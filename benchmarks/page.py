@@ -9,6 +9,7 @@ the examples is served instead, and a picture of the search in it is taken for t
 
 import argparse
 import json
+import random
 import shutil
 import statistics
 import sys
@@ -23,6 +24,8 @@ from support.served import Served  # noqa: E402
 
 SYLLABLES = ("ka", "lo", "mi", "ren", "tu", "vas", "pol", "der", "nim", "shu", "gra", "bel")
 QUERIES = ["renpol grabel", "the lomi of tuvas", "kader nimshu mi", "vaspol 1234", "how does belren work"]
+RARER = [1 / rank for rank in range(1, 3000)]
+"""Few words are common and most are rare, as in any language."""
 DOCUMENTS_IN_A_REQUEST = 1000
 
 
@@ -31,7 +34,8 @@ def word(number: int) -> str:
 
 
 def document(number: int) -> dict[str, str]:
-    words = [word((number * 31 + place * place * 7 + place) % 3000) for place in range(60)]
+    chosen = random.Random(number).choices(range(1, 3000), RARER, k=60)
+    words = [word(each) for each in chosen]
     return {"id": f"doc-{number}", "title": f"{words[0]} {words[1]}", "text": " ".join(words).capitalize() + "."}
 
 

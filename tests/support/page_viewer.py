@@ -20,22 +20,27 @@ document.addEventListener("securitypolicyviolation", (event) =>
 
 _LATENCY = """
 () => {
-  const waiting = [];
+  const waiting = (window.waitingKeystrokes = []);
   const samples = (window.keystrokes = []);
-  const list = document.getElementById("hits");
-  document.getElementById("q").addEventListener("beforeinput", (event) => waiting.push({ at: event.timeStamp }), true);
-  document.getElementById("q").addEventListener("input", (event) => {
-    waiting.at(-1).query = event.target.value.trim();
+  const [field, list] = [document.getElementById("q"), document.getElementById("hits")];
+  let pressedAt = 0;
+  field.addEventListener("beforeinput", (event) => { pressedAt = event.timeStamp; }, true);
+  field.addEventListener("input", () => {
+    const query = field.value.trim();
+    // A blank at the end asks for nothing new: what is painted is the result.
+    if (query && (waiting.length || query !== list.dataset.for)) waiting.push({ at: pressedAt, query });
   }, true);
   new MutationObserver(() => {
-    const place = waiting.findLastIndex((each) => each.query === list.dataset.for);
-    if (place < 0) return;
-    const answered = waiting.splice(0, place + 1);
+    const answered = waiting.slice(0, waiting.findLastIndex((each) => each.query === list.dataset.for) + 1);
     // The frame that this change is part of, and then: when it is on the screen.
     requestAnimationFrame(() => {
       const { port1, port2 } = new MessageChannel();
       port1.onmessage = () => {
-        for (const each of answered) if (each.query) samples.push(performance.now() - each.at);
+        for (const each of answered) {
+          if (!waiting.includes(each)) continue;
+          waiting.splice(waiting.indexOf(each), 1);
+          samples.push(performance.now() - each.at);
+        }
       };
       port2.postMessage(0);
     });
@@ -110,6 +115,6 @@ def keystroke_latencies(page: Page, texts: list[str], *, pause_ms: int = 120) ->
         page.focus("#q")
         page.keyboard.type(text, delay=pause_ms)
         page.wait_for_function("text => document.getElementById('hits').dataset.for === text", arg=text.strip())
-    page.wait_for_timeout(100)
+        page.wait_for_function("window.waitingKeystrokes.length === 0")
     found: list[float] = page.evaluate("window.keystrokes")
     return found
