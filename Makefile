@@ -46,12 +46,12 @@ lock: $(VENV)/ready-dev
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml --all-extras --group dev -c requirements.lock -o requirements-dev.lock
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml --all-extras --group dev --group bench -c requirements-dev.lock -o requirements-bench.lock
 
-# Programs that the tests and benchmarks run against for real.
+# Programs that the tests and benchmarks run against for real. At run level 1 none of them is started as a service.
 system:
-	@missing=""; for program in git curl strace chromium redis-server; do command -v $$program >/dev/null || missing="$$missing $$program"; done; \
+	@PATH="$$PATH:/usr/sbin"; missing=""; for program in git curl strace chromium redis-server nginx; do command -v $$program >/dev/null || missing="$$missing $$program"; done; \
 	if [ -n "$$missing" ]; then \
 	  sudo=""; [ "$$(id -u)" = 0 ] || sudo=sudo; \
-	  $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends $$missing; \
+	  $$sudo apt-get update -qq && $$sudo env RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $$missing; \
 	fi
 
 $(VENV)/python-made:

@@ -303,6 +303,7 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "not_allowed": {"what": "writing needs the scope write"},
     "no_such_route": {"path": "/rag/quary"},
     "no_such_librarian": {"librarian_id": "payroll"},
+    "no_such_model": {"model": "gpt-4o", "known": ["pair", "default"]},
     "method_not_allowed": {"method": "PUT", "allowed": "GET, HEAD"},
     "request_too_large": {"what": "The request", "max_bytes": 52_428_800},
     "too_many_requests": {},
@@ -313,6 +314,8 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "no_such_key": {"key_id": "0a1b2c3d4e5f"},
     "jwks_unreadable": {"reason": "ConnectTimeout"},
     "write_waiting": {"kb_id": "handbook", "seconds": 30},
+    "not_over_http": {"what": "a search with a vector"},
+    "server_unreachable": {"address": "http://127.0.0.1:8080", "reason": "Connection refused"},
     "command_line_invalid": {"reason": "No such option: --sorce", "hints": ["pair install --help"]},
 }
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pair import errors as errors
     from pair import librarians as librarians
+    from pair.client import connect
     from pair.errors import PairError
     from pair.kb import KnowledgeBase
     from pair.librarians.contract import Citation, Context, Librarian, Response
@@ -32,6 +33,7 @@ __all__ = [
     "Response",
     "Settings",
     "SyncReport",
+    "connect",
     "errors",
     "install",
     "open",
@@ -50,6 +52,7 @@ _HOMES = {
     "PairError": ("pair.errors", "PairError"),
     "Settings": ("pair.settings", "Settings"),
     "SyncReport": ("pair.sync.report", "SyncReport"),
+    "connect": ("pair.client", "connect"),
     "install": ("pair.wiring", "install"),
     "open": ("pair.wiring", "open_kb"),
     "resolve_source": ("pair.wiring", "resolve_source"),

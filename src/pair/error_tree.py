@@ -56,6 +56,11 @@ class PairError(Exception):
             value["details"] = self.details
         return {"error": value}
 
+    def to_public_json(self) -> dict[str, Any]:
+        """Without explanation and details: they name paths and addresses of this machine."""
+        told = self.to_json()["error"]
+        return {"error": {key: value for key, value in told.items() if key not in {"explanation", "details"}}}
+
 
 class UsageError(PairError, ValueError):
     exit_status = 1

@@ -34,6 +34,9 @@ __all__ = [
     "UsageError",
 ]
 
+SYNC_RUNNING = "E101"
+"""For those who were told not to wait for it."""
+
 LEASE_HELD = "E203"
 """For those who wait for a lease."""
 
@@ -47,6 +50,8 @@ MODEL_UNREACHABLE = "E301"
 """For those who stop asking a model that cannot be reached."""
 PUBLISH_UNKNOWN = "E208"
 """For those who must not try again what may have happened."""
+NO_SUCH_DOCUMENT = "E214"
+"""For those who delete what may be gone."""
 
 CODES: dict[str, tuple[type[PairError], str]] = {
     "E001": (UsageError, "offline without a source"),
@@ -108,6 +113,8 @@ CODES: dict[str, tuple[type[PairError], str]] = {
     "E612": (StorageError, "address cannot be served"),
     "E613": (NotFoundError, "no such key"),
     "E614": (StorageError, "public keys for tokens cannot be read"),
+    "E620": (UsageError, "not possible over HTTP"),
+    "E621": (DownloadError, "server cannot be reached, or is none of ours"),
 }
 
 HTTP_STATUSES = {"E201": 400, "E204": 400, "E602": 401, "E606": 405, "E607": 413, "E608": 429, "E610": 408}

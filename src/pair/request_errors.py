@@ -1,4 +1,4 @@
-"""The texts of errors that only a server has to tell.
+"""The texts of errors that only a server, or a client of one, has to tell.
 
 Not here
     The list of all codes, and all other errors: errors.py.
@@ -6,7 +6,9 @@ Not here
 
 from collections.abc import Sequence
 
-from pair.error_tree import AccessError, ConflictError, NotFoundError, StorageError, UsageError
+from pair.error_tree import AccessError, ConflictError, DownloadError, NotFoundError, StorageError, UsageError
+
+_MOST_NAMES = 50
 
 
 def request_invalid(reason: str, *, hints: Sequence[str] = ()) -> UsageError:
@@ -34,6 +36,15 @@ def no_such_route(path: str) -> NotFoundError:
 def no_such_librarian(librarian_id: str) -> NotFoundError:
     shown = librarian_id if len(librarian_id) <= 100 else f"{librarian_id[:100]}…"
     return NotFoundError("E605", f"No librarian {shown!r}", hints=["All librarians: GET /librarians"])
+
+
+def no_such_model(model: str, known: Sequence[str]) -> NotFoundError:
+    """To chat clients every librarian is a model. `known`: those that the caller may use."""
+    shown = model if len(model) <= 100 else f"{model[:100]}…"
+    names = ", ".join(known[:_MOST_NAMES]) + (", …" if len(known) > _MOST_NAMES else "")
+    return NotFoundError(
+        "E605", f"No model {shown!r}", hints=[f"Models: {names or 'none'}"], details={"parameter": "model"}
+    )
 
 
 def method_not_allowed(method: str, allowed: str) -> UsageError:
@@ -102,4 +113,25 @@ def write_waiting(kb_id: str, seconds: float) -> ConflictError:
         explanation=f"This one waited {seconds:g} s for its turn. Nothing of it was written.",
         hints=["Try again", "Write larger batches, less often"],
         details={"kb_id": kb_id},
+    )
+
+
+# ── told by a client ───────────────────────────────────────────────────────────────────────────────
+
+
+def not_over_http(what: str, *, hints: Sequence[str] = ()) -> UsageError:
+    return UsageError(
+        "E620",
+        f"Over HTTP this is not possible: {what}",
+        hints=hints or ["Open the knowledge base itself: pair.open(…)"],
+    )
+
+
+def server_unreachable(address: str, reason: str, *, hints: Sequence[str] = ()) -> DownloadError:
+    """`address` without credentials."""
+    return DownloadError(
+        "E621",
+        f"No usable answer from {address}: {reason}",
+        hints=hints or ["Check that `pair serve` runs there, and what is in between", "Try again"],
+        details={"address": address, "reason": reason},
     )

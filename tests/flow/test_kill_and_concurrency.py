@@ -2,8 +2,6 @@
 
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -11,58 +9,24 @@ import pytest
 
 from support.command import Workplace, read_files, write_files
 from support.kbs import SMALL_KB, SMALL_KB_BYTES, many_files, zip_of, zip_of_size
+from support.prepared import PREPARED
 from support.server import Server
 
 PARTS = 5
 MOMENTS = 10
 """Of each part: fifty in all, of which several workers have some."""
 
-# Loads everything first, so that the kill strikes the work and not the start of Python.
-RUNNER = """
-import sys
-import pair.app.cli.commands, pair.sources.download, pair.sources.releases, pair.web.requests
-print("ready", flush=True)
-sys.stdin.readline()
-sys.exit(pair.app.cli.commands.run(sys.argv[1:]))
-"""
-
-
-def start_ready(workplace: Workplace, *arguments: str) -> "subprocess.Popen[str]":
-    """The command with everything loaded, waiting for a line to begin."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", RUNNER, *arguments],
-        cwd=workplace.folder,
-        env=workplace.environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return process
-
 
 def run_timed(workplace: Workplace, *arguments: str) -> float:
-    process = start_ready(workplace, *arguments)
     began = time.monotonic()
-    process.communicate("\n", timeout=60)
-    assert process.returncode == 0
+    assert workplace.pair(*arguments).status == 0
     return time.monotonic() - began
 
 
 def run_killed(workplace: Workplace, after_seconds: float, *arguments: str) -> bool:
     """Kill -9 after a while; True when the process had not ended before."""
-    process = start_ready(workplace, *arguments)
-    assert process.stdin is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-    try:
-        process.wait(after_seconds)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
-    return process.returncode == -signal.SIGKILL
+    with PREPARED.started(arguments, workplace.folder, workplace.environment) as copy:
+        return copy.wait(after_seconds) is None and copy.kill() == -signal.SIGKILL
 
 
 def leftovers(folder: Path) -> list[str]:

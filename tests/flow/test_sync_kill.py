@@ -1,13 +1,11 @@
 """A sync over 300 sources, killed at 100 random moments: real processes, real files, `kill -9`."""
 
+import contextlib
 import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,9 +17,9 @@ from pair.sync import store
 from pair.sync.discovery import Places
 from pair.sync.index_file import index_text
 from pair.testing.clock import ManualClock
+from support.prepared import PREPARED, Copy
 from support.sync_parts import Page, Project, hash_of, made_files, summary_of
 
-TESTS = Path(__file__).parents[1]
 MOMENTS = 100
 FILES = {
     f"part-{number % 10}/page-{number:03}.md": f"# Page {number}\n\nText of page {number}.\n" for number in range(200)
@@ -30,8 +28,9 @@ PAGES = {f"https://host-{number % 7}.example/{number:03}": f"Page {number} of th
 TEXTS = FILES | PAGES
 FETCHERS, SUMMARISERS = 8, 4
 
-# Loads everything first, so that the kill strikes the work and not the start of Python. Whatever is finished is in the
-# log before anybody is given its result; `finished` and `ask` come after the record of the step before was put.
+# For a copy of a process that has everything loaded, so that the kill strikes the work and not the start of Python.
+# Whatever is finished is in the log before anybody is given its result; `finished` and `ask` come after the record of
+# the step before was put.
 RUNNER = """
 import os, sys
 from pathlib import Path
@@ -40,6 +39,7 @@ from pair.sync.contract import FetchedPage
 from pair.sync.rules import SyncPolicy
 from pair.sync.discovery import Places
 from pair.sync.workflow import SyncRun, Workshop
+from support.prepared import PREPARED, Copy
 from support.sync_parts import summary_of
 
 sources, links, home = map(Path, sys.argv[1:4])
@@ -72,8 +72,6 @@ class Observer:
 policy = SyncPolicy(url_download_concurrency=fetchers, summarization_concurrency=summarisers)
 places = Places(sources, links, home / "index.txt", home / "index-cache.json", home / "web-cache")
 run = SyncRun(policy, places, Workshop(Summariser(), Pages(), None, SystemClock(), Observer()))
-print("ready", flush=True)
-sys.stdin.readline()
 run.run()
 """
 
@@ -109,15 +107,9 @@ class Ground:
             given.sources_dir, given.links_file, home / "index.txt", home / "index-cache.json", home / "web-cache"
         )
 
-    def start(self, home: Path) -> "subprocess.Popen[str]":
+    def started(self, home: Path) -> contextlib.AbstractContextManager[Copy]:
         given = [self._given.places.sources_dir, self._given.places.links_file, home, FETCHERS, SUMMARISERS]
-        return subprocess.Popen(
-            [sys.executable, "-c", RUNNER, *map(str, given)],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        return PREPARED.started(["-c", RUNNER, *map(str, given)], home, dict(os.environ))
 
     def next_run(self, home: Path) -> Project:
         """A whole run in this process, on what a kill left; its parts know what they were asked for."""
@@ -129,30 +121,19 @@ class Ground:
         return project
 
 
-def let_go(process: "subprocess.Popen[str]") -> None:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    process.stdin.write("\n")
-    process.stdin.flush()
-
-
-def run_whole(process: "subprocess.Popen[str]") -> float:
-    let_go(process)
+def run_whole(ground: Ground, home: Path) -> float:
     began = time.monotonic()
-    process.communicate(timeout=60)
-    assert process.returncode == 0
+    with ground.started(home) as copy:
+        assert copy.wait() == 0, copy.printed
     return time.monotonic() - began
 
 
-def run_killed(process: "subprocess.Popen[str]", after_seconds: float) -> None:
-    let_go(process)
-    try:
-        process.wait(after_seconds)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
-    assert process.returncode in {0, -signal.SIGKILL}
+def run_killed(ground: Ground, home: Path, after_seconds: float) -> None:
+    with ground.started(home) as copy:
+        status = copy.wait(after_seconds)
+        if status is None:
+            status = copy.kill()
+        assert status in {0, -signal.SIGKILL}, copy.printed
 
 
 def events_of(home: Path) -> Events:
@@ -204,13 +185,13 @@ def assert_what_was_finished_is_known(home: Path, events: Events) -> dict[str, d
 def test_a_sync_killed_at_any_moment_repeats_nothing_that_was_finished(tmp_path: Path) -> None:
     ground = Ground(tmp_path)
     whole = ground.home("whole")
-    duration = run_whole(ground.start(whole))
+    duration = run_whole(ground, whole)
     assert (whole / "index.txt").read_text() == expected_index()
     assert len(events_of(whole).finished) == 300
     dice = random.Random(44)
     struck = 0
-    for home, process in started(ground):
-        run_killed(process, dice.uniform(0, duration))
+    for home in (ground.home(f"moment-{number}") for number in range(MOMENTS)):
+        run_killed(ground, home, dice.uniform(0, duration))
         events = events_of(home)
         assert_files_parse_and_agree(home)
         known = assert_what_was_finished_is_known(home, events)
@@ -227,22 +208,11 @@ def test_a_sync_killed_at_any_moment_repeats_nothing_that_was_finished(tmp_path:
 @pytest.mark.rule("sync-47")
 def test_the_run_after_a_kill_removes_what_was_left_half_written(tmp_path: Path) -> None:
     ground = Ground(tmp_path)
-    duration = run_whole(ground.start(ground.home("whole")))
+    duration = run_whole(ground, ground.home("whole"))
     dice = random.Random(45)
-    for home, process in started(ground, moments=15):
-        run_killed(process, dice.uniform(0, duration))
+    for home in (ground.home(f"moment-{number}") for number in range(15)):
+        run_killed(ground, home, dice.uniform(0, duration))
         after = ground.next_run(home)
         names = {path.relative_to(home).as_posix() for path in made_files(after.places)}
         copies = {f"web-cache/{hash_of(url)}" for url in PAGES}
-        assert names == {"index.txt", "index-cache.json", "log"} | copies
-
-
-def started(ground: Ground, moments: int = MOMENTS) -> "Iterator[tuple[Path, subprocess.Popen[str]]]":
-    """The next one is loading while this one works."""
-    home = ground.home("moment-0")
-    waiting = [(home, ground.start(home))]
-    for number in range(1, moments + 1):
-        if number < moments:
-            home = ground.home(f"moment-{number}")
-            waiting.append((home, ground.start(home)))
-        yield waiting.pop(0)
+        assert names - {"log"} == {"index.txt", "index-cache.json"} | copies

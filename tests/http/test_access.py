@@ -219,3 +219,17 @@ def test_a_token_says_who_asks_whatever_the_body_claims(issuer: Issuer):
     assert "payroll" not in {each["id"] for each in listed}
     teams = issuer.server.get("/librarians", key=issuer.token(teams=["finance"])).json()["librarians"]
     assert "payroll" in {each["id"] for each in teams}
+
+
+def test_a_token_has_the_models_that_its_user_may_ask(issuer: Issuer):
+    def models(token: str) -> set[str]:
+        return {each["id"] for each in issuer.server.get("/v1/models", key=token).json()["data"]}
+
+    boss, anybody = issuer.token(roles=["boss"]), issuer.token()
+    assert "payroll" in models(boss)
+    assert "payroll" not in models(anybody)
+    body = {"model": "payroll", "messages": [{"role": "user", "content": "When is lunch?"}], "user": "boss"}
+    assert issuer.server.post("/v1/chat/completions", body, key=boss).status_code == 200
+    refused = issuer.server.post("/v1/chat/completions", body, key=anybody)
+    assert code_of(refused) == (404, "E605")
+    assert "payroll" not in refused.json()["error"]["message"].replace("'payroll'", "")

@@ -1,5 +1,6 @@
 """What the outside sends that means no good."""
 
+import json
 import resource
 import socket
 
@@ -98,3 +99,21 @@ def test_many_connections_are_opened_and_dropped(plain: Served):
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert plain.get("/healthz").status_code == 200
+
+
+def test_names_that_are_made_up_leave_nothing_behind(plain: Served):
+    for number in range(20):
+        assert plain.post("/rag/query", {"query": "x", "kb_id": f"made-up-{number}"}).status_code == 400
+    figures = plain.get("/metrics/app").json()
+    assert all("made-up" not in str(figures[key]) for key in figures if key != "recent_requests")
+
+
+def test_a_long_line_that_comes_in_many_parts_is_read_once(plain: Served):
+    """In time that grows with its length, not with its square: 2 MB in parts of 1 kB would be 2 GB to copy."""
+    text = b"word " * 400_000
+    line = b'{"id": "long", "text": "' + text + b'"}'
+    parts = (line[at : at + 1000] for at in range(0, len(line), 1000))
+    headers = {"content-type": "application/x-ndjson"}
+    answer = plain.client.post("/rag/ingest?kb_id=long&graph_enabled=false", content=parts, headers=headers)
+    assert json.loads(answer.text.splitlines()[-1])["status"] == "ok"
+    assert len(plain.get("/rag/docs/long?kb_id=long").json()["text"]) == len(text)

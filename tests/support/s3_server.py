@@ -30,6 +30,7 @@ _PORT_NAMES = (
 @dataclass(frozen=True)
 class S3Server:
     options: ObjectStoreOptions
+    process: "subprocess.Popen[bytes]"
 
     def store(self, prefix: str) -> ObjectStore:
         return ObjectStore(f"s3://blobs/{prefix}", self.options)
@@ -52,7 +53,8 @@ def running_s3(folder: Path) -> Iterator[S3Server]:
                 region="us-east-1",
                 access_key_id=ACCESS_KEY,
                 secret_access_key=SECRET_KEY,
-            )
+            ),
+            process,
         )
         try:
             _wait_until_ready(process, server)

@@ -21,6 +21,7 @@ from pair.clock import SystemClock
 from pair.kb import KnowledgeBase
 from pair.settings import Settings
 from pair.wiring import open_kb
+from support.prepared import PREPARED
 
 _START_SECONDS = 60
 
@@ -88,7 +89,7 @@ class Served:
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
-    def logged_request(self, request_id: str) -> dict[str, Any]:
+    def logged_request(self, request_id: str, seconds: float = 20) -> dict[str, Any]:
         """The line about it, which comes after the answer."""
 
         def found() -> dict[str, Any] | None:
@@ -96,7 +97,7 @@ class Served:
             return next((each for each in lines if each["request_id"] == request_id), None)
 
         with self._heard:
-            assert self._heard.wait_for(found, timeout=20), self.raw_log
+            assert self._heard.wait_for(found, timeout=seconds), self.raw_log
         return found() or {}
 
     def stop(self, number: int = signal.SIGTERM) -> int:
@@ -130,26 +131,20 @@ class Served:
             return received
 
 
-def opened(folder: Path) -> KnowledgeBase:
+def opened(folder: Path, kb_id: str = "default") -> KnowledgeBase:
     """The KB of a project that no server has open: what is really stored."""
     variables = {"EMBEDDER": "ngram", "CACHE_DIR": str(folder / ".pair" / "cache"), "GRAPH": "off"}
     settings = Settings.load(environment={f"PAIR__ENGINE__{name}": value for name, value in variables.items()})
-    return open_kb(store=str(folder / ".pair" / "store"), settings=settings)
+    return open_kb(kb_id, store=str(folder / ".pair" / "store"), settings=settings)
 
 
 def pair(folder: Path, *arguments: str, **variables: str) -> Any:
     """The JSON that a command prints."""
     environment = {name: value for name, value in os.environ.items() if name in {"PATH", "LANG", "TMPDIR"}}
     environment |= {"HOME": str(folder), "PAIR__ENGINE__EMBEDDER": "ngram", **variables}
-    done = subprocess.run(
-        [sys.executable, "-m", "pair", *arguments, "--json"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return json.loads(done.stdout)
+    status, stdout, stderr = PREPARED.run([*arguments, "--json"], folder, environment)
+    assert stdout, (status, stderr)
+    return json.loads(stdout)
 
 
 class Keyed:

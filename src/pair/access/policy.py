@@ -66,6 +66,10 @@ class ServerPolicy:
     """How often shards that no manifest names are deleted from open KBs; 0 for never"""
     sweep_interval_seconds: SecondsOrNever = 30.0
     """How often fetched shards are evicted that are too old or too many; 0 for never"""
+    mcp_write: bool = False
+    """Let assistants add and delete documents over MCP, where their credentials allow writing"""
+    mcp_result_tokens: Annotated[int, Ge(500), Le(100_000)] = 8_000
+    """Longest result of an MCP tool, in tokens of about three bytes"""
     log_format: LogFormat = "text"
     """Log lines for people (text) or for programs (json)"""
     otlp_endpoint: str = ""

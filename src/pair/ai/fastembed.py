@@ -43,7 +43,7 @@ class FastembedEmbedder:
 
     @property
     def hybrid_weight(self) -> float:
-        return 0.5
+        return 0.4
 
     def fit(self, query: str) -> float:
         return 1.0

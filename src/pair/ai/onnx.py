@@ -59,7 +59,7 @@ class MiniLmEmbedder:
 
     @property
     def hybrid_weight(self) -> float:
-        return 0.5
+        return 0.4
 
     def fit(self, query: str) -> float:
         return fit_of_tokens(query, self._loaded().count(query))

@@ -66,7 +66,7 @@ class OpenAiEmbedder:
 
     @property
     def hybrid_weight(self) -> float:
-        return 0.5
+        return 0.4
 
     def close(self) -> None:
         self._connection.close()

@@ -29,6 +29,7 @@ from pair.wiring.sync import SyncDesk
 
 if TYPE_CHECKING:
     from pair.blobs.contract import BlobStore
+    from pair.engine.runtime import EngineStats
     from pair.engine.shard_cache import SweepReport
 
 __all__ = ["DEFAULT_KB", "FrontDesk", "Job", "OpenKbs", "care", "check_kb_id", "in_thread", "send_traces", "verifier"]
@@ -67,7 +68,8 @@ class OpenKbs:
             found = self._kbs.get((kb_id, graph))
             if found is not None:
                 return found
-            opened = self._open(kb_id, graph)
+            count = self.embedding.get(kb_id, EmbeddingCount())
+            opened = self._open(kb_id, graph, count)
             try:
                 if not for_writing and kb_id != DEFAULT_KB and opened.stats() is None:
                     raise errors.kb_uninitialised(kb_id)
@@ -75,7 +77,16 @@ class OpenKbs:
                 opened.close()
                 raise
             self._kbs[kb_id, graph] = opened
+            self.embedding[kb_id] = count
             return opened
+
+    def stats_of(self, kb_id: str) -> "EngineStats | None":
+        """Of one that need not be open, and is not kept open for it."""
+        found = self._kbs.get((kb_id, None))
+        if found is not None:
+            return found.stats()
+        with contextlib.closing(self._open(kb_id, None, EmbeddingCount())) as opened:
+            return opened.stats()
 
     def desk(self, kb_id: str) -> FrontDesk:
         """Who can be asked about this KB. Raises E201, E212."""
@@ -84,7 +95,7 @@ class OpenKbs:
             return found
         with self._lock:
             if kb_id not in self._desks:
-                self._desks[kb_id] = FrontDesk(self.get(kb_id), self.settings, lambda other: self._open(other, None))
+                self._desks[kb_id] = FrontDesk(self.get(kb_id), self.settings, self._opened_for_a_librarian)
             return self._desks[kb_id]
 
     def opened(self) -> dict[str, KnowledgeBase]:
@@ -110,11 +121,13 @@ class OpenKbs:
             self._desks.clear()
             self._kbs.clear()
 
-    def _open(self, kb_id: str, graph: bool | None) -> KnowledgeBase:
+    def _opened_for_a_librarian(self, kb_id: str) -> KnowledgeBase:
+        return self._open(kb_id, None, self.embedding.setdefault(kb_id, EmbeddingCount()))
+
+    def _open(self, kb_id: str, graph: bool | None, count: "EmbeddingCount") -> KnowledgeBase:
         with self._lock:
             if self._embedder is None:
                 self._embedder = choose_embedder(self.settings)
-            count = self.embedding.setdefault(kb_id, EmbeddingCount())
             settings = self.settings if graph is None else _with_graph(self.settings, graph)
             return open_kb(
                 kb_id,

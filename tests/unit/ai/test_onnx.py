@@ -13,7 +13,7 @@ EMBEDDER = MiniLmEmbedder()
 
 def test_its_name_tells_the_weights() -> None:
     assert EMBEDDER.name == "minilm-all-MiniLM-L6-v2-int8-384-8199be6f"
-    assert (EMBEDDER.dimension, EMBEDDER.hybrid_weight) == (384, 0.5)
+    assert (EMBEDDER.dimension, EMBEDDER.hybrid_weight) == (384, 0.4)
 
 
 def test_it_needs_a_thread() -> None:

@@ -24,9 +24,9 @@ def settings(**engine: Any) -> Settings:
     [
         ({}, "static-wordllama-l2_supercat-256-64b47a2d", 0.2),
         ({"embedding_dimension": 256}, "static-wordllama-l2_supercat-256-64b47a2d", 0.2),
-        ({"embedder": "minilm"}, "minilm-all-MiniLM-L6-v2-int8-384-8199be6f", 0.5),
-        ({"embedder": "fastembed"}, "fastembed-BAAI/bge-small-en-v1.5-384", 0.5),
-        ({"embedder": "openai", "embedding_model": "nomic"}, "openai-nomic", 0.5),
+        ({"embedder": "minilm"}, "minilm-all-MiniLM-L6-v2-int8-384-8199be6f", 0.4),
+        ({"embedder": "fastembed"}, "fastembed-BAAI/bge-small-en-v1.5-384", 0.4),
+        ({"embedder": "openai", "embedding_model": "nomic"}, "openai-nomic", 0.4),
         ({"embedder": "ngram"}, "ngram-384-v1", 0.2),
         ({"embedder": "ngram", "embedding_dimension": 64}, "ngram-64-v1", 0.2),
     ],

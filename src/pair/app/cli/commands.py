@@ -21,6 +21,7 @@ from pair.app.cli import (
     keys,
     librarians,
     maintain,
+    mcp,
     package,
     search,
     serve,
@@ -55,6 +56,7 @@ def build() -> Any:
     app.command("compact", epilog=maintain.COMPACT_EXAMPLE)(maintain.compact)
     app.command("gc", epilog=maintain.GC_EXAMPLE)(maintain.collect)
     app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
+    app.command("mcp", epilog=mcp.EXAMPLE)(mcp.mcp)
     app.add_typer(_librarians(), name="librarians")
     app.add_typer(_documents(), name="docs")
     app.add_typer(_cache(), name="cache")

@@ -3,7 +3,9 @@
 import copy
 import dataclasses
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+import os
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -14,6 +16,7 @@ from pair import errors
 from pair.app import render
 from pair.settings import Settings
 from pair.wiring import DEFAULT_KB, Desk, SyncDesk, open_kb, temporary_kb
+from pair.wiring.assistants import Entry, own_command
 from pair.wiring.keys import key_file
 
 if TYPE_CHECKING:
@@ -115,6 +118,22 @@ class Session:
         policy = dataclasses.replace(usual, host=host or usual.host, port=usual.port if port is None else port)
         level = self.log_level or ("debug" if settings.diagnostics else "info")
         return serve(dataclasses.replace(settings, server=policy), level)
+
+    def mcp(self, kbs: Sequence[str], *, allow_write: bool) -> int:
+        """Over standard input and output, until the client goes; the exit status."""
+        from pair.app.local_assistant import serve  # noqa: PLC0415 - loads the SDK
+
+        settings = Settings.load(self.config)
+        self._start_logging(settings)
+        policy = dataclasses.replace(settings.server, mcp_write=allow_write or settings.server.mcp_write)
+        return serve(dataclasses.replace(settings, server=policy), kbs)
+
+    def assistant_entry(self, project: str, kbs: Sequence[str], *, allow_write: bool) -> Entry:
+        """What starts `pair mcp` there, as a configuration says it."""
+        config = ["--config", os.path.abspath(self.config)] if self.config else []  # noqa: PTH100 - keeps links
+        own = own_command(sys.argv[0])
+        given = [part for kb in kbs for part in ("--kb", kb)] + (["--allow-write"] if allow_write else [])
+        return Entry(own[0], (*own[1:], "mcp", "--project", project, *config, *given))
 
     def key_file(self) -> "KeyFile":
         settings = Settings.load(self.config)

@@ -21,27 +21,36 @@ from pair.app.http.service import Call, Service, Streamed, answer
 from pair.librarians.contract import Budget, Context, Response, TraceContext, User
 from pair.wiring.server import DEFAULT_KB, FrontDesk
 
-_EVENTS = "text/event-stream"
-_SIGN_OF_LIFE_SECONDS = 15.0
+EVENTS = "text/event-stream"
+SIGN_OF_LIFE_SECONDS = 15.0
 
 
 async def list_librarians(service: Service, call: Call) -> HttpResponse:
     desk = await service.reading(lambda: service.kbs.desk(DEFAULT_KB))
-    user = _user(call.principal)
+    user = user_of(call.principal)
     known = [
         {**each.card.to_json(), "answers_from": each.answers_from, "public": each.is_public}
         for each in desk.listed()
-        if desk.registry.allows(user, each.card.id) and _is_open_to(call.principal, desk, each.card.id)
+        if desk.registry.allows(user, each.card.id) and is_open_to(call.principal, desk, each.card.id)
     ]
     return answer({"first": desk.first, "librarians": known})
 
 
 async def ask(service: Service, call: Call) -> HttpResponse | Streamed:
     asked = await call.read(shapes.AskRequest, service.policy)
+    return await _answered(service, call, asked, _whom(call, asked))
+
+
+async def response_to(service: Service, call: Call, asked: shapes.AskRequest) -> Response:
+    """Raises what keeps a question from being asked; what goes wrong later is in the response."""
+    asking, context = await _asking(service, call, asked, _whom(call, asked))
+    return await asking.response(context)
+
+
+def _whom(call: Call, asked: shapes.AskRequest) -> str | None:
+    """Whoever names a KB wants its shelf; whoever may not use all of them gets no other. Raises E603."""
     kb_id = call.use_kb(asked.kb_id)
-    # Whoever names a KB wants its shelf; whoever may not use all of them gets no other.
-    first = kb_id if asked.kb_id or not call.principal.sees_all else None
-    return await _answered(service, call, asked, first)
+    return kb_id if asked.kb_id or not call.principal.sees_all else None
 
 
 async def ask_librarian(service: Service, call: Call) -> HttpResponse | Streamed:
@@ -53,24 +62,31 @@ async def ask_librarian(service: Service, call: Call) -> HttpResponse | Streamed
 async def _answered(
     service: Service, call: Call, asked: shapes.AskRequest, first: str | None
 ) -> HttpResponse | Streamed:
-    kb_id = call.kb_id or DEFAULT_KB
-    context, seconds = _context(service, call, asked)
-    desk = await service.reading(lambda: service.kbs.desk(kb_id))
-    librarian = first or desk.first
-    if librarian not in desk.registry:
-        raise request_errors.no_such_librarian(librarian)
-    if not _is_open_to(call.principal, desk, librarian):
-        raise request_errors.not_allowed(f"the librarian {librarian!r}")
-    asking = _Asking(service, desk, librarian, asked.query, seconds)
-    if _EVENTS in call.header(b"accept"):
-        return Streamed(_EVENTS, asking.events(context))
+    asking, context = await _asking(service, call, asked, first)
+    if EVENTS in call.header(b"accept"):
+        return Streamed(EVENTS, asking.events(context))
     response = await asking.response(context)
     status = faults.status_of_response(response)
     return answer(response.to_json(), status, faults.retry_headers(status))
 
 
+async def _asking(
+    service: Service, call: Call, asked: shapes.AskRequest, first: str | None
+) -> "tuple[Asking, Context]":
+    """Raises E201, E603, E605."""
+    kb_id = call.kb_id or DEFAULT_KB
+    context, seconds = context_of(service, call, asked)
+    desk = await service.reading(lambda: service.kbs.desk(kb_id))
+    librarian = first or desk.first
+    if librarian not in desk.registry:
+        raise request_errors.no_such_librarian(librarian)
+    if not is_open_to(call.principal, desk, librarian):
+        raise request_errors.not_allowed(f"the librarian {librarian!r}")
+    return Asking(service, desk, librarian, asked.query, seconds), context
+
+
 @dataclasses.dataclass
-class _Asking:
+class Asking:
     """One question to one librarian."""
 
     service: Service
@@ -97,7 +113,7 @@ class _Asking:
         task.add_done_callback(lambda _: pieces.put_nowait(""))
         while not task.done() or not pieces.empty():
             try:
-                async with asyncio.timeout(_SIGN_OF_LIFE_SECONDS):
+                async with asyncio.timeout(SIGN_OF_LIFE_SECONDS):
                     piece = await pieces.get()
             except TimeoutError:
                 yield b": still at it\n\n"
@@ -111,7 +127,7 @@ def _event(name: str, value: dict[str, Any]) -> bytes:
     return b"event: " + name.encode() + b"\ndata: " + pydantic_core.to_json(value) + b"\n\n"
 
 
-def _context(service: Service, call: Call, asked: shapes.AskRequest) -> tuple[Context, float]:
+def context_of(service: Service, call: Call, asked: shapes.AskRequest) -> tuple[Context, float]:
     """What the request says of itself, within what it may say; and the seconds it has."""
     given, policy = asked.context or shapes.AskContext(), service.settings.librarians
     budget = given.budget or shapes.AskBudget(policy.max_calls, policy.max_tokens)
@@ -119,7 +135,7 @@ def _context(service: Service, call: Call, asked: shapes.AskRequest) -> tuple[Co
     if ids is None and given.trace is not None:
         ids = given.trace.traceId, given.trace.spanId
     context = Context(
-        user=_user(call.principal),
+        user=user_of(call.principal),
         trace=TraceContext(*ids) if ids else None,
         delegation_chain=tuple(given.delegationChain or ()),
         metadata=given.metadata or {},
@@ -130,13 +146,13 @@ def _context(service: Service, call: Call, asked: shapes.AskRequest) -> tuple[Co
     return context, min(seconds, policy.timeout_seconds)
 
 
-def _user(principal: Principal) -> User | None:
+def user_of(principal: Principal) -> User | None:
     if not principal.user:
         return None
     return User(principal.id, principal.email, principal.teams, principal.roles)
 
 
-def _is_open_to(principal: Principal, desk: FrontDesk, librarian: str) -> bool:
+def is_open_to(principal: Principal, desk: FrontDesk, librarian: str) -> bool:
     if principal.kbs is None:
         return True
     source = next((each.answers_from for each in desk.listed() if each.card.id == librarian), "")

@@ -42,7 +42,9 @@ async def whole(receive: Any, headers: dict[bytes, bytes], policy: ServerPolicy)
 
 async def lines(receive: Any, policy: ServerPolicy) -> AsyncIterator[list[bytes]]:
     """Lines that are not blank, as many at a time as arrived together. Raises E607 for one that is too long, E610."""
-    rest = b""
+    begun: list[bytes] = []
+    """Parts of a line whose end is still to come: joined once, however many they are."""
+    size = 0
     more = True
     while more:
         try:
@@ -53,10 +55,15 @@ async def lines(receive: Any, policy: ServerPolicy) -> AsyncIterator[list[bytes]
         if message["type"] == "http.disconnect":
             raise ConnectionResetError
         more = message.get("more_body", False)
-        *found, rest = (rest + message.get("body", b"")).split(b"\n")
+        *found, rest = message.get("body", b"").split(b"\n")
+        if found:
+            found[0] = b"".join([*begun, found[0]])
+            begun, size = [], 0
+        begun.append(rest)
+        size += len(rest)
         if not more:
-            found.append(rest)
-        if max(map(len, [*found, rest])) > policy.max_body_bytes:
+            found.append(b"".join(begun))
+        if max(size, *map(len, found), 0) > policy.max_body_bytes:
             raise request_errors.request_too_large("A line", policy.max_body_bytes)
         if wanted := [each for each in found if each.strip()]:
             yield wanted

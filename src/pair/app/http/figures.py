@@ -98,14 +98,18 @@ class Figures:
         """Call it under the lock, for KBs that are open."""
         return self.kbs.setdefault(kb_id, KbFigures())
 
-    def note_query(self, kb_id: str, milliseconds: float, hits: Any, *, is_known: bool) -> None:
+    def note_known_query(self, kb_id: str, milliseconds: float, results: int) -> None:
+        with self.lock:
+            figures = self.of(kb_id)
+            figures.queries.note(milliseconds, is_error=False)
+            figures.total_results += results
+            figures.queries_known += 1
+
+    def note_query(self, kb_id: str, milliseconds: float, hits: Any) -> None:
         with self.lock:
             figures = self.of(kb_id)
             figures.queries.note(milliseconds, is_error=False)
             figures.total_results += len(hits)
-            if is_known:
-                figures.queries_known += 1
-                return
             figures.shards_asked += hits.shards_asked
             figures.queries_capped += hits.shards_asked < figures.shards
             figures.shard_failures += len(hits.faults)

@@ -83,7 +83,7 @@ class Front:
                 raise
         except Exception:  # the outermost boundary of the service
             logger.exception("a bug", extra={"request_id": request_id})
-            await sent.whole(Response(faults.bug_body(request_id), 500, media_type="application/json"))
+            await sent.whole(Response(faults.bug_body(request_id, scope["path"]), 500, media_type="application/json"))
         finally:
             figures.in_flight -= 1
             self._note(route, call, sent.status, (time.perf_counter() - began) * 1000)
@@ -140,7 +140,7 @@ class Front:
             self._service.figures.cache_budget_exceeded += 1
         if status in {401, 403, 429}:
             self._service.figures.refused[str(status)] += 1
-        await sent.whole(Response(faults.body_of(fault), status, headers, "application/json"))
+        await sent.whole(Response(faults.body_of(fault, call.scope["path"]), status, headers, "application/json"))
 
     def _note(self, route: str, call: Call, status: int, milliseconds: float) -> None:
         about = {
@@ -155,8 +155,7 @@ class Front:
             about["user"] = call.principal.id
         if call.kb_id:
             about["kb_id"] = call.kb_id[:128]
-        if "error" in call.told:
-            about["error"] = call.told["error"]
+        about |= {key: call.told[key] for key in ("tool", "error") if key in call.told}
         self._service.figures.note_request(route, status, milliseconds, about)
         level = logging.ERROR if status >= 500 else logging.WARNING if status >= 400 else logging.INFO
         if logger.isEnabledFor(level):

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from pair import errors, request_errors
 from pair.app.http import bodies, faults, shapes
-from pair.app.http.service import Call, Service, Streamed, answer
+from pair.app.http.service import Call, Service, Streamed, answer, understood
 from pair.values import Document
 
 _MOST_KEY_CHARACTERS = 255
@@ -26,22 +26,29 @@ async def ingest(service: Service, call: Call) -> Response | Streamed:
     if bodies.media_type(call.headers) == bodies.LINES:
         return await _stream(service, call, given, key)
     body = await call.body(service.policy)
-    asked = shapes.read(shapes.IngestRequest, body)
+    asked = await understood(shapes.IngestRequest, body)
     kb_id = call.use_kb(asked.kb_id or given.kb_id)
     graph = given.graph if asked.graph_enabled is None else asked.graph_enabled
     chunk_size = asked.chunk_size or given.chunk_size
     load = _Load(service, kb_id, graph, chunk_size, _Names(call.principal.id, kb_id, key))
 
-    async def stored() -> Response:
+    async def written() -> Response:
         await load.write(asked.documents)
         return answer(load.told())
 
     if not key:
-        return await stored()
-    done, is_repeated = await service.idempotency.once(f"{call.principal.id} {kb_id}", key, body, stored)
+        return await written()
+    done, is_repeated = await service.idempotency.once(f"{call.principal.id} {kb_id}", key, body, written)
     if not is_repeated:
         return done
     return Response(done.body, done.status_code, {"Idempotent-Replayed": "true"}, "application/json")
+
+
+async def stored(service: Service, call: Call, kb_id: str, documents: Sequence[shapes.DocumentIn]) -> dict[str, Any]:
+    """All at once, as the settings say."""
+    load = _Load(service, kb_id, None, None, _Names(call.principal.id, kb_id, ""))
+    await load.write(documents)
+    return load.told()
 
 
 async def _stream(service: Service, call: Call, given: shapes.IngestParameters, key: str) -> Streamed:
@@ -117,6 +124,7 @@ class _Load:
     names: _Names
     ids: list[str] = field(default_factory=list)
     stored: int = 0
+    replaced: int = 0
     unchanged: int = 0
     chunks: int = 0
     manifest_version: int = 0
@@ -140,6 +148,7 @@ class _Load:
         figures.note_write(self.kb_id, (time.perf_counter() - began) * 1000, [report])
         self.ids += ids
         self.stored += report.added + report.replaced
+        self.replaced += report.replaced
         self.unchanged += report.unchanged
         self.chunks += report.chunks
         self.manifest_version = max(self.manifest_version, report.manifest_version)
@@ -149,6 +158,7 @@ class _Load:
         return {
             "ingested_docs": self.stored,
             "ingested_chunks": self.chunks,
+            "replaced_docs": self.replaced,
             "unchanged_docs": self.unchanged,
             "manifest_version": self.manifest_version,
         }

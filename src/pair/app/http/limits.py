@@ -1,10 +1,11 @@
-"""How often each client may come, and what it was answered when it comes twice with the same key."""
+"""How often each client may come, what it was answered when it comes twice, and work that callers share."""
 
 import asyncio
 import collections
 import hashlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.responses import Response
 
@@ -87,3 +88,22 @@ class Idempotency:
             if len(self._known) <= _MOST_KEYS and now - self._known[oldest].at < self._seconds:
                 return
             self._known.pop(oldest)
+
+
+class Shared:
+    """Work that is done once for all who come while it waits for its turn; one at a time."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._waiting: asyncio.Task[Any] | None = None
+
+    async def next(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        """What the next run brings: one that has begun already may have missed what the caller knows of."""
+        if self._waiting is None:
+            self._waiting = asyncio.ensure_future(self._run(work))
+        return await asyncio.shield(self._waiting)
+
+    async def _run(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        async with self._turn:
+            self._waiting = None
+            return await work()

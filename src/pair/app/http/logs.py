@@ -37,7 +37,7 @@ def start(log_format: str, level: str) -> None:
     """On standard error, for pair and for the server it runs on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if log_format == "json" else _Text())
-    for name, least in (("pair", level.upper()), ("uvicorn", "WARNING")):
+    for name, least in (("pair", level.upper()), ("uvicorn", "WARNING"), ("mcp", "WARNING")):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.propagate = False

@@ -1,13 +1,14 @@
 """The OpenAPI document, written from the table of routes and the shapes that requests are checked with."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import pydantic_core
 
 from pair import __version__, errors, request_errors
-from pair.app.http import faults, samples, shapes
+from pair.app.checking import adapter
+from pair.app.http import faults, samples
 
 if TYPE_CHECKING:
     from pair.app.http.operations import Operation
@@ -58,9 +59,67 @@ _ERROR: Json = {
         }
     },
 }
+_OPENAI_ERROR: Json = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": "string", "description": "The same codes as elsewhere."},
+            },
+        }
+    },
+}
+_LINKS: Json = {
+    "POST /rag/ingest": {
+        "read": {
+            "operationId": "get_rag_docs_id",
+            "parameters": {"id": "$response.body#/doc_ids/0", "kb_id": "$response.body#/kb_id"},
+        },
+        "delete": {
+            "operationId": "delete_rag_docs_id",
+            "parameters": {"id": "$response.body#/doc_ids/0", "kb_id": "$response.body#/kb_id"},
+        },
+        "list": {"operationId": "get_rag_docs", "parameters": {"kb_id": "$response.body#/kb_id"}},
+    },
+    "GET /rag/docs": {
+        "read": {
+            "operationId": "get_rag_docs_id",
+            "parameters": {"id": "$response.body#/documents/0/id", "kb_id": "$response.body#/kb_id"},
+        },
+        "next": {
+            "operationId": "get_rag_docs",
+            "parameters": {"after": "$response.body#/next", "kb_id": "$response.body#/kb_id"},
+        },
+    },
+    "GET /rag/docs/{id}": {
+        "delete": {
+            "operationId": "delete_rag_docs_id",
+            "parameters": {"id": "$response.body#/id", "kb_id": "$response.body#/kb_id"},
+        },
+    },
+    "GET /rag/kbs": {
+        "list": {"operationId": "get_rag_docs", "parameters": {"kb_id": "$response.body#/kbs/0/kb_id"}},
+    },
+    "GET /librarians": {
+        "ask": {"operationId": "post_librarians_id_ask", "parameters": {"id": "$response.body#/librarians/0/id"}},
+    },
+    "GET /v1/models": {
+        "read": {"operationId": "get_v1_models_id", "parameters": {"id": "$response.body#/data/0/id"}},
+    },
+}
+"""What an answer tells that another request can go on from."""
+
 _INFO = (
-    "Search and ask knowledge bases, and put documents into them. Every error has the same body. "
-    "Times to wait are in `Retry-After`. `X-Request-ID` is taken from the request or made, and sent back."
+    "Search and ask knowledge bases, and put documents into them. Every error has the same body, but below `/v1/`, "
+    "which is for chat clients. "
+    "Times to wait are in `Retry-After`. `X-Request-ID` is taken from the request or made, and sent back. "
+    "`POST /mcp` is not described here: it speaks the Model Context Protocol, with the same credentials."
 )
 
 
@@ -74,7 +133,7 @@ def document(operations: "Iterable[Operation]") -> Json:
         "info": {"title": "pair", "version": __version__, "description": _INFO, "license": {"name": "Apache-2.0"}},
         "paths": paths,
         "components": {
-            "schemas": {"Error": _ERROR, **definitions},
+            "schemas": {"Error": _ERROR, "OpenAiError": _OPENAI_ERROR, **definitions},
             "securitySchemes": {
                 "credentials": {
                     "type": "http",
@@ -91,7 +150,7 @@ def _operation(operation: "Operation", definitions: Json) -> Json:
         "operationId": operation.method.lower() + re.sub(r"\W+", "_", operation.path).rstrip("_"),
         "summary": operation.summary,
         "parameters": [*_path_parameters(operation), *_parameters(operation), *_headers(operation)],
-        "responses": {"200": _answer(operation.answers), **_errors(operation)},
+        "responses": {"200": _answer(operation), **_errors(operation)},
     }
     if operation.scope:
         value["description"] = f"Needs the scope `{operation.scope}` where credentials are asked for."
@@ -110,7 +169,7 @@ def _operation(operation: "Operation", definitions: Json) -> Json:
 
 
 def _schema(shape: type[Any], definitions: Json) -> Json:
-    schema = shapes.adapter(shape).json_schema(ref_template="#/components/schemas/{model}")
+    schema = adapter(shape).json_schema(ref_template="#/components/schemas/{model}")
     definitions.update(schema.pop("$defs", {}))
     definitions[shape.__name__] = schema
     return {"$ref": f"#/components/schemas/{shape.__name__}"}
@@ -125,7 +184,7 @@ def _path_parameters(operation: "Operation") -> list[Json]:
 def _parameters(operation: "Operation") -> list[Json]:
     if operation.parameters is None:
         return []
-    schema = shapes.adapter(operation.parameters).json_schema(ref_template="#/components/schemas/{model}")
+    schema = adapter(operation.parameters).json_schema(ref_template="#/components/schemas/{model}")
     return [
         {"name": name, "in": "query", "required": False, "schema": _without_null(each)}
         for name, each in schema["properties"].items()
@@ -158,10 +217,12 @@ def _headers(operation: "Operation") -> list[Json]:
     return headers
 
 
-def _answer(answers: Mapping[str, Any]) -> Json:
-    content = {kind: {"schema": _shape_of(example), "example": example} for kind, example in answers.items()}
+def _answer(operation: "Operation") -> Json:
+    answers = operation.answers.items()
+    content = {kind: {"schema": _shape_of(example), "example": example} for kind, example in answers}
     headers = {"X-Request-ID": {"schema": {"type": "string"}}}
-    return {"description": "As asked.", "headers": headers, "content": content}
+    links = {"links": _LINKS[operation.route]} if operation.route in _LINKS else {}
+    return {"description": "As asked.", "headers": headers, "content": content, **links}
 
 
 def _shape_of(example: Any) -> Json:
@@ -180,12 +241,12 @@ def _shape_of(example: Any) -> Json:
 
 def _errors(operation: "Operation") -> Json:
     statuses = sorted({*_ALWAYS, *operation.errors})
-    return {str(status): _error(status) for status in statuses}
+    return {str(status): _error(status, operation.path) for status in statuses}
 
 
-def _error(status: int) -> Json:
-    schema = {"$ref": "#/components/schemas/Error"}
-    example = pydantic_core.from_json(faults.body_of(_EXAMPLES[status]))
+def _error(status: int, path: str) -> Json:
+    schema = {"$ref": f"#/components/schemas/{'OpenAiError' if faults.speaks_openai(path) else 'Error'}"}
+    example = pydantic_core.from_json(faults.body_of(_EXAMPLES[status], path))
     value: Json = {
         "description": _ERRORS[status],
         "content": {"application/json": {"schema": schema, "example": example}},

@@ -8,7 +8,20 @@ from typing import Any
 
 from pair import request_errors
 from pair.access.rules import Scope
-from pair.app.http import asking, ingest, openapi, page, rag, samples, shapes, state
+from pair.app.http import (
+    asking,
+    assistants,
+    completions,
+    ingest,
+    openapi,
+    page,
+    rag,
+    samples,
+    shapes,
+    state,
+    sync_run,
+)
+from pair.app.http.conversation import ChatRequest
 from pair.app.http.service import Call, Service, answer
 
 Handler = Callable[[Service, Call], Awaitable[Any]]
@@ -188,6 +201,47 @@ OPERATIONS: tuple[Operation, ...] = (
         errors=(503,),
     ),
     Operation(
+        "POST",
+        "/sync",
+        sync_run.sync,
+        "Bring the index and the knowledge base in line with files and links",
+        "admin",
+        {_JSON: samples.SYNCED},
+        shapes.SyncRequest,
+        errors=(409, 413, 503),
+        body_example={"wait": True},
+        is_body_needed=False,
+    ),
+    Operation(
+        "GET",
+        "/v1/models",
+        completions.list_models,
+        "Librarians, as models for chat clients",
+        "read",
+        {_JSON: samples.MODELS},
+        errors=(503,),
+    ),
+    Operation(
+        "GET",
+        "/v1/models/{id}",
+        completions.get_model,
+        "One librarian, as a model",
+        "read",
+        {_JSON: samples.MODEL},
+        errors=(404, 503),
+    ),
+    Operation(
+        "POST",
+        "/v1/chat/completions",
+        completions.complete,
+        "Ask a librarian, as chat clients do",
+        "read",
+        {_JSON: samples.COMPLETION, "text/event-stream": samples.CHUNKS},
+        ChatRequest,
+        errors=(404, 413, 503),
+        body_example=samples.CHAT,
+    ),
+    Operation(
         "GET", "/metrics", state.metrics, "Figures for Prometheus", "read", {_TEXT: samples.PROMETHEUS}, errors=(503,)
     ),
     Operation(
@@ -209,20 +263,23 @@ async def _document(_service: Service, _call: Call) -> Any:
     return answer(_described())
 
 
-_ALL = (
+_DESCRIBED = (
     *OPERATIONS,
     Operation("GET", "/openapi.json", _document, "All of this, as OpenAPI", None, {_JSON: {"openapi": "3.1.0"}}),
 )
-_PAGE = (
+_ALL = (
+    *_DESCRIBED,
+    # What is sent there and answered is another protocol's business, and told by that.
+    Operation("POST", "/mcp", assistants.answer_assistant, "For assistants, by the Model Context Protocol", "read", {}),
+    # For people.
     Operation("GET", "/", page.index, "The page", None, {}),
     Operation("GET", "/ui/{id}", page.asset, "What the page is made of", None, {}),
 )
-"""For people: not in the document."""
 
 
 @functools.cache
 def _described() -> dict[str, Any]:
-    return openapi.document(_ALL)
+    return openapi.document(_DESCRIBED)
 
 
 _EXACT: dict[str, dict[str, Operation]] = {}
@@ -241,7 +298,7 @@ def _enter(operation: Operation) -> None:
     _WITH_VALUE.append((pattern, {operation.method: operation}))
 
 
-for _operation in (*_ALL, *_PAGE):
+for _operation in _ALL:
     _enter(_operation)
 
 

@@ -4,11 +4,13 @@ import dataclasses
 import time
 from typing import Any
 
+import pydantic_core
 from starlette.responses import Response
 
 from pair import errors, request_errors
 from pair.access import rules
 from pair.app.http import shapes
+from pair.app.http.remembering import Known
 from pair.app.http.service import Call, Service, answer
 from pair.kb import Hits, Neighbourhood, StoredDocument
 from pair.values import SearchOptions
@@ -17,36 +19,57 @@ from pair.wiring.server import DEFAULT_KB
 
 async def query(service: Service, call: Call) -> Response:
     body = await call.body(service.policy)
+    began = time.perf_counter()
+    known = service.remembered.get(body)
+    if known is not None:
+        kb_id = call.use_kb(known.kb_id)
+        if known.version == await service.versions.current(kb_id):
+            took_ms = (time.perf_counter() - began) * 1000
+            service.figures.note_known_query(kb_id, took_ms, known.results)
+            return Response(b"%b%.3f%b" % (known.before, took_ms, known.after), media_type="application/json")
+        service.remembered.forget(body)
+    return await _searched(service, call, body)
+
+
+async def _searched(service: Service, call: Call, body: bytes) -> Response:
     asked = shapes.read(shapes.QueryRequest, body)
     kb_id = call.use_kb(asked.kb_id)
+    hits, version, took_ms = await found(service, kb_id, asked)
+    before = {"kb_id": kb_id, "search_mode": asked.search_mode, "mode_used": hits.mode_used}
+    after: dict[str, Any] = {
+        "manifest_version": hits.manifest_version,
+        "partial": hits.partial,
+        **({"reason": hits.reason} if hits.reason else {}),
+        "results": [hit.to_json() for hit in hits],
+    }
+    known = Known(
+        kb_id,
+        version,
+        pydantic_core.to_json(before)[:-1] + b',"took_ms":',
+        b"," + pydantic_core.to_json(after)[1:],
+        len(hits),
+    )
+    if version[0] == hits.manifest_version and not hits.partial:
+        service.remembered.keep(body, known)
+    return Response(b"%b%.3f%b" % (known.before, took_ms, known.after), media_type="application/json")
+
+
+async def found(service: Service, kb_id: str, asked: shapes.QueryRequest) -> tuple[Hits, tuple[int, str], float]:
+    """With the version that was last seen, and the milliseconds that it took."""
     began = time.perf_counter()
     try:
-        hits, is_known = await service.reading(lambda: _found(service, kb_id, asked, body))
+        hits, version = await service.reading(lambda: _found(service, kb_id, asked))
     except errors.PairError:
         service.figures.note_failed_query(kb_id, (time.perf_counter() - began) * 1000)
         raise
     took_ms = (time.perf_counter() - began) * 1000
-    service.figures.note_query(kb_id, took_ms, hits, is_known=is_known)
-    value: dict[str, Any] = {
-        "kb_id": kb_id,
-        "search_mode": asked.search_mode,
-        "mode_used": hits.mode_used,
-        "took_ms": round(took_ms, 3),
-        "manifest_version": hits.manifest_version,
-        "partial": hits.partial,
-        "results": [hit.to_json() for hit in hits],
-    }
-    if hits.reason:
-        value["reason"] = hits.reason
-    return answer(value)
+    service.figures.note_query(kb_id, took_ms, hits)
+    return hits, version, took_ms
 
 
-def _found(service: Service, kb_id: str, asked: shapes.QueryRequest, body: bytes) -> tuple[Hits, bool]:
-    """And whether that was known before."""
+def _found(service: Service, kb_id: str, asked: shapes.QueryRequest) -> tuple[Hits, tuple[int, str]]:
+    """And the version that was last seen, which is that of the hits unless somebody wrote meanwhile."""
     kb = service.kbs.get(kb_id)
-    known = service.remembered.get(kb_id, body, kb.version)
-    if known is not None:
-        return known, True
     hits = kb.search(
         asked.query,
         limit=asked.k,
@@ -55,24 +78,22 @@ def _found(service: Service, kb_id: str, asked: shapes.QueryRequest, body: bytes
         explain=asked.explain,
         options=SearchOptions(max_distance=asked.max_distance, highlights=asked.highlights),
     )
-    version = kb.version(last_seen=True)
-    if version[0] == hits.manifest_version and not hits.partial:
-        service.remembered.keep(kb_id, body, version, hits)
-    return hits, False
+    return hits, kb.version(last_seen=True)
 
 
 async def list_kbs(service: Service, call: Call) -> Response:
-    """Those that the caller may use."""
+    return answer({"kbs": await usable_kbs(service, call.principal)})
 
-    def found() -> list[dict[str, Any]]:
-        listed = []
-        for kb_id in service.kbs.stored():
-            if call.principal.kbs is None or kb_id in call.principal.kbs:
-                stats = service.kbs.get(kb_id).stats()
-                listed += [] if stats is None else [stats.to_json()]
-        return listed
 
-    return answer({"kbs": await service.reading(found)})
+async def usable_kbs(service: Service, principal: rules.Principal) -> list[dict[str, Any]]:
+    """Those that the caller may use, by name."""
+
+    def listed() -> list[dict[str, Any]]:
+        usable = [each for each in service.kbs.stored() if principal.kbs is None or each in principal.kbs]
+        known = [service.kbs.stats_of(kb_id) for kb_id in usable]
+        return [stats.to_json() for stats in known if stats is not None]
+
+    return await service.reading(listed)
 
 
 async def list_documents(service: Service, call: Call) -> Response:
@@ -87,7 +108,8 @@ async def list_documents(service: Service, call: Call) -> Response:
         return listed, listed[-1].id if len(listed) == asked.limit else None
 
     documents, following = await service.reading(found)
-    entries = [{key: value for key, value in each.to_json().items() if key != "text"} for each in documents]
+    left_out = set() if asked.text == "true" else {"text"}
+    entries = [{key: value for key, value in each.to_json().items() if key not in left_out} for each in documents]
     return answer({"kb_id": kb_id, "documents": entries, "next": following})
 
 
@@ -115,15 +137,18 @@ async def get_document(service: Service, call: Call) -> Response:
 
 async def delete_document(service: Service, call: Call) -> Response:
     kb_id = call.use_kb(call.parameters(shapes.KbParameters).kb_id)
+    return answer(await deleted(service, kb_id, call.path_value))
+
+
+async def deleted(service: Service, kb_id: str, document_id: str) -> dict[str, Any]:
+    """Raises E214."""
     began = time.perf_counter()
     async with service.turn(kb_id):
-        report = await service.working(lambda: service.kbs.get(kb_id).delete([call.path_value]))
+        report = await service.working(lambda: service.kbs.get(kb_id).delete([document_id]))
     if not report.deleted:
-        raise errors.no_such_document(kb_id, call.path_value)
+        raise errors.no_such_document(kb_id, document_id)
     service.figures.note_write(kb_id, (time.perf_counter() - began) * 1000, [report])
-    return answer(
-        {"status": "ok", "kb_id": kb_id, "deleted": report.deleted, "manifest_version": report.manifest_version}
-    )
+    return {"status": "ok", "kb_id": kb_id, "deleted": report.deleted, "manifest_version": report.manifest_version}
 
 
 async def compact(service: Service, call: Call) -> Response:

@@ -1,37 +1,94 @@
 """What was found lately: whoever asks the same of the same KB is told the same, without a search.
 
 Invariants
-    What is remembered is told only while the KB has the version that it was found in.
+    What is remembered is told only while the KB has the version that it was found in, as looked at after it was asked
+    for. Those who ask at the same time share a look.
 """
 
+import asyncio
 import collections
-import threading
-from collections.abc import Callable
-
-from pair.kb import Hits
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 _MOST_ANSWERS = 1000
+_MOST_BYTES = 32_000_000
 Version = tuple[int, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """An answer, in the two pieces around the time that it took."""
+
+    kb_id: str
+    version: Version
+    before: bytes
+    after: bytes
+    results: int
+
+
 class Remembered:
-    """Used from several threads at once. What was not asked for longest is forgotten first."""
+    """Belongs to one event loop. What was not asked for longest is forgotten first."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: collections.OrderedDict[tuple[str, bytes], tuple[Version, Hits]] = collections.OrderedDict()
+        self._known: collections.OrderedDict[bytes, Known] = collections.OrderedDict()
+        self._bytes = 0
 
-    def get(self, kb_id: str, request: bytes, current: Callable[[], Version]) -> Hits | None:
-        """`current`: the version that is stored now, which is looked at only where something is remembered."""
-        with self._lock:
-            known = self._known.get((kb_id, request))
-            if known is not None:
-                self._known.move_to_end((kb_id, request))
-        return known[1] if known is not None and known[0] == current() else None
+    def get(self, request: bytes) -> Known | None:
+        known = self._known.get(request)
+        if known is not None:
+            self._known.move_to_end(request)
+        return known
 
-    def keep(self, kb_id: str, request: bytes, version: Version, hits: Hits) -> None:
-        with self._lock:
-            self._known[kb_id, request] = version, hits
-            self._known.move_to_end((kb_id, request))
-            if len(self._known) > _MOST_ANSWERS:
-                self._known.popitem(last=False)
+    def keep(self, request: bytes, known: Known) -> None:
+        self.forget(request)
+        self._known[request] = known
+        self._bytes += _size(request, known)
+        while len(self._known) > _MOST_ANSWERS or self._bytes > _MOST_BYTES:
+            self.forget(next(iter(self._known)))
+
+    def forget(self, request: bytes) -> None:
+        known = self._known.pop(request, None)
+        if known is not None:
+            self._bytes -= _size(request, known)
+
+
+class Versions:
+    """Which version each KB has now. Belongs to one event loop."""
+
+    def __init__(self, look: Callable[[str], Awaitable[Version]]) -> None:
+        self._look = look
+        self._under_way: dict[str, asyncio.Task[Version]] = {}
+        self._next: dict[str, asyncio.Task[Version]] = {}
+
+    async def current(self, kb_id: str) -> Version:
+        """A look that is under way may have seen what was there before the caller came: it waits for the next."""
+        following = self._next.get(kb_id)
+        if following is None:
+            before = self._under_way.get(kb_id)
+            following = asyncio.ensure_future(self._looked(kb_id, before))
+            following.add_done_callback(_heard)
+            if before is not None:
+                self._next[kb_id] = following
+            else:
+                self._under_way[kb_id] = following
+        return await asyncio.shield(following)
+
+    async def _looked(self, kb_id: str, before: "asyncio.Task[Version] | None") -> Version:
+        if before is not None:
+            await asyncio.wait([before])
+            self._under_way[kb_id] = self._next.pop(kb_id)
+        try:
+            return await self._look(kb_id)
+        finally:
+            if kb_id not in self._next:
+                self._under_way.pop(kb_id, None)
+
+
+def _heard(task: "asyncio.Task[Version]") -> None:
+    """Whoever waited may be gone: then its fault is nobody's."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _size(request: bytes, known: Known) -> int:
+    return len(request) + len(known.before) + len(known.after)

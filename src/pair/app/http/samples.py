@@ -24,15 +24,16 @@ INGESTED: Json = {
     "kb_id": "default",
     "ingested_docs": 1,
     "ingested_chunks": 1,
+    "replaced_docs": 0,
     "unchanged_docs": 0,
     "manifest_version": 7,
     "doc_ids": ["guides/deploy.md"],
 }
 INGESTED_LINES = (
-    '{"type":"progress","doc_ids":["guides/deploy.md"],"ingested_docs":1,"ingested_chunks":1,"unchanged_docs":0,'
-    '"manifest_version":7}\n'
-    '{"type":"result","status":"ok","kb_id":"default","ingested_docs":1,"ingested_chunks":1,"unchanged_docs":0,'
-    '"manifest_version":7}\n'
+    '{"type":"progress","doc_ids":["guides/deploy.md"],"ingested_docs":1,"ingested_chunks":1,"replaced_docs":0,'
+    '"unchanged_docs":0,"manifest_version":7}\n'
+    '{"type":"result","status":"ok","kb_id":"default","ingested_docs":1,"ingested_chunks":1,"replaced_docs":0,'
+    '"unchanged_docs":0,"manifest_version":7}\n'
 )
 QUERY: Json = {"query": "how do I roll back?", "k": 3, "search_mode": "hybrid", "filter": {"year": {"gte": 2020}}}
 FOUND: Json = {
@@ -154,6 +155,73 @@ RESPONSE: Json = {
     "metadata": {"librarian": "default", "delegationChain": ["default"], "delegated": False},
 }
 EVENTS = 'event: text\ndata: {"text":"Roll back with"}\n\nevent: response\ndata: {"answer":"Roll back with …"}\n\n'
+SYNCED: Json = {
+    "status": "ok",
+    "kb_id": "default",
+    "added": 1,
+    "changed": 0,
+    "removed": 0,
+    "unchanged": 11,
+    "fetched": 0,
+    "not_modified": 2,
+    "failed": 0,
+    "pending": 0,
+    "model_calls": 0,
+    "bytes_read": 1830,
+    "seconds": 0.4,
+    "problems": [],
+    "skipped": [],
+    "errors": [],
+    "stored": 1,
+    "unstored": 0,
+}
+_MODEL: Json = {"id": "default", "object": "model", "created": 1769860800, "owned_by": "pair"}
+MODELS: Json = {"object": "list", "data": [_MODEL]}
+MODEL = _MODEL
+CHAT: Json = {"model": "pair", "messages": [{"role": "user", "content": "how do I roll back?"}]}
+_CHAT_HEAD: Json = {
+    "id": "chatcmpl-0a1b",
+    "object": "chat.completion",
+    "created": 1769860800,
+    "model": "pair",
+    "system_fingerprint": "pair-0.1.0-manifest-7",
+}
+COMPLETION: Json = {
+    **_CHAT_HEAD,
+    "choices": [
+        {
+            "index": 0,
+            "message": {
+                "role": "assistant",
+                "content": "> Roll back with `make rollback`. [1]\n\nSources:\n\n- [1] Deploying <https://example.com/deploy>",
+                "refusal": None,
+                "annotations": [
+                    {
+                        "type": "url_citation",
+                        "url_citation": {
+                            "start_index": 34,
+                            "end_index": 37,
+                            "title": "Deploying",
+                            "url": "https://example.com/deploy",
+                        },
+                    }
+                ],
+            },
+            "logprobs": None,
+            "finish_reason": "stop",
+        }
+    ],
+    "usage": {"prompt_tokens": 5, "completion_tokens": 23, "total_tokens": 28},
+    "sources": [{"name": "Deploying", "url": "https://example.com/deploy", "type": "document"}],
+    "confidence": 0.71,
+    "partial": False,
+    "librarian": "default",
+}
+CHUNKS = (
+    'data: {"id":"chatcmpl-0a1b","object":"chat.completion.chunk","created":1769860800,"model":"pair",'
+    '"system_fingerprint":"pair-0.1.0","choices":[{"index":0,"delta":{"role":"assistant","content":""},'
+    '"logprobs":null,"finish_reason":null}]}\n\ndata: [DONE]\n\n'
+)
 PROMETHEUS = (
     "# TYPE pair_http_requests_total counter\n"
     'pair_http_requests_total{method="GET",route="/healthz",status="200"} 1.0\n'

@@ -18,12 +18,13 @@ from pair.access.policy import ServerPolicy
 from pair.access.rules import ANYBODY, Principal
 from pair.app.http import bodies, shapes
 from pair.app.http.figures import Figures
-from pair.app.http.limits import Idempotency, RateLimit
-from pair.app.http.remembering import Remembered
+from pair.app.http.limits import Idempotency, RateLimit, Shared
+from pair.app.http.remembering import Remembered, Versions
 from pair.settings import Settings
 from pair.wiring import SystemClock
 from pair.wiring.server import DEFAULT_KB, Job, OpenKbs, care, in_thread, verifier
 
+_LONG_BYTES = 200_000
 _Result = TypeVar("_Result")
 _Shape = TypeVar("_Shape")
 
@@ -41,7 +42,9 @@ class Service:
         self.figures = Figures()
         self.rate = RateLimit(self.policy, self.clock)
         self.remembered = Remembered()
+        self.versions = Versions(lambda kb_id: self.reading(lambda: self.kbs.get(kb_id).version()))
         self.idempotency = Idempotency(self.policy.idempotency_seconds, self.clock)
+        self.syncs = Shared()
         self.jobs: list[Job] = care(self.kbs, self.figures)
         self.is_stopping = False
         self.started_at: datetime.datetime = self.clock.now()
@@ -143,11 +146,18 @@ class Call:
         return body
 
     async def read(self, shape: type[_Shape], policy: ServerPolicy, *, empty: bytes = b"") -> _Shape:
-        return shapes.read(shape, await self.body(policy) or empty)
+        return await understood(shape, await self.body(policy) or empty)
 
     def parameters(self, shape: type[_Shape]) -> _Shape:
         """Raises E601."""
         return shapes.read_parameters(shape, _query_of(self.scope))
+
+
+async def understood(shape: type[_Shape], body: bytes) -> _Shape:
+    """A long one beside the event loop, where it keeps nobody waiting. Raises E601."""
+    if len(body) < _LONG_BYTES:
+        return shapes.read(shape, body)
+    return await in_thread(lambda: shapes.read(shape, body))
 
 
 def _query_of(scope: Any) -> dict[str, str]:

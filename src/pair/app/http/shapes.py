@@ -9,6 +9,7 @@ from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 from pydantic import ConfigDict, Field
 
 from pair import request_errors
+from pair.app.checking import adapter, first_problem
 from pair.values import DEFAULT_MODE, SearchMode
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -119,6 +120,15 @@ class GcRequest:
 
 
 @dataclass(frozen=True)
+class SyncRequest:
+    """Files and links that changed are read again."""
+
+    __pydantic_config__ = _STRICT
+    kb_id: KbId = ""
+    wait: Annotated[bool, Field(description="For a sync that is under way; else that is an error.")] = True
+
+
+@dataclass(frozen=True)
 class SweepRequest:
     __pydantic_config__ = _STRICT
 
@@ -141,6 +151,7 @@ class ListParameters:
     contains: Annotated[str, MaxLen(200), Field(description="Only documents with this in their id or title.")] = ""
     after: Annotated[str, Field(description="Begin behind the document with this id.")] = ""
     limit: Annotated[int, Ge(1), Le(1000)] = 100
+    text: Annotated[Literal["true", "false"], Field(description="Whether texts are listed too.")] = "false"
 
 
 @dataclass(frozen=True)
@@ -180,24 +191,13 @@ class IngestParameters:
         return None if self.graph_enabled is None else self.graph_enabled == "true"
 
 
-_adapters: dict[type[Any], Any] = {}
-
-
-def adapter(shape: type[_Shape]) -> "pydantic.TypeAdapter[_Shape]":
-    """What checks a shape; made once."""
-    if shape not in _adapters:
-        _adapters[shape] = pydantic.TypeAdapter(shape)
-    made: pydantic.TypeAdapter[_Shape] = _adapters[shape]
-    return made
-
-
 def read(shape: type[_Shape], body: bytes, *, where: str = "") -> _Shape:
     """Raises E601."""
     try:
         pydantic_core.from_json(body, allow_inf_nan=False)
         return adapter(shape).validate_json(body, strict=True)
     except pydantic.ValidationError as fault:
-        raise request_errors.request_invalid(where + _first(fault)) from fault
+        raise request_errors.request_invalid(where + first_problem(fault)) from fault
     except ValueError as fault:
         raise request_errors.request_invalid(f"{where}not JSON: {str(fault)[:200]}") from fault
 
@@ -207,12 +207,4 @@ def read_parameters(shape: type[_Shape], given: dict[str, str]) -> _Shape:
     try:
         return adapter(shape).validate_strings(given)
     except pydantic.ValidationError as fault:
-        raise request_errors.request_invalid(_first(fault)) from fault
-
-
-def _first(fault: pydantic.ValidationError) -> str:
-    """Without what was given, which may be long or secret."""
-    first = fault.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = ".".join(str(each) for each in first["loc"])[:200]
-    message = first["msg"][:1].lower() + first["msg"][1:200]
-    return f"{place}: {message}" if place else message
+        raise request_errors.request_invalid(first_problem(fault)) from fault

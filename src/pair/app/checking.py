@@ -1,0 +1,25 @@
+"""Checking what others send against the declaration of what they may send."""
+
+from typing import Any, TypeVar
+
+import pydantic
+
+_Shape = TypeVar("_Shape")
+
+_adapters: dict[type[Any], Any] = {}
+
+
+def adapter(shape: type[_Shape]) -> "pydantic.TypeAdapter[_Shape]":
+    """What checks a shape; made once."""
+    if shape not in _adapters:
+        _adapters[shape] = pydantic.TypeAdapter(shape)
+    made: pydantic.TypeAdapter[_Shape] = _adapters[shape]
+    return made
+
+
+def first_problem(fault: pydantic.ValidationError) -> str:
+    """Without what was given, which may be long or secret."""
+    first = fault.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(str(each) for each in first["loc"])[:200]
+    message = first["msg"][:1].lower() + first["msg"][1:200]
+    return f"{place}: {message}" if place else message

@@ -1,0 +1,166 @@
+"""`pair mcp`: the official client on standard input and output, and its entry in the configuration of assistants."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+
+from pair.values import Document
+from support.assistants import called, checked_tools, over_stdio, refusal
+from support.command import PAIR, Workplace
+from support.served import opened
+
+HANDBOOK = {
+    "deploy.md": "# Deploying\n\nDeploy on Tuesdays. Roll back with the command make rollback.",
+    "lunch.md": "# Lunch\n\nLunch is at one. On Fridays there is soup.",
+}
+LONG = "".join(f"Line {number} of a long story.\n" for number in range(20_000))
+GREETING = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    """With the KBs `default` and `notes`."""
+    workplace = Workplace(tmp_path_factory.mktemp("mcp"))
+    for kb_id, texts in {
+        "default": {**HANDBOOK, "long.txt": LONG},
+        "notes": {"vault.md": "The vault opens at nine."},
+    }.items():
+        with opened(workplace.folder, kb_id) as kb:
+            kb.upsert([Document(name, text) for name, text in texts.items()])
+    return workplace
+
+
+def started(project: Workplace, *options: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        ["env", "--default-signal=INT,TERM", *PAIR, "mcp", *options],
+        cwd=project.folder,
+        env=project.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def sent(process: "subprocess.Popen[str]", message: Any) -> None:
+    assert process.stdin is not None
+    process.stdin.write((message if isinstance(message, str) else json.dumps(message)) + "\n")
+    process.stdin.flush()
+
+
+def received(process: "subprocess.Popen[str]") -> Any:
+    assert process.stdout is not None
+    return json.loads(process.stdout.readline())
+
+
+def greeted(process: "subprocess.Popen[str]") -> None:
+    sent(process, {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": GREETING})
+    assert received(process)["result"]["serverInfo"]["name"] == "pair"
+    sent(process, {"jsonrpc": "2.0", "method": "notifications/initialized"})
+
+
+def test_an_assistant_on_this_machine_finds_reads_and_asks_and_writes_nothing(project: Workplace):
+    async def work(client: Client) -> None:
+        assert checked_tools((await client.list_tools()).tools) == ["search", "fetch", "ask", "list_kbs"]
+        found = await called(client, "search", query="how do I roll back?", limit=1)
+        assert "make rollback" in found["results"][0]["text"]
+        assert "make rollback" in (await called(client, "fetch", id=found["results"][0]["id"]))["text"]
+        answer = await called(client, "ask", query="When is lunch?")
+        assert "one" in answer["answer"]
+        assert answer["sources"][0]["id"].endswith("lunch.md")
+        assert [each["kb"] for each in (await called(client, "list_kbs"))["kbs"]] == ["default", "notes"]
+        assert "nine" in (await called(client, "ask", query="When does the vault open?", kb="notes"))["answer"]
+        long = (await called(client, "search", query="long story", limit=1))["results"][0]["id"]
+        part = await called(client, "fetch", id=long)
+        assert LONG.startswith(part["text"])
+        assert 10_000 < part["next_offset"] < part["total"] == len(LONG)
+        assert (await refusal(client, "delete", id="lunch.md"))["code"] == "E603"
+        assert (await refusal(client, "fetch", id="none"))["code"] == "E214"
+        [listed, other] = (await client.list_resources()).resources
+        assert (listed.uri, other.uri) == ("kb://default", "kb://notes")
+        assert (await client.read_resource(found["results"][0]["id"])).contents
+        with opened(project.folder) as kb:
+            kb.upsert([Document("news.md", "The canteen has a new oven.")])
+        assert (await called(client, "search", query="new oven", limit=1))["results"][0]["id"] == "kb://default/news.md"
+
+    over_stdio(project.folder, project.environment, work)
+
+
+def test_the_entry_of_an_assistant_starts_what_was_asked_for_from_anywhere(project: Workplace, tmp_path: Path):
+    done = project.pair("mcp", "--install", "claude", "--kb", "notes", "--allow-write", "--json").json
+    assert (done["outcome"], done["path"]) == ("added", str(project.folder / ".mcp.json"))
+    entry = json.loads((project.folder / ".mcp.json").read_text())["mcpServers"]["pair"]
+    assert entry == done["server"]
+    assert entry["type"] == "stdio"
+    assert Path(entry["command"]).is_absolute()
+
+    async def work(client: Client) -> None:
+        assert [each["kb"] for each in (await called(client, "list_kbs"))["kbs"]] == ["notes"]
+        assert (await refusal(client, "search", query="lunch", kb="default"))["code"] == "E603"
+        documents = [{"id": "key.md", "text": "The key is under the mat."}]
+        assert (await called(client, "ingest", documents=documents))["ids"] == ["kb://notes/key.md"]
+        assert "mat" in (await called(client, "ask", query="Where is the key?"))["answer"]
+        assert (await called(client, "delete", id="key.md"))["deleted"] == 1
+
+    command = [entry["command"], *entry["args"]]
+    over_stdio(tmp_path, project.environment, work, command=command, mode="legacy")
+
+
+def test_it_ends_with_its_input_and_what_was_begun_is_stored(project: Workplace):
+    process = started(project, "--allow-write", "--log-level", "debug")
+    sent(process, "no JSON at all")
+    greeted(process)
+    arguments = {"kb": "late", "documents": [{"id": f"{number}", "text": f"Note {number}."} for number in range(50)]}
+    call = {"name": "ingest", "arguments": arguments}
+    sent(process, {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call})
+    sent(process, {"jsonrpc": "2.0", "id": 2, "method": "ping"})
+    assert received(process)["id"] in {1, 2}  # requests are begun in their order
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert all(json.loads(line)["jsonrpc"] == "2.0" for line in out.splitlines())
+    with opened(project.folder, "late") as kb:
+        assert len(kb.documents()) == 50
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_when_it_is_told_to(project: Workplace, number: signal.Signals):
+    process = started(project)
+    greeted(process)
+    process.send_signal(number)
+    out, errors = process.communicate(timeout=20)
+    assert (process.returncode, out, errors) == (0, "", "")
+
+
+# ── the configuration of assistants ────────────────────────────────────────────────────────────────
+
+
+def test_a_dry_run_prints_the_file_and_writes_none(project: Workplace):
+    done = project.pair("mcp", "--install", "vscode", "--allow-write", "--dry-run")
+    assert json.loads(done.stdout)["servers"]["pair"]["args"][-1] == "--allow-write"
+    assert not (project.folder / ".vscode").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [(["--project", "nowhere"], "E402"), (["--kb", "../x"], "E212")],
+    ids=["no folder", "no name"],
+)
+def test_what_makes_no_sense_is_refused(project: Workplace, options: list[str], code: str):
+    done = project.pair("mcp", *options)
+    assert (done.status, done.stdout) == (1, "")
+    assert f"Code: {code}" in done.stderr
+
+
+def test_the_sdk_is_loaded_for_assistants_only():
+    code = (
+        "import sys, pair.app.cli.commands, pair.app.http.front; pair.app.cli.commands.build();"
+        "print('mcp' in sys.modules, 'mcp_types' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "False"]

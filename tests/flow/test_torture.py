@@ -1,0 +1,15 @@
+"""Three servers through bad days: the short form of `python -m support.torture 120`."""
+
+import os
+from pathlib import Path
+
+from support.torture import torture
+
+SECONDS = float(os.environ.get("PAIR_TORTURE_SECONDS", "20"))
+
+
+def test_servers_killed_redis_restarted_and_s3_stopped_lose_nothing_and_answer_nothing_wrong(tmp_path: Path):
+    counts = torture(SECONDS, tmp_path)
+    assert counts.faults == []
+    assert min(counts.done[each] for each in ("written", "deleted", "read", "searched")) > 0, counts.done
+    assert min(counts.done[each] for each in ("servers killed", "Redis restarted", "S3 stopped")) > 0

@@ -1,0 +1,64 @@
+"""How much of a result fits, where texts are cut, and addresses of documents."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from pair import errors
+from pair.app.mcp import rules
+
+TEXTS = some.text(alphabet=some.characters(exclude_categories=["Cs"]), max_size=300)
+
+
+@given(TEXTS, some.integers(2, 400))
+def test_a_cut_text_is_a_beginning_that_fits(text: str, most_bytes: int):
+    part = rules.cut(text, most_bytes)
+    assert text.startswith(part)
+    assert rules.size_of(part) <= most_bytes
+    assert part == text or len(text) > most_bytes or rules.size_of(text) > most_bytes
+
+
+@given(some.lists(TEXTS, max_size=8), some.integers(0, 900))
+def test_texts_share_what_room_there_is(texts: list[str], most_bytes: int):
+    most_bytes += 2 * len(texts)
+    parts = rules.cut_evenly(texts, most_bytes)
+    assert sum(map(rules.size_of, parts)) <= most_bytes
+    assert all(text.startswith(part) for text, part in zip(texts, parts, strict=True))
+    if sum(map(rules.size_of, texts)) <= most_bytes:
+        assert parts == texts
+
+
+def test_short_texts_stay_whole_where_long_ones_are_cut():
+    short, long = "a few words", "many words " * 100
+    first, second, third = rules.cut_evenly([long, short, long], 500)
+    assert second == short
+    assert len(first) == len(third) > 200
+
+
+@given(some.lists(TEXTS, max_size=8), some.integers(0, 900))
+def test_a_list_is_cut_at_what_fits(texts: list[str], most_bytes: int):
+    kept = rules.those_that_fit(texts, most_bytes)
+    assert kept == texts[: len(kept)]
+    assert not kept or rules.size_of(kept) <= most_bytes
+
+
+@given(TEXTS.filter(bool), some.integers(0, 10**9))
+def test_an_address_leads_back_to_its_document(document_id: str, offset: int):
+    address = rules.Address("hand-book_1.x", document_id, offset)
+    assert str(address).isascii()
+    assert rules.parsed(str(address)) == address
+
+
+def test_an_address_may_be_of_a_list_of_documents():
+    assert rules.parsed("kb://handbook") == rules.Address("handbook")
+    assert rules.parsed(str(rules.Address("handbook", after="a/b?c"))) == rules.Address("handbook", after="a/b?c")
+    assert rules.parsed("kb://handbook/guides/deploy.md") == rules.Address("handbook", "guides/deploy.md")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "kb://", "kb:///x", "http://a/b", "kb://a/b?offset=x", "kb://a/b?offset=²", "kb://a?other=1"]
+)
+def test_what_is_no_address_is_refused(text: str):
+    with pytest.raises(errors.UsageError) as caught:
+        rules.parsed(text)
+    assert caught.value.code == "E601"

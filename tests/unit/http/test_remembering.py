@@ -1,0 +1,111 @@
+"""What is remembered is told while it is true, and looked at together."""
+
+import asyncio
+
+import pytest
+
+from pair.app.http.remembering import Known, Remembered, Version, Versions
+
+
+class Store:
+    """Its version, told when the test lets it."""
+
+    def __init__(self) -> None:
+        self.number = 1
+        self.looks = 0
+        self.begun = asyncio.Event()
+        self.let_go = asyncio.Event()
+
+    async def look(self, _kb_id: str) -> Version:
+        self.looks += 1
+        seen = self.number, "commit"
+        self.begun.set()
+        await self.let_go.wait()
+        return seen
+
+
+def test_those_who_ask_at_the_same_time_share_a_look():
+    async def story() -> None:
+        store = Store()
+        versions = Versions(store.look)
+        first = asyncio.ensure_future(versions.current("a"))
+        await store.begun.wait()
+        others = [asyncio.ensure_future(versions.current("a")) for _ in range(10)]
+        await asyncio.sleep(0)
+        store.let_go.set()
+        assert await asyncio.gather(first, *others) == [(1, "commit")] * 11
+        assert store.looks == 2
+
+    asyncio.run(story())
+
+
+def test_whoever_asks_after_a_write_is_not_told_of_before_it_by_a_look_that_was_under_way():
+    async def story() -> None:
+        store = Store()
+        versions = Versions(store.look)
+        early = asyncio.ensure_future(versions.current("a"))
+        await store.begun.wait()
+        store.number = 2
+        late = asyncio.ensure_future(versions.current("a"))
+        await asyncio.sleep(0)
+        store.let_go.set()
+        assert (await early)[0] == 1
+        assert (await late)[0] == 2
+        assert (await versions.current("a"))[0] == 2
+
+    asyncio.run(story())
+
+
+def test_a_caller_that_leaves_keeps_nobody_else_from_the_look():
+    async def story() -> None:
+        store = Store()
+        versions = Versions(store.look)
+        leaving = asyncio.ensure_future(versions.current("a"))
+        await store.begun.wait()
+        staying = asyncio.ensure_future(versions.current("a"))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        store.let_go.set()
+        assert await staying == (1, "commit")
+
+    asyncio.run(story())
+
+
+def test_a_look_that_fails_fails_for_those_who_shared_it_and_for_nobody_after():
+    async def story() -> None:
+        is_away = True
+
+        async def look(_kb_id: str) -> Version:
+            if is_away:
+                raise ConnectionError
+            return 7, "commit"
+
+        versions = Versions(look)
+        outcomes = await asyncio.gather(*(versions.current("a") for _ in range(3)), return_exceptions=True)
+        assert [type(each) for each in outcomes] == [ConnectionError] * 3
+        is_away = False
+        assert await versions.current("a") == (7, "commit")
+
+    asyncio.run(story())
+
+
+def known(size: int = 10) -> Known:
+    return Known("a", (1, "commit"), b"x" * size, b"", 1)
+
+
+def test_what_was_not_asked_for_longest_is_forgotten_first():
+    remembered = Remembered()
+    for number in range(1001):
+        remembered.keep(b"%d" % number, known())
+        remembered.get(b"0")
+    assert remembered.get(b"0") is not None
+    assert remembered.get(b"1") is None
+
+
+@pytest.mark.parametrize("size", [20_000_000, 40_000_000])
+def test_large_answers_do_not_pile_up(size: int):
+    remembered = Remembered()
+    for request in (b"first", b"second"):
+        remembered.keep(request, known(size))
+    assert remembered.get(b"first") is None
+    assert (remembered.get(b"second") is not None) == (size < 32_000_000)
