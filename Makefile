@@ -39,6 +39,7 @@ bench: $(VENV)/ready-dev $(VENV)-bench/ready system
 	$(BIN)/python benchmarks/sources.py
 	$(BIN)/python benchmarks/sync.py
 	$(BIN)/python benchmarks/librarians.py
+	$(BIN)/python benchmarks/page.py
 	$(VENV)-bench/bin/python benchmarks/engine.py $(if $(TEXTS),--texts $(TEXTS))
 	$(VENV)-bench/bin/python benchmarks/retrieval.py $(if $(TEXTS),--texts $(TEXTS))
 	$(if $(JUDGED),$(BIN)/python benchmarks/answers.py $(JUDGED))

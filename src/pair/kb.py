@@ -11,6 +11,7 @@ from pair import errors
 from pair.engine.compaction import CompactionReport
 from pair.engine.filters import Filter, parse_assignments, parse_filter
 from pair.engine.garbage import GarbageReport
+from pair.engine.neighbourhood import Neighbourhood
 from pair.engine.queries import Hits, Narrowing, TextQuery
 from pair.engine.runtime import Engine, EngineStats, StoredDocument
 from pair.engine.shard_cache import SweepReport
@@ -22,7 +23,15 @@ from pair.values import DEFAULT_MODE, MODES, Document, GraphParameters, SearchOp
 if TYPE_CHECKING:  # whoever only searches does not wait for asyncio
     from pair.librarians.contract import Context, Response
 
-__all__ = ["GraphParameters", "Hits", "KnowledgeBase", "Reconciled", "SearchOptions"]
+__all__ = [
+    "GraphParameters",
+    "Hits",
+    "KnowledgeBase",
+    "Neighbourhood",
+    "Reconciled",
+    "SearchOptions",
+    "StoredDocument",
+]
 
 SYNC_OWNER = "sync"
 INGEST_OWNER = "ingest"
@@ -244,6 +253,20 @@ class KnowledgeBase:
     def documents(self, *, after: str = "", limit: int = 100, owner: str | None = None) -> list[StoredDocument]:
         """Stored documents by id, from the first that comes after `after`."""
         return self._engine.documents(after=after, limit=limit, owner=owner)
+
+    def documents_holding(
+        self, text: str, *, after: str = "", limit: int = 100, owner: str | None = None
+    ) -> tuple[list[StoredDocument], str | None]:
+        """Those with this text in their id or title, and the id to go on after; maybe none here and more to come."""
+        return self._engine.documents_holding(text, after=after, limit=limit, owner=owner)
+
+    def around_document(self, document_id: str, *, limit: int = 30) -> Neighbourhood:
+        """What a document names, and which other documents name the same. Raises E204, E214."""
+        return self._engine.around_document(document_id, limit)
+
+    def around_entity(self, name: str, *, limit: int = 30) -> Neighbourhood:
+        """What is named together with this, and the documents that name it. Raises E204."""
+        return self._engine.around_entity(name, limit)
 
     def document(self, document_id: str) -> StoredDocument:
         """Raises E214."""

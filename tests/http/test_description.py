@@ -91,7 +91,7 @@ def walked(server: Served, key: str) -> None:
     seen: set[tuple[str, int]] = set()
     Walk.run(
         settings=hypothesis.settings(
-            max_examples=EXAMPLES * 2,
+            max_examples=EXAMPLES * 10,
             stateful_step_count=6,
             deadline=None,
             database=None,

@@ -19,6 +19,7 @@ from pair.engine.extraction import Grapher
 from pair.engine.filters import Filter
 from pair.engine.garbage import GarbageReport
 from pair.engine.manifest import Manifest
+from pair.engine.neighbourhood import GraphView, Neighbourhood
 from pair.engine.policy import EnginePolicy
 from pair.engine.queries import Hits, Narrowing, Query, TextQuery
 from pair.engine.search import Search, reranked
@@ -34,6 +35,8 @@ _MOST_COMPACTIONS = 16
 _TIDY_SHARDS = 3
 """After a long ingest even a few shards that arrived as they came are worth merging: the next thing is asking."""
 _READING_TRIES = 5
+_MOST_LOOKED_AT = 5000
+"""Documents, for one page of those that hold a text."""
 _RERANKED = 30
 """Hits that a reranker sees at least."""
 
@@ -210,6 +213,47 @@ class Engine:
             return [self._document(manifest, position, listed) for listed, position in itertools.islice(wanted, limit)]
 
         return self._read(read)
+
+    def documents_holding(
+        self, text: str, *, after: str = "", limit: int = 100, owner: str | None = None
+    ) -> tuple[list[StoredDocument], str | None]:
+        """Those with this text in their id or title, in any case; and the id to go on after, if there may be more.
+
+        So many documents are looked at and no more: there may be fewer than `limit`, even none, and still more to come.
+        """
+        wanted = text.casefold()
+
+        def read(manifest: Manifest) -> tuple[list[StoredDocument], str | None]:
+            found: list[StoredDocument] = []
+            for number, (listed, position) in enumerate(self._listed(manifest, after), 1):
+                if owner is None or listed.owner == owner:
+                    search = self._parts.cache.open(manifest.shards[position]).search(self._parts.clock.monotonic())
+                    if wanted in listed.id.casefold() or wanted in search.header(listed.doc).title.casefold():
+                        found.append(self._document(manifest, position, listed))
+                if len(found) == limit or number == _MOST_LOOKED_AT:
+                    return found, listed.id
+            return found, None
+
+        return self._read(read)
+
+    def around_document(self, document_id: str, limit: int) -> Neighbourhood:
+        """The graph around a document. Raises E201, E204, E214."""
+
+        def read(manifest: Manifest) -> Neighbourhood:
+            stored = find_stored(manifest, self._parts.cache, [document_id])
+            if document_id not in stored:
+                raise errors.no_such_document(self.kb_id, document_id)
+            found = stored[document_id]
+            return self._graph(manifest).around_document(found.position, found.doc, limit)
+
+        return self._read(read)
+
+    def around_entity(self, name: str, limit: int) -> Neighbourhood:
+        """The graph around what documents name; empty when none does. Raises E201, E204."""
+        return self._read(lambda manifest: self._graph(manifest).around_entity(name, limit))
+
+    def _graph(self, manifest: Manifest) -> GraphView:
+        return GraphView(manifest, self._parts.cache, self._parts.clock.monotonic())
 
     def document(self, document_id: str) -> StoredDocument:
         """Raises E201, E214."""

@@ -177,7 +177,10 @@ class _Sent:
             kb_id = self._call.kb_id or self._call.header(b"x-kb-id")
             if _KB_HEADER.fullmatch(kb_id):
                 about.append((b"x-kb-id", kb_id.encode()))
-            message = {**message, "headers": [*message.get("headers", []), *about, *_SECURITY]}
+            headers = message.get("headers", [])
+            own = {name for name, _ in headers}  # the page has its own policy
+            guards = [each for each in _SECURITY if each[0] not in own]
+            message = {**message, "headers": [*headers, *about, *guards]}
         await self._send(message)
 
     async def whole(self, response: Response) -> None:
