@@ -10,8 +10,9 @@ demo: $(VENV)/ready
 	@BIN=$(BIN) bash examples/demo.sh
 
 # One worker more than there are cores: many tests wait for processes and servers.
+# What a browser showed in them is kept in artefacts/.
 test: $(VENV)/ready-dev system
-	$(BIN)/python -m pytest -n $$(( $$(nproc) + 1 )) --dist worksteal
+	PAIR_ARTEFACTS="$${PAIR_ARTEFACTS:-artefacts}" $(BIN)/python -m pytest -n $$(( $$(nproc) + 1 )) --dist worksteal
 
 check: $(VENV)/ready-dev
 	$(BIN)/ruff format --check
@@ -39,6 +40,7 @@ bench: $(VENV)/ready-dev $(VENV)-bench/ready system
 	$(BIN)/python benchmarks/sources.py
 	$(BIN)/python benchmarks/sync.py
 	$(BIN)/python benchmarks/librarians.py
+	$(BIN)/python benchmarks/serving.py
 	$(BIN)/python benchmarks/page.py
 	$(VENV)-bench/bin/python benchmarks/engine.py $(if $(TEXTS),--texts $(TEXTS))
 	$(VENV)-bench/bin/python benchmarks/retrieval.py $(if $(TEXTS),--texts $(TEXTS))

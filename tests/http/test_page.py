@@ -167,7 +167,7 @@ def test_modes_filters_and_scores_are_shown(viewer: Viewer):
 def test_only_the_newest_question_is_answered(viewer: Viewer):
     with viewer.page() as page:
         page.get_by_role("searchbox").press_sequentially("network time protocol", delay=0)
-        page.wait_for_function("document.getElementById('hits').dataset.for === 'network time protocol'")
+        page.wait_for_function("() => document.getElementById('hits').dataset.for === 'network time protocol'")
         expect(page.locator(".hit").first.locator("mark").first).to_be_visible()
         samples = keystroke_latencies(page, ["soup"], pause_ms=40)
         assert len(samples) == 4

@@ -111,10 +111,10 @@ def keystroke_latencies(page: Page, texts: list[str], *, pause_ms: int = 120) ->
     page.evaluate(_LATENCY)
     for text in texts:
         page.fill("#q", "")
-        page.wait_for_function("document.getElementById('hits').dataset.for === ''")
+        page.wait_for_function("() => document.getElementById('hits').dataset.for === ''")
         page.focus("#q")
         page.keyboard.type(text, delay=pause_ms)
         page.wait_for_function("text => document.getElementById('hits').dataset.for === text", arg=text.strip())
-        page.wait_for_function("window.waitingKeystrokes.length === 0")
+        page.wait_for_function("() => window.waitingKeystrokes.length === 0")
     found: list[float] = page.evaluate("window.keystrokes")
     return found
