@@ -34,6 +34,7 @@ MAY_IMPORT_LATE = {
     "app/render.py",
     "engine/database.py",
     "settings.py",
+    "wiring/doctor.py",
     "wiring/embedders.py",
     "wiring/engine.py",
     "wiring/librarians.py",

@@ -77,7 +77,7 @@ def open_kb(  # noqa: PLR0913 - the one that everybody calls
         ttl_seconds=policy.cache_ttl_seconds,
     )
     parts = WriteParts(
-        kb_id, policy, publication, cache, _leases(settings, blobs, clock), clock, _new_id, _pause_before, on_step
+        kb_id, policy, publication, cache, leases_for(settings, blobs, clock), clock, _new_id, _pause_before, on_step
     )
     engine = Engine(
         parts, blobs, Embedding(embedder or choose_embedder(settings)), _grapher(settings), _reranker(settings)
@@ -180,10 +180,10 @@ def _cache_folder(cache_dir: str, address: str) -> Path:
     return files.expanded(cache_dir).absolute()
 
 
-def _leases(settings: Settings, store: "BlobStore", clock: Clock) -> "Leases":
+def leases_for(settings: Settings, store: "BlobStore", clock: Clock) -> "Leases":
     policy = settings.engine
     holder = f"{socket.gethostname()}, process {os.getpid()}"
-    kind = policy.lease if policy.lease != "auto" else _usual_lease(store.address, policy.redis_url)
+    kind = kind_of_lease(settings, store.address)
     if kind == "memory":
         from pair.blobs.leases import MemoryLeases  # noqa: PLC0415 - see the module's first lines
 
@@ -205,8 +205,11 @@ def _leases(settings: Settings, store: "BlobStore", clock: Clock) -> "Leases":
     return RedisLeases(policy.redis_url, holder=holder, new_token=_new_id, clock=clock)
 
 
-def _usual_lease(address: str, redis_url: str) -> str:
-    if redis_url:
+def kind_of_lease(settings: Settings, address: str) -> str:
+    """`address`: of the store."""
+    if settings.engine.lease != "auto":
+        return settings.engine.lease
+    if settings.engine.redis_url:
         return "redis"
     if address == "memory:":
         return "memory"

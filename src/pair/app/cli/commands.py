@@ -14,6 +14,7 @@ from pair.app import render
 from pair.app.cli import (
     ask,
     docs,
+    doctor,
     evaluate,
     ingest,
     inspect,
@@ -57,6 +58,7 @@ def build() -> Any:
     app.command("gc", epilog=maintain.GC_EXAMPLE)(maintain.collect)
     app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
     app.command("mcp", epilog=mcp.EXAMPLE)(mcp.mcp)
+    app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
     app.add_typer(_librarians(), name="librarians")
     app.add_typer(_documents(), name="docs")
     app.add_typer(_cache(), name="cache")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pair.kb import KnowledgeBase
     from pair.librarians.citing import CitedPlace
     from pair.librarians.contract import Response
+    from pair.wiring.doctor import Check
     from pair.wiring.librarians import FrontDesk
 
 _SHARED = frozenset({"config", "log_level", "as_json"})
@@ -107,6 +108,16 @@ class Session:
                 yield desk
             finally:
                 desk.close()
+
+    def examine(self) -> "Iterator[Check]":
+        from pair.wiring.doctor import examine  # noqa: PLC0415 - loads what it examines
+
+        def load() -> Settings:
+            settings = Settings.load(self.config)
+            self._start_logging(settings)
+            return settings
+
+        return examine(load)
 
     def serve(self, host: str | None, port: int | None) -> int:
         """Until it is told to stop; the exit status."""
