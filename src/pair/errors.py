@@ -48,6 +48,9 @@ MODEL_UNREACHABLE = "E301"
 PUBLISH_UNKNOWN = "E208"
 """For those who must not try again what may have happened."""
 
+BUILD_LOST = "E217"
+"""For those who would try again what cannot succeed any more."""
+
 CODES: dict[str, tuple[type[PairError], str]] = {
     "E001": (UsageError, "offline without a source"),
     "E002": (UsageError, "offline with a remote source"),
@@ -83,6 +86,8 @@ CODES: dict[str, tuple[type[PairError], str]] = {
     "E213": (UsageError, "document cannot be stored"),
     "E214": (NotFoundError, "no such document"),
     "E215": (UsageError, "query not understood"),
+    "E216": (StorageError, "workers died over a part of a build"),
+    "E217": (ConflictError, "parts of a build are no longer there"),
     "E301": (ModelError, "model unreachable"),
     "E302": (ModelError, "model reply unusable"),
     "E303": (UsageError, "vector size differs from the knowledge base's"),
@@ -482,6 +487,30 @@ def no_such_document(kb_id: str, document_id: str) -> NotFoundError:
         f"No document {document_id!r} in {kb_id}",
         hints=["List what there is: pair docs list"],
         details={"kb_id": kb_id, "id": document_id},
+    )
+
+
+def workers_died(part: int, attempts: int, reason: str) -> StorageError:
+    return StorageError(
+        "E216",
+        f"Part {part} of the build was given up: {attempts} workers died over it",
+        explanation=f"The last one {reason}. Nothing was changed, and what was built is kept for the next run.",
+        hints=[
+            "Check the memory of the machine: a worker takes about 15 times engine.build_part_bytes",
+            "Use fewer workers: --workers 1",
+        ],
+        details={"part": part, "attempts": attempts, "reason": reason},
+    )
+
+
+def build_lost(kb_id: str) -> ConflictError:
+    return ConflictError(
+        "E217",
+        f"Parts of the build of {kb_id} are gone from the store",
+        explanation="Somebody else published the same meanwhile, or garbage collection took them. "
+        "This build has changed nothing.",
+        hints=["Run the same command again: only what is missing is built", "Raise engine.gc_build_seconds"],
+        details={"kb_id": kb_id},
     )
 
 

@@ -14,18 +14,22 @@ from pair.ai.contract import Reranker
 from pair.ai.embedding import Embedding
 from pair.blobs.contract import BlobStore
 from pair.engine import analysis, garbage, rules
+from pair.engine.build_records import BuildRecords
+from pair.engine.building import Build, BuildProgress, Load
 from pair.engine.compaction import CompactionReport, Compactor
+from pair.engine.contract import Runner
 from pair.engine.extraction import Grapher
 from pair.engine.filters import Filter
 from pair.engine.garbage import GarbageReport
 from pair.engine.manifest import Manifest
 from pair.engine.policy import EnginePolicy
+from pair.engine.preparation import Batch, Preparation, cutting, revised_hash
 from pair.engine.queries import Hits, Narrowing, Query, TextQuery
 from pair.engine.search import Search, reranked
 from pair.engine.shard import Listed
 from pair.engine.shard_cache import ShardMissingError, SweepReport
 from pair.engine.stored_graphs import GraphRows
-from pair.engine.writing import Batch, WriteParts, Writer, WriteReport, cutting, find_stored, revised_hash
+from pair.engine.writing import WriteParts, Writer, WriteReport, find_stored
 from pair.values import Document
 
 logger = logging.getLogger(__name__)
@@ -113,7 +117,8 @@ class Engine:
         self._parts = parts
         self._store = store
         self._embedding = embedding
-        self._writer = Writer(parts, embedding, grapher)
+        self._preparation = Preparation(parts.kb_id, parts.policy.chunker, embedding, grapher)
+        self._writer = Writer(parts, self._preparation)
         self._search = Search(parts.publication, parts.cache, parts.policy, parts.clock)
 
     @property
@@ -156,6 +161,24 @@ class Engine:
             total = replace(total, manifest_version=self._pay_debt() or total.manifest_version)
         return total
 
+    def build(
+        self,
+        documents: Iterable[Document],
+        runner: Runner,
+        *,
+        owner: str,
+        chunk_size_bytes: int | None = None,
+        on_progress: Callable[[BuildProgress], None] = lambda progress: None,
+    ) -> WriteReport:
+        """By the workers of the runner, published all at once. Raises E216, E217, and what `upsert` raises."""
+        records = BuildRecords(self._store, self.kb_id, self._parts.new_id)
+        build = Build(self._parts, self._writer, self._preparation, records, on_progress)
+        load = Load(owner, chunk_size_bytes or self._parts.policy.chunk_bytes)
+        report = build.run(documents, load, runner)
+        if report.chunks and self._parts.policy.compaction_enabled:
+            report = replace(report, manifest_version=self._pay_debt() or report.manifest_version)
+        return report
+
     def delete(
         self, *, ids: Sequence[str] = (), owner: str | None = None, condition: Filter | None = None
     ) -> WriteReport:
@@ -164,7 +187,7 @@ class Engine:
     def revised_hash(self, revision: str, owner: str) -> str:
         """What `hashes` says of a document that was stored under this revision."""
         way = cutting(self._parts.policy.chunker, self._parts.policy.chunk_bytes)
-        return revised_hash(revision, owner, self._writer.made_with, way)
+        return revised_hash(revision, owner, self._preparation.made_with, way)
 
     # Reading
 

@@ -63,8 +63,9 @@ class Codes:
 
 
 def _use_one_thread() -> None:
-    """For what this thread asks of faiss. Its own threads wait for each other in a busy loop after every small step: where
-    they do not have a core each, that takes up to a hundred times as long. Shards are built by processes side by side.
+    """For what this thread asks of faiss, whose own threads wait for each other in a busy loop after every small step.
+
+    Where they do not have a core each, that takes up to a hundred times as long. Processes build shards side by side.
     """
     faiss.omp_set_num_threads(1)
 
