@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from pair import errors
+from pair import build_errors
 from pair.blobs.leases import HeldLease
 from pair.engine.build_records import BuildRecords
 from pair.engine.contract import BuiltPart, Part, Runner
@@ -194,7 +194,7 @@ class Build:
         try:
             placed = _placed(shards, self._parts.cache)
         except ShardMissingError as fault:
-            raise errors.build_lost(self._parts.kb_id) from fault
+            raise build_errors.build_lost(self._parts.kb_id) from fault
         commit_id = self._parts.new_id()
 
         def attempt(lease: HeldLease, before: Published | None) -> WriteReport:
@@ -227,7 +227,7 @@ class Build:
             is_recent = now - self._claimed_at[part.number] < keep_seconds / 2
             is_there = part.record in there and (is_recent or self._records.claim(part.record) is not None)
             if not is_there and not {shard.folder for shard in part.shards} <= known:
-                raise errors.build_lost(self._parts.kb_id)
+                raise build_errors.build_lost(self._parts.kb_id)
 
 
 @dataclass(frozen=True, eq=False)

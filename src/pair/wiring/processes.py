@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, Self
 
-from pair import errors
+from pair import build_errors, errors
 
 if TYPE_CHECKING:
     from pair.engine.contract import BuiltPart, Part
@@ -99,7 +99,7 @@ class ProcessRunner:
                 self._crew.remove(worker)
                 died[part.number] = died.get(part.number, 0) + 1
                 if died[part.number] >= self._attempts:
-                    raise errors.workers_died(part.number + 1, died[part.number], reason)
+                    raise build_errors.workers_died(part.number + 1, died[part.number], reason)
                 ready.appendleft(part)
                 self._hand_out(ready)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from pair import errors
+from pair import build_errors, errors
 from pair.wiring.builds import Setup, part_builder
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class RayRunner:
             raise  # a bug in what we do there
         except RayError as fault:
             reason = f"died: {str(fault).partition(chr(10))[0]}"
-            raise errors.workers_died(part.number + 1, self._attempts, reason) from fault
+            raise build_errors.workers_died(part.number + 1, self._attempts, reason) from fault
         if isinstance(answer, errors.PairError):
             raise answer
         return answer
