@@ -13,7 +13,7 @@ def workers_died(part: int, attempts: int, reason: str) -> StorageError:
         f"Part {part} of the build was given up: {attempts} workers died over it",
         explanation=f"The last one {reason}. Nothing was changed, and what was built is kept for the next run.",
         hints=[
-            "Check the memory of the machine: a worker takes about 15 times engine.build_part_bytes",
+            "Check the memory of the machine: a worker takes about 20 times engine.build_part_bytes",
             "Use fewer workers: --workers 1",
         ],
         details={"part": part, "attempts": attempts, "reason": reason},

@@ -8,7 +8,7 @@ import re
 import select
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +16,21 @@ import pytest
 
 from pair.blobs.local import LocalStore
 from pair.engine.building import BuildProgress, divided, size_of
-from pair.engine.contract import BuiltPart, Part
+from pair.engine.contract import Built, Part, Task
 from pair.engine.manifest import builds_prefix, from_bytes, manifest_key, shards_prefix
 from pair.errors import PairError
 from pair.kb import KnowledgeBase
 from pair.settings import Settings
 from pair.values import Document
 from pair.wiring import open_kb
-from pair.wiring.builds import Setup, part_builder, runner
+from pair.wiring.builds import runner
 from pair.wiring.processes import ProcessRunner
+from pair.wiring.workers import Setup, part_builder
 from support.command import PAIR, Workplace
 from support.engine_parts import MANY_SHARDS, engine_settings
 
 KB = "kb"
-WORDS = "castle river bridge harbour mountain winter letter garden window market".split()
+WORDS = ["castle", "river", "bridge", "harbour", "mountain", "winter", "letter", "garden", "window", "market"]
 PART_BYTES = 2_500
 PARTS: dict[str, Any] = {"build_part_bytes": PART_BYTES, "compaction_enabled": False}
 MANY: dict[str, Any] = {**MANY_SHARDS, "build_part_bytes": PART_BYTES, "graph": "text"}
@@ -59,15 +60,16 @@ class InThisProcess:
     def __init__(self, settings: Settings) -> None:
         self.workers = 1
         self.parts: list[Part] = []
-        self._builder = part_builder(Setup(KB, settings, str(Path(settings.engine.cache_dir) / "scratch")))
+        self._builder = part_builder(Setup(KB, settings, settings.engine.cache_dir))
 
     def expect_work(self) -> None:
         pass
 
-    def built(self, parts: Iterator[Part]) -> Iterator[BuiltPart]:
-        for part in parts:
-            self.parts.append(part)
-            yield self._builder.build(part)
+    def built(self, tasks: Iterator[Task]) -> Iterator[Built]:
+        for task in tasks:
+            if isinstance(task, Part):
+                self.parts.append(task)
+            yield self._builder.build(task)
 
 
 def store_of(settings: Settings) -> LocalStore:
@@ -92,10 +94,10 @@ def state_of(kb: KnowledgeBase) -> list[dict[str, Any]]:
     return [each.to_json() for each in kb.documents(limit=10_000)]
 
 
-def answers_of(kb: KnowledgeBase) -> list[Any]:
+def answers_of(kb: KnowledgeBase, modes: Sequence[str] = ("hybrid", "keyword", "vector", "graph")) -> list[Any]:
     found = []
     for query in ("castle of Bridge", "winter letter 12", '"was first told"', "garden -market"):
-        for mode in ("hybrid", "keyword", "vector", "graph"):
+        for mode in modes:
             hits = kb.search(query, limit=20, mode=mode, exact=True)
             found.append([(hit.chunk_id, hit.text, round(hit.score, 5), hit.metadata) for hit in hits])
     return found
@@ -257,7 +259,7 @@ def test_a_worker_that_is_killed_is_replaced(settings: Settings) -> None:
         killed: set[int] = set()
 
         def kill(progress: BuildProgress) -> None:
-            busy = [worker._process.pid for worker in workers._crew if worker.part]
+            busy = [worker._process.pid for worker in workers._crew if worker.task]
             if busy and len(killed) < 3:
                 killed.update(busy)
                 for process in busy:
@@ -361,6 +363,47 @@ def test_an_interrupted_build_leaves_the_kb_as_it_was_and_is_taken_up_again(
     assert len(named & built_before) >= 2, "what was built is not built again"
     found = workplace.pair("docs", "list", "--kb", KB, "--limit", "100", "--json").json
     assert len(found["documents"] if isinstance(found, dict) else found) == 60
+
+
+# ── Ray ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def processes_of_ray() -> list[int]:
+    """That build something for this process."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            ancestor = int(folder.name)
+            if not (folder / "cmdline").read_bytes().startswith(b"ray::_build"):
+                continue
+            while ancestor > 1 and ancestor != os.getpid():
+                ancestor = int((Path("/proc") / str(ancestor) / "stat").read_text().rpartition(")")[2].split()[1])
+            if ancestor == os.getpid():
+                found.append(int(folder.name))
+    return found
+
+
+def test_ray_builds_the_same_kb_and_replaces_a_worker_that_is_killed(tmp_path: Path, settings: Settings) -> None:
+    killed: list[int] = []
+
+    def kill(progress: BuildProgress) -> None:
+        for process in processes_of_ray()[: 1 - len(killed)]:
+            os.kill(process, signal.SIGKILL)
+            killed.append(process)
+
+    documents = pages(60)
+    with open_kb(KB, settings=settings) as built, runner("ray", KB, settings, 2) as workers:
+        assert workers.workers == 2
+        report = built.build(documents, workers, on_progress=kill)
+        assert killed, "one of them"
+        assert (report.added, report.manifest_version) == (60, 1)
+        assert code_of(lambda: built.build([*documents, Document("", "no id")], workers)) == "E213"
+        with open_kb(KB, settings=engine_settings(tmp_path / "plain")) as plain:
+            plain.upsert(documents)
+            assert state_of(built) == state_of(plain)
+            assert answers_of(built, ("hybrid", "keyword", "vector")) == answers_of(
+                plain, ("hybrid", "keyword", "vector")
+            )
 
 
 # ── garbage ────────────────────────────────────────────────────────────────────────────────────────

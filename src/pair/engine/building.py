@@ -19,7 +19,7 @@ import numpy.typing as npt
 from pair import build_errors
 from pair.blobs.leases import HeldLease
 from pair.engine.build_records import BuildRecords
-from pair.engine.contract import BuiltPart, Part, Runner
+from pair.engine.contract import Built, Part, Runner
 from pair.engine.manifest import Manifest, ShardRef
 from pair.engine.policy import EnginePolicy
 from pair.engine.preparation import Batch, Preparation
@@ -122,7 +122,7 @@ class Build:
         self._preparation = preparation
         self._records = records
         self._on_progress = on_progress
-        self._built: dict[int, BuiltPart] = {}
+        self._built: dict[int, Built] = {}
         self._claimed_at: dict[int, float] = {}
         self._sizes: dict[int, int] = {}
         """Documents of each part that was planned and is not built yet."""
@@ -167,7 +167,7 @@ class Build:
                     own = {each.id: hashes[each.id] for each in changed}
                     yield Part(number, key, replace(batch, documents=changed), own)
                 else:
-                    self._take(BuiltPart(number, found.key, found.shards))
+                    self._take(Built(number, found.key, found.shards))
             self._tell(workers)
 
     def _to_store(self, batch: Batch, hashes: dict[str, str]) -> list[Document]:
@@ -179,7 +179,7 @@ class Build:
         self._coming.update(beginnings[each.id] for each in to_store)
         return to_store
 
-    def _take(self, part: BuiltPart) -> None:
+    def _take(self, part: Built) -> None:
         self._built[part.number] = part
         self._claimed_at[part.number] = self._parts.clock.monotonic()
         self._done += self._sizes.pop(part.number)
@@ -189,7 +189,7 @@ class Build:
 
     # Publishing
 
-    def _published(self, built: Sequence[BuiltPart]) -> WriteReport:
+    def _published(self, built: Sequence[Built]) -> WriteReport:
         shards = [shard for part in built for shard in part.shards]
         try:
             placed = _placed(shards, self._parts.cache)
@@ -219,7 +219,7 @@ class Build:
 
         return self._writer.retried(attempt)
 
-    def _require(self, built: Sequence[BuiltPart], known: set[str]) -> None:
+    def _require(self, built: Sequence[Built], known: set[str]) -> None:
         """Raises E217 when garbage collection may have taken what is to be published."""
         there = self._records.keys()
         now, keep_seconds = self._parts.clock.monotonic(), self._parts.policy.gc_build_seconds

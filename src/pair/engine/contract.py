@@ -1,8 +1,11 @@
-"""What you may implement: who builds the parts of a large load."""
+"""What you may implement: who builds the shards of a large load."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from pair.engine.manifest import ShardRef
 from pair.engine.preparation import Batch
@@ -21,8 +24,22 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltPart:
-    """What a worker made of a part: its shards are in the store, and no manifest names them yet."""
+class Merge:
+    """Documents of several shards that become one. Travels between processes."""
+
+    number: int
+    commit_id: str
+    run: str
+    members: Sequence[tuple[ShardRef, npt.NDArray[np.int64]]]
+    """Shards, and the numbers of documents in each."""
+
+
+Task = Part | Merge
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What a worker made of a task: its shards are in the store, and no manifest names them yet."""
 
     number: int
     record: str
@@ -33,17 +50,17 @@ class BuiltPart:
 class Runner(Protocol):
     @property
     def workers(self) -> int:
-        """How many parts are worked on at once."""
+        """How many tasks are worked on at once."""
         ...
 
     def expect_work(self) -> None:
-        """There will be parts: whoever takes long to begin may begin now."""
+        """There will be tasks: whoever takes long to begin may begin now."""
         ...
 
-    def built(self, parts: Iterator[Part]) -> Iterator[BuiltPart]:
-        """In the order in which they are done. Parts are taken when there will soon be a worker for them.
+    def built(self, tasks: Iterator[Task]) -> Iterator[Built]:
+        """In the order in which they are done. Tasks are taken when there will soon be a worker for them.
 
-        A part whose worker died is given to another one; raises E216 when that happened too often, and whatever
-        PairError a worker met. Closing the iterator ends the work.
+        A task whose worker died is given to another one; raises E216 when that happened too often, and whatever
+        PairError a worker met.
         """
         ...

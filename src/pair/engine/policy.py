@@ -62,7 +62,7 @@ class EnginePolicy:
     ingest_batch_documents: Positive = 1000
     """Documents that are published together"""
     build_part_bytes: Positive = 16_777_216
-    """Most bytes of documents that a worker of `pair ingest --runner` has in hand; it takes about 15 times as much"""
+    """Most bytes of documents that a worker of `pair ingest --runner` has in hand; it takes about 20 times as much"""
     build_workers: Annotated[int, Ge(0)] = 0
     """Workers of `pair ingest --runner`; 0 for one on each core"""
     build_attempts: Positive = 3

@@ -16,7 +16,7 @@ from pair.blobs.contract import BlobStore
 from pair.engine import analysis, garbage, rules
 from pair.engine.build_records import BuildRecords
 from pair.engine.building import Build, BuildProgress, Load
-from pair.engine.compaction import CompactionReport, Compactor
+from pair.engine.compaction import CompactionReport, Compactor, Help
 from pair.engine.contract import Runner
 from pair.engine.extraction import Grapher
 from pair.engine.filters import Filter
@@ -176,7 +176,8 @@ class Engine:
         load = Load(owner, chunk_size_bytes or self._parts.policy.chunk_bytes)
         report = build.run(documents, load, runner)
         if report.chunks and self._parts.policy.compaction_enabled:
-            report = replace(report, manifest_version=self._pay_debt() or report.manifest_version)
+            paid = self._pay_debt(Help(runner, records))
+            report = replace(report, manifest_version=paid or report.manifest_version)
         return report
 
     def delete(
@@ -355,7 +356,7 @@ class Engine:
         self._parts.leases.close()
         self._store.close()
 
-    def _pay_debt(self) -> int:
+    def _pay_debt(self, help_from: Help | None = None) -> int:
         """Compact until there is nothing left to do; the number of the last manifest.
 
         What was to be stored is stored: debts that cannot be paid now are left to whoever comes next.
@@ -363,7 +364,7 @@ class Engine:
         number = 0
         for _ in range(_MOST_COMPACTIONS):
             try:
-                report = Compactor(self._parts).compact(min_shards=_TIDY_SHARDS)
+                report = Compactor(self._parts, help_from=help_from).compact(min_shards=_TIDY_SHARDS)
             except (errors.ConflictError, errors.StorageError) as fault:
                 logger.info("not compacted after an ingest", extra={"kb": self.kb_id, "reason": fault.message})
                 break

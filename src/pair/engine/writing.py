@@ -21,6 +21,7 @@ from pair.blobs.contract import Leases
 from pair.blobs.leases import HeldLease, held
 from pair.clock import Clock, to_timestamp
 from pair.engine import rules
+from pair.engine.contract import Merge
 from pair.engine.filters import Filter
 from pair.engine.manifest import Manifest, ShardRef, lease_name, no_manifest
 from pair.engine.policy import EnginePolicy
@@ -338,3 +339,10 @@ def cut_shards(
         )
         for number, group in enumerate(np.unique(groups))
     ]
+
+
+def merged_shard(folder: Path, kb_id: str, merge: Merge, cache: ShardCache) -> BuiltShard:
+    """Raises ShardMissingError."""
+    picked = [picked_documents(shard, numbers, cache) for shard, numbers in merge.members]
+    documents = concatenate(picked, picked[0].vectors.shape[1])
+    return build_shard(folder, kb_id, documents, commit_id=merge.commit_id, run=merge.run, number=merge.number)

@@ -1,23 +1,19 @@
-"""Large loads: what a worker works with, and who the workers are."""
+"""Storing documents, by workers where that is wanted or worth it; and who the workers are."""
 
 import dataclasses
 import importlib.util
 import itertools
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pair import errors, files
-from pair.clock import SystemClock
 from pair.settings import Settings
 from pair.values import Document
-from pair.wiring.embedders import choose_embedder, cores
-from pair.wiring.engine import OBJECT_STORES, blob_store, grapher, new_id, open_kb
+from pair.wiring.embedders import cores
+from pair.wiring.engine import OBJECT_STORES, open_kb
 
 if TYPE_CHECKING:
     from pair.engine.building import BuildProgress
-    from pair.engine.part_builder import PartBuilder
     from pair.engine.writing import WriteReport
     from pair.wiring.processes import ProcessRunner
     from pair.wiring.ray_runner import RayRunner
@@ -36,19 +32,10 @@ class Ingestion:
     on_progress: "Callable[[BuildProgress], None]"
 
 
-@dataclasses.dataclass(frozen=True)
-class Setup:
-    """What a worker has to know. Travels between processes."""
-
-    kb_id: str
-    settings: Settings
-    """Whose places are absolute: a worker may have been started elsewhere."""
-    scratch: str
-    """Empty for the machine's own folder of temporary files."""
-
-
 def runner(kind: RunnerKind, kb_id: str, settings: Settings, workers: int = 0) -> "ProcessRunner | RayRunner":
     """A context manager. `workers`: 0 for what the settings say. Raises E401."""
+    from pair.wiring.workers import Setup  # noqa: PLC0415 - loads the engine
+
     engine = settings.engine
     if engine.store == "memory:":
         raise errors.settings_invalid("engine.store", "what is in the memory of one process cannot be built by others")
@@ -59,8 +46,7 @@ def runner(kind: RunnerKind, kb_id: str, settings: Settings, workers: int = 0) -
     if kind == "local":
         from pair.wiring.processes import ProcessRunner  # noqa: PLC0415 - see the package's first lines
 
-        scratch = str(cache.with_name(cache.name + "-scratch"))
-        return ProcessRunner(Setup(kb_id, placed, scratch), count, engine.build_attempts)
+        return ProcessRunner(Setup(kb_id, placed, str(cache)), count, engine.build_attempts)
     if importlib.util.find_spec("ray") is None:
         raise errors.settings_invalid("--runner", "ray needs an extra", hints=["pip install 'pair-kb[ray]'"])
     from pair.wiring.ray_runner import RayRunner  # noqa: PLC0415
@@ -108,22 +94,3 @@ def _counting(on_progress: "Callable[[BuildProgress], None]") -> "Callable[[Writ
         on_progress(BuildProgress(stored, stored, 1))
 
     return note
-
-
-def part_builder(setup: Setup) -> "PartBuilder":
-    """In a worker: everything on one thread, for there are as many workers as cores."""
-    from pair.ai.embedding import Embedding  # noqa: PLC0415 - see the package's first lines
-    from pair.engine.part_builder import PartBuilder  # noqa: PLC0415
-    from pair.engine.preparation import Preparation  # noqa: PLC0415
-
-    settings, clock = setup.settings, SystemClock()
-    embedding = Embedding(choose_embedder(settings, threads=1))
-    return PartBuilder(
-        setup.kb_id,
-        settings.engine,
-        blob_store(settings.engine.store, settings, clock),
-        Preparation(setup.kb_id, settings.engine.chunker, embedding, grapher(settings)),
-        clock,
-        new_id,
-        Path(setup.scratch or Path(tempfile.gettempdir()) / "pair-scratch"),
-    )

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Self
 from pair import build_errors, errors
 
 if TYPE_CHECKING:
-    from pair.engine.contract import BuiltPart, Part
-    from pair.wiring.builds import Setup
+    from pair.engine.contract import Built, Task
+    from pair.wiring.workers import Setup
 
 _DYING_SECONDS = 5
 # Libraries that would start a thread on each core, of which each worker has one.
@@ -59,48 +59,48 @@ class ProcessRunner:
         while len(self._crew) < self._workers:
             self._crew.append(_Worker(self._setup))
 
-    def built(self, parts: "Iterator[Part]") -> "Iterator[BuiltPart]":
-        ready: deque[Part] = deque()
+    def built(self, tasks: "Iterator[Task]") -> "Iterator[Built]":
+        ready: deque[Task] = deque()
         died: dict[int, int] = {}
         is_planned = False
         while True:
             while not is_planned and len(ready) < self._workers:
-                part = next(parts, None)
-                is_planned = part is None
-                if part is not None:
-                    ready.append(part)
+                task = next(tasks, None)
+                is_planned = task is None
+                if task is not None:
+                    ready.append(task)
                     self._hand_out(ready)
                 yield from self._answers(ready, died, timeout=0)
             self._hand_out(ready)
-            if not any(worker.part for worker in self._crew):
+            if not any(worker.task for worker in self._crew):
                 return
             yield from self._answers(ready, died, timeout=None)
 
-    def _hand_out(self, ready: "deque[Part]") -> None:
+    def _hand_out(self, ready: "deque[Task]") -> None:
         if ready:
             self.expect_work()
         for worker in self._crew:
-            if ready and worker.part is None:
+            if ready and worker.task is None:
                 worker.begin(ready.popleft())
 
-    def _answers(self, ready: "deque[Part]", died: dict[int, int], timeout: float | None) -> "Iterator[BuiltPart]":
+    def _answers(self, ready: "deque[Task]", died: dict[int, int], timeout: float | None) -> "Iterator[Built]":
         """Of those who have one; a part whose worker died comes first again. Raises what a worker met, and E216."""
-        busy: dict[Any, _Worker] = {worker.connection: worker for worker in self._crew if worker.part}
+        busy: dict[Any, _Worker] = {worker.connection: worker for worker in self._crew if worker.task}
         for connection in wait(list(busy), timeout):
             worker = busy[connection]
-            part = worker.part
+            task = worker.task
             answer = worker.answer()
             if answer is not None:
                 if isinstance(answer, errors.PairError):
                     raise answer
                 yield answer
-            elif part is not None:
+            elif task is not None:
                 reason = worker.died()
                 self._crew.remove(worker)
-                died[part.number] = died.get(part.number, 0) + 1
-                if died[part.number] >= self._attempts:
-                    raise build_errors.workers_died(part.number + 1, died[part.number], reason)
-                ready.appendleft(part)
+                died[task.number] = died.get(task.number, 0) + 1
+                if died[task.number] >= self._attempts:
+                    raise build_errors.workers_died(task.number + 1, died[task.number], reason)
+                ready.appendleft(task)
                 self._hand_out(ready)
 
 
@@ -120,20 +120,20 @@ class _Worker:
                 start_new_session=True,
             )
         self.connection = Connection(ours.detach())
-        self.part: Part | None = None
+        self.task: Task | None = None
         self._send(setup)
 
-    def begin(self, part: "Part") -> None:
-        self.part = part
-        self._send(part)
+    def begin(self, task: "Task") -> None:
+        self.task = task
+        self._send(task)
 
-    def answer(self) -> "BuiltPart | errors.PairError | None":
+    def answer(self) -> "Built | errors.PairError | None":
         """None when it died."""
         try:
-            answer: BuiltPart | errors.PairError = self.connection.recv()
+            answer: Built | errors.PairError = self.connection.recv()
         except (EOFError, OSError):
             return None
-        self.part = None
+        self.task = None
         return answer
 
     def died(self) -> str:
@@ -149,7 +149,7 @@ class _Worker:
         self._process.kill()
         self._process.wait()
 
-    def _send(self, value: "Setup | Part") -> None:
+    def _send(self, value: "Setup | Task") -> None:
         with contextlib.suppress(OSError):  # it died, which its answer will tell
             self.connection.send(value)
 
@@ -163,16 +163,18 @@ def serve(descriptor: int) -> None:
     connection = Connection(descriptor)
     given: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, given), daemon=True).start()
-    from pair.wiring.builds import part_builder  # noqa: PLC0415 - nobody waits for it before somebody listens
+    # Nobody waits for this before somebody listens.
+    from pair.wiring.workers import answer_to, part_builder  # noqa: PLC0415
 
-    setup, builder = given.get(), None
+    setup = given.get()
+    refusal, builder = None, None
+    try:
+        builder = part_builder(setup)
+    except errors.PairError as fault:
+        refusal = fault
     while True:
-        try:
-            builder = builder or part_builder(setup)
-            answer: Any = builder.build(given.get())
-        except errors.PairError as fault:
-            answer = fault
-        connection.send(answer)
+        task = given.get()
+        connection.send(refusal if builder is None else answer_to(task, builder))
 
 
 def _receive(connection: Connection, given: "queue.SimpleQueue[Any]") -> None:

@@ -68,6 +68,8 @@ def ingest(
             render.print_progress(f"{progress.built:,}{of} documents{by}")
 
     documents = inputs(note_skipped).read(paths)
+    if runner == "auto" and "-" in paths:
+        runner = "plain"  # a stream may never end, and what came so far should be found
     how = Ingestion(runner, workers, chunk_size, note_progress)
     report = session.ingest(kb, documents, how, graph=graph)
     render.end_progress()

@@ -1,0 +1,62 @@
+"""What a worker of a large load works with, wherever it runs."""
+
+import dataclasses
+import gc
+import tempfile
+from pathlib import Path
+
+from pair import errors
+from pair.ai.embedding import Embedding
+from pair.clock import SystemClock
+from pair.engine.contract import Built, Task
+from pair.engine.part_builder import PartBuilder
+from pair.engine.preparation import Preparation
+from pair.engine.shard_cache import ShardCache
+from pair.settings import Settings
+from pair.wiring.embedders import choose_embedder
+from pair.wiring.engine import blob_store, grapher, new_id
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """What a worker has to know. Travels between processes."""
+
+    kb_id: str
+    settings: Settings
+    """Whose places are absolute: a worker may have been started elsewhere."""
+    cache: str
+    """Folder for shards. Empty for one among the temporary files of the machine that the worker is on."""
+
+
+def part_builder(setup: Setup) -> PartBuilder:
+    """In a worker: everything on one thread, for there are as many workers as cores."""
+    settings, clock = setup.settings, SystemClock()
+    embedding = Embedding(choose_embedder(settings, threads=1))
+    store = blob_store(settings.engine.store, settings, clock)
+    return PartBuilder(
+        setup.kb_id,
+        settings.engine,
+        store,
+        Preparation(setup.kb_id, settings.engine.chunker, embedding, grapher(settings)),
+        clock,
+        new_id,
+        ShardCache(store, Path(setup.cache or Path(tempfile.gettempdir()) / "pair-cache"), clock),
+    )
+
+
+def answer_to(task: Task, builder: PartBuilder, *, evict: bool = False) -> Built | errors.PairError:
+    """What was opened for it is closed again: whoever publishes a merge evicts what was merged.
+
+    `evict`: at once, where nobody else will.
+    """
+    gc.disable()  # millions of small values in no cycles: to look for some, again and again, takes a tenth of the time
+    try:
+        return builder.build(task)
+    except errors.PairError as fault:
+        return fault
+    finally:
+        if evict:
+            builder.cache.keep_only(set())
+        builder.cache.close()
+        gc.enable()
+        gc.collect()
