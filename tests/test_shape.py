@@ -36,6 +36,7 @@ MAY_IMPORT_LATE = {
     "wiring/engine.py",
     "wiring/librarians.py",
     "wiring/processes.py",
+    "wiring/ray_runner.py",
     "wiring/server.py",
     "wiring/sources.py",
     "wiring/sync.py",

@@ -2,13 +2,13 @@
 
 import logging
 import os
+import secrets
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
-import ray
-from ray.exceptions import RayError, RayTaskError
-
 from pair import build_errors, errors
+from pair.wiring.embedders import cores
 from pair.wiring.workers import Setup, answer_to, part_builder
 
 if TYPE_CHECKING:
@@ -32,28 +32,41 @@ class RayRunner:
         self._workers = workers
 
     def __enter__(self) -> Self:
-        policy = self._setup.settings.engine
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would tell its makers
+        address = self._setup.settings.engine.ray_address
         try:
-            if policy.ray_address:
-                ray.init(address=policy.ray_address, log_to_driver=False, logging_level=logging.ERROR)
+            if address:
+                self._ray().init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             else:
-                ray.init(
-                    num_cpus=self._wanted or None,
-                    include_dashboard=False,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                    object_store_memory=_LEAST_OBJECT_BYTES + self._under_way() * 2 * policy.build_part_bytes,
-                    _node_ip_address="127.0.0.1",
-                )
-        except (ConnectionError, RayError, ValueError) as fault:
+                self._start()
+        except (ConnectionError, ValueError, RuntimeError) as fault:
             raise errors.settings_invalid("engine.ray_address", f"Ray cannot be used: {fault}") from fault
-        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        self._workers = self._wanted or max(1, int(resources.get("CPU", 1)))
+        self._workers = self._wanted or max(1, int(self._ray().cluster_resources().get("CPU", 1)))
         return self
 
+    def _start(self) -> None:
+        """Here, and for this process: it listens on every address of the machine, but to those only who have its token.
+
+        Ray wants to know of the token before it is loaded; where somebody did that before us, it is as they wanted it.
+        """
+        if "ray" not in sys.modules:
+            os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex())
+        part_bytes = self._setup.settings.engine.build_part_bytes
+        self._ray().init(
+            num_cpus=self._wanted or None,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            object_store_memory=_LEAST_OBJECT_BYTES + (self._wanted or cores()) * _PARTS_UNDER_WAY * 2 * part_bytes,
+        )
+
+    def _ray(self) -> Any:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would tell its makers
+        import ray  # noqa: PLC0415 - see `_start`
+
+        return ray
+
     def __exit__(self, *_: object) -> None:
-        ray.shutdown()
+        self._ray().shutdown()
 
     @property
     def workers(self) -> int:
@@ -63,12 +76,13 @@ class RayRunner:
         """Ray starts its processes by itself."""
 
     def built(self, tasks: "Iterator[Task]") -> "Iterator[Built]":
+        ray = self._ray()
         setup = ray.put(self._setup)
         build: Any = ray.remote(num_cpus=1, max_retries=self._attempts - 1)(_build)
         under_way: dict[Any, Task] = {}
         is_planned = False
         while True:
-            while not is_planned and len(under_way) < self._under_way():
+            while not is_planned and len(under_way) < self._workers * _PARTS_UNDER_WAY:
                 task = next(tasks, None)
                 is_planned = task is None
                 if task is not None:
@@ -80,19 +94,17 @@ class RayRunner:
             yield self._answer(done[0], task)
 
     def _answer(self, reference: Any, task: "Task") -> "Built":
+        ray = self._ray()
         try:
             answer: Built | errors.PairError = ray.get(reference)
-        except RayTaskError:
+        except ray.exceptions.RayTaskError:
             raise  # a bug in what we do there
-        except RayError as fault:
+        except ray.exceptions.RayError as fault:
             reason = f"died: {str(fault).partition(chr(10))[0]}"
             raise build_errors.workers_died(task.number + 1, self._attempts, reason) from fault
         if isinstance(answer, errors.PairError):
             raise answer
         return answer
-
-    def _under_way(self) -> int:
-        return max(1, self._workers) * _PARTS_UNDER_WAY
 
 
 # ── in the worker ──────────────────────────────────────────────────────────────────────────────────
