@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 
 from pair.blobs.local import LocalStore
-from pair.engine.building import BuildProgress, divided, size_of
+from pair.engine.building import BuildProgress, divided
 from pair.engine.contract import Built, Part, Task
 from pair.engine.manifest import builds_prefix, from_bytes, manifest_key, shards_prefix
+from pair.engine.preparation import in_batches, size_of
 from pair.errors import PairError
 from pair.kb import KnowledgeBase
 from pair.settings import Settings
 from pair.values import Document
-from pair.wiring import open_kb
+from pair.wiring import builds, open_kb
 from pair.wiring.builds import runner
 from pair.wiring.processes import ProcessRunner
 from pair.wiring.workers import Setup, part_builder
@@ -122,6 +123,25 @@ def test_a_short_load_is_divided_evenly_and_a_long_one_into_parts_that_fit() -> 
     assert len(long[-1]) < len(long[0]), "the last ones are smaller, so that workers finish together"
     assert [len(part) for part in divided([Document("large", "x" * 5000)] * 2, 1, 100)] == [1, 1]
     assert list(divided([], 2, 100)) == []
+
+
+def test_batches_are_bounded_by_documents_and_by_bytes() -> None:
+    assert [len(batch) for batch in in_batches([Document("page", "x" * 800)] * 7, 3, 10_000)] == [3, 3, 1]
+    assert [len(batch) for batch in in_batches([Document("page", "x" * 800)] * 7, 100, 2_000)] == [2, 2, 2, 1]
+    assert [len(batch) for batch in in_batches([Document("page", "x" * 8000)] * 2, 100, 2_000)] == [1, 1]
+    assert size_of(Document("page", "\u00e9" * 100)) == size_of(Document("page", "x" * 200))
+
+
+def test_workers_are_taken_where_they_pay_for_themselves_and_no_document_is_lost(settings: Settings) -> None:
+    small = [Document(str(number), "short") for number in range(9)]
+    large = [Document(str(number), "x" * 1_000_000) for number in range(9)]
+    several = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, build_workers=2))
+    for documents, is_large in ((small, False), (large, True), ([], False)):
+        decided, left = builds._is_large(iter(documents), several)
+        assert decided is is_large
+        assert list(left) == documents
+    alone = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, build_workers=1))
+    assert builds._is_large(iter(large), alone)[0] is False
 
 
 # ── the same as without workers ────────────────────────────────────────────────────────────────────

@@ -4,8 +4,9 @@ interrupted build finds again.
 Invariants
     A record is put before the first file of its shards, and garbage collection lists records after files: what it sees
     of a build, it sees the record of.
-    A record is claimed or condemned by compare-and-swap, and never used again once it was condemned: whoever claimed
-    one may publish its shards for as long as records are kept, and the record is there.
+    A record is claimed or condemned by compare-and-swap, and never used again once it was condemned. It is condemned
+    before the manifest is swapped, and that before anything is deleted: whoever reads a manifest, finds the record in
+    order and then swaps that manifest publishes what is there, whatever the clocks say.
 """
 
 import contextlib
@@ -45,15 +46,17 @@ class BuildRecords:
         What is not whole may become so: somebody else may be building the same at this moment.
         """
         for info in list(self._store.list(f"{self._prefix}{part_key}/")):
-            claimed = self.claim(info.key)
+            claimed = self._claim(info.key)
             if claimed is not None and all(map(self._is_whole, claimed.shards)):
                 return claimed
         return None
 
-    def keys(self) -> frozenset[str]:
-        return frozenset(info.key for info in self._store.list(self._prefix))
+    def is_in_order(self, key: str) -> bool:
+        """Whether it is there, and not condemned."""
+        blob = self._store.get(key)
+        return blob is not None and _from_bytes(blob.data) is not None
 
-    def claim(self, key: str) -> Claimed | None:
+    def _claim(self, key: str) -> Claimed | None:
         """None when it is gone, condemned, or cannot be read. Else it counts as made just now."""
         blob = self._store.get(key)
         found = None if blob is None else _from_bytes(blob.data)

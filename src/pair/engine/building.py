@@ -22,7 +22,7 @@ from pair.engine.build_records import BuildRecords
 from pair.engine.contract import Built, Part, Runner
 from pair.engine.manifest import Manifest, ShardRef
 from pair.engine.policy import EnginePolicy
-from pair.engine.preparation import Batch, Preparation
+from pair.engine.preparation import Batch, Preparation, size_of
 from pair.engine.publication import Published
 from pair.engine.shard_cache import ShardCache, ShardMissingError
 from pair.engine.stored_documents import identity
@@ -30,8 +30,6 @@ from pair.engine.writing import WriteParts, Writer, WriteReport
 from pair.values import Document
 
 _LEAST_PART_BYTES = 1 << 20
-_DOCUMENT_BYTES = 200
-"""What a document takes besides its text."""
 _LAST_PARTS = 2
 """For each worker, of what is left at the end of a long load: so that they finish at about the same time."""
 
@@ -56,13 +54,6 @@ class BuildProgress:
 
 
 # ── the plan ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def size_of(document: Document) -> int:
-    """About how many bytes it takes."""
-    texts = (document.text, document.title, document.url)
-    size = sum(len(each) if each.isascii() else len(each.encode(errors="surrogatepass")) for each in texts)
-    return size + _DOCUMENT_BYTES + 4 * len(document.vector or ())
 
 
 def divided(documents: Iterable[Document], workers: int, part_bytes: int) -> Iterator[list[Document]]:
@@ -123,7 +114,6 @@ class Build:
         self._records = records
         self._on_progress = on_progress
         self._built: dict[int, Built] = {}
-        self._claimed_at: dict[int, float] = {}
         self._sizes: dict[int, int] = {}
         """Documents of each part that was planned and is not built yet."""
         self._coming: set[bytes] = set()
@@ -181,7 +171,6 @@ class Build:
 
     def _take(self, part: Built) -> None:
         self._built[part.number] = part
-        self._claimed_at[part.number] = self._parts.clock.monotonic()
         self._done += self._sizes.pop(part.number)
 
     def _tell(self, workers: int) -> None:
@@ -220,13 +209,13 @@ class Build:
         return self._writer.retried(attempt)
 
     def _require(self, built: Sequence[Built], known: set[str]) -> None:
-        """Raises E217 when garbage collection may have taken what is to be published."""
-        there = self._records.keys()
-        now, keep_seconds = self._parts.clock.monotonic(), self._parts.policy.gc_build_seconds
+        """Raises E217 when garbage collection may have taken what is to be published.
+
+        It condemns records before it swaps the manifest: what is in order after a manifest was read can be published
+        over that manifest, or the swap fails.
+        """
         for part in built:
-            is_recent = now - self._claimed_at[part.number] < keep_seconds / 2
-            is_there = part.record in there and (is_recent or self._records.claim(part.record) is not None)
-            if not is_there and not {shard.folder for shard in part.shards} <= known:
+            if not self._records.is_in_order(part.record) and not {each.folder for each in part.shards} <= known:
                 raise build_errors.build_lost(self._parts.kb_id)
 
 

@@ -59,8 +59,10 @@ class EnginePolicy:
     """Longest chunk of a document, at least 50; 0 for 2000 (structure) or 500 (seed)"""
     graph: GraphKind = "text"
     """What finds entities in documents: text (rules, no model), model (the one of ai.model), off"""
-    ingest_batch_documents: Positive = 1000
-    """Documents that are published together"""
+    ingest_batch_documents: Positive = 5000
+    """Most documents that are published together"""
+    ingest_batch_bytes: Positive = 8_388_608
+    """Most bytes of documents that are published together"""
     build_part_bytes: Positive = 16_777_216
     """Most bytes of documents that a worker of `pair ingest --runner` has in hand; it takes about 20 times as much"""
     build_workers: Annotated[int, Ge(0)] = 0

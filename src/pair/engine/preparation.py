@@ -6,7 +6,7 @@ Not here
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,8 @@ from pair.engine.stored_graphs import NO_GRAPH, GraphRows
 from pair.values import Chunk, Document
 
 _MOST_ID_CHARACTERS = 4096
+_DOCUMENT_BYTES = 200
+"""What a document takes besides its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,28 @@ class Batch:
     """By document id."""
     revisions: Mapping[str, str]
     """What the caller knows a document's content by, by document id; for others, all of the document is hashed."""
+
+
+def size_of(document: Document) -> int:
+    """About how many bytes it takes."""
+    texts = (document.text, document.title, document.url)
+    size = sum(len(each) if each.isascii() else len(each.encode(errors="surrogatepass")) for each in texts)
+    return size + _DOCUMENT_BYTES + 4 * len(document.vector or ())
+
+
+def in_batches(documents: Iterable[Document], most: int, most_bytes: int) -> Iterator[list[Document]]:
+    """In their order; a document that is larger than a batch may be is one by itself."""
+    batch: list[Document] = []
+    size = 0
+    for document in documents:
+        own = size_of(document)
+        if batch and (len(batch) == most or size + own > most_bytes):
+            yield batch
+            batch, size = [], 0
+        batch.append(document)
+        size += own
+    if batch:
+        yield batch
 
 
 class Preparation:

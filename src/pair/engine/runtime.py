@@ -23,7 +23,7 @@ from pair.engine.filters import Filter
 from pair.engine.garbage import GarbageReport
 from pair.engine.manifest import Manifest
 from pair.engine.policy import EnginePolicy
-from pair.engine.preparation import Batch, Preparation, cutting, revised_hash
+from pair.engine.preparation import Batch, Preparation, cutting, in_batches, revised_hash
 from pair.engine.queries import Hits, Narrowing, Query, TextQuery
 from pair.engine.search import Search, reranked
 from pair.engine.shard import Listed
@@ -143,13 +143,12 @@ class Engine:
     ) -> WriteReport:
         """In batches, each published by itself. `revisions`: what the caller knows a document's content by, by id."""
         total = WriteReport()
-        stream = iter(documents)
-        batches = 0
-        while given := list(itertools.islice(stream, self._parts.policy.ingest_batch_documents)):
+        batches, policy = 0, self._parts.policy
+        for given in in_batches(documents, policy.ingest_batch_documents, policy.ingest_batch_bytes):
             batch = Batch(
                 list({each.id: each for each in given}.values()),
                 owner,
-                chunk_size_bytes or self._parts.policy.chunk_bytes,
+                chunk_size_bytes or policy.chunk_bytes,
                 graphs or {},
                 revisions or {},
             )
@@ -157,7 +156,7 @@ class Engine:
             batches += 1
             total = _sum(total, report)
             on_batch(report)
-        if batches > 1 and self._parts.policy.compaction_enabled:
+        if batches > 1 and policy.compaction_enabled:
             total = replace(total, manifest_version=self._pay_debt() or total.manifest_version)
         return total
 

@@ -69,7 +69,7 @@ def ingest(kb_id: str, documents: Iterator[Document], settings: Settings, how: I
 
 def _is_large(documents: Iterator[Document], settings: Settings) -> tuple[bool, Iterator[Document]]:
     """Whether several processes would pay for themselves; and the documents, of which some were read to find out."""
-    from pair.engine.building import size_of  # noqa: PLC0415 - see the package's first lines
+    from pair.engine.preparation import size_of  # noqa: PLC0415 - see the package's first lines
 
     if (settings.engine.build_workers or cores()) == 1 or settings.engine.store == "memory:":
         return False, documents
