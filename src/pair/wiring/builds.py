@@ -51,7 +51,8 @@ def runner(kind: RunnerKind, kb_id: str, settings: Settings, workers: int = 0) -
         raise errors.settings_invalid("--runner", "ray needs an extra", hints=["pip install 'pair-kb[ray]'"])
     from pair.wiring.ray_runner import RayRunner  # noqa: PLC0415
 
-    return RayRunner(Setup(kb_id, placed, ""), workers or engine.build_workers, engine.build_attempts)
+    shared = "" if engine.ray_address else str(cache)
+    return RayRunner(Setup(kb_id, placed, shared), workers or engine.build_workers, engine.build_attempts)
 
 
 def ingest(kb_id: str, documents: Iterator[Document], settings: Settings, how: Ingestion) -> "WriteReport":

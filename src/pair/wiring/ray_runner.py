@@ -120,4 +120,4 @@ def _build(setup: Setup, task: "Task") -> "Built | errors.PairError":
             _kept[:] = [(setup, part_builder(setup))]
     except errors.PairError as fault:
         return fault
-    return answer_to(task, _kept[0][1], evict=True)
+    return answer_to(task, _kept[0][1])

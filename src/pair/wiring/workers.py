@@ -16,6 +16,10 @@ from pair.settings import Settings
 from pair.wiring.embedders import choose_embedder
 from pair.wiring.engine import blob_store, grapher, new_id
 
+_SHARED_CACHE = Path(tempfile.gettempdir()) / "pair-cache"
+_IDLE_SECONDS = 3600.0
+"""After which what an earlier build left on the machine of a worker goes."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
@@ -33,6 +37,10 @@ def part_builder(setup: Setup) -> PartBuilder:
     settings, clock = setup.settings, SystemClock()
     embedding = Embedding(choose_embedder(settings, threads=1))
     store = blob_store(settings.engine.store, settings, clock)
+    cache = ShardCache(
+        store, Path(setup.cache or _SHARED_CACHE), clock, ttl_seconds=0 if setup.cache else _IDLE_SECONDS
+    )
+    cache.keep_within_limits()
     return PartBuilder(
         setup.kb_id,
         settings.engine,
@@ -40,23 +48,18 @@ def part_builder(setup: Setup) -> PartBuilder:
         Preparation(setup.kb_id, settings.engine.chunker, embedding, grapher(settings)),
         clock,
         new_id,
-        ShardCache(store, Path(setup.cache or Path(tempfile.gettempdir()) / "pair-cache"), clock),
+        cache,
     )
 
 
-def answer_to(task: Task, builder: PartBuilder, *, evict: bool = False) -> Built | errors.PairError:
-    """What was opened for it is closed again: whoever publishes a merge evicts what was merged.
-
-    `evict`: at once, where nobody else will.
-    """
+def answer_to(task: Task, builder: PartBuilder) -> Built | errors.PairError:
+    """What was opened for it is closed again: whoever publishes a merge evicts what was merged."""
     gc.disable()  # millions of small values in no cycles: to look for some, again and again, takes a tenth of the time
     try:
         return builder.build(task)
     except errors.PairError as fault:
         return fault
     finally:
-        if evict:
-            builder.cache.keep_only(set())
         builder.cache.close()
         gc.enable()
         gc.collect()
