@@ -35,6 +35,7 @@ docs: $(VENV)/ready-dev
 
 # The engines that we compare ourselves with are installed here, and nowhere else.
 # TEXTS=FILE.jsonl (title, text) searches real texts and not made-up ones.
+# CORPUS=FOLDER (corpus.jsonl) measures how much more workers help.
 # JUDGED=FOLDER measures quality too, on the judged sets in that folder.
 bench: $(VENV)/ready-dev $(VENV)-bench/ready system
 	$(BIN)/python benchmarks/sources.py
@@ -44,6 +45,7 @@ bench: $(VENV)/ready-dev $(VENV)-bench/ready system
 	$(BIN)/python benchmarks/page.py
 	$(VENV)-bench/bin/python benchmarks/engine.py $(if $(TEXTS),--texts $(TEXTS))
 	$(VENV)-bench/bin/python benchmarks/retrieval.py $(if $(TEXTS),--texts $(TEXTS))
+	$(if $(CORPUS),$(BIN)/python benchmarks/scale.py $(CORPUS))
 	$(if $(JUDGED),$(BIN)/python benchmarks/answers.py $(JUDGED))
 	$(if $(JUDGED),$(BIN)/python benchmarks/quality.py $(JUDGED),@echo "quality is measured on judged sets: make bench JUDGED=FOLDER")
 

@@ -53,6 +53,9 @@ PUBLISH_UNKNOWN = "E208"
 NO_SUCH_DOCUMENT = "E214"
 """For those who delete what may be gone."""
 
+BUILD_LOST = "E217"
+"""For those who would try again what cannot succeed any more."""
+
 CODES: dict[str, tuple[type[PairError], str]] = {
     "E001": (UsageError, "offline without a source"),
     "E002": (UsageError, "offline with a remote source"),
@@ -88,6 +91,8 @@ CODES: dict[str, tuple[type[PairError], str]] = {
     "E213": (UsageError, "document cannot be stored"),
     "E214": (NotFoundError, "no such document"),
     "E215": (UsageError, "query not understood"),
+    "E216": (StorageError, "workers died over a part of a build"),
+    "E217": (ConflictError, "parts of a build are no longer there"),
     "E301": (ModelError, "model unreachable"),
     "E302": (ModelError, "model reply unusable"),
     "E303": (UsageError, "vector size differs from the knowledge base's"),

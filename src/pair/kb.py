@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 
 from pair import errors
+from pair.engine.building import BuildProgress
 from pair.engine.compaction import CompactionReport
+from pair.engine.contract import Runner
 from pair.engine.filters import Filter, parse_assignments, parse_filter
 from pair.engine.garbage import GarbageReport
 from pair.engine.neighbourhood import Neighbourhood
@@ -151,6 +153,21 @@ class KnowledgeBase:
     ) -> WriteReport:
         """Add or replace. What is stored as it is costs nothing. Documents may be a stream of any length."""
         return self._engine.upsert(documents, owner=owner, chunk_size_bytes=chunk_size, on_batch=on_batch)
+
+    def build(
+        self,
+        documents: Iterable[Document],
+        runner: Runner,
+        *,
+        owner: str = INGEST_OWNER,
+        chunk_size: int | None = None,
+        on_progress: Callable[[BuildProgress], None] = lambda progress: None,
+    ) -> WriteReport:
+        """As `upsert`, for large loads: workers do it, and all of it becomes visible at once.
+
+        Run again after an interruption, it does not build again what was built.
+        """
+        return self._engine.build(documents, runner, owner=owner, chunk_size_bytes=chunk_size, on_progress=on_progress)
 
     def delete(
         self,

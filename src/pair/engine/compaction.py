@@ -17,14 +17,14 @@ from pair import errors
 from pair.blobs.leases import held
 from pair.clock import to_timestamp
 from pair.engine import rules
+from pair.engine.build_records import BuildRecords
+from pair.engine.contract import Merge, Runner
 from pair.engine.manifest import Manifest, ShardRef, lease_name
 from pair.engine.publication import Published
 from pair.engine.shard_cache import ShardMissingError
-from pair.engine.stored_documents import concatenate
 from pair.engine.stored_graphs import NO_GRAPHS
 from pair.engine.vectors import Grouping, sample_size
-from pair.engine.workspace import BuiltShard, build_shard
-from pair.engine.writing import WriteParts, forget_dropped, picked_documents, scratch_folder
+from pair.engine.writing import WriteParts, forget_dropped, merged_shard, scratch_folder
 
 _TRIES = 5
 
@@ -56,10 +56,24 @@ class _Group:
     members: list[tuple[ShardRef, npt.NDArray[np.int64]]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Help:
+    """Workers who build the new shards, and where what they build is noted until it is published."""
+
+    runner: Runner
+    records: BuildRecords
+
+
 class Compactor:
-    def __init__(self, parts: WriteParts, on_progress: Callable[[int, int], None] = lambda done, total: None) -> None:
+    def __init__(
+        self,
+        parts: WriteParts,
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
+        help_from: Help | None = None,
+    ) -> None:
         self._parts = parts
         self._on_progress = on_progress
+        self._help = help_from
 
     def compact(self, *, everything: bool = False, min_shards: int | None = None) -> CompactionReport:
         """Pay the most urgent debt, or all. Raises E201, E202, E203, E206, E207, E208, E210."""
@@ -84,12 +98,33 @@ class Compactor:
 
     def _carry_out(self, before: Published, plan: rules.CompactionPlan) -> CompactionReport:
         commit_id = self._parts.new_id()
-        outputs: list[_Output] = []
+        groups = self._groups(plan, commit_id)
+        tasks = [Merge(number, commit_id, group.run, tuple(group.members)) for number, group in enumerate(groups)]
+        if self._help is not None and len(tasks) > 1:
+            return self._carry_out_with(self._help, before, plan, tasks)
         with scratch_folder(self._parts.cache) as folder:
-            groups = self._groups(plan, commit_id)
-            for number, group in enumerate(groups):
-                outputs.append(self._build(folder / str(number), group, commit_id, number))
-                self._on_progress(number + 1, len(groups))
+            outputs = [self._build(folder / str(task.number), task, len(tasks)) for task in tasks]
+        return self._finish(before, plan, outputs, commit_id)
+
+    def _carry_out_with(
+        self, helpers: Help, before: Published, plan: rules.CompactionPlan, tasks: Sequence[Merge]
+    ) -> CompactionReport:
+        outputs: dict[int, _Output] = {}
+        records: list[str] = []
+        try:
+            for built in helpers.runner.built(iter(tasks)):
+                records.append(built.record)
+                outputs[built.number] = _Output(built.shards[0], _origins(tasks[built.number]))
+                self._on_progress(len(outputs), len(tasks))
+            ordered = [outputs[number] for number in sorted(outputs)]
+            return self._finish(before, plan, ordered, tasks[0].commit_id)
+        finally:
+            for record in records:
+                helpers.records.forget(record)
+
+    def _finish(
+        self, before: Published, plan: rules.CompactionPlan, outputs: Sequence[_Output], commit_id: str
+    ) -> CompactionReport:
         published = self._publish_when_free(before, plan.shards, outputs, commit_id)
         return CompactionReport(
             reason=plan.reason,
@@ -131,19 +166,13 @@ class Compactor:
 
     # Building and publishing
 
-    def _build(self, folder: Path, group: _Group, commit_id: str, number: int) -> _Output:
+    def _build(self, folder: Path, task: Merge, total: int) -> _Output:
         parts = self._parts
-        documents = concatenate(
-            [picked_documents(shard, numbers, parts.cache) for shard, numbers in group.members],
-            parts.publication.required().manifest.dimension,
-        )
-        built: BuiltShard = build_shard(
-            folder, parts.kb_id, documents, commit_id=commit_id, run=group.run, number=number
-        )
+        built = merged_shard(folder, parts.kb_id, task, parts.cache)
         parts.publication.upload([built])
         shutil.rmtree(folder)
-        ref = replace(built.ref, created_at=to_timestamp(parts.clock.now()))
-        return _Output(ref, tuple((shard.folder, numbers) for shard, numbers in group.members))
+        self._on_progress(task.number + 1, total)
+        return _Output(replace(built.ref, created_at=to_timestamp(parts.clock.now())), _origins(task))
 
     def _publish_when_free(
         self, before: Published, replaced: Sequence[ShardRef], outputs: Sequence[_Output], commit_id: str
@@ -178,6 +207,10 @@ class Compactor:
         parts.on_step("compacted")
         forget_dropped(parts)
         return published
+
+
+def _origins(task: Merge) -> tuple[tuple[str, npt.NDArray[np.int64]], ...]:
+    return tuple((shard.folder, numbers) for shard, numbers in task.members)
 
 
 def _live(shard: ShardRef) -> npt.NDArray[np.int64]:

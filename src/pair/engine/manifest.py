@@ -50,6 +50,11 @@ def shards_prefix(kb_id: str) -> str:
     return f"{kb_id}.duckdb.shards/"
 
 
+def builds_prefix(kb_id: str) -> str:
+    """Of what says which shards a build has made, and no manifest names yet."""
+    return f"{kb_id}.duckdb.builds/"
+
+
 def lease_name(kb_id: str) -> str:
     return f"{kb_id}.duckdb"
 
@@ -201,7 +206,7 @@ def to_bytes(manifest: Manifest) -> bytes:
         "total_size_bytes": manifest.size_bytes,
         "collections": manifest.collections,
         "recent_commits": list(manifest.recent_commits),
-        "shards": [_shard_to_json(shard) for shard in manifest.shards],
+        "shards": [shard_to_json(shard) for shard in manifest.shards],
         "dropped": [{"key": each.folder, "dropped_at": each.dropped_at} for each in manifest.dropped],
     }
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
@@ -222,7 +227,7 @@ def from_bytes(content: bytes, key: str) -> Manifest:
             created_at=value["created_at"],
             embedder=value["embedder"]["name"],
             dimension=value["embedder"]["dimension"],
-            shards=tuple(_shard_from_json(each, value["embedder"]["dimension"]) for each in value["shards"]),
+            shards=tuple(shard_from_json(each, value["embedder"]["dimension"]) for each in value["shards"]),
             dropped=tuple(DroppedShard(each["key"], each["dropped_at"]) for each in value["dropped"]),
             collections=value["collections"],
             recent_commits=tuple(value["recent_commits"]),
@@ -231,7 +236,7 @@ def from_bytes(content: bytes, key: str) -> Manifest:
         raise errors.stored_data_damaged(key, "it is not a manifest that can be read") from fault
 
 
-def _shard_to_json(shard: ShardRef) -> dict[str, Any]:
+def shard_to_json(shard: ShardRef) -> dict[str, Any]:
     return {
         "shard_id": shard.shard_id,
         "key": shard.folder,
@@ -248,7 +253,7 @@ def _shard_to_json(shard: ShardRef) -> dict[str, Any]:
     }
 
 
-def _shard_from_json(value: Mapping[str, Any], dimension: int) -> ShardRef:
+def shard_from_json(value: Mapping[str, Any], dimension: int) -> ShardRef:
     centroids = np.frombuffer(base64.b64decode(value["centroids"]), dtype="<f2").astype(np.float32)
     return ShardRef(
         shard_id=value["shard_id"],

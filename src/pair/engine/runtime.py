@@ -14,19 +14,23 @@ from pair.ai.contract import Reranker
 from pair.ai.embedding import Embedding
 from pair.blobs.contract import BlobStore
 from pair.engine import analysis, garbage, rules
-from pair.engine.compaction import CompactionReport, Compactor
+from pair.engine.build_records import BuildRecords
+from pair.engine.building import Build, BuildProgress, Load
+from pair.engine.compaction import CompactionReport, Compactor, Help
+from pair.engine.contract import Runner
 from pair.engine.extraction import Grapher
 from pair.engine.filters import Filter
 from pair.engine.garbage import GarbageReport
 from pair.engine.manifest import Manifest
 from pair.engine.neighbourhood import GraphView, Neighbourhood
 from pair.engine.policy import EnginePolicy
+from pair.engine.preparation import Batch, Preparation, cutting, in_batches, revised_hash
 from pair.engine.queries import Hits, Narrowing, Query, TextQuery
 from pair.engine.search import Search, reranked
 from pair.engine.shard import Listed
 from pair.engine.shard_cache import ShardMissingError, SweepReport
 from pair.engine.stored_graphs import GraphRows
-from pair.engine.writing import Batch, WriteParts, Writer, WriteReport, cutting, find_stored, revised_hash
+from pair.engine.writing import WriteParts, Writer, WriteReport, find_stored
 from pair.values import Document
 
 logger = logging.getLogger(__name__)
@@ -116,7 +120,8 @@ class Engine:
         self._parts = parts
         self._store = store
         self._embedding = embedding
-        self._writer = Writer(parts, embedding, grapher)
+        self._preparation = Preparation(parts.kb_id, parts.policy.chunker, embedding, grapher)
+        self._writer = Writer(parts, self._preparation)
         self._search = Search(parts.publication, parts.cache, parts.policy, parts.clock)
 
     @property
@@ -141,13 +146,12 @@ class Engine:
     ) -> WriteReport:
         """In batches, each published by itself. `revisions`: what the caller knows a document's content by, by id."""
         total = WriteReport()
-        stream = iter(documents)
-        batches = 0
-        while given := list(itertools.islice(stream, self._parts.policy.ingest_batch_documents)):
+        batches, policy = 0, self._parts.policy
+        for given in in_batches(documents, policy.ingest_batch_documents, policy.ingest_batch_bytes):
             batch = Batch(
                 list({each.id: each for each in given}.values()),
                 owner,
-                chunk_size_bytes or self._parts.policy.chunk_bytes,
+                chunk_size_bytes or policy.chunk_bytes,
                 graphs or {},
                 revisions or {},
             )
@@ -155,9 +159,28 @@ class Engine:
             batches += 1
             total = _sum(total, report)
             on_batch(report)
-        if batches > 1 and self._parts.policy.compaction_enabled:
+        if batches > 1 and policy.compaction_enabled:
             total = replace(total, manifest_version=self._pay_debt() or total.manifest_version)
         return total
+
+    def build(
+        self,
+        documents: Iterable[Document],
+        runner: Runner,
+        *,
+        owner: str,
+        chunk_size_bytes: int | None = None,
+        on_progress: Callable[[BuildProgress], None] = lambda progress: None,
+    ) -> WriteReport:
+        """By the workers of the runner, published all at once. Raises E216, E217, and what `upsert` raises."""
+        records = BuildRecords(self._store, self.kb_id, self._parts.new_id)
+        build = Build(self._parts, self._writer, self._preparation, records, on_progress)
+        load = Load(owner, chunk_size_bytes or self._parts.policy.chunk_bytes)
+        report = build.run(documents, load, runner)
+        if report.chunks and self._parts.policy.compaction_enabled:
+            paid = self._pay_debt(Help(runner, records))
+            report = replace(report, manifest_version=paid or report.manifest_version)
+        return report
 
     def delete(
         self, *, ids: Sequence[str] = (), owner: str | None = None, condition: Filter | None = None
@@ -167,7 +190,7 @@ class Engine:
     def revised_hash(self, revision: str, owner: str) -> str:
         """What `hashes` says of a document that was stored under this revision."""
         way = cutting(self._parts.policy.chunker, self._parts.policy.chunk_bytes)
-        return revised_hash(revision, owner, self._writer.made_with, way)
+        return revised_hash(revision, owner, self._preparation.made_with, way)
 
     # Reading
 
@@ -376,7 +399,7 @@ class Engine:
         self._parts.leases.close()
         self._store.close()
 
-    def _pay_debt(self) -> int:
+    def _pay_debt(self, help_from: Help | None = None) -> int:
         """Compact until there is nothing left to do; the number of the last manifest.
 
         What was to be stored is stored: debts that cannot be paid now are left to whoever comes next.
@@ -384,7 +407,7 @@ class Engine:
         number = 0
         for _ in range(_MOST_COMPACTIONS):
             try:
-                report = Compactor(self._parts).compact(min_shards=_TIDY_SHARDS)
+                report = Compactor(self._parts, help_from=help_from).compact(min_shards=_TIDY_SHARDS)
             except (errors.ConflictError, errors.StorageError) as fault:
                 logger.info("not compacted after an ingest", extra={"kb": self.kb_id, "reason": fault.message})
                 break

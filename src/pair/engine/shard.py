@@ -164,6 +164,14 @@ class IdFile:
             found[same] = places_here[same]
         return found
 
+    def identities(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+        """Of every document (a row of two numbers), and its number."""
+        both = np.stack([self._prefixes, self._lines["rest"]], axis=1)
+        return both, self._lines["doc"].astype(np.int64)
+
+    def numbers_at(self, lines: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return self._lines["doc"][lines].astype(np.int64)
+
     def listed(self, line: int) -> Listed:
         entry = self._lines[line]
         begin = int(entry["id_offset"])

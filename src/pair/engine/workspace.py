@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -177,6 +177,7 @@ def _write_rows(path: Path, documents: StoredDocuments, headers: Sequence[Header
         connection.execute("INSERT INTO shard VALUES (?, ?)", [commit_id, _STORAGE_VERSION])
         for table, rows in _tables_of(documents, headers).items():
             _insert(connection, path.with_suffix(".rows"), table, rows)
+        _insert_columns(connection, {"chunk_places": _chunk_places(documents)}, _CHUNK_ROWS)
         if documents.graphs:
             _insert_graphs(connection, documents.graphs)
         connection.execute("COMMIT")
@@ -216,7 +217,6 @@ def _sound(value: _Value) -> _Value:
 def _tables_of(documents: StoredDocuments, headers: Sequence[Header]) -> dict[str, Iterable[_Row]]:
     return {
         "docs": _docs_rows(documents, headers),
-        "chunks": _chunks_rows(documents, headers),
         "doc_metadata": (
             (doc, *row) for doc, header in enumerate(headers) for row in flatten_metadata(header.metadata)
         ),
@@ -229,31 +229,39 @@ def _docs_rows(documents: StoredDocuments, headers: Sequence[Header]) -> Iterato
         yield doc, header.id, header.owner, header.title, header.url, text, metadata, header.content_hash
 
 
-def _chunks_rows(documents: StoredDocuments, headers: Sequence[Header]) -> Iterator[_Row]:
+def _chunk_places(documents: StoredDocuments) -> dict[str, npt.NDArray[Any]]:
     owners = documents.chunks["doc"].astype(np.int64)
     numbers = np.arange(len(owners)) - _first_chunks(documents)[owners]
-    places = zip(owners.tolist(), numbers.tolist(), documents.chunks["start"], documents.chunks["end"], strict=True)
-    for doc, number, start, end in places:
-        name = headers[doc].id
-        yield chunk_id(name, number), doc, name, number, int(start), int(end)
+    return {**_columns_of(documents.chunks), "number": numbers}
+
+
+def _insert_columns(
+    connection: "duckdb.DuckDBPyConnection", columns: Mapping[str, dict[str, npt.NDArray[Any]]], statements: str
+) -> None:
+    """Numbers in columns, as they are; the texts that go with them are in their tables already."""
+    for name, column in columns.items():
+        connection.register(name, column)
+    connection.execute(statements)
+    for name in columns:
+        connection.unregister(name)
 
 
 def _insert_graphs(connection: "duckdb.DuckDBPyConnection", graphs: StoredGraphs) -> None:
-    """In columns, as they are; the documents and chunks that they name are in their tables already."""
     # As one text: for each string of an array, DuckDB looks anew whether pandas is installed.
     connection.execute(_GRAPH_NAMES, [json.dumps([_sound(each) for each in graphs.names])])
     columns = {"graph_mentions": _columns_of(graphs.mentions), "graph_edges": _columns_of(graphs.edges)}
-    for name, column in columns.items():
-        connection.register(name, column)
-    connection.execute(_GRAPH_ROWS)
-    for name in columns:
-        connection.unregister(name)
+    _insert_columns(connection, columns, _GRAPH_ROWS)
 
 
 def _columns_of(rows: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
     return {name: np.ascontiguousarray(rows[name]) for name in rows.dtype.names or ()}
 
 
+_CHUNK_ROWS = """
+INSERT INTO chunks
+    SELECT d.id || '#' || p.number, p.doc, d.id, p.number, p.start, p."end" FROM chunk_places p
+    JOIN docs d ON d.doc = p.doc ORDER BY p.doc, p.number;
+"""
 _GRAPH_NAMES = """
 CREATE TEMP TABLE graph_names AS
     SELECT unnest(names) AS name, generate_subscripts(names, 1) - 1 AS number

