@@ -37,6 +37,9 @@ __all__ = [
 LEASE_HELD = "E203"
 """For those who wait for a lease."""
 
+START_OVER = frozenset({"E202", "E210"})
+"""For those whose work is as good for another attempt to publish it."""
+
 CACHE_FULL = "E205"
 """For those who count how often."""
 
@@ -89,6 +92,8 @@ CODES: dict[str, tuple[type[PairError], str]] = {
     "E304": (UsageError, "embedder differs from the knowledge base's"),
     "E305": (DataError, "file of a model missing, or not the expected one"),
     "E306": (ModelError, "budget of tokens used up"),
+    "E307": (UsageError, "documents have no text to embed again"),
+    "E308": (ConflictError, "another re-embedding is running"),
     "E401": (UsageError, "configuration not understood"),
     "E402": (UsageError, "command line not understood"),
     "E501": (NotFoundError, "judged set is not there, or not whole"),
@@ -530,7 +535,7 @@ def embedder_differs(kb_id: str, stored: str, configured: str) -> UsageError:
         hints=[
             f"Go on with {stored}: {way_back}",
             "Make another knowledge base with the configured one: pair ingest PATH --kb NAME",
-            "Changing it in place will be the job of `pair reembed`, which is not in this version",
+            f"Give all that is stored vectors of the configured one: pair reembed --kb {kb_id}",
         ],
         details={"kb_id": kb_id, "stored": stored, "configured": configured},
     )
@@ -552,6 +557,28 @@ def model_budget_spent(model: str, needed: int, left: int) -> ModelError:
         f"The question may not cost more of the model {model}: {needed:,} tokens are needed, {left:,} are left",
         hints=["Ask something narrower", "Allow more with librarians.max_tokens"],
         details={"model": model, "needed": needed, "left": left},
+    )
+
+
+def documents_without_text(kb_id: str, document_ids: Sequence[str], count: int) -> UsageError:
+    """`document_ids`: the first of them."""
+    named = ", ".join(repr(each) for each in document_ids)
+    more = f" and {count - len(document_ids):,} more" if count > len(document_ids) else ""
+    return UsageError(
+        "E307",
+        f"Documents of {kb_id} came with a vector and without text, so no other vector can be made: {named}{more}",
+        explanation="The knowledge base is as it was.",
+        hints=["Put them in again with a text: pair ingest FILE.jsonl", "Delete them: pair docs delete ID"],
+        details={"kb_id": kb_id, "ids": list(document_ids), "count": count},
+    )
+
+
+def reembedding_running(kb_id: str, holder: str) -> ConflictError:
+    return ConflictError(
+        "E308",
+        f"Another re-embedding of {kb_id} is running: {holder}",
+        hints=["Wait for it: what it embeds need not be embedded again"],
+        details={"kb_id": kb_id, "holder": holder},
     )
 
 

@@ -111,16 +111,24 @@ class Writer:
         self._embedding = embedding
         self._grapher = grapher
 
-    @property
-    def made_with(self) -> str:
-        """What vectors and graphs are made with: what was made with something else is not the same."""
-        return self._embedding.name if self._grapher is None else f"{self._embedding.name} {self._grapher.name}"
+    def made_with(self, before: Published | None) -> str:
+        """What vectors and graphs are made with: what was made with something else is not the same.
+
+        A KB whose vectors were made anew goes on with the name that its hashes were made with.
+        """
+        name = self._hashed_as(before)
+        return name if self._grapher is None else f"{name} {self._grapher.name}"
+
+    def _hashed_as(self, before: Published | None) -> str:
+        if before is None or before.manifest.embedder != self._embedding.name:
+            return self._embedding.name
+        return before.manifest.hashing_embedder
 
     def upsert(self, batch: Batch) -> WriteReport:
         """Raises E213, E303, E304 for what cannot be stored; E202, E203, E206, E208, E210 after all attempts."""
-        hashes = self._checked_hashes(batch)
-        prepared: dict[str, PreparedDocument] = {}
         before = self._parts.publication.current()
+        hashes = self._checked_hashes(batch, before)
+        prepared: dict[str, PreparedDocument] = {}
         # Embedding is the long part: it is done before others are kept waiting, for what looks new now.
         with contextlib.suppress(ShardMissingError):  # collected this moment: under the lease all is looked up again
             self._prepare(batch, self._changed(batch, hashes, before)[0], hashes, prepared)
@@ -205,7 +213,7 @@ class Writer:
 
     # What is to be written
 
-    def _checked_hashes(self, batch: Batch) -> dict[str, str]:
+    def _checked_hashes(self, batch: Batch, before: Published | None) -> dict[str, str]:
         """The content hash of each document, by id."""
         hashes: dict[str, str] = {}
         for document in batch.documents:
@@ -213,10 +221,10 @@ class Writer:
             if document.vector is not None and len(document.vector) != self._embedding.dimension:
                 raise errors.vector_size_differs(self._parts.kb_id, self._embedding.dimension, len(document.vector))
             if (revision := batch.revisions.get(document.id)) is not None:
-                hashes[document.id] = revised_hash(revision, batch.owner, self.made_with, self._cutting(batch))
+                hashes[document.id] = revised_hash(revision, batch.owner, self.made_with(before), self._cutting(batch))
             else:
                 graph = batch.graphs.get(document.id)
-                made_with = self._embedding.name if graph else self.made_with
+                made_with = self._hashed_as(before) if graph else self.made_with(before)
                 way = f"{made_with} {self._cutting(batch)} {_graph_text(graph)}"
                 hashes[document.id] = content_hash(document, batch.owner, way)
         return hashes

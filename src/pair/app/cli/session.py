@@ -55,10 +55,14 @@ class Session:
     def sync_progress(self) -> Progress:
         return render.QuietObserver() if self.as_json else render.SyncProgress()
 
-    def kb(self, kb_id: str, *, graph: bool | None = None) -> "KnowledgeBase":
-        """`graph`: whether what is stored gets one; None for what the settings say."""
+    def settings(self) -> Settings:
         settings = Settings.load(self.config)
         self._start_logging(settings)
+        return settings
+
+    def kb(self, kb_id: str, *, graph: bool | None = None) -> "KnowledgeBase":
+        """`graph`: whether what is stored gets one; None for what the settings say."""
+        settings = self.settings()
         return open_kb(kb_id, settings=settings if graph is None else _with_graph(settings, graph))
 
     def asked_kb(self, kb_id: str) -> "KnowledgeBase":
