@@ -13,7 +13,7 @@ from pair.wiring import open_kb
 from support.engine_parts import CountingEmbedder, all_ids, ids_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-UNICODE_ID = "книга/№ 1 – ünïcödé 📚"
+UNICODE_ID = "книга/№ 1 – ünïcödé 📚"  # noqa: RUF001 - as it is stored
 IDS = sorted(
     [
         *(f"doc-{number:02}" for number in range(14) if number not in {5, 6}),
