@@ -37,9 +37,6 @@ __all__ = [
 LEASE_HELD = "E203"
 """For those who wait for a lease."""
 
-START_OVER = frozenset({"E202", "E210"})
-"""For those whose work is as good for another attempt to publish it."""
-
 CACHE_FULL = "E205"
 """For those who count how often."""
 
@@ -562,24 +559,18 @@ def model_budget_spent(model: str, needed: int, left: int) -> ModelError:
 
 def documents_without_text(kb_id: str, document_ids: Sequence[str], count: int) -> UsageError:
     """`document_ids`: the first of them."""
-    named = ", ".join(repr(each) for each in document_ids)
-    more = f" and {count - len(document_ids):,} more" if count > len(document_ids) else ""
+    named = ", ".join(repr(each) for each in document_ids) + (", …" if count > len(document_ids) else "")
     return UsageError(
         "E307",
-        f"Documents of {kb_id} came with a vector and without text, so no other vector can be made: {named}{more}",
-        explanation="The knowledge base is as it was.",
+        f"{count:,} documents of {kb_id} came with a vector and without a text to make another of: {named}",
         hints=["Put them in again with a text: pair ingest FILE.jsonl", "Delete them: pair docs delete ID"],
         details={"kb_id": kb_id, "ids": list(document_ids), "count": count},
     )
 
 
 def reembedding_running(kb_id: str, holder: str) -> ConflictError:
-    return ConflictError(
-        "E308",
-        f"Another re-embedding of {kb_id} is running: {holder}",
-        hints=["Wait for it: what it embeds need not be embedded again"],
-        details={"kb_id": kb_id, "holder": holder},
-    )
+    message = f"Another re-embedding of {kb_id} is running: {holder}"
+    return ConflictError("E308", message, hints=["Wait for it"], details={"kb_id": kb_id, "holder": holder})
 
 
 def settings_invalid(where: str, reason: str, *, hints: Sequence[str] = ()) -> UsageError:

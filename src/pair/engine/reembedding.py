@@ -39,6 +39,8 @@ from pair.engine.writing import WriteParts, forget_dropped, picked_documents, sc
 logger = logging.getLogger(__name__)
 
 _ROUNDS = 12
+_START_OVER = frozenset({"E202", "E210"})
+"""Somebody else was faster, or may have been: what was made is as good for another attempt."""
 _BLOCK_ROWS = 1024
 """Rows whose texts are in memory at once."""
 _NAMED = 10
@@ -175,7 +177,7 @@ class Reembedder:
                 if published is not None:
                     return published, number
             except errors.ConflictError as fault:
-                if fault.code not in errors.START_OVER:
+                if fault.code not in _START_OVER:
                     raise
                 self._parts.pause(number)
             except ShardMissingError as fault:
