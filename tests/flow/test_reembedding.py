@@ -258,7 +258,7 @@ class Meanwhile:
 
 
 @pytest.mark.rule("engine-33")
-@pytest.mark.parametrize("step", ["embed", "upload", "uploaded", "lease"])
+@pytest.mark.parametrize("step", ["embed", "uploaded", "lease"])
 @pytest.mark.parametrize("layout", ["tail", "runs"])
 def test_what_others_write_and_delete_meanwhile_is_taken_over(tmp_path: Path, step: str, layout: str) -> None:
     ground = Ground(tmp_path, **(MANY_SHARDS if layout == "runs" else {}))

@@ -104,15 +104,10 @@ def kept_vectors(
 
     `on_busy`: told who else works in this folder; it has to raise.
     """
-    with files.storage_errors():
-        folder.mkdir(parents=True, exist_ok=True)
-    with files.exclusive_lock(folder / "lock", on_wait=on_busy):
-        with files.storage_errors():
-            kept = KeptVectors(kept_path(folder, embedder, dimension), dimension)
-        yield kept
-        with files.storage_errors():
-            for path in folder.glob("*.vectors"):  # also what was begun with another embedder, and given up
-                path.unlink(missing_ok=True)
+    with files.storage_errors(), files.exclusive_lock(folder / "lock", on_wait=on_busy):
+        yield KeptVectors(kept_path(folder, embedder, dimension), dimension)
+        for path in folder.glob("*.vectors"):  # also what was begun with another embedder, and given up
+            path.unlink(missing_ok=True)
 
 
 def _checks(records: npt.NDArray[Any]) -> list[int]:
