@@ -270,6 +270,8 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
         "stored": "ngram-384-v1",
         "configured": "static-wordllama-l2_supercat-256-64b47a2d",
     },
+    "documents_without_text": {"kb_id": "handbook", "document_ids": ["image-1", "image-2"], "count": 7},
+    "reembedding_running": {"kb_id": "handbook", "holder": "process 4242"},
     "model_file_unusable": {
         "path": "wordllama/weights/l2_supercat_256.safetensors",
         "reason": "its SHA-256 is not the expected one",

@@ -99,6 +99,8 @@ CODES: dict[str, tuple[type[PairError], str]] = {
     "E304": (UsageError, "embedder differs from the knowledge base's"),
     "E305": (DataError, "file of a model missing, or not the expected one"),
     "E306": (ModelError, "budget of tokens used up"),
+    "E307": (UsageError, "documents have no text to embed again"),
+    "E308": (ConflictError, "another re-embedding is running"),
     "E401": (UsageError, "configuration not understood"),
     "E402": (UsageError, "command line not understood"),
     "E501": (NotFoundError, "judged set is not there, or not whole"),
@@ -542,7 +544,7 @@ def embedder_differs(kb_id: str, stored: str, configured: str) -> UsageError:
         hints=[
             f"Go on with {stored}: {way_back}",
             "Make another knowledge base with the configured one: pair ingest PATH --kb NAME",
-            "Changing it in place will be the job of `pair reembed`, which is not in this version",
+            f"Give all that is stored vectors of the configured one: pair reembed --kb {kb_id}",
         ],
         details={"kb_id": kb_id, "stored": stored, "configured": configured},
     )

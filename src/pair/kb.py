@@ -15,6 +15,7 @@ from pair.engine.filters import Filter, parse_assignments, parse_filter
 from pair.engine.garbage import GarbageReport
 from pair.engine.neighbourhood import Neighbourhood
 from pair.engine.queries import Hits, Narrowing, TextQuery
+from pair.engine.reembedding import ReembedReport
 from pair.engine.runtime import Engine, EngineStats, StoredDocument
 from pair.engine.shard_cache import SweepReport
 from pair.engine.writing import WriteReport
@@ -300,6 +301,17 @@ class KnowledgeBase:
     ) -> CompactionReport:
         """Merge and re-cluster shards that are worth it, or all of them."""
         return self._engine.compact(everything=everything, on_progress=on_progress)
+
+    def reembed(
+        self, *, dry_run: bool = False, on_progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> ReembedReport:
+        """Give all that is stored vectors of the embedder that this KB was opened with, where they are another's.
+
+        Readers and writers with the former embedder go on until the end, and get E304 from then on. What was
+        interrupted goes on where it stopped. `dry_run` says how much there is to do.
+        Raises E201, E307, E308; ModelError.
+        """
+        return self._engine.reembed(dry_run=dry_run, on_progress=on_progress)
 
     def collect(self, *, grace_seconds: float | None = None) -> GarbageReport:
         """Delete shards that no manifest has named for the grace period."""

@@ -145,7 +145,7 @@ class Build:
         for number, given in enumerate(divided(documents, workers, policy.build_part_bytes)):
             self._read += len(given)
             batch = Batch(list({each.id: each for each in given}.values()), load.owner, load.chunk_size_bytes, {}, {})
-            hashes = self._preparation.checked_hashes(batch)
+            hashes = self._preparation.checked_hashes(batch, self._parts.publication.current())
             changed = self._to_store(batch, hashes)
             self._unchanged += len(batch.documents) - len(changed)
             self._done += len(given) - len(changed)

@@ -18,6 +18,7 @@ from pair.engine.chunking import embedded_text
 from pair.engine.extraction import DocumentText, Grapher
 from pair.engine.keyword_rows import RowText, rows_of
 from pair.engine.policy import Chunker
+from pair.engine.publication import Published
 from pair.engine.stored_documents import Header, PreparedDocument, PreparedKeywords, content_hash
 from pair.engine.stored_graphs import NO_GRAPH, GraphRows
 from pair.values import Chunk, Document
@@ -70,25 +71,34 @@ class Preparation:
         self._grapher = grapher
         self.embedding = embedding
 
-    @property
-    def made_with(self) -> str:
-        """What vectors and graphs are made with: what was made with something else is not the same."""
-        return self.embedding.name if self._grapher is None else f"{self.embedding.name} {self._grapher.name}"
+    def made_with(self, before: Published | None) -> str:
+        """What vectors and graphs are made with: what was made with something else is not the same.
 
-    def checked_hashes(self, batch: Batch) -> dict[str, str]:
+        A KB whose vectors were made anew goes on with the name that its hashes were made with.
+        """
+        name = self._hashed_as(before)
+        return name if self._grapher is None else f"{name} {self._grapher.name}"
+
+    def _hashed_as(self, before: Published | None) -> str:
+        if before is None or before.manifest.embedder != self.embedding.name:
+            return self.embedding.name
+        return before.manifest.hashing_embedder
+
+    def checked_hashes(self, batch: Batch, before: Published | None) -> dict[str, str]:
         """The content hash of each document, by id. Raises E213, E303 for what cannot be stored."""
         hashes: dict[str, str] = {}
         cut = cutting(self._chunker, batch.chunk_size_bytes)
+        made_with = self.made_with(before)
         for document in batch.documents:
             _check(document)
             if document.vector is not None and len(document.vector) != self.embedding.dimension:
                 raise errors.vector_size_differs(self._kb_id, self.embedding.dimension, len(document.vector))
             if (revision := batch.revisions.get(document.id)) is not None:
-                hashes[document.id] = revised_hash(revision, batch.owner, self.made_with, cut)
+                hashes[document.id] = revised_hash(revision, batch.owner, made_with, cut)
             else:
                 graph = batch.graphs.get(document.id)
-                made_with = self.embedding.name if graph else self.made_with
-                hashes[document.id] = content_hash(document, batch.owner, f"{made_with} {cut} {_graph_text(graph)}")
+                name = self._hashed_as(before) if graph else made_with
+                hashes[document.id] = content_hash(document, batch.owner, f"{name} {cut} {_graph_text(graph)}")
         return hashes
 
     def prepared(

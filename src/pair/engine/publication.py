@@ -78,6 +78,10 @@ class Publication:
         """The last one that was read, however old; raises E201. For what no later manifest changes."""
         return self._last or self.required()
 
+    def seen(self) -> Published | None:
+        """The last one that was read, if any was; no call to the store."""
+        return self._last
+
     def upload(self, shards: Sequence[BuiltShard]) -> None:
         self.probe()
         for shard in shards:

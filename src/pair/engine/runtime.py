@@ -1,4 +1,4 @@
-"""Engine: upsert, delete, search, list, compact, collect, sweep, stats, for one KB."""
+"""Engine: upsert, delete, search, list, compact, reembed, collect, sweep, stats, for one KB."""
 
 import heapq
 import itertools
@@ -26,6 +26,7 @@ from pair.engine.neighbourhood import GraphView, Neighbourhood
 from pair.engine.policy import EnginePolicy
 from pair.engine.preparation import Batch, Preparation, cutting, in_batches, revised_hash
 from pair.engine.queries import Hits, Narrowing, Query, TextQuery
+from pair.engine.reembedding import Reembedder, ReembedReport
 from pair.engine.search import Search, reranked
 from pair.engine.shard import Listed
 from pair.engine.shard_cache import ShardMissingError, SweepReport
@@ -190,14 +191,14 @@ class Engine:
     def revised_hash(self, revision: str, owner: str) -> str:
         """What `hashes` says of a document that was stored under this revision."""
         way = cutting(self._parts.policy.chunker, self._parts.policy.chunk_bytes)
-        return revised_hash(revision, owner, self._preparation.made_with, way)
+        return revised_hash(revision, owner, self._preparation.made_with(self._parts.publication.seen()), way)
 
     # Reading
 
     def search_vector(self, vector: Sequence[float] | np.ndarray, limit: int, narrowing: Narrowing) -> Hits:
         with np.errstate(over="ignore"):
             asked = np.ascontiguousarray(vector, dtype=np.float32)
-        return self._search.nearest(asked, limit, narrowing)
+        return self._search.nearest(asked, self._embedding.name, limit, narrowing)
 
     def search(self, query: TextQuery) -> Hits:
         """Raises E201, E204, E205, E206, E215, E304; E207 when no shard at all could be asked; ModelError."""
@@ -206,13 +207,15 @@ class Engine:
             vector = self.embed_query(query.text)
             weight = self._embedding.weight_of(query.text)
         if self._reranker is None:
-            return self._search.find(Query(query, vector, weight))
+            return self._search.find(Query(query, vector, weight, self._embedding.name))
         wide = replace(query, limit=max(_RERANKED, query.limit))
-        return reranked(self._search.find(Query(wide, vector, weight)), query, self._reranker)
+        return reranked(self._search.find(Query(wide, vector, weight, self._embedding.name)), query, self._reranker)
 
     def embed_query(self, text: str) -> np.ndarray:
         """Raises E304 when the KB was made with another embedder."""
         manifest = self._parts.publication.known().manifest
+        if manifest.embedder != self._embedding.name:  # perhaps no longer: then it is the one that is in the store
+            manifest = self._parts.publication.required().manifest
         if manifest.embedder != self._embedding.name:
             raise errors.embedder_differs(self.kb_id, manifest.embedder, self._embedding.name)
         return self._embedding.embed_query(text)
@@ -349,6 +352,13 @@ class Engine:
         self, *, everything: bool = False, on_progress: Callable[[int, int], None] = lambda done, total: None
     ) -> CompactionReport:
         return Compactor(self._parts, on_progress).compact(everything=everything)
+
+    def reembed(
+        self, *, dry_run: bool = False, on_progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> ReembedReport:
+        """Vectors of this engine's embedder for what was stored with another one."""
+        reembedder = Reembedder(self._parts, self._embedding, on_progress)
+        return reembedder.plan() if dry_run else reembedder.run()
 
     def collect(self, *, grace_seconds: float | None = None) -> GarbageReport:
         grace = self._parts.policy.gc_grace_seconds if grace_seconds is None else grace_seconds

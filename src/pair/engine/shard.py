@@ -97,6 +97,14 @@ class SearchFile:
         chosen[numbers] = True
         return np.flatnonzero(chosen[self.doc_of_row])
 
+    def rows_of_document(self, doc: int) -> slice:
+        first = int(self.docs[doc]["first_chunk"])
+        end = int(self.docs[doc + 1]["first_chunk"]) if doc + 1 < len(self.docs) else len(self.chunks)
+        return slice(first, end)
+
+    def vectors_of(self, doc: int) -> Vectors:
+        return self.vectors[self.rows_of_document(doc)]
+
     def no_rows(self) -> npt.NDArray[np.bool_]:
         return np.zeros(len(self.chunks), np.bool_)
 

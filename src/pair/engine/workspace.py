@@ -8,8 +8,8 @@ import hashlib
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,12 +138,11 @@ def build_shard(
         sections = graph_sections(documents.graphs, _first_chunks(documents), len(documents.chunks))
         written["graph"] = write_pack(paths["graph"], sections)
     centroids, radii = vector_index.centroids_of(documents.vectors, MOST_CENTROIDS if run else 1)
-    described = "".join(f"{role} {each.sha256} {each.size_bytes}\n" for role, each in written.items())
-    content_hash = hashlib.sha256(described.encode()).hexdigest()
+    described = {role: ShardFile(each.size_bytes, each.sha256) for role, each in written.items()}
     ref = ShardRef(
         shard_id=shard_id,
-        folder=shards_prefix(kb_id) + content_hash,
-        files={role: ShardFile(each.size_bytes, each.sha256) for role, each in written.items()},
+        folder=_folder_of(kb_id, described),
+        files=described,
         rows=len(documents.chunks),
         documents=documents.count,
         run=run,
@@ -153,6 +152,39 @@ def build_shard(
         created_at="",
     )
     return BuiltShard(ref, paths)
+
+
+def rebuild_shard(
+    folder: Path,
+    kb_id: str,
+    shard: ShardRef,
+    documents: StoredDocuments,
+    unchanged: Callable[[FileRole], Path],
+    commit_id: str,
+) -> BuiltShard:
+    """The same shard with the vectors of `documents`, which are all of it: files that know no vectors stay as they are.
+
+    `unchanged`: where such a file is. `commit_id` goes into the file that is new, for the same reason as above.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / file_name(shard.shard_id, "search")
+    written = _write_search(path, documents, made_by=commit_id)
+    described = {**shard.files, "search": ShardFile(written.size_bytes, written.sha256)}
+    centroids, radii = vector_index.centroids_of(documents.vectors, 1)
+    ref = replace(
+        shard,
+        folder=_folder_of(kb_id, described),
+        files=described,
+        run="",
+        centroids=centroids,
+        radii=tuple(radii),
+    )
+    return BuiltShard(ref, {role: path if role == "search" else unchanged(role) for role in described})
+
+
+def _folder_of(kb_id: str, described: Mapping[FileRole, ShardFile]) -> str:
+    lines = "".join(f"{role} {each.sha256} {each.size_bytes}\n" for role, each in described.items())
+    return shards_prefix(kb_id) + hashlib.sha256(lines.encode()).hexdigest()
 
 
 # ── rows ───────────────────────────────────────────────────────────────────────────────────────────
@@ -295,7 +327,7 @@ def _first_chunks(documents: StoredDocuments) -> npt.NDArray[np.int64]:
     return np.cumsum(counts) - counts
 
 
-def _write_search(path: Path, documents: StoredDocuments) -> WrittenFile:
+def _write_search(path: Path, documents: StoredDocuments, made_by: str = "") -> WrittenFile:
     docs = np.zeros(documents.count, DOC_TYPE)
     docs["header_size"] = [len(each) for each in documents.headers]
     docs["text_size"] = [len(each) for each in documents.texts]
@@ -313,6 +345,7 @@ def _write_search(path: Path, documents: StoredDocuments) -> WrittenFile:
             "squares": vector_index.squares_of(documents.vectors),
             **({"codes": codes.index, "code_error": codes.error} if codes is not None else {}),
             "texts": pieces,
+            **({"made_by": [made_by.encode()]} if made_by else {}),
         },
     )
 

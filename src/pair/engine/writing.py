@@ -87,9 +87,9 @@ class Writer:
 
     def upsert(self, batch: Batch) -> WriteReport:
         """Raises E213, E303, E304 for what cannot be stored; E202, E203, E206, E208, E210 after all attempts."""
-        hashes = self._preparation.checked_hashes(batch)
-        prepared: dict[str, PreparedDocument] = {}
         before = self._parts.publication.current()
+        hashes = self._preparation.checked_hashes(batch, before)
+        prepared: dict[str, PreparedDocument] = {}
         # Embedding is the long part: it is done before others are kept waiting, for what looks new now.
         with contextlib.suppress(ShardMissingError):  # collected this moment: under the lease all is looked up again
             self._prepare(batch, self.changed(batch, hashes, before)[0], hashes, prepared)

@@ -24,6 +24,7 @@ from pair.app.cli import (
     maintain,
     mcp,
     package,
+    reembed,
     search,
     serve,
     session,
@@ -55,6 +56,7 @@ def build() -> Any:
     app.command("cite", epilog=ask.CITE_EXAMPLE)(ask.cite)
     app.command("eval", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
     app.command("compact", epilog=maintain.COMPACT_EXAMPLE)(maintain.compact)
+    app.command("reembed", epilog=reembed.EXAMPLE)(reembed.reembed)
     app.command("gc", epilog=maintain.GC_EXAMPLE)(maintain.collect)
     app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
     app.command("mcp", epilog=mcp.EXAMPLE)(mcp.mcp)

@@ -62,17 +62,19 @@ class Session:
     def sync_progress(self) -> Progress:
         return render.QuietObserver() if self.as_json else render.SyncProgress()
 
-    def kb(self, kb_id: str) -> "KnowledgeBase":
+    def settings(self) -> Settings:
         settings = Settings.load(self.config)
         self._start_logging(settings)
-        return open_kb(kb_id, settings=settings)
+        return settings
+
+    def kb(self, kb_id: str) -> "KnowledgeBase":
+        return open_kb(kb_id, settings=self.settings())
 
     def ingest(
         self, kb_id: str, documents: "Iterator[Document]", how: Ingestion, *, graph: bool | None
     ) -> "WriteReport":
         """`graph`: whether what is stored gets one; None for what the settings say."""
-        settings = Settings.load(self.config)
-        self._start_logging(settings)
+        settings = self.settings()
         return ingest(kb_id, documents, settings if graph is None else _with_graph(settings, graph), how)
 
     def asked_kb(self, kb_id: str) -> "KnowledgeBase":
