@@ -16,7 +16,7 @@ HANDBOOK = {
 @pytest.fixture(scope="session")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """For everybody on this machine, with a few documents."""
-    with Served(tmp_path_factory.mktemp("plain") / "project") as server:
+    with Served(tmp_path_factory.mktemp("plain") / "project", PAIR__ENGINE__INGEST_BATCH_DOCUMENTS="1000") as server:
         assert server.ingest(HANDBOOK).status_code == 200
         yield server
 

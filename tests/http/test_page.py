@@ -1,6 +1,7 @@
 """The page in a real Chromium: from a search to the passage, and back, by mouse, finger and keyboard."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -227,7 +228,7 @@ def test_the_graph_around_a_hit_leads_to_other_documents(viewer: Viewer):
         expect(page.locator("#reader-title")).to_have_text("“network time protocol”")
         page.get_by_role("button", name="Close").click()
         expect(page.locator("#reader")).to_be_hidden()
-        assert "entity=" not in page.url
+        expect(page).not_to_have_url(re.compile("entity="))
 
 
 # ── documents ──────────────────────────────────────────────────────────────────────────────────────

@@ -54,11 +54,14 @@ def in_batches(documents: Iterable[Document], most: int, most_bytes: int) -> Ite
     size = 0
     for document in documents:
         own = size_of(document)
-        if batch and (len(batch) == most or size + own > most_bytes):
+        if batch and size + own > most_bytes:
             yield batch
             batch, size = [], 0
         batch.append(document)
         size += own
+        if len(batch) == most:  # at once: the next document may be long in coming
+            yield batch
+            batch, size = [], 0
     if batch:
         yield batch
 
