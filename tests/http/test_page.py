@@ -126,7 +126,7 @@ def test_a_search_leads_to_the_passage_in_its_document(viewer: Viewer):
         expect(passage).to_contain_text(ROLL_BACK)
         page.keyboard.press("Escape")
         expect(page.locator("#reader")).to_be_hidden()
-        assert "doc=" not in page.url
+        expect(page).not_to_have_url(re.compile("doc="))
         expect(page.get_by_role("searchbox", name="Search")).to_have_value("make rollback")
 
 
@@ -157,7 +157,7 @@ def test_modes_filters_and_scores_are_shown(viewer: Viewer):
         expect(page.locator(".hit")).to_have_count(1)
         expect(page.locator(".hit .title")).to_have_text("Clocks")
         page.get_by_label("Mode").select_option("keyword")
-        assert "mode=keyword" in page.url
+        expect(page).to_have_url(re.compile("mode=keyword"))
         page.locator(".why summary").click()
         expect(page.locator(".why dl")).to_contain_text("keyword")
         expect(page.locator(".why dl")).to_contain_text("BM25")
