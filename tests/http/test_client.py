@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,6 +24,7 @@ from pair.kb import KnowledgeBase
 from pair.librarians.contract import Context, User
 from pair.settings import Settings
 from pair.values import Document, GraphParameters, SearchOptions
+from support.listening import listening
 from support.ports import free_ports
 from support.served import Keyed, Served, opened
 
@@ -307,16 +308,14 @@ class Scripted:
             def log_message(self, format: str, *arguments: object) -> None:
                 pass
 
-        self._httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._httpd.server_address[1]}"
+        self._serving = listening(Handler)
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._httpd.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        self.url = self._serving.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._httpd.shutdown()
-        self._httpd.server_close()
+        self._serving.__exit__(None, None, None)
 
 
 def told(code: str, status: int, *, wait: str = "0") -> tuple[int, dict[str, str], bytes]:

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Self
 
@@ -14,6 +14,7 @@ import httpx2
 import pytest
 
 from pair.values import Document
+from support.listening import listening
 from support.served import Served, opened
 from support.server import Page, Received, Server
 
@@ -37,16 +38,14 @@ class Collector:
             def log_message(self, format: str, *arguments: object) -> None:
                 pass
 
-        self._httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._httpd.server_address[1]}/v1/traces"
+        self._serving = listening(Handler)
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._httpd.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        self.url = self._serving.__enter__() + "/v1/traces"
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._httpd.shutdown()
-        self._httpd.server_close()
+        self._serving.__exit__(None, None, None)
 
 
 class Load:

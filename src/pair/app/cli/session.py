@@ -50,13 +50,11 @@ class Session:
     as_json: bool = False
 
     def desk(self) -> Desk:
-        settings = Settings.load(self.config)
-        self._start_logging(settings)
+        settings = self.settings()
         return Desk(settings, observer=render.QuietObserver() if self.as_json else render.TerminalObserver())
 
     def sync_desk(self, progress: Progress) -> SyncDesk:
-        settings = Settings.load(self.config)
-        self._start_logging(settings)
+        settings = self.settings()
         return SyncDesk(settings, observer=progress)
 
     def sync_progress(self) -> Progress:
@@ -79,8 +77,7 @@ class Session:
 
     def asked_kb(self, kb_id: str) -> "KnowledgeBase":
         """With all that an answer can tell: the KB that is synced knows when its sources were last fetched."""
-        settings = Settings.load(self.config)
-        self._start_logging(settings)
+        settings = self.settings()
         sources = SyncDesk(settings).sources() if kb_id == DEFAULT_KB else None
         return open_kb(kb_id, settings=settings, sources=sources)
 
@@ -124,19 +121,13 @@ class Session:
     def examine(self) -> "Iterator[Check]":
         from pair.wiring.doctor import examine  # noqa: PLC0415 - loads what it examines
 
-        def load() -> Settings:
-            settings = Settings.load(self.config)
-            self._start_logging(settings)
-            return settings
-
-        return examine(load)
+        return examine(self.settings)
 
     def serve(self, host: str | None, port: int | None) -> int:
         """Until it is told to stop; the exit status."""
         from pair.app.http.serving import serve  # noqa: PLC0415 - loads the server
 
-        settings = Settings.load(self.config)
-        self._start_logging(settings)
+        settings = self.settings()
         usual = settings.server
         policy = dataclasses.replace(usual, host=host or usual.host, port=usual.port if port is None else port)
         level = self.log_level or ("debug" if settings.diagnostics else "info")
@@ -146,8 +137,7 @@ class Session:
         """Over standard input and output, until the client goes; the exit status."""
         from pair.app.local_assistant import serve  # noqa: PLC0415 - loads the SDK
 
-        settings = Settings.load(self.config)
-        self._start_logging(settings)
+        settings = self.settings()
         policy = dataclasses.replace(settings.server, mcp_write=allow_write or settings.server.mcp_write)
         return serve(dataclasses.replace(settings, server=policy), kbs)
 
@@ -159,13 +149,11 @@ class Session:
         return Entry(own[0], (*own[1:], "mcp", "--project", project, *config, *given))
 
     def key_file(self) -> "KeyFile":
-        settings = Settings.load(self.config)
-        self._start_logging(settings)
+        settings = self.settings()
         return key_file(settings)
 
     def temporary_kb(self) -> "AbstractContextManager[KnowledgeBase]":
-        settings = Settings.load(self.config)
-        self._start_logging(settings)
+        settings = self.settings()
         return temporary_kb(settings)
 
     def show(self, value: Any, text: str, *, is_answer: bool = False) -> None:
