@@ -24,6 +24,7 @@ from pair.sync.rules import SyncPolicy
 
 CONFIG_PLACES = ("config.yaml", ".pair/config.yaml")
 OVERRIDE_PREFIX = "PAIR__"
+_MOST_CHARACTERS = 200
 NAMED_VARIABLES = {
     "PAIR_KB_CACHE_DIR": ("sources", "cache_dir"),
     "PAIR_KB_DEFAULT_URL": ("sources", "default_url"),
@@ -159,7 +160,7 @@ class _Values:
         except pydantic.ValidationError as fault:
             first = fault.errors()[0]
             key = str(first["loc"][0])
-            reason = f"{name}.{key}: {first['msg'].lower()}, got {first['input']!r}"
+            reason = f"{name}.{key}: {first['msg'].lower()}, got {_clipped(repr(first['input']))}"
             raise errors.settings_invalid(given[key].where, reason) from fault
 
 
@@ -174,7 +175,12 @@ def _check_name(name: str, valid: Iterable[str], where: str, kind: str) -> None:
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hints = [f"Did you mean {nearest[0]} ?"] if nearest else []
     hints.append(f"Valid: {', '.join(names)}")
-    raise errors.settings_invalid(where, f"unknown {kind}: {name}", hints=hints)
+    raise errors.settings_invalid(where, f"unknown {kind}: {_clipped(name)}", hints=hints)
+
+
+def _clipped(text: str) -> str:
+    """For one line of an error."""
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
 
 
 # ── variables ──────────────────────────────────────────────────────────────────────────────────────
