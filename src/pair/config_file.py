@@ -7,7 +7,6 @@ import yaml
 
 from pair import errors
 
-
 _MOST_BYTES = 1_000_000
 _MOST_VALUES = 100_000
 _DEEPEST = 50

@@ -3,14 +3,12 @@
 Never another exception, never for ever, never half done. `HYPOTHESIS_PROFILE=nightly` tries hundreds of times as many.
 """
 
-import contextlib
 import datetime
 import json
 import shutil
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,6 +18,7 @@ from pair import errors
 from pair.access.keys import KeyFile
 from pair.blobs.blob_leases import BlobLeases
 from pair.blobs.file_leases import FileLeases
+from pair.blobs.keys import check_key
 from pair.blobs.memory import MemoryStore
 from pair.engine import manifest as engine_manifest
 from pair.engine.policy import EnginePolicy
@@ -30,7 +29,7 @@ from pair.sources.installation import Request
 from pair.sources.rules import RECORD_NAME
 from pair.testing.clock import NOON, ManualClock
 from pair.wiring.sources import Desk
-from support.damage import bounded, damaged_json, tried
+from support.damage import bounded, damaged_json, refusal, tried
 from support.engine_parts import Ground, numbered
 from support.sync_parts import Page, Project
 
@@ -57,19 +56,17 @@ def use(manifest: engine_manifest.Manifest) -> None:
         compaction_plan(each, policy)
         shards_to_merge(each.shards, 10)
         garbage(each, {shard.folder: NOON for shard in each.shards}, NOON, 60)
-        assert {shard.key("rows") for shard in each.shards} is not None
+        assert len({check_key(shard.key("rows")) for shard in each.shards}) <= len(each.shards)
 
 
-@tried(150, 40_000)
+@tried(150, 10_000)
 @given(damaged_json(ENGINE_MANIFEST))
 def test_a_manifest_is_read_whole_or_refused(content: bytes) -> None:
     with bounded():
-        try:
-            manifest = engine_manifest.from_bytes(content, "key")
-        except errors.DataError as fault:
-            assert fault.code == "E207"
-            return
-        use(manifest)
+        refused = refusal(lambda: engine_manifest.from_bytes(content, "key"))
+        if refused is None:
+            use(engine_manifest.from_bytes(content, "key"))
+    assert refused is None or refused.code == "E207"
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +77,7 @@ def ground(folder: Path) -> Ground:
     return made
 
 
-@tried(12, 600)
+@tried(12, 400)
 @given(data=st.data())
 def test_a_kb_with_a_damaged_manifest_answers_or_refuses_and_overwrites_nothing(
     ground: Ground, data: st.DataObject
@@ -93,8 +90,7 @@ def test_a_kb_with_a_damaged_manifest_answers_or_refuses_and_overwrites_nothing(
     try:
         with bounded(), ground.open() as kb:
             for act in (kb.stats, lambda: kb.search("rivers"), lambda: kb.upsert(numbered(1, begin=50))):
-                with contextlib.suppress(errors.PairError):
-                    act()
+                refusal(act)
         assert shards
         assert all(each.read_bytes() == kept for each, kept in shards.items())
     finally:
@@ -115,10 +111,12 @@ def synced(folder: Path) -> tuple[Project, dict[Path, bytes]]:
     made.write("picture.md", b"\xff\xfe\x00")
     made.serve(PAGE, Page("A page.", etag='"1"'))
     made.run()
-    return made, {path: path.read_bytes() for path in made.places.cache.parent.rglob("*") if path.is_file()}
+    whole = {path: path.read_bytes() for path in made.places.cache.parent.rglob("*") if path.is_file()}
+    made.write("a.md", "# One\n\nThe first file, changed: so no run can end at the first line of the state.")
+    return made, whole
 
 
-@tried(40, 6_000)
+@tried(40, 2_000)
 @given(data=st.data())
 def test_a_sync_goes_on_from_a_damaged_state_or_keeps_it_aside(
     synced: tuple[Project, dict[Path, bytes]], data: st.DataObject
@@ -134,16 +132,15 @@ def test_a_sync_goes_on_from_a_damaged_state_or_keeps_it_aside(
         if journal is not None:
             project.places.cache.with_name(f"{project.places.cache.name}.journal-{generation}").write_bytes(journal)
         with bounded():
-            try:
-                project.run()
-            except errors.DataError as fault:
-                assert fault.code == "E102"
-                assert Path(fault.details["kept_at"]).read_bytes() == damaged
+            refused = refusal(project.run)
+            if refused is not None:
+                assert refused.code == "E102"
+                assert Path(refused.details["kept_at"]).read_bytes() == damaged
                 assert project.places.index.read_bytes() == whole[project.places.index]
-            project.run()
+                project.run()
         assert project.records.keys() == {"a.md", "deep/b.md", PAGE}
         again = project.run()
-        assert (again.added, again.changed, again.removed, again.unchanged) == (0, 0, 0, 3)
+        assert (again.added, again.changed, again.removed) == (0, 0, 0)
     finally:
         shutil.rmtree(home)
         for path, content in whole.items():
@@ -171,7 +168,7 @@ def repacked(packed: Path, manifest: bytes, into: Path) -> Path:
     return into
 
 
-@tried(30, 3_000)
+@tried(30, 1_000)
 @given(data=st.data())
 def test_a_package_with_a_damaged_manifest_is_refused_or_installed_whole(
     packed: Path, folder: Path, data: st.DataObject
@@ -185,14 +182,11 @@ def test_a_package_with_a_damaged_manifest_is_refused_or_installed_whole(
         work = Path(name)
         archive = repacked(packed, content, work / "kb.zip")
         desk = Desk(Settings.load(environment={"PAIR_KB_CACHE_DIR": str(work / "cache")}), folder=work)
-        for look in (desk.describe, desk.verify):
-            with contextlib.suppress(errors.PairError):
-                json.dumps(look(archive).to_json())
+        refusal(lambda: json.dumps(desk.describe(archive).to_json()))
+        refusal(lambda: json.dumps(desk.verify(archive).to_json()))
         target = work / "target"
-        try:
-            report = desk.apply(Request("install", target), desk.resolve(str(archive), offline=True))
-            json.dumps(report.to_json()).encode()
-        except errors.PairError:
+        source = desk.resolve(str(archive), offline=True)
+        if refusal(lambda: json.dumps(desk.apply(Request("install", target), source).to_json())):
             assert not target.exists()
         else:
             assert (target / "a.md").read_text() == "One."
@@ -206,7 +200,7 @@ def installed(folder: Path, packed: Path) -> Path:
     return folder / "installed"
 
 
-@tried(40, 6_000)
+@tried(40, 2_000)
 @given(data=st.data())
 def test_an_update_over_a_damaged_record_is_refused_or_touches_only_what_was_installed(
     installed: Path, folder: Path, data: st.DataObject
@@ -224,15 +218,12 @@ def test_an_update_over_a_damaged_record_is_refused_or_touches_only_what_was_ins
         for place in (work / "x", work / "deep" / "x", target / "mine.md"):
             place.write_text("kept")
         desk = Desk(Settings.load(environment={"PAIR_KB_CACHE_DIR": str(work / "cache")}), folder=work)
-        with contextlib.suppress(errors.PairError):
-            json.dumps(desk.describe(target).to_json())
-        with contextlib.suppress(errors.PairError):
-            desk.verify(target)
+        refusal(lambda: json.dumps(desk.describe(target).to_json()))
+        refusal(lambda: desk.verify(target))
         source = desk.resolve(str(folder / "kb"), offline=True)
-        try:
-            json.dumps(desk.apply(Request("update", target), source).to_json())
-        except errors.PairError as fault:
-            assert fault.code in {"E011", "E013"}
+        refused = refusal(lambda: json.dumps(desk.apply(Request("update", target), source).to_json()))
+        if refused is not None:
+            assert refused.code in {"E011", "E013"}
             assert (target / RECORD_NAME).read_bytes() == content
         desk.apply(Request("update", target, force=True), source)
         assert desk.verify(target)
@@ -250,7 +241,7 @@ def keys(folder: Path) -> Path:
     return folder / "keys.json"
 
 
-@tried(100, 10_000)
+@tried(100, 4_000)
 @given(data=st.data())
 def test_a_damaged_file_of_keys_lets_nobody_else_in(keys: Path, folder: Path, data: st.DataObject) -> None:
     secret = f"pair_{'ab' * 6}_{'ab' * 32}"
@@ -258,38 +249,36 @@ def test_a_damaged_file_of_keys_lets_nobody_else_in(keys: Path, folder: Path, da
     damaged.write_bytes(data.draw(damaged_json(json.loads(keys.read_bytes()))))
     file = KeyFile(damaged, ManualClock(), lambda count: "cd" * count)
     with bounded():
-        for act in (lambda: json.dumps([key.to_json() for key in file.all()]), lambda: file.revoke("ab" * 6)):
-            with contextlib.suppress(errors.PairError):
-                act()
-        for text in (secret, "", f"pair_{'cd' * 6}_{'cd' * 32}", "pair__"):
-            try:
-                who = file.verified(text)
-            except errors.PairError:
-                continue
-            assert text == secret
-            assert who.scope in {"read", "write", "admin"}
+        refusal(lambda: json.dumps([key.to_json() for key in file.all()]))
+        for text in ("", f"pair_{'cd' * 6}_{'cd' * 32}", "pair__"):
+            assert refusal(lambda text=text: file.verified(text)) is not None  # type: ignore[misc]
+        if refusal(lambda: file.verified(secret)) is None:
+            assert file.verified(secret).scope in {"read", "write", "admin"}
+        if refusal(lambda: file.revoke("ab" * 6)) is None:
+            assert refusal(lambda: file.verified(secret)) is not None
 
 
 LEASE = {"holder": "host-a, process 1", "token": "t", "fence": 7, "seconds": 30.0, "renewals": 2}
 
 
-@tried(100, 20_000)
+@tried(100, 8_000)
 @given(damaged_json(LEASE))
 def test_a_damaged_lease_is_held_or_free(content: bytes) -> None:
     store, clock = MemoryStore(ManualClock()), ManualClock()
     store.put("kb.lease.json", content)
     leases = BlobLeases(store, holder="me", new_token=lambda: "mine", clock=clock)
     with bounded():
-        try:
-            lease = leases.acquire("kb", seconds=30)
-        except errors.ConflictError as fault:
-            assert fault.code == "E203"
-            return
-        leases.release(leases.renew(lease, seconds=30))
-        assert leases.acquire("kb", seconds=30).fence > lease.fence
+        refused = refusal(lambda: leases.acquire("kb", seconds=30))
+        assert refused is None or refused.code == "E203"
+        if refused is not None:
+            clock.advance(366 * 86_400)
+            leases.acquire("kb", seconds=30)
+        held = refusal(lambda: leases.acquire("kb", seconds=30))
+        assert held is not None
+        assert held.details["holder"] == "me"
 
 
-@tried(60, 10_000)
+@tried(60, 4_000)
 @given(st.binary(max_size=60) | damaged_json(LEASE) | st.integers().map(lambda number: f"{number} me\n".encode()))
 def test_a_damaged_lock_file_is_taken_over(content: bytes) -> None:
     with bounded(), tempfile.TemporaryDirectory() as name:

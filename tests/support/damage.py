@@ -6,11 +6,13 @@ import json
 import os
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+
+from pair import errors
 
 IS_NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 _MOST_CPU_SECONDS = 10
@@ -35,6 +37,16 @@ def bounded() -> Iterator[None]:
     yield
     assert time.process_time() - began < _MOST_CPU_SECONDS
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < _MOST_GROWTH_KIB
+
+
+def refusal(act: Callable[[], object]) -> errors.PairError | None:
+    """How an act was refused; None when it was done. Any other exception is a fault of pair's."""
+    try:
+        act()
+    except errors.PairError as fault:
+        json.dumps(fault.to_json()).encode()
+        return fault
+    return None
 
 
 _DEEP = 100_000
@@ -81,7 +93,7 @@ def _edit(draw: st.DrawFn, value: Any, raw: list[bytes]) -> Any:
     """One change of the structure; the value itself where nothing can be changed."""
     places = _places(value)
     if not places or draw(st.integers(0, 40)) == 0:
-        return draw(st.sampled_from(_HOSTILE))
+        return copy.deepcopy(draw(st.sampled_from(_HOSTILE)))
     container, key = draw(st.sampled_from(places))
     kind = draw(st.sampled_from(["drop", "retype", "retype", "raw", "wrap", "rename", "swap", "double", "number"]))
     if kind == "drop":

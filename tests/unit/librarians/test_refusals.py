@@ -121,7 +121,7 @@ def test_why_a_question_is_none_is_told_with_what_to_do(query: object, message: 
 
 
 def step(to: str, chain: tuple[str, ...] = ("desk",), delegates_to: tuple[str, ...] | None = None) -> HandOver:
-    return HandOver(to, "desk shelf secret".split().__contains__, chain, chain, delegates_to, "secret".__ne__, 2)
+    return HandOver(to, ["desk", "shelf", "secret"].__contains__, chain, chain, delegates_to, "secret".__ne__, 2)
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,17 @@ def test_why_a_question_is_not_handed_on_is_told_with_what_to_do(
 
 @pytest.mark.parametrize(
     ("value", "number", "share"),
-    [(0, True, True), (1, True, True), (1.01, True, False), (-0.01, True, False), (True, False, False)]
-    + [(float("nan"), False, False), (float("inf"), False, False), ("1", False, False), (None, False, False)],
+    [
+        (0, True, True),
+        (1, True, True),
+        (1.01, True, False),
+        (-0.01, True, False),
+        (True, False, False),
+        (float("nan"), False, False),
+        (float("inf"), False, False),
+        ("1", False, False),
+        (None, False, False),
+    ],
 )
 def test_a_share_is_a_real_number_from_0_to_1(value: object, number: bool, share: bool) -> None:
     assert (is_number(value), is_share(value)) == (number, share)
