@@ -102,7 +102,7 @@ class KeyFile:
         found = _KEY.fullmatch(text)
         key = self._current().get(found[1]) if found else None
         digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
-        is_same = hmac.compare_digest(digest, key.sha256 if key else _NOBODY)
+        is_same = hmac.compare_digest(digest.encode(), (key.sha256 if key else _NOBODY).encode("utf-8", "replace"))
         if key is None or not is_same:
             raise request_errors.credentials_refused("the key is not known")
         if key.revoked_at:

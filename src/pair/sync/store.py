@@ -24,7 +24,17 @@ from pair.ai.characters import clip
 from pair.clock import Clock
 from pair.sync.index_file import index_text
 from pair.sync.rules import FileSeen
-from pair.sync.state import SCHEMA_VERSION, Record, SyncState, from_text, is_sound, state_from_json, to_text
+from pair.sync.state import (
+    SCHEMA_VERSION,
+    Record,
+    SyncState,
+    from_text,
+    is_sound,
+    is_sound_skip,
+    is_text,
+    state_from_json,
+    to_text,
+)
 
 _SAVED_TO_UNSAVED = 4
 """A save waits until a quarter as much has changed: so all saves of a first build cost a few times the last one."""
@@ -115,7 +125,7 @@ class StateStore:
             next_check = value["next_check_at"]
             skipped = {path: entry["reason"] for path, entry in value["skipped"].items()}
             head = Head(value["source_count"], skipped, value["settled"], from_text(next_check) if next_check else None)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
         return head if head.settled and self._index_is_current() else None
 
@@ -326,9 +336,9 @@ def _replay(path: Path, state: SyncState) -> None:
             try:
                 change = json.loads(line)
                 kind, key, value = change["kind"], change["key"], change["value"]
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 continue
-            if value is None or kind == "skipped" or is_sound(value):
+            if is_text(key) and (value is None or (is_sound_skip if kind == "skipped" else is_sound)(value)):
                 _apply(state, kind, key, value)
 
 

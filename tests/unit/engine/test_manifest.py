@@ -226,7 +226,7 @@ def test_the_greatest_numbers_are_read() -> None:
     [full] = from_bytes(with_shard(vector_rows=20, graph_available=True), "key").shards
     assert (full.rows, full.documents, full.graph_available) == (20, 20, True)
     assert full.tombstones is not None
-    assert (full.tombstones.dtype, full.centroids.dtype) == (np.bool_, np.float32)
+    assert (full.tombstones.dtype.name, full.centroids.dtype.name) == ("bool", "float32")
 
 
 def test_the_first_write_builds_on_nothing() -> None:

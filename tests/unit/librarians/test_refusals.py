@@ -94,7 +94,7 @@ def test_what_is_wrong_with_a_response_is_told_in_one_sentence(given: object, fa
         (Context(budget=(1, 1)), "budget is a tuple and no Budget"),  # type: ignore[arg-type]
         (Context(metadata=7), "metadata is no object"),  # type: ignore[arg-type]
         (Context(request_id=7), "requestId is no text"),  # type: ignore[arg-type]
-        (Context(user=User("ada"), timeout_ms=0.5, delegation_chain=("a",)), None),
+        (Context(user=User("ada"), timeout_ms=5, delegation_chain=("a",)), None),
     ],
 )
 def test_what_is_wrong_with_a_context_is_told_in_one_sentence(context: Any, fault: str | None) -> None:
