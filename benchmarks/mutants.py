@@ -3,7 +3,7 @@
     python benchmarks/mutants.py [--only PART] [--sample 150] [--seed 1] [--processes 2]
 
 `[tool.mutmut]` in pyproject.toml names the modules, and the tests that judge them. So many mutants of a module are
-tried at most, drawn by the seed. Those that survive are shown as differences; docs/decisions/0021-surviving-mutants.md
+tried at most, drawn by the seed. Those that survive are shown as differences; docs/decisions/0023-surviving-mutants.md
 says of the known ones why they may. Fails when less than 85 % of a module's are noticed. All files are in `mutants/`.
 """
 

@@ -55,6 +55,11 @@ def shards_prefix(kb_id: str) -> str:
     return f"{kb_id}.duckdb.shards/"
 
 
+def builds_prefix(kb_id: str) -> str:
+    """Of what says which shards a build has made, and no manifest names yet."""
+    return f"{kb_id}.duckdb.builds/"
+
+
 def lease_name(kb_id: str) -> str:
     return f"{kb_id}.duckdb"
 
@@ -144,6 +149,8 @@ class Manifest:
     """How often garbage was collected: what was uploaded before the last time may be gone."""
     recent_commits: tuple[str, ...] = field(default=())
     """The last ones, newest first: so that a writer whose answer was lost finds its own."""
+    hashed_as: str = ""
+    """The embedder that content hashes name, where it is not `embedder`: hashes stay when vectors are made anew."""
 
     @property
     def documents(self) -> int:
@@ -156,6 +163,10 @@ class Manifest:
     @property
     def size_bytes(self) -> int:
         return sum(shard.size_bytes for shard in self.shards)
+
+    @property
+    def hashing_embedder(self) -> str:
+        return self.hashed_as or self.embedder
 
     def holds_commit(self, commit_id: str) -> bool:
         return commit_id == self.commit_id or commit_id in self.recent_commits
@@ -175,6 +186,13 @@ class Manifest:
             dropped=(*self.dropped, *dropped),
             recent_commits=(self.commit_id, *self.recent_commits)[:_KEPT_COMMITS] if self.number else (),
         )
+
+    def re_embedded_by(
+        self, commit_id: str, now: datetime.datetime, shards: Sequence[ShardRef], embedder: str, dimension: int
+    ) -> "Manifest":
+        """The next manifest, with shards whose vectors are all of another embedder."""
+        after = self.succeeded_by(commit_id, now, shards)
+        return replace(after, embedder=embedder, dimension=dimension, hashed_as=self.hashing_embedder)
 
     def after_collection(self, commit_id: str, now: datetime.datetime, taken: frozenset[str]) -> "Manifest":
         """The next manifest, once these folders are garbage for good."""
@@ -200,13 +218,17 @@ def to_bytes(manifest: Manifest) -> bytes:
         "parent_version": manifest.number - 1,
         "commit_id": manifest.commit_id,
         "created_at": manifest.created_at,
-        "embedder": {"name": manifest.embedder, "dimension": manifest.dimension},
+        "embedder": {
+            "name": manifest.embedder,
+            "dimension": manifest.dimension,
+            **({} if manifest.hashing_embedder == manifest.embedder else {"hashed_as": manifest.hashed_as}),
+        },
         "documents": manifest.documents,
         "chunks": manifest.rows,
         "total_size_bytes": manifest.size_bytes,
         "collections": manifest.collections,
         "recent_commits": list(manifest.recent_commits),
-        "shards": [_shard_to_json(shard) for shard in manifest.shards],
+        "shards": [shard_to_json(shard) for shard in manifest.shards],
         "dropped": [{"key": each.folder, "dropped_at": each.dropped_at} for each in manifest.dropped],
     }
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
@@ -228,16 +250,17 @@ def from_bytes(content: bytes, key: str) -> Manifest:
             created_at=_text(value["created_at"]),
             embedder=_text(value["embedder"]["name"]),
             dimension=dimension,
-            shards=tuple(_shard_from_json(each, dimension) for each in _list(value["shards"])),
+            shards=tuple(shard_from_json(each, dimension) for each in _list(value["shards"])),
             dropped=tuple(DroppedShard(_key(each["key"]), _moment(each["dropped_at"])) for each in value["dropped"]),
             collections=_count(value["collections"]),
             recent_commits=tuple(_text(each) for each in _list(value["recent_commits"])),
+            hashed_as=_text(value["embedder"].get("hashed_as", "")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as fault:
         raise errors.stored_data_damaged(key, "it is not a manifest that can be read") from fault
 
 
-def _shard_to_json(shard: ShardRef) -> dict[str, Any]:
+def shard_to_json(shard: ShardRef) -> dict[str, Any]:
     return {
         "shard_id": shard.shard_id,
         "key": shard.folder,
@@ -254,7 +277,7 @@ def _shard_to_json(shard: ShardRef) -> dict[str, Any]:
     }
 
 
-def _shard_from_json(value: Mapping[str, Any], dimension: int) -> ShardRef:
+def shard_from_json(value: Mapping[str, Any], dimension: int) -> ShardRef:
     centroids = np.frombuffer(base64.b64decode(value["centroids"], validate=True), dtype="<f2").astype(np.float32)
     rows, documents = _count(value["vector_rows"]), _count(value["documents"])
     shard = ShardRef(

@@ -97,6 +97,14 @@ class SearchFile:
         chosen[numbers] = True
         return np.flatnonzero(chosen[self.doc_of_row])
 
+    def rows_of_document(self, doc: int) -> slice:
+        first = int(self.docs[doc]["first_chunk"])
+        end = int(self.docs[doc + 1]["first_chunk"]) if doc + 1 < len(self.docs) else len(self.chunks)
+        return slice(first, end)
+
+    def vectors_of(self, doc: int) -> Vectors:
+        return self.vectors[self.rows_of_document(doc)]
+
     def no_rows(self) -> npt.NDArray[np.bool_]:
         return np.zeros(len(self.chunks), np.bool_)
 
@@ -163,6 +171,14 @@ class IdFile:
             same = inside & (lines["prefix"] == identities[:, 0]) & (lines["rest"] == identities[:, 1])
             found[same] = places_here[same]
         return found
+
+    def identities(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+        """Of every document (a row of two numbers), and its number."""
+        both = np.stack([self._prefixes, self._lines["rest"]], axis=1)
+        return both, self._lines["doc"].astype(np.int64)
+
+    def numbers_at(self, lines: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return self._lines["doc"][lines].astype(np.int64)
 
     def listed(self, line: int) -> Listed:
         entry = self._lines[line]

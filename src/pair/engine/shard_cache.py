@@ -95,6 +95,11 @@ class ShardCache:
         """Where shards may be built: on the same disk, and not mistaken for a fetched one."""
         return self._folder.with_name(self._folder.name + "-scratch")
 
+    @property
+    def unfinished(self) -> Path:
+        """Where long work keeps what it has done so far, for whoever goes on with it."""
+        return self._folder.with_name(self._folder.name + "-unfinished")
+
     def place(self, ref: ShardRef) -> Path:
         return self._folder / ref.folder.rpartition("/")[2]
 
@@ -313,6 +318,11 @@ class OpenShard:
     def has_keywords(self) -> bool:
         """Nothing has to be fetched to ask them."""
         return self._keywords is not None or "keywords" not in self._ref.files
+
+    def path(self, role: FileRole) -> Path:
+        """A verified file, which stays for as long as somebody holds this object."""
+        with self._lock:
+            return self._sound_path(role)
 
     def search(self, now: float) -> SearchFile:
         """`now`: by the monotonic clock, for the last use. Raises as `ShardCache.path` does."""

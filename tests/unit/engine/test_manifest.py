@@ -3,6 +3,7 @@
 import base64
 import datetime
 import json
+import tracemalloc
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -202,7 +203,8 @@ def packed(content: bytes) -> str:
         with_shard(tombstones=packed(b"")),
         with_shard(tombstones=packed(b"12")),
         with_shard(tombstones=packed(b"1234")),
-        with_shard(tombstones=packed(b"\0" * 50_000_000)),
+        with_shard(tombstones="?" + WORN["tombstones"]),
+        changed(embedder={"name": "ngram", "dimension": 4, "hashed_as": 7}),
     ],
     ids=lambda content: f"{len(content)} bytes",
 )
@@ -217,6 +219,38 @@ def test_a_manifest_that_cannot_be_read_says_so() -> None:
     with pytest.raises(DataError) as caught:
         from_bytes(b"{}", "key")
     assert caught.value.explanation == "It is not a manifest that can be read."
+
+
+def test_a_list_that_unpacks_to_more_than_memory_holds_is_not_unpacked() -> None:
+    content = with_shard(tombstones=packed(b"\0" * 50_000_000))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError):
+            from_bytes(content, "key")
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("documents", [1, 7, 8, 9, 16, 17])
+def test_any_number_of_documents_may_be_gone(documents: int) -> None:
+    before = replace(manifest(), shards=(shard("a", documents=documents, gone=(documents - 1,)),))
+    [after] = from_bytes(to_bytes(before), "key").shards
+    assert after.tombstones is not None
+    assert after.tombstones.tolist() == [number == documents - 1 for number in range(documents)]
+
+
+def test_a_kb_that_was_embedded_anew_remembers_what_its_hashes_name() -> None:
+    before = manifest()
+    after = before.re_embedded_by("commit-8", NOON, [shard("d")], "other", 8)
+    assert (after.embedder, after.dimension, after.number, after.commit_id) == ("other", 8, 8, "commit-8")
+    assert (before.hashing_embedder, after.hashing_embedder) == ("ngram-4-v1", "ngram-4-v1")
+    assert [each.folder for each in after.shards] == ["default.duckdb.shards/d"]
+    again = after.re_embedded_by("commit-9", NOON, (), "third", 4)
+    assert json.loads(to_bytes(again))["embedder"] == {"name": "third", "dimension": 4, "hashed_as": "ngram-4-v1"}
+    assert from_bytes(to_bytes(again), "key").hashed_as == "ngram-4-v1"
+    back = again.re_embedded_by("commit-10", NOON, (), "ngram-4-v1", 4)
+    assert json.loads(to_bytes(back))["embedder"] == {"name": "ngram-4-v1", "dimension": 4}
 
 
 def test_the_greatest_numbers_are_read() -> None:
@@ -242,6 +276,7 @@ def test_the_first_write_builds_on_nothing() -> None:
         "dropped": (),
         "collections": 0,
         "recent_commits": (),
+        "hashed_as": "",
     }
     first = nothing.succeeded_by("commit-1", NOON, [])
     assert (first.number, first.recent_commits, first.created_at) == (1, (), "2024-05-01T12:00:00+00:00")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -118,6 +119,18 @@ def publish_bytes(published: Published) -> bytes:
     return blob.data
 
 
+def test_a_manifest_of_the_same_number_in_its_place_is_seen() -> None:
+    store = memory()
+    published = publication(store)
+    assert published.seen() is None
+    first = published.swap(None, next_of(None))
+    assert published.seen() is first
+    store.delete(KEY)
+    other = publication(store).swap(None, next_of(None))
+    assert published.current() is not None
+    assert published.known().manifest.commit_id == other.manifest.commit_id
+
+
 def test_a_damaged_manifest_is_told_with_its_key() -> None:
     store = memory()
     store.put(KEY, b"{}")
@@ -218,6 +231,16 @@ def test_a_damaged_manifest_in_its_place_is_not_overwritten() -> None:
     blob = store.get(KEY)
     assert blob is not None
     assert blob.data == b"damaged"
+
+
+def test_what_came_between_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    store = FaultyStore(memory(), planned(["twice", "after"], only=["create", "put_if"]))
+    published = publication(store)
+    with caplog.at_level(logging.INFO, logger="pair.engine.publication"):
+        first = published.swap(None, next_of(None))
+        published.swap(first, next_of(first))
+    told = [(each.message, vars(each)["kb"], "reason" in vars(each)) for each in caplog.records]
+    assert told == [("swap was refused", "kb", False), ("answer to a swap was lost", "kb", True)]
 
 
 # ── around it ──────────────────────────────────────────────────────────────────────────────────────

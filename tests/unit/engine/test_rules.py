@@ -126,6 +126,7 @@ def test_a_shard_is_likely_to_hold_something_nearer_while_its_centroid_is_about_
     assert rules.is_likely_nearer(candidate, None)
     assert rules.is_likely_nearer(candidate, 1.9)
     assert not rules.is_likely_nearer(candidate, 1.5)
+    assert not rules.is_likely_nearer(Ranked(0, rules.LIKELY_REACH, 1.0), 1.0), "as far as it may be is too far"
 
 
 def test_the_cap_hides_nothing_from_a_filter_or_a_search_that_found_too_little() -> None:
@@ -250,6 +251,23 @@ def test_a_worn_shard_is_written_anew() -> None:
     plan = rules.compaction_plan(manifest(*shards), POLICY)
     assert (plan.reason, names_of(plan.shards)) == ("tombstone_pressure", ["worn"])
     assert names_of(rules.compaction_plan(manifest(*shards), POLICY, everything=True).shards) == ["fresh", "worn"]
+
+
+# ── re-embedding ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_shards_of_one_run_are_embedded_anew_together_and_the_smallest_run_first() -> None:
+    shards = [shard("a", 30, run="r"), shard("tail", 5), shard("b", 30, run="r"), shard("c", 40, run="s")]
+    empty = shard("empty", 2, gone=2)
+    assert [names_of(each) for each in rules.reembedding_sets([*shards, empty])] == [["tail"], ["c"], ["a", "b"]]
+
+
+@pytest.mark.parametrize(("rows", "is_last", "expected"), [(2000, False, True), (2001, False, False), (9999, True, True)])
+def test_writers_wait_for_few_rows_and_for_any_number_in_the_last_round(
+    rows: int, is_last: bool, expected: bool
+) -> None:
+    late = [shard("a", 1000), shard("b", rows - 1000)]
+    assert rules.may_finish_under_lease(late, is_last_round=is_last) is expected
 
 
 # ── collecting ─────────────────────────────────────────────────────────────────────────────────────

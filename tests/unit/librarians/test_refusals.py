@@ -190,6 +190,7 @@ def test_sources_without_an_answer_are_tidied_and_confidence_stays() -> None:
     assert tidied(Response(sources=(low, high), error=ErrorInfo("TIMEOUT", "late"))).sources == (high, low)
     tidy = tidied(Response("One [1], two [2].", (low, high), 0.75))
     assert (tidy.answer, tidy.confidence, tidy.partial) == ("One [2], two [1].", 0.75, False)
+    assert type(tidied(Response("One [1], two [2].", (low, high), 1)).confidence) is float
 
 
 @pytest.mark.parametrize(
