@@ -19,7 +19,7 @@ from pair.blobs.leases import HeldLease, MemoryLeases
 from pair.blobs.memory import MemoryStore
 from pair.clock import SystemClock
 from pair.testing.clock import NOON, ManualClock
-from pair.testing.faulty_store import FaultyStore, planned
+from pair.testing.faulty_store import Fault, FaultyStore, planned
 
 
 def numbered() -> Callable[[], str]:
@@ -252,6 +252,26 @@ def test_a_request_that_never_arrived_is_told_and_changes_nothing() -> None:
         with pytest.raises(errors.StorageError):
             act()
     assert blob(store)["renewals"] == 0
+
+
+@pytest.mark.parametrize("fault", ["after", "twice"])
+def test_a_lost_or_doubled_answer_is_settled_by_looking(fault: Fault) -> None:
+    inner = MemoryStore(ManualClock())
+    leases = on_blobs(FaultyStore(inner, planned([fault] * 3, only=["create", "put_if"])), ManualClock())
+    lease = leases.acquire("kb", seconds=30)
+    assert (lease.fence, blob(inner)["token"]) == (1, lease.token)
+    leases.release(leases.renew(lease, seconds=40))
+    assert (blob(inner)["token"], blob(inner)["renewals"], blob(inner)["seconds"]) == ("", 2, 40)
+
+
+@pytest.mark.parametrize("vanished", ["leases/kb.lease.json", "leases/kb.lease.now"])
+def test_what_vanishes_while_it_is_looked_at_ends_nothing(vanished: str) -> None:
+    store_clock = ManualClock()
+    inner = MemoryStore(store_clock)
+    on_blobs(inner, ManualClock(), "host-b").acquire("kb", seconds=30)
+    store_clock.advance(3600)
+    store = FaultyStore(inner, planned(["delay"], only=["list"]), on_delay=lambda: inner.delete(vanished))
+    assert refused(lambda: on_blobs(store, ManualClock()).acquire("kb", seconds=30))["holder"] == "host-b"
 
 
 # ── as files ───────────────────────────────────────────────────────────────────────────────────────

@@ -262,7 +262,9 @@ def test_shards_of_one_run_are_embedded_anew_together_and_the_smallest_run_first
     assert [names_of(each) for each in rules.reembedding_sets([*shards, empty])] == [["tail"], ["c"], ["a", "b"]]
 
 
-@pytest.mark.parametrize(("rows", "is_last", "expected"), [(2000, False, True), (2001, False, False), (9999, True, True)])
+@pytest.mark.parametrize(
+    ("rows", "is_last", "expected"), [(2000, False, True), (2001, False, False), (9999, True, True)]
+)
 def test_writers_wait_for_few_rows_and_for_any_number_in_the_last_round(
     rows: int, is_last: bool, expected: bool
 ) -> None:
