@@ -43,7 +43,6 @@ class KbSource:
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> "KbSource":
-        """Raises ValueError, KeyError, TypeError or AttributeError."""
         source = KbSource(
             type=value["type"],
             location=value["location"],
