@@ -158,6 +158,9 @@ class _Values:
             return policy()
         import pydantic  # noqa: PLC0415 - where nothing is given, there is nothing to check
 
+        for key, item in given.items():
+            if not _is_usable(item.value):
+                raise errors.settings_invalid(item.where, f"{name}.{key}: not text that a system could be given")
         try:
             return pydantic.TypeAdapter(policy).validate_python({key: item.value for key, item in given.items()})
         except pydantic.ValidationError as fault:
@@ -179,6 +182,16 @@ def _check_name(name: str, valid: Iterable[str], where: str, kind: str) -> None:
     hints = [f"Did you mean {nearest[0]} ?"] if nearest else []
     hints.append(f"Valid: {', '.join(names)}")
     raise errors.settings_invalid(where, f"unknown {kind}: {_clipped(name)}", hints=hints)
+
+
+def _is_usable(value: Any) -> bool:
+    """Names of files may be in any encoding, but not every text can be a name."""
+    if not isinstance(value, str):
+        return True
+    try:
+        return b"\0" not in value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
 
 
 def _clipped(text: str) -> str:

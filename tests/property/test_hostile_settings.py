@@ -64,6 +64,8 @@ YAML = [
     "engine: !!python/object/apply:os.system ['true']\n",
     "engine:\n  ? [a, b]\n  : c\n",
     "engine:\n  store: !!binary gIGC\n  cache_max_bytes: 1_000\n  cache_ttl_seconds: .inf\n",
+    'engine:\n  store: "a\\0b"\n',
+    'engine:\n  store: "\\ud800"\n',
     "engine:\n  lease_seconds: 1:30\n  gc_grace_seconds: 0o17\n",
     "engine:\n  store: 2024-13-45\n  cache_dir: 2024-02-30T25:00:00\n",
     "\t",
@@ -83,7 +85,7 @@ def use(settings: Settings) -> None:
                     assert value <= threading.TIMEOUT_MAX, name
                     assert datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(seconds=value)
             if isinstance(value, str):
-                value.encode()
+                assert b"\0" not in value.encode("utf-8", "surrogateescape"), name
 
 
 def load(path: Path | None, variables: dict[str, str]) -> None:
@@ -109,6 +111,22 @@ def test_a_damaged_configuration_file_is_understood_or_refused(tmp_path_factory:
 def test_yaml_that_is_meant_to_hurt_is_understood_or_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.yaml").write_text(text)
     load(tmp_path / "config.yaml", {})
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800"])
+def test_text_that_no_system_could_be_given_is_refused(text: str) -> None:
+    refused = refusal(lambda: Settings.load(None, {"PAIR__ENGINE__STORE": text}))
+    assert refused is not None
+    assert (refused.code, refused.details["where"]) == ("E401", "PAIR__ENGINE__STORE")
+    odd = "caf\udce9"
+    assert Settings.load(None, {"PAIR__ENGINE__STORE": odd}).engine.store == odd
+
+
+@pytest.mark.parametrize("value", ["inf", "1e300", "nan", "86401"])
+def test_a_time_that_nobody_can_wait_for_is_refused(value: str) -> None:
+    refused = refusal(lambda: Settings.load(None, {"PAIR__ENGINE__LEASE_SECONDS": value}))
+    assert refused is not None
+    assert refused.code == "E401"
 
 
 @tried(150, 10_000)
