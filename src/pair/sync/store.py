@@ -329,6 +329,10 @@ def _parsed(content: bytes) -> Any:
         raise ValueError("It is not whole JSON") from fault
 
 
+_IS_SOUND = {"source": is_sound, "skipped": is_sound_skip}
+"""By the kind of a change."""
+
+
 def _replay(path: Path, state: SyncState) -> None:
     """The last line may have been cut off by a kill; it was not claimed by anybody."""
     with contextlib.suppress(FileNotFoundError):
@@ -336,9 +340,10 @@ def _replay(path: Path, state: SyncState) -> None:
             try:
                 change = json.loads(line)
                 kind, key, value = change["kind"], change["key"], change["value"]
+                is_whole = _IS_SOUND[kind]
             except (ValueError, KeyError, TypeError, RecursionError):
                 continue
-            if is_text(key) and (value is None or (is_sound_skip if kind == "skipped" else is_sound)(value)):
+            if is_text(key) and (value is None or is_whole(value)):
                 _apply(state, kind, key, value)
 
 
