@@ -43,6 +43,7 @@ def test_a_lease_says_what_it_is_and_is_kept_under_two_keys_of_one_node(
 ) -> None:
     lease = leases.acquire("kb", seconds=90)
     assert (lease.name, lease.holder, lease.fence) == ("kb", "host-a", 1)
+    assert lease.token.startswith("token-")
     assert (lease.expires_at - NOON).total_seconds() == 90
     assert client.get(f"{prefix}{{kb}}") == f"{lease.token}\nhost-a"
     assert client.get(f"{prefix}{{kb}}:fence") == "1"
@@ -91,6 +92,15 @@ def test_what_redis_answers_when_it_refuses_is_told_with_its_address(
     assert raised.value.details["address"] == f"redis://127.0.0.1:{redis_server.port}/0"
     assert raised.value.details["reason"].startswith("Redis answered: ")
     assert "not an integer" in raised.value.details["reason"]
+
+
+def test_a_password_that_is_refused_is_told_as_that(redis_server: RedisServer) -> None:
+    url = f"redis://:wrong@127.0.0.1:{redis_server.port}/0"
+    refused = RedisLeases(url, holder="h", new_token=token, clock=ManualClock())
+    with pytest.raises(errors.StorageError) as raised:
+        refused.acquire("kb", seconds=30)
+    assert raised.value.details["reason"] == "Redis refuses the credentials"
+    refused.close()
 
 
 def test_a_redis_that_does_not_listen_is_told_as_that() -> None:

@@ -201,6 +201,17 @@ def test_whoever_was_faster_and_is_gone_again_is_somebody_else() -> None:
     assert refused(lambda: on_blobs(store, clock).acquire("kb", seconds=30))["holder"] == "somebody else"
 
 
+def test_whoever_was_faster_and_left_no_lease_is_somebody_else() -> None:
+    inner, clock = MemoryStore(ManualClock()), ManualClock()
+
+    def put_something() -> None:
+        inner.put("leases/kb.lease.json", b"no lease")
+
+    store = FaultyStore(inner, planned(["delay"], only=["create"]), on_delay=put_something)
+    told = refused(lambda: on_blobs(store, clock).acquire("kb", seconds=90))
+    assert told == {"name": "kb", "holder": "somebody else", "expires_at": "2026-03-01T12:01:30Z"}
+
+
 def test_a_lease_that_is_taken_while_it_is_renewed_is_lost_and_its_release_frees_nothing() -> None:
     inner, clock = MemoryStore(ManualClock()), ManualClock()
 

@@ -7,10 +7,12 @@ import pytest
 from pair.librarians import Citation, Context, DelegateRequest, ErrorCode, ErrorInfo, Response, User
 from pair.librarians.rules import (
     HandOver,
+    cut,
     fault_of,
     fault_of_context,
     is_number,
     is_share,
+    ordered,
     query_refusal,
     refusal,
     remarked,
@@ -206,3 +208,14 @@ def test_sources_without_an_answer_are_tidied_and_confidence_stays() -> None:
 )
 def test_marks_follow_their_sources(answer: str, places: tuple[int, ...], expected: str | None) -> None:
     assert remarked(answer, places) == (answer if expected is None else expected)
+
+
+def test_of_two_equal_sources_the_first_is_kept() -> None:
+    first, second = Citation("one", id="a", relevance=0.5), Citation("two", id="a", relevance=0.5)
+    assert ordered([first, second]) == ((first,), (0, 0))
+
+
+def test_an_answer_is_cut_without_blanks_at_its_end() -> None:
+    assert cut("  One two three four", 12) == "  One two"
+    assert cut("  One.   Two three four five", 9) == "  One."
+    assert cut("  One two   three", 11) == "  One two"
