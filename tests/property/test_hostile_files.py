@@ -116,7 +116,7 @@ def synced(folder: Path) -> tuple[Project, dict[Path, bytes]]:
     return made, whole
 
 
-@tried(40, 2_000)
+@tried(25, 2_000)
 @given(data=st.data())
 def test_a_sync_goes_on_from_a_damaged_state_or_keeps_it_aside(
     synced: tuple[Project, dict[Path, bytes]], data: st.DataObject
@@ -168,7 +168,7 @@ def repacked(packed: Path, manifest: bytes, into: Path) -> Path:
     return into
 
 
-@tried(30, 1_000)
+@tried(20, 1_000)
 @given(data=st.data())
 def test_a_package_with_a_damaged_manifest_is_refused_or_installed_whole(
     packed: Path, folder: Path, data: st.DataObject
@@ -200,7 +200,7 @@ def installed(folder: Path, packed: Path) -> Path:
     return folder / "installed"
 
 
-@tried(40, 2_000)
+@tried(25, 2_000)
 @given(data=st.data())
 def test_an_update_over_a_damaged_record_is_refused_or_touches_only_what_was_installed(
     installed: Path, folder: Path, data: st.DataObject

@@ -57,9 +57,9 @@ YAML = [
     "librarians:\n- &a [x,x,x,x,x,x,x,x,x]\n" + "".join(f"- {text}\n" for text in _ALIASES),
     "librarians: &a [*a]\n",
     "librarians: &a {b: *a}\n",
-    "engine:\n  store: " + "[" * 3000,
-    "engine:\n  store: " + "{a: " * 3000,
-    "- " * 5000,
+    "engine:\n  store: " + "[" * 1500,
+    "engine:\n  store: " + "{a: " * 1500,
+    "- " * 1500,
     "engine:\n  <<: {store: a}\n",
     "engine: !!python/object/apply:os.system ['true']\n",
     "engine:\n  ? [a, b]\n  : c\n",
@@ -99,7 +99,7 @@ def load(path: Path | None, variables: dict[str, str]) -> None:
             assert len(refused.message) < 10_000
 
 
-@tried(100, 5_000)
+@tried(50, 5_000)
 @given(data=st.data())
 def test_a_damaged_configuration_file_is_understood_or_refused(tmp_path_factory: Any, data: st.DataObject) -> None:
     path = tmp_path_factory.getbasetemp() / "config.yaml"
@@ -129,7 +129,7 @@ def test_a_time_that_nobody_can_wait_for_is_refused(value: str) -> None:
     assert refused.code == "E401"
 
 
-@tried(150, 10_000)
+@tried(100, 10_000)
 @given(
     st.dictionaries(
         st.sampled_from([*KEYS, *NAMED_VARIABLES, "SOURCE_DATE_EPOCH", "PAIR__", "PAIR__X"]), TEXTS, max_size=3
