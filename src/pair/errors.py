@@ -53,6 +53,10 @@ PUBLISH_UNKNOWN = "E208"
 NO_SUCH_DOCUMENT = "E214"
 """For those who delete what may be gone."""
 
+MANIFEST_CHANGED = "E202"
+LEASE_LOST = "E210"
+"""For those whose work is as good for another attempt."""
+
 BUILD_LOST = "E217"
 """For those who would try again what cannot succeed any more."""
 

@@ -45,7 +45,7 @@ def size_of(document: Document) -> int:
     """About how many bytes it takes."""
     texts = (document.text, document.title, document.url)
     size = sum(len(each) if each.isascii() else len(each.encode(errors="surrogatepass")) for each in texts)
-    return size + _DOCUMENT_BYTES + 4 * len(document.vector or ())
+    return size + _DOCUMENT_BYTES + 4 * (0 if document.vector is None else len(document.vector))
 
 
 def in_batches(documents: Iterable[Document], most: int, most_bytes: int) -> Iterator[list[Document]]:

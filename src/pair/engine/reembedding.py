@@ -39,7 +39,7 @@ from pair.engine.writing import WriteParts, forget_dropped, picked_documents, sc
 logger = logging.getLogger(__name__)
 
 _ROUNDS = 12
-_START_OVER = frozenset({"E202", "E210"})
+_START_OVER = frozenset({errors.MANIFEST_CHANGED, errors.LEASE_LOST})
 """Somebody else was faster, or may have been: what was made is as good for another attempt."""
 _BLOCK_ROWS = 1024
 """Rows whose texts are in memory at once."""

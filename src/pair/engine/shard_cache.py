@@ -250,11 +250,15 @@ class _Use:
         self._path = folder / _USE
         self._descriptor = -1
         while True:
-            folder.mkdir(parents=True, exist_ok=True)
             try:
+                folder.mkdir(parents=True, exist_ok=True)
                 self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
             except FileNotFoundError:
                 continue  # evicted between two lines
+            except FileExistsError:
+                if folder.is_file():
+                    raise
+                continue  # evicted between two looks of mkdir at it
             fcntl.flock(self._descriptor, fcntl.LOCK_SH)
             if self._is_the_one_on_disk():
                 return
