@@ -7,16 +7,41 @@ import yaml
 
 from pair import errors
 
+_MOST_BYTES = 1_000_000
+_MOST_VALUES = 100_000
+_DEEPEST = 50
+
 
 def root_of(path: Path) -> yaml.Node | None:
     try:
-        root: yaml.Node | None = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        content = path.read_bytes()
+        if len(content) > _MOST_BYTES:
+            raise errors.settings_invalid(str(path), f"larger than {_MOST_BYTES:,} bytes")
+        root: yaml.Node | None = yaml.compose(content.decode("utf-8"), Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as fault:
         line = fault.problem_mark.line + 1 if fault.problem_mark else 1
         raise errors.settings_invalid(f"{path}:{line}", f"not valid YAML: {fault.problem}") from fault
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as fault:
         raise errors.settings_invalid(str(path), "not a readable YAML file") from fault
+    except RecursionError as fault:
+        raise errors.settings_invalid(str(path), "nested too deeply") from fault
+    _refuse_endless(root, path)
     return root
+
+
+def _refuse_endless(root: yaml.Node | None, path: Path) -> None:
+    """Aliases are counted wherever they stand: a few lines of them can mean more than any memory holds."""
+    waiting = [(root, 1)] if root is not None else []
+    values = 0
+    while waiting:
+        node, depth = waiting.pop()
+        values += 1
+        if values > _MOST_VALUES or depth > _DEEPEST:
+            raise errors.settings_invalid(place(path, node), "too many values, or nested too deeply")
+        if isinstance(node, yaml.MappingNode):
+            waiting += [(each, depth + 1) for pair in node.value for each in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            waiting += [(each, depth + 1) for each in node.value]
 
 
 def pairs(node: yaml.Node | None, path: Path) -> list[tuple[str, tuple[yaml.Node, yaml.Node]]]:

@@ -66,7 +66,7 @@ def _lines_of(stream: Any, name: str) -> Iterator[Document]:
 def _document_of(line: bytes, where: str) -> Document:
     try:
         value = json.loads(line)
-    except ValueError as fault:
+    except (ValueError, RecursionError) as fault:
         raise errors.document_invalid(where, "the line is not JSON") from fault
     if not isinstance(value, dict):
         raise errors.document_invalid(where, "the line is not a JSON object")

@@ -24,6 +24,7 @@ from pair.sync.rules import SyncPolicy
 
 CONFIG_PLACES = ("config.yaml", ".pair/config.yaml")
 OVERRIDE_PREFIX = "PAIR__"
+_MOST_CHARACTERS = 200
 NAMED_VARIABLES = {
     "PAIR_KB_CACHE_DIR": ("sources", "cache_dir"),
     "PAIR_KB_DEFAULT_URL": ("sources", "default_url"),
@@ -157,12 +158,15 @@ class _Values:
             return policy()
         import pydantic  # noqa: PLC0415 - where nothing is given, there is nothing to check
 
+        for key, item in given.items():
+            if not _is_usable(item.value):
+                raise errors.settings_invalid(item.where, f"{name}.{key}: not text that a system could be given")
         try:
             return pydantic.TypeAdapter(policy).validate_python({key: item.value for key, item in given.items()})
         except pydantic.ValidationError as fault:
             first = fault.errors()[0]
             key = str(first["loc"][0])
-            reason = f"{name}.{key}: {first['msg'].lower()}, got {first['input']!r}"
+            reason = f"{name}.{key}: {first['msg'].lower()}, got {_clipped(repr(first['input']))}"
             raise errors.settings_invalid(given[key].where, reason) from fault
 
 
@@ -177,7 +181,22 @@ def _check_name(name: str, valid: Iterable[str], where: str, kind: str) -> None:
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hints = [f"Did you mean {nearest[0]} ?"] if nearest else []
     hints.append(f"Valid: {', '.join(names)}")
-    raise errors.settings_invalid(where, f"unknown {kind}: {name}", hints=hints)
+    raise errors.settings_invalid(where, f"unknown {kind}: {_clipped(name)}", hints=hints)
+
+
+def _is_usable(value: Any) -> bool:
+    """Names of files may be in any encoding, but not every text can be a name."""
+    if not isinstance(value, str):
+        return True
+    try:
+        return b"\0" not in value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+
+
+def _clipped(text: str) -> str:
+    """For one line of an error."""
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
 
 
 # ── variables ──────────────────────────────────────────────────────────────────────────────────────

@@ -43,13 +43,17 @@ class KbSource:
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> "KbSource":
-        return KbSource(
+        source = KbSource(
             type=value["type"],
             location=value["location"],
             requires_download=value["requiresDownload"],
             version=value.get("version"),
             sha256=value.get("sha256"),
         )
+        texts = (source.location, source.version or "", source.sha256 or "")
+        if source.type not in get_args(SourceType) or not all(isinstance(each, str) for each in texts):
+            raise ValueError("not the source of a KB")
+        return source
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pair import errors, files, request_errors
-from pair.access.rules import Principal, Scope
+from pair.access.rules import SCOPES, Principal, Scope
 from pair.clock import Clock, to_timestamp
 
 _KEY = re.compile(r"pair_([0-9a-f]{12})_([0-9a-f]{64})")
@@ -102,7 +102,7 @@ class KeyFile:
         found = _KEY.fullmatch(text)
         key = self._current().get(found[1]) if found else None
         digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
-        is_same = hmac.compare_digest(digest, key.sha256 if key else _NOBODY)
+        is_same = hmac.compare_digest(digest.encode(), (key.sha256 if key else _NOBODY).encode("utf-8", "replace"))
         if key is None or not is_same:
             raise request_errors.credentials_refused("the key is not known")
         if key.revoked_at:
@@ -131,8 +131,8 @@ class KeyFile:
         try:
             with files.storage_errors():
                 value = json.loads(self._path.read_bytes())
-            kept = [ApiKey(**{**each, "kbs": each["kbs"] and tuple(each["kbs"])}) for each in value["keys"]]
-        except (ValueError, KeyError, TypeError) as fault:
+            kept = [_key_from(each) for each in value["keys"]]
+        except (ValueError, KeyError, TypeError, RecursionError) as fault:
             raise errors.settings_invalid(str(self._path), "not a file of keys") from fault
         return {key.id: key for key in kept}
 
@@ -148,6 +148,19 @@ class KeyFile:
             content = json.dumps({"version": 1, "keys": entries}, indent=2).encode() + b"\n"
             files.write_atomically(self._path, content)
             self._path.chmod(0o600)
+
+
+def _key_from(value: dict[str, Any]) -> ApiKey:
+    """Whoever may do what is not guessed: one key of another shape makes the whole file unreadable."""
+    kbs = value["kbs"]
+    texts = [*(each for name, each in value.items() if name != "kbs"), *(kbs or ())]
+    if not all(isinstance(each, str) for each in texts) or not isinstance(kbs, list | None):
+        raise ValueError("something else where a text belongs")
+    if value["scope"] not in SCOPES:
+        raise ValueError("unknown scope")
+    if value.get("expires_at"):
+        datetime.datetime.fromisoformat(value["expires_at"])
+    return ApiKey(**{**value, "kbs": None if kbs is None else tuple(kbs)})
 
 
 def _wait(_holder: str) -> None:

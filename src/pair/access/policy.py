@@ -54,7 +54,7 @@ class ServerPolicy:
     """How long a request that writes waits for others that write the same KB"""
     stop_seconds: Annotated[float, Gt(0), Le(60)] = 7.0
     """How long requests under way may take once the server is told to stop"""
-    rate_limit_per_second: Annotated[float, Ge(0)] = 0.0
+    rate_limit_per_second: Annotated[float, Ge(0), Le(1_000_000)] = 0.0
     """Requests that a client may make in a second, over time; 0 for no limit"""
     rate_limit_burst: Positive = 50
     """Requests that a client may make at once before server.rate_limit_per_second counts"""

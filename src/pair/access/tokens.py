@@ -115,7 +115,7 @@ def _keys_of(document: bytes) -> dict[str, jwt.PyJWK]:
     try:
         value = json.loads(document)
         usable = [each for each in value["keys"] if each.get("kty") != "oct" and each.get("use", "sig") == "sig"]
-    except (ValueError, KeyError, TypeError, AttributeError) as fault:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
         raise request_errors.jwks_unreadable("not a JWKS document") from fault
     keys: dict[str, jwt.PyJWK] = {}
     for each in usable:

@@ -26,6 +26,8 @@ from pair.clock import Clock, to_timestamp
 
 _STORE_CLOCK_SECONDS = 1.0
 """How finely stores tell times: S3 in whole seconds."""
+_MOST = 2**53
+_MOST_SECONDS = 366 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +44,20 @@ class _State:
 
     @staticmethod
     def from_json(data: bytes) -> "_State | None":
-        """None for a blob that is no lease."""
+        """None for a blob that is no lease, or says what no lease can."""
         try:
             value = json.loads(data)
-            return _State(
+            state = _State(
                 holder=str(value["holder"]),
                 token=str(value["token"]),
                 fence=int(value["fence"]),
                 seconds=float(value["seconds"]),
                 renewals=int(value["renewals"]),
             )
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
+        is_sound = 0 <= state.fence <= _MOST and 0 <= state.renewals <= _MOST and 0 < state.seconds <= _MOST_SECONDS
+        return state if is_sound else None
 
 
 @dataclass(frozen=True, slots=True)

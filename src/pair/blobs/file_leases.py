@@ -8,6 +8,7 @@ import contextlib
 import datetime
 import fcntl
 import os
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 from pair import errors, files
 from pair.blobs.contract import Lease, LeaseLostError
 
+_FENCE = re.compile(r"[0-9]{1,18}")
 _FAR_AWAY = datetime.timedelta(days=36500)
 
 
@@ -76,4 +78,4 @@ def _written(descriptor: int) -> tuple[int, str]:
     """The last fence, and who had it."""
     line = os.pread(descriptor, 4096, 0).decode(errors="replace").partition("\n")[0]
     number, _, holder = line.partition(" ")
-    return (int(number) if number.isdigit() else 0), (holder or "another process")
+    return (int(number) if _FENCE.fullmatch(number) else 0), (holder or "another process")

@@ -12,6 +12,7 @@ Invariants
 import contextlib
 import datetime
 import json
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -120,5 +121,5 @@ def _from_bytes(content: bytes) -> tuple[tuple[ShardRef, ...], int] | None:
             return None
         dimension = int(value["dimension"])
         return tuple(shard_from_json(each, dimension) for each in value["shards"]), dimension
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, zlib.error):
         return None

@@ -17,10 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from pair import errors
+from pair.blobs.keys import check_key
 
 SCHEMA_VERSION = 1
 LAYOUT = "duckdb_shard_files"
 _KEPT_COMMITS = 64
+_MOST_ROWS = 2**28
+"""Of a shard: far beyond what is ever cut, and few enough for a mark on each to fit into memory."""
+_MOST_COUNT = 2**53
+"""What every reader of JSON can hold."""
 
 FileRole = Literal["rows", "search", "ids", "keywords", "graph"]
 _REQUIRED_ROLES: tuple[FileRole, ...] = ("rows", "search", "ids")
@@ -237,20 +242,21 @@ def from_bytes(content: bytes, key: str) -> Manifest:
             raise errors.stored_data_damaged(
                 key, f"it has schema {value['schema_version']} ({value['layout']}), which is newer than this pair"
             )
+        dimension = _count(value["embedder"]["dimension"])
         return Manifest(
-            kb_id=value["kb_id"],
-            number=value["version"],
-            commit_id=value["commit_id"],
-            created_at=value["created_at"],
-            embedder=value["embedder"]["name"],
-            dimension=value["embedder"]["dimension"],
-            shards=tuple(shard_from_json(each, value["embedder"]["dimension"]) for each in value["shards"]),
-            dropped=tuple(DroppedShard(each["key"], each["dropped_at"]) for each in value["dropped"]),
-            collections=value["collections"],
-            recent_commits=tuple(value["recent_commits"]),
-            hashed_as=value["embedder"].get("hashed_as", ""),
+            kb_id=_text(value["kb_id"]),
+            number=_count(value["version"]),
+            commit_id=_text(value["commit_id"]),
+            created_at=_text(value["created_at"]),
+            embedder=_text(value["embedder"]["name"]),
+            dimension=dimension,
+            shards=tuple(shard_from_json(each, dimension) for each in _list(value["shards"])),
+            dropped=tuple(DroppedShard(_key(each["key"]), _moment(each["dropped_at"])) for each in value["dropped"]),
+            collections=_count(value["collections"]),
+            recent_commits=tuple(_text(each) for each in _list(value["recent_commits"])),
+            hashed_as=_text(value["embedder"].get("hashed_as", "")),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as fault:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as fault:
         raise errors.stored_data_damaged(key, "it is not a manifest that can be read") from fault
 
 
@@ -272,25 +278,34 @@ def shard_to_json(shard: ShardRef) -> dict[str, Any]:
 
 
 def shard_from_json(value: Mapping[str, Any], dimension: int) -> ShardRef:
-    centroids = np.frombuffer(base64.b64decode(value["centroids"]), dtype="<f2").astype(np.float32)
-    return ShardRef(
-        shard_id=value["shard_id"],
-        folder=value["key"],
+    centroids = np.frombuffer(base64.b64decode(value["centroids"], validate=True), dtype="<f2").astype(np.float32)
+    rows, documents = _count(value["vector_rows"]), _count(value["documents"])
+    shard = ShardRef(
+        shard_id=_text(value["shard_id"]),
+        folder=_text(value["key"]),
         files=_files_from_json(value["files"]),
-        rows=value["vector_rows"],
-        documents=value["documents"],
-        run=value["run"],
+        rows=rows,
+        documents=documents,
+        run=_text(value["run"]),
         centroids=centroids.reshape(-1, dimension),
-        radii=tuple(value["radii"]),
-        graph_available=value["graph_available"],
-        created_at=value["created_at"],
-        tombstones=_bits_from_text(value["tombstones"], value["documents"]) if value["tombstones"] else None,
+        radii=tuple(float(each) for each in value["radii"]),
+        graph_available=value["graph_available"] is True,
+        created_at=_text(value["created_at"]),
+        tombstones=_bits_from_text(value["tombstones"], documents) if value["tombstones"] else None,
     )
+    if "/" in shard.shard_id or not documents <= rows <= _MOST_ROWS or len(shard.radii) != len(shard.centroids):
+        raise ValueError("what it says of a shard cannot be")
+    _key(shard.key("rows"))
+    return shard
 
 
 def _files_from_json(value: Mapping[str, Any]) -> dict[FileRole, ShardFile]:
     """Those that this pair knows; each shard has the first ones, and not each has the others."""
-    return {role: ShardFile(**value[role]) for role in _SUFFIXES if role in _REQUIRED_ROLES or role in value}
+    return {
+        role: ShardFile(_count(value[role]["size_bytes"]), _text(value[role]["sha256"]))
+        for role in _SUFFIXES
+        if role in _REQUIRED_ROLES or role in value
+    }
 
 
 def _bits_to_text(bits: npt.NDArray[np.bool_] | None) -> str:
@@ -299,5 +314,41 @@ def _bits_to_text(bits: npt.NDArray[np.bool_] | None) -> str:
 
 
 def _bits_from_text(text: str, count: int) -> npt.NDArray[np.bool_]:
-    packed = np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype=np.uint8)
-    return np.unpackbits(packed, count=count, bitorder="little").astype(np.bool_)
+    """No more is unpacked than there can be, whatever was packed."""
+    expected_bytes = (count + 7) // 8
+    packed = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), expected_bytes + 1)
+    if len(packed) != expected_bytes:
+        raise ValueError("its list of documents that are gone is of another shard")
+    return np.unpackbits(np.frombuffer(packed, np.uint8), count=count, bitorder="little").astype(np.bool_)
+
+
+# What is wrong in a manifest shows when it is read, and not when somebody uses it.
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"no text: {value!r:.40}")
+    value.encode()  # a lone surrogate cannot be written again
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _MOST_COUNT:
+        raise ValueError(f"no count: {value!r:.40}")
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"no list: {value!r:.40}")
+    return value
+
+
+def _key(value: Any) -> str:
+    return check_key(_text(value))
+
+
+def _moment(value: Any) -> str:
+    if datetime.datetime.fromisoformat(value).tzinfo is None:
+        raise ValueError(f"no time that everybody shares: {value}")
+    return _text(value)

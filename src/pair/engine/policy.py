@@ -8,7 +8,10 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
+from pair.values import LONGEST_WAIT_SECONDS
+
 Positive = Annotated[int, Gt(0)]
+_LONGEST_SECONDS = 1_000_000_000
 EmbedderKind = Literal["static", "minilm", "fastembed", "openai", "ngram"]
 LeaseKind = Literal["auto", "memory", "file", "blob", "redis"]
 Chunker = Literal["structure", "seed"]
@@ -27,7 +30,7 @@ class EnginePolicy:
     """Region of the bucket; empty for the platform's own"""
     lease: LeaseKind = "auto"
     """Who coordinates writers: file (folders), blob (the store itself), redis, memory (one process); auto chooses"""
-    lease_seconds: Annotated[float, Gt(0)] = 30.0
+    lease_seconds: Annotated[float, Gt(0), Le(LONGEST_WAIT_SECONDS)] = 30.0
     """How long a writer that died keeps others waiting"""
     redis_url: str = ""
     """Address of the Redis server that keeps leases"""
@@ -35,7 +38,7 @@ class EnginePolicy:
     """Where shards are kept once they were fetched"""
     cache_max_bytes: Annotated[int, Ge(0)] = 0
     """Most bytes of fetched shards on disk; 0 for no limit"""
-    cache_ttl_seconds: Annotated[float, Ge(0)] = 0.0
+    cache_ttl_seconds: Annotated[float, Ge(0), Le(_LONGEST_SECONDS)] = 0.0
     """How long a shard that nobody asks is kept on disk; 0 for ever"""
     embedder: EmbedderKind = "static"
     """What makes vectors of texts: static, minilm and fastembed (extras), openai (a server), ngram (no model)"""
@@ -95,9 +98,9 @@ class EnginePolicy:
     """Fewer shards than this are not worth merging"""
     compaction_tombstone_ratio: Annotated[float, Gt(0), Le(1)] = 0.20
     """A shard with more of its documents gone is written anew"""
-    gc_grace_seconds: Annotated[float, Ge(0)] = 120.0
+    gc_grace_seconds: Annotated[float, Ge(0), Le(_LONGEST_SECONDS)] = 120.0
     """How long a shard that no manifest names is left in peace"""
-    gc_build_seconds: Annotated[float, Ge(0)] = 86_400.0
+    gc_build_seconds: Annotated[float, Ge(0), Le(_LONGEST_SECONDS)] = 86_400.0
     """How long what an interrupted build has made is kept for the next run"""
 
     @property

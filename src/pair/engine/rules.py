@@ -229,7 +229,7 @@ def garbage(
     return frozenset(
         folder
         for folder, written_at in stored.items()
-        if folder not in live and max(written_at, dropped_at.get(folder, written_at)) + grace <= now
+        if folder not in live and max(written_at, dropped_at.get(folder, written_at)) <= now - grace
     )
 
 

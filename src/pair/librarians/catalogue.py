@@ -1,6 +1,5 @@
 """A librarian that knows what there is: which sources of the index would answer a question."""
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -108,5 +107,5 @@ def _chosen_by_model(model: LanguageModel, query: str, entries: Sequence[IndexEn
     found = re.search(r"\[[\d,\s]*\]", reply)
     if found is None:
         return None
-    numbers = [each for each in dict.fromkeys(json.loads(found[0])) if 1 <= each <= len(entries)]
+    numbers = [each for each in dict.fromkeys(map(int, re.findall(r"\d{1,9}", found[0]))) if 1 <= each <= len(entries)]
     return [entries[each - 1] for each in numbers[:_MOST_SOURCES]]

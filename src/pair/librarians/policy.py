@@ -5,8 +5,10 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le
 
+from pair.values import LONGEST_WAIT_SECONDS
+
 Positive = Annotated[int, Gt(0)]
-Seconds = Annotated[float, Gt(0)]
+Seconds = Annotated[float, Gt(0), Le(LONGEST_WAIT_SECONDS)]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pair import files
 from pair.clock import Clock, to_timestamp
 from pair.sources import replacement
 from pair.sources.contract import Observer
-from pair.sources.rules import ENTRY_NAME, cache_key, without_credentials
+from pair.sources.rules import ENTRY_NAME, cache_key, stays_inside, without_credentials
 from pair.values import KbSource
 
 logger = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class Cache:
         """The release that the feed named last, if it is in the cache."""
         try:
             source = KbSource.from_json(json.loads(self._release_path(feed).read_bytes()))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
         key = cache_key(source, _address(source))
         return source if self._find(key, source) is not None else None
@@ -127,8 +127,12 @@ class Cache:
                 return None
             value.pop("url")
             value.pop("fetched_at")
-            return CacheEntry(folder, Facts(**value))
-        except (OSError, ValueError, KeyError, TypeError):
+            facts = Facts(**value)
+            is_sound = isinstance(facts.identity, str) and all(
+                isinstance(sha256, str) and stays_inside(path) for path, sha256 in facts.hashes.items()
+            )
+            return CacheEntry(folder, facts) if is_sound else None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
     def _filled(self, key: str, source: KbSource, fill: Fill, earlier: CacheEntry | None) -> CacheEntry:

@@ -212,7 +212,7 @@ class _Transfer:
             validators = Validators(**json.loads(self._note.read_bytes()))
             # Nobody could tell the rest of this file from that of another.
             return (self._have_bytes(), validators) if validators.for_range or self.is_checked else (0, Validators())
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             return 0, Validators()
 
     def _headers(self, have_bytes: int, known: Validators) -> dict[str, str]:

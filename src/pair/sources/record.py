@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pair import errors
-from pair.sources.rules import RECORD_NAME
+from pair.sources.rules import RECORD_NAME, stays_inside
 from pair.values import KbSource
 
 SCHEMA_VERSION = 1
@@ -86,9 +86,16 @@ def read_record(target: Path) -> Record | None:
     header = _header_from(first, path)
     try:
         listed = json.loads(second)["files"]
-        return Record(header, {name: InstalledFile(*entry) for name, entry in listed.items()})
-    except (ValueError, KeyError, TypeError, AttributeError) as fault:
+        installed = {name: InstalledFile(*entry) for name, entry in listed.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
         raise errors.record_unreadable(str(path), "the list of files is damaged") from fault
+    if not all(stays_inside(name) and _is_sound(entry) for name, entry in installed.items()):
+        raise errors.record_unreadable(str(path), "the list of files is damaged")
+    return Record(header, installed)
+
+
+def _is_sound(entry: InstalledFile) -> bool:
+    return isinstance(entry.sha256, str) and all(type(number) is int for number in entry[1:])
 
 
 def _header_from(line: bytes, path: Path) -> RecordHeader:
@@ -96,7 +103,15 @@ def _header_from(line: bytes, path: Path) -> RecordHeader:
         value = json.loads(line)
         schema_version = value.pop("schema_version")
         if schema_version == SCHEMA_VERSION:
-            return RecordHeader(**(value | {"source": KbSource.from_json(value["source"])}))
-    except (ValueError, KeyError, TypeError, AttributeError) as fault:
+            return _checked(RecordHeader(**(value | {"source": KbSource.from_json(value["source"])})))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
         raise errors.record_unreadable(str(path), "its first line is damaged") from fault
-    raise errors.record_unreadable(str(path), f"it was written by another version (schema {schema_version})")
+    raise errors.record_unreadable(str(path), f"it was written by another version (schema {schema_version!r:.40})")
+
+
+def _checked(header: RecordHeader) -> RecordHeader:
+    texts = (header.name, header.version, header.installed_at, header.source_fingerprint, header.target_fingerprint)
+    counts = (header.file_count, header.size_bytes, header.kept_files)
+    if not all(isinstance(each, str) for each in texts) or not all(type(each) is int for each in counts):
+        raise ValueError("something else where a text or a number belongs")
+    return header

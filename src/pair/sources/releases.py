@@ -53,7 +53,7 @@ def _read_feed(web: Web, address: str) -> Any:
         raise errors.download_failed(address, f"HTTP {answer.status}: {reason}")
     try:
         return json.loads(answer.body)
-    except ValueError as fault:
+    except (ValueError, RecursionError) as fault:
         raise errors.download_failed(address, "the answer is not JSON") from fault
 
 

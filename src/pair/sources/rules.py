@@ -203,6 +203,11 @@ def name_fault(name: str) -> str | None:
     return None
 
 
+def stays_inside(path: str) -> bool:
+    """Whether a path with `/` between its parts names a file below the folder that it belongs to."""
+    return "\0" not in path and all(part not in {"", ".", ".."} for part in path.split("/"))
+
+
 def _part_fault(part: str) -> str | None:
     if part == "..":
         return "path leads out of the archive"

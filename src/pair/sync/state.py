@@ -4,12 +4,15 @@ Records are made from JSON only when somebody looks at them: a run with nothing 
 """
 
 import datetime
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 SCHEMA_VERSION = 1
 FetchStatus = Literal["success", "not_modified", "timeout", "error"]
 
+_MOST_GENERATIONS = 2**53
+_UNSENDABLE = re.compile(r"[^ -~\x80-\xff]")
 _LONG_AGO = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 
@@ -172,11 +175,12 @@ def state_from_json(value: Any) -> SyncState:
     if not isinstance(sources, dict) or not isinstance(skipped, dict):
         raise ValueError("Its list of sources is damaged")
     generation = value.get("generation", 0)
-    if type(generation) is not int or not all(_is_sound_skip(seen) for seen in skipped.values()):
+    is_counted = type(generation) is int and 0 <= generation <= _MOST_GENERATIONS
+    if not is_counted or not all(is_text(path) and is_sound_skip(seen) for path, seen in skipped.items()):
         raise ValueError("Its first line is damaged")
     for source_id, record in sources.items():
-        if not is_sound(record):
-            raise ValueError(f"Its record of {source_id} is damaged")
+        if not is_text(source_id) or not is_sound(record):
+            raise ValueError(f"Its record of {source_id!a:.200} is damaged")
     problems = value.get("problems")
     return SyncState(
         sources,
@@ -189,8 +193,11 @@ def state_from_json(value: Any) -> SyncState:
     )
 
 
-def _is_sound_skip(seen: Any) -> bool:
-    return isinstance(seen, dict) and seen.keys() >= {"size_bytes", "mtime_ns", "reason"}
+def is_sound_skip(seen: Any) -> bool:
+    try:
+        return type(seen["size_bytes"]) is int and type(seen["mtime_ns"]) is int and is_text(seen["reason"])
+    except (KeyError, TypeError):
+        return False
 
 
 def is_sound(record: Any) -> bool:
@@ -200,7 +207,28 @@ def is_sound(record: Any) -> bool:
             seen = record["file"]
             is_placed = type(seen["size_bytes"]) is int and type(seen["mtime_ns"]) is int
         else:
-            is_placed = record["source_type"] == "url" and type(record["url"]) is dict
-        return is_placed and type(record["content_hash"]) is str and type(record["summary_text"]) is str
-    except (KeyError, TypeError):
+            is_placed = record["source_type"] == "url" and _is_sound_page(record["url"])
+        is_settled = type(record.get("summary_pending", False)) is bool
+        return is_placed and is_settled and is_text(record["content_hash"]) and is_text(record["summary_text"])
+    except (KeyError, TypeError, AttributeError):
         return False
+
+
+def _is_sound_page(page: dict[str, Any]) -> bool:
+    """Validators are sent as they are: a line end in one would be a header of its own."""
+    validators = (page.get("etag"), page.get("last_modified"))
+    others = (page.get("fetch_status"), page.get("problem"), page.get("validated_at"))
+    return all(each is None or is_text(each) for each in others) and all(
+        each is None or (is_text(each) and _UNSENDABLE.search(each) is None) for each in validators
+    )
+
+
+def is_text(value: Any) -> bool:
+    """One that can be written again: half a character of another encoding cannot, a name of a file always can."""
+    if type(value) is not str:
+        return False
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True

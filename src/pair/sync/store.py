@@ -24,7 +24,17 @@ from pair.ai.characters import clip
 from pair.clock import Clock
 from pair.sync.index_file import index_text
 from pair.sync.rules import FileSeen
-from pair.sync.state import SCHEMA_VERSION, Record, SyncState, from_text, is_sound, state_from_json, to_text
+from pair.sync.state import (
+    SCHEMA_VERSION,
+    Record,
+    SyncState,
+    from_text,
+    is_sound,
+    is_sound_skip,
+    is_text,
+    state_from_json,
+    to_text,
+)
 
 _SAVED_TO_UNSAVED = 4
 """A save waits until a quarter as much has changed: so all saves of a first build cost a few times the last one."""
@@ -115,7 +125,7 @@ class StateStore:
             next_check = value["next_check_at"]
             skipped = {path: entry["reason"] for path, entry in value["skipped"].items()}
             head = Head(value["source_count"], skipped, value["settled"], from_text(next_check) if next_check else None)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
         return head if head.settled and self._index_is_current() else None
 
@@ -319,6 +329,10 @@ def _parsed(content: bytes) -> Any:
         raise ValueError("It is not whole JSON") from fault
 
 
+_IS_SOUND = {"source": is_sound, "skipped": is_sound_skip}
+"""By the kind of a change."""
+
+
 def _replay(path: Path, state: SyncState) -> None:
     """The last line may have been cut off by a kill; it was not claimed by anybody."""
     with contextlib.suppress(FileNotFoundError):
@@ -326,9 +340,10 @@ def _replay(path: Path, state: SyncState) -> None:
             try:
                 change = json.loads(line)
                 kind, key, value = change["kind"], change["key"], change["value"]
-            except (ValueError, KeyError, TypeError):
+                is_whole = _IS_SOUND[kind]
+            except (ValueError, KeyError, TypeError, RecursionError):
                 continue
-            if value is None or kind == "skipped" or is_sound(value):
+            if is_text(key) and (value is None or is_whole(value)):
                 _apply(state, kind, key, value)
 
 

@@ -1,6 +1,7 @@
 """Keys: made once, kept as hashes, refused when their time is over."""
 
 import datetime
+import json
 import secrets
 from pathlib import Path
 
@@ -47,3 +48,44 @@ def test_a_file_that_is_no_file_of_keys_is_told(tmp_path: Path):
     (tmp_path / "deep" / "keys.json").write_text('{"keys": 7}')
     with pytest.raises(errors.UsageError, match="not a file of keys"):
         keys.all()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scope": "root"}, {"scope": None}, {"scope": ["admin"]}, {"kbs": "default"}, {"kbs": [7]}, {"kbs": True},
+        {"sha256": 7}, {"revoked_at": None}, {"revoked_at": False}, {"expires_at": 7}, {"expires_at": "never"},
+        {"colour": "red"}, {"id": None},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_file_with_a_key_of_another_shape_lets_nobody_in(tmp_path: Path, changes: dict[str, object]):
+    keys = key_file(tmp_path, ManualClock())
+    _, text = keys.add("importer", "write", [], datetime.timedelta(days=1))
+    path = tmp_path / "deep" / "keys.json"
+    value = json.loads(path.read_bytes())
+    path.write_text(json.dumps(value | {"keys": [value["keys"][0] | changes]}))
+    for act in (lambda: keys.verified(text), keys.all, lambda: keys.add("other", "read", [], None)):
+        with pytest.raises(errors.UsageError) as raised:
+            act()
+        assert raised.value.code == "E401"
+    assert json.loads(path.read_bytes())["keys"] == [value["keys"][0] | changes], "nothing was written over it"
+
+
+@pytest.mark.parametrize("content", [b"", b"[" * 100_000, b"null", b'{"keys": 7}', b'{"keys": [7]}', b"\xff"])
+def test_what_is_no_file_of_keys_is_told(tmp_path: Path, content: bytes):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "keys.json").write_bytes(content)
+    with pytest.raises(errors.UsageError, match=r"not a file of keys"):
+        key_file(tmp_path, ManualClock()).all()
+
+
+def test_a_hash_that_is_no_hash_is_that_of_no_key(tmp_path: Path):
+    keys = key_file(tmp_path, ManualClock())
+    _, text = keys.add("importer", "write", [], None)
+    path = tmp_path / "deep" / "keys.json"
+    value = json.loads(path.read_bytes())
+    value["keys"][0]["sha256"] = "é\ud800"
+    path.write_text(json.dumps(value))
+    with pytest.raises(errors.AccessError, match="not known"):
+        keys.verified(text)

@@ -1,7 +1,10 @@
 """The manifest: its JSON, what follows what, and which files are refused."""
 
+import base64
 import datetime
 import json
+import tracemalloc
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -96,10 +99,22 @@ def test_the_json_has_what_the_specification_names() -> None:
     assert value["schema_version"] == SCHEMA_VERSION
     assert value["layout"] == "duckdb_shard_files"
     assert (value["version"], value["parent_version"], value["documents"]) == (7, 6, 27)
+    assert (value["chunks"], value["total_size_bytes"]) == (81, 2460)
     assert value["shards"][1].keys() >= {
         "shard_id", "key", "files", "vector_rows", "documents", "centroids", "radii", "graph_available",
         "tombstone_count", "tombstones", "created_at",
     }  # fmt: skip
+
+
+def test_a_manifest_is_written_as_it_ever_was() -> None:
+    fresh = replace(manifest(), shards=(shard("a"),))  # zlib may pack in more than one way
+    expected = GOLDEN.read_bytes().decode()
+    written = to_bytes(fresh).decode()
+    assert written.partition('"documents"')[0] == expected.partition('"documents"')[0]
+    assert written.endswith("}\n")
+    assert written.count("\n") == 1
+    named = to_bytes(replace(manifest(), embedder="modèle"))
+    assert "modèle".encode() in named, "as text, and not as escapes"
 
 
 @pytest.mark.rule("engine-1")
@@ -122,6 +137,17 @@ def test_a_manifest_of_a_newer_schema_is_refused_and_says_so() -> None:
     assert "newer than this pair" in caught.value.explanation
 
 
+FIRST, WORN = json.loads(GOLDEN.read_bytes())["shards"]
+
+
+def with_shard(**changes: Any) -> bytes:
+    return changed(shards=[WORN | changes])
+
+
+def packed(content: bytes) -> str:
+    return base64.b64encode(zlib.compress(content)).decode()
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -131,21 +157,137 @@ def test_a_manifest_of_a_newer_schema_is_refused_and_says_so() -> None:
         b"null",
         b"{}",
         b"\xff\xfe",
+        b"[" * 100_000,
         GOLDEN.read_bytes()[:-30],
         changed(layout="something_else"),
         changed(schema_version="one"),
-        changed(shards=[{}]),
-        changed(shards=[json.loads(GOLDEN.read_bytes())["shards"][0] | {"centroids": "AAAA"}]),
-        changed(shards=[json.loads(GOLDEN.read_bytes())["shards"][0] | {"tombstones": "bm90IHpsaWI="}]),
-        changed(shards=[json.loads(GOLDEN.read_bytes())["shards"][0] | {"tombstones": "?"}]),
+        changed(kb_id=7),
+        changed(kb_id="\ud800"),
+        changed(version="7"),
+        changed(version=-1),
+        changed(version=True),
+        changed(version=2**53 + 1),
+        changed(commit_id=None),
+        changed(created_at=7),
         changed(embedder=None),
+        changed(embedder={"name": 7, "dimension": 4}),
+        changed(embedder={"name": "ngram", "dimension": 0}),
+        changed(embedder={"name": "ngram", "dimension": 4.0}),
+        changed(collections=None),
+        changed(recent_commits="commit-6"),
+        changed(recent_commits=[7]),
+        changed(shards={}),
+        changed(shards=[{}]),
+        changed(dropped=[{"key": "../c", "dropped_at": "2024-05-01T11:00:00+00:00"}]),
+        changed(dropped=[{"key": "c", "dropped_at": "yesterday"}]),
+        changed(dropped=[{"key": "c", "dropped_at": "2024-05-01T11:00:00"}]),
+        changed(dropped=[{"key": "c", "dropped_at": 7}]),
+        with_shard(centroids="AAAA"),
+        with_shard(centroids="?" + WORN["centroids"]),
+        with_shard(radii=[0.5]),
+        with_shard(radii=["near", "far"]),
+        with_shard(shard_id="a/b"),
+        with_shard(key="default.duckdb.shards/../b"),
+        with_shard(key=7),
+        with_shard(run=None),
+        with_shard(created_at=None),
+        with_shard(documents=61),
+        with_shard(documents="20"),
+        with_shard(vector_rows=2**28 + 1),
+        with_shard(files={}),
+        with_shard(files=WORN["files"] | {"ids": {"size_bytes": "30", "sha256": "b3"}}),
+        with_shard(files=WORN["files"] | {"ids": {"size_bytes": 30, "sha256": 3}}),
+        with_shard(files=WORN["files"] | {"keywords": None}),
+        with_shard(tombstones="bm90IHpsaWI="),
+        with_shard(tombstones="?"),
+        with_shard(tombstones=packed(b"")),
+        with_shard(tombstones=packed(b"12")),
+        with_shard(tombstones=packed(b"1234")),
+        with_shard(tombstones="?" + WORN["tombstones"]),
+        changed(embedder={"name": "ngram", "dimension": 4, "hashed_as": 7}),
     ],
     ids=lambda content: f"{len(content)} bytes",
 )
-def test_a_damaged_manifest_is_refused(content: bytes) -> None:
+def test_a_damaged_manifest_is_refused_when_it_is_read(content: bytes) -> None:
     with pytest.raises(DataError) as caught:
-        from_bytes(content, "key")
+        from_bytes(content, "default.duckdb.manifest.json")
     assert caught.value.code == "E207"
+    assert caught.value.details["key"] == "default.duckdb.manifest.json"
+
+
+def test_a_manifest_that_cannot_be_read_says_so() -> None:
+    with pytest.raises(DataError) as caught:
+        from_bytes(b"{}", "key")
+    assert caught.value.explanation == "It is not a manifest that can be read."
+
+
+def test_a_list_that_unpacks_to_more_than_memory_holds_is_not_unpacked() -> None:
+    content = with_shard(tombstones=packed(b"\0" * 50_000_000))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError):
+            from_bytes(content, "key")
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("documents", [1, 7, 8, 9, 16, 17])
+def test_any_number_of_documents_may_be_gone(documents: int) -> None:
+    before = replace(manifest(), shards=(shard("a", documents=documents, gone=(documents - 1,)),))
+    [after] = from_bytes(to_bytes(before), "key").shards
+    assert after.tombstones is not None
+    assert after.tombstones.tolist() == [number == documents - 1 for number in range(documents)]
+
+
+def test_a_kb_that_was_embedded_anew_remembers_what_its_hashes_name() -> None:
+    before = manifest()
+    after = before.re_embedded_by("commit-8", NOON, [shard("d")], "other", 8)
+    assert (after.embedder, after.dimension, after.number, after.commit_id) == ("other", 8, 8, "commit-8")
+    assert (before.hashing_embedder, after.hashing_embedder) == ("ngram-4-v1", "ngram-4-v1")
+    assert [each.folder for each in after.shards] == ["default.duckdb.shards/d"]
+    again = after.re_embedded_by("commit-9", NOON, (), "third", 4)
+    assert json.loads(to_bytes(again))["embedder"] == {"name": "third", "dimension": 4, "hashed_as": "ngram-4-v1"}
+    assert from_bytes(to_bytes(again), "key").hashed_as == "ngram-4-v1"
+    back = again.re_embedded_by("commit-10", NOON, (), "ngram-4-v1", 4)
+    assert json.loads(to_bytes(back))["embedder"] == {"name": "ngram-4-v1", "dimension": 4}
+
+
+def test_the_greatest_numbers_are_read() -> None:
+    assert from_bytes(changed(version=2**53, collections=0), "key").number == 2**53
+    [shard] = from_bytes(with_shard(vector_rows=2**28, documents=20), "key").shards
+    assert shard.rows == 2**28
+    [full] = from_bytes(with_shard(vector_rows=20, graph_available=True), "key").shards
+    assert (full.rows, full.documents, full.graph_available) == (20, 20, True)
+    assert full.tombstones is not None
+    assert (full.tombstones.dtype.name, full.centroids.dtype.name) == ("bool", "float32")
+
+
+def test_the_first_write_builds_on_nothing() -> None:
+    nothing = no_manifest("default", "ngram-4-v1", 4)
+    assert values_of(nothing) == {
+        "kb_id": "default",
+        "number": 0,
+        "commit_id": "",
+        "created_at": "",
+        "embedder": "ngram-4-v1",
+        "dimension": 4,
+        "shards": [],
+        "dropped": (),
+        "collections": 0,
+        "recent_commits": (),
+        "hashed_as": "",
+    }
+    first = nothing.succeeded_by("commit-1", NOON, [])
+    assert (first.number, first.recent_commits, first.created_at) == (1, (), "2024-05-01T12:00:00+00:00")
+    assert not first.holds_commit("")
+
+
+def test_times_are_written_in_utc() -> None:
+    there = NOON.astimezone(datetime.timezone(datetime.timedelta(hours=5, minutes=30)))
+    after = manifest().succeeded_by("commit-8", there, [])
+    assert after.created_at == "2024-05-01T12:00:00+00:00"
+    assert {each.dropped_at for each in after.dropped[1:]} == {"2024-05-01T12:00:00+00:00"}
 
 
 def test_a_shard_that_has_keywords_keeps_them() -> None:
@@ -159,6 +301,7 @@ def test_a_shard_counts_what_is_left_of_it() -> None:
     worn = shard(documents=20, gone=(0, 3, 19))
     assert (worn.gone, worn.live_documents, worn.live_rows, worn.tombstone_ratio) == (3, 17, 51, 0.15)
     assert worn.without([3, 4]).gone == 4
+    assert worn.without([]).gone == 3
     assert worn.gone == 3, "a shard is not changed"
     assert worn.size_bytes == 1230
 
@@ -182,6 +325,7 @@ def test_a_shard_without_live_documents_is_named_no_longer() -> None:
 def test_a_collection_forgets_what_it_took() -> None:
     after = manifest().after_collection("commit-8", NOON, frozenset({"default.duckdb.shards/c"}))
     assert (after.dropped, after.collections) == ((), 3)
+    assert (after.commit_id, after.number, len(after.shards)) == ("commit-8", 8, 2)
 
 
 def test_the_list_of_commits_stays_short() -> None:

@@ -56,6 +56,7 @@ def test_names_of_kbs_that_are_refused(kb_id: str) -> None:
     with pytest.raises(UsageError) as caught:
         rules.check_kb_id(kb_id)
     assert caught.value.code == "E212"
+    assert repr(kb_id)[1:-1] in caught.value.message or kb_id in caught.value.message
 
 
 # ── asking ─────────────────────────────────────────────────────────────────────────────────────────
@@ -125,6 +126,7 @@ def test_a_shard_is_likely_to_hold_something_nearer_while_its_centroid_is_about_
     assert rules.is_likely_nearer(candidate, None)
     assert rules.is_likely_nearer(candidate, 1.9)
     assert not rules.is_likely_nearer(candidate, 1.5)
+    assert not rules.is_likely_nearer(Ranked(0, rules.LIKELY_REACH, 1.0), 1.0), "as far as it may be is too far"
 
 
 def test_the_cap_hides_nothing_from_a_filter_or_a_search_that_found_too_little() -> None:
@@ -221,11 +223,53 @@ def test_everything_includes_small_shards_that_never_were_in_a_run() -> None:
     assert rules.compaction_plan(manifest(shard("a")), POLICY, everything=True).shards == ()
 
 
+def test_everything_is_merged_however_little_there_is_to_gain() -> None:
+    for shards in (
+        [shard("a", 10, run="r"), shard("b", 10, run="s")],
+        [shard("a", 10, run="r"), shard("b")],
+        [shard("a"), shard("b")],
+    ):
+        plan = rules.compaction_plan(manifest(*shards), POLICY, everything=True)
+        assert (plan.reason, names_of(plan.shards)) == ("size_tier", ["a", "b"])
+
+
+def test_the_least_number_of_shards_may_be_named() -> None:
+    shards = [shard("a", 10, run="r"), shard("b", 10, run="s")]
+    assert rules.compaction_plan(manifest(*shards), POLICY, min_shards=2).reason == "size_tier"
+    assert rules.compaction_plan(manifest(*shards), POLICY, min_shards=3).reason == "no_compaction_debt"
+
+
+@pytest.mark.parametrize(("rows", "taken"), [(20, ["small", "next"]), (21, [])])
+def test_a_run_is_merged_with_one_of_up_to_twice_its_size(rows: int, taken: list[str]) -> None:
+    shards = [shard("small", 10, run="r"), shard("next", rows, run="s")]
+    plan = rules.compaction_plan(manifest(*shards), POLICY, min_shards=1)
+    assert (plan.reason, names_of(plan.shards)) == ("size_tier" if taken else "no_compaction_debt", taken)
+
+
 def test_a_worn_shard_is_written_anew() -> None:
     shards = [shard("fresh", 10, gone=1), shard("worn", 10, gone=2)]
     plan = rules.compaction_plan(manifest(*shards), POLICY)
     assert (plan.reason, names_of(plan.shards)) == ("tombstone_pressure", ["worn"])
     assert names_of(rules.compaction_plan(manifest(*shards), POLICY, everything=True).shards) == ["fresh", "worn"]
+
+
+# ── re-embedding ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_shards_of_one_run_are_embedded_anew_together_and_the_smallest_run_first() -> None:
+    shards = [shard("a", 30, run="r"), shard("tail", 5), shard("b", 30, run="r"), shard("c", 40, run="s")]
+    empty = shard("empty", 2, gone=2)
+    assert [names_of(each) for each in rules.reembedding_sets([*shards, empty])] == [["tail"], ["c"], ["a", "b"]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_last", "expected"), [(2000, False, True), (2001, False, False), (9999, True, True)]
+)
+def test_writers_wait_for_few_rows_and_for_any_number_in_the_last_round(
+    rows: int, is_last: bool, expected: bool
+) -> None:
+    late = [shard("a", 1000), shard("b", rows - 1000)]
+    assert rules.may_finish_under_lease(late, is_last_round=is_last) is expected
 
 
 # ── collecting ─────────────────────────────────────────────────────────────────────────────────────
@@ -256,6 +300,11 @@ def test_only_what_no_manifest_named_for_the_grace_period_is_garbage() -> None:
     assert rules.garbage(current, stored, NOON, 0) == stored.keys() - {prefix + "live"}
 
 
+def test_a_shard_that_was_dropped_in_the_last_moment_of_time_is_no_garbage() -> None:
+    current = manifest(dropped=(DroppedShard("kb.duckdb.shards/odd", "9999-12-31T23:59:59.999999+00:00"),))
+    assert rules.garbage(current, {"kb.duckdb.shards/odd": ago(1000)}, NOON, 120) == frozenset()
+
+
 def test_a_clock_that_went_back_makes_no_garbage() -> None:
     assert rules.garbage(manifest(), {"kb.duckdb.shards/orphan": ago(-3600)}, NOON, 120) == frozenset()
 
@@ -284,3 +333,7 @@ def test_old_shards_go_and_then_the_longest_idle(
 ) -> None:
     gone = rules.shards_to_evict(CACHED, max_bytes=max_bytes, ttl_seconds=ttl_seconds, wanted_bytes=wanted_bytes)
     assert tuple("".join(each.name for each in some) for some in gone) == (old, crowded)
+
+
+def test_no_room_is_made_for_what_nobody_wants() -> None:
+    assert rules.shards_to_evict(CACHED, max_bytes=600, ttl_seconds=0) == ([], [])

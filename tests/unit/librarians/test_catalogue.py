@@ -41,6 +41,11 @@ def test_a_model_chooses_among_the_nearest() -> None:
     assert names(answered("release rolled back", SayingModel("[2]"))) == ["releases.md"]
 
 
+def test_a_list_that_is_no_json_is_understood_all_the_same() -> None:
+    for said in ("[2,]", "[ ,2,,2]", f"[2, {'9' * 5000}]"):
+        assert names(answered("release rolled back", SayingModel(said))) == ["releases.md"]
+
+
 def test_a_model_that_is_away_or_talks_nonsense_leaves_it_to_words() -> None:
     for said in (errors.model_unreachable("there", "gone"), "none of them"):
         assert names(answered("release rolled back", SayingModel(said)))[0] == "rollback.md"

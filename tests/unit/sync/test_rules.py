@@ -246,6 +246,16 @@ def test_validators_belong_to_the_content_they_came_with(
     assert (after.etag, after.last_modified) == expected
 
 
+def test_validators_are_kept_with_the_origin_that_gave_them() -> None:
+    elsewhere = dataclasses.replace(page("hash-2", etag='"2"'), validated_at="https://elsewhere.example")
+    assert rules.url_after_first_fetch(URL, elsewhere, NOON, POLICY).validated_at == "https://elsewhere.example"
+    after = rules.url_after_fetch(PAGE_RECORD, elsewhere, NOON, POLICY)
+    assert after.validated_at == "https://elsewhere.example"
+    again = rules.url_after_fetch(after, page("hash-2"), NOON, POLICY)
+    assert (again.etag, again.validated_at) == ('"2"', "https://elsewhere.example")
+    assert rules.url_after_fetch(after, page("hash-3"), NOON, POLICY).validated_at is None
+
+
 @pytest.mark.parametrize("is_pending", [False, True])
 @pytest.mark.rule("sync-26")
 def test_not_modified_changes_status_times_and_nothing_else(is_pending: bool) -> None:
@@ -274,6 +284,8 @@ def test_a_failed_summary_after_a_fetch_brings_the_next_check_forward_to_a_tick(
     record = dataclasses.replace(PAGE_RECORD, summary_pending=True, next_check_at=later(3600))
     after = rules.url_summary_failed(record, later(10), POLICY)
     assert changes(record, after) == {"next_check_at": later(310)}
+    settled = dataclasses.replace(record, summary_pending=False)
+    assert rules.url_summary_failed(settled, later(10), POLICY).summary_pending
 
 
 @pytest.mark.rule("sync-33")
@@ -345,6 +357,7 @@ def test_an_interval_of_nothing_makes_a_url_due_again_at_once() -> None:
         row("  https://a \t\n", ["https://a"], id="trimmed"),
         row("https://a\r\nhttps://b\r\n", ["https://a", "https://b"], id="line ends of Windows"),
         row("\ufeffhttps://a\n", ["https://a"], id="byte order mark"),
+        row("Xample.org\n", ["Xample.org"], id="only a byte order mark is cut off"),
         row("# comment\nhttps://a\n  # another\n#https://b", ["https://a"], id="comments"),
         row("https://a#part\n", ["https://a#part"], id="a fragment is no comment"),
         row("https://b\nhttps://a\n https://b\n", ["https://b", "https://a"], id="each once, in order"),

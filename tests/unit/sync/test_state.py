@@ -40,6 +40,10 @@ PAGE = UrlRecord(
 )
 
 
+def with_page(**changes: Any) -> dict[str, Any]:
+    return {"schema_version": 1, "sources": {URL: PAGE.to_json() | {"url": PAGE.to_json()["url"] | changes}}}
+
+
 def row(*values: object, id: str) -> Any:
     return pytest.param(*values, id=id)
 
@@ -207,12 +211,38 @@ def with_record(**fields: Any) -> dict[str, Any]:
         row(state_with(skipped={"a.png": {"size_bytes": 1, "mtime_ns": 1}}), id="skipped file without reason"),
         row(state_with(generation=None), id="null generation"),
         row(state_with(generation=[]), id="list for a generation"),
+        row(state_with(generation=-1), id="generation below nothing"),
+        row(state_with(generation=2**53 + 1), id="generation beyond counting"),
+        row(with_record(summary_text="half a character \ud800"), id="text that cannot be written"),
+        row(with_record(summary_pending="no"), id="pending as text"),
+        row(
+            state_with(skipped={"a.png": {"size_bytes": "1", "mtime_ns": 1, "reason": "x"}}), id="skipped size as text"
+        ),
+        row(state_with(skipped={"a.png": {"size_bytes": 1, "mtime_ns": 1, "reason": None}}), id="skipped for nothing"),
+        row(state_with(skipped={"\ud800": {"size_bytes": 1, "mtime_ns": 1, "reason": "x"}}), id="skipped by no name"),
+        row(state_with(sources={"\ud800": FILE.to_json()}), id="source by no name"),
+        row(with_page(etag=7), id="validator as number"),
+        row(with_page(etag='"1"\r\nX-Evil: 1'), id="validator with a line end"),
+        row(with_page(last_modified="\u2028"), id="validator that cannot be sent"),
+        row(with_page(fetch_status=[]), id="list for a status"),
+        row(with_page(problem=7), id="problem as number"),
+        row(state_with(sources={URL: PAGE.to_json() | {"url": 7}}), id="number for a page"),
     ],
 )
 @pytest.mark.rule("sync-51")
 def test_a_state_that_is_damaged_or_of_another_version_is_refused(value: Any) -> None:
     with pytest.raises(ValueError):
         state_from_json(value)
+
+
+def test_names_of_files_and_answers_of_servers_in_any_encoding_are_sound() -> None:
+    odd = "caf\udce9.md"
+    value = state_with(sources={odd: FILE.to_json(), URL: with_page(etag='"\xe9\xa0"')["sources"][URL]})
+    state = state_from_json(value)
+    assert state.file(odd) is not None
+    page = state.url(URL)
+    assert page is not None
+    assert page.etag == '"\xe9\xa0"'
 
 
 @pytest.mark.rule("sync-51")

@@ -358,8 +358,20 @@ def test_a_last_line_that_was_cut_off_is_left_out(disk: Disk, cut_bytes: int) ->
 
 @pytest.mark.parametrize(
     "line",
-    [b"", b"{}", b"[]", b"null", b"\xff\xfe", b'{"kind": "source"}', journal_line("x", {"source_type": "file"})],
-    ids=["empty", "empty object", "list", "null", "no UTF-8", "no key", "unsound record"],
+    [
+        *(b"", b"{}", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"kind": "source"}'),
+        journal_line("x", {"source_type": "file"}),
+        journal_line("x", record("x").to_json(), kind="unheard of"),
+        journal_line("x", record("x").to_json(), kind="skipped"),
+        journal_line("x", {"size_bytes": 1, "mtime_ns": 1, "reason": "not text"}, kind="source"),
+        journal_line("\ud800", record("x").to_json()),
+        b'{"kind": [], "key": "x", "value": null}',
+        b'{"kind": "source", "key": 7, "value": null}',
+    ],
+    ids=[
+        *("empty", "empty object", "list", "null", "no UTF-8", "deep", "no key", "unsound record", "unknown kind"),
+        *("source as skip", "skip as source", "no name", "list for a kind", "number for a key"),
+    ],
 )
 @pytest.mark.rule("sync-52")
 def test_a_line_that_says_nothing_does_not_cost_the_others(disk: Disk, line: bytes) -> None:

@@ -1,0 +1,330 @@
+"""The one swap: who wins, who is told that they lost, and what is settled by looking."""
+
+import dataclasses
+import itertools
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pair import errors
+from pair.blobs.contract import BlobStore
+from pair.blobs.memory import MemoryStore
+from pair.engine.manifest import Manifest, from_bytes, manifest_key, no_manifest, older_keys
+from pair.engine.publication import Publication, Published
+from pair.engine.workspace import BuiltShard
+from pair.testing.clock import NOON, ManualClock
+from pair.testing.faulty_store import Fault, FaultyStore, Plan, planned
+
+EMPTY = no_manifest("kb", "ngram-4-v1", 4)
+KEY = manifest_key("kb")
+COMMITS = (f"commit-{number}" for number in itertools.count())
+
+
+def memory() -> MemoryStore:
+    return MemoryStore(ManualClock())
+
+
+def publication(store: BlobStore, steps: list[str] | None = None) -> Publication:
+    heard = [] if steps is None else steps
+    return Publication(store, "kb", before_first_write=lambda: heard.append("probe"), on_step=heard.append)
+
+
+def next_of(before: Published | None) -> Manifest:
+    return (before.manifest if before else EMPTY).succeeded_by(next(COMMITS), NOON, ())
+
+
+def stored(store: BlobStore) -> Manifest:
+    blob = store.get(KEY)
+    assert blob is not None
+    return from_bytes(blob.data, KEY)
+
+
+class Watched:
+    """A plan without faults, that remembers what was asked."""
+
+    def __init__(self, plan: Plan = lambda _operation, _key: "none") -> None:
+        self.asked: list[str] = []
+        self._plan = plan
+
+    def __call__(self, operation: str, key: str) -> Fault:
+        self.asked.append(operation)
+        return self._plan(operation, key)
+
+
+# ── reading ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_nothing_is_published_until_something_was_written() -> None:
+    published = publication(memory())
+    assert published.current() is None
+    for ask in (published.required, published.known):
+        with pytest.raises(errors.PairError) as raised:
+            ask()
+        assert (raised.value.code, raised.value.details["kb_id"]) == ("E201", "kb")
+
+
+def test_what_one_publishes_another_reads() -> None:
+    store = memory()
+    writer, reader = publication(store), publication(store)
+    first = writer.swap(None, next_of(None))
+    for seen in (reader.current(), reader.required(), reader.known(), writer.current()):
+        assert seen is not None
+        assert (seen.version, seen.manifest.commit_id) == (first.version, first.manifest.commit_id)
+
+
+def test_a_manifest_that_did_not_change_is_neither_fetched_nor_read_again() -> None:
+    watched = Watched()
+    published = publication(FaultyStore(memory(), watched))
+    first = published.swap(None, next_of(None))
+    watched.asked.clear()
+    assert published.current() is first
+    assert published.known() is first
+    assert watched.asked == ["get_if_changed"]
+
+
+def test_the_last_known_manifest_costs_nothing_however_old_it_is() -> None:
+    store = memory()
+    writer, reader = publication(store), publication(store)
+    first = writer.swap(None, next_of(None))
+    assert reader.known().manifest.number == 1
+    second = writer.swap(first, next_of(first))
+    assert reader.known().manifest.number == 1
+    seen = reader.current()
+    assert seen is not None
+    assert seen.version == second.version
+    assert reader.known().manifest.number == 2
+
+
+def test_a_reader_that_was_overtaken_does_not_go_back() -> None:
+    store = memory()
+    published = publication(store)
+    first = published.swap(None, next_of(None))
+    second = published.swap(first, next_of(first))
+    before = store.get(KEY)
+    assert before is not None
+    late = publication(FaultyStore(store, lambda operation, key: "none"))
+    late.current()
+    store.put(KEY, publish_bytes(first))
+    assert late.current() is not None
+    assert late.known().manifest.number == second.manifest.number
+
+
+def publish_bytes(published: Published) -> bytes:
+    store = memory()
+    publication(store).swap(None, published.manifest)
+    blob = store.get(KEY)
+    assert blob is not None
+    return blob.data
+
+
+def test_a_manifest_of_the_same_number_in_its_place_is_seen() -> None:
+    store = memory()
+    published = publication(store)
+    assert published.seen() is None
+    first = published.swap(None, next_of(None))
+    assert published.seen() is first
+    store.delete(KEY)
+    other = publication(store).swap(None, next_of(None))
+    assert published.current() is not None
+    assert published.known().manifest.commit_id == other.manifest.commit_id
+
+
+def test_a_damaged_manifest_is_told_with_its_key() -> None:
+    store = memory()
+    store.put(KEY, b"{}")
+    with pytest.raises(errors.DataError) as raised:
+        publication(store).current()
+    assert (raised.value.code, raised.value.details["key"]) == ("E207", "kb.duckdb.manifest.json")
+
+
+def test_a_manifest_that_was_deleted_is_none() -> None:
+    store = memory()
+    published = publication(store)
+    published.swap(None, next_of(None))
+    store.delete(KEY)
+    assert published.current() is None
+
+
+# ── swapping ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_swap_replaces_what_it_was_built_on() -> None:
+    store = memory()
+    published = publication(store)
+    first = published.swap(None, next_of(None))
+    second = published.swap(first, next_of(first))
+    assert stored(store).commit_id == second.manifest.commit_id
+    assert second.manifest.number == 2
+    assert published.known() is second
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_of_two_swaps_on_one_manifest_the_second_is_told_that_it_lost(is_first: bool) -> None:
+    store = memory()
+    one, other = publication(store), publication(store)
+    before = None if is_first else one.swap(None, next_of(None))
+    won = one.swap(before, next_of(before))
+    with pytest.raises(errors.ConflictError) as raised:
+        other.swap(before, next_of(before))
+    assert (raised.value.code, raised.value.details["kb_id"]) == ("E202", "kb")
+    assert stored(store).commit_id == won.manifest.commit_id
+    assert other.known().version == won.version, "the loser has seen who won"
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("fault", ["before", "after", "twice"])
+def test_a_lost_or_doubled_answer_is_settled_by_looking(fault: Fault, is_first: bool) -> None:
+    store = memory()
+    before = None if is_first else publication(store).swap(None, next_of(None))
+    faulty = publication(FaultyStore(store, planned([fault], only=["create", "put_if"])))
+    after = faulty.swap(before, next_of(before))
+    assert stored(store).commit_id == after.manifest.commit_id
+    assert faulty.current() is not None
+    assert publication(store).required().version == after.version
+
+
+def test_a_swap_that_others_have_built_on_already_was_won() -> None:
+    store = memory()
+    mine = next_of(None)
+
+    def overtaken(operation: str, _key: str) -> Fault:
+        if operation != "get":
+            return "after" if operation == "create" else "none"
+        other = publication(store)
+        before = other.required()
+        if before.manifest.number == 1:
+            other.swap(before, next_of(before))
+        return "none"
+
+    settled = publication(FaultyStore(store, overtaken)).swap(None, mine)
+    assert settled.manifest.number == 2
+    assert settled.manifest.holds_commit(mine.commit_id)
+
+
+def test_a_store_that_never_takes_it_is_tried_five_times_and_nobody_can_tell() -> None:
+    watched = Watched(planned(["before"] * 50, only=["create"]))
+    store = memory()
+    with pytest.raises(errors.PairError) as raised:
+        publication(FaultyStore(store, watched)).swap(None, next_of(None))
+    assert (raised.value.code, raised.value.details["kb_id"]) == ("E208", "kb")
+    assert watched.asked == ["create", "get"] * 5
+    assert store.get(KEY) is None
+
+
+def test_a_store_that_cannot_be_looked_at_leaves_it_unknown() -> None:
+    store = FaultyStore(memory(), planned(["after", "before"], only=["create", "get"]))
+    with pytest.raises(errors.PairError) as raised:
+        publication(store).swap(None, next_of(None))
+    assert (raised.value.code, raised.value.details["kb_id"]) == ("E208", "kb")
+    assert isinstance(raised.value.__cause__, errors.StorageError)
+
+
+def test_a_damaged_manifest_in_its_place_is_not_overwritten() -> None:
+    store = memory()
+    published = publication(store)
+    first = published.swap(None, next_of(None))
+    store.put(KEY, b"damaged")
+    with pytest.raises(errors.DataError):
+        published.swap(first, next_of(first))
+    blob = store.get(KEY)
+    assert blob is not None
+    assert blob.data == b"damaged"
+
+
+def test_what_came_between_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    store = FaultyStore(memory(), planned(["twice", "after"], only=["create", "put_if"]))
+    published = publication(store)
+    with caplog.at_level(logging.INFO, logger="pair.engine.publication"):
+        first = published.swap(None, next_of(None))
+        published.swap(first, next_of(first))
+    told = [(each.message, vars(each)["kb"], "reason" in vars(each)) for each in caplog.records]
+    assert told == [("swap was refused", "kb", False), ("answer to a swap was lost", "kb", True)]
+
+
+# ── around it ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def built(folder: Path, count: int = 1) -> list[BuiltShard]:
+    made = []
+    for number in range(count):
+        paths = {role: folder / f"{number}-{role}" for role in ("rows", "search", "ids")}
+        for role, path in paths.items():
+            path.write_text(f"{number} {role}")
+        made.append(made_shard(number, paths))
+    return made
+
+
+def made_shard(number: int, paths: dict[str, Path]) -> BuiltShard:
+    golden = Path(__file__).parents[2] / "golden" / "manifest-v1.json"
+    ref = from_bytes(golden.read_bytes(), "key").shards[0]
+    ref = dataclasses.replace(ref, folder=f"kb.duckdb.shards/{number}")
+    return BuiltShard(ref, paths)  # type: ignore[arg-type]
+
+
+def test_every_file_is_uploaded_before_anything_is_swapped(tmp_path: Path) -> None:
+    store, steps = memory(), list[str]()
+    published = publication(store, steps)
+    published.upload(built(tmp_path, 2))
+    assert steps == ["probe", *["upload"] * 6, "uploaded"]
+    for number, (role, suffix) in itertools.product(
+        range(2), [("rows", "duckdb"), ("search", "search"), ("ids", "ids")]
+    ):
+        blob = store.get(f"kb.duckdb.shards/{number}/shard-00000.{suffix}")
+        assert blob is not None
+        assert blob.data == f"{number} {role}".encode()
+    assert store.get(KEY) is None
+    published.swap(None, next_of(None))
+    assert steps[-1] == "swap"
+
+
+@pytest.mark.parametrize("begin", ["upload", "swap"])
+def test_a_store_is_probed_once_before_its_first_write(begin: str, tmp_path: Path) -> None:
+    steps: list[str] = []
+    published = publication(memory(), steps)
+    acts: dict[str, Callable[[], object]] = {
+        "upload": lambda: published.upload(built(tmp_path)),
+        "swap": lambda: published.swap(published.current(), next_of(published.current())),
+    }
+    for act in (begin, "upload", "swap", "swap"):
+        acts[act]()
+    assert steps[0] == "probe"
+    assert steps.count("probe") == 1
+
+
+def test_a_store_that_has_a_manifest_is_not_probed() -> None:
+    store, steps = memory(), list[str]()
+    publication(store).swap(None, next_of(None))
+    published = publication(store, steps)
+    before = published.current()
+    published.swap(before, next_of(before))
+    assert steps == ["swap"]
+
+
+def test_a_store_that_fails_its_probe_is_not_written_to() -> None:
+    store = memory()
+
+    def refuse() -> None:
+        raise errors.store_unreachable("memory:", "no conditional writes")
+
+    published = Publication(store, "kb", before_first_write=refuse)
+    for _ in range(2):
+        with pytest.raises(errors.StorageError):
+            published.swap(None, next_of(None))
+    assert store.get(KEY) is None
+
+
+@pytest.mark.rule("engine-23")
+@pytest.mark.parametrize("fault", ["none", "before"])
+def test_the_first_manifest_removes_the_older_layout_as_far_as_that_succeeds(fault: Fault) -> None:
+    store = memory()
+    for key in older_keys("kb"):
+        store.put(key, b"older")
+    published = publication(FaultyStore(store, planned([fault], only=["delete"])))
+    first = published.swap(None, next_of(None))
+    left = [key for key in older_keys("kb") if store.get(key) is not None]
+    assert left == ([] if fault == "none" else ["kb.duckdb"])
+    store.put("kb.duckdb", b"somebody else's")
+    published.swap(first, next_of(first))
+    assert store.get("kb.duckdb") is not None, "only the first manifest replaces it"

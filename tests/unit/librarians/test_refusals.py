@@ -1,0 +1,221 @@
+"""What is told of a response, a question or a hand-over that is refused: people read these sentences."""
+
+from typing import Any
+
+import pytest
+
+from pair.librarians import Citation, Context, DelegateRequest, ErrorCode, ErrorInfo, Response, User
+from pair.librarians.rules import (
+    HandOver,
+    cut,
+    fault_of,
+    fault_of_context,
+    is_number,
+    is_share,
+    ordered,
+    query_refusal,
+    refusal,
+    remarked,
+    tidied,
+    with_metadata,
+)
+
+
+def answered(**changes: Any) -> Response:
+    return Response(**({"answer": "Yes."} | changes))
+
+
+def cited(**changes: Any) -> Response:
+    return answered(sources=(Citation("Good"), Citation(**({"name": "Handbook"} | changes))))
+
+
+def handed(**changes: Any) -> Response:
+    return Response(delegate=(DelegateRequest("good"), DelegateRequest(**({"to": "shelf"} | changes))))
+
+
+def failed(**changes: Any) -> Response:
+    return Response(error=ErrorInfo(**({"code": "TIMEOUT", "message": "too slow"} | changes)))
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        (None, "it gave back None and no Response"),
+        ({}, "it gave back a dict and no Response"),
+        (answered(answer=7), "answer is a int and no text"),
+        (answered(partial=1), "partial is a int and neither true nor false"),
+        (answered(confidence=1.5), "confidence is 1.5 and no number from 0 to 1"),
+        (answered(confidence=-1), "confidence is -1.0 and no number from 0 to 1"),
+        (answered(confidence=True), "confidence is a bool and no number from 0 to 1"),
+        (answered(confidence="high"), "confidence is a str and no number from 0 to 1"),
+        (answered(sources="Handbook"), "sources is a str and no list"),
+        (answered(sources=(Citation("Good"), "Handbook")), "a source is a str and no Citation"),
+        (cited(name=" "), "a source has no name"),
+        (cited(name=7), "a source has no name"),
+        (cited(url=None), "the source 'Handbook' has something else where a text belongs"),
+        (cited(quote=7), "the source 'Handbook' has something else where a text belongs"),
+        (cited(relevance="much"), "the relevance of the source 'Handbook' is a str and no number"),
+        (cited(provenance={}), "the provenance of the source 'Handbook' is a dict"),
+        (cited(metadata=7), "the metadata of the source 'Handbook' is no object"),
+        (Response(delegate="shelf"), "delegate is a str and no DelegateRequest"),  # type: ignore[arg-type]
+        (handed(to=" "), "delegate does not say to whom"),
+        (handed(to=7), "delegate does not say to whom"),
+        (handed(query=None), "delegate has something else where a text belongs"),
+        (handed(fallback=7), "delegate has something else where a text belongs"),
+        (handed(context=7), "the context of delegate is a int and no object"),
+        (Response(error="late"), "error is a str and no ErrorInfo"),  # type: ignore[arg-type]
+        (failed(code="LATE"), "error has the unknown code 'LATE'"),
+        (failed(code=7), "error has no code"),
+        (failed(message=" "), "error has no message"),
+        (failed(message=7), "error has no message"),
+        (failed(librarian=7), "error has something else where a text belongs"),
+        (failed(query=7), "error has something else where a text belongs"),
+        (failed(suggestion=None), "error has something else where a text belongs"),
+        (failed(recoverable=1), "recoverable is a int and neither true nor false"),
+        (failed(details=7), "details is a int and no object"),
+        (answered(metadata=7), "metadata is a int and no object"),
+        (Response(), "it has neither answer, delegate nor error"),
+        (cited(relevance=2), None),
+        (failed(recoverable=False), None),
+    ],
+)
+def test_what_is_wrong_with_a_response_is_told_in_one_sentence(given: object, fault: str | None) -> None:
+    assert fault_of(given) == fault
+
+
+@pytest.mark.parametrize(
+    ("context", "fault"),
+    [
+        ({}, "it is a dict and no Context"),
+        (Context(delegation_chain="desk"), "delegationChain is no list of ids"),  # type: ignore[arg-type]
+        (Context(delegation_chain=("a", 7)), "delegationChain is no list of ids"),  # type: ignore[arg-type]
+        (Context(timeout_ms="soon"), "timeout is no number of milliseconds"),  # type: ignore[arg-type]
+        (Context(timeout_ms=True), "timeout is no number of milliseconds"),
+        (Context(user={}), "user is a dict and no User"),  # type: ignore[arg-type]
+        (Context(trace="1"), "trace is a str and no TraceContext"),  # type: ignore[arg-type]
+        (Context(budget=(1, 1)), "budget is a tuple and no Budget"),  # type: ignore[arg-type]
+        (Context(metadata=7), "metadata is no object"),  # type: ignore[arg-type]
+        (Context(request_id=7), "requestId is no text"),  # type: ignore[arg-type]
+        (Context(user=User("ada"), timeout_ms=5, delegation_chain=("a",)), None),
+    ],
+)
+def test_what_is_wrong_with_a_context_is_told_in_one_sentence(context: Any, fault: str | None) -> None:
+    assert fault_of_context(context) == fault
+
+
+def told(response: Response | None) -> tuple[str, str, str]:
+    assert response is not None
+    assert response.error is not None
+    return response.error.code, response.error.message, response.error.suggestion
+
+
+@pytest.mark.parametrize(
+    ("query", "message", "suggestion"),
+    [
+        (7, "The question is a int and no text", ""),
+        (" \n", "The question is blank", "Ask in a few words"),
+        ("x" * 1235, "The question has 1,235 characters, 1,234 are allowed", "Ask in fewer words"),
+    ],
+)
+def test_why_a_question_is_none_is_told_with_what_to_do(query: object, message: str, suggestion: str) -> None:
+    assert told(query_refusal(query, 1234)) == ("INVALID_QUERY", message, suggestion)
+    assert query_refusal("x" * 1234, 1234) is None
+
+
+def step(to: str, chain: tuple[str, ...] = ("desk",), delegates_to: tuple[str, ...] | None = None) -> HandOver:
+    return HandOver(to, ["desk", "shelf", "secret"].__contains__, chain, chain, delegates_to, "secret".__ne__, 2)
+
+
+@pytest.mark.parametrize(
+    ("way", "code", "message", "suggestion"),
+    [
+        (step("nobody"), "NOT_FOUND", "There is no librarian 'nobody'", "`pair librarians list` shows who there is"),
+        (step("desk", ("desk", "a")), "LOOP_DETECTED", "The question came back to desk: desk → a → desk", ""),
+        (
+            step("shelf", ("a", "b", "c")),
+            "MAX_DEPTH_EXCEEDED",
+            "The question was handed on more than 2 times: a → b → c → shelf",
+            "Ask one of the last librarians directly",
+        ),
+        (step("shelf", ("a", "b"), ("a",)), "UNAUTHORIZED", "b may not hand over to shelf", ""),
+        (
+            step("secret"),
+            "UNAUTHORIZED",
+            "You may not ask secret",
+            "Log in, or ask the team that owns it for access",
+        ),
+    ],
+)
+def test_why_a_question_is_not_handed_on_is_told_with_what_to_do(
+    way: HandOver, code: str, message: str, suggestion: str
+) -> None:
+    assert told(refusal(way)) == (code, message, suggestion)
+
+
+@pytest.mark.parametrize(
+    ("value", "number", "share"),
+    [
+        (0, True, True),
+        (1, True, True),
+        (1.01, True, False),
+        (-0.01, True, False),
+        (True, False, False),
+        (float("nan"), False, False),
+        (float("inf"), False, False),
+        ("1", False, False),
+        (None, False, False),
+    ],
+)
+def test_a_share_is_a_real_number_from_0_to_1(value: object, number: bool, share: bool) -> None:
+    assert (is_number(value), is_share(value)) == (number, share)
+
+
+def test_a_response_keeps_everything_when_metadata_is_added() -> None:
+    before = Response(
+        "Yes.",
+        (Citation("Handbook"),),
+        0.7,
+        True,
+        DelegateRequest("shelf"),
+        ErrorInfo(ErrorCode.TIMEOUT, "late"),
+        {"a": 1},
+    )
+    after = with_metadata(before, {"b": 2})
+    assert dict(after.metadata) == {"a": 1, "b": 2}
+    assert with_metadata(after, {"b": 3}).metadata["b"] == 3
+    names = ("answer", "sources", "confidence", "partial", "delegate", "error")
+    assert [getattr(after, name) for name in names] == [getattr(before, name) for name in names]
+
+
+def test_sources_without_an_answer_are_tidied_and_confidence_stays() -> None:
+    low, high = Citation("low", relevance=0.1), Citation("high", relevance=0.9)
+    assert tidied(Response(sources=(low, high), error=ErrorInfo("TIMEOUT", "late"))).sources == (high, low)
+    tidy = tidied(Response("One [1], two [2].", (low, high), 0.75))
+    assert (tidy.answer, tidy.confidence, tidy.partial) == ("One [2], two [1].", 0.75, False)
+    assert type(tidied(Response("One [1], two [2].", (low, high), 1)).confidence) is float
+
+
+@pytest.mark.parametrize(
+    ("answer", "places", "expected"),
+    [
+        ("One [1], two [2], both [1, 2].", (1, 0), "One [2], two [1], both [2, 1]."),
+        ("Twice [1,2].", (0, 0), "Twice [1]."),
+        ("Unknown [3] and [0], [1, 3].", (1, 0), "Unknown [3] and [0], [1, 3]."),
+        ("An array x[1] and a link [1](https://example.com).", (1, 0), None),
+        ("The same [1] [2].", (0, 1), None),
+        ("First stays [1], others move [2] [3].", (0, 2, 1), "First stays [1], others move [3] [2]."),
+    ],
+)
+def test_marks_follow_their_sources(answer: str, places: tuple[int, ...], expected: str | None) -> None:
+    assert remarked(answer, places) == (answer if expected is None else expected)
+
+
+def test_of_two_equal_sources_the_first_is_kept() -> None:
+    first, second = Citation("one", id="a", relevance=0.5), Citation("two", id="a", relevance=0.5)
+    assert ordered([first, second]) == ((first,), (0, 0))
+
+
+def test_an_answer_is_cut_without_blanks_at_its_end() -> None:
+    assert cut("  One two three four", 12) == "  One two"
+    assert cut("  One.   Two three four five", 9) == "  One."
+    assert cut("  One two   three", 11) == "  One two"

@@ -1,0 +1,22 @@
+"""Lines of JSON as documents, and lines that are none."""
+
+from pathlib import Path
+
+import pytest
+
+from pair import errors
+from pair.inputs import Inputs
+
+WHOLE = b'{"id": "a", "text": "One."}\n'
+
+
+@pytest.mark.parametrize("line", [b"{", b"[" * 100_000, b"\xff", b"9" * 5000], ids=["torn", "deep", "bytes", "number"])
+def test_a_line_that_is_no_json_is_told_with_its_place(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "documents.jsonl"
+    path.write_bytes(WHOLE + line + b"\n")
+    documents = Inputs(None, lambda _path, _reason: None).read([str(path)])
+    assert next(documents).id == "a"
+    with pytest.raises(errors.UsageError) as raised:
+        next(documents)
+    assert raised.value.code == "E213"
+    assert f"{path}:2" in raised.value.message
