@@ -1,5 +1,7 @@
 """DuckDB, loaded with the first shard whose rows are written or asked: most searches never need it."""
 
+import errno
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,10 +12,15 @@ _ONE_THREAD: dict[str, str | bool | int | float | list[str]] = {"threads": 1}
 
 
 def open_rows(path: Path) -> "duckdb.DuckDBPyConnection":
-    """For reading."""
+    """For reading. Raises FileNotFoundError."""
     import duckdb  # noqa: PLC0415 - see above
 
-    return duckdb.connect(str(path), read_only=True, config=_ONE_THREAD)
+    try:
+        return duckdb.connect(str(path), read_only=True, config=_ONE_THREAD)
+    except duckdb.IOException as fault:
+        if not path.exists():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from fault
+        raise
 
 
 def open_memory() -> "duckdb.DuckDBPyConnection":

@@ -4,6 +4,7 @@ Invariants
     Before anything is deleted the manifest is swapped: a writer that read an earlier one can no longer publish, so
     nothing that it uploaded, however slow it is, can become live after it was judged garbage.
     Shards have names of their own for each attempt to write: what is garbage once is garbage for ever.
+    The grace period is counted by the clock of the store: no machine whose clock is wrong cuts it short.
 """
 
 from dataclasses import dataclass
@@ -32,14 +33,15 @@ def collect(parts: WriteParts, store: BlobStore, *, grace_seconds: float) -> Gar
     with held(parts.leases, name, seconds=seconds, clock=parts.clock) as lease:
         before = parts.publication.required()
         parts.on_step("listing")
+        now = parts.publication.now()
         stored = _by_folder(store, parts.kb_id)
         written = {folder: max(each.modified_at for each in blobs) for folder, blobs in stored.items()}
-        taken = rules.garbage(before.manifest, written, parts.clock.now(), grace_seconds)
+        taken = rules.garbage(before.manifest, written, now, grace_seconds)
         idle = len(stored.keys() - {shard.folder for shard in before.manifest.shards})
         if not taken:
             return GarbageReport(0, 0, idle, before.manifest.number)
         lease.check()
-        after = before.manifest.after_collection(parts.new_id(), parts.clock.now(), taken)
+        after = before.manifest.after_collection(parts.new_id(), now, taken)
         published = parts.publication.swap(before, after)
         parts.on_step("condemned")
         for folder in sorted(taken):
