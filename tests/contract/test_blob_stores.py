@@ -447,6 +447,16 @@ def test_full_store_is_told_as_such() -> None:
         assert raised.value.code == "E010"
 
 
+def test_a_clock_that_the_store_does_not_accept_is_told_as_such() -> None:
+    with PageServer() as server:
+        body = b"<Error><Code>RequestTimeTooSkewed</Code></Error>"
+        server.pages["/blobs/x/key"] = Reply(status=403, body=body)
+        with pytest.raises(errors.StorageError) as raised:
+            quick(server.url("")).get("key")
+        assert raised.value.code == "E206"
+        assert raised.value.explanation.startswith("The clock of this machine is too far from that of the server")
+
+
 def through(proxy: BadProxy, s3: S3Server, prefix: str) -> ObjectStore:
     return ObjectStore(f"s3://blobs/{prefix}", dataclasses.replace(s3.options, endpoint_url=proxy.url))
 

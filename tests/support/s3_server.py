@@ -41,13 +41,12 @@ class _NotReadyError(Exception):
 
 
 @contextlib.contextmanager
-def running_s3(folder: Path, *, lets_anybody_in: bool = False) -> Iterator[S3Server]:
-    """`lets_anybody_in`: also those who sign nothing, and with that no time."""
+def running_s3(folder: Path) -> Iterator[S3Server]:
     for attempt in range(_ATTEMPTS):
         data = folder / f"weed-{attempt}"
         data.mkdir()
         ports = free_ports(len(_PORT_NAMES))
-        process = _start(data, ports, ("test", "anonymous") if lets_anybody_in else ("test",))
+        process = _start(data, ports)
         server = S3Server(
             ObjectStoreOptions(
                 endpoint_url=f"http://127.0.0.1:{ports[0]}",
@@ -76,17 +75,14 @@ def running_s3(folder: Path, *, lets_anybody_in: bool = False) -> Iterator[S3Ser
                 )
 
 
-def _start(data: Path, ports: list[int], names: tuple[str, ...]) -> "subprocess.Popen[bytes]":
-    identities = [
-        {
-            "name": name,
-            "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}] if name == "test" else [],
-            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
-        }
-        for name in names
-    ]
+def _start(data: Path, ports: list[int]) -> "subprocess.Popen[bytes]":
+    identity = {
+        "name": "test",
+        "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
+        "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+    }
     config = data / "s3.json"
-    config.write_text(json.dumps({"identities": identities}))
+    config.write_text(json.dumps({"identities": [identity]}))
     command = [
         *(str(_PROGRAM), "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3"),
         *(f"-{name}={port}" for name, port in zip(_PORT_NAMES, ports, strict=True)),

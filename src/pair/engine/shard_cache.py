@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 _FETCH_TRIES = 2
 """Of one file that arrives damaged, or whose place is taken away or full."""
-_OPEN_TRIES = 3
+_OPEN_TRIES = 5
 """Of one that was fetched and is gone."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _RETRY_SECONDS = 0.025
