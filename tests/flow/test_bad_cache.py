@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pair.errors import PairError
-from support.engine_parts import Ground, all_ids, numbered
+from support.engine_parts import Ground, all_ids, ids_of, numbered
 from support.served import Served
 
 NAMES = {f"page-{number}": f"Text of page {number}, about rivers and item{number}." for number in range(12)}
