@@ -1,6 +1,7 @@
 """A cache that is full, deleted under a server, or shared by two of them: slower answers, never wrong ones."""
 
 import contextlib
+import os
 import shutil
 import subprocess
 import threading
@@ -135,6 +136,27 @@ def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path, small_disk: Pat
         assert list((small_disk / "cache-scratch").iterdir()) == []
 
 
+@pytest.mark.parametrize("left_bytes", [8_192, 60_000, 120_000])
+def test_a_disk_that_is_full_in_the_middle_of_a_write_is_told_and_leaves_nothing(
+    tmp_path: Path, small_disk: Path, left_bytes: int
+) -> None:
+    ground = Ground(tmp_path, cache_dir=str(small_disk / "cache"))
+    with ground.open() as kb:
+        kb.upsert(numbered(3))
+        free_bytes = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
+        filler = small_disk / "filler"
+        filler.write_bytes(bytes(free_bytes - left_bytes))
+        with pytest.raises(PairError) as caught:
+            kb.upsert(numbered(100, begin=3))
+        assert caught.value.code == "E010"
+        assert "no space left on the disk" in caught.value.message
+        assert list((small_disk / "cache-scratch").iterdir()) == []
+        filler.unlink()
+        assert len(all_ids(kb, 50)) == 3
+        kb.upsert(numbered(100, begin=3))
+        assert len(all_ids(kb, 200)) == 103
+
+
 def test_what_nobody_uses_makes_room_on_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
     ground = Ground(tmp_path, cache_dir=str(small_disk / "cache"))
     with Ground(tmp_path, cache_dir=str(tmp_path / "cache")).open("first") as first:
@@ -150,6 +172,20 @@ def test_what_nobody_uses_makes_room_on_a_full_disk(tmp_path: Path, small_disk: 
 
 
 # ── shared ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_another_process_of_the_same_number_is_about_to_evict_is_in_nobodys_way(tmp_path: Path) -> None:
+    """As in two containers, each of which has a process 1."""
+    ground = Ground(tmp_path, cache_ttl_seconds=0.000_001)
+    with ground.open() as kb:
+        kb.upsert(numbered(3))
+        kb.search("rivers")
+        [folder] = {path.parent for path in ground.cached_files(".search")}
+        half_removed = folder.with_name(f".{folder.name}.{os.getpid()}")
+        half_removed.mkdir()
+        (half_removed / "file").write_text("not removed yet")
+        assert kb.sweep().evicted_ttl > 0
+        assert not folder.exists()
 
 
 def test_two_servers_that_share_a_cache_by_mistake_answer_as_two_that_do_not(tmp_path: Path) -> None:
