@@ -1,5 +1,6 @@
 """One suite on every blob store, and what each of them has to promise besides."""
 
+import dataclasses
 import itertools
 import logging
 import os
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import tracemalloc
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from pair.blobs.s3 import ObjectStore, ObjectStoreOptions
 from pair.testing.blob_suite import KEYS, BlobStoreSuite
 from pair.testing.clock import ManualClock
 from pair.testing.faulty_store import Arrival, FaultyStore, drawn, planned
-from support.lossy_proxy import LossyProxy
+from support.bad_proxy import BadProxy, Plan, Trouble
 from support.page_server import PageServer, Reply
 from support.ports import free_ports
 from support.s3_server import SECRET_KEY, S3Server
@@ -445,33 +447,78 @@ def test_full_store_is_told_as_such() -> None:
         assert raised.value.code == "E010"
 
 
+def test_a_clock_that_the_store_does_not_accept_is_told_as_such() -> None:
+    with PageServer() as server:
+        body = b"<Error><Code>RequestTimeTooSkewed</Code></Error>"
+        server.pages["/blobs/x/key"] = Reply(status=403, body=body)
+        with pytest.raises(errors.StorageError) as raised:
+            quick(server.url("")).get("key")
+        assert raised.value.code == "E206"
+        assert raised.value.explanation.startswith("The clock of this machine is too far from that of the server")
+
+
+def through(proxy: BadProxy, s3: S3Server, prefix: str) -> ObjectStore:
+    return ObjectStore(f"s3://blobs/{prefix}", dataclasses.replace(s3.options, endpoint_url=proxy.url))
+
+
+def once(trouble: Trouble) -> Plan:
+    """For the next request; the others pass."""
+    troubles: list[Trouble] = [trouble]
+    return lambda _method, _path: troubles.pop() if troubles else "none"
+
+
 def test_lost_answer_to_a_conditional_write_is_unknown_and_never_a_conflict(s3: S3Server) -> None:
     direct = s3.store("lossy")
-    with LossyProxy(s3.options.endpoint_url) as proxy:
-        store = ObjectStore(
-            "s3://blobs/lossy",
-            ObjectStoreOptions(
-                endpoint_url=proxy.url,
-                region="us-east-1",
-                access_key_id=s3.options.access_key_id,
-                secret_access_key=s3.options.secret_access_key,
-            ),
-        )
-        proxy.answers_to_lose = 1
+    with BadProxy(s3.options.endpoint_url) as proxy:
+        store = through(proxy, s3, "lossy")
+        proxy.plan = once("lose answer")
         with pytest.raises(errors.StorageError) as raised:
             store.create("key", b"first")
         assert raised.value.code == "E206"
         landed = direct.get("key")
         assert landed is not None
         assert landed.data == b"first"
-        proxy.answers_to_lose = 1
+        proxy.plan = once("lose answer")
         with pytest.raises(errors.StorageError) as raised:
             store.put_if("key", b"second", landed.version)
         assert raised.value.code == "E206"
-        proxy.answers_to_lose = 1
+        proxy.plan = once("lose answer")
         found = store.get("key")
         assert found is not None
         assert found.data == b"second"
+
+
+def test_what_is_damaged_on_its_way_to_the_store_is_sent_again(s3: S3Server, tmp_path: Path) -> None:
+    direct, content = s3.store("sent-again"), b"as it was written " * 1000
+    (tmp_path / "file").write_bytes(content)
+    with BadProxy(s3.options.endpoint_url) as proxy:
+        store = through(proxy, s3, "sent-again")
+        proxy.plan = once("corrupt request")
+        assert direct.get("put") is None
+        assert Blob(content, store.put("put", content)) == direct.get("put")
+        proxy.plan = once("corrupt request")
+        assert Blob(content, store.upload("uploaded", tmp_path / "file")) == direct.get("uploaded")
+
+
+def test_what_is_damaged_whenever_it_is_sent_is_not_stored(s3: S3Server) -> None:
+    direct, content = s3.store("damaged"), b"as it was written " * 1000
+    before = Blob(content, direct.put("key", content))
+    with BadProxy(s3.options.endpoint_url) as proxy:
+        store = through(proxy, s3, "damaged")
+        proxy.plan = lambda _method, _path: "corrupt request"
+        refused: list[Callable[[], object]] = [
+            lambda: store.put("other", content),
+            lambda: store.create("other", content),
+            lambda: store.put_if("key", b"another", before.version),
+        ]
+        for write in refused:
+            count = len(proxy.passed)
+            with pytest.raises(errors.StorageError) as raised:
+                write()
+            assert raised.value.code == "E206"
+            assert len(proxy.passed) - count <= 1 + s3.options.retries
+    assert direct.get("other") is None
+    assert direct.get("key") == before
 
 
 @pytest.mark.parametrize("address", ["file:///tmp", "memory:///", "https://example.com/b", "bucket", "az://container"])

@@ -54,6 +54,7 @@ def without_keywords(ground: Ground) -> None:
     blob = ground.blobs().get(MANIFEST)
     assert blob is not None
     value = json.loads(blob.data)
+    del value["content_sha256"]
     for shard in value["shards"]:
         del shard["files"]["keywords"]
     ground.blobs().put(MANIFEST, json.dumps(value).encode())

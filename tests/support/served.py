@@ -41,13 +41,15 @@ class Served:
             "PYTHONWARNINGS": "error",
             **variables,
         }
+        self.program = ["-m", "pair", "serve"]
+        """What Python runs."""
         self.logged: collections.deque[dict[str, Any]] = collections.deque(maxlen=10_000)
         self.raw_log = ""
         self._heard = threading.Condition()
 
     def __enter__(self) -> Self:
         self.process = subprocess.Popen(
-            ["env", "--default-signal=INT,TERM", sys.executable, "-m", "pair", "serve"],
+            ["env", "--default-signal=INT,TERM", sys.executable, *self.program],
             cwd=self.folder,
             env=self.environment,
             stdin=subprocess.DEVNULL,

@@ -11,14 +11,17 @@ When a lease ends
 Invariants
     The blob stays when a lease is released, for it holds the fence.
     No two states have equal bytes, for the versions of many stores are hashes of the content.
+    A state that arrives damaged is read again: it must not pass for no lease, nor for a shorter one.
 """
 
 import dataclasses
 import datetime
 import json
 import threading
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from pair import errors
 from pair.blobs.contract import Blob, BlobStore, Lease, LeaseLostError, Version, VersionMismatchError
@@ -28,6 +31,8 @@ _STORE_CLOCK_SECONDS = 1.0
 """How finely stores tell times: S3 in whole seconds."""
 _MOST = 2**53
 _MOST_SECONDS = 366 * 86_400
+_READING_TRIES = 3
+_CHECK = "check"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +45,17 @@ class _State:
     renewals: int
 
     def to_json(self) -> bytes:
-        return json.dumps(dataclasses.asdict(self)).encode()
+        value = dataclasses.asdict(self)
+        return json.dumps({**value, _CHECK: _check_of(value)}).encode()
 
     @staticmethod
     def from_json(data: bytes) -> "_State | None":
-        """None for a blob that is no lease, or says what no lease can."""
+        """None for a blob that is no lease, says what no lease can, or is not as it was written."""
         try:
             value = json.loads(data)
+            check = value.pop(_CHECK, None)  # an older pair writes none
+            if check is not None and check != _check_of(value):
+                return None
             state = _State(
                 holder=str(value["holder"]),
                 token=str(value["token"]),
@@ -54,10 +63,14 @@ class _State:
                 seconds=float(value["seconds"]),
                 renewals=int(value["renewals"]),
             )
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None
         is_sound = 0 <= state.fence <= _MOST and 0 <= state.renewals <= _MOST and 0 < state.seconds <= _MOST_SECONDS
         return state if is_sound else None
+
+
+def _check_of(value: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(value).encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +97,18 @@ class BlobLeases:
     def acquire(self, name: str, *, seconds: float) -> Lease:
         token = self._new_token()
         expires_at = self._after(seconds)
-        blob = self._store.get(self._key(name))
-        last = self._state(blob)
+        blob, last = self._read(name)
         if blob and last and last.token and not self._is_over(name, blob, last):
             raise self._held(name, last)
         state = _State(self._holder, token, last.fence + 1 if last else 1, seconds, renewals=0)
         if not self._swap(name, state, blob):
-            winner = self._state(self._store.get(self._key(name)))
+            _, winner = self._read(name)
             raise self._held(name, winner or dataclasses.replace(state, holder=""))
         return Lease(name, self._holder, token, state.fence, expires_at)
 
     def renew(self, lease: Lease, *, seconds: float) -> Lease:
         expires_at = self._after(seconds)
-        blob = self._store.get(self._key(lease.name))
-        state = self._state(blob)
+        blob, state = self._read(lease.name)
         if state is None or state.token != lease.token:
             raise LeaseLostError(lease.name)
         renewed = dataclasses.replace(state, seconds=seconds, renewals=state.renewals + 1)
@@ -106,8 +117,7 @@ class BlobLeases:
         return Lease(lease.name, lease.holder, lease.token, lease.fence, expires_at)
 
     def release(self, lease: Lease) -> None:
-        blob = self._store.get(self._key(lease.name))
-        state = self._state(blob)
+        blob, state = self._read(lease.name)
         if state and state.token == lease.token:
             # A swap that is refused means that somebody took the lease meanwhile.
             self._swap(lease.name, dataclasses.replace(state, token="", holder="", renewals=state.renewals + 1), blob)
@@ -121,8 +131,14 @@ class BlobLeases:
     def _after(self, seconds: float) -> datetime.datetime:
         return self._clock.now() + datetime.timedelta(seconds=seconds)
 
-    def _state(self, blob: Blob | None) -> _State | None:
-        return _State.from_json(blob.data) if blob else None
+    def _read(self, name: str) -> tuple[Blob | None, _State | None]:
+        """A blob without a state is no lease, however often it is read."""
+        for _ in range(_READING_TRIES):
+            blob = self._store.get(self._key(name))
+            state = _State.from_json(blob.data) if blob else None
+            if blob is None or state is not None:
+                break
+        return blob, state
 
     def _held(self, name: str, state: _State) -> errors.ConflictError:
         # Anybody's clock will do for what a person reads. It may end sooner, for it may have been renewed a while ago.

@@ -5,6 +5,7 @@ and are untested.
 
 Invariants
     A conditional write is sent once. Were it sent again after a lost answer, it would fail against its own success.
+    What is written to S3 goes with its SHA-256: what was damaged on the way is refused by the server, not stored.
     No error shows what the server sent: with some servers that holds a session token.
 """
 
@@ -25,6 +26,8 @@ from pair.blobs.keys import check_key, folder_of
 
 _PART_BYTES = 8 * 1024 * 1024
 _PARTS_AT_ONCE = 4
+_DAMAGED = {"BadDigest", "InvalidDigest", "XAmzContentSHA256Mismatch"}
+"""What servers call content that is not what its checksum says."""
 _FULL = {"507", "QuotaExceeded", "XMinioStorageFull", "InsufficientCapacity"}
 _SCHEMES = ("s3://", "gs://", "az://")
 _Found = TypeVar("_Found")
@@ -56,6 +59,7 @@ class ObjectStore:
     def __init__(self, address: str, options: ObjectStoreOptions | None = None) -> None:
         options = options or ObjectStoreOptions()
         self._address = address.rstrip("/")
+        self._retries = options.retries
         # Google compares generations, the others compare ETags.
         self._version_field = "version" if address.startswith("gs:") else "e_tag"
         seconds = datetime.timedelta(seconds=options.request_seconds)
@@ -152,9 +156,16 @@ class ObjectStore:
             raise errors.store_unreachable(self._address, "The answer ended before the blob did")
 
     def _write(self, key: str, content: bytes | Path) -> Version:
-        result = obstore.put(
-            self._patient, check_key(key), content, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE
-        )
+        """Once more when it was damaged on the way, which the library takes for our own mistake."""
+        for retries_left in range(self._retries, -1, -1):
+            try:
+                result = obstore.put(
+                    self._patient, check_key(key), content, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE
+                )
+                break
+            except BaseError as fault:
+                if not retries_left or not any(f"<Code>{code}</Code>" in str(fault) for code in _DAMAGED):
+                    raise
         return self._version(result)
 
     def _write_once(self, key: str, data: bytes, mode: Any) -> Version:
@@ -229,6 +240,7 @@ def _s3_config(options: ObjectStoreOptions) -> Any:
         "session_token": options.session_token,
         # Not every server that speaks S3 can delete many at once, and here it is one at a time.
         "disable_bulk_delete": True,
+        "checksum_algorithm": "SHA256",
     }
     return {name: value for name, value in given.items() if value}
 
@@ -241,6 +253,8 @@ def _reason(text: str) -> str:
     """What can be told of a fault without repeating what was sent or received."""
     if status := re.search(r"status code: (\d{3}[A-Za-z ]*)", text):
         code = re.search(r"<Code>(\w+)</Code>", text)
+        if code and code[1] == "RequestTimeTooSkewed":
+            return "The clock of this machine is too far from that of the server"
         return f"The server answered {status[1].strip()}" + (f" ({code[1]})" if code else "")
     for sign, reason in _SIGNS.items():
         if sign in text:

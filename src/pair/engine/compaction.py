@@ -204,7 +204,7 @@ class Compactor:
             shards = _rebased(now.manifest, before.manifest, replaced, outputs)
             if shards is None:
                 raise errors.manifest_changed(parts.kb_id)
-            after = now.manifest.succeeded_by(commit_id, parts.clock.now(), shards)
+            after = now.manifest.succeeded_by(commit_id, parts.publication.now(), shards)
             lease.check()
             published = parts.publication.swap(now, after)
             parts.on_step("swapped")

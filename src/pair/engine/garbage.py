@@ -5,6 +5,7 @@ Invariants
     nothing that it uploaded, however slow it is, can become live after it was judged garbage.
     Shards have names of their own for each attempt to write: what is garbage once is garbage for ever.
     What a build has made and not published yet is left alone for as long as its record is kept (build_records.py).
+    The grace period is counted by the clock of the store: no machine whose clock is wrong cuts it short.
 """
 
 from collections.abc import Sequence
@@ -35,17 +36,18 @@ def collect(parts: WriteParts, store: BlobStore, *, grace_seconds: float) -> Gar
     with held(parts.leases, name, seconds=seconds, clock=parts.clock) as lease:
         before = parts.publication.required()
         parts.on_step("listing")
+        now = parts.publication.now()
         stored = _by_folder(store, parts.kb_id)
         records = BuildRecords(store, parts.kb_id, parts.new_id)
-        protected, condemned = records.protected(parts.clock.now(), parts.policy.gc_build_seconds)
+        protected, condemned = records.protected(now, parts.policy.gc_build_seconds)
         written = {folder: max(each.modified_at for each in blobs) for folder, blobs in stored.items()}
-        taken = rules.garbage(before.manifest, written, parts.clock.now(), grace_seconds) - protected
+        taken = rules.garbage(before.manifest, written, now, grace_seconds) - protected
         idle = len(stored.keys() - {shard.folder for shard in before.manifest.shards})
         if not taken:
             _forget(records, condemned)
             return GarbageReport(0, 0, idle, before.manifest.number)
         lease.check()
-        after = before.manifest.after_collection(parts.new_id(), parts.clock.now(), taken)
+        after = before.manifest.after_collection(parts.new_id(), now, taken)
         published = parts.publication.swap(before, after)
         parts.on_step("condemned")
         for folder in sorted(taken):

@@ -3,13 +3,15 @@
 Invariants
     What an older pair wrote stays readable; what a newer one wrote is refused, not guessed at.
     No two manifests have equal bytes: the commit id sees to it, and with it a version names one manifest only.
+    One that is not, byte for byte, what was written is refused: its last field is the SHA-256 of all before it.
 """
 
 import base64
 import datetime
+import hashlib
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -58,6 +60,11 @@ def shards_prefix(kb_id: str) -> str:
 def builds_prefix(kb_id: str) -> str:
     """Of what says which shards a build has made, and no manifest names yet."""
     return f"{kb_id}.duckdb.builds/"
+
+
+def clock_key(kb_id: str) -> str:
+    """In a folder of its own, so that looking at it lists nothing else."""
+    return f"{kb_id}.duckdb.clock/now"
 
 
 def lease_name(kb_id: str) -> str:
@@ -171,6 +178,11 @@ class Manifest:
     def holds_commit(self, commit_id: str) -> bool:
         return commit_id == self.commit_id or commit_id in self.recent_commits
 
+    def drops(self, shards: Sequence[ShardRef]) -> bool:
+        """Whether a next manifest with these names one shard less."""
+        kept = {shard.folder for shard in shards if shard.live_documents}
+        return any(shard.folder not in kept for shard in self.shards)
+
     def succeeded_by(self, commit_id: str, now: datetime.datetime, shards: Sequence[ShardRef]) -> "Manifest":
         """The next manifest, with these shards. One without live documents is named no longer."""
         at = now.astimezone(datetime.UTC).isoformat()
@@ -231,7 +243,28 @@ def to_bytes(manifest: Manifest) -> bytes:
         "shards": [shard_to_json(shard) for shard in manifest.shards],
         "dropped": [{"key": each.folder, "dropped_at": each.dropped_at} for each in manifest.dropped],
     }
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    content = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()[:-1]
+    return content + _seal(content)
+
+
+def _seal(content: bytes) -> bytes:
+    """The last field, which tells whether all before it is as it was written."""
+    return f',"{_SEAL}":"{hashlib.sha256(content).hexdigest()}"}}\n'.encode()
+
+
+_SEAL = "content_sha256"
+_SEAL_BYTES = len(_seal(b""))
+_UNSEALED = frozenset(
+    {
+        *("schema_version", "layout", "kb_id", "version", "parent_version", "commit_id", "created_at", "embedder"),
+        *("documents", "chunks", "total_size_bytes", "collections", "recent_commits", "shards", "dropped"),
+    }
+)
+"""The fields of manifests that were written before there was a seal. With any other there has to be one."""
+
+
+def _is_as_written(content: bytes, names: Iterable[str]) -> bool:
+    return set(names) <= _UNSEALED or content[-_SEAL_BYTES:] == _seal(content[:-_SEAL_BYTES])
 
 
 def from_bytes(content: bytes, key: str) -> Manifest:
@@ -242,6 +275,8 @@ def from_bytes(content: bytes, key: str) -> Manifest:
             raise errors.stored_data_damaged(
                 key, f"it has schema {value['schema_version']} ({value['layout']}), which is newer than this pair"
             )
+        if not _is_as_written(content, value):
+            raise errors.stored_data_damaged(key, "its SHA-256 is not the one that it ends with")
         dimension = _count(value["embedder"]["dimension"])
         return Manifest(
             kb_id=_text(value["kb_id"]),

@@ -3,11 +3,13 @@
 Invariants
     A manifest never names a shard that is not already uploaded.
     A swap either wins, loses (E202), or is settled by reading the manifest back and looking for our commit id.
+    A manifest that arrives damaged is read once more before it is an error.
 Not here
     Building shards: workspace.py. Deleting old ones: garbage.py.
 """
 
 import contextlib
+import datetime
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 
 from pair import errors
 from pair.blobs.contract import Blob, BlobStore, BlobUnchanged, Version, VersionMismatchError
-from pair.engine.manifest import Manifest, from_bytes, manifest_key, older_keys, to_bytes
+from pair.engine.manifest import Manifest, clock_key, from_bytes, manifest_key, older_keys, to_bytes
 from pair.engine.workspace import BuiltShard
 
 logger = logging.getLogger(__name__)
@@ -65,7 +67,7 @@ class Publication:
             if isinstance(answer, BlobUnchanged):
                 return last
             blob = answer
-        return self._remembered(blob)
+        return self._read(blob)
 
     def required(self) -> Published:
         """Raises E201."""
@@ -81,6 +83,14 @@ class Publication:
     def seen(self) -> Published | None:
         """The last one that was read, if any was; no call to the store."""
         return self._last
+
+    def now(self) -> datetime.datetime:
+        """By the clock of the store, for what writers on different machines compare. Two calls to the store."""
+        key = clock_key(self._kb_id)
+        self._store.put(key, b"")
+        for info in self._store.list(key):
+            return info.modified_at
+        raise errors.store_unreachable(self._store.address, "It does not show what was just written")
 
     def upload(self, shards: Sequence[BuiltShard]) -> None:
         self.probe()
@@ -126,8 +136,8 @@ class Publication:
         A refusal says as little as silence does: our own request may have arrived twice.
         """
         try:
-            found = self._remembered(self._store.get(self._key))
-        except errors.StorageError as fault:
+            found = self._read(self._store.get(self._key))
+        except (errors.StorageError, errors.DataError) as fault:
             raise errors.publish_unknown(self._kb_id) from fault
         if found is not None and found.manifest.holds_commit(after.commit_id):
             return found
@@ -140,6 +150,13 @@ class Publication:
         if self._last is None and not self._is_probed:
             self._before_first_write()
             self._is_probed = True
+
+    def _read(self, blob: Blob | None) -> Published | None:
+        try:
+            return self._remembered(blob)
+        except errors.DataError:
+            logger.warning("manifest is read again: it is damaged", extra={"kb": self._kb_id})
+            return self._remembered(self._store.get(self._key))
 
     def _remembered(self, blob: Blob | None) -> Published | None:
         return None if blob is None else self._remember(blob.version, from_bytes(blob.data, self._key))

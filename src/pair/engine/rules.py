@@ -221,7 +221,7 @@ def garbage(
     """Folders to delete. `stored`: when each folder that is there was last written.
 
     A shard that was dropped is left to its slow readers for the grace period, and one that no manifest ever named to
-    the writer that may still be about to name it.
+    the writer that may still be about to name it. Without a grace period, no clock is asked.
     """
     live = {shard.folder for shard in manifest.shards}
     dropped_at = {each.folder: datetime.datetime.fromisoformat(each.dropped_at) for each in manifest.dropped}
@@ -229,7 +229,7 @@ def garbage(
     return frozenset(
         folder
         for folder, written_at in stored.items()
-        if folder not in live and max(written_at, dropped_at.get(folder, written_at)) <= now - grace
+        if folder not in live and (not grace or max(written_at, dropped_at.get(folder, written_at)) <= now - grace)
     )
 
 

@@ -209,13 +209,12 @@ class IdFile:
 
 
 class RowsFile:
-    """The shard's tables. Opened for the first question, and kept open; each question has a cursor of its own."""
+    """The shard's tables, kept open; each question has a cursor of its own."""
 
     def __init__(self, path: Path, documents: int) -> None:
-        self._path = path
         self._documents = documents
         self._lock = threading.Lock()
-        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._connection = open_rows(path)
         self.selected = functools.lru_cache(maxsize=_REMEMBERED_FILTERS)(self._selected)
 
     def _selected(self, condition: Filter) -> npt.NDArray[np.bool_]:
@@ -246,6 +245,4 @@ class RowsFile:
 
     def _cursor(self) -> "duckdb.DuckDBPyConnection":
         with self._lock:
-            if self._connection is None:
-                self._connection = open_rows(self._path)
             return self._connection.cursor()

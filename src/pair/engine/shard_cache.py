@@ -4,16 +4,23 @@ Layout: `<cache>/<content hash>/<file>`, a stamp beside each file that was verif
 Invariants
     A file appears under its name only after its SHA-256 was verified.
     A file that was touched since is verified again, and fetched again when it is no longer what it was.
+    Whoever deletes the folder, or fills its disk, makes queries slower and not wrong: what is missing is fetched again,
+    and what nobody uses makes room. Several processes may share one folder, in different containers too.
 """
 
 import contextlib
+import errno
 import fcntl
+import logging
 import os
+import secrets
 import shutil
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -28,11 +35,22 @@ from pair.engine.rules import CachedShard
 from pair.engine.shard import IdFile, RowsFile, SearchFile
 from pair.engine.stored_graphs import NO_GRAPHS, StoredGraphs, graphs_in_columns
 
+logger = logging.getLogger(__name__)
+
+_FETCH_TRIES = 2
+"""Of one file that arrives damaged, or whose place is taken away or full."""
+_OPEN_TRIES = 5
+"""Of one that was fetched and is gone."""
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _RETRY_SECONDS = 0.025
 _RETRY_TIMES = 6
+_LEAST_ROOM_BYTES = 1_000_000
+"""That is made when a disk is full, so that it is not full again at once."""
 _USE = "use"
 _STAMP = ".ok"
 _TOUCH_SECONDS = 30.0
+
+_Done = TypeVar("_Done")
 
 
 class ShardMissingError(Exception):
@@ -57,7 +75,7 @@ class ShardCache:
         self._max_bytes = max_bytes
         self._ttl_seconds = ttl_seconds
         self._lock = threading.Lock()
-        self._fetching: dict[Path, threading.Lock] = {}
+        self._fetching: weakref.WeakValueDictionary[Path, threading.Lock] = weakref.WeakValueDictionary()
         self._open: dict[str, OpenShard] = {}
         self.hits = self.misses = self.evictions = self.bytes_fetched = 0
 
@@ -113,9 +131,38 @@ class ShardCache:
             waiting = self._fetching.setdefault(path, threading.Lock())
         with waiting:
             if not _is_verified(path, ref, role):
-                with files.storage_errors():
-                    self._fetch(ref, role, path)
+                self._insist(lambda: self._fetch(ref, role, path), ref.files[role].size_bytes)
         return path
+
+    def use(self, ref: ShardRef) -> "_Use":
+        """Raises E010."""
+        return self._insist(lambda: _Use(self.place(ref)), 0)
+
+    def _insist(self, act: Callable[[], _Done], wanted_bytes: int) -> _Done:
+        """A few times, while the next time may be better. Raises E010, E207 and what the act raises."""
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                with files.storage_errors():
+                    return act()
+            except (errors.DataError, errors.StorageError) as fault:
+                if tries == _FETCH_TRIES or not self._is_better_now(fault, wanted_bytes):
+                    raise
+                logger.warning("fetched again", extra={"reason": fault.message})
+
+    def _is_better_now(self, fault: errors.PairError, wanted_bytes: int) -> bool:
+        """What was damaged on its way, or deleted while it came, may be whole the next time. A full disk gets room."""
+        number = fault.__cause__.errno if isinstance(fault.__cause__, OSError) else None
+        if number in _FULL:
+            return self.make_room_on_disk(wanted_bytes)
+        return number == errno.ENOENT or isinstance(fault, errors.DataError)
+
+    def make_room_on_disk(self, wanted_bytes: int) -> bool:
+        """Of what nobody uses, as much as is wanted, whatever the limit. False when there is nothing to give."""
+        with files.storage_errors():
+            kept = max(1, self.size_bytes() - max(wanted_bytes, _LEAST_ROOM_BYTES))
+            return self._evict(max_bytes=kept).freed_bytes > 0
 
     def _fetch(self, ref: ShardRef, role: FileRole, path: Path) -> None:
         expected = ref.files[role]
@@ -125,7 +172,8 @@ class ShardCache:
         self.misses += 1
         self._make_room(expected.size_bytes)
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+        # Processes in different containers may have one number.
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
         try:
             if not self._store.download(ref.key(role), temporary):
                 raise ShardMissingError(ref.key(role))
@@ -142,7 +190,7 @@ class ShardCache:
     def sweep(self) -> SweepReport:
         """Evict what is too old, then what is too much; what is in use stays."""
         with files.storage_errors():
-            report = self._evict(wanted_bytes=0)
+            report = self._evict(max_bytes=self._max_bytes)
         if self._max_bytes and report.kept_bytes > self._max_bytes:
             raise errors.cache_budget_exceeded(str(self._folder), self._max_bytes, report.kept_bytes)
         return report
@@ -160,14 +208,14 @@ class ShardCache:
         if not self._max_bytes:
             return
         for attempt in range(_RETRY_TIMES + 1):
-            report = self._evict(wanted_bytes=wanted_bytes)
+            report = self._evict(max_bytes=self._max_bytes, wanted_bytes=wanted_bytes)
             if report.kept_bytes + wanted_bytes <= self._max_bytes:
                 return
             if attempt < _RETRY_TIMES and wanted_bytes <= self._max_bytes:
                 threading.Event().wait(_RETRY_SECONDS)  # a reader may be about to finish
         raise errors.cache_budget_exceeded(str(self._folder), self._max_bytes, report.kept_bytes + wanted_bytes)
 
-    def _evict(self, *, wanted_bytes: int) -> SweepReport:
+    def _evict(self, *, max_bytes: int, wanted_bytes: int = 0) -> SweepReport:
         cached = left = self._cached()
         gone_old: list[CachedShard] = []
         gone_crowded: list[CachedShard] = []
@@ -176,7 +224,7 @@ class ShardCache:
         while not is_done:
             needed = wanted_bytes + sum(each.size_bytes for each in in_use)
             old, crowded = rules.shards_to_evict(
-                left, max_bytes=self._max_bytes, ttl_seconds=self._ttl_seconds, wanted_bytes=needed
+                left, max_bytes=max_bytes, ttl_seconds=self._ttl_seconds, wanted_bytes=needed
             )
             for gone, chosen in ((gone_old, old), (gone_crowded, crowded)):
                 for each in chosen:
@@ -208,7 +256,7 @@ class ShardCache:
         folder = self._folder / name
         with _in_use(folder, exclusive=True) as is_ours:
             if is_ours:
-                condemned = folder.with_name(f".{name}.{os.getpid()}")
+                condemned = folder.with_name(f".{name}.{secrets.token_hex(8)}")
                 with contextlib.suppress(FileNotFoundError):
                     folder.rename(condemned)
                     shutil.rmtree(condemned, ignore_errors=True)
@@ -260,12 +308,12 @@ class _Use:
                     raise
                 continue  # evicted between two looks of mkdir at it
             fcntl.flock(self._descriptor, fcntl.LOCK_SH)
-            if self._is_the_one_on_disk():
+            if self.is_the_one_on_disk():
                 return
             os.close(self._descriptor)
 
-    def _is_the_one_on_disk(self) -> bool:
-        """False when the folder was evicted while we waited for its lock."""
+    def is_the_one_on_disk(self) -> bool:
+        """False when the folder was evicted while we waited for its lock, or deleted since."""
         try:
             on_disk, ours = self._path.stat(), os.fstat(self._descriptor)
         except FileNotFoundError:
@@ -292,7 +340,9 @@ def _is_verified(path: Path, ref: ShardRef, role: FileRole) -> bool:
 
 
 def _stamp(path: Path) -> None:
-    path.with_name(path.name + _STAMP).write_text(_stamp_text(path.stat()), encoding="ascii")
+    """Where it cannot be written, the file is verified again the next time."""
+    with contextlib.suppress(OSError):
+        path.with_name(path.name + _STAMP).write_text(_stamp_text(path.stat()), encoding="ascii")
 
 
 def _stamp_text(seen: os.stat_result) -> str:
@@ -336,21 +386,21 @@ class OpenShard:
         if self._search is None:
             with self._lock:
                 if self._search is None:
-                    self._search = SearchFile(self._sound_path("search"))
+                    self._search = self._opened("search", SearchFile)
         return self._search
 
     def ids(self) -> IdFile:
         if self._ids is None:
             with self._lock:
                 if self._ids is None:
-                    self._ids = IdFile(self._sound_path("ids"))
+                    self._ids = self._opened("ids", IdFile)
         return self._ids
 
     def rows(self) -> RowsFile:
         if self._rows is None:
             with self._lock:
                 if self._rows is None:
-                    self._rows = RowsFile(self._sound_path("rows"), self._ref.documents)
+                    self._rows = self._opened("rows", lambda path: RowsFile(path, self._ref.documents))
         return self._rows
 
     def keywords(self) -> KeywordIndex | None:
@@ -358,7 +408,7 @@ class OpenShard:
         if self._keywords is None and "keywords" in self._ref.files:
             with self._lock:
                 if self._keywords is None:
-                    self._keywords = KeywordIndex(self._sound_path("keywords"))
+                    self._keywords = self._opened("keywords", KeywordIndex)
         return self._keywords if self._keywords is not None and self._keywords.is_current else None
 
     def graph(self) -> GraphFile | None:
@@ -366,7 +416,7 @@ class OpenShard:
         if self._graph is None and "graph" in self._ref.files:
             with self._lock:
                 if self._graph is None:
-                    self._graph = GraphFile(self._sound_path("graph"))
+                    self._graph = self._opened("graph", GraphFile)
         return self._graph
 
     def stored_graphs(self) -> StoredGraphs:
@@ -380,8 +430,17 @@ class OpenShard:
         counts = np.bincount(search.doc_of_row, minlength=len(search.docs))
         return graphs_in_columns(self.rows().graphs(), counts.tolist())
 
-    def _sound_path(self, role: FileRole) -> Path:
-        if self._use is None:
-            with files.storage_errors():
-                self._use = _Use(self._cache.place(self._ref))
-        return self._cache.path(self._ref, role)
+    def _opened(self, role: FileRole, open_file: Callable[[Path], _Done]) -> _Done:
+        """Raises as `ShardCache.path` does."""
+        tries = 0
+        while True:
+            tries += 1
+            # Without its lock, a folder that was deleted and made again would pass for one that nobody uses.
+            if self._use is None or not self._use.is_the_one_on_disk():
+                self._use = self._cache.use(self._ref)
+            path = self._cache.path(self._ref, role)
+            try:
+                return open_file(path)
+            except FileNotFoundError as fault:  # deleted between two lines
+                if tries == _OPEN_TRIES:
+                    raise errors.storage_failed(str(path), "somebody deletes it again and again") from fault

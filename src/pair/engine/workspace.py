@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pair.engine import vectors as vector_index
-from pair.engine.database import open_memory
+from pair.engine.database import file_errors, open_memory
 from pair.engine.filters import flatten_metadata
 from pair.engine.graph_file import graph_sections
 from pair.engine.keywords import write_keywords
@@ -127,7 +127,8 @@ def build_shard(
     }
     if documents.graphs.is_made:
         paths["graph"] = folder / file_name(shard_id, "graph")
-    _write_rows(paths["rows"], documents, headers, commit_id)
+    with file_errors(paths["rows"]):
+        _write_rows(paths["rows"], documents, headers, commit_id)
     written: dict[FileRole, WrittenFile] = {
         "rows": WrittenFile(paths["rows"].stat().st_size, sha256_of(paths["rows"])),
         "search": _write_search(paths["search"], documents),

@@ -238,7 +238,9 @@ class Writer:
         manifest = (
             before.manifest if before else no_manifest(parts.kb_id, self._embedding.name, self._embedding.dimension)
         )
-        after = manifest.succeeded_by(commit_id, parts.clock.now(), shards)
+        # When something was dropped is compared by others; when something was added is not.
+        now = parts.publication.now() if manifest.drops(shards) else parts.clock.now()
+        after = manifest.succeeded_by(commit_id, now, shards)
         lease.check()
         published = parts.publication.swap(before, after)
         parts.on_step("swapped")

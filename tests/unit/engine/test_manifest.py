@@ -290,6 +290,17 @@ def test_times_are_written_in_utc() -> None:
     assert {each.dropped_at for each in after.dropped[1:]} == {"2024-05-01T12:00:00+00:00"}
 
 
+def test_a_manifest_with_any_byte_changed_is_refused() -> None:
+    content = to_bytes(manifest())
+    for place in range(len(content)):
+        for bit in (1, 4, 128):
+            damaged = bytearray(content)
+            damaged[place] ^= bit
+            with pytest.raises(DataError) as caught:
+                from_bytes(bytes(damaged), "key")
+            assert caught.value.code == "E207"
+
+
 def test_a_shard_that_has_keywords_keeps_them() -> None:
     before = shard("k")
     before = replace(before, files={**before.files, "keywords": ShardFile(5, "k4")})

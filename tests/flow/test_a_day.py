@@ -1,0 +1,203 @@
+"""A day of life in one process, by a clock that is set by hand: it takes in the evening what it took in the morning.
+
+Every quarter of an hour the sources are synced, documents written, replaced and deleted, and a query is asked; every
+half hour shards are compacted and the cache is swept; every hour garbage is collected.
+`PAIR_LIFE_HOURS` makes it another time than a day.
+"""
+
+import contextlib
+import gc
+import itertools
+import os
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pair.ai.embedding import Embedding
+from pair.ai.ngram import NgramEmbedder
+from pair.blobs.leases import MemoryLeases
+from pair.blobs.memory import MemoryStore
+from pair.engine.extraction import TextGrapher
+from pair.engine.manifest import shards_prefix
+from pair.engine.publication import Publication
+from pair.engine.runtime import Engine
+from pair.engine.shard_cache import ShardCache
+from pair.engine.writing import WriteParts
+from pair.kb import KnowledgeBase
+from pair.sync.reading import Reader
+from pair.sync.report import SyncReport
+from pair.sync.source_texts import SourceTexts
+from pair.sync.ticker import Ticker
+from pair.testing.clock import ManualClock
+from pair.values import MODES, Document
+from support.engine_parts import engine_settings
+from support.sync_parts import Project
+
+HOURS = float(os.environ.get("PAIR_LIFE_HOURS", "24"))
+TICK_SECONDS = 900.0
+KB = "default"
+FILES, PAGES = 8, 24
+POOLED_THREADS = 4
+"""That fetch shards together, and are started when they are first needed: engine.query_shard_parallelism."""
+WORDS = ("river", "bridge", "castle", "garden", "engine", "Ada Lovelace", "Alan Turing", "harbour")
+
+
+@dataclass
+class Taken:
+    """What a process and its KB hold."""
+
+    store_bytes: int
+    store_blobs: int
+    cache_bytes: int
+    cache_files: int
+    descriptors: int
+    threads: int
+    resident_bytes: int
+    objects: int
+
+
+class Sources:
+    """The sync stage of a project, for a KB."""
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+
+    def run(self, *, wait: bool) -> SyncReport:
+        return self._project.run(wait=wait)
+
+    def texts(self) -> SourceTexts:
+        return SourceTexts(self._project.places, Reader(self._project.places.sources_dir, 1_000_000, None))
+
+    known = texts
+
+
+class Life:
+    """One KB, all that is done to it, and what it should hold."""
+
+    def __init__(self, folder: Path) -> None:
+        self.project = Project(folder)
+        self.clock: ManualClock = self.project.clock
+        self.store = MemoryStore(self.clock)
+        self.cache_folder = folder / "cache" / "shards"
+        policy = engine_settings(folder, graph="text", compaction_min_shard_count=4).engine
+        ids = map("{:032x}".format, itertools.count(1))
+        parts = WriteParts(
+            KB,
+            policy,
+            Publication(self.store, KB, before_first_write=lambda: None),
+            ShardCache(self.store, self.cache_folder, self.clock, ttl_seconds=3600.0),
+            MemoryLeases(holder="life", new_token=ids.__next__, clock=self.clock),
+            self.clock,
+            ids.__next__,
+            lambda attempt: None,
+            lambda step: None,
+        )
+        engine = Engine(parts, self.store, Embedding(NgramEmbedder(16)), TextGrapher())
+        self.kb = KnowledgeBase(engine, Sources(self.project))
+        self.dice = random.Random(24)
+        self.pages: dict[str, str] = {}
+        self.ticks = 0
+        self.faults: list[Exception] = []
+
+    def text(self) -> str:
+        return " ".join(self.dice.choices(WORDS, k=12)) + f" at {self.ticks}."
+
+    def tick(self) -> None:
+        self.ticks += 1
+        self._change_files()
+        self.kb.sync()
+        self._change_pages()
+        self._ask()
+        if self.ticks % 2 == 0:
+            self.kb.compact()
+            self.kb.sweep()
+        if self.ticks % 4 == 0:
+            self.kb.collect()
+
+    def _change_files(self) -> None:
+        for number in range(FILES):
+            if self.ticks == 1 or self.dice.random() < 0.05:
+                self.project.write(f"file-{number}.md", f"# File {number}\n\n{self.text()}\n")
+
+    def _change_pages(self) -> None:
+        written = {f"page-{self.dice.randrange(PAGES)}": self.text() for _ in range(2)}
+        self.kb.upsert([Document(name, text) for name, text in written.items()])
+        self.pages |= written
+        if self.dice.random() < 0.3:
+            gone = f"page-{self.dice.randrange(PAGES)}"
+            self.kb.delete([gone])
+            self.pages.pop(gone, None)
+
+    def _ask(self) -> None:
+        found = self.kb.search(self.dice.choice(WORDS), mode=MODES[self.ticks % len(MODES)], limit=100)
+        assert not found.partial
+        assert {each.document_id for each in found if each.document_id.startswith("page-")} <= self.pages.keys()
+
+    def live(self, hours: float) -> None:
+        ends_at = self.clock.monotonic() + hours * 3600
+
+        def wait(seconds: float) -> bool:
+            self.clock.advance(seconds)
+            return bool(self.faults) or self.clock.monotonic() >= ends_at
+
+        Ticker(self.tick, wait, self.faults.append, self.clock, TICK_SECONDS).loop()
+        assert self.faults == []
+
+    def tidied(self) -> None:
+        """What is only left because its time has not come."""
+        self.kb.compact(everything=True)
+        self.kb.search("river", mode="adaptive", limit=100)
+        self.clock.advance(7200.0)
+        self.kb.collect()
+        self.kb.sweep()
+
+    def taken(self) -> Taken:
+        gc.collect()
+        blobs = list(self.store.list(shards_prefix(KB)))
+        cached = [path for path in self.cache_folder.parent.rglob("*") if path.is_file()]
+        return Taken(
+            sum(each.size_bytes for each in blobs),
+            len(list(self.store.list(""))),
+            sum(path.stat().st_size for path in cached),
+            len(cached),
+            len(os.listdir("/proc/self/fd")),
+            threading.active_count(),
+            resident_bytes(),
+            len(gc.get_objects()),
+        )
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Iterator[Life]:
+    life = Life(tmp_path)
+    with contextlib.closing(life.kb):
+        yield life
+
+
+def test_a_day_leaves_disk_memory_threads_and_open_files_as_they_were(life: Life) -> None:
+    life.live(HOURS / 12)
+    life.tidied()
+    morning = life.taken()
+    life.live(HOURS)
+    busy = life.taken()
+    life.tidied()
+    evening = life.taken()
+    stored = {each.id: each.text for each in life.kb.documents(limit=1000) if each.id.startswith("page-")}
+    assert stored == life.pages
+    assert evening.store_bytes < 1.5 * morning.store_bytes
+    assert evening.store_blobs <= morning.store_blobs + 2
+    assert busy.store_bytes < 12 * evening.store_bytes, "garbage is bounded while work goes on"
+    assert evening.cache_bytes < 1.5 * morning.cache_bytes
+    assert evening.cache_files <= morning.cache_files + 4
+    assert evening.descriptors <= morning.descriptors + 2
+    assert evening.threads <= morning.threads + POOLED_THREADS
+    assert evening.objects < morning.objects + 500
+    assert evening.resident_bytes < morning.resident_bytes + 24_000_000
