@@ -175,14 +175,16 @@ class Engine:
 
     def search(self, query: TextQuery) -> Hits:
         """Raises E201, E204, E205, E206, E215, E304; E207 when no shard at all could be asked; ModelError."""
+        # Of a KB that was never asked, the manifest is read once, and not once more to see whether it changed.
+        published = self._parts.publication.first()
         vector, weight = None, 0.0
         if query.mode != "keyword":
             vector = self.embed_query(query.text)
             weight = self._embedding.weight_of(query.text)
         if self._reranker is None:
-            return self._search.find(Query(query, vector, weight))
+            return self._search.find(Query(query, vector, weight), published)
         wide = replace(query, limit=max(_RERANKED, query.limit))
-        return reranked(self._search.find(Query(wide, vector, weight)), query, self._reranker)
+        return reranked(self._search.find(Query(wide, vector, weight), published), query, self._reranker)
 
     def embed_query(self, text: str) -> np.ndarray:
         """Raises E304 when the KB was made with another embedder."""

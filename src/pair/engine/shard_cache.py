@@ -8,14 +8,16 @@ Invariants
 
 import contextlib
 import fcntl
+import functools
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from pair import errors, files
 from pair.blobs.contract import BlobStore
@@ -24,15 +26,21 @@ from pair.engine import rules
 from pair.engine.graph_file import GraphFile
 from pair.engine.keywords import KeywordIndex
 from pair.engine.manifest import FileRole, ShardRef, file_name
+from pair.engine.pack import Pack
+from pair.engine.pieces import Pieces
 from pair.engine.rules import CachedShard
-from pair.engine.shard import IdFile, RowsFile, SearchFile
+from pair.engine.shard import IdFile, RowsFile, SearchFile, spans_of_places, spans_of_vectors
 from pair.engine.stored_graphs import NO_GRAPHS, StoredGraphs, graphs_in_columns
 
 _RETRY_SECONDS = 0.025
 _RETRY_TIMES = 6
 _USE = "use"
 _STAMP = ".ok"
+_PART = ".part"
 _TOUCH_SECONDS = 30.0
+_DISK_BLOCK_BYTES = 512
+_WORTH_CUTTING_BYTES = 262_144
+"""A smaller search file is fetched whole, with one request."""
 
 
 class ShardMissingError(Exception):
@@ -49,8 +57,17 @@ class SweepReport:
 
 class ShardCache:
     def __init__(
-        self, store: BlobStore, folder: Path, clock: Clock, *, max_bytes: int = 0, ttl_seconds: float = 0.0
+        self,
+        store: BlobStore,
+        folder: Path,
+        clock: Clock,
+        *,
+        max_bytes: int = 0,
+        ttl_seconds: float = 0.0,
+        reads_pieces: bool = False,
     ) -> None:
+        """`reads_pieces`: what a query wants of a few rows is fetched by ranges. For stores that are far away."""
+        self.reads_pieces = reads_pieces
         self._store = store
         self._folder = folder
         self._clock = clock
@@ -112,6 +129,22 @@ class ShardCache:
                     self._fetch(ref, role, path)
         return path
 
+    def has(self, ref: ShardRef, role: FileRole) -> bool:
+        """Whether nothing would have to be fetched."""
+        return _is_verified(self.place(ref) / file_name(ref.shard_id, role), ref, role)
+
+    def part(self, ref: ShardRef, role: FileRole) -> Path:
+        """Where what was fetched of a file is kept, as long as it is not all of it."""
+        return self.place(ref) / (file_name(ref.shard_id, role) + _PART)
+
+    def fetch_range(self, ref: ShardRef, role: FileRole, begin: int, size: int) -> bytes | None:
+        """Not verified. Raises E205, E206."""
+        self.misses += 1
+        self._make_room(size)
+        content = self._store.get_range(ref.key(role), begin, size)
+        self.bytes_fetched += size
+        return content
+
     def _fetch(self, ref: ShardRef, role: FileRole, path: Path) -> None:
         expected = ref.files[role]
         if path.exists() and files.sha256_of(path) == expected.sha256:
@@ -127,6 +160,7 @@ class ShardCache:
             if files.sha256_of(temporary) != expected.sha256:
                 raise errors.stored_data_damaged(ref.key(role), "its SHA-256 is not the one in the manifest")
             temporary.replace(path)
+            self.part(ref, role).unlink(missing_ok=True)
         finally:
             temporary.unlink(missing_ok=True)
         self.bytes_fetched += expected.size_bytes
@@ -215,7 +249,7 @@ def _measured(entry: os.DirEntry[str], now: float) -> CachedShard:
     with os.scandir(entry.path) as members:
         for member in members:
             seen = member.stat()
-            size += seen.st_size
+            size += min(seen.st_size, seen.st_blocks * _DISK_BLOCK_BYTES)  # some files are here in part only
             used_at = max(used_at, seen.st_mtime)
     return CachedShard(entry.name, size, max(0.0, now - used_at))
 
@@ -300,6 +334,8 @@ class OpenShard:
         self._use: _Use | None = None
         self._touched_at = 0.0
         self._search: SearchFile | None = None
+        self._pieces: Pieces | None = None
+        self._in_pieces: SearchFile | None = None
         self._ids: IdFile | None = None
         self._rows: RowsFile | None = None
         self._keywords: KeywordIndex | None = None
@@ -314,16 +350,75 @@ class OpenShard:
         """Nothing has to be fetched to ask them."""
         return self._keywords is not None or "keywords" not in self._ref.files
 
+    @property
+    def has_rows(self) -> bool:
+        return self._rows is not None
+
+    @property
+    def has_graph(self) -> bool:
+        """Nothing has to be fetched to walk it."""
+        return self._graph is not None or "graph" not in self._ref.files
+
     def search(self, now: float) -> SearchFile:
-        """`now`: by the monotonic clock, for the last use. Raises as `ShardCache.path` does."""
-        if self._use is not None and now - self._touched_at > _TOUCH_SECONDS:
-            self._touched_at = now
-            self._use.touch()
+        """Whole. `now`: by the monotonic clock, for the last use. Raises as `ShardCache.path` does."""
+        self._touch(now)
         if self._search is None:
             with self._lock:
                 if self._search is None:
                     self._search = SearchFile(self._sound_path("search"))
+                    self._in_pieces = self._pieces = None
         return self._search
+
+    def search_rows(self, now: float) -> SearchFile:
+        """For a look at some rows: in pieces, unless it is here as a whole or cannot be had in pieces.
+
+        Raises as `search` does, and PieceError.
+        """
+        pieces = self._pieces_if_any()
+        if pieces is None:
+            return self.search(now)
+        self._touch(now)
+        if self._in_pieces is None:
+            self._in_pieces = SearchFile(pieces.path, pieces)
+        return self._in_pieces
+
+    def fetches_of(self, rows: npt.NDArray[np.int64], *, texts: bool, in_pieces: bool) -> list[Callable[[], object]]:
+        """What has to be fetched for the vectors of these rows, or for their texts; each can be fetched by itself."""
+        pieces = self._pieces_if_any() if in_pieces else None
+        if pieces is None:
+            return [] if self.has_search else [lambda: self.search(0.0)]
+        if texts:
+            spans = self.search_rows(0.0).spans_of_texts(rows)
+        else:
+            pack = Pack(pieces.path)
+            spans = [*spans_of_places(pack), *spans_of_vectors(pack, rows)]
+        return [functools.partial(pieces.fill, blocks) for blocks in pieces.missing(spans)]
+
+    def _pieces_if_any(self) -> Pieces | None:
+        """None when the whole file is here, or nothing is known yet of its pieces."""
+        if self._search is not None or not self._cache.reads_pieces or self._keywords is None:
+            return None
+        with self._lock:
+            if self._pieces is None and self._search is None:
+                self._pieces = self._made_pieces(self._keywords)
+            return self._pieces
+
+    def _made_pieces(self, keywords: KeywordIndex) -> Pieces | None:
+        outline = keywords.search_outline
+        ref, cache = self._ref, self._cache
+        if outline is None or ref.files["search"].size_bytes < _WORTH_CUTTING_BYTES or cache.has(ref, "search"):
+            return None
+
+        def fetch(begin: int, size: int) -> bytes | None:
+            return cache.fetch_range(ref, "search", begin, size)
+
+        with files.storage_errors():
+            return Pieces(cache.part(ref, "search"), ref.files["search"].size_bytes, outline, fetch)
+
+    def _touch(self, now: float) -> None:
+        if self._use is not None and now - self._touched_at > _TOUCH_SECONDS:
+            self._touched_at = now
+            self._use.touch()
 
     def ids(self) -> IdFile:
         if self._ids is None:
