@@ -20,6 +20,7 @@ from pair.engine.filters import Filter
 from pair.engine.garbage import GarbageReport
 from pair.engine.manifest import Manifest
 from pair.engine.policy import EnginePolicy
+from pair.engine.prefetching import Prefetching, PrefetchReport
 from pair.engine.queries import Hits, Narrowing, Query, TextQuery
 from pair.engine.search import Search, reranked
 from pair.engine.shard import Listed
@@ -114,6 +115,7 @@ class Engine:
         self._store = store
         self._embedding = embedding
         self._writer = Writer(parts, embedding, grapher)
+        self._prefetching = Prefetching(parts.publication, parts.cache)
         self._search = Search(parts.publication, parts.cache, parts.policy, parts.clock)
 
     @property
@@ -291,6 +293,10 @@ class Engine:
 
     def sweep(self) -> SweepReport:
         return self._parts.cache.sweep()
+
+    def prefetch(self, most_bytes: int, go_on: Callable[[], bool] = lambda: True) -> PrefetchReport:
+        """Fetch what is likely to be asked, as far as there is room. Raises E206, E010."""
+        return self._prefetching.fetch(most_bytes, go_on)
 
     def stats(self) -> EngineStats | None:
         """None before the first write."""

@@ -9,6 +9,7 @@ Invariants
 import contextlib
 import fcntl
 import functools
+import math
 import os
 import shutil
 import threading
@@ -182,6 +183,10 @@ class ShardCache:
             with contextlib.suppress(errors.StorageError):
                 self.sweep()
 
+    def room_bytes(self) -> float:
+        """What can be fetched without evicting anything."""
+        return self._max_bytes - self.size_bytes() if self._max_bytes else math.inf
+
     def size_bytes(self) -> int:
         return sum(each.size_bytes for each in self._cached())
 
@@ -331,6 +336,10 @@ class OpenShard:
         self._ref = ref
         self._cache = cache
         self._lock = threading.Lock()
+        # One for each file, so that several of them can be fetched at once.
+        self._fetching = {role: threading.Lock() for role in ref.files}
+        self.rows_asked = 0
+        """How often some rows were asked for while the search file was not here as a whole."""
         self._use: _Use | None = None
         self._touched_at = 0.0
         self._search: SearchFile | None = None
@@ -363,7 +372,7 @@ class OpenShard:
         """Whole. `now`: by the monotonic clock, for the last use. Raises as `ShardCache.path` does."""
         self._touch(now)
         if self._search is None:
-            with self._lock:
+            with self._fetching["search"]:
                 if self._search is None:
                     self._search = SearchFile(self._sound_path("search"))
                     self._in_pieces = self._pieces = None
@@ -378,6 +387,7 @@ class OpenShard:
         if pieces is None:
             return self.search(now)
         self._touch(now)
+        self.rows_asked += 1
         if self._in_pieces is None:
             self._in_pieces = SearchFile(pieces.path, pieces)
         return self._in_pieces
@@ -422,14 +432,14 @@ class OpenShard:
 
     def ids(self) -> IdFile:
         if self._ids is None:
-            with self._lock:
+            with self._fetching["ids"]:
                 if self._ids is None:
                     self._ids = IdFile(self._sound_path("ids"))
         return self._ids
 
     def rows(self) -> RowsFile:
         if self._rows is None:
-            with self._lock:
+            with self._fetching["rows"]:
                 if self._rows is None:
                     self._rows = RowsFile(self._sound_path("rows"), self._ref.documents)
         return self._rows
@@ -437,7 +447,7 @@ class OpenShard:
     def keywords(self) -> KeywordIndex | None:
         """None for a shard whose keywords this pair cannot ask: it has none, or those of another analysis."""
         if self._keywords is None and "keywords" in self._ref.files:
-            with self._lock:
+            with self._fetching["keywords"]:
                 if self._keywords is None:
                     self._keywords = KeywordIndex(self._sound_path("keywords"))
         return self._keywords if self._keywords is not None and self._keywords.is_current else None
@@ -445,7 +455,7 @@ class OpenShard:
     def graph(self) -> GraphFile | None:
         """None when the shard has none that can be walked."""
         if self._graph is None and "graph" in self._ref.files:
-            with self._lock:
+            with self._fetching["graph"]:
                 if self._graph is None:
                     self._graph = GraphFile(self._sound_path("graph"))
         return self._graph
@@ -462,7 +472,7 @@ class OpenShard:
         return graphs_in_columns(self.rows().graphs(), counts.tolist())
 
     def _sound_path(self, role: FileRole) -> Path:
-        if self._use is None:
-            with files.storage_errors():
+        with self._lock, files.storage_errors():
+            if self._use is None:
                 self._use = _Use(self._cache.place(self._ref))
         return self._cache.path(self._ref, role)
