@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
@@ -48,15 +49,6 @@ class SlowProxy:
     def answer_bytes(self) -> int:
         return sum(each.answer_bytes for each in self.exchanges)
 
-    @property
-    def round_trips(self) -> int:
-        """The longest chain of exchanges, each of which began after the one before had ended."""
-        chain: list[tuple[float, int]] = []
-        for each in sorted(self.exchanges, key=lambda exchange: exchange.asked_at):
-            before = max((depth for ended_at, depth in chain if ended_at <= each.asked_at), default=0)
-            chain.append((each.answered_at, before + 1))
-        return max((depth for _, depth in chain), default=0)
-
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
@@ -64,23 +56,27 @@ class SlowProxy:
         self._started.set()
         self._loop.run_forever()
         server.close()
-        for task in asyncio.all_tasks(self._loop):
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
             task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.CancelledError):
             from_server, to_server = await asyncio.open_connection(*self._upstream)
             connection = _Connection(self, writer, to_server)
-            await asyncio.wait(
-                [
-                    asyncio.ensure_future(connection.pass_requests(reader)),
-                    asyncio.ensure_future(connection.pass_answers(from_server)),
-                ],
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            to_server.close()
+            ways = [
+                asyncio.ensure_future(connection.pass_requests(reader)),
+                asyncio.ensure_future(connection.pass_answers(from_server)),
+            ]
+            try:
+                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for way in ways:
+                    way.cancel()
+                await asyncio.gather(*ways, return_exceptions=True)
+                to_server.close()
         writer.close()
 
     async def delay(self) -> None:
@@ -112,6 +108,15 @@ class _Connection:
             if exchange is not None:
                 exchange.answer_bytes += len(data)
                 exchange.answered_at = time.perf_counter()
+
+
+def rounds_of(exchanges: Iterable[Exchange]) -> int:
+    """How often something was asked while nothing was under way: so many answers somebody waited for in turn."""
+    rounds, busy_until = 0, 0.0
+    for each in sorted(exchanges, key=lambda exchange: exchange.asked_at):
+        rounds += each.asked_at >= busy_until
+        busy_until = max(busy_until, each.answered_at)
+    return rounds
 
 
 def _told(data: bytes) -> str:

@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pair import files
-from pair.engine.pack import Section, sections_begin_at
+from pair.engine.pack import Pack, Section, sections_begin_at
 
 BLOCK_BYTES = 4096
 _HASH_BYTES = 16
-_GAP_BLOCKS = 4
+_GAP_BLOCKS = 2
 """Blocks that nobody asked for are fetched as well, if so few of them lie between two ranges."""
 _MOST_BLOCKS = 256
 """Of one range."""
@@ -84,6 +84,8 @@ class Pieces:
         if self._is_new:
             os.ftruncate(self._descriptor, size_bytes)
         os.pwrite(self._descriptor, outline.head, 0)
+        self.pack = Pack(path)
+        """Of which only some bytes are true: those that were wanted."""
 
     def __del__(self) -> None:
         with contextlib.suppress(OSError, AttributeError):

@@ -51,7 +51,7 @@ class SearchFile:
     def __init__(self, path: Path, pieces: Pieces | None = None) -> None:
         """`pieces`: of a file that is not here as a whole. Then everything here may fetch, and raise PieceError."""
         self._pieces = pieces
-        self._pack = pack = Pack(path)
+        self._pack = pack = Pack(path) if pieces is None else pieces.pack
         self.name = path.parent.name
         """The content hash, by which its folder is called."""
         if pieces is not None:

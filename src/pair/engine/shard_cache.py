@@ -27,7 +27,6 @@ from pair.engine import rules
 from pair.engine.graph_file import GraphFile
 from pair.engine.keywords import KeywordIndex
 from pair.engine.manifest import FileRole, ShardRef, file_name
-from pair.engine.pack import Pack
 from pair.engine.pieces import Pieces
 from pair.engine.rules import CachedShard
 from pair.engine.shard import IdFile, RowsFile, SearchFile, spans_of_places, spans_of_vectors
@@ -400,8 +399,7 @@ class OpenShard:
         if texts:
             spans = self.search_rows(0.0).spans_of_texts(rows)
         else:
-            pack = Pack(pieces.path)
-            spans = [*spans_of_places(pack), *spans_of_vectors(pack, rows)]
+            spans = [*spans_of_places(pieces.pack), *spans_of_vectors(pieces.pack, rows)]
         return [functools.partial(pieces.fill, blocks) for blocks in pieces.missing(spans)]
 
     def _pieces_if_any(self) -> Pieces | None:
