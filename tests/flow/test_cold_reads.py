@@ -137,8 +137,8 @@ def test_what_is_here_in_pieces_answers_as_what_is_here_whole(
 
 def test_a_filter_is_applied_to_pieces(stored: Stored, tmp_path: Path) -> None:
     with stored.opened(tmp_path) as kb:
-        asked = {"limit": 5, "mode": "hybrid", "filter": ["title=Title 4711"]}
-        assert told(kb.search("word001", **asked)) == told(stored.reference.search("word001", **asked))
+        found, expected = (each.search("word001", filter=["title=Title 4711"]) for each in (kb, stored.reference))
+        assert told(found) == told(expected)
 
 
 def test_pieces_are_kept_for_the_next_process(stored: Stored, tmp_path: Path) -> None:

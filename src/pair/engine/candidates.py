@@ -67,7 +67,6 @@ class Gathering:
         self._words = words
         near = self._vector_search()
         speaks = words is not None and words.says_something
-        # Together with what the vector will ask, so that nobody waits twice.
         reading.fetch(self._surely_read(near), keywords=speaks)
         self._keywords = KeywordSearch(words, reading.keyword_parts()) if words and speaks else None
         nothing = np.empty(0, np.int64)
@@ -145,8 +144,9 @@ class Gathering:
         return VectorSearch(self._reading, self._policy, query)
 
     def _surely_read(self, near: VectorSearch | None) -> Sequence[int]:
-        """Shards that are read whole in any case: phrases are looked for in the texts of any of them."""
+        """Shards that are read in any case: phrases are looked for in the texts of any of them."""
         if self._words is not None and (self._words.phrases or self._words.excluded):
+            self._reading.read_whole_files()
             return range(len(self._reading.view.shards))
         return near.surely_asked if near is not None else ()
 

@@ -25,7 +25,7 @@ BLOCK_BYTES = 4096
 _HASH_BYTES = 16
 _GAP_BLOCKS = 2
 """Blocks that nobody asked for are fetched as well, if so few of them lie between two ranges."""
-_MOST_BLOCKS = 256
+_MOST_BLOCKS = 1024
 """Of one range."""
 
 Span = tuple[int, int]
@@ -128,7 +128,9 @@ class Pieces:
                 if not self._is_right(first + number, view[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES]):
                     raise PieceError
             with files.storage_errors():
-                os.pwrite(self._descriptor, content, begin)
+                while view:  # a disk that is about to be full takes a part
+                    written = os.pwrite(self._descriptor, view, begin)
+                    view, begin = view[written:], begin + written
             self._here[first:last] = True
 
     def want(self, spans: Sequence[Span]) -> None:

@@ -7,7 +7,7 @@ Invariants
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -74,7 +74,6 @@ class Reading:
         self._patience = patience
         self._held: dict[int, OpenShard] = {}
         self._searches: dict[int, SearchFile | None] = {}
-        self._whole: dict[int, SearchFile | None] = {}
         self._allowed: dict[int, Selection | None] = {}
         self.faults: dict[str, str] = {}
         """Why each of these could not be read, by key."""
@@ -92,19 +91,23 @@ class Reading:
         return not all(any(shard.key(role) in self.faults for role in needed) for shard in self.view.shards)
 
     def fetch(self, positions: Sequence[int], *, keywords: bool = False) -> None:
-        """Fetch together what is not here yet of these shards, whole; and the keywords of all shards, if wanted."""
+        """Fetch together what is not here yet: the keywords of all shards, if wanted, then the vectors of these."""
         everywhere = range(len(self.view.shards))
-        opened = [self._open(position) for position in positions]
-        fetches: list[Callable[[], object]] = [
-            functools.partial(each.search, self._now) for each in opened if not each.has_search
-        ]
         if keywords:
-            fetches += [each.keywords for each in map(self._open, everywhere) if not each.has_keywords]
-        self._reader.fetch_together(fetches)
+            self._reader.fetch_together(
+                [each.keywords for each in map(self._open, everywhere) if not each.has_keywords]
+            )
+        fetches: list[Callable[[], object]] = []
+        for position in positions:
+            opened = self._open(position)
+            if not opened.has_search:
+                asked = functools.partial(opened.fetches_of_index, in_pieces=self._patience.in_pieces)
+                fetches += self._or_fault(asked) or ()
         if keywords:
             # Which rows are live decides what a word counts.
             dead = [position for position in everywhere if self.view.shards[position].tombstones is not None]
-            self.fetch_rows(dict.fromkeys(dead, np.empty(0, np.int64)))
+            fetches += self._fetches_of_rows(dict.fromkeys(dead, np.empty(0, np.int64)), texts=False)
+        self._reader.fetch_together(fetches)
         if self._condition is not None:
             filtered = everywhere if keywords else positions
             self._reader.fetch_together([each.rows for each in map(self._open, filtered) if not each.has_rows])
@@ -114,28 +117,28 @@ class Reading:
 
         Raises PieceError.
         """
+        self._reader.fetch_together(self._fetches_of_rows(wanted, texts=texts))
+
+    def _fetches_of_rows(self, wanted: Mapping[int, Rows], *, texts: bool) -> list[Callable[[], object]]:
         fetches: list[Callable[[], object]] = []
         for position, rows in wanted.items():
             opened = self._open(position)
             if not opened.has_search:
                 asked = functools.partial(opened.fetches_of, rows, texts=texts, in_pieces=self._patience.in_pieces)
                 fetches += self._or_fault(asked) or ()
-        self._reader.fetch_together(fetches)
+        return fetches
+
+    def read_whole_files(self) -> None:
+        """From now on: for a query that looks at the texts of many rows."""
+        self._patience = replace(self._patience, in_pieces=False)
 
     def search(self, position: int) -> SearchFile | None:
-        """For some of its rows; None when it cannot be read. Raises PieceError while pieces are allowed."""
+        """None when it cannot be read. Raises PieceError while pieces are allowed."""
         if position not in self._searches:
             opened = self._open(position)
             read = opened.search_rows if self._patience.in_pieces else opened.search
             self._searches[position] = self._or_fault(lambda: read(self._now))
         return self._searches[position]
-
-    def whole_search(self, position: int) -> SearchFile | None:
-        """For its vector index; None when it cannot be read."""
-        if position not in self._whole:
-            opened = self._open(position)
-            self._whole[position] = self._searches[position] = self._or_fault(lambda: opened.search(self._now))
-        return self._whole[position]
 
     def allowed(self, position: int) -> Selection | None:
         """Rows that are live and meet the condition; None for all. `search` must have answered."""

@@ -39,6 +39,11 @@ def spans_of_places(pack: Pack) -> list[Span]:
     return [pack.span("docs"), pack.span("chunks")]
 
 
+def span_of_index(pack: Pack) -> Span:
+    """Everything but the texts, which come last."""
+    return 0, pack.span("texts")[0]
+
+
 def spans_of_vectors(pack: Pack, rows: npt.NDArray[np.int64]) -> list[Span]:
     begin, end = pack.span("vectors")
     size = (end - begin) // max(len(pack.array("vectors")), 1)
@@ -65,7 +70,8 @@ class SearchFile:
 
     @functools.cached_property
     def index(self) -> VectorIndex:
-        """Of a whole file."""
+        if self._pieces is not None:
+            self._pieces.want([span_of_index(self._pack)])
         codes = Codes(self._pack.array("codes"), self._pack.array("code_error")) if "codes" in self._pack else None
         return VectorIndex(self.vectors, self._pack.array("squares"), codes)
 

@@ -29,7 +29,7 @@ from pair.engine.keywords import KeywordIndex
 from pair.engine.manifest import FileRole, ShardRef, file_name
 from pair.engine.pieces import Pieces
 from pair.engine.rules import CachedShard
-from pair.engine.shard import IdFile, RowsFile, SearchFile, spans_of_places, spans_of_vectors
+from pair.engine.shard import IdFile, RowsFile, SearchFile, span_of_index, spans_of_places, spans_of_vectors
 from pair.engine.stored_graphs import NO_GRAPHS, StoredGraphs, graphs_in_columns
 
 _RETRY_SECONDS = 0.025
@@ -391,6 +391,13 @@ class OpenShard:
             self._in_pieces = SearchFile(pieces.path, pieces)
         return self._in_pieces
 
+    def fetches_of_index(self, *, in_pieces: bool) -> list[Callable[[], object]]:
+        """What has to be fetched to ask the vectors of this shard."""
+        pieces = self._pieces_if_any() if in_pieces else None
+        if pieces is None:
+            return [] if self.has_search else [functools.partial(self.search, 0.0)]
+        return [functools.partial(pieces.fill, blocks) for blocks in pieces.missing([span_of_index(pieces.pack)])]
+
     def fetches_of(self, rows: npt.NDArray[np.int64], *, texts: bool, in_pieces: bool) -> list[Callable[[], object]]:
         """What has to be fetched for the vectors of these rows, or for their texts; each can be fetched by itself."""
         pieces = self._pieces_if_any() if in_pieces else None
@@ -421,6 +428,7 @@ class OpenShard:
             return cache.fetch_range(ref, "search", begin, size)
 
         with files.storage_errors():
+            cache.place(ref).mkdir(parents=True, exist_ok=True)  # somebody may have emptied the cache
             return Pieces(cache.part(ref, "search"), ref.files["search"].size_bytes, outline, fetch)
 
     def _touch(self, now: float) -> None:

@@ -13,6 +13,8 @@ from pair.engine.reading import Reading
 from pair.engine.vectors import Vectors
 
 _NOTHING = np.empty(0, np.float32)
+_MANY_ROWS = 100
+"""Where so many are wanted, hardly a shard within the cap is too far away to hold one of them."""
 
 
 def _in_groups(shards: Sequence[rules.Ranked], size: int) -> Iterator[Sequence[rules.Ranked]]:
@@ -50,7 +52,10 @@ class VectorSearch:
     @property
     def surely_asked(self) -> list[int]:
         """Shards that are worth fetching before anything is known of them."""
-        return [*self._order.first, *(each.position for each in self._order.fanned_out)]
+        ranked = self._order.fanned_out
+        if self._query.limit >= _MANY_ROWS:
+            ranked += self._order.further
+        return [*self._order.first, *(each.position for each in ranked)]
 
     def nearest(self) -> NearRows:
         order = self._order
@@ -79,7 +84,7 @@ class VectorSearch:
         return rules.asking_order(view.shards, ranked, self._policy, ask_all=query.exact)
 
     def _ask(self, position: int) -> None:
-        search = self._reading.whole_search(position)
+        search = self._reading.search(position)
         if search is None:
             return
         query, allowed = self._query, self._reading.allowed(position)
