@@ -4,14 +4,15 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test check fix docs bench lock system clean
+.PHONY: demo test check fix docs lint-deploy bench lock system clean
 
 demo: $(VENV)/ready
 	@BIN=$(BIN) bash examples/demo.sh
 
 # One worker more than there are cores: many tests wait for processes and servers.
+# What a browser showed in them is kept in artefacts/.
 test: $(VENV)/ready-dev system
-	$(BIN)/python -m pytest -n $$(( $$(nproc) + 1 )) --dist worksteal
+	PAIR_ARTEFACTS="$${PAIR_ARTEFACTS:-artefacts}" $(BIN)/python -m pytest -n $$(( $$(nproc) + 1 )) --dist worksteal
 
 check: $(VENV)/ready-dev
 	$(BIN)/ruff format --check
@@ -19,6 +20,11 @@ check: $(VENV)/ready-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/generate.py --check
+	$(BIN)/hadolint deploy/Dockerfile
+
+# The linter of compose files comes from npm, so it is not part of check.
+lint-deploy: $(VENV)/ready-dev
+	npx --yes dclint@3.1.0 deploy/compose.yaml
 
 fix: $(VENV)/ready-dev
 	$(BIN)/ruff format
@@ -29,13 +35,17 @@ docs: $(VENV)/ready-dev
 
 # The engines that we compare ourselves with are installed here, and nowhere else.
 # TEXTS=FILE.jsonl (title, text) searches real texts and not made-up ones.
+# CORPUS=FOLDER (corpus.jsonl) measures how much more workers help.
 # JUDGED=FOLDER measures quality too, on the judged sets in that folder.
 bench: $(VENV)/ready-dev $(VENV)-bench/ready system
 	$(BIN)/python benchmarks/sources.py
 	$(BIN)/python benchmarks/sync.py
 	$(BIN)/python benchmarks/librarians.py
+	$(BIN)/python benchmarks/serving.py
+	$(BIN)/python benchmarks/page.py
 	$(VENV)-bench/bin/python benchmarks/engine.py $(if $(TEXTS),--texts $(TEXTS))
 	$(VENV)-bench/bin/python benchmarks/retrieval.py $(if $(TEXTS),--texts $(TEXTS))
+	$(if $(CORPUS),$(BIN)/python benchmarks/scale.py $(CORPUS))
 	$(if $(JUDGED),$(BIN)/python benchmarks/answers.py $(JUDGED))
 	$(if $(JUDGED),$(BIN)/python benchmarks/quality.py $(JUDGED),@echo "quality is measured on judged sets: make bench JUDGED=FOLDER")
 

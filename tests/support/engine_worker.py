@@ -11,23 +11,28 @@ import signal
 import subprocess
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from pair import errors
+from pair.ai.contract import Embedder
+from pair.ai.ngram import NgramEmbedder
 from pair.engine.policy import EnginePolicy
 from pair.kb import KnowledgeBase
 from pair.settings import Settings
 from pair.values import Document
 from pair.wiring import open_kb
+from support.engine_parts import MirroredEmbedder
 
 TESTS = Path(__file__).parents[1]
 _DIE_WITH_PARENT = 1
 
 Call = tuple[str, Any]
-"""`("upsert", {id: vector})`, `("delete", [id])`, `("compact", None)`, `("collect", grace_seconds)`."""
+"""`("upsert", {id: vector})`, `("delete", [id])`, `("compact", None)`, `("collect", grace_seconds)`; and
+`("reembed", None)`, `("watch", path)`."""
 
 
 def text_of(document_id: str, vector: Sequence[float]) -> str:
@@ -43,9 +48,13 @@ def settings_of(options: Mapping[str, Any]) -> Settings:
     return Settings(engine=EnginePolicy(**{"embedder": "ngram", "embedding_dimension": 8, **options}))
 
 
-def call(kb: KnowledgeBase, name: str, argument: Any) -> dict[str, Any]:
+def call(kb: KnowledgeBase, name: str, argument: Any, embedder: Embedder) -> dict[str, Any]:
     report: Any
     match name:
+        case "reembed":
+            report = kb.reembed()
+        case "watch":
+            return watch(kb, Path(argument), embedder)
         case "upsert":
             report = kb.upsert(documents_of(argument))
         case "delete":
@@ -59,6 +68,38 @@ def call(kb: KnowledgeBase, name: str, argument: Any) -> dict[str, Any]:
     return asdict(report)
 
 
+def watch(kb: KnowledgeBase, end: Path, embedder: Embedder) -> dict[str, Any]:
+    """Ask for every document by its own text until the file `end` is there; stop once, when all were asked once.
+
+    What came of it: how often, and in which order it changed.
+    """
+    counts: Counter[str] = Counter()
+    order: list[str] = []
+    texts = {each.id: each.text for each in kb.documents(limit=1000)}
+    is_over = False
+    while not is_over:
+        is_over = end.exists()
+        for name, text in texts.items():
+            outcome = _asked(kb, name, text, embedder)
+            counts[outcome] += 1
+            if order[-1:] != [outcome]:
+                order.append(outcome)
+        if counts.total() == len(texts):
+            os.kill(os.getpid(), signal.SIGSTOP)
+    return {"counts": dict(counts), "order": order}
+
+
+def _asked(kb: KnowledgeBase, name: str, text: str, embedder: Embedder) -> str:
+    if kb.search(text, mode="keyword", limit=1)[0].document_id != name:
+        return "not found by its words"
+    try:
+        found = [*kb.search(text, mode="vector", limit=1), *kb.search_vector(embedder.embed([text])[0], limit=1)]
+    except errors.PairError as fault:
+        return fault.code
+    is_itself = all(hit.document_id == name and (hit.distance or 0.0) < 1e-3 for hit in found)
+    return "itself" if is_itself else f"{[(hit.document_id, hit.distance) for hit in found]} for {name}"
+
+
 @dataclass(frozen=True)
 class Job:
     """What one process does, in order. `at`: the step, which of its occurrences counted from 1, and the signal that the
@@ -70,6 +111,8 @@ class Job:
     log: str
     at: tuple[str, int, int] | None = None
     insists: bool = False
+    mirrored: bool = False
+    """With the other embedder."""
 
 
 @dataclass(frozen=True)
@@ -114,11 +157,14 @@ def work(job: Job) -> None:
     def note(number: int, report: dict[str, Any], error: str = "") -> None:
         os.write(log, json.dumps({"number": number, "report": report, "error": error}).encode() + b"\n")
 
-    with open_kb(job.kb_id, settings=settings_of(job.options), on_step=hook(job.at)) as kb:
+    settings = settings_of(job.options)
+    dimension = settings.engine.embedding_dimension
+    embedder: Embedder = MirroredEmbedder(dimension) if job.mirrored else NgramEmbedder(dimension)
+    with open_kb(job.kb_id, settings=settings, embedder=embedder, on_step=hook(job.at)) as kb:
         for number, (name, argument) in enumerate(job.calls):
             while True:
                 try:
-                    note(number, call(kb, name, argument))
+                    note(number, call(kb, name, argument, embedder))
                 except errors.PairError as fault:
                     note(number, {}, fault.code)
                     if job.insists and isinstance(fault, errors.ConflictError):
@@ -198,7 +244,6 @@ if __name__ == "__main__":
     # What a job needs, loaded once for all of them.
     import redis  # noqa: F401
 
-    import pair.ai.ngram
     import pair.blobs.blob_leases
     import pair.blobs.file_leases
     import pair.blobs.redis_leases

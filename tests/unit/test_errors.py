@@ -3,6 +3,7 @@
 import ast
 import functools
 import inspect
+import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,8 +26,8 @@ PairError                        exit 70   500   final
 └── AccessError                  exit 1    403   final
 """
 SOURCE = Path(inspect.getfile(errors)).parent
-WITH_TEXTS = ("errors.py", "request_errors.py")
-MODULES = ("errors", "request_errors")
+WITH_TEXTS = ("errors.py", "request_errors.py", "build_errors.py")
+MODULES = ("errors", "request_errors", "build_errors")
 
 
 def drawn(kind: type[PairError], branch: str = "") -> Iterator[str]:
@@ -61,6 +62,13 @@ def test_drawing_in_the_module_shows_the_same_tree():
 def test_builtin_kinds_still_catch_what_they_would():
     assert issubclass(errors.UsageError, ValueError)
     assert issubclass(errors.NotFoundError, LookupError)
+
+
+def test_an_error_of_another_process_arrives_as_it_was():
+    error = errors.stored_data_damaged("a key", "it is half there")
+    arrived = pickle.loads(pickle.dumps(error))
+    assert type(arrived) is errors.DataError
+    assert (str(arrived), vars(arrived)) == (str(error), vars(error))
 
 
 # ── one function for each code ─────────────────────────────────────────────────────────────────────

@@ -38,6 +38,8 @@ class ServerPolicy:
     """By how much clocks may differ"""
     trusted_proxies: str = ""
     """Addresses, with commas between, whose X-Forwarded-For is believed; empty for none"""
+    cors_origins: str = ""
+    """Sites whose pages may call the server, with commas between: https://app.example.com; empty for none"""
     max_body_bytes: Positive = 52_428_800
     """Longest request; of a stream of documents, the longest line"""
     body_timeout_seconds: Seconds = 30.0

@@ -78,17 +78,20 @@ def host_of(header: str) -> str:
         return ""
 
 
-def check_origin(host: str, origin: str, *, only_loopback: bool) -> None:
+def check_origin(host: str, origin: str, *, only_loopback: bool, is_named: bool = False) -> None:
     """Pages of other sites may not act in the name of whoever looks at them. Raises E603.
 
     `only_loopback`: the server asks nobody who they are, so a name that leads here by a trick counts for nothing.
+    `is_named`: the origin is one that may.
     """
     if only_loopback and not is_loopback(host_of(host)):
         raise request_errors.not_allowed(
             "without authentication only loopback names are served", hints=["Set server.auth"]
         )
-    if origin and origin.partition("://")[2].lower() != host.lower():
-        raise request_errors.not_allowed("requests from pages of other sites")
+    if origin and not is_named and origin.partition("://")[2].lower() != host.lower():
+        raise request_errors.not_allowed(
+            "requests from pages of other sites", hints=["Name the site in server.cors_origins if it is yours"]
+        )
 
 
 @dataclass(frozen=True, slots=True)

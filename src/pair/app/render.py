@@ -120,6 +120,21 @@ class QuietObserver:
         pass
 
 
+class CountProgress:
+    """So many of so many: one line on a terminal, lines of percent elsewhere."""
+
+    def __init__(self, noun: str) -> None:
+        self._noun = noun
+        self._said_percent = 0
+
+    def __call__(self, done: int, total: int) -> None:
+        print_progress(f"{done:,} of {counted(total, self._noun)}")
+        percent = done * 100 // max(1, total) // _PERCENT_STEP * _PERCENT_STEP
+        if percent > self._said_percent and not sys.stderr.isatty():
+            self._said_percent = percent
+            print_note(f"{percent}% of {counted(total, self._noun)}")
+
+
 class SyncProgress:
     """How far a sync is: a bar on a terminal, lines of percent elsewhere."""
 

@@ -127,14 +127,6 @@ def terms(text: str) -> list[str]:
     return found
 
 
-def words(text: str) -> Iterator[Word]:
-    """With their places in the text."""
-    for found in _PIECE.finditer(text):
-        begin = found.start()
-        for word in _words_of(found[0]):
-            yield word._replace(start=begin + word.start, end=begin + word.end)
-
-
 def _analysed(piece: str) -> Analysed:
     core = piece.rstrip(_BEHIND).lstrip(_BEFORE)
     if core.isascii() and len(core) <= _LONGEST_WORD and _is_plain(core):
@@ -323,12 +315,31 @@ def holds_phrase(text: str, phrase: Phrase) -> bool:
 def highlights(text: str, query: KeywordQuery) -> tuple[tuple[int, int], ...]:
     """Where the words stand that the query asked for, from the first on, without overlap."""
     found: list[tuple[int, int]] = []
-    for start, end in sorted((word.start, word.end) for word in words(text) if _is_asked(word, query)):
+    for start, end in sorted(_asked_places(text, query)):
         if found and start < found[-1][1]:
             found[-1] = (found[-1][0], max(found[-1][1], end))
         else:
             found.append((start, end))
     return tuple(found)
+
+
+def _asked_places(text: str, query: KeywordQuery) -> Iterator[tuple[int, int]]:
+    for found in _PIECE.finditer(text):
+        # What pieces count as is remembered; where their words begin and end is worked out for few of them only.
+        if _may_be_asked(analysed(found[0]), query):
+            begin = found.start()
+            yield from (
+                (begin + word.start, begin + word.end) for word in _words_of(found[0]) if _is_asked(word, query)
+            )
+
+
+def _may_be_asked(piece: Analysed, query: KeywordQuery) -> bool:
+    if any(each in query.terms for each in piece.terms) or any(each in query.terms for each in piece.extras):
+        return True
+    if not query.prefixes:
+        return False
+    counted = (*piece.terms, *piece.extras, *(form for form, _ in piece.forms))
+    return any(each.startswith(query.prefixes) for each in counted)
 
 
 def _is_asked(word: Word, query: KeywordQuery) -> bool:

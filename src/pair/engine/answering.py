@@ -67,6 +67,7 @@ class Answering:
                 break
             self._gathering = self._gathered(_MORE_ROWS * rows)
         asked = self._gathering.shards_asked if self._query.mode == "vector" else len(self._reading.view.shards)
+        found = self._highlighted(found)
         return replace(hits_of(self._reading, found, asked, ranking), term_weights=dict(self._gathering.term_weights))
 
     def _gathered(self, limit: int) -> Gathering:
@@ -184,10 +185,17 @@ class Answering:
                 return _with_more_alike(together, named, best)
             wanted *= 2
 
+    def _highlighted(self, found: tuple[Hit, ...]) -> tuple[Hit, ...]:
+        """At the end: many more are looked at than are shown."""
+        words = self._words
+        if words is None or not self._query.highlights:
+            return found
+        return tuple(replace(hit, highlights=analysis.highlights(hit.text, words)) for hit in found)
+
     def _diverse(self, named: Sequence["_Named"], limit: int) -> list["_Named"]:
         if not named:
             return []
-        vectors = np.concatenate([each.search.vectors_of(np.array([each.row])) for each in named])
+        vectors = np.concatenate([each.search.row_vectors(np.array([each.row])) for each in named])
         order = passages.diversified([each.score for each in named], vectors, limit, 1.0 - self._query.diversity)
         return [named[number] for number in order]
 
@@ -195,13 +203,11 @@ class Answering:
         distance = float(ranking.found.distances[each.number])
         hit = each.search.hit(each.row, None if math.isnan(distance) else distance, each.header, each.score)
         graph = ranking.parts.get("graph")
-        if graph is None and not (self._query.highlights or self._query.explain):
+        if graph is None and not self._query.explain:
             return hit
-        marks = analysis.highlights(hit.text, self._words) if self._query.highlights and self._words else ()
         return replace(
             hit,
             graph_score=None if graph is None else float(graph[each.number]),
-            highlights=marks,
             explanation=self._explanation(each.number, ranking) if self._query.explain else None,
         )
 

@@ -107,7 +107,7 @@ class Gathering:
             if self._keywords is not None:
                 keyword[own] = self._keywords.scores_of(position, rows[own])
             if self._vector is not None:
-                distances[own] = exact_distances(search.vectors_of(rows[own]), self._vector)
+                distances[own] = exact_distances(search.row_vectors(rows[own]), self._vector)
         found = Candidates(shards, rows, keyword, distances)
         chosen = readable & (keyword > -np.inf)
         if self._wanted.max_distance is not None and self._vector is not None:

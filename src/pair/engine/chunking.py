@@ -41,6 +41,36 @@ def embedded_text(title: str, chunk: Chunk) -> str:
     return "\n".join(above) + "\n\n" + chunk.text if above else chunk.text
 
 
+def cut_again(text: str, places: Sequence[Range], size_bytes: int, chunker: Chunker) -> tuple[Chunk, ...]:
+    """The chunks of a text that was cut at these places, each with its context, whatever size they were cut to."""
+    if chunker == "seed":
+        return tuple(Chunk(text[start:end], start, end) for start, end in places)
+    chunks = split(text, size_bytes, chunker)
+    if [(each.start, each.end) for each in chunks] == list(places):
+        return chunks
+    contexts = _contexts_at(text, [start for start, _ in places])
+    return tuple(
+        Chunk(text[start:end], start, end, context) for (start, end), context in zip(places, contexts, strict=True)
+    )
+
+
+def _contexts_at(text: str, starts: Sequence[int]) -> list[str]:
+    """The headings above each of these places, in ascending order, but for the one that begins there."""
+    headings = structure_of(text).headings
+    path: list[tuple[int, str]] = []
+    number = 0
+    contexts: list[str] = []
+    for start in starts:
+        while number < len(headings) and headings[number].start < start:
+            heading = headings[number]
+            path = [each for each in path if each[0] < heading.level]
+            path += [(heading.level, heading.title)] if heading.title else []
+            number += 1
+        begun = headings[number].level if number < len(headings) and headings[number].start == start else None
+        contexts.append(_context([each for each in path if begun is None or each[0] < begun]))
+    return contexts
+
+
 class _Section(NamedTuple):
     """A heading and what follows up to the next one. The first has no heading, and may be blank."""
 

@@ -6,9 +6,10 @@ Invariants
 """
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,16 +18,17 @@ from pair import errors
 from pair.blobs.leases import held
 from pair.clock import to_timestamp
 from pair.engine import rules
+from pair.engine.build_records import BuildRecords
+from pair.engine.contract import Merge, Runner
 from pair.engine.manifest import Manifest, ShardRef, lease_name
 from pair.engine.publication import Published
 from pair.engine.shard_cache import ShardMissingError
-from pair.engine.stored_documents import concatenate
 from pair.engine.stored_graphs import NO_GRAPHS
 from pair.engine.vectors import Grouping, sample_size
-from pair.engine.workspace import BuiltShard, build_shard
-from pair.engine.writing import WriteParts, forget_dropped, picked_documents, scratch_folder
+from pair.engine.writing import WriteParts, forget_dropped, merged_shard, scratch_folder
 
 _TRIES = 5
+_Number = TypeVar("_Number", np.float32, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +44,40 @@ class CompactionReport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Output:
+class Output:
+    """A new shard, and where its documents come from."""
+
     ref: ShardRef
     origins: tuple[tuple[str, npt.NDArray[np.int64]], ...]
     """Folder of the shard that documents came from, and their numbers there, in the order of their numbers here."""
 
 
 @dataclass
-class _Group:
+class Group:
     """Documents that go into one new shard."""
 
     run: str
     members: list[tuple[ShardRef, npt.NDArray[np.int64]]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Help:
+    """Workers who build the new shards, and where what they build is noted until it is published."""
+
+    runner: Runner
+    records: BuildRecords
+
+
 class Compactor:
-    def __init__(self, parts: WriteParts, on_progress: Callable[[int, int], None] = lambda done, total: None) -> None:
+    def __init__(
+        self,
+        parts: WriteParts,
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
+        help_from: Help | None = None,
+    ) -> None:
         self._parts = parts
         self._on_progress = on_progress
+        self._help = help_from
 
     def compact(self, *, everything: bool = False, min_shards: int | None = None) -> CompactionReport:
         """Pay the most urgent debt, or all. Raises E201, E202, E203, E206, E207, E208, E210."""
@@ -84,12 +102,33 @@ class Compactor:
 
     def _carry_out(self, before: Published, plan: rules.CompactionPlan) -> CompactionReport:
         commit_id = self._parts.new_id()
-        outputs: list[_Output] = []
+        groups = self._groups(plan, commit_id)
+        tasks = [Merge(number, commit_id, group.run, tuple(group.members)) for number, group in enumerate(groups)]
+        if self._help is not None and len(tasks) > 1:
+            return self._carry_out_with(self._help, before, plan, tasks)
         with scratch_folder(self._parts.cache) as folder:
-            groups = self._groups(plan, commit_id)
-            for number, group in enumerate(groups):
-                outputs.append(self._build(folder / str(number), group, commit_id, number))
-                self._on_progress(number + 1, len(groups))
+            outputs = [self._build(folder / str(task.number), task, len(tasks)) for task in tasks]
+        return self._finish(before, plan, outputs, commit_id)
+
+    def _carry_out_with(
+        self, helpers: Help, before: Published, plan: rules.CompactionPlan, tasks: Sequence[Merge]
+    ) -> CompactionReport:
+        outputs: dict[int, Output] = {}
+        records: list[str] = []
+        try:
+            for built in helpers.runner.built(iter(tasks)):
+                records.append(built.record)
+                outputs[built.number] = Output(built.shards[0], _origins(tasks[built.number]))
+                self._on_progress(len(outputs), len(tasks))
+            ordered = [outputs[number] for number in sorted(outputs)]
+            return self._finish(before, plan, ordered, tasks[0].commit_id)
+        finally:
+            for record in records:
+                helpers.records.forget(record)
+
+    def _finish(
+        self, before: Published, plan: rules.CompactionPlan, outputs: Sequence[Output], commit_id: str
+    ) -> CompactionReport:
         published = self._publish_when_free(before, plan.shards, outputs, commit_id)
         return CompactionReport(
             reason=plan.reason,
@@ -101,26 +140,26 @@ class Compactor:
 
     # Which document goes where
 
-    def _groups(self, plan: rules.CompactionPlan, commit_id: str) -> list[_Group]:
+    def _groups(self, plan: rules.CompactionPlan, commit_id: str) -> list[Group]:
         if plan.reason in {"tombstone_pressure", "keywords_missing"}:
-            return [_Group(shard.run, [(shard, _live(shard))]) for shard in plan.shards if shard.live_documents]
+            return [Group(shard.run, [(shard, live_numbers(shard))]) for shard in plan.shards if shard.live_documents]
         live_bytes = sum(round(shard.size_bytes * (1 - shard.tombstone_ratio)) for shard in plan.shards)
         count = rules.shards_to_cut(sum(shard.live_rows for shard in plan.shards), live_bytes, self._parts.policy)
         if count == 1:
-            members = [(shard, _live(shard)) for shard in plan.shards if shard.live_documents]
-            return [_Group("", members)] if members else []
+            members = [(shard, live_numbers(shard)) for shard in plan.shards if shard.live_documents]
+            return [Group("", members)] if members else []
         return self._clustered(plan.shards, count, commit_id)
 
-    def _clustered(self, shards: Sequence[ShardRef], count: int, commit_id: str) -> list[_Group]:
+    def _clustered(self, shards: Sequence[ShardRef], count: int, commit_id: str) -> list[Group]:
         """Shard by shard, so that no more than one is in memory."""
         parts = self._parts
         per_shard = max(1, sample_size(count) // len(shards))
-        sample = [_sampled(parts.cache.open(shard).search(0.0).vectors, per_shard) for shard in shards]
+        sample = [sampled(parts.cache.open(shard).search(0.0).vectors, per_shard) for shard in shards]
         weight = sum(shard.live_rows for shard in shards)
         grouping = Grouping(np.concatenate(sample), count, weight)
-        groups = [_Group(commit_id) for _ in range(count)]
+        groups = [Group(commit_id) for _ in range(count)]
         for shard in shards:
-            numbers = _live(shard)
+            numbers = live_numbers(shard)
             if not len(numbers):
                 continue
             documents = parts.cache.open(shard).search(0.0).documents(numbers, NO_GRAPHS)
@@ -131,22 +170,16 @@ class Compactor:
 
     # Building and publishing
 
-    def _build(self, folder: Path, group: _Group, commit_id: str, number: int) -> _Output:
+    def _build(self, folder: Path, task: Merge, total: int) -> Output:
         parts = self._parts
-        documents = concatenate(
-            [picked_documents(shard, numbers, parts.cache) for shard, numbers in group.members],
-            parts.publication.required().manifest.dimension,
-        )
-        built: BuiltShard = build_shard(
-            folder, parts.kb_id, documents, commit_id=commit_id, run=group.run, number=number
-        )
+        built = merged_shard(folder, parts.kb_id, task, parts.cache)
         parts.publication.upload([built])
         shutil.rmtree(folder)
-        ref = replace(built.ref, created_at=to_timestamp(parts.clock.now()))
-        return _Output(ref, tuple((shard.folder, numbers) for shard, numbers in group.members))
+        self._on_progress(task.number + 1, total)
+        return Output(replace(built.ref, created_at=to_timestamp(parts.clock.now())), _origins(task))
 
     def _publish_when_free(
-        self, before: Published, replaced: Sequence[ShardRef], outputs: Sequence[_Output], commit_id: str
+        self, before: Published, replaced: Sequence[ShardRef], outputs: Sequence[Output], commit_id: str
     ) -> Published:
         """Waits for the lease as a writer does: what was built stays good while others write."""
         attempt = 1
@@ -160,7 +193,7 @@ class Compactor:
             attempt += 1
 
     def _publish(
-        self, before: Published, replaced: Sequence[ShardRef], outputs: Sequence[_Output], commit_id: str
+        self, before: Published, replaced: Sequence[ShardRef], outputs: Sequence[Output], commit_id: str
     ) -> Published:
         parts = self._parts
         name, seconds = lease_name(parts.kb_id), parts.policy.lease_seconds
@@ -180,18 +213,22 @@ class Compactor:
         return published
 
 
-def _live(shard: ShardRef) -> npt.NDArray[np.int64]:
+def _origins(task: Merge) -> tuple[tuple[str, npt.NDArray[np.int64]], ...]:
+    return tuple((shard.folder, numbers) for shard, numbers in task.members)
+
+
+def live_numbers(shard: ShardRef) -> npt.NDArray[np.int64]:
     return np.arange(shard.documents) if shard.tombstones is None else np.flatnonzero(~shard.tombstones)
 
 
-def _sampled(vectors: npt.NDArray[np.float32], count: int) -> npt.NDArray[np.float32]:
-    if len(vectors) <= count:
-        return np.array(vectors)
-    return vectors[np.linspace(0, len(vectors) - 1, count).astype(np.int64)]
+def sampled(rows: npt.NDArray[_Number], count: int) -> npt.NDArray[_Number]:
+    if len(rows) <= count:
+        return np.array(rows)
+    return rows[np.linspace(0, len(rows) - 1, count).astype(np.int64)]
 
 
 def _rebased(
-    now: Manifest, before: Manifest, replaced: Sequence[ShardRef], outputs: Sequence[_Output]
+    now: Manifest, before: Manifest, replaced: Sequence[ShardRef], outputs: Sequence[Output]
 ) -> list[ShardRef] | None:
     """The shards of the next manifest; None when the work was done on something that is no longer there."""
     current = {shard.folder: shard for shard in now.shards}
@@ -199,15 +236,17 @@ def _rebased(
     if now.collections != before.collections or not folders <= current.keys():
         return None
     kept = [shard for shard in now.shards if shard.folder not in folders]
-    return kept + [_with_late_deletes(output, current) for output in outputs]
+    return kept + [with_late_deletes(output, current) for output in outputs]
 
 
-def _with_late_deletes(output: _Output, current: dict[str, ShardRef]) -> ShardRef:
+def with_late_deletes(output: Output, current: Mapping[str, ShardRef]) -> ShardRef:
+    """`current`: shards by folder. What was in one that is no longer there is gone from here: it is somewhere else."""
     gone: list[int] = []
     begin = 0
     for folder, numbers in output.origins:
-        tombstones = current[folder].tombstones
-        if tombstones is not None:
+        if folder not in current:
+            gone += range(begin, begin + len(numbers))
+        elif (tombstones := current[folder].tombstones) is not None:
             gone += (begin + np.flatnonzero(tombstones[numbers])).tolist()
         begin += len(numbers)
     return output.ref.without(gone) if gone else output.ref

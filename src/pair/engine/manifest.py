@@ -50,6 +50,11 @@ def shards_prefix(kb_id: str) -> str:
     return f"{kb_id}.duckdb.shards/"
 
 
+def builds_prefix(kb_id: str) -> str:
+    """Of what says which shards a build has made, and no manifest names yet."""
+    return f"{kb_id}.duckdb.builds/"
+
+
 def lease_name(kb_id: str) -> str:
     return f"{kb_id}.duckdb"
 
@@ -139,6 +144,8 @@ class Manifest:
     """How often garbage was collected: what was uploaded before the last time may be gone."""
     recent_commits: tuple[str, ...] = field(default=())
     """The last ones, newest first: so that a writer whose answer was lost finds its own."""
+    hashed_as: str = ""
+    """The embedder that content hashes name, where it is not `embedder`: hashes stay when vectors are made anew."""
 
     @property
     def documents(self) -> int:
@@ -151,6 +158,10 @@ class Manifest:
     @property
     def size_bytes(self) -> int:
         return sum(shard.size_bytes for shard in self.shards)
+
+    @property
+    def hashing_embedder(self) -> str:
+        return self.hashed_as or self.embedder
 
     def holds_commit(self, commit_id: str) -> bool:
         return commit_id == self.commit_id or commit_id in self.recent_commits
@@ -170,6 +181,13 @@ class Manifest:
             dropped=(*self.dropped, *dropped),
             recent_commits=(self.commit_id, *self.recent_commits)[:_KEPT_COMMITS] if self.number else (),
         )
+
+    def re_embedded_by(
+        self, commit_id: str, now: datetime.datetime, shards: Sequence[ShardRef], embedder: str, dimension: int
+    ) -> "Manifest":
+        """The next manifest, with shards whose vectors are all of another embedder."""
+        after = self.succeeded_by(commit_id, now, shards)
+        return replace(after, embedder=embedder, dimension=dimension, hashed_as=self.hashing_embedder)
 
     def after_collection(self, commit_id: str, now: datetime.datetime, taken: frozenset[str]) -> "Manifest":
         """The next manifest, once these folders are garbage for good."""
@@ -195,13 +213,17 @@ def to_bytes(manifest: Manifest) -> bytes:
         "parent_version": manifest.number - 1,
         "commit_id": manifest.commit_id,
         "created_at": manifest.created_at,
-        "embedder": {"name": manifest.embedder, "dimension": manifest.dimension},
+        "embedder": {
+            "name": manifest.embedder,
+            "dimension": manifest.dimension,
+            **({} if manifest.hashing_embedder == manifest.embedder else {"hashed_as": manifest.hashed_as}),
+        },
         "documents": manifest.documents,
         "chunks": manifest.rows,
         "total_size_bytes": manifest.size_bytes,
         "collections": manifest.collections,
         "recent_commits": list(manifest.recent_commits),
-        "shards": [_shard_to_json(shard) for shard in manifest.shards],
+        "shards": [shard_to_json(shard) for shard in manifest.shards],
         "dropped": [{"key": each.folder, "dropped_at": each.dropped_at} for each in manifest.dropped],
     }
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
@@ -222,16 +244,17 @@ def from_bytes(content: bytes, key: str) -> Manifest:
             created_at=value["created_at"],
             embedder=value["embedder"]["name"],
             dimension=value["embedder"]["dimension"],
-            shards=tuple(_shard_from_json(each, value["embedder"]["dimension"]) for each in value["shards"]),
+            shards=tuple(shard_from_json(each, value["embedder"]["dimension"]) for each in value["shards"]),
             dropped=tuple(DroppedShard(each["key"], each["dropped_at"]) for each in value["dropped"]),
             collections=value["collections"],
             recent_commits=tuple(value["recent_commits"]),
+            hashed_as=value["embedder"].get("hashed_as", ""),
         )
     except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as fault:
         raise errors.stored_data_damaged(key, "it is not a manifest that can be read") from fault
 
 
-def _shard_to_json(shard: ShardRef) -> dict[str, Any]:
+def shard_to_json(shard: ShardRef) -> dict[str, Any]:
     return {
         "shard_id": shard.shard_id,
         "key": shard.folder,
@@ -248,7 +271,7 @@ def _shard_to_json(shard: ShardRef) -> dict[str, Any]:
     }
 
 
-def _shard_from_json(value: Mapping[str, Any], dimension: int) -> ShardRef:
+def shard_from_json(value: Mapping[str, Any], dimension: int) -> ShardRef:
     centroids = np.frombuffer(base64.b64decode(value["centroids"]), dtype="<f2").astype(np.float32)
     return ShardRef(
         shard_id=value["shard_id"],

@@ -16,8 +16,6 @@ import numpy.typing as npt
 
 from pair.values import AlsoIn, Hit
 
-_Highlights = tuple[tuple[int, int], ...]
-
 
 def merge_neighbours(
     hits: Sequence[Hit],
@@ -127,29 +125,14 @@ def _joined(group: Sequence[Hit], text_of: Callable[[Hit, int, int], str]) -> Hi
     if len(group) == 1:
         return best
     start, end = min(each.start for each in group), max(each.end for each in group)
-    marks = sorted(
-        (first + each.start - start, last + each.start - start) for each in group for first, last in each.highlights
-    )
     also_in = {_place(other): other for each in group for other in each.also_in}
     return replace(
         best,
         text=text_of(best, start, end),
         start=start,
         end=end,
-        highlights=_united(marks),
         also_in=tuple(also_in.values()),
     )
-
-
-def _united(marks: Sequence[tuple[int, int]]) -> _Highlights:
-    """Without overlap, in ascending order."""
-    united: list[tuple[int, int]] = []
-    for first, last in marks:
-        if united and first < united[-1][1]:
-            united[-1] = (united[-1][0], max(last, united[-1][1]))
-        else:
-            united.append((first, last))
-    return tuple(united)
 
 
 def _place(cited: Hit | AlsoIn) -> tuple[str, int, int]:

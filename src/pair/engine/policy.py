@@ -59,8 +59,18 @@ class EnginePolicy:
     """Longest chunk of a document, at least 50; 0 for 2000 (structure) or 500 (seed)"""
     graph: GraphKind = "text"
     """What finds entities in documents: text (rules, no model), model (the one of ai.model), off"""
-    ingest_batch_documents: Positive = 1000
-    """Documents that are published together"""
+    ingest_batch_documents: Positive = 5000
+    """Most documents that are published together"""
+    ingest_batch_bytes: Positive = 8_388_608
+    """Most bytes of documents that are published together"""
+    build_part_bytes: Positive = 16_777_216
+    """Most bytes of documents that a worker of `pair ingest --runner` has in hand; it takes about 20 times as much"""
+    build_workers: Annotated[int, Ge(0)] = 0
+    """Workers of `pair ingest --runner`; 0 for one on each core"""
+    build_attempts: Positive = 3
+    """How often a part is given to another worker when one dies over it"""
+    ray_address: str = ""
+    """Address of the Ray cluster that `--runner ray` works on; empty to start Ray on this machine alone"""
     write_attempts: Positive = 40
     """How often a write is tried while others are in its way"""
     shard_trigger_bytes: Positive = 67_108_864
@@ -87,6 +97,8 @@ class EnginePolicy:
     """A shard with more of its documents gone is written anew"""
     gc_grace_seconds: Annotated[float, Ge(0)] = 120.0
     """How long a shard that no manifest names is left in peace"""
+    gc_build_seconds: Annotated[float, Ge(0)] = 86_400.0
+    """How long what an interrupted build has made is kept for the next run"""
 
     @property
     def chunk_bytes(self) -> int:

@@ -82,8 +82,12 @@ class Publication:
         """The last one that was read, however old; raises E201. For what no later manifest changes."""
         return self._last or self.required()
 
+    def seen(self) -> Published | None:
+        """The last one that was read, if any was; no call to the store."""
+        return self._last
+
     def upload(self, shards: Sequence[BuiltShard]) -> None:
-        self._probe_once()
+        self.probe()
         for shard in shards:
             for role in shard.paths:
                 self._on_step("upload")
@@ -92,7 +96,7 @@ class Publication:
 
     def swap(self, before: Published | None, after: Manifest) -> Published:
         """Raises E202 when another manifest is in its place by now, E208 when nobody can tell."""
-        self._probe_once()
+        self.probe()
         content = to_bytes(after)
         self._on_step("swap")
         for _ in range(_SETTLING_TRIES):
@@ -135,8 +139,8 @@ class Publication:
             return None
         raise errors.manifest_changed(self._kb_id)
 
-    def _probe_once(self) -> None:
-        """A store with a manifest in it has shown before what it can do."""
+    def probe(self) -> None:
+        """Raises E209. A store with a manifest in it has shown before what it can do."""
         if self._last is None and not self._is_probed:
             self._before_first_write()
             self._is_probed = True

@@ -69,3 +69,5 @@ class Query:
     """None in mode `keyword`."""
     vector_weight: float
     """Of the vector in a hybrid score."""
+    embedder: str = ""
+    """That made the vector."""

@@ -196,6 +196,22 @@ def _rows(shards: Iterable[ShardRef]) -> int:
     return sum(shard.live_rows for shard in shards)
 
 
+# ── re-embedding ───────────────────────────────────────────────────────────────────────────────────
+
+MOST_ROWS_UNDER_LEASE = 2_000
+"""So many chunks are embedded and stored in a time for which other writers wait."""
+
+
+def reembedding_sets(shards: Sequence[ShardRef]) -> list[list[ShardRef]]:
+    """Shards whose documents are clustered anew together; those that arrived as they came stay by themselves."""
+    return _runs_by_size([shard for shard in shards if shard.live_documents])
+
+
+def may_finish_under_lease(late: Iterable[ShardRef], *, is_last_round: bool) -> bool:
+    """Whether shards that others wrote meanwhile are few enough to keep writers waiting for; at last, in any case."""
+    return is_last_round or _rows(late) <= MOST_ROWS_UNDER_LEASE
+
+
 # ── collecting ─────────────────────────────────────────────────────────────────────────────────────
 
 

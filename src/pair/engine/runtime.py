@@ -1,4 +1,4 @@
-"""Engine: upsert, delete, search, list, compact, collect, sweep, stats, for one KB."""
+"""Engine: upsert, delete, search, list, compact, reembed, collect, sweep, stats, for one KB."""
 
 import heapq
 import itertools
@@ -14,19 +14,25 @@ from pair.ai.contract import Reranker
 from pair.ai.embedding import Embedding
 from pair.blobs.contract import BlobStore
 from pair.engine import analysis, garbage, rules
-from pair.engine.compaction import CompactionReport, Compactor
+from pair.engine.build_records import BuildRecords
+from pair.engine.building import Build, BuildProgress, Load
+from pair.engine.compaction import CompactionReport, Compactor, Help
+from pair.engine.contract import Runner
 from pair.engine.extraction import Grapher
 from pair.engine.filters import Filter
 from pair.engine.garbage import GarbageReport
 from pair.engine.manifest import Manifest
+from pair.engine.neighbourhood import GraphView, Neighbourhood
 from pair.engine.policy import EnginePolicy
 from pair.engine.prefetching import Prefetching, PrefetchReport
+from pair.engine.preparation import Batch, Preparation, cutting, in_batches, revised_hash
 from pair.engine.queries import Hits, Narrowing, Query, TextQuery
+from pair.engine.reembedding import Reembedder, ReembedReport
 from pair.engine.search import Search, reranked
 from pair.engine.shard import Listed
 from pair.engine.shard_cache import ShardMissingError, SweepReport
 from pair.engine.stored_graphs import GraphRows
-from pair.engine.writing import Batch, WriteParts, Writer, WriteReport, cutting, find_stored, revised_hash
+from pair.engine.writing import WriteParts, Writer, WriteReport, find_stored
 from pair.values import Document
 
 logger = logging.getLogger(__name__)
@@ -35,6 +41,8 @@ _MOST_COMPACTIONS = 16
 _TIDY_SHARDS = 3
 """After a long ingest even a few shards that arrived as they came are worth merging: the next thing is asking."""
 _READING_TRIES = 5
+_MOST_LOOKED_AT = 5000
+"""Documents, for one page of those that hold a text."""
 _RERANKED = 30
 """Hits that a reranker sees at least."""
 
@@ -114,8 +122,9 @@ class Engine:
         self._parts = parts
         self._store = store
         self._embedding = embedding
-        self._writer = Writer(parts, embedding, grapher)
         self._prefetching = Prefetching(parts.publication, parts.cache)
+        self._preparation = Preparation(parts.kb_id, parts.policy.chunker, embedding, grapher)
+        self._writer = Writer(parts, self._preparation)
         self._search = Search(parts.publication, parts.cache, parts.policy, parts.clock)
 
     @property
@@ -140,13 +149,12 @@ class Engine:
     ) -> WriteReport:
         """In batches, each published by itself. `revisions`: what the caller knows a document's content by, by id."""
         total = WriteReport()
-        stream = iter(documents)
-        batches = 0
-        while given := list(itertools.islice(stream, self._parts.policy.ingest_batch_documents)):
+        batches, policy = 0, self._parts.policy
+        for given in in_batches(documents, policy.ingest_batch_documents, policy.ingest_batch_bytes):
             batch = Batch(
                 list({each.id: each for each in given}.values()),
                 owner,
-                chunk_size_bytes or self._parts.policy.chunk_bytes,
+                chunk_size_bytes or policy.chunk_bytes,
                 graphs or {},
                 revisions or {},
             )
@@ -154,9 +162,28 @@ class Engine:
             batches += 1
             total = _sum(total, report)
             on_batch(report)
-        if batches > 1 and self._parts.policy.compaction_enabled:
+        if batches > 1 and policy.compaction_enabled:
             total = replace(total, manifest_version=self._pay_debt() or total.manifest_version)
         return total
+
+    def build(
+        self,
+        documents: Iterable[Document],
+        runner: Runner,
+        *,
+        owner: str,
+        chunk_size_bytes: int | None = None,
+        on_progress: Callable[[BuildProgress], None] = lambda progress: None,
+    ) -> WriteReport:
+        """By the workers of the runner, published all at once. Raises E216, E217, and what `upsert` raises."""
+        records = BuildRecords(self._store, self.kb_id, self._parts.new_id)
+        build = Build(self._parts, self._writer, self._preparation, records, on_progress)
+        load = Load(owner, chunk_size_bytes or self._parts.policy.chunk_bytes)
+        report = build.run(documents, load, runner)
+        if report.chunks and self._parts.policy.compaction_enabled:
+            paid = self._pay_debt(Help(runner, records))
+            report = replace(report, manifest_version=paid or report.manifest_version)
+        return report
 
     def delete(
         self, *, ids: Sequence[str] = (), owner: str | None = None, condition: Filter | None = None
@@ -166,14 +193,14 @@ class Engine:
     def revised_hash(self, revision: str, owner: str) -> str:
         """What `hashes` says of a document that was stored under this revision."""
         way = cutting(self._parts.policy.chunker, self._parts.policy.chunk_bytes)
-        return revised_hash(revision, owner, self._writer.made_with, way)
+        return revised_hash(revision, owner, self._preparation.made_with(self._parts.publication.seen()), way)
 
     # Reading
 
     def search_vector(self, vector: Sequence[float] | np.ndarray, limit: int, narrowing: Narrowing) -> Hits:
         with np.errstate(over="ignore"):
             asked = np.ascontiguousarray(vector, dtype=np.float32)
-        return self._search.nearest(asked, limit, narrowing)
+        return self._search.nearest(asked, self._embedding.name, limit, narrowing)
 
     def search(self, query: TextQuery) -> Hits:
         """Raises E201, E204, E205, E206, E215, E304; E207 when no shard at all could be asked; ModelError."""
@@ -184,13 +211,15 @@ class Engine:
             vector = self.embed_query(query.text)
             weight = self._embedding.weight_of(query.text)
         if self._reranker is None:
-            return self._search.find(Query(query, vector, weight), published)
-        wide = replace(query, limit=max(_RERANKED, query.limit))
-        return reranked(self._search.find(Query(wide, vector, weight), published), query, self._reranker)
+            return self._search.find(Query(query, vector, weight, self._embedding.name), published)
+        wide = Query(replace(query, limit=max(_RERANKED, query.limit)), vector, weight, self._embedding.name)
+        return reranked(self._search.find(wide, published), query, self._reranker)
 
     def embed_query(self, text: str) -> np.ndarray:
         """Raises E304 when the KB was made with another embedder."""
         manifest = self._parts.publication.known().manifest
+        if manifest.embedder != self._embedding.name:  # perhaps no longer: then it is the one that is in the store
+            manifest = self._parts.publication.required().manifest
         if manifest.embedder != self._embedding.name:
             raise errors.embedder_differs(self.kb_id, manifest.embedder, self._embedding.name)
         return self._embedding.embed_query(text)
@@ -214,6 +243,47 @@ class Engine:
             return [self._document(manifest, position, listed) for listed, position in itertools.islice(wanted, limit)]
 
         return self._read(read)
+
+    def documents_holding(
+        self, text: str, *, after: str = "", limit: int = 100, owner: str | None = None
+    ) -> tuple[list[StoredDocument], str | None]:
+        """Those with this text in their id or title, in any case; and the id to go on after, if there may be more.
+
+        So many documents are looked at and no more: there may be fewer than `limit`, even none, and still more to come.
+        """
+        wanted = text.casefold()
+
+        def read(manifest: Manifest) -> tuple[list[StoredDocument], str | None]:
+            found: list[StoredDocument] = []
+            for number, (listed, position) in enumerate(self._listed(manifest, after), 1):
+                if owner is None or listed.owner == owner:
+                    search = self._parts.cache.open(manifest.shards[position]).search(self._parts.clock.monotonic())
+                    if wanted in listed.id.casefold() or wanted in search.header(listed.doc).title.casefold():
+                        found.append(self._document(manifest, position, listed))
+                if len(found) == limit or number == _MOST_LOOKED_AT:
+                    return found, listed.id
+            return found, None
+
+        return self._read(read)
+
+    def around_document(self, document_id: str, limit: int) -> Neighbourhood:
+        """The graph around a document. Raises E201, E204, E214."""
+
+        def read(manifest: Manifest) -> Neighbourhood:
+            stored = find_stored(manifest, self._parts.cache, [document_id])
+            if document_id not in stored:
+                raise errors.no_such_document(self.kb_id, document_id)
+            found = stored[document_id]
+            return self._graph(manifest).around_document(found.position, found.doc, limit)
+
+        return self._read(read)
+
+    def around_entity(self, name: str, limit: int) -> Neighbourhood:
+        """The graph around what documents name; empty when none does. Raises E201, E204."""
+        return self._read(lambda manifest: self._graph(manifest).around_entity(name, limit))
+
+    def _graph(self, manifest: Manifest) -> GraphView:
+        return GraphView(manifest, self._parts.cache, self._parts.clock.monotonic())
 
     def document(self, document_id: str) -> StoredDocument:
         """Raises E201, E214."""
@@ -287,6 +357,13 @@ class Engine:
     ) -> CompactionReport:
         return Compactor(self._parts, on_progress).compact(everything=everything)
 
+    def reembed(
+        self, *, dry_run: bool = False, on_progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> ReembedReport:
+        """Vectors of this engine's embedder for what was stored with another one."""
+        reembedder = Reembedder(self._parts, self._embedding, on_progress)
+        return reembedder.plan() if dry_run else reembedder.run()
+
     def collect(self, *, grace_seconds: float | None = None) -> GarbageReport:
         grace = self._parts.policy.gc_grace_seconds if grace_seconds is None else grace_seconds
         return garbage.collect(self._parts, self._store, grace_seconds=grace)
@@ -340,7 +417,7 @@ class Engine:
         self._parts.leases.close()
         self._store.close()
 
-    def _pay_debt(self) -> int:
+    def _pay_debt(self, help_from: Help | None = None) -> int:
         """Compact until there is nothing left to do; the number of the last manifest.
 
         What was to be stored is stored: debts that cannot be paid now are left to whoever comes next.
@@ -348,7 +425,7 @@ class Engine:
         number = 0
         for _ in range(_MOST_COMPACTIONS):
             try:
-                report = Compactor(self._parts).compact(min_shards=_TIDY_SHARDS)
+                report = Compactor(self._parts, help_from=help_from).compact(min_shards=_TIDY_SHARDS)
             except (errors.ConflictError, errors.StorageError) as fault:
                 logger.info("not compacted after an ingest", extra={"kb": self.kb_id, "reason": fault.message})
                 break

@@ -2,6 +2,7 @@
 
 Invariants
     A query sees one manifest. When garbage collection took a shard from under it, it starts over with the current one.
+    The vector of a query is compared only with vectors of the embedder that made it.
     Hits are ordered by score, then document, then chunk.
 Not here
     From candidates to passages: answering.py. Which shards are asked for a vector: vector_search.py.
@@ -54,11 +55,11 @@ class Search:
     def close(self) -> None:
         self._reader.close()
 
-    def nearest(self, vector: Vectors, limit: int, narrowing: Narrowing) -> Hits:
-        """Chunks by distance alone. Raises E201, E303, E205, E206, E215; E207 when no shard at all could be asked."""
+    def nearest(self, vector: Vectors, embedder: str, limit: int, narrowing: Narrowing) -> Hits:
+        """Chunks by distance alone. Raises E201, E303, E304, E205, E206, E215; E207 when no shard could be asked."""
 
         def answer(reading: Reading) -> Hits:
-            _check_vector(vector, reading.view.published.manifest)
+            _check_vector(vector, embedder, reading.view.published.manifest)
             asked = VectorQuery(vector, limit, narrowing.max_distance, narrowing.exact)
             near = VectorSearch(reading, self._policy, asked).nearest()
             named = best_named(reading, near.shards, near.rows, -near.distances, limit)[:limit]
@@ -75,7 +76,7 @@ class Search:
 
         def answer(reading: Reading) -> Hits:
             if query.vector is not None:
-                _check_vector(query.vector, reading.view.published.manifest)
+                _check_vector(query.vector, query.embedder, reading.view.published.manifest)
             return Answering(reading, self._policy, query).hits()
 
         return self._answered(answer, query.asked.narrowing, published)
@@ -113,7 +114,10 @@ class _Answer(Protocol):
     def __call__(self, reading: Reading) -> Hits: ...
 
 
-def _check_vector(vector: Vectors, manifest: Manifest) -> None:
+def _check_vector(vector: Vectors, embedder: str, manifest: Manifest) -> None:
+    """By the very manifest that is asked: another may have come since the vector was made, with another embedder."""
+    if embedder != manifest.embedder:
+        raise errors.embedder_differs(manifest.kb_id, manifest.embedder, embedder)
     if vector.shape != (manifest.dimension,):
         raise errors.vector_size_differs(manifest.kb_id, manifest.dimension, vector.shape[-1] if vector.ndim else 0)
     if not np.isfinite(vector).all():

@@ -62,7 +62,7 @@ class SearchFile:
         if pieces is not None:
             pieces.want(spans_of_places(pack))
         self.vectors: Vectors = pack.array("vectors")
-        """All of them; in a file that is read in pieces, ask for `vectors_of` rows."""
+        """All of them; in a file that is read in pieces, ask for `row_vectors`."""
         self.chunks = pack.array("chunks")
         self.docs = pack.array("docs")
         self._all_texts = pack.bytes("texts")
@@ -75,7 +75,7 @@ class SearchFile:
         codes = Codes(self._pack.array("codes"), self._pack.array("code_error")) if "codes" in self._pack else None
         return VectorIndex(self.vectors, self._pack.array("squares"), codes)
 
-    def vectors_of(self, rows: npt.NDArray[np.int64]) -> Vectors:
+    def row_vectors(self, rows: npt.NDArray[np.int64]) -> Vectors:
         if self._pieces is not None:
             self._pieces.want(spans_of_vectors(self._pack, rows))
         return self.vectors.take(rows, axis=0)
@@ -151,6 +151,14 @@ class SearchFile:
         chosen[numbers] = True
         return np.flatnonzero(chosen[self.doc_of_row])
 
+    def rows_of_document(self, doc: int) -> slice:
+        first = int(self.docs[doc]["first_chunk"])
+        end = int(self.docs[doc + 1]["first_chunk"]) if doc + 1 < len(self.docs) else len(self.chunks)
+        return slice(first, end)
+
+    def vectors_of(self, doc: int) -> Vectors:
+        return self.vectors[self.rows_of_document(doc)]
+
     def no_rows(self) -> npt.NDArray[np.bool_]:
         return np.zeros(len(self.chunks), np.bool_)
 
@@ -218,6 +226,14 @@ class IdFile:
             same = inside & (lines["prefix"] == identities[:, 0]) & (lines["rest"] == identities[:, 1])
             found[same] = places_here[same]
         return found
+
+    def identities(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+        """Of every document (a row of two numbers), and its number."""
+        both = np.stack([self._prefixes, self._lines["rest"]], axis=1)
+        return both, self._lines["doc"].astype(np.int64)
+
+    def numbers_at(self, lines: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return self._lines["doc"][lines].astype(np.int64)
 
     def listed(self, line: int) -> Listed:
         entry = self._lines[line]

@@ -112,6 +112,11 @@ class ShardCache:
         """Where shards may be built: on the same disk, and not mistaken for a fetched one."""
         return self._folder.with_name(self._folder.name + "-scratch")
 
+    @property
+    def unfinished(self) -> Path:
+        """Where long work keeps what it has done so far, for whoever goes on with it."""
+        return self._folder.with_name(self._folder.name + "-unfinished")
+
     def place(self, ref: ShardRef) -> Path:
         return self._folder / ref.folder.rpartition("/")[2]
 
@@ -283,11 +288,15 @@ class _Use:
         self._path = folder / _USE
         self._descriptor = -1
         while True:
-            folder.mkdir(parents=True, exist_ok=True)
             try:
+                folder.mkdir(parents=True, exist_ok=True)
                 self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
             except FileNotFoundError:
                 continue  # evicted between two lines
+            except FileExistsError:
+                if folder.is_file():
+                    raise
+                continue  # evicted between two looks of mkdir at it
             fcntl.flock(self._descriptor, fcntl.LOCK_SH)
             if self._is_the_one_on_disk():
                 return
@@ -366,6 +375,11 @@ class OpenShard:
     def has_graph(self) -> bool:
         """Nothing has to be fetched to walk it."""
         return self._graph is not None or "graph" not in self._ref.files
+
+    def path(self, role: FileRole) -> Path:
+        """A verified file, which stays for as long as somebody holds this object."""
+        with self._fetching[role]:
+            return self._sound_path(role)
 
     def search(self, now: float) -> SearchFile:
         """Whole. `now`: by the monotonic clock, for the last use. Raises as `ShardCache.path` does."""

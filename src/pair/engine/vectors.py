@@ -62,11 +62,20 @@ class Codes:
     """One number: the mean square of the distance between a vector and what its code stands for."""
 
 
+def _use_one_thread() -> None:
+    """For what this thread asks of faiss, whose own threads wait for each other in a busy loop after every small step.
+
+    Where they do not have a core each, that takes up to a hundred times as long. Processes build shards side by side.
+    """
+    faiss.omp_set_num_threads(1)
+
+
 def encode(vectors: Vectors) -> Codes | None:
     """None where it is not worth it."""
     rows, dimension = vectors.shape
     if rows < ANN_MIN_ROWS:
         return None
+    _use_one_thread()
     index = faiss.IndexPQFastScan(dimension, dimension // 2 if dimension % 2 == 0 else dimension, _CODE_BITS)
     index.pq.cp.niter = _CODE_ROUNDS
     index.pq.cp.max_points_per_centroid = _CODE_SAMPLE
@@ -224,6 +233,7 @@ def _given_out(
 def _nearest(means: Vectors, vectors: Vectors, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
     """The nearest means of each vector, and by how much it prefers the first to the second."""
     choices = min(len(means), count)
+    _use_one_thread()
     nearest = np.empty((len(vectors), choices), np.int64)
     eagerness = np.zeros(len(vectors), np.float32)
     flat = faiss.IndexFlatL2(means.shape[1])
@@ -241,6 +251,7 @@ def _means(vectors: Vectors, groups: int) -> Vectors:
     if len(vectors) > groups * _SAMPLE_PER_GROUP:
         step = len(vectors) / (groups * _SAMPLE_PER_GROUP)
         sample = vectors[(np.arange(groups * _SAMPLE_PER_GROUP) * step).astype(np.int64)]
+    _use_one_thread()
     kmeans = faiss.Kmeans(
         vectors.shape[1], groups, niter=_ROUNDS, seed=1, min_points_per_centroid=1, max_points_per_centroid=10**9
     )
@@ -257,6 +268,7 @@ def centroids_of(vectors: Vectors, most: int) -> tuple[Vectors, Sequence[float]]
     # float16 is what the manifest keeps: radii must hold for the rounded means.
     exact_means = vectors.mean(axis=0, keepdims=True) if count == 1 else _means(vectors, count)
     means = exact_means.astype(np.float16).astype(np.float32)
+    _use_one_thread()
     flat = faiss.IndexFlatL2(vectors.shape[1])
     flat.add(np.ascontiguousarray(means))
     radii = np.zeros(len(means), np.float32)

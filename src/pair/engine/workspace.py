@@ -8,8 +8,8 @@ import hashlib
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,12 +138,11 @@ def build_shard(
         sections = graph_sections(documents.graphs, _first_chunks(documents), len(documents.chunks))
         written["graph"] = write_pack(paths["graph"], sections)
     centroids, radii = vector_index.centroids_of(documents.vectors, MOST_CENTROIDS if run else 1)
-    described = "".join(f"{role} {each.sha256} {each.size_bytes}\n" for role, each in written.items())
-    content_hash = hashlib.sha256(described.encode()).hexdigest()
+    described = {role: ShardFile(each.size_bytes, each.sha256) for role, each in written.items()}
     ref = ShardRef(
         shard_id=shard_id,
-        folder=shards_prefix(kb_id) + content_hash,
-        files={role: ShardFile(each.size_bytes, each.sha256) for role, each in written.items()},
+        folder=_folder_of(kb_id, described),
+        files=described,
         rows=len(documents.chunks),
         documents=documents.count,
         run=run,
@@ -153,6 +152,39 @@ def build_shard(
         created_at="",
     )
     return BuiltShard(ref, paths)
+
+
+def rebuild_shard(
+    folder: Path,
+    kb_id: str,
+    shard: ShardRef,
+    documents: StoredDocuments,
+    unchanged: Callable[[FileRole], Path],
+    commit_id: str,
+) -> BuiltShard:
+    """The same shard with the vectors of `documents`, which are all of it: files that know no vectors stay as they are.
+
+    `unchanged`: where such a file is. `commit_id` goes into the file that is new, for the same reason as above.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / file_name(shard.shard_id, "search")
+    written = _write_search(path, documents, made_by=commit_id)
+    described = {**shard.files, "search": ShardFile(written.size_bytes, written.sha256)}
+    centroids, radii = vector_index.centroids_of(documents.vectors, 1)
+    ref = replace(
+        shard,
+        folder=_folder_of(kb_id, described),
+        files=described,
+        run="",
+        centroids=centroids,
+        radii=tuple(radii),
+    )
+    return BuiltShard(ref, {role: path if role == "search" else unchanged(role) for role in described})
+
+
+def _folder_of(kb_id: str, described: Mapping[FileRole, ShardFile]) -> str:
+    lines = "".join(f"{role} {each.sha256} {each.size_bytes}\n" for role, each in described.items())
+    return shards_prefix(kb_id) + hashlib.sha256(lines.encode()).hexdigest()
 
 
 # ── rows ───────────────────────────────────────────────────────────────────────────────────────────
@@ -177,6 +209,7 @@ def _write_rows(path: Path, documents: StoredDocuments, headers: Sequence[Header
         connection.execute("INSERT INTO shard VALUES (?, ?)", [commit_id, _STORAGE_VERSION])
         for table, rows in _tables_of(documents, headers).items():
             _insert(connection, path.with_suffix(".rows"), table, rows)
+        _insert_columns(connection, {"chunk_places": _chunk_places(documents)}, _CHUNK_ROWS)
         if documents.graphs:
             _insert_graphs(connection, documents.graphs)
         connection.execute("COMMIT")
@@ -216,7 +249,6 @@ def _sound(value: _Value) -> _Value:
 def _tables_of(documents: StoredDocuments, headers: Sequence[Header]) -> dict[str, Iterable[_Row]]:
     return {
         "docs": _docs_rows(documents, headers),
-        "chunks": _chunks_rows(documents, headers),
         "doc_metadata": (
             (doc, *row) for doc, header in enumerate(headers) for row in flatten_metadata(header.metadata)
         ),
@@ -229,31 +261,39 @@ def _docs_rows(documents: StoredDocuments, headers: Sequence[Header]) -> Iterato
         yield doc, header.id, header.owner, header.title, header.url, text, metadata, header.content_hash
 
 
-def _chunks_rows(documents: StoredDocuments, headers: Sequence[Header]) -> Iterator[_Row]:
+def _chunk_places(documents: StoredDocuments) -> dict[str, npt.NDArray[Any]]:
     owners = documents.chunks["doc"].astype(np.int64)
     numbers = np.arange(len(owners)) - _first_chunks(documents)[owners]
-    places = zip(owners.tolist(), numbers.tolist(), documents.chunks["start"], documents.chunks["end"], strict=True)
-    for doc, number, start, end in places:
-        name = headers[doc].id
-        yield chunk_id(name, number), doc, name, number, int(start), int(end)
+    return {**_columns_of(documents.chunks), "number": numbers}
+
+
+def _insert_columns(
+    connection: "duckdb.DuckDBPyConnection", columns: Mapping[str, dict[str, npt.NDArray[Any]]], statements: str
+) -> None:
+    """Numbers in columns, as they are; the texts that go with them are in their tables already."""
+    for name, column in columns.items():
+        connection.register(name, column)
+    connection.execute(statements)
+    for name in columns:
+        connection.unregister(name)
 
 
 def _insert_graphs(connection: "duckdb.DuckDBPyConnection", graphs: StoredGraphs) -> None:
-    """In columns, as they are; the documents and chunks that they name are in their tables already."""
     # As one text: for each string of an array, DuckDB looks anew whether pandas is installed.
     connection.execute(_GRAPH_NAMES, [json.dumps([_sound(each) for each in graphs.names])])
     columns = {"graph_mentions": _columns_of(graphs.mentions), "graph_edges": _columns_of(graphs.edges)}
-    for name, column in columns.items():
-        connection.register(name, column)
-    connection.execute(_GRAPH_ROWS)
-    for name in columns:
-        connection.unregister(name)
+    _insert_columns(connection, columns, _GRAPH_ROWS)
 
 
 def _columns_of(rows: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
     return {name: np.ascontiguousarray(rows[name]) for name in rows.dtype.names or ()}
 
 
+_CHUNK_ROWS = """
+INSERT INTO chunks
+    SELECT d.id || '#' || p.number, p.doc, d.id, p.number, p.start, p."end" FROM chunk_places p
+    JOIN docs d ON d.doc = p.doc ORDER BY p.doc, p.number;
+"""
 _GRAPH_NAMES = """
 CREATE TEMP TABLE graph_names AS
     SELECT unnest(names) AS name, generate_subscripts(names, 1) - 1 AS number
@@ -287,7 +327,7 @@ def _first_chunks(documents: StoredDocuments) -> npt.NDArray[np.int64]:
     return np.cumsum(counts) - counts
 
 
-def _write_search(path: Path, documents: StoredDocuments) -> WrittenFile:
+def _write_search(path: Path, documents: StoredDocuments, made_by: str = "") -> WrittenFile:
     docs = np.zeros(documents.count, DOC_TYPE)
     docs["header_size"] = [len(each) for each in documents.headers]
     docs["text_size"] = [len(each) for each in documents.texts]
@@ -305,6 +345,7 @@ def _write_search(path: Path, documents: StoredDocuments) -> WrittenFile:
             "squares": vector_index.squares_of(documents.vectors),
             **({"codes": codes.index, "code_error": codes.error} if codes is not None else {}),
             "texts": pieces,
+            **({"made_by": [made_by.encode()]} if made_by else {}),
         },
     )
 

@@ -8,8 +8,6 @@ Invariants
 """
 
 import contextlib
-import hashlib
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,37 +17,27 @@ import numpy as np
 import numpy.typing as npt
 
 from pair import errors, files
-from pair.ai.embedding import Embedding
 from pair.blobs.contract import Leases
 from pair.blobs.leases import HeldLease, held
 from pair.clock import Clock, to_timestamp
-from pair.engine import chunking, rules
-from pair.engine.chunking import embedded_text
-from pair.engine.extraction import DocumentText, Grapher
+from pair.engine import rules
+from pair.engine.contract import Merge
 from pair.engine.filters import Filter
-from pair.engine.keyword_rows import RowText, rows_of
 from pair.engine.manifest import Manifest, ShardRef, lease_name, no_manifest
-from pair.engine.policy import Chunker, EnginePolicy
+from pair.engine.policy import EnginePolicy
+from pair.engine.preparation import Batch, Preparation
 from pair.engine.publication import Publication, Published
 from pair.engine.shard_cache import ShardCache, ShardMissingError
-from pair.engine.stored_documents import (
-    Header,
-    PreparedDocument,
-    PreparedKeywords,
-    StoredDocuments,
-    concatenate,
-    content_hash,
-    identity,
-    store_form,
-)
-from pair.engine.stored_graphs import NO_GRAPH, GraphRows
+from pair.engine.stored_documents import PreparedDocument, StoredDocuments, concatenate, identity, store_form
 from pair.engine.vectors import Grouping
 from pair.engine.workspace import BuiltShard, build_shard
-from pair.values import Chunk, Document
+from pair.values import Document
 
 logger = logging.getLogger(__name__)
 
-_MOST_ID_CHARACTERS = 4096
+
+_SETTLED = frozenset({errors.PUBLISH_UNKNOWN, errors.BUILD_LOST})
+"""Codes of what another attempt would not better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +70,6 @@ class WriteReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Documents of one owner, each id once."""
-
-    documents: Sequence[Document]
-    owner: str
-    chunk_size_bytes: int
-    graphs: Mapping[str, GraphRows]
-    """By document id."""
-    revisions: Mapping[str, str]
-    """What the caller knows a document's content by, by document id; for others, all of the document is hashed."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Stored:
     """Where a document is now."""
 
@@ -105,28 +80,22 @@ class _Stored:
 
 
 class Writer:
-    def __init__(self, parts: WriteParts, embedding: Embedding, grapher: Grapher | None = None) -> None:
-        """`grapher` makes the graphs of documents that come without one."""
+    def __init__(self, parts: WriteParts, preparation: Preparation) -> None:
         self._parts = parts
-        self._embedding = embedding
-        self._grapher = grapher
-
-    @property
-    def made_with(self) -> str:
-        """What vectors and graphs are made with: what was made with something else is not the same."""
-        return self._embedding.name if self._grapher is None else f"{self._embedding.name} {self._grapher.name}"
+        self._preparation = preparation
+        self._embedding = preparation.embedding
 
     def upsert(self, batch: Batch) -> WriteReport:
         """Raises E213, E303, E304 for what cannot be stored; E202, E203, E206, E208, E210 after all attempts."""
-        hashes = self._checked_hashes(batch)
-        prepared: dict[str, PreparedDocument] = {}
         before = self._parts.publication.current()
+        hashes = self._preparation.checked_hashes(batch, before)
+        prepared: dict[str, PreparedDocument] = {}
         # Embedding is the long part: it is done before others are kept waiting, for what looks new now.
         with contextlib.suppress(ShardMissingError):  # collected this moment: under the lease all is looked up again
-            self._prepare(batch, self._changed(batch, hashes, before)[0], hashes, prepared)
+            self._prepare(batch, self.changed(batch, hashes, before)[0], hashes, prepared)
 
         def attempt(lease: HeldLease, before: Published | None) -> WriteReport:
-            changed, stored = self._changed(batch, hashes, before)
+            changed, stored = self.changed(batch, hashes, before)
             if not changed:
                 number = before.manifest.number if before else 0
                 return WriteReport(unchanged=len(batch.documents), manifest_version=number)
@@ -142,7 +111,7 @@ class Writer:
                 manifest_version=published.manifest.number,
             )
 
-        return self._retried(attempt)
+        return self.retried(attempt)
 
     def delete(self, *, ids: Sequence[str], owner: str | None, condition: Filter | None) -> WriteReport:
         """Documents with these ids, or all of this owner, or all that meet the condition. Raises E201."""
@@ -159,14 +128,15 @@ class Writer:
                 shard.without(gone[position]) if position in gone else shard
                 for position, shard in enumerate(before.manifest.shards)
             ]
-            published = self._swap(lease, before, shards, self._parts.new_id())
+            published = self.swap(lease, before, shards, self._parts.new_id())
             return WriteReport(deleted=count, manifest_version=published.manifest.number)
 
-        return self._retried(attempt)
+        return self.retried(attempt)
 
     # One attempt after another
 
-    def _retried(self, attempt: Callable[[HeldLease, Published | None], WriteReport]) -> WriteReport:
+    def retried(self, attempt: Callable[[HeldLease, Published | None], WriteReport]) -> WriteReport:
+        """Under the lease, with what is published then, until nobody was in the way."""
         parts, conflicts = self._parts, 0
         while True:
             before = None
@@ -181,7 +151,7 @@ class Writer:
                 return replace(report, conflicts=conflicts)
             except (errors.ConflictError, ShardMissingError) as fault:
                 conflicts += 1
-                is_settled = isinstance(fault, errors.ConflictError) and fault.code == errors.PUBLISH_UNKNOWN
+                is_settled = isinstance(fault, errors.ConflictError) and fault.code in _SETTLED
                 is_lost = isinstance(fault, ShardMissingError) and self._is_still(before)
                 if is_lost or is_settled or conflicts >= parts.policy.write_attempts:
                     if isinstance(fault, ShardMissingError):
@@ -205,36 +175,21 @@ class Writer:
 
     # What is to be written
 
-    def _checked_hashes(self, batch: Batch) -> dict[str, str]:
-        """The content hash of each document, by id."""
-        hashes: dict[str, str] = {}
-        for document in batch.documents:
-            _check(document)
-            if document.vector is not None and len(document.vector) != self._embedding.dimension:
-                raise errors.vector_size_differs(self._parts.kb_id, self._embedding.dimension, len(document.vector))
-            if (revision := batch.revisions.get(document.id)) is not None:
-                hashes[document.id] = revised_hash(revision, batch.owner, self.made_with, self._cutting(batch))
-            else:
-                graph = batch.graphs.get(document.id)
-                made_with = self._embedding.name if graph else self.made_with
-                way = f"{made_with} {self._cutting(batch)} {_graph_text(graph)}"
-                hashes[document.id] = content_hash(document, batch.owner, way)
-        return hashes
+    def check_embedder(self, manifest: Manifest) -> None:
+        """Raises E303, E304."""
+        if manifest.embedder != self._embedding.name:
+            raise errors.embedder_differs(self._parts.kb_id, manifest.embedder, self._embedding.name)
+        if manifest.dimension != self._embedding.dimension:
+            raise errors.vector_size_differs(self._parts.kb_id, manifest.dimension, self._embedding.dimension)
 
-    def _cutting(self, batch: Batch) -> str:
-        return cutting(self._parts.policy.chunker, batch.chunk_size_bytes)
-
-    def _changed(
+    def changed(
         self, batch: Batch, hashes: Mapping[str, str], before: Published | None
     ) -> tuple[list[Document], dict[str, _Stored]]:
         """Documents that are not stored as they are, and where those that are stored at all are."""
         if before is None:
             return list(batch.documents), {}
         manifest = before.manifest
-        if manifest.embedder != self._embedding.name:
-            raise errors.embedder_differs(self._parts.kb_id, manifest.embedder, self._embedding.name)
-        if manifest.dimension != self._embedding.dimension:
-            raise errors.vector_size_differs(self._parts.kb_id, manifest.dimension, self._embedding.dimension)
+        self.check_embedder(manifest)
         stored = find_stored(manifest, self._parts.cache, [each.id for each in batch.documents])
         changed = [
             each for each in batch.documents if each.id not in stored or stored[each.id].content_hash != hashes[each.id]
@@ -250,35 +205,7 @@ class Writer:
     ) -> None:
         """Cut, embed and analyse what is not in `prepared` yet."""
         missing = [each for each in documents if each.id not in prepared]
-        cut = {each.id: _chunks_of(each, batch.chunk_size_bytes, self._parts.policy.chunker) for each in missing}
-        texts = [embedded_text(each.title, chunk) for each in missing if each.vector is None for chunk in cut[each.id]]
-        vectors = self._embedding.embed_all(texts) if texts else np.empty((0, self._embedding.dimension), np.float32)
-        keywords = rows_of(RowText(chunk.text, each.title, chunk.context) for each in missing for chunk in cut[each.id])
-        graphs = self._graphs_of(batch, missing, cut)
-        begin = first = 0
-        for each in missing:
-            chunks = cut[each.id]
-            if each.vector is None:
-                own = vectors[begin : begin + len(chunks)]
-                begin += len(chunks)
-            else:
-                own = np.asarray(each.vector, dtype=np.float32)[None, :]
-            header = Header(each.id, batch.owner, each.title, each.url, each.metadata, hashes[each.id])
-            graph = graphs.get(each.id, NO_GRAPH)
-            own_keywords = PreparedKeywords(keywords, first)
-            first += len(chunks)
-            prepared[each.id] = PreparedDocument(header, each.text, chunks, own, graph, own_keywords)
-
-    def _graphs_of(
-        self, batch: Batch, documents: Sequence[Document], cut: Mapping[str, Sequence[Chunk]]
-    ) -> Mapping[str, GraphRows]:
-        if self._grapher is None:
-            return batch.graphs
-        bare = [each for each in documents if each.id not in batch.graphs]
-        made = self._grapher.graphs_of(
-            [DocumentText(each.title, [chunk.text for chunk in cut[each.id]]) for each in bare]
-        )
-        return {**batch.graphs, **{each.id: graph for each, graph in zip(bare, made, strict=True)}}
+        prepared.update(self._preparation.prepared(batch, missing, hashes))
 
     # Writing it
 
@@ -304,11 +231,9 @@ class Writer:
         kept = [shard for shard in shards if shard.folder not in taken]
         created_at = to_timestamp(parts.clock.now())
         added = [replace(each.ref, created_at=created_at) for each in built]
-        return self._swap(lease, before, [*kept, *added], commit_id)
+        return self.swap(lease, before, [*kept, *added], commit_id)
 
-    def _swap(
-        self, lease: HeldLease, before: Published | None, shards: Sequence[ShardRef], commit_id: str
-    ) -> Published:
+    def swap(self, lease: HeldLease, before: Published | None, shards: Sequence[ShardRef], commit_id: str) -> Published:
         parts = self._parts
         manifest = (
             before.manifest if before else no_manifest(parts.kb_id, self._embedding.name, self._embedding.dimension)
@@ -340,41 +265,6 @@ class Writer:
             if len(numbers):
                 chosen[position] = numbers
         return chosen
-
-
-def cutting(chunker: Chunker, chunk_size_bytes: int) -> str:
-    """How documents are cut, as their content hashes know it."""
-    return f"{chunker} {chunk_size_bytes}"
-
-
-def revised_hash(revision: str, owner: str, made_with: str, cutting: str) -> str:
-    """The content hash of a document whose content its owner knows by a revision."""
-    return hashlib.sha256(f"{revision}\0{owner}\0{made_with}\0{cutting}".encode()).hexdigest()[:32]
-
-
-def _graph_text(graph: GraphRows | None) -> str:
-    return json.dumps([graph.mentions, graph.edges]) if graph else ""
-
-
-def _check(document: Document) -> None:
-    """Raises E213."""
-    if not document.id or len(document.id) > _MOST_ID_CHARACTERS:
-        reason = "its id is empty" if not document.id else f"its id is longer than {_MOST_ID_CHARACTERS:,} characters"
-        raise errors.document_invalid(document.id, reason)
-    try:
-        json.dumps(dict(document.metadata), allow_nan=False, sort_keys=True)
-    except (TypeError, ValueError) as fault:
-        raise errors.document_invalid(document.id, f"its metadata cannot be written as JSON: {fault}") from fault
-    with np.errstate(over="ignore"):
-        is_finite = document.vector is None or np.isfinite(np.asarray(document.vector, dtype=np.float32)).all()
-    if not is_finite:
-        raise errors.document_invalid(document.id, "its vector holds something that is not a number")
-
-
-def _chunks_of(document: Document, size_bytes: int, chunker: Chunker) -> tuple[Chunk, ...]:
-    if document.vector is not None:
-        return (Chunk(document.text, 0, len(document.text)),)
-    return chunking.split(document.text, size_bytes, chunker)
 
 
 def _without(shards: Sequence[ShardRef], replaced: Sequence[_Stored]) -> list[ShardRef]:
@@ -449,3 +339,10 @@ def cut_shards(
         )
         for number, group in enumerate(np.unique(groups))
     ]
+
+
+def merged_shard(folder: Path, kb_id: str, merge: Merge, cache: ShardCache) -> BuiltShard:
+    """Raises ShardMissingError."""
+    picked = [picked_documents(shard, numbers, cache) for shard, numbers in merge.members]
+    documents = concatenate(picked, picked[0].vectors.shape[1])
+    return build_shard(folder, kb_id, documents, commit_id=merge.commit_id, run=merge.run, number=merge.number)

@@ -1,8 +1,9 @@
 """The sentences of some passages that answer a question, chosen without a model.
 
 A sentence is worth the share of the question's words that it holds, rare ones counting more, and a little less for
-words that only its surroundings hold; its nearness in meaning; and how good its passage is. More sentences are quoted
-as long as they hold words that those before them lack.
+words that only its surroundings hold; its nearness in meaning; and how good its passage is. It is worth less if it is
+no sentence, but a few words of a table. More sentences are quoted as long as they hold words that those before them
+lack.
 """
 
 import re
@@ -23,6 +24,9 @@ _PASSAGE_SHARE = 0.45
 _AROUND = 0.4
 """What a word counts that stands in the title, in the heading, or in the sentence before."""
 _NUMBER_BONUS = 0.1
+_FRAGMENT_MALUS = 0.1
+"""A cell of a table or a heading of a list says little by itself, unless a number is asked for."""
+_FRAGMENT_WORDS = 12
 _GOES_ON = 350
 """In characters: the best sentence is quoted with the one that follows it in its paragraph, if both are not longer."""
 _LEAST_ADDED = 0.12
@@ -36,6 +40,7 @@ _ASKS_FOR_A_NUMBER = re.compile(
     re.IGNORECASE,
 )
 _HAS_NUMBER = re.compile(r"\d")
+_IS_SAID_WHOLE = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"'\u201d\u2019)\]*_`]*$")
 
 
 class Reader(Protocol):
@@ -119,6 +124,7 @@ def _valued(query: str, passages: Sequence[Passage], weights: Mapping[str, float
         _WORDS_SHARE * each.by_words
         + _PASSAGE_SHARE * passages[each.passage].score / best
         + _NUMBER_BONUS * (wants_number and bool(_HAS_NUMBER.search(each.sentence.text)))
+        - _FRAGMENT_MALUS * (not wants_number and _is_fragment(each.sentence.text))
         for each in candidates
     ]
     order = sorted(range(len(candidates)), key=lambda place: (-worths[place], place))[:_MEASURED]
@@ -134,6 +140,10 @@ def _valued(query: str, passages: Sequence[Passage], weights: Mapping[str, float
         for place, meaning in zip(order, meanings, strict=True)
     ]
     return sorted(quotes, key=lambda quote: -quote.worth)
+
+
+def _is_fragment(text: str) -> bool:
+    return len(text.split()) < _FRAGMENT_WORDS and not _IS_SAID_WHOLE.search(text)
 
 
 def _candidates(

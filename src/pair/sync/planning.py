@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from pair import errors, files
 from pair.ai.characters import estimate_tokens
@@ -127,6 +127,64 @@ class SyncStatus:
             "fetch_statuses": self.fetch_statuses,
             "next_check_at": self.next_check_at,
         }
+
+
+SourceState = Literal["current", "pending", "failing", "skipped"]
+
+
+@dataclass(frozen=True)
+class SourceStatus:
+    """How one source stands, as last saved."""
+
+    source_id: str
+    kind: Literal["file", "url"]
+    state: SourceState
+    reason: str
+    """Why it is not current."""
+    seen_at: str | None
+    """When it was last read or fetched."""
+    next_check_at: str | None
+    """When a URL is due; files are looked at with every run."""
+    fetch_status: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def source_statuses(places: Places) -> list[SourceStatus]:
+    """All that is known of, by id. Raises E102, E010."""
+    with files.storage_errors():
+        state = _read_state(places)
+    known = [_source_status(state, source_id) for source_id in state.sources]
+    untold = {source: reason for source, reason in state.problems.items() if source not in state.sources}
+    known += [SourceStatus(each, _kind(each), "failing", why, None, None, None) for each, why in untold.items()]
+    known += [
+        SourceStatus(path, "file", "skipped", str(seen["reason"]), None, None, None)
+        for path, seen in state.skipped.items()
+        if path not in untold
+    ]
+    return sorted(known, key=lambda each: each.source_id)
+
+
+def _source_status(state: SyncState, source_id: str) -> SourceStatus:
+    value = state.sources[source_id]
+    record = state.url(source_id)
+    told: tuple[SourceState, str] = "current", ""
+    if value.get("summary_pending"):
+        told = "pending", _why_pending(state, source_id)
+    elif record is not None and record.fetch_status in {"timeout", "error"}:
+        told = "failing", record.problem
+    elif source_id in state.problems:
+        told = "failing", state.problems[source_id]
+    indexed_at = str(value.get("last_indexed_at") or "") or None
+    if record is None:
+        return SourceStatus(source_id, "file", *told, indexed_at, None, None)
+    seen_at, next_at = to_text(record.last_fetched_at), to_text(record.next_check_at)
+    return SourceStatus(source_id, "url", *told, seen_at, next_at, record.fetch_status)
+
+
+def _kind(source_id: str) -> Literal["file", "url"]:
+    return "url" if source_id.startswith(("http://", "https://")) else "file"
 
 
 def status(places: Places) -> SyncStatus:

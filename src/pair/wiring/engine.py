@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 DEFAULT_KB = "default"
 _LONGEST_PAUSE_SECONDS = 1.0
-_OBJECT_STORES = ("s3://", "gs://", "az://")
+OBJECT_STORES = ("s3://", "gs://", "az://")
 
 
 def open_kb(  # noqa: PLR0913 - the one that everybody calls
@@ -66,7 +66,7 @@ def open_kb(  # noqa: PLR0913 - the one that everybody calls
     publication = Publication(
         blobs,
         kb_id,
-        before_first_write=lambda: refuse_without_compare_and_swap(blobs, f"{kb_id}.duckdb.", _new_id()),
+        before_first_write=lambda: refuse_without_compare_and_swap(blobs, f"{kb_id}.duckdb.", new_id()),
         on_step=on_step,
     )
     cache = ShardCache(
@@ -75,13 +75,13 @@ def open_kb(  # noqa: PLR0913 - the one that everybody calls
         clock,
         max_bytes=policy.cache_max_bytes,
         ttl_seconds=policy.cache_ttl_seconds,
-        reads_pieces=blobs.address.startswith(_OBJECT_STORES),
+        reads_pieces=blobs.address.startswith(OBJECT_STORES),
     )
     parts = WriteParts(
-        kb_id, policy, publication, cache, _leases(settings, blobs, clock), clock, _new_id, _pause_before, on_step
+        kb_id, policy, publication, cache, leases_for(settings, blobs, clock), clock, new_id, _pause_before, on_step
     )
     engine = Engine(
-        parts, blobs, Embedding(embedder or choose_embedder(settings)), _grapher(settings), _reranker(settings)
+        parts, blobs, Embedding(embedder or choose_embedder(settings)), grapher(settings), _reranker(settings)
     )
 
     def desk(kb: KnowledgeBase) -> "FrontDesk":
@@ -113,7 +113,7 @@ def temporary_kb(settings: Settings) -> "Iterator[KnowledgeBase]":
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _grapher(settings: Settings) -> "Grapher | None":
+def grapher(settings: Settings) -> "Grapher | None":
     if settings.engine.graph == "off":
         return None
     if settings.engine.graph == "text":
@@ -143,7 +143,7 @@ def _reranker(settings: Settings) -> "Reranker | None":
     return FastembedReranker(settings.engine.reranker_model)
 
 
-def _new_id() -> str:
+def new_id() -> str:
     return uuid.uuid4().hex
 
 
@@ -158,7 +158,7 @@ def blob_store(address: str, settings: Settings, clock: Clock) -> "BlobStore":
         from pair.blobs.memory import MemoryStore  # noqa: PLC0415 - see the module's first lines
 
         return MemoryStore(clock)
-    if address.startswith(_OBJECT_STORES):
+    if address.startswith(OBJECT_STORES):
         if importlib.util.find_spec("obstore") is None:
             raise errors.settings_invalid(
                 "engine.store", f"{address} needs an extra", hints=["pip install 'pair-kb[s3]'"]
@@ -181,37 +181,40 @@ def _cache_folder(cache_dir: str, address: str) -> Path:
     return files.expanded(cache_dir).absolute()
 
 
-def _leases(settings: Settings, store: "BlobStore", clock: Clock) -> "Leases":
+def leases_for(settings: Settings, store: "BlobStore", clock: Clock) -> "Leases":
     policy = settings.engine
     holder = f"{socket.gethostname()}, process {os.getpid()}"
-    kind = policy.lease if policy.lease != "auto" else _usual_lease(store.address, policy.redis_url)
+    kind = kind_of_lease(settings, store.address)
     if kind == "memory":
         from pair.blobs.leases import MemoryLeases  # noqa: PLC0415 - see the module's first lines
 
-        return MemoryLeases(holder=holder, new_token=_new_id, clock=clock)
+        return MemoryLeases(holder=holder, new_token=new_id, clock=clock)
     if kind == "file":
         from pair.blobs.file_leases import FileLeases  # noqa: PLC0415
 
-        return FileLeases(Path(store.address) / ".pair-store" / "leases", holder=holder, new_token=_new_id)
+        return FileLeases(Path(store.address) / ".pair-store" / "leases", holder=holder, new_token=new_id)
     if kind == "blob":
         from pair.blobs.blob_leases import BlobLeases  # noqa: PLC0415
 
-        return BlobLeases(store, holder=holder, new_token=_new_id, clock=clock)
+        return BlobLeases(store, holder=holder, new_token=new_id, clock=clock)
     if not policy.redis_url:
         raise errors.settings_invalid("engine.lease", "redis needs an address", hints=["Set engine.redis_url"])
     if importlib.util.find_spec("redis") is None:
         raise errors.settings_invalid("engine.lease", "redis needs an extra", hints=["pip install 'pair-kb[redis]'"])
     from pair.blobs.redis_leases import RedisLeases  # noqa: PLC0415
 
-    return RedisLeases(policy.redis_url, holder=holder, new_token=_new_id, clock=clock)
+    return RedisLeases(policy.redis_url, holder=holder, new_token=new_id, clock=clock)
 
 
-def _usual_lease(address: str, redis_url: str) -> str:
-    if redis_url:
+def kind_of_lease(settings: Settings, address: str) -> str:
+    """`address`: of the store."""
+    if settings.engine.lease != "auto":
+        return settings.engine.lease
+    if settings.engine.redis_url:
         return "redis"
     if address == "memory:":
         return "memory"
-    return "blob" if address.startswith(_OBJECT_STORES) else "file"
+    return "blob" if address.startswith(OBJECT_STORES) else "file"
 
 
 def inputs(on_skip: Callable[[str, str], None]) -> "Inputs":

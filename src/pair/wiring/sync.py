@@ -18,7 +18,7 @@ from pair.settings import Settings
 from pair.sync import planning
 from pair.sync.contract import FetchedPage, NotModified, Pages, SyncObserver
 from pair.sync.discovery import Places
-from pair.sync.planning import SyncStatus
+from pair.sync.planning import SourceStatus, SyncStatus
 from pair.sync.reading import Reader
 from pair.sync.report import SyncPlan, SyncReport
 from pair.sync.rules import SyncPolicy
@@ -98,6 +98,10 @@ class SyncDesk:
 
     def status(self) -> SyncStatus:
         return planning.status(self.places)
+
+    def source_statuses(self) -> list[SourceStatus]:
+        """How each source stands."""
+        return planning.source_statuses(self.places)
 
     def watch(self, stop: threading.Event, after_run: Callable[[SyncReport], None]) -> None:
         """Run now, whenever a source changes, and every tick, until told to stop."""

@@ -19,9 +19,8 @@ def found_hits(draw: st.DrawFn) -> list[Hit]:
     hits = []
     for document, start, length in draw(st.lists(ranges, max_size=12, unique=True)):
         end = min(start + length, len(TEXTS[document]))
-        marks = ((0, 1),) if draw(st.booleans()) else ()
         text = TEXTS[document][start:end]
-        hits.append(Hit(document, f"{document}#{start}", "", "", text, 0.5, None, {}, start, end, highlights=marks))
+        hits.append(Hit(document, f"{document}#{start}", "", "", text, 0.5, None, {}, start, end))
     return hits
 
 
@@ -37,8 +36,6 @@ def test_merging_loses_no_text_and_leaves_nothing_to_merge(hits: list[Hit], most
         ]
         assert len(holders) == 1
         assert holders[0].text == read(hit, holders[0].start, holders[0].end)
-        marked = {place for first, last in holders[0].highlights for place in range(first, last)}
-        assert all(hit.start + first - holders[0].start in marked for first, _ in hit.highlights)
 
 
 @given(found_hits())

@@ -1,8 +1,27 @@
 """What counts as a term, and what a query asks for."""
 
-import pytest
+import re
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pair.engine import analysis
 from pair.engine.analysis import analysed, highlights, holds_phrase, parse, terms
+
+PIECES = [
+    "Running",
+    "run,",
+    "foo_bar",
+    "camelCase",
+    "E0432",
+    "--no-kb",
+    "日本語",
+    "Cafés",
+    "a/b_c.py",
+    "don't",
+    "v1.2.3",
+]
 
 
 @pytest.mark.parametrize(
@@ -131,3 +150,17 @@ def test_highlights_say_where_the_words_stand() -> None:
         "\u65e5\u672c\u8a9e"[1:],
         "bar",
     ]
+
+
+@given(
+    st.lists(st.sampled_from(PIECES), max_size=12).map(" ".join),
+    st.lists(st.sampled_from(PIECES), max_size=3).map(" ".join),
+    st.sampled_from(["", "*"]),
+)
+def test_highlights_miss_nothing_that_a_look_at_every_word_finds(text: str, query: str, ending: str) -> None:
+    asked = parse(query + ending)
+    marked = {place for start, end in highlights(text, asked) for place in range(start, end)}
+    for found in re.finditer(r"\S+", text):
+        for word in analysis._words_of(found[0]):
+            if analysis._is_asked(word, asked):
+                assert {found.start() + place for place in range(word.start, word.end)} <= marked

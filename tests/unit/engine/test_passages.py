@@ -9,10 +9,8 @@ from pair.values import Hit
 TEXT = "Alpha beta.\n\nGamma delta.\n\nEpsilon zeta."
 
 
-def hit(start: int, end: int, score: float, *, document: str = "a", marks: tuple[tuple[int, int], ...] = ()) -> Hit:
-    return Hit(
-        document, f"{document}#{start}", "Title", "", TEXT[start:end], score, None, {}, start, end, highlights=marks
-    )
+def hit(start: int, end: int, score: float, *, document: str = "a") -> Hit:
+    return Hit(document, f"{document}#{start}", "Title", "", TEXT[start:end], score, None, {}, start, end)
 
 
 def read(found: Hit, start: int, end: int) -> str:
@@ -39,12 +37,6 @@ def test_hits_with_text_between_them_stay_apart() -> None:
 def test_overlapping_hits_say_everything_once() -> None:
     merged = merge_neighbours([hit(6, 25, 0.5), hit(0, 11, 0.4), hit(13, 18, 0.3)], read)
     assert [each.text for each in merged] == ["Alpha beta.\n\nGamma delta."]
-
-
-def test_highlights_keep_pointing_at_what_matched() -> None:
-    later, earlier = hit(13, 25, 0.9, marks=((0, 5), (6, 11))), hit(0, 25, 0.4, marks=((0, 5), (13, 20)))
-    (merged,) = merge_neighbours([later, earlier], read)
-    assert [merged.text[first:last] for first, last in merged.highlights] == ["Alpha", "Gamma delta"]
 
 
 def test_the_same_text_in_two_documents_is_one_hit_with_both_citations() -> None:

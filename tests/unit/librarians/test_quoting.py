@@ -31,6 +31,13 @@ def test_a_question_for_a_number_prefers_a_sentence_that_has_one() -> None:
     assert quoted("how many leap seconds were inserted?", passage)[0] == "Leap seconds were inserted 27 times."
 
 
+def test_a_row_of_a_table_is_quoted_for_a_number_and_not_for_a_reason() -> None:
+    row = Passage("", "| leap second of 2016 | `23:59:60` |", 1.0)
+    said = Passage("", "The slowing of the planet is the reason for the leap second.", 0.95)
+    assert quoted("why is there a leap second?", row, said)[0].startswith("The slowing of the planet")
+    assert "23:59:60" in quoted("what time is the leap second of 2016?", row, said)[0]
+
+
 def test_a_further_sentence_is_quoted_only_for_what_it_adds() -> None:
     first = Passage("", "Postgres clamps the date of January.", 1.0)
     again = Passage("", "The date of January is clamped by Postgres too.", 0.9)

@@ -15,6 +15,7 @@ from pair.app.cli import (
     ask,
     bench,
     docs,
+    doctor,
     evaluate,
     ingest,
     inspect,
@@ -24,6 +25,7 @@ from pair.app.cli import (
     maintain,
     mcp,
     package,
+    reembed,
     search,
     serve,
     session,
@@ -55,10 +57,12 @@ def build() -> Any:
     app.command("cite", epilog=ask.CITE_EXAMPLE)(ask.cite)
     app.command("eval", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
     app.command("compact", epilog=maintain.COMPACT_EXAMPLE)(maintain.compact)
+    app.command("reembed", epilog=reembed.EXAMPLE)(reembed.reembed)
     app.command("gc", epilog=maintain.GC_EXAMPLE)(maintain.collect)
     app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
     app.command("mcp", epilog=mcp.EXAMPLE)(mcp.mcp)
     app.add_typer(_bench(), name="bench")
+    app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
     app.add_typer(_librarians(), name="librarians")
     app.add_typer(_documents(), name="docs")
     app.add_typer(_cache(), name="cache")

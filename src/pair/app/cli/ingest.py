@@ -1,12 +1,16 @@
 """pair ingest"""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from pair.app import render
 from pair.app.cli.session import Session
 from pair.wiring import DEFAULT_KB, inputs
+from pair.wiring.builds import Ingestion
+
+if TYPE_CHECKING:
+    from pair.engine.building import BuildProgress
 
 EXAMPLE = """Examples:
 
@@ -14,6 +18,7 @@ EXAMPLE = """Examples:
   pair ingest notes/ report.md          files and folders, each file a document
   pair ingest faq.jsonl --kb support    a document a line: {"id": ..., "text": ..., "metadata": {...}}
   pair ingest logs/ --no-graph          without looking for what they name
+  pair ingest dump.jsonl --runner ray   by the workers of a Ray cluster: engine.ray_address
   generate | pair ingest -              JSON lines from standard input"""
 
 KbName = Annotated[str, typer.Option("--kb", metavar="ID", help="Name of the knowledge base.")]
@@ -25,6 +30,15 @@ Graph = Annotated[
     typer.Option("--graph/--no-graph", help="Link documents by what they name; else as engine.graph says."),
 ]
 
+RunnerName = Annotated[
+    Literal["auto", "plain", "local", "ray"],
+    typer.Option(
+        "--runner",
+        help="Who does it: this process (plain), one on each core (local), a cluster (ray); auto chooses by size.",
+    ),
+]
+Workers = Annotated[int, typer.Option("--workers", min=0, help="How many, for local and ray; 0 for all cores.")]
+
 
 def ingest(
     context: typer.Context,
@@ -32,10 +46,13 @@ def ingest(
     kb: KbName = DEFAULT_KB,
     chunk_size: ChunkSize = None,
     graph: Graph = None,
+    runner: RunnerName = "auto",
+    workers: Workers = 0,
 ) -> None:
     """Put documents into a knowledge base.
 
     A document that is stored already, as it is, costs nothing; another one under the same id is replaced.
+    Workers build all of a load before any of it can be found; interrupted, the same command goes on from there.
     """
     session: Session = context.obj
     skipped: list[dict[str, str]] = []
@@ -44,17 +61,17 @@ def ingest(
         skipped.append({"path": path, "reason": reason})
         render.print_note(f"skipped: {path}: {reason}")
 
-    done = 0
-
-    def note_batch(report: object) -> None:
-        nonlocal done
-        done += getattr(report, "added", 0) + getattr(report, "replaced", 0) + getattr(report, "unchanged", 0)
+    def note_progress(progress: "BuildProgress") -> None:
         if not session.as_json:
-            render.print_progress(f"{done:,} documents")
+            of = f" of {progress.read:,}" if progress.built < progress.read else ""
+            by = f" ({progress.workers} workers)" if progress.workers > 1 else ""
+            render.print_progress(f"{progress.built:,}{of} documents{by}")
 
     documents = inputs(note_skipped).read(paths)
-    with session.kb(kb, graph=graph) as opened:
-        report = opened.upsert(documents, chunk_size=chunk_size, on_batch=note_batch)
+    if runner == "auto" and "-" in paths:
+        runner = "plain"  # a stream may never end, and what came so far should be found
+    how = Ingestion(runner, workers, chunk_size, note_progress)
+    report = session.ingest(kb, documents, how, graph=graph)
     render.end_progress()
     value = {
         "kb_id": kb,

@@ -18,14 +18,18 @@ from pair.app.load_plan import Asking
 from pair.settings import Settings
 from pair.wiring import DEFAULT_KB, Desk, SyncDesk, open_kb, temporary_kb
 from pair.wiring.assistants import Entry, own_command
+from pair.wiring.builds import Ingestion, ingest
 from pair.wiring.keys import key_file
 
 if TYPE_CHECKING:
     from pair.access.keys import KeyFile
     from pair.app.load import Seen
+    from pair.engine.writing import WriteReport
     from pair.kb import KnowledgeBase
     from pair.librarians.citing import CitedPlace
     from pair.librarians.contract import Response
+    from pair.values import Document
+    from pair.wiring.doctor import Check
     from pair.wiring.librarians import FrontDesk
 
 _SHARED = frozenset({"config", "log_level", "as_json"})
@@ -60,11 +64,20 @@ class Session:
     def sync_progress(self) -> Progress:
         return render.QuietObserver() if self.as_json else render.SyncProgress()
 
-    def kb(self, kb_id: str, *, graph: bool | None = None) -> "KnowledgeBase":
-        """`graph`: whether what is stored gets one; None for what the settings say."""
+    def settings(self) -> Settings:
         settings = Settings.load(self.config)
         self._start_logging(settings)
-        return open_kb(kb_id, settings=settings if graph is None else _with_graph(settings, graph))
+        return settings
+
+    def kb(self, kb_id: str) -> "KnowledgeBase":
+        return open_kb(kb_id, settings=self.settings())
+
+    def ingest(
+        self, kb_id: str, documents: "Iterator[Document]", how: Ingestion, *, graph: bool | None
+    ) -> "WriteReport":
+        """`graph`: whether what is stored gets one; None for what the settings say."""
+        settings = self.settings()
+        return ingest(kb_id, documents, settings if graph is None else _with_graph(settings, graph), how)
 
     def asked_kb(self, kb_id: str) -> "KnowledgeBase":
         """With all that an answer can tell: the KB that is synced knows when its sources were last fetched."""
@@ -109,6 +122,16 @@ class Session:
                 yield desk
             finally:
                 desk.close()
+
+    def examine(self) -> "Iterator[Check]":
+        from pair.wiring.doctor import examine  # noqa: PLC0415 - loads what it examines
+
+        def load() -> Settings:
+            settings = Settings.load(self.config)
+            self._start_logging(settings)
+            return settings
+
+        return examine(load)
 
     def serve(self, host: str | None, port: int | None) -> int:
         """Until it is told to stop; the exit status."""

@@ -16,6 +16,7 @@ from pair import errors, request_errors
 from pair.access import rules
 from pair.access.rules import ANYBODY, Principal
 from pair.app.http import faults
+from pair.app.http.cross_origin import CrossOrigin
 from pair.app.http.operations import Operation, matched
 from pair.app.http.service import Call, Service
 from pair.wiring.server import in_thread
@@ -42,6 +43,7 @@ class Front:
         self._service = service
         self._on_start = on_start
         self._on_stop = on_stop
+        self._cross_origin = CrossOrigin(service.policy.cors_origins)
 
     async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -63,11 +65,15 @@ class Front:
         given = headers.get(b"x-request-id", b"").decode("latin-1")
         request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
         call = Call(scope, receive, request_id, headers)
-        sent = _Sent(send, call)
+        sent = _Sent(send, call, self._cross_origin)
         route = f"{scope['method']} (none)"
         figures = self._service.figures
         figures.in_flight += 1
         try:
+            preflight = self._cross_origin.preflight(call)
+            if preflight is not None:
+                await sent.whole(preflight)
+                return
             operation, call.path_value = matched(scope["method"], scope["path"])
             route = operation.route
             await self._let_in(operation, call)
@@ -91,7 +97,9 @@ class Front:
     async def _let_in(self, operation: Operation, call: Call) -> None:
         """Raises E602, E603, E608."""
         service = self._service
-        rules.check_origin(call.header(b"host"), call.header(b"origin"), only_loopback=service.verify is None)
+        origin = call.header(b"origin")
+        is_named = self._cross_origin.allows(origin)
+        rules.check_origin(call.header(b"host"), origin, only_loopback=service.verify is None, is_named=is_named)
         if operation.scope is None:
             return
         client = _address_of(call.scope)
@@ -165,9 +173,10 @@ class Front:
 class _Sent:
     """What is sent, with the headers that every answer has."""
 
-    def __init__(self, send: Send, call: Call) -> None:
+    def __init__(self, send: Send, call: Call, cross_origin: CrossOrigin) -> None:
         self._send = send
         self._call = call
+        self._cross_origin = cross_origin
         self.status = 0
 
     async def __call__(self, message: MutableMapping[str, Any]) -> None:
@@ -177,7 +186,10 @@ class _Sent:
             kb_id = self._call.kb_id or self._call.header(b"x-kb-id")
             if _KB_HEADER.fullmatch(kb_id):
                 about.append((b"x-kb-id", kb_id.encode()))
-            message = {**message, "headers": [*message.get("headers", []), *about, *_SECURITY]}
+            headers = message.get("headers", [])
+            own = {name for name, _ in headers}  # the page has its own policy
+            guards = [each for each in _SECURITY if each[0] not in own]
+            message = {**message, "headers": [*headers, *about, *guards, *self._cross_origin.headers(self._call)]}
         await self._send(message)
 
     async def whole(self, response: Response) -> None:

@@ -8,7 +8,19 @@ from typing import Any
 
 from pair import request_errors
 from pair.access.rules import Scope
-from pair.app.http import asking, assistants, completions, ingest, openapi, rag, samples, shapes, state, sync_run
+from pair.app.http import (
+    asking,
+    assistants,
+    completions,
+    ingest,
+    openapi,
+    page,
+    rag,
+    samples,
+    shapes,
+    state,
+    sync_run,
+)
 from pair.app.http.conversation import ChatRequest
 from pair.app.http.service import Call, Service, answer
 
@@ -102,6 +114,16 @@ OPERATIONS: tuple[Operation, ...] = (
         errors=(404, 409, 503),
     ),
     Operation(
+        "GET",
+        "/rag/graph",
+        rag.graph,
+        "The graph around a document or an entity",
+        "read",
+        {_JSON: samples.GRAPH},
+        parameters=shapes.GraphParameters,
+        errors=(404, 503),
+    ),
+    Operation(
         "POST",
         "/rag/compact",
         rag.compact,
@@ -167,6 +189,16 @@ OPERATIONS: tuple[Operation, ...] = (
         shapes.AskRequest,
         errors=(404, 413, 503),
         body_example=samples.QUESTION,
+    ),
+    Operation(
+        "GET",
+        "/sync",
+        state.sync_state,
+        "How each synced source stands, and why",
+        "read",
+        {_JSON: samples.SYNC},
+        parameters=shapes.SyncParameters,
+        errors=(503,),
     ),
     Operation(
         "POST",
@@ -239,6 +271,9 @@ _ALL = (
     *_DESCRIBED,
     # What is sent there and answered is another protocol's business, and told by that.
     Operation("POST", "/mcp", assistants.answer_assistant, "For assistants, by the Model Context Protocol", "read", {}),
+    # For people.
+    Operation("GET", "/", page.index, "The page", None, {}),
+    Operation("GET", "/ui/{id}", page.asset, "What the page is made of", None, {}),
 )
 
 

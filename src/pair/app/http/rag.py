@@ -7,12 +7,12 @@ from typing import Any
 import pydantic_core
 from starlette.responses import Response
 
-from pair import errors
+from pair import errors, request_errors
 from pair.access import rules
 from pair.app.http import shapes
 from pair.app.http.remembering import Known
 from pair.app.http.service import Call, Service, answer
-from pair.kb import Hits
+from pair.kb import Hits, Neighbourhood, StoredDocument
 from pair.values import SearchOptions
 from pair.wiring.server import DEFAULT_KB
 
@@ -111,13 +111,34 @@ async def usable_kbs(service: Service, principal: rules.Principal) -> list[dict[
 async def list_documents(service: Service, call: Call) -> Response:
     asked = call.parameters(shapes.ListParameters)
     kb_id = call.use_kb(asked.kb_id)
-    found = await service.reading(
-        lambda: service.kbs.get(kb_id).documents(after=asked.after, limit=asked.limit, owner=asked.owner)
-    )
+
+    def found() -> tuple[list[StoredDocument], str | None]:
+        kb = service.kbs.get(kb_id)
+        if asked.contains:
+            return kb.documents_holding(asked.contains, after=asked.after, limit=asked.limit, owner=asked.owner)
+        listed = kb.documents(after=asked.after, limit=asked.limit, owner=asked.owner)
+        return listed, listed[-1].id if len(listed) == asked.limit else None
+
+    documents, following = await service.reading(found)
     left_out = set() if asked.text == "true" else {"text"}
-    entries = [{key: value for key, value in each.to_json().items() if key not in left_out} for each in found]
-    following = found[-1].id if len(found) == asked.limit else None
+    entries = [{key: value for key, value in each.to_json().items() if key not in left_out} for each in documents]
     return answer({"kb_id": kb_id, "documents": entries, "next": following})
+
+
+async def graph(service: Service, call: Call) -> Response:
+    asked = call.parameters(shapes.GraphParameters)
+    if bool(asked.document) == bool(asked.entity):
+        raise request_errors.request_invalid("give one of document and entity")
+    kb_id = call.use_kb(asked.kb_id)
+
+    def found() -> Neighbourhood:
+        kb = service.kbs.get(kb_id)
+        if asked.document:
+            return kb.around_document(asked.document, limit=asked.limit)
+        return kb.around_entity(asked.entity, limit=asked.limit)
+
+    around = await service.reading(found)
+    return answer({"kb_id": kb_id, "document": asked.document, "entity": asked.entity, **around.to_json()})
 
 
 async def get_document(service: Service, call: Call) -> Response:

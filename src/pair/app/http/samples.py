@@ -4,7 +4,7 @@ from typing import Any
 
 Json = dict[str, Any]
 
-WITH_ANY_KEYS = frozenset({"metadata", "route_stats", "evictions"})
+WITH_ANY_KEYS = frozenset({"metadata", "route_stats", "evictions", "states", "run"})
 """Keys whose values are objects with keys of their own choice."""
 
 INGEST: Json = {
@@ -89,6 +89,31 @@ _LISTED: Json = {
 }
 DOCUMENTS: Json = {"kb_id": "default", "documents": [_LISTED], "next": None}
 DOCUMENT: Json = {"kb_id": "default", **_LISTED, "text": "Deploy on Tuesdays. Roll back with `make rollback`."}
+GRAPH: Json = {
+    "kb_id": "default",
+    "document": "guides/deploy.md",
+    "entity": "",
+    "entities": [{"name": "tuesday", "weight": 0.8, "chunks": 3}, {"name": "rollback", "weight": 0.3, "chunks": 1}],
+    "edges": [{"source": "rollback", "target": "tuesday", "kind": "together", "weight": 0.3}],
+    "documents": [{"id": "guides/week.md", "title": "The week", "weight": 1.0, "entities": ["tuesday"]}],
+}
+SYNC: Json = {
+    "enabled": True,
+    "run": {"interval_seconds": 300.0, "running": False, "runs": 4, "failures": 0, "last_error": ""},
+    "states": {"current": 42, "failing": 1},
+    "sources": [
+        {
+            "source_id": "https://example.com/deploy",
+            "kind": "url",
+            "state": "failing",
+            "reason": "HTTP 503",
+            "seen_at": "2026-01-31T12:00:00Z",
+            "next_check_at": "2026-01-31T13:00:00Z",
+            "fetch_status": "error",
+        }
+    ],
+    "next": None,
+}
 DELETED: Json = {"status": "ok", "kb_id": "default", "deleted": 1, "manifest_version": 8}
 COMPACTED: Json = {
     "status": "ok",

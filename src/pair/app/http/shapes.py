@@ -148,9 +148,33 @@ class ListParameters:
     __pydantic_config__ = _STRICT
     kb_id: KbId = ""
     owner: Annotated[str | None, Field(description="Only documents that came by `sync` or `ingest`.")] = None
+    contains: Annotated[str, MaxLen(200), Field(description="Only documents with this in their id or title.")] = ""
     after: Annotated[str, Field(description="Begin behind the document with this id.")] = ""
     limit: Annotated[int, Ge(1), Le(1000)] = 100
     text: Annotated[Literal["true", "false"], Field(description="Whether texts are listed too.")] = "false"
+
+
+@dataclass(frozen=True)
+class GraphParameters:
+    """In the address: one of document and entity."""
+
+    __pydantic_config__ = _STRICT
+    kb_id: KbId = ""
+    document: Annotated[str, MaxLen(4096), Field(description="The graph around the document with this id.")] = ""
+    entity: Annotated[str, MaxLen(200), Field(description="The graph around what is called this.")] = ""
+    limit: Annotated[int, Ge(1), Le(100), Field(description="Most entities, and most documents.")] = 30
+
+
+@dataclass(frozen=True)
+class SyncParameters:
+    """In the address."""
+
+    __pydantic_config__ = _STRICT
+    state: Annotated[
+        Literal["current", "pending", "failing", "skipped"] | None, Field(description="Only sources in this state.")
+    ] = None
+    after: Annotated[str, Field(description="Begin behind the source with this id.")] = ""
+    limit: Annotated[int, Ge(1), Le(1000)] = 100
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,18 @@ import os
 import resource
 import sys
 import threading
+from collections import Counter
 from typing import Any
 
 from starlette.responses import Response
 
 from pair import errors, request_errors
-from pair.app.http import exposition
+from pair.app.http import exposition, shapes
 from pair.app.http.figures import KbFigures
 from pair.app.http.service import Call, Service, answer
 from pair.clock import to_timestamp
 from pair.wiring.server import DEFAULT_KB
+from pair.wiring.sync import SyncDesk
 
 
 async def healthz(_service: Service, _call: Call) -> Response:
@@ -45,6 +47,25 @@ async def metrics(service: Service, call: Call) -> Response:
     _check_sees_all(call)
     text = await service.reading(lambda: exposition.prometheus_text(snapshot(service), service.figures))
     return Response(text, media_type=exposition.PROMETHEUS_TYPE)
+
+
+async def sync_state(service: Service, call: Call) -> Response:
+    """How each source stands, as the last run left it."""
+    asked = call.parameters(shapes.SyncParameters)
+    _check_sees_all(call)
+    every = await service.reading(lambda: SyncDesk(service.settings).source_statuses())
+    wanted = [each for each in every if asked.state in {None, each.state} and each.source_id > asked.after]
+    shown = wanted[: asked.limit]
+    job = next((each.to_json() for each in service.jobs if each.name == "sync"), None)
+    return answer(
+        {
+            "enabled": job is not None,
+            "run": job or {},
+            "states": dict(Counter(each.state for each in every)),
+            "sources": [each.to_json() for each in shown],
+            "next": shown[-1].source_id if len(wanted) > len(shown) else None,
+        }
+    )
 
 
 def _check_sees_all(call: Call) -> None:

@@ -1,0 +1,110 @@
+// Talking to the server this page came from, and to no other.
+
+const KEY = "pair.key";
+
+export class Fault extends Error {
+  constructor(status, told) {
+    super(told.message || `HTTP ${status}`);
+    this.status = status;
+    this.code = told.code || "";
+    this.suggestion = told.suggestion || "";
+  }
+}
+
+export const key = {
+  get: () => sessionStorage.getItem(KEY) || "",
+  set: (value) => sessionStorage.setItem(KEY, value),
+  forget: () => sessionStorage.removeItem(KEY),
+};
+
+let onUnknown = () => {};
+
+/** Called when the server wants to know who is there. */
+export function whenUnknown(act) {
+  onUnknown = act;
+}
+
+async function faultOf(response) {
+  const told = await response.json().catch(() => ({}));
+  const fault = new Fault(response.status, told.error || {});
+  if (response.status === 401) onUnknown(fault);
+  return fault;
+}
+
+async function sent(path, options) {
+  const headers = { ...options.headers };
+  if (key.get()) headers.Authorization = `Bearer ${key.get()}`;
+  let response;
+  try {
+    response = await fetch(path, { ...options, headers, credentials: "omit", redirect: "error" });
+  } catch (fault) {
+    if (fault.name === "AbortError") throw fault;
+    throw new Fault(0, { message: "The server does not answer", suggestion: "Is it still running?" });
+  }
+  if (!response.ok) throw await faultOf(response);
+  return response;
+}
+
+function address(path, parameters = {}) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(parameters)) {
+    if (value !== undefined && value !== null && value !== "") query.set(name, value);
+  }
+  const text = query.toString();
+  return text ? `${path}?${text}` : path;
+}
+
+export async function get(path, parameters, signal) {
+  return (await sent(address(path, parameters), { signal })).json();
+}
+
+export async function remove(path, parameters) {
+  return (await sent(address(path, parameters), { method: "DELETE" })).json();
+}
+
+const JSON_BODY = { "Content-Type": "application/json" };
+
+export async function post(path, value, signal) {
+  return (await sent(path, { method: "POST", headers: JSON_BODY, body: JSON.stringify(value), signal })).json();
+}
+
+/** Pieces of a response between separators, as they come. */
+async function* pieces(response, separator) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    const found = (rest + (value || "")).split(separator);
+    rest = done ? "" : found.pop();
+    yield* found.filter((each) => each.trim());
+    if (done) return;
+  }
+}
+
+/** Server-sent events: `{event, data}`, with `data` read as JSON. */
+export async function* events(path, value, signal) {
+  const headers = { ...JSON_BODY, Accept: "text/event-stream" };
+  const response = await sent(path, { method: "POST", headers, body: JSON.stringify(value), signal });
+  for await (const piece of pieces(response, "\n\n")) {
+    const lines = piece.split("\n").filter((line) => !line.startsWith(":"));
+    const told = Object.fromEntries(lines.map((line) => [line.slice(0, line.indexOf(":")), line.slice(line.indexOf(":") + 2)]));
+    if (told.data) yield { event: told.event, data: JSON.parse(told.data) };
+  }
+}
+
+/** Documents, a line each; what the server tells while it stores them. */
+export async function* ingest(documents, parameters) {
+  const body = documents.map((each) => JSON.stringify(each)).join("\n");
+  const headers = { "Content-Type": "application/x-ndjson" };
+  const response = await sent(address("/rag/ingest", parameters), { method: "POST", headers, body });
+  for await (const line of pieces(response, "\n")) {
+    const told = JSON.parse(line);
+    if (told.type === "error") throw new Fault(response.status, told.error);
+    yield told;
+  }
+}
+
+/** In one piece, so that dots in it lead nowhere else. */
+export function documentPath(id) {
+  return `/rag/docs/${encodeURIComponent(id)}`;
+}

@@ -1,0 +1,106 @@
+// A document in a sheet: its text with the passage marked, or the graph around it.
+
+import { documentPath, get } from "./api.js";
+import { amount, badge, make, marked, problem } from "./dom.js";
+import { drawn } from "./graph.js";
+import { close, current, link } from "./route.js";
+import { said } from "./search.js";
+
+const sheet = document.getElementById("reader");
+const titles = new Map();
+let loading = null;
+let deleting = () => {};
+
+export function prepare(deleteDocument) {
+  deleting = deleteDocument;
+  sheet.addEventListener("close", () => close());
+  sheet.addEventListener("click", (event) => {
+    if (event.target === sheet) sheet.close();
+  });
+}
+
+export async function show(route) {
+  loading?.abort();
+  if (!route.doc && !route.entity) {
+    if (sheet.open) sheet.close();
+    return;
+  }
+  loading = new AbortController();
+  const { signal } = loading;
+  const wasOpen = sheet.open;
+  const body = make("div", { class: "sheet-body" }, make("p", { class: "quiet" }, "Loading…"));
+  const title = make("h2", { id: "reader-title", tabindex: -1 }, route.entity || route.doc);
+  sheet.replaceChildren(head(route, title), body);
+  if (!sheet.open) sheet.showModal();
+  if (!wasOpen) title.focus();
+  try {
+    if (route.entity || route.tab === "graph") await showGraph(route, title, body, signal);
+    else await showText(route, title, body, signal);
+  } catch (fault) {
+    if (fault.name !== "AbortError") body.replaceChildren(problem(fault));
+  }
+}
+
+function head(route, title) {
+  const tab = (name, text, changes) => {
+    const isHere = (route.entity || route.tab === "graph") === (name === "graph");
+    return make("a", { href: link(changes), "aria-current": isHere ? "page" : null }, text);
+  };
+  return make("div", { class: "sheet-head" },
+    make("div", { class: "row between" }, title,
+      make("button", { type: "button", class: "plain icon", "aria-label": "Close", onclick: () => sheet.close() }, "✕")),
+    route.doc && !route.entity
+      ? make("nav", { class: "tabs", "aria-label": "Document" }, tab("text", "Text", { tab: "" }), tab("graph", "Graph", { tab: "graph" }))
+      : null);
+}
+
+async function showText(route, title, body, signal) {
+  const found = await get(documentPath(route.doc), { kb_id: route.kb }, signal);
+  title.textContent = found.title || found.id;
+  titles.set(found.id, title.textContent);
+  const span = /^(\d+)-(\d+)$/.exec(route.at);
+  const text = make("div", { class: "text", tabindex: 0, role: "region", "aria-label": "Text" },
+    span ? marked(found.text, [[Number(span[1]), Number(span[2])]], { class: "here", id: "passage", tabindex: -1 }) : found.text);
+  body.replaceChildren(facts(found), text);
+  const passage = text.querySelector("#passage");
+  passage?.scrollIntoView({ block: passage.offsetHeight > body.clientHeight ? "start" : "center" });
+}
+
+function facts(found) {
+  const isWeb = /^https?:\/\//.test(found.url);
+  return make("div", { class: "facts" },
+    make("span", { class: "path" }, found.id),
+    badge(found.owner),
+    make("span", { class: "quiet" }, amount(found.chunks, "chunk")),
+    isWeb ? make("a", { href: found.url, target: "_blank", rel: "noopener noreferrer" }, "Open the original") : null,
+    Object.entries(found.metadata).map(([name, value]) => make("span", { class: "tag" }, `${name}: ${said(value)}`)),
+    make("button", { type: "button", class: "plain danger-text", onclick: () => deleting(found.id, found.title, found.owner) }, "Delete"));
+}
+
+async function showGraph(route, title, body, signal) {
+  const parameters = { kb_id: route.kb, limit: 24, ...(route.entity ? { entity: route.entity } : { document: route.doc }) };
+  const around = await get("/rag/graph", parameters, signal);
+  const centre = route.entity || route.doc;
+  title.textContent = route.entity ? `“${centre}”` : titles.get(centre) || centre;
+  if (!around.entities.length) {
+    body.replaceChildren(make("p", {}, "Nothing here is linked to anything else."));
+    return;
+  }
+  body.replaceChildren(
+    drawn(around, route.entity ? null : { id: route.doc, name: title.textContent }),
+    make("div", { class: "two" },
+      listed("Names", around.entities.map((each) => [each.name, link({ doc: "", at: "", tab: "", entity: each.name }), amount(each.chunks, "chunk")])),
+      listed("Documents", around.documents.map((each) => [each.title || each.id, link({ doc: each.id, at: "", tab: "", entity: "" }), each.entities.slice(0, 4).join(", ")]))));
+}
+
+function listed(name, rows) {
+  return make("section", {},
+    make("h3", {}, name),
+    rows.length
+      ? make("ul", { class: "lines" }, rows.map(([text, href, more]) => make("li", {}, make("a", { href }, text), make("span", { class: "quiet" }, more))))
+      : make("p", { class: "quiet" }, "None."));
+}
+
+export function isShowing(id) {
+  return sheet.open && current().doc === id;
+}

@@ -1,0 +1,67 @@
+// Where we are, kept behind the # of the address: reload, back and links lead to the same place.
+
+const VIEWS = ["search", "ask", "documents", "sources", "server"];
+const KEPT = ["q", "mode", "filter", "kb", "doc", "at", "entity", "tab"];
+
+let onMove = () => {};
+
+export function current() {
+  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  const parameters = new URLSearchParams(query);
+  const route = { view: VIEWS.includes(path) ? path : "search" };
+  for (const name of KEPT) route[name] = parameters.get(name) || "";
+  return route;
+}
+
+/** The address of a place, from here with these changes. */
+export function link(changes) {
+  const route = { ...current(), ...changes };
+  const parameters = new URLSearchParams();
+  for (const name of KEPT) if (route[name]) parameters.set(name, route[name]);
+  const query = parameters.toString();
+  return `#/${route.view}${query ? `?${query}` : ""}`;
+}
+
+/** Of an open document or entity; none of them when it is closed. */
+export const CLOSED = { doc: "", at: "", entity: "", tab: "" };
+
+function isOpen(route) {
+  return Boolean(route.doc || route.entity);
+}
+
+export function go(hash) {
+  const depth = isOpen(current()) ? history.state?.depth || 0 : 0;
+  const was = isOpen(current());
+  if (hash !== location.hash) history.pushState(null, "", hash);
+  // How many steps lead back to where nothing was open; 0 when the page began with it open.
+  const opened = isOpen(current()) && (depth || !was) ? depth + 1 : 0;
+  history.replaceState({ depth: opened }, "");
+  onMove(current());
+}
+
+/** Without a step of its own: as somebody types. */
+export function amend(changes) {
+  history.replaceState(history.state, "", link(changes));
+}
+
+/** Back to where nothing is open. */
+export function close() {
+  if (!isOpen(current())) return;
+  if (history.state?.depth) history.go(-history.state.depth);
+  else {
+    amend(CLOSED);
+    onMove(current());
+  }
+}
+
+export function follow(act) {
+  onMove = act;
+  addEventListener("popstate", () => onMove(current()));
+  document.addEventListener("click", (event) => {
+    const anchor = event.target.closest?.("a[href^='#/']");
+    if (!anchor || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+    event.preventDefault();
+    go(anchor.getAttribute("href"));
+  });
+  onMove(current());
+}

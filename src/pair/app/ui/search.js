@@ -1,0 +1,217 @@
+// Search as you type: one request under way at a time, the newest question next, and answers to old ones dropped.
+
+import { post } from "./api.js";
+import { amount, draw, empty, make, marked, places, problem } from "./dom.js";
+import { amend, current, go, link } from "./route.js";
+
+const HITS = 10;
+const WINDOW = 420;
+const MODES = [
+  ["hybrid", "Hybrid", "keywords and meaning"],
+  ["keyword", "Keyword", "the words themselves"],
+  ["vector", "Meaning", "what is near in meaning"],
+  ["graph", "Graph", "along what documents name"],
+  ["adaptive", "Adaptive", "graph where it helps"],
+];
+const PARTS = {
+  keyword: "keywords",
+  vector: "meaning",
+  graph: "graph",
+  bm25: "keywords, raw (BM25)",
+  weight: "share of meaning",
+  reranker: "reranker",
+};
+
+let input, mode, filter, status, list, asked, isAsking;
+
+export function mount(root) {
+  input = make("input", {
+    id: "q", type: "search", placeholder: "Search the knowledge base", autocomplete: "off", spellcheck: false,
+    "aria-describedby": "search-hint", enterkeyhint: "search", "aria-label": "Search",
+  });
+  mode = make("select", { id: "mode" }, MODES.map(([value, name, text]) => make("option", { value, title: text }, name)));
+  filter = make("input", { id: "filter", type: "text", placeholder: "year>=2020, kind=file", autocomplete: "off", spellcheck: false });
+  status = make("p", { class: "quiet status", role: "status", "aria-live": "polite" });
+  list = make("ol", { class: "hits", id: "hits", "aria-label": "Passages found" });
+  root.append(
+    make("h1", { class: "hidden" }, "Search"),
+    make("form", { class: "searching", role: "search", onsubmit: submitted },
+      make("div", { class: "big-field" }, input, make("kbd", { "aria-hidden": "true" }, "/")),
+      make("div", { class: "row" },
+        make("label", { for: "mode" }, "Mode"), mode,
+        make("label", { for: "filter" }, "Filter"), filter),
+      make("p", { class: "hidden", id: "search-hint" }, "Results appear as you type. Arrow keys move through them.")),
+    status, list);
+  input.addEventListener("input", typed);
+  filter.addEventListener("input", typed);
+  mode.addEventListener("change", typed);
+  root.addEventListener("keydown", moved);
+}
+
+export function show(route, isNew) {
+  if (input.value !== route.q) input.value = route.q;
+  mode.value = route.mode || "hybrid";
+  filter.value = route.filter;
+  if (isNew && !route.doc && !route.entity && !matchMedia("(pointer: coarse)").matches) input.focus({ preventScroll: true });
+  look();
+}
+
+function submitted(event) {
+  event.preventDefault();
+  go(link({ q: input.value, mode: chosenMode(), filter: filter.value }));
+  if (matchMedia("(pointer: coarse)").matches) input.blur(); // the keyboard on the screen covers the results
+}
+
+function chosenMode() {
+  return mode.value === "hybrid" ? "" : mode.value;
+}
+
+function typed() {
+  amend({ q: input.value, mode: chosenMode(), filter: filter.value });
+  look();
+}
+
+function wanted() {
+  const query = input.value.trim();
+  const conditions = filter.value.split(",").map((each) => each.trim()).filter(Boolean);
+  const value = { query, kb_id: current().kb, k: HITS, search_mode: mode.value, highlights: true, explain: true };
+  return conditions.length ? { ...value, filter: conditions } : value;
+}
+
+async function look(isForced = false) {
+  const question = wanted();
+  const name = JSON.stringify(question);
+  if (name === asked && !isForced) return;
+  asked = name;
+  if (isAsking) return;
+  isAsking = true;
+  try {
+    while (asked !== null && (await answered(JSON.parse(asked), asked)) === false);
+  } finally {
+    isAsking = false;
+  }
+}
+
+/** Whether this is still what is wanted; false for an answer that came too late. */
+async function answered(question, name) {
+  if (!question.query) {
+    shown([], question.query, "");
+    list.replaceChildren(make("li", { class: "bare" }, empty("Ask for anything", "Type a few words, an error code, or a question. Press / to come back here.")));
+    return true;
+  }
+  try {
+    const found = await post("/rag/query", question);
+    if (name !== asked) return false;
+    const took = `${amount(found.results.length, "passage")} in ${found.took_ms.toFixed(1)} ms`;
+    const way = found.mode_used === found.search_mode ? "" : ` · ${found.mode_used}`;
+    shown(found.results.map(card), question.query, took + way + (found.reason ? ` · ${found.reason}` : "") + (found.partial ? " · not all could be asked" : ""));
+    if (!found.results.length) list.replaceChildren(make("li", { class: "bare" }, empty("Nothing found", "Try other words, another mode, or fewer filters.")));
+  } catch (fault) {
+    if (name !== asked) return false;
+    const told = fault.code === "E201" ? empty("Nothing was stored yet", "Put documents in under Documents, or files into .pair/knowledge.") : problem(fault);
+    shown([make("li", { class: "bare" }, told)], question.query, "");
+  }
+  return true;
+}
+
+/** Ask again: the KB changed. */
+export function refresh() {
+  asked = null;
+  if (input) look(true);
+}
+
+function shown(items, query, text) {
+  list.replaceChildren(...items);
+  list.dataset.for = query;
+  status.textContent = text;
+}
+
+function card(hit) {
+  const where = { doc: hit.id, at: `${hit.start}-${hit.end}` };
+  const [text, spans] = bestWindow(hit.content, hit.highlights);
+  return make("li", { class: "card hit" },
+    make("div", { class: "head" },
+      make("h2", {}, make("a", { class: "title", href: link({ ...where, tab: "", entity: "" }) }, hit.title || hit.id)),
+      score(hit)),
+    make("p", { class: "passage" }, tidied(marked(text, spans))),
+    make("div", { class: "foot" },
+      make("span", { class: "path" }, hit.id),
+      Object.entries(hit.metadata).slice(0, 4).map(([name, value]) => make("span", { class: "tag" }, `${name}: ${said(value)}`)),
+      hit.also_in.length ? make("span", { class: "tag" }, `also in ${hit.also_in.length} more`) : null,
+      make("a", { class: "quiet-link", href: link({ ...where, tab: "graph", entity: "" }), "aria-label": `Graph around ${hit.title || hit.id}` }, "Graph")));
+}
+
+export function said(value) {
+  return typeof value === "string" ? value : JSON.stringify(value);
+}
+
+function score(hit) {
+  const details = make("details", { class: "why" },
+    make("summary", { "aria-label": `Score ${hit.score.toFixed(2)}, how it came about` }, meter(hit.score), hit.score.toFixed(2)));
+  // Few ask for it, and there are ten of them with every key.
+  details.addEventListener("toggle", () => details.append(explained(hit)), { once: true });
+  return details;
+}
+
+function explained(hit) {
+  const why = hit.explanation || {};
+  const rows = Object.entries(why).filter(([name, value]) => name !== "score" && typeof value === "number");
+  if (hit.distance !== null) rows.push(["distance", hit.distance]);
+  if (hit.graph_score !== null) rows.push(["graph score", hit.graph_score]);
+  return make("dl", {},
+    make("dt", {}, "mode"), make("dd", {}, why.mode || "–"),
+    rows.map(([name, value]) => [make("dt", {}, PARTS[name] || name), make("dd", {}, value.toFixed(3))]));
+}
+
+function meter(value) {
+  const width = (52 * Math.min(1, Math.max(0, value))).toFixed(1);
+  return draw("svg", { class: "meter", viewBox: "0 0 52 6", "aria-hidden": "true" },
+    draw("rect", { class: "whole", width: 52, height: 6, rx: 3 }), draw("rect", { class: "part", width, height: 6, rx: 3 }));
+}
+
+/** The stretch of a passage with most of what matched, and the matches in it. */
+function bestWindow(content, highlights) {
+  const place = places(content);
+  const spans = highlights.map(([start, end]) => [place(start), place(end)]);
+  if (content.length <= WINDOW) return [content, highlights];
+  let best = 0;
+  let most = -1;
+  for (const [start] of spans) {
+    const inside = spans.filter(([from, to]) => from >= start && to <= start + WINDOW - 60).length;
+    if (inside > most) [best, most] = [start, inside];
+  }
+  let from = Math.max(0, best - 60);
+  if (from) from = Math.max(content.indexOf(" ", from), 0) + 1;
+  let to = Math.min(content.length, from + WINDOW);
+  if (to < content.length) to = Math.max(content.lastIndexOf(" ", to), from + 1);
+  const [head, tail] = [from ? "… " : "", to < content.length ? " …" : ""];
+  const text = head + content.slice(from, to) + tail;
+  const kept = spans.filter(([start, end]) => start >= from && end <= to);
+  return [text, inCharacters(text, kept.map(([start, end]) => [start - from + head.length, end - from + head.length]))];
+}
+
+/** Offsets of JavaScript as offsets of characters, which is what `marked` takes. */
+function inCharacters(text, spans) {
+  return spans.map((span) => span.map((offset) => [...text.slice(0, offset)].length));
+}
+
+/** A passage in one flow: line breaks and the marks of headings are for the whole document. */
+function tidied(parts) {
+  return parts.map((part) => (typeof part === "string" ? part.replace(/(^|\n)#{1,6} /g, "$1").replace(/\|(\s*:?-{3,}:?\s*\|)+/g, "").replace(/\s+/g, " ") : part));
+}
+
+function moved(event) {
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  const links = [...list.querySelectorAll("a.title")];
+  const at = links.indexOf(document.activeElement);
+  if (event.key === "Escape" && at >= 0) input.focus();
+  if (!step || (at < 0 && document.activeElement !== input)) return;
+  event.preventDefault();
+  if (at + step < 0) input.focus();
+  else links[Math.min(at + step, links.length - 1)]?.focus();
+}
+
+export function focusSearch() {
+  input?.focus();
+  input?.select();
+}

@@ -1,0 +1,90 @@
+// Sources that are synced: how each stands, and why.
+
+import { get } from "./api.js";
+import { amount, badge, empty, make, problem, when } from "./dom.js";
+
+const KINDS = { current: "good", pending: "warn", failing: "bad", skipped: "" };
+const PAGE = 50;
+
+let state, summary, list, more;
+
+export function mount(root) {
+  state = make("select", { id: "state", onchange: load }, [["", "all"], ...Object.keys(KINDS).map((each) => [each, each])].map(([value, text]) => make("option", { value }, text)));
+  summary = make("div", { class: "tiles", role: "status", "aria-live": "polite" });
+  list = make("ul", { class: "documents", "aria-label": "Sources" });
+  more = make("div", { class: "row end" });
+  root.append(make("h1", {}, "Sources"), summary,
+    make("div", { class: "row" }, make("label", { for: "state" }, "State"), state,
+      make("button", { type: "button", class: "plain", onclick: load }, "Look again")),
+    list, more);
+}
+
+export function show(_route, isNew) {
+  if (isNew) load();
+}
+
+export function refresh() {
+  if (list) load();
+}
+
+async function load() {
+  try {
+    const found = await get("/sync", { state: state.value, limit: PAGE });
+    summary.replaceChildren(...tiles(found));
+    const rows = [...(await troubled(found)), ...found.sources.filter((each) => state.value || !isTrouble(each.state))];
+    list.replaceChildren(...rows.map(row));
+    if (!found.sources.length) list.replaceChildren(make("li", {}, empty("No sources", "Put files into .pair/knowledge or addresses into .pair/links.txt.")));
+    goOn(found.next);
+  } catch (fault) {
+    list.replaceChildren(make("li", {}, problem(fault)));
+  }
+}
+
+function isTrouble(name) {
+  return name === "failing" || name === "pending";
+}
+
+/** What wants attention comes first, wherever its name puts it. */
+async function troubled({ states }) {
+  if (state.value) return [];
+  const names = Object.keys(states).filter(isTrouble).sort();
+  const found = await Promise.all(names.map((name) => get("/sync", { state: name, limit: PAGE })));
+  return found.flatMap((each) => each.sources);
+}
+
+function goOn(next) {
+  more.replaceChildren();
+  if (next === null) return;
+  more.append(make("button", { type: "button", class: "plain", onclick: async () => {
+    const found = await get("/sync", { state: state.value, limit: PAGE, after: next });
+    list.append(...found.sources.filter((each) => state.value || !isTrouble(each.state)).map(row));
+    goOn(found.next);
+  } }, "Show more"));
+}
+
+function tile(name, ...content) {
+  return make("div", { class: "tile" }, make("span", { class: "quiet" }, name), make("strong", {}, content));
+}
+
+function tiles({ enabled, run, states }) {
+  const doing = !enabled ? "off" : run.running ? "running now" : run.last_error ? "failed" : "at rest";
+  const found = [tile("Sync", badge(doing, run.last_error ? "bad" : enabled ? "good" : ""))];
+  for (const [name, kind] of Object.entries(KINDS)) if (states[name]) found.push(tile(name, badge(String(states[name]), kind)));
+  if (run.last_started_at) found.push(tile("Last run", when(run.last_started_at)));
+  if (enabled) found.push(tile("Looks every", amount(run.interval_seconds, "second")));
+  if (run.last_error) found.push(make("p", { class: "problem" }, run.last_error));
+  return found;
+}
+
+function row(each) {
+  return make("li", { class: "line" },
+    make("div", { class: "grow" },
+      make("span", { class: "title" }, each.source_id),
+      each.reason ? make("p", { class: "reason" }, each.reason) : null,
+      make("div", { class: "foot quiet" },
+        make("span", {}, each.kind),
+        each.seen_at ? make("span", {}, "seen ", when(each.seen_at)) : null,
+        each.next_check_at ? make("span", {}, "next check ", when(each.next_check_at)) : null,
+        each.fetch_status ? make("span", {}, each.fetch_status.replaceAll("_", " ")) : null)),
+    badge(each.state, KINDS[each.state]));
+}

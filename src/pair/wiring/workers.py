@@ -1,0 +1,65 @@
+"""What a worker of a large load works with, wherever it runs."""
+
+import dataclasses
+import gc
+import tempfile
+from pathlib import Path
+
+from pair import errors
+from pair.ai.embedding import Embedding
+from pair.clock import SystemClock
+from pair.engine.contract import Built, Task
+from pair.engine.part_builder import PartBuilder
+from pair.engine.preparation import Preparation
+from pair.engine.shard_cache import ShardCache
+from pair.settings import Settings
+from pair.wiring.embedders import choose_embedder
+from pair.wiring.engine import blob_store, grapher, new_id
+
+_SHARED_CACHE = Path(tempfile.gettempdir()) / "pair-cache"
+_IDLE_SECONDS = 3600.0
+"""After which what an earlier build left on the machine of a worker goes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """What a worker has to know. Travels between processes."""
+
+    kb_id: str
+    settings: Settings
+    """Whose places are absolute: a worker may have been started elsewhere."""
+    cache: str
+    """Folder for shards. Empty for one among the temporary files of the machine that the worker is on."""
+
+
+def part_builder(setup: Setup) -> PartBuilder:
+    """In a worker: everything on one thread, for there are as many workers as cores."""
+    settings, clock = setup.settings, SystemClock()
+    embedding = Embedding(choose_embedder(settings, threads=1))
+    store = blob_store(settings.engine.store, settings, clock)
+    cache = ShardCache(
+        store, Path(setup.cache or _SHARED_CACHE), clock, ttl_seconds=0 if setup.cache else _IDLE_SECONDS
+    )
+    cache.keep_within_limits()
+    return PartBuilder(
+        setup.kb_id,
+        settings.engine,
+        store,
+        Preparation(setup.kb_id, settings.engine.chunker, embedding, grapher(settings)),
+        clock,
+        new_id,
+        cache,
+    )
+
+
+def answer_to(task: Task, builder: PartBuilder) -> Built | errors.PairError:
+    """What was opened for it is closed again: whoever publishes a merge evicts what was merged."""
+    gc.disable()  # millions of small values in no cycles: to look for some, again and again, takes a tenth of the time
+    try:
+        return builder.build(task)
+    except errors.PairError as fault:
+        return fault
+    finally:
+        builder.cache.close()
+        gc.enable()
+        gc.collect()

@@ -1,0 +1,78 @@
+"""pair doctor: what is there, what is missing, and what to do."""
+
+from pathlib import Path
+from typing import Any
+
+from support.command import Workplace, write_files
+from support.redis_server import running_redis
+
+NOBODY = "http://127.0.0.1:1/v1"
+
+
+def states(value: Any) -> dict[str, str]:
+    return {check["name"]: check["state"] for check in value["checks"]}
+
+
+def stored_files(workplace: Workplace) -> list[Path]:
+    """But for the locks of a store, of which there is a certain number."""
+    return sorted(path for path in workplace.folder.rglob("*") if ".pair-store" not in path.parts)
+
+
+def test_a_new_project_is_fine_and_nothing_is_made_in_it(workplace: Workplace):
+    done = workplace.pair("doctor", "--json")
+    assert (done.status, done.json["ok"]) == (0, True)
+    assert states(done.json) == {
+        "configuration": "ok",
+        "sources": "note",
+        "store": "ok",
+        "lease": "ok",
+        "cache": "ok",
+        "embedder": "ok",
+        "knowledge base": "note",
+        "model": "note",
+        "server": "ok",
+    }
+    assert list(workplace.folder.iterdir()) == []
+
+
+def test_a_project_that_is_in_use_is_fine_and_stays_as_it_is(workplace: Workplace):
+    write_files(workplace.target, {"page.md": "# Page\n\nSome text."})
+    assert workplace.pair("sync").status == 0
+    before = stored_files(workplace)
+    done = workplace.pair("doctor")
+    assert done.status == 0
+    assert "default: 1 documents in 1 shards" in done.stdout
+    assert "honours conditions" in done.stdout
+    assert stored_files(workplace) == before
+
+
+def test_what_fails_is_told_with_its_code_and_what_to_do_and_the_rest_is_looked_at_all_the_same(workplace: Workplace):
+    trouble = {"PAIR__AI__MODEL": "absent", "PAIR__AI__BASE_URL": NOBODY, "PAIR__SERVER__HOST": "0.0.0.0"}
+    done = workplace.pair("doctor", "--json", **trouble)
+    failed = {check["name"]: check for check in done.json["checks"] if check["state"] == "failed"}
+    assert {name: check["code"] for name, check in failed.items()} == {"model": "E301", "server": "E401"}
+    assert all(check["hints"] for check in failed.values())
+    assert (done.status, done.json["ok"]) == (6, False)
+
+
+def test_settings_that_cannot_be_read_are_the_only_thing_told(workplace: Workplace):
+    done = workplace.pair("doctor", "--json", PAIR__ENGINE__EMBEDDER="nobody")
+    assert states(done.json) == {"configuration": "failed"}
+    assert done.status == 1
+
+
+def test_an_embedder_that_a_kb_was_not_made_with_is_told(workplace: Workplace):
+    write_files(workplace.folder, {"page.md": "Some text."})
+    assert workplace.pair("ingest", "page.md").status == 0
+    done = workplace.pair("doctor", "--json", PAIR__ENGINE__EMBEDDING_DIMENSION="64")
+    assert states(done.json)["knowledge base"] == "failed"
+    assert done.status == 1
+
+
+def test_a_lease_is_taken_and_given_back(workplace: Workplace, tmp_path: Path):
+    with running_redis(tmp_path) as redis:
+        url = redis.url
+        assert states(workplace.pair("doctor", "--json", PAIR__ENGINE__REDIS_URL=url).json)["lease"] == "ok"
+    done = workplace.pair("doctor", "--json", PAIR__ENGINE__REDIS_URL=url)
+    assert states(done.json)["lease"] == "failed"
+    assert "password" not in done.stdout

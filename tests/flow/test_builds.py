@@ -1,0 +1,493 @@
+"""Large loads built by workers: the same KB as without them, whoever dies on the way."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pair.blobs.local import LocalStore
+from pair.engine.building import BuildProgress, divided
+from pair.engine.contract import Built, Part, Task
+from pair.engine.manifest import builds_prefix, from_bytes, manifest_key, shards_prefix
+from pair.engine.preparation import in_batches, size_of
+from pair.errors import PairError
+from pair.kb import KnowledgeBase
+from pair.settings import Settings
+from pair.values import Document
+from pair.wiring import builds, open_kb
+from pair.wiring.builds import runner
+from pair.wiring.processes import ProcessRunner
+from pair.wiring.workers import Setup, part_builder
+from support.command import PAIR, Workplace
+from support.engine_parts import MANY_SHARDS, engine_settings
+
+KB = "kb"
+WORDS = ["castle", "river", "bridge", "harbour", "mountain", "winter", "letter", "garden", "window", "market"]
+PART_BYTES = 2_500
+PARTS: dict[str, Any] = {"build_part_bytes": PART_BYTES, "compaction_enabled": False}
+MANY: dict[str, Any] = {**MANY_SHARDS, "build_part_bytes": PART_BYTES, "graph": "text"}
+
+
+def pages(count: int, version: str = "") -> list[Document]:
+    """Of which about ten make a part."""
+    return [
+        Document(
+            f"page-{number:03}",
+            f"The {WORDS[number % 10]} of {WORDS[number % 7].title()} {number}. It was {version or 'first'} told of.",
+            title=f"{WORDS[number % 9]} {number}",
+            metadata={"year": 1900 + number},
+        )
+        for number in range(count)
+    ]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return engine_settings(tmp_path, **PARTS)
+
+
+class InThisProcess:
+    """A runner without processes, which keeps what it was given."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.workers = 1
+        self.parts: list[Part] = []
+        self._builder = part_builder(Setup(KB, settings, settings.engine.cache_dir))
+
+    def expect_work(self) -> None:
+        pass
+
+    def built(self, tasks: Iterator[Task]) -> Iterator[Built]:
+        for task in tasks:
+            if isinstance(task, Part):
+                self.parts.append(task)
+            yield self._builder.build(task)
+
+
+def store_of(settings: Settings) -> LocalStore:
+    return LocalStore(Path(settings.engine.store))
+
+
+def folders_in(settings: Settings) -> set[str]:
+    """Of the shards in the store."""
+    return {blob.key.rpartition("/")[0] for blob in store_of(settings).list(shards_prefix(KB))}
+
+
+def records_in(settings: Settings) -> list[str]:
+    return [blob.key for blob in store_of(settings).list(builds_prefix(KB))]
+
+
+def named_by_the_manifest(settings: Settings) -> set[str]:
+    blob = store_of(settings).get(manifest_key(KB))
+    return set() if blob is None else {shard.folder for shard in from_bytes(blob.data, "manifest").shards}
+
+
+def state_of(kb: KnowledgeBase) -> list[dict[str, Any]]:
+    return [each.to_json() for each in kb.documents(limit=10_000)]
+
+
+def answers_of(kb: KnowledgeBase, modes: Sequence[str] = ("hybrid", "keyword", "vector", "graph")) -> list[Any]:
+    found = []
+    for query in ("castle of Bridge", "winter letter 12", '"was first told"', "garden -market"):
+        for mode in modes:
+            hits = kb.search(query, limit=20, mode=mode, exact=True)
+            found.append([(hit.chunk_id, hit.text, round(hit.score, 5), hit.metadata) for hit in hits])
+    return found
+
+
+def code_of(act: Callable[[], object]) -> str:
+    with pytest.raises(PairError) as caught:
+        act()
+    return caught.value.code
+
+
+# ── the plan ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_short_load_is_divided_evenly_and_a_long_one_into_parts_that_fit() -> None:
+    page = Document("page", "x" * 1_000_000)
+    short = [len(part) for part in divided([page] * 8, 2, 16_000_000)]
+    assert short == [4, 4]
+    long = list(divided(iter([page] * 100), 2, 10_000_000))
+    assert sum(map(len, long)) == 100
+    assert all(sum(map(size_of, part)) <= 10_000_000 for part in long)
+    assert len(long[-1]) < len(long[0]), "the last ones are smaller, so that workers finish together"
+    assert [len(part) for part in divided([Document("large", "x" * 5000)] * 2, 1, 100)] == [1, 1]
+    assert list(divided([], 2, 100)) == []
+
+
+def test_batches_are_bounded_by_documents_and_by_bytes() -> None:
+    assert [len(batch) for batch in in_batches([Document("page", "x" * 800)] * 7, 3, 10_000)] == [3, 3, 1]
+    assert [len(batch) for batch in in_batches([Document("page", "x" * 800)] * 7, 100, 2_000)] == [2, 2, 2, 1]
+    assert [len(batch) for batch in in_batches([Document("page", "x" * 8000)] * 2, 100, 2_000)] == [1, 1]
+    assert size_of(Document("page", "\u00e9" * 100)) == size_of(Document("page", "x" * 200))
+
+
+def test_workers_are_taken_where_they_pay_for_themselves_and_no_document_is_lost(settings: Settings) -> None:
+    small = [Document(str(number), "short") for number in range(9)]
+    large = [Document(str(number), "x" * 1_000_000) for number in range(9)]
+    several = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, build_workers=2))
+    for documents, is_large in ((small, False), (large, True), ([], False)):
+        decided, left = builds._is_large(iter(documents), several)
+        assert decided is is_large
+        assert list(left) == documents
+    alone = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, build_workers=1))
+    assert builds._is_large(iter(large), alone)[0] is False
+
+
+# ── the same as without workers ────────────────────────────────────────────────────────────────────
+
+
+def test_processes_build_the_same_kb_as_a_plain_ingest(tmp_path: Path) -> None:
+    """Many shards of several runs, which compaction then puts in order."""
+    documents, settings = pages(60), engine_settings(tmp_path, **MANY)
+    told: list[BuildProgress] = []
+    with open_kb(KB, settings=settings) as built, runner("local", KB, settings, 2) as workers:
+        report = built.build(iter(documents), workers, on_progress=told.append)
+        assert (report.added, report.replaced, report.unchanged) == (60, 0, 0)
+        assert told[-1] == BuildProgress(read=60, built=60, workers=2)
+        with open_kb(KB, settings=engine_settings(tmp_path / "plain", **MANY)) as plain:
+            plain.upsert(documents)
+            assert state_of(built) == state_of(plain)
+            assert answers_of(built) == answers_of(plain)
+        assert records_in(settings) == [], "published, and so of no use any more"
+        # Again, with a third of them changed, one gone over twice, and some that are new.
+        after = [*pages(20, "again"), *documents[20:], *pages(64)[60:], Document("page-000", "the last word")]
+        again = built.build(iter(after), workers)
+        assert (again.added, again.replaced, again.unchanged) == (4, 20, 40)
+        assert built.document("page-000").text == "the last word"
+        assert built.document("page-001").text.endswith("again told of.")
+
+
+def test_what_is_stored_as_it_is_costs_nothing(settings: Settings) -> None:
+    with open_kb(KB, settings=settings) as kb:
+        first = kb.build(pages(30), InThisProcess(settings))
+        with runner("local", KB, settings, 2) as workers:
+            second = kb.build(pages(30), workers)
+            assert isinstance(workers, ProcessRunner)
+            assert workers._crew == [], "nobody was hired"
+        assert (second.added, second.unchanged) == (0, 30)
+        assert second.manifest_version == first.manifest_version
+        assert kb.build([], InThisProcess(settings)).manifest_version == first.manifest_version
+
+
+def test_of_several_documents_with_one_id_the_last_wins_wherever_it_stands(settings: Settings) -> None:
+    old, new = Document("twice", "the old text"), Document("twice", "the new text")
+    with open_kb(KB, settings=settings) as kb:
+        report = kb.build([old, *pages(40), new], InThisProcess(settings))
+        assert (report.added, kb.document("twice").text) == (41, "the new text")
+        # The last is what is stored already; the first would replace it.
+        kb.build([old, *pages(40, "again"), new], InThisProcess(settings))
+        assert kb.document("twice").text == "the new text"
+        assert len(kb.documents(limit=100)) == 41
+
+
+def test_a_load_is_visible_at_once_and_with_one_swap(settings: Settings) -> None:
+    with open_kb(KB, settings=settings) as kb:
+        kb.upsert(pages(1, "before"))
+        seen = set()
+
+        def look(_: BuildProgress) -> None:
+            seen.add((kb.version()[0], len(kb.documents(limit=100))))
+
+        report = kb.build(pages(50), InThisProcess(settings), on_progress=look)
+        assert seen == {(1, 1)}
+        assert report.manifest_version == 2
+
+
+def test_what_cannot_be_stored_is_refused_and_changes_nothing(settings: Settings) -> None:
+    with open_kb(KB, settings=settings) as kb:
+        kb.upsert(pages(2))
+        for bad, code in (
+            (Document("", "text"), "E213"),
+            (Document("bad", "text", metadata={"no": object()}), "E213"),
+            (Document("bad", "text", vector=[1.0, 2.0]), "E303"),
+        ):
+            with runner("local", KB, settings, 1) as workers:
+                assert code_of(lambda bad=bad, workers=workers: kb.build([*pages(30), bad], workers)) == code  # type: ignore[misc]
+        assert [each["id"] for each in state_of(kb)] == ["page-000", "page-001"]
+    memory = engine_settings(Path(settings.engine.store), store="memory:")
+    assert code_of(lambda: runner("local", KB, memory)) == "E401"
+
+
+# ── others write meanwhile ─────────────────────────────────────────────────────────────────────────
+
+
+def test_what_others_wrote_meanwhile_stays_and_the_same_ids_are_replaced(settings: Settings) -> None:
+    with open_kb(KB, settings=settings) as kb, open_kb(KB, settings=settings) as other:
+        kb.upsert([*pages(3), Document("theirs", "kept")])
+        done: list[bool] = []
+
+        def interfere(progress: BuildProgress) -> None:
+            if progress.built and not done:
+                done.append(True)
+                other.upsert([Document("page-007", "from somebody else"), Document("late", "also kept")])
+                other.delete(["theirs"])
+                other.compact(everything=True)
+
+        report = kb.build(pages(30, "again"), InThisProcess(settings), on_progress=interfere)
+        assert (report.added, report.replaced) == (26, 4)
+        assert kb.document("page-007").text.endswith("again told of.")
+        assert {each["id"] for each in state_of(kb)} == {each.id for each in pages(30)} | {"late"}
+
+
+def test_two_who_build_the_same_at_once_do_not_harm_each_other(settings: Settings) -> None:
+    def building(then: Callable[[KnowledgeBase], object]) -> Callable[[], object]:
+        """A build that is overtaken by another one of the same, when it has everything but the swap."""
+        done: list[bool] = []
+
+        def overtake(progress: BuildProgress) -> None:
+            if progress.built == 30 and not done:
+                done.append(True)
+                second = InThisProcess(settings)
+                with open_kb(KB, settings=settings) as other:
+                    other.build(pages(30, KB), second)
+                    assert second.parts == [], "what the first had built was not built again"
+                    then(other)
+
+        return lambda: kb.build(pages(30, KB), InThisProcess(settings), on_progress=overtake)
+
+    with open_kb(KB, settings=settings) as kb:
+        building(lambda other: None)()
+        assert len(state_of(kb)) == 30
+        kb.delete([each.id for each in pages(30)])
+
+        def sweep_away(other: KnowledgeBase) -> None:
+            other.upsert(pages(31, "newer"))
+            other.compact(everything=True)
+            other.collect(grace_seconds=0)
+
+        assert code_of(building(sweep_away)) == "E217"
+        assert {each["text"].rpartition(" told")[0][-5:] for each in state_of(kb)} == {"newer"}
+
+
+# ── who dies ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_worker_that_is_killed_is_replaced(settings: Settings) -> None:
+    with open_kb(KB, settings=settings) as kb, runner("local", KB, settings, 2) as workers:
+        assert isinstance(workers, ProcessRunner)
+        killed: set[int] = set()
+
+        def kill(progress: BuildProgress) -> None:
+            busy = [worker._process.pid for worker in workers._crew if worker.task]
+            if busy and len(killed) < 3:
+                killed.update(busy)
+                for process in busy:
+                    os.kill(process, signal.SIGKILL)
+
+        report = kb.build(pages(60), workers, on_progress=kill)
+        assert len(killed) >= 2
+        assert report.added == 60
+        assert [each["text"] for each in state_of(kb)] == [each.text for each in pages(60)]
+
+
+def test_a_part_over_which_workers_die_again_and_again_is_given_up(
+    settings: Settings, capfd: pytest.CaptureFixture[str]
+) -> None:
+    nothing: Any = None
+    with open_kb(KB, settings=settings) as kb, ProcessRunner(Setup(KB, nothing, ""), 1, attempts=2) as workers:
+        with pytest.raises(PairError) as caught:
+            kb.build(pages(3), workers)
+        assert caught.value.code == "E216"
+        assert "ended with status 1" in caught.value.explanation
+        assert kb.stats() is None
+    assert "AttributeError" in capfd.readouterr().err
+
+
+def test_an_error_in_a_worker_arrives_as_it_was(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "a file").touch()
+    setup = Setup(KB, settings, str(tmp_path / "a file" / "below"))
+    with open_kb(KB, settings=settings) as kb, ProcessRunner(setup, 1, attempts=2) as workers:
+        assert code_of(lambda: kb.build(pages(3), workers)) == "E010"
+
+
+class Commanded:
+    """`pair ingest --runner local` on a terminal, fed line by line, so that it cannot end by itself."""
+
+    def __init__(self, workplace: Workplace, documents: list[Document]) -> None:
+        self._terminal, slave = os.openpty()
+        lines = "".join(json.dumps({"id": each.id, "text": each.text}) + "\n" for each in documents)
+        command = [*PAIR, "ingest", "-", "--kb", KB, "--runner", "local", "--workers", "2"]
+        self.process = subprocess.Popen(
+            ["env", "--default-signal=INT", *command],
+            cwd=workplace.folder,
+            env=workplace.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=slave,
+        )
+        os.close(slave)
+        assert self.process.stdin is not None
+        self.process.stdin.write(lines.encode())
+        self.process.stdin.flush()
+
+    def workers_when_built(self, count: int) -> list[int]:
+        """Processes, once so many documents are built."""
+        told = ""
+        while not any(int(built.replace(",", "")) >= count for built in re.findall(r"\[K([\d,]+) of", told)):
+            told += os.read(self._terminal, 4096).decode()
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return list(map(int, children.split()))
+
+    def end(self, number: int) -> int:
+        self.process.send_signal(number)
+        status = self.process.wait(timeout=60)
+        os.close(self._terminal)
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()  # type: ignore[union-attr]
+        return status
+
+
+def wait_for_the_end_of(processes: list[int]) -> None:
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(process)
+            assert select.select([descriptor], [], [], 30)[0], "it goes on without its driver"
+            os.close(descriptor)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: str(number.name))
+def test_an_interrupted_build_leaves_the_kb_as_it_was_and_is_taken_up_again(
+    workplace: Workplace, number: signal.Signals
+) -> None:
+    workplace.environment["PAIR__ENGINE__BUILD_PART_BYTES"] = str(PART_BYTES)
+    settings = engine_settings(workplace.folder / ".pair")
+    documents = pages(60)
+    running = Commanded(workplace, documents)
+    workers = running.workers_when_built(20)
+    assert len(workers) == 2
+    assert running.end(number) == (130 if number is signal.SIGINT else -number)
+    wait_for_the_end_of(workers)
+    assert named_by_the_manifest(settings) == set()
+    kept = {key.split("/")[1] for key in records_in(settings)}
+    assert len(kept) >= 2
+    built_before = folders_in(settings)
+    lines = [json.dumps({"id": each.id, "text": each.text}) for each in documents]
+    (workplace.folder / "pages.jsonl").write_text("\n".join(lines))
+    done = workplace.pair(
+        *("ingest", "pages.jsonl", "--kb", KB, "--runner", "local", "--workers", "2", "--json"),
+        PAIR__ENGINE__COMPACTION_ENABLED="false",
+    )
+    assert done.json["added"] == 60
+    named = named_by_the_manifest(settings)
+    assert len(named & built_before) >= 2, "what was built is not built again"
+    found = workplace.pair("docs", "list", "--kb", KB, "--limit", "100", "--json").json
+    assert len(found["documents"] if isinstance(found, dict) else found) == 60
+
+
+# ── Ray ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def processes_of_ray() -> list[int]:
+    """That build something for this process."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            ancestor = int(folder.name)
+            if not (folder / "cmdline").read_bytes().startswith(b"ray::_build"):
+                continue
+            while ancestor > 1 and ancestor != os.getpid():
+                ancestor = int((Path("/proc") / str(ancestor) / "stat").read_text().rpartition(")")[2].split()[1])
+            if ancestor == os.getpid():
+                found.append(int(folder.name))
+    return found
+
+
+def test_ray_builds_the_same_kb_and_replaces_a_worker_that_is_killed(tmp_path: Path, settings: Settings) -> None:
+    killed: list[int] = []
+
+    def kill(progress: BuildProgress) -> None:
+        for process in processes_of_ray()[: 1 - len(killed)]:
+            os.kill(process, signal.SIGKILL)
+            killed.append(process)
+
+    documents = pages(60)
+    with open_kb(KB, settings=settings) as built, runner("ray", KB, settings, 2) as workers:
+        assert workers.workers == 2
+        report = built.build(documents, workers, on_progress=kill)
+        assert killed, "one of them"
+        assert (report.added, report.manifest_version) == (60, 1)
+        assert code_of(lambda: built.build([*documents, Document("", "no id")], workers)) == "E213"
+        with open_kb(KB, settings=engine_settings(tmp_path / "plain")) as plain:
+            plain.upsert(documents)
+            assert state_of(built) == state_of(plain)
+            assert answers_of(built, ("hybrid", "keyword", "vector")) == answers_of(
+                plain, ("hybrid", "keyword", "vector")
+            )
+
+
+# ── garbage ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _StoppedError(Exception):
+    pass
+
+
+def interrupted(settings: Settings, documents: list[Document], parts: int) -> None:
+    """A build that is stopped when so many parts are built."""
+
+    def stop(progress: BuildProgress) -> None:
+        if len(records_in(settings)) >= parts:
+            raise _StoppedError
+
+    with open_kb(KB, settings=settings) as kb, pytest.raises(_StoppedError):
+        kb.build(documents, InThisProcess(settings), on_progress=stop)
+
+
+def test_what_an_interrupted_build_has_made_is_kept_for_the_next_run_and_not_for_ever(settings: Settings) -> None:
+    with open_kb(KB, settings=settings) as kb:
+        kb.upsert(pages(1, "before"))
+        interrupted(settings, pages(40), 2)
+        made = folders_in(settings) - named_by_the_manifest(settings)
+        assert kb.collect(grace_seconds=0).deleted_shards == 0
+        assert folders_in(settings) >= made
+        with open_kb(KB, settings=impatient(settings)) as other:
+            assert other.collect(grace_seconds=0).deleted_shards == len(made)
+        assert not folders_in(settings) & made
+        assert records_in(settings) == []
+        again = InThisProcess(settings)
+        kb.build(pages(40), again)
+        assert len(state_of(kb)) == 40
+        assert sum(len(part.batch.documents) for part in again.parts) == 40
+
+
+def impatient(settings: Settings) -> Settings:
+    return dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, gc_build_seconds=0.0))
+
+
+def test_a_part_whose_files_are_gone_or_whose_record_is_damaged_is_built_again(settings: Settings) -> None:
+    interrupted(settings, pages(40), 3)
+    store = store_of(settings)
+    first, second, *_ = records_in(settings)
+    gone = json.loads(store.get(first).data)["shards"][0]["key"]  # type: ignore[union-attr]
+    store.delete(next(blob.key for blob in store.list(gone)))
+    store.put(second, b"no record")
+    again = InThisProcess(settings)
+    with open_kb(KB, settings=settings) as kb:
+        kb.build(pages(40), again)
+        assert [each["text"] for each in state_of(kb)] == [each.text for each in pages(40)]
+        assert 0 < sum(len(part.batch.documents) for part in again.parts) < 40
+
+
+def test_a_build_that_garbage_collection_overtook_says_so(settings: Settings) -> None:
+    with open_kb(KB, settings=settings) as kb, open_kb(KB, settings=impatient(settings)) as collector:
+        kb.upsert(pages(1, "before"))
+
+        def collect(progress: BuildProgress) -> None:
+            if progress.built > 20:
+                collector.collect(grace_seconds=0)
+
+        assert code_of(lambda: kb.build(pages(40), InThisProcess(settings), on_progress=collect)) == "E217"
+        assert [each["text"] for each in state_of(kb)] == [pages(1, "before")[0].text]
+        kb.build(pages(40), InThisProcess(settings))
+        assert len(state_of(kb)) == 40

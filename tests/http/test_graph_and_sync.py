@@ -1,0 +1,121 @@
+"""What the page asks for besides search: the graph around a thing, how sources stand, documents by part of a name."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from pair.app.http import samples
+from support.served import Keyed, Served
+
+TEXTS = {
+    "clocks.md": "The Network Time Protocol keeps clocks in step. Stratum One servers are near.",
+    "radio.md": "DCF77 near Frankfurt sends the time. The Network Time Protocol is more exact.",
+    "lunch.md": "Lunch is at one.",
+}
+
+
+@pytest.fixture(scope="module")
+def synced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("sources") / "project"
+    (folder / ".pair" / "knowledge").mkdir(parents=True)
+    for name in ("a.md", "b.md"):
+        (folder / ".pair" / "knowledge" / name).write_text(f"# {name}\n\nSome text.\n")
+    (folder / ".pair" / "knowledge" / "picture.png").write_bytes(b"\x89PNG\xff\xfe\x00")
+    (folder / ".pair" / "links.txt").write_text("http://127.0.0.1:9/gone\n")
+    with Served(folder) as server:
+        while not server.get("/metrics/app").json()["background"]["sync"]["runs"]:
+            pass
+        yield server
+
+
+def test_the_graph_around_a_document_leads_to_others(plain: Served):
+    plain.ingest(TEXTS, kb_id="graphs")
+    around = plain.get("/rag/graph", params={"kb_id": "graphs", "document": "clocks.md"}).json()
+    assert around.keys() == samples.GRAPH.keys()
+    names = [each["name"] for each in around["entities"]]
+    assert {"network time protocol", "stratum one"} <= set(names)
+    assert [each["id"] for each in around["documents"]] == ["radio.md"]
+    assert "network time protocol" in around["documents"][0]["entities"]
+    assert {name for each in around["edges"] for name in (each["source"], each["target"])} <= set(names)
+    assert around["edges"][0].keys() == samples.GRAPH["edges"][0].keys()
+
+
+def test_the_graph_around_an_entity_is_found_by_any_of_its_spellings(plain: Served):
+    plain.ingest(TEXTS, kb_id="graphs")
+    around = plain.get("/rag/graph", params={"kb_id": "graphs", "entity": "The Network Time Protocols"}).json()
+    assert around["entities"][0] == {**around["entities"][0], "name": "network time protocol", "chunks": 2}
+    assert {each["id"] for each in around["documents"]} == {"clocks.md", "radio.md"}
+    few = plain.get("/rag/graph", params={"kb_id": "graphs", "entity": "network time protocol", "limit": 1}).json()
+    assert (len(few["entities"]), len(few["documents"]), few["edges"]) == (1, 1, [])
+    nothing = plain.get("/rag/graph", params={"kb_id": "graphs", "entity": "nobody"}).json()
+    assert (nothing["entities"], nothing["edges"], nothing["documents"]) == ([], [], [])
+
+
+def test_a_document_that_is_gone_is_gone_from_the_graph(plain: Served):
+    plain.ingest(TEXTS, kb_id="going")
+    plain.ingest({"third.md": "Mount Everest uses the Network Time Protocol."}, kb_id="going")
+    plain.request("DELETE", "/rag/docs/radio.md?kb_id=going")
+    around = plain.get("/rag/graph", params={"kb_id": "going", "entity": "network time protocol"}).json()
+    assert {each["id"] for each in around["documents"]} == {"clocks.md", "third.md"}
+    assert "dcf77" not in {each["name"] for each in around["entities"]}
+    assert around["entities"][0]["chunks"] == 2
+
+
+@pytest.mark.parametrize(
+    ("kb_id", "parameters", "status", "code"),
+    [
+        ("graphs", {}, 400, "E601"),
+        ("graphs", {"document": "clocks.md", "entity": "ntp"}, 400, "E601"),
+        ("graphs", {"entity": "ntp", "limit": 101}, 400, "E601"),
+        ("graphs", {"document": "absent"}, 404, "E214"),
+        ("flat", {"document": "x"}, 400, "E204"),
+        ("flat", {"entity": "x"}, 400, "E204"),
+    ],
+)
+def test_a_graph_that_is_not_there_is_an_error(
+    plain: Served, kb_id: str, parameters: dict[str, str | int], status: int, code: str
+):
+    plain.ingest(TEXTS, kb_id="graphs")
+    plain.post("/rag/ingest", {"kb_id": "flat", "documents": [{"id": "x", "text": "X."}], "graph_enabled": False})
+    answer = plain.get("/rag/graph", params={"kb_id": kb_id, **parameters})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+
+
+def test_sources_say_how_they_stand_and_why(synced: Served):
+    told = synced.get("/sync").json()
+    assert told["enabled"]
+    assert told["run"]["runs"] >= 1
+    assert told["states"] == {"current": 2, "failing": 1, "skipped": 1}
+    by_id = {each["source_id"]: each for each in told["sources"]}
+    assert by_id["a.md"].keys() == samples.SYNC["sources"][0].keys()
+    assert (by_id["a.md"]["kind"], by_id["a.md"]["state"]) == ("file", "current")
+    assert by_id["a.md"]["seen_at"].startswith("20")
+    gone = by_id["http://127.0.0.1:9/gone"]
+    assert (gone["kind"], gone["state"]) == ("url", "failing")
+    assert "loopback" in gone["reason"]
+    assert by_id["picture.png"]["state"] == "skipped"
+    assert by_id["picture.png"]["reason"]
+    first = synced.get("/sync", params={"state": "current", "limit": 1}).json()
+    assert ([each["source_id"] for each in first["sources"]], first["next"]) == (["a.md"], "a.md")
+    rest = synced.get("/sync", params={"state": "current", "after": "a.md"}).json()
+    assert ([each["source_id"] for each in rest["sources"]], rest["next"]) == (["b.md"], None)
+
+
+def test_who_may_use_some_kbs_only_does_not_see_sources(keyed: Keyed):
+    assert keyed.server.get("/sync", key=keyed.key("read", "default")).status_code == 403
+    assert keyed.server.get("/sync", key=keyed.key("read")).json()["enabled"] is False
+
+
+def test_documents_are_narrowed_by_part_of_their_id_or_title(plain: Served):
+    documents = [{"id": f"guides/{n}.md", "text": "x", "title": f"Part {n} of the GROSSE tour"} for n in range(5)]
+    plain.post("/rag/ingest", {"kb_id": "narrow", "documents": [*documents, {"id": "other", "text": "y"}]})
+
+    def ids(**parameters: str | int) -> tuple[list[str], str | None]:
+        found = plain.get("/rag/docs", params={"kb_id": "narrow", **parameters}).json()
+        return [each["id"] for each in found["documents"]], found["next"]
+
+    assert ids(contains="PART 3") == (["guides/3.md"], None)
+    assert ids(contains="OTH") == (["other"], None)
+    assert ids(contains="große", limit=2) == (["guides/0.md", "guides/1.md"], "guides/1.md")
+    assert ids(contains="große", limit=2, after="guides/3.md") == (["guides/4.md"], None)
+    assert ids(contains="guides", owner="sync") == ([], None)

@@ -1,0 +1,491 @@
+"""The page in a real Chromium: from a search to the passage, and back, by mouse, finger and keyboard."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from support.model_server import Answer, ModelServer
+from support.page_viewer import EXECUTABLE, PHONE, Viewer, chromium, keep_screenshot, keystroke_latencies
+from support.served import Keyed, Served
+
+pytestmark = pytest.mark.skipif(EXECUTABLE is None, reason="no Chromium on the PATH")
+
+ROLL_BACK = "Roll back with the command make rollback."
+DEPLOY = f"# Deploying\n\n🚀🚀 Deploy on Tuesdays, never on Fridays. {ROLL_BACK}\n\n"
+LONG = DEPLOY + "".join(f"## History, part {n}\n\nLong ago somebody wrote paragraph {n}.\n\n" for n in range(60))
+EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+HANDBOOK: list[dict[str, Any]] = [
+    {"id": "guides/deploy.md", "title": "Deploying", "text": LONG, "metadata": {"year": 2026}},
+    {
+        "id": "clocks.md",
+        "title": "Clocks",
+        "text": "# Clocks\n\nThe Network Time Protocol (NTP) keeps clocks in step. NTP uses port 123. Stratum One.",
+        "metadata": {"year": 2020},
+    },
+    {
+        "id": "radio.md",
+        "title": "Radio clocks",
+        "text": "# Radio clocks\n\nDCF77 near Frankfurt sends the time. The Network Time Protocol is more exact.",
+    },
+    {"id": "lunch.md", "title": "Lunch", "text": "# Lunch\n\nLunch is at one. On Fridays there is soup."},
+    {
+        "id": f"evil/{EVIL}",
+        "title": f"Wicked {EVIL}",
+        "text": f'# Wicked\n\nA wicked page about Mount Doom {EVIL} and "Sauron\'s Ring" {EVIL}. [1]',
+        "url": "javascript:alert(3)",
+        "metadata": {EVIL: EVIL},
+    },
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[ModelServer]:
+    with ModelServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, model: ModelServer) -> Iterator[Served]:
+    """With a few documents, one synced file, and an address that cannot be fetched."""
+    folder = tmp_path_factory.mktemp("page") / "project"
+    (folder / ".pair" / "knowledge").mkdir(parents=True)
+    (folder / ".pair" / "knowledge" / "holidays.md").write_text("# Holidays\n\nHolidays are in August.\n")
+    (folder / ".pair" / "links.txt").write_text("http://127.0.0.1:9/gone\n")
+    with Served(folder, PAIR__AI__BASE_URL=model.url, PAIR__AI__MODEL="any", PAIR__AI__RETRIES="0") as running:
+        assert running.post("/rag/ingest", {"documents": HANDBOOK}).status_code == 200
+        yield running
+
+
+@pytest.fixture(scope="module")
+def viewer(browser: Browser, server: Served) -> Viewer:
+    return Viewer(browser, server.url)
+
+
+def search_for(page: Page, text: str) -> None:
+    page.get_by_role("searchbox", name="Search").fill(text)
+    page.wait_for_function("text => document.getElementById('hits').dataset.for === text", arg=text)
+
+
+# ── the files ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_page_is_served_with_a_strict_policy_and_revalidated(server: Served):
+    page = server.get("/")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    policy = page.headers.get_list("content-security-policy")
+    assert len(policy) == 1
+    for wanted in ("default-src 'none'", "script-src 'self';", "style-src 'self';", "form-action 'none'"):
+        assert wanted in policy[0]
+    assert "unsafe" not in policy[0]
+    for name, kind in {"style.css": "text/css", "main.js": "text/javascript", "icon.svg": "image/svg+xml"}.items():
+        found = server.get(f"/ui/{name}")
+        assert (found.status_code, found.headers["content-type"].partition(";")[0]) == (200, kind)
+        assert (found.headers["cache-control"], found.headers["x-content-type-options"]) == ("no-cache", "nosniff")
+        again = server.get(f"/ui/{name}", headers={"if-none-match": f'W/"other", {found.headers["etag"]}'})
+        assert (again.status_code, again.content) == (304, b"")
+
+
+@pytest.mark.parametrize("name", ["", "../http/page.py", "%2e%2e/http/page.py", "__init__.py", "index.html", "a%00.js"])
+def test_nothing_but_the_files_of_the_page_is_served(server: Served, name: str):
+    head = f"GET /ui/{name} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+    assert b" 404 " in server.raw(head.encode()).partition(b"\r\n")[0]
+
+
+# ── search ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_search_leads_to_the_passage_in_its_document(viewer: Viewer):
+    with viewer.page() as page:
+        expect(page.get_by_role("searchbox", name="Search")).to_be_focused()
+        page.keyboard.type("make rollback")
+        first = page.locator(".hit").first
+        expect(first.locator("a.title")).to_have_text("Deploying")
+        marks = first.locator("mark").all_text_contents()
+        assert {"make", "rollback"} <= {each.lower() for each in marks}
+        keep_screenshot(page, "search")
+        first.locator("a.title").click()
+        passage = page.locator("#passage")
+        expect(passage).to_contain_text(ROLL_BACK)
+        start, end = map(int, parse_qs(page.url.partition("?")[2])["at"][0].split("-"))
+        assert passage.text_content() == LONG[start:end]
+        expect(passage).to_be_in_viewport()
+        keep_screenshot(page, "document")
+        page.reload()
+        expect(passage).to_contain_text(ROLL_BACK)
+        page.keyboard.press("Escape")
+        expect(page.locator("#reader")).to_be_hidden()
+        assert "doc=" not in page.url
+        expect(page.get_by_role("searchbox", name="Search")).to_have_value("make rollback")
+
+
+def test_a_passage_far_down_is_scrolled_to(viewer: Viewer):
+    start = LONG.rindex("Long ago")
+    with viewer.page(f"#/search?doc=guides%2Fdeploy.md&at={start}-{start + 8}") as page:
+        expect(page.locator("#passage")).to_have_text("Long ago")
+        expect(page.locator("#passage")).to_be_in_viewport()
+
+
+def test_going_back_closes_what_was_opened_and_searches_what_was_searched(viewer: Viewer):
+    with viewer.page("#/search?q=lunch") as page:
+        page.locator(".hit a.title").first.click()
+        expect(page.locator("#reader")).to_be_visible()
+        page.go_back()
+        expect(page.locator("#reader")).to_be_hidden()
+        search_for(page, "clocks")
+        page.keyboard.press("Enter")
+        page.get_by_role("link", name="Documents").click()
+        expect(page.locator("#view-documents")).to_be_visible()
+        page.go_back()
+        expect(page.locator(".hit").first).to_contain_text("clocks")
+
+
+def test_modes_filters_and_scores_are_shown(viewer: Viewer):
+    with viewer.page("#/search?q=protocol") as page:
+        page.get_by_label("Filter").fill("year>=2020, year<2025")
+        expect(page.locator(".hit")).to_have_count(1)
+        expect(page.locator(".hit .title")).to_have_text("Clocks")
+        page.get_by_label("Mode").select_option("keyword")
+        assert "mode=keyword" in page.url
+        page.locator(".why summary").click()
+        expect(page.locator(".why dl")).to_contain_text("keyword")
+        expect(page.locator(".why dl")).to_contain_text("BM25")
+    with viewer.page("#/search?q=protocol&filter=%3D", allowed=("400",)) as page:
+        expect(page.get_by_role("alert")).to_contain_text("E211")
+
+
+def test_only_the_newest_question_is_answered(viewer: Viewer):
+    with viewer.page() as page:
+        page.get_by_role("searchbox").press_sequentially("network time protocol", delay=0)
+        page.wait_for_function("() => document.getElementById('hits').dataset.for === 'network time protocol'")
+        expect(page.locator(".hit").first.locator("mark").first).to_be_visible()
+        samples = keystroke_latencies(page, ["soup"], pause_ms=40)
+        assert len(samples) == 4
+        assert all(0 < each < 15_000 for each in samples)
+
+
+# ── ask ────────────────────────────────────────────────────────────────────────────────────────────
+
+_READ_ALONG = """
+() => {
+  window.written = "";
+  new MutationObserver(() => {
+    const text = document.querySelector(".writing")?.textContent || "";
+    if (text) window.written = text;
+  }).observe(document.querySelector(".answering"), { childList: true, subtree: true, characterData: true });
+}
+"""
+
+
+def test_an_answer_is_streamed_and_its_citations_open_the_passage(viewer: Viewer, model: ModelServer):
+    with viewer.page("#/ask") as page:
+        page.evaluate(_READ_ALONG)
+        model.answers.append(Answer(text=f"{ROLL_BACK} [1]"))
+        page.get_by_role("textbox", name="Question").fill("How do I roll back?")
+        page.keyboard.press("Enter")
+        expect(page.locator(".prose")).to_contain_text("make rollback")
+        assert "Roll back with" in page.evaluate("window.written")
+        expect(page.locator(".answering")).to_have_attribute("aria-busy", "false")
+        expect(page.locator(".sources .source").first).to_contain_text("guides/deploy.md")
+        keep_screenshot(page, "ask")
+        page.get_by_role("link", name="Source 1: Deploying").click()
+        expect(page.locator("#passage")).to_contain_text(ROLL_BACK)
+        expect(page.locator("#passage")).to_be_in_viewport()
+
+
+def test_a_question_that_nothing_answers_says_so(viewer: Viewer):
+    with viewer.page("#/ask?q=Who+painted+the+ceiling%3F") as page:
+        expect(page.locator(".answering")).to_have_attribute("aria-busy", "false")
+        expect(page.locator(".answer")).not_to_be_empty()
+
+
+# ── graph ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_graph_around_a_hit_leads_to_other_documents(viewer: Viewer):
+    with viewer.page("#/search?q=NTP+port") as page:
+        page.get_by_role("link", name="Graph around Clocks").click()
+        node = page.locator("svg.graph .node.entity", has_text="network time protocol")
+        keep_screenshot(page, "graph")
+        node.click()
+        expect(page.locator("#reader-title")).to_have_text("“network time protocol”")
+        other = page.locator("svg.graph .node.document", has_text="Radio clocks")
+        other.focus()
+        page.keyboard.press("Enter")
+        expect(page.locator(".text")).to_contain_text("DCF77")
+        page.go_back()
+        expect(page.locator("#reader-title")).to_have_text("“network time protocol”")
+        page.get_by_role("button", name="Close").click()
+        expect(page.locator("#reader")).to_be_hidden()
+        assert "entity=" not in page.url
+
+
+# ── documents ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_files_are_put_in_with_progress_found_and_deleted(viewer: Viewer, tmp_path: Path):
+    (tmp_path / "tea.md").write_text("# Tea time\n\nTea is at four.")
+    (tmp_path / "more.jsonl").write_text(
+        "\n".join(json.dumps({"id": f"m{n}", "text": f"Note {n}."}) for n in range(45))
+    )
+    (tmp_path / "picture.bin").write_bytes(b"\x89PNG\xff\x00")
+    with viewer.page("#/documents?kb=mine", allowed=("400",)) as page:
+        page.locator("#files").set_input_files(sorted(tmp_path.iterdir()))
+        progress = page.locator(".progress")
+        expect(progress).to_contain_text("46 documents stored, 0 unchanged, 1 not stored")
+        expect(progress).to_contain_text("picture.bin")
+        assert page.locator("progress").evaluate("bar => bar.value") == 1
+        expect(page.locator(".documents .line")).to_have_count(25)
+        page.get_by_role("button", name="Next").click()
+        expect(page.locator(".documents .line")).to_have_count(21)
+        page.get_by_label("Filter").fill("TEA")
+        expect(page.locator(".documents .line")).to_have_count(1)
+        keep_screenshot(page, "documents")
+        page.get_by_role("button", name="Delete Tea time").click()
+        page.keyboard.press("Escape")
+        expect(page.locator("#confirm")).to_be_hidden()
+        expect(page.locator(".documents .line")).to_have_count(1)
+        page.get_by_role("button", name="Delete Tea time").click()
+        page.locator("#confirm").get_by_role("button", name="Delete").click()
+        expect(page.locator("#notice")).to_have_text("Deleted tea.md")
+        expect(page.locator(".documents .line")).to_have_count(0)
+
+
+def test_files_that_are_dropped_are_put_in(viewer: Viewer):
+    with viewer.page("#/documents?kb=dropped", allowed=("400",)) as page:
+        page.evaluate("""() => {
+          const transfer = new DataTransfer();
+          transfer.items.add(new File(["Dropped from above."], "dropped.txt"));
+          const dropped = new DragEvent("drop", { dataTransfer: transfer, bubbles: true });
+          document.getElementById("drop").dispatchEvent(dropped);
+        }""")
+        expect(page.locator(".progress")).to_contain_text("1 document stored")
+        expect(page.locator(".documents .title")).to_have_text("dropped.txt")
+
+
+# ── the server ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_sources_say_how_they_stand_and_why(viewer: Viewer):
+    with viewer.page("#/sources") as page:
+        failing = page.locator(".documents .line").first
+        expect(failing).to_contain_text("http://127.0.0.1:9/gone")
+        expect(failing).to_contain_text("loopback address")
+        page.get_by_label("State").select_option("current")
+        expect(page.locator(".documents .line")).to_have_count(1)
+        expect(page.locator(".documents .line")).to_contain_text("holidays.md")
+        keep_screenshot(page, "sources")
+
+
+def test_kbs_work_in_the_background_and_figures_are_shown(viewer: Viewer):
+    with viewer.page("#/server") as page:
+        expect(page.locator("#kbs .card", has=page.get_by_text("default", exact=True))).to_contain_text("shards")
+        expect(page.locator("#jobs")).to_contain_text("compaction")
+        expect(page.locator("#charts .curve")).to_have_count(6)
+        with page.expect_response("**/metrics/app"):
+            pass
+        keep_screenshot(page, "server")
+
+
+def test_a_server_that_asks_for_a_key_is_given_one(browser: Browser, tmp_path: Path):
+    settings = {"PAIR__SERVER__AUTH": "keys", "PAIR__SERVER__SYNC": "false"}
+    with Served(tmp_path / "project", **settings) as server:
+        keyed = Keyed(server, tmp_path / "project")
+        key = keyed.key("write")
+        assert server.ingest({"lunch.md": "Lunch is at one."}, key=key).status_code == 200
+        with Viewer(browser, server.url).page("#/search?q=lunch", allowed=("401", "403")) as page:
+            dialog = page.get_by_role("dialog", name="Who are you?")
+            dialog.get_by_label("Key").fill("wrong")
+            dialog.get_by_role("button", name="Go on").click()
+            expect(dialog).to_contain_text("not known")
+            dialog.get_by_label("Key").fill(key)
+            page.keyboard.press("Enter")
+            expect(page.locator(".hit")).to_contain_text("Lunch is at one")
+            page.reload()
+            expect(page.locator(".hit")).to_contain_text("Lunch is at one")
+            assert key not in page.url
+            assert page.evaluate("[document.cookie, localStorage.length]") == ["", 0]
+            page.evaluate("key => sessionStorage.setItem('pair.key', key)", keyed.key("read", "default"))
+            page.get_by_role("link", name="Server").click()
+            expect(page.get_by_role("alert").first).to_contain_text("E603")
+
+
+# ── for everybody ──────────────────────────────────────────────────────────────────────────────────
+
+VIEWS = {
+    "search?q=protocol": ".passage",
+    "ask": ".empty",
+    "documents": ".documents .line",
+    "sources": ".documents .line",
+    "server": "#jobs .card",
+    "search?doc=clocks.md&at=0-40": ".text",
+    "search?doc=clocks.md&tab=graph": "svg.graph",
+}
+"""Each with what shows that it is there."""
+
+
+def visited(page: Page) -> Iterator[tuple[str, str]]:
+    """One view after the other: its address, and a name for it."""
+    for view, sign in VIEWS.items():
+        page.evaluate("hash => { location.hash = hash }", f"#/{view}")
+        page.locator(f".view:not([hidden]) {sign}, dialog {sign}").first.wait_for()
+        kind = "-graph" if "tab=" in view else "-open" if "doc=" in view else ""
+        yield view, view.partition("?")[0] + kind
+
+
+def test_nothing_is_cut_off_on_a_phone(viewer: Viewer):
+    with viewer.page(viewport=PHONE, has_touch=True, is_mobile=True) as page:
+        for view, name in visited(page):
+            assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], view
+            for link in page.locator("#views a").all():
+                box = link.bounding_box()
+                assert box is not None
+                assert 0 <= box["x"] <= box["x"] + box["width"] <= PHONE["width"]
+            keep_screenshot(page, f"phone-{name}")
+
+
+def test_a_finger_gets_from_search_to_passage(viewer: Viewer):
+    with viewer.page(viewport=PHONE, has_touch=True, is_mobile=True) as page:
+        page.get_by_role("searchbox").tap()
+        page.keyboard.type("soup")
+        page.locator(".hit a.title").first.tap()
+        expect(page.locator("#passage")).to_contain_text("soup")
+        page.get_by_role("button", name="Close").tap()
+        expect(page.locator(".hit").first).to_be_visible()
+
+
+def test_a_keyboard_is_enough(viewer: Viewer):
+    def focused() -> str:
+        return str(page.evaluate("document.activeElement.textContent || document.activeElement.id").strip())
+
+    with viewer.page("#/documents") as page:
+        page.keyboard.press("Tab")
+        assert focused() == "Skip to the content"
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "main"
+        page.keyboard.press("/")
+        expect(page.get_by_role("searchbox", name="Search")).to_be_focused()
+        page.keyboard.type("clocks")
+        expect(page.locator(".hit").nth(1)).to_be_visible()
+        titles = page.locator(".hit a.title").all_text_contents()
+        page.keyboard.press("ArrowDown")
+        assert focused() == titles[0]
+        outline = "getComputedStyle(document.activeElement).outlineStyle"
+        assert page.evaluate(outline) == "solid"
+        page.keyboard.press("ArrowDown")
+        assert focused() == titles[1]
+        page.keyboard.press("Enter")
+        expect(page.locator(".text")).to_be_visible()
+        for _ in range(12):
+            page.keyboard.press("Tab")
+            where = "document.activeElement === document.body || document.activeElement.closest('#reader') !== null"
+            assert page.evaluate(where)
+        page.keyboard.press("Escape")
+        expect(page.locator("#reader")).to_be_hidden()
+        assert focused() == titles[1]
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("searchbox", name="Search")).to_be_focused()
+
+
+@pytest.mark.parametrize("view", ["search?q=wicked", "documents", "ask?q=What+is+about+Mount+Doom%3F"])
+def test_script_in_a_document_is_shown_as_text(viewer: Viewer, model: ModelServer, view: str):
+    if view.startswith("ask"):
+        model.answers.append(Answer(text=f"A wicked page about Mount Doom {EVIL}. [1]"))
+    with viewer.page(f"#/{view}") as page:
+        opening = page.locator("a", has_text="Wicked <img").first
+        expect(opening).to_contain_text(EVIL)
+        opening.click()
+        expect(page.locator(".text")).to_contain_text(f"Mount Doom {EVIL}")
+        expect(page.locator("#reader-title")).to_have_text(f"Wicked {EVIL}")
+        expect(page.locator(".sheet-body .tag")).to_have_text(f"{EVIL}: {EVIL}")
+        assert page.locator("main img, dialog img, main script, dialog script").count() == 0
+        assert page.locator("a[href^='javascript']").count() == 0
+        page.locator("#reader").get_by_role("link", name="Graph").click()
+        expect(page.locator("svg.graph .node").first).to_be_visible()
+        assert page.locator("dialog img, dialog script").count() == 0
+
+
+_CONTRAST = """
+(selectors) => {
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgb = (colour) => {
+    canvas.clearRect(0, 0, 1, 1);
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const light = ([r, g, b]) => {
+    const linear = (part) => (part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+    const [x, y, z] = [r, g, b].map((part) => linear(part / 255));
+    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+  };
+  const ground = (element) => {
+    for (let each = element; each; each = each.parentElement) {
+      const colour = rgb(getComputedStyle(each).backgroundColor);
+      if (colour[3] > 200) return colour;
+    }
+    return [255, 255, 255, 255];
+  };
+  return selectors.flatMap((selector) => [...document.querySelectorAll(selector)].slice(0, 3).map((element) => {
+    const [one, other] = [light(rgb(getComputedStyle(element).color)), light(ground(element))];
+    return [selector, (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05)];
+  }));
+}
+"""
+TEXTS = {
+    "search?q=protocol": [
+        ".passage",
+        ".hit .title",
+        ".hit mark",
+        ".path",
+        ".tag",
+        ".status",
+        "#views a",
+        ".why summary",
+    ],
+    "ask": [".empty", ".primary", ".asking .quiet"],
+    "documents": [".drop p", ".primary", ".danger-text", ".badge", ".path", "label"],
+    "sources": [".badge", ".title", ".reason", ".foot", "label", "button"],
+    "server": ["h1", "h2", "h3", "dt", "dd", ".badge"],
+    "search?doc=clocks.md&at=0-40": [".text", ".here", ".facts .quiet", ".tabs a", ".danger-text"],
+    "search?doc=clocks.md&tab=graph": [".lines a", ".lines .quiet"],
+}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_stand_out_in_light_and_dark(viewer: Viewer, scheme: str):
+    with viewer.page(color_scheme=scheme) as page:
+        for view, name in visited(page):
+            found = page.evaluate(_CONTRAST, TEXTS[view])
+            assert {selector for selector, _ in found} == set(TEXTS[view])
+            assert [each for each in found if each[1] < 4.5] == []
+            keep_screenshot(page, f"{scheme}-{name}")
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, ground[4:-1].split(","))) < 380) == (scheme == "dark")
+
+
+CONTROLS = {"button", "link", "searchbox", "textbox", "combobox", "DisclosureTriangle"}
+
+
+def test_everything_has_a_name_and_a_place_for_those_who_cannot_see_it(viewer: Viewer):
+    with viewer.page() as page:
+        session = page.context.new_cdp_session(page)
+        for view, _ in visited(page):
+            nodes = [each for each in session.send("Accessibility.getFullAXTree")["nodes"] if not each["ignored"]]
+            seen = [(each["role"]["value"], each.get("name", {}).get("value", "").strip()) for each in nodes]
+            roles = {role for role, _ in seen}
+            assert [each for each in seen if each[0] in CONTROLS and not each[1]] == [], view
+            assert roles & CONTROLS
+            assert roles >= ({"dialog", "heading"} if "doc=" in view else {"main", "navigation", "banner", "heading"})
+            if view.startswith("search?q"):
+                assert {"search", "status", "list"} <= roles
