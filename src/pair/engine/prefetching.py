@@ -63,11 +63,12 @@ class Prefetching:
 
     def _fetched(self, shard: ShardRef, role: FileRole) -> bool:
         """What is damaged or gone is for a query to report."""
+        opened = self._cache.open(shard)
         try:
-            # Not through the open shard: who asks it meanwhile goes on with the pieces that there are.
-            self._cache.path(shard, role)
+            # Who asks it meanwhile goes on with the pieces that there are.
+            opened.path(role)
             if role == "search":
-                self._cache.open(shard).search(0.0)
+                opened.search(0.0)
         except (ShardMissingError, errors.DataError):
             return False
         return True
