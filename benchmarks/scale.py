@@ -1,4 +1,4 @@
-"""How much do more workers help?
+"""How much do more workers help? Readers: scale_reading.py.
 
     python benchmarks/scale.py FOLDER [--documents N] [--rounds N] [--only NAME ...]
 

@@ -25,11 +25,13 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import uvloop
 
 import pair
+from pair.app.load import Client, Seen, Server, load
+from pair.app.load_plan import Plan
 
 PASSAGES = 20_000
 QUESTIONS = 500
@@ -94,96 +96,24 @@ def ended(process: "subprocess.Popen[str]") -> None:
     process.wait(timeout=30)
 
 
-def request_of(kind: str, number: int, source: random.Random, known: list[str]) -> bytes:
+def request_of(kind: str, number: int, source: random.Random, known: list[str], server: Server) -> bytes:
     if kind == EMPTY:
-        return b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        return server.get("/healthz")
     asked = random.Random(number % QUESTIONS) if kind == KNOWN else source
-    body = json.dumps({"query": some_text(asked, known, 5), "k": 5}).encode()
-    head = (
-        f"POST /rag/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-    )
-    return head.encode() + b"\r\n\r\n" + body
+    return server.query(some_text(asked, known, 5), "default", hits=5)
 
 
-class Client(asyncio.Protocol):
-    """One connection, one request at a time."""
-
-    def __init__(self) -> None:
-        self._received = b""
-        self._answer: asyncio.Future[None] | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.WriteTransport", transport)
-
-    def ask(self, request: bytes) -> "asyncio.Future[None]":
-        self._received, self._answer = b"", asyncio.get_running_loop().create_future()
-        self._transport.write(request)
-        return self._answer
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        head, found, body = self._received.partition(b"\r\n\r\n")
-        if found and self._answer is not None and not self._answer.done():
-            length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
-            if len(body) >= length:
-                assert head.startswith(b"HTTP/1.1 200"), self._received
-                self._answer.set_result(None)
-
-
-async def connected(port: int) -> list[Client]:
-    loop = asyncio.get_running_loop()
-    return [(await loop.create_connection(Client, "127.0.0.1", port))[1] for _ in range(CONNECTIONS)]
-
-
-async def _as_fast_as_it_goes(port: int, requests: Iterator[bytes]) -> float:
-    """Answers a second."""
-    clients, answered = await connected(port), 0
-    began_at = time.perf_counter()
-    until = began_at + SECONDS
-
-    async def talk(client: Client) -> None:
-        nonlocal answered
-        while time.perf_counter() < until:
-            await client.ask(next(requests))
-            answered += 1
-
-    await asyncio.gather(*map(talk, clients))
-    return answered / (time.perf_counter() - began_at)
-
-
-async def _by_the_clock(port: int, requests: Iterator[bytes], rate: float) -> list[float]:
-    """Milliseconds from when each was due, also if all connections were busy then."""
-    free: asyncio.Queue[Client] = asyncio.Queue()
-    for client in await connected(port):
-        free.put_nowait(client)
-    took: list[float] = []
-    began_at = time.perf_counter()
-
-    async def one(due_at: float) -> None:
-        client = await free.get()
-        await client.ask(next(requests))
-        took.append((time.perf_counter() - due_at) * 1000)
-        free.put_nowait(client)
-
-    under_way = []
-    for number in range(int(rate * SECONDS)):
-        due_at = began_at + number / rate
-        if (wait := due_at - time.perf_counter()) > 0:
-            await asyncio.sleep(wait)
-        under_way.append(asyncio.ensure_future(one(due_at)))
-    await asyncio.gather(*under_way)
-    return took
-
-
-def load(port: int, kind: str, seed: int, rate: float) -> Any:
+def load_with(port: int, kind: str, seed: int, rate: float) -> Any:
     """In a process of its own: answers a second, or with a rate what each request took."""
-    known, source = words(), random.Random(seed)
+    known, source, server = words(), random.Random(seed), Server.of(f"http://127.0.0.1:{port}")
     if kind == NEW:
-        requests: Iterator[bytes] = iter([request_of(kind, 0, source, known) for _ in range(60_000)])
+        requests: Iterator[bytes] = iter([request_of(kind, 0, source, known, server) for _ in range(60_000)])
     else:
-        requests = itertools.cycle([request_of(kind, number, source, known) for number in range(QUESTIONS)])
-    work = _by_the_clock(port, requests, rate) if rate else _as_fast_as_it_goes(port, requests)
-    return uvloop.run(work)
+        requests = itertools.cycle([request_of(kind, number, source, known, server) for number in range(QUESTIONS)])
+    seen = Seen()
+    uvloop.run(load(server, requests, Plan(SECONDS, CONNECTIONS, rate), seen))
+    assert set(seen.outcomes) == {"200"}, seen.outcomes
+    return list(seen.took_ms) if rate else seen.per_second
 
 
 def first_answer(folder: Path) -> float:
@@ -193,7 +123,7 @@ def first_answer(folder: Path) -> float:
 
     async def ask() -> None:
         _, client = await asyncio.get_running_loop().create_connection(Client, "127.0.0.1", port)
-        await client.ask(request_of(KNOWN, 1, random.Random(), words()))
+        await client.ask(request_of(KNOWN, 1, random.Random(), words(), Server.of(f"http://127.0.0.1:{port}")))
 
     uvloop.run(ask())
     took = time.perf_counter() - began_at
@@ -208,11 +138,11 @@ def main() -> None:
         starts = [first_answer(folder) for _ in range(STARTS)]
         process, port = started(folder)
         rates: dict[str, list[float]] = {EMPTY: [], KNOWN: [], NEW: []}
-        clients.submit(load, port, KNOWN, 0, 0.0).result()
+        clients.submit(load_with, port, KNOWN, 0, 0.0).result()
         for number, kind in itertools.product(range(ROUNDS), rates):
-            rates[kind].append(clients.submit(load, port, kind, number, 0.0).result())
+            rates[kind].append(clients.submit(load_with, port, kind, number, 0.0).result())
         best = {kind: max(seen) for kind, seen in rates.items()}
-        took = [clients.submit(load, port, KNOWN, 0, best[KNOWN] * SHARE).result() for _ in range(ROUNDS)]
+        took = [clients.submit(load_with, port, KNOWN, 0, best[KNOWN] * SHARE).result() for _ in range(ROUNDS)]
         ended(process)
     print("| | requests a second | of the empty endpoint |\n|---|---|---|")
     for kind, rate in best.items():

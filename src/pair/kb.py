@@ -14,6 +14,7 @@ from pair.engine.contract import Runner
 from pair.engine.filters import Filter, parse_assignments, parse_filter
 from pair.engine.garbage import GarbageReport
 from pair.engine.neighbourhood import Neighbourhood
+from pair.engine.prefetching import PrefetchReport
 from pair.engine.queries import Hits, Narrowing, TextQuery
 from pair.engine.reembedding import ReembedReport
 from pair.engine.runtime import Engine, EngineStats, StoredDocument
@@ -320,6 +321,10 @@ class KnowledgeBase:
     def sweep(self) -> SweepReport:
         """Evict fetched shards that are too old or too many."""
         return self._engine.sweep()
+
+    def prefetch(self, most_bytes: int, go_on: Callable[[], bool] = lambda: True) -> PrefetchReport:
+        """Fetch what queries are likely to want, one file after another, without evicting anything for it."""
+        return self._engine.prefetch(most_bytes, go_on)
 
     def version(self, *, last_seen: bool = False) -> tuple[int, str]:
         """Number and id of what is stored, or of what was last seen of it: others after every write. Raises E201."""

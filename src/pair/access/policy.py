@@ -68,6 +68,10 @@ class ServerPolicy:
     """How often shards that no manifest names are deleted from open KBs; 0 for never"""
     sweep_interval_seconds: SecondsOrNever = 30.0
     """How often fetched shards are evicted that are too old or too many; 0 for never"""
+    prefetch_interval_seconds: SecondsOrNever = 5.0
+    """How often it is looked what of open KBs should be fetched before it is asked for; 0 for never"""
+    prefetch_max_bytes: Annotated[int, Ge(0)] = 1_073_741_824
+    """Most bytes that are fetched before they are asked for, of one KB at a time; 0 for none"""
     mcp_write: bool = False
     """Let assistants add and delete documents over MCP, where their credentials allow writing"""
     mcp_result_tokens: Annotated[int, Ge(500), Le(100_000)] = 8_000

@@ -26,7 +26,7 @@ from pair.engine.graph_search import (
 )
 from pair.engine.policy import EnginePolicy
 from pair.engine.queries import Hits, Query
-from pair.engine.reading import Reading
+from pair.engine.reading import Reading, by_shard
 from pair.engine.shard import SearchFile
 from pair.engine.stored_documents import Header
 from pair.values import Hit, SearchMode
@@ -39,6 +39,7 @@ _MORE_ROWS = 4
 """Times as many candidates, when those that there are make too few passages."""
 _MORE_ALIKE = 10
 """Rows behind the last hit that are looked at for what says the same as a hit."""
+_NAMES_NOTHING = "the question names nothing"
 _LONGEST_PASSAGE = 6000
 """In characters: neighbours are merged up to here."""
 
@@ -90,13 +91,15 @@ class Answering:
     def _with_graph(self, hybrid: "_Ranking") -> "_Ranking":
         """Raises E204 in mode `graph`; `adaptive` does without a graph, or without asking it, and says why."""
         query, view = self._query, self._reading.view
+        named = question_entities(query.text)
+        if query.mode == "adaptive" and not named and any("graph" in shard.files for shard in view.shards):
+            return replace(hybrid, reason=_NAMES_NOTHING)  # before graphs are fetched
         by_position = self._reading.graph_shards()
         if query.mode == "graph":
             missing = [shard.key("rows") for shard in view.shards if "graph" not in shard.files]
             require_graph(view.published.manifest.kb_id, missing, len(view.shards))
             self._reading.refuse_without(by_position)
         positions, shards = list(by_position), list(by_position.values())
-        named = question_entities(query.text)
         linked = linked_entities(shards, named, query.graph.most_common)
         reason = ""
         if query.mode == "adaptive":
@@ -192,7 +195,7 @@ class Answering:
     def _diverse(self, named: Sequence["_Named"], limit: int) -> list["_Named"]:
         if not named:
             return []
-        vectors = np.stack([each.search.vectors[each.row] for each in named])
+        vectors = np.concatenate([each.search.row_vectors(np.array([each.row])) for each in named])
         order = passages.diversified([each.score for each in named], vectors, limit, 1.0 - self._query.diversity)
         return [named[number] for number in order]
 
@@ -255,6 +258,7 @@ def best_named(
 ) -> list[_Named]:
     """The best, in their order; more of them where several are as good as the last one."""
     chosen = np.flatnonzero(scores >= _least_of_best(scores, limit)) if limit > 0 else np.empty(0, np.int64)
+    reading.fetch_rows(by_shard(shards[chosen], rows[chosen]), texts=True)
     named = []
     places = zip(chosen.tolist(), shards[chosen].tolist(), rows[chosen].tolist(), scores[chosen].tolist(), strict=True)
     for number, position, row, score in places:
@@ -290,7 +294,7 @@ def _why_not(shards: Sequence[GraphShard], named: Sequence[str], linked: Collect
     if not shards:
         return "there is no graph"
     if not named:
-        return "the question names nothing"
+        return _NAMES_NOTHING
     if not linked:
         return f"nothing is known of {', '.join(named)}, or too much"
     return f"no document is about {', '.join(sorted(linked))}"

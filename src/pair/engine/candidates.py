@@ -5,7 +5,7 @@ Invariants
     for the other.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from pair.engine import fusion
 from pair.engine.analysis import KeywordQuery
 from pair.engine.keyword_search import KeywordSearch
 from pair.engine.policy import EnginePolicy
-from pair.engine.reading import Reading
+from pair.engine.reading import Reading, by_shard
 from pair.engine.vector_search import NearRows, VectorQuery, VectorSearch
 from pair.engine.vectors import Vectors, exact_distances
 
@@ -65,8 +65,12 @@ class Gathering:
         self._wanted = wanted
         self._vector = vector if vector is not None and vector.any() else None
         self._words = words
-        self._keywords = KeywordSearch(words, reading.keyword_parts()) if words and words.says_something else None
-        self.near = self._near()
+        near = self._vector_search()
+        speaks = words is not None and words.says_something
+        reading.fetch(self._surely_read(near), keywords=speaks)
+        self._keywords = KeywordSearch(words, reading.keyword_parts()) if words and speaks else None
+        nothing = np.empty(0, np.int64)
+        self.near = near.nearest() if near else NearRows(nothing, nothing, np.empty(0, np.float32), 0)
         self.shards_asked = self.near.asked
         self._by_keyword = self._found_by_keyword()
 
@@ -92,6 +96,8 @@ class Gathering:
             shards, rows = shards[is_new], rows[is_new]
         keyword, distances = np.zeros(len(rows)), np.full(len(rows), np.nan, np.float32)
         readable = np.ones(len(rows), np.bool_)
+        wanted = by_shard(shards, rows)
+        self._reading.fetch_rows(wanted if self._vector is not None else dict.fromkeys(wanted, rows[:0]))
         for position in np.unique(shards).tolist():
             own = shards == position
             search = self._reading.search(position)
@@ -101,7 +107,7 @@ class Gathering:
             if self._keywords is not None:
                 keyword[own] = self._keywords.scores_of(position, rows[own])
             if self._vector is not None:
-                distances[own] = exact_distances(search.vectors.take(rows[own], axis=0), self._vector)
+                distances[own] = exact_distances(search.row_vectors(rows[own]), self._vector)
         found = Candidates(shards, rows, keyword, distances)
         chosen = readable & (keyword > -np.inf)
         if self._wanted.max_distance is not None and self._vector is not None:
@@ -130,13 +136,19 @@ class Gathering:
     def _keyword_limit(self) -> int:
         return max(KEYWORD_ROWS, _PER_HIT * self._wanted.limit)
 
-    def _near(self) -> NearRows:
+    def _vector_search(self) -> VectorSearch | None:
         wanted = self._wanted
         if self._vector is None:
-            nothing = np.empty(0, np.int64)
-            return NearRows(nothing, nothing, np.empty(0, np.float32), 0)
+            return None
         query = VectorQuery(self._vector, self._near_limit, wanted.max_distance, wanted.exact)
-        return VectorSearch(self._reading, self._policy, query).nearest()
+        return VectorSearch(self._reading, self._policy, query)
+
+    def _surely_read(self, near: VectorSearch | None) -> Sequence[int]:
+        """Shards that are read in any case: phrases are looked for in the texts of any of them."""
+        if self._words is not None and (self._words.phrases or self._words.excluded):
+            self._reading.read_whole_files()
+            return range(len(self._reading.view.shards))
+        return near.surely_asked if near is not None else ()
 
     def _found_by_keyword(self) -> dict[int, tuple[fusion.Floats, Rows]]:
         if self._keywords is None:

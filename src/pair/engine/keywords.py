@@ -15,6 +15,7 @@ import numpy.typing as npt
 from pair.engine import analysis
 from pair.engine.keyword_rows import KeywordRows
 from pair.engine.pack import Pack, WrittenFile, write_pack
+from pair.engine.pieces import Outline, outline_sections
 
 Selection = npt.NDArray[np.bool_]
 _KEY_BYTES = 8
@@ -22,7 +23,8 @@ _WORTH_REMEMBERING = 128
 _REMEMBERED_ROUNDS = 8
 
 
-def write_keywords(path: Path, rows: KeywordRows) -> WrittenFile:
+def write_keywords(path: Path, rows: KeywordRows, search_file: Path | None = None) -> WrittenFile:
+    """`search_file`: of the same shard; without its outline it can only be fetched whole."""
     order = np.argsort(rows.terms, kind="stable")
     terms = rows.terms[order]
     row_of = np.repeat(np.arange(rows.count), np.diff(rows.starts))[order]
@@ -48,6 +50,7 @@ def write_keywords(path: Path, rows: KeywordRows) -> WrittenFile:
             "form_terms": np.array([term for _, term in rows.forms], np.uint32),
             "words": list(rows.words),
             "forms": forms,
+            **(outline_sections(search_file) if search_file is not None else {}),
         },
     )
 
@@ -119,6 +122,12 @@ class KeywordIndex:
             self._counts = pack.array("counts")
             self._forms = _Vocabulary(pack.array("form_keys"), pack.array("form_starts"), pack.bytes("forms"))
             self._form_terms = pack.array("form_terms")
+            self.search_outline = (
+                Outline(bytes(pack.bytes("search_head")), pack.array("search_hashes"))
+                if "search_hashes" in pack
+                else None
+            )
+            """None in a file of an older pair."""
         except KeyError as fault:
             raise ValueError(f"a keyword index without {fault}") from fault
         self._live_totals: tuple[Selection, tuple[int, int]] | None = None

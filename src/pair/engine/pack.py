@@ -60,6 +60,12 @@ def _header_of(sections: Mapping[str, Section]) -> bytes:
     return header + b" " * (-(fixed + len(header)) % _BORDER)
 
 
+def sections_begin_at(beginning: bytes) -> int:
+    """In a pack that begins so."""
+    fixed = len(_MAGIC) + 8
+    return fixed + int.from_bytes(beginning[len(_MAGIC) : fixed], "little")
+
+
 class _HashingSink:
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -93,6 +99,12 @@ class Pack:
     def __contains__(self, name: str) -> bool:
         return name in self._sections
 
+    def span(self, name: str) -> tuple[int, int]:
+        """Where the section is: from this byte of the file to before that one."""
+        section = self._sections[name]
+        begin = self._start + section["offset"]
+        return begin, begin + section["size"]
+
     def array(self, name: str) -> npt.NDArray[Any]:
         section = self._sections[name]
         kind = section["type"]
@@ -102,6 +114,5 @@ class Pack:
         return flat.reshape(section["shape"])
 
     def bytes(self, name: str) -> memoryview:
-        section = self._sections[name]
-        begin = self._start + section["offset"]
-        return memoryview(self._map)[begin : begin + section["size"]]
+        begin, end = self.span(name)
+        return memoryview(self._map)[begin:end]

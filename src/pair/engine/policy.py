@@ -88,8 +88,8 @@ class EnginePolicy:
     """Shards of each clustering that are fetched together for a query"""
     query_shard_fanout_adaptive_max: Annotated[int, Ge(1), Le(64)] = 6
     """Shards of each clustering that are asked at most, while one is likely to hold something nearer"""
-    query_shard_parallelism: Positive = 4
-    """Shards fetched at once for a query"""
+    query_shard_parallelism: Positive = 128
+    """Requests to the store at once, for queries"""
     small_kb_max_shards: Positive = 2
     """With so few shards, all are asked"""
     compaction_enabled: bool = True

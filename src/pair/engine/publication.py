@@ -76,6 +76,10 @@ class Publication:
             raise errors.kb_uninitialised(self._kb_id)
         return published
 
+    def first(self) -> Published | None:
+        """The manifest, if none was read before, and None otherwise. Raises E201."""
+        return self.required() if self._last is None else None
+
     def known(self) -> Published:
         """The last one that was read, however old; raises E201. For what no later manifest changes."""
         return self._last or self.required()

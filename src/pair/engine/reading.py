@@ -4,9 +4,14 @@ Invariants
     What cannot be read is left out and reported, but a shard that garbage collection took is for the caller to decide.
 """
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from pair import errors
 from pair.engine.filters import Filter
@@ -18,7 +23,23 @@ from pair.engine.shard_cache import OpenShard, ShardCache, ShardMissingError
 from pair.engine.vectors import Selection
 from pair.engine.view import View
 
+Rows = npt.NDArray[np.int64]
 _Asked = TypeVar("_Asked")
+
+
+def by_shard(shards: Rows, rows: Rows) -> dict[int, Rows]:
+    """The rows of each shard."""
+    return {position: rows[shards == position] for position in np.unique(shards).tolist()}
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """What a query does without, once it has failed with it."""
+
+    in_pieces: bool = True
+    """Look at some rows of a shard without fetching all of it."""
+    skips_missing: bool = False
+    """Leave out what garbage collection took."""
 
 
 class ShardReader:
@@ -44,13 +65,13 @@ class ShardReader:
 
 class Reading:
     def __init__(
-        self, view: View, reader: ShardReader, condition: Filter | None, now: float, *, skips_missing: bool
+        self, view: View, reader: ShardReader, condition: Filter | None, now: float, patience: Patience
     ) -> None:
         self.view = view
         self._reader = reader
         self._condition = condition
         self._now = now
-        self._skips_missing = skips_missing
+        self._patience = patience
         self._held: dict[int, OpenShard] = {}
         self._searches: dict[int, SearchFile | None] = {}
         self._allowed: dict[int, Selection | None] = {}
@@ -70,21 +91,53 @@ class Reading:
         return not all(any(shard.key(role) in self.faults for role in needed) for shard in self.view.shards)
 
     def fetch(self, positions: Sequence[int], *, keywords: bool = False) -> None:
-        """Fetch together what is not here yet."""
+        """Fetch together what is not here yet: the keywords of all shards, if wanted, then the vectors of these."""
+        everywhere = range(len(self.view.shards))
+        if keywords:
+            self._reader.fetch_together(
+                [each.keywords for each in map(self._open, everywhere) if not each.has_keywords]
+            )
         fetches: list[Callable[[], object]] = []
         for position in positions:
-            shard, opened = self.view.shards[position], self._open(position)
-            if keywords and not opened.has_keywords:
-                fetches.append(opened.keywords)
-            if not keywords and not self._reader.cache.is_open(shard):
-                fetches.append(lambda opened=opened: opened.search(self._now))  # type: ignore[misc]
+            opened = self._open(position)
+            if not opened.has_search:
+                asked = functools.partial(opened.fetches_of_index, in_pieces=self._patience.in_pieces)
+                fetches += self._or_fault(asked) or ()
+        if keywords:
+            # Which rows are live decides what a word counts.
+            dead = [position for position in everywhere if self.view.shards[position].tombstones is not None]
+            fetches += self._fetches_of_rows(dict.fromkeys(dead, np.empty(0, np.int64)), texts=False)
         self._reader.fetch_together(fetches)
+        if self._condition is not None:
+            filtered = everywhere if keywords else positions
+            self._reader.fetch_together([each.rows for each in map(self._open, filtered) if not each.has_rows])
+
+    def fetch_rows(self, wanted: Mapping[int, Rows], *, texts: bool = False) -> None:
+        """Fetch together how these shards are laid out, with the vectors of rows, or with what it takes to show them.
+
+        Raises PieceError.
+        """
+        self._reader.fetch_together(self._fetches_of_rows(wanted, texts=texts))
+
+    def _fetches_of_rows(self, wanted: Mapping[int, Rows], *, texts: bool) -> list[Callable[[], object]]:
+        fetches: list[Callable[[], object]] = []
+        for position, rows in wanted.items():
+            opened = self._open(position)
+            if not opened.has_search:
+                asked = functools.partial(opened.fetches_of, rows, texts=texts, in_pieces=self._patience.in_pieces)
+                fetches += self._or_fault(asked) or ()
+        return fetches
+
+    def read_whole_files(self) -> None:
+        """From now on: for a query that looks at the texts of many rows."""
+        self._patience = replace(self._patience, in_pieces=False)
 
     def search(self, position: int) -> SearchFile | None:
-        """None when it cannot be read."""
+        """None when it cannot be read. Raises PieceError while pieces are allowed."""
         if position not in self._searches:
             opened = self._open(position)
-            self._searches[position] = self._or_fault(lambda: opened.search(self._now))
+            read = opened.search_rows if self._patience.in_pieces else opened.search
+            self._searches[position] = self._or_fault(lambda: read(self._now))
         return self._searches[position]
 
     def allowed(self, position: int) -> Selection | None:
@@ -95,13 +148,13 @@ class Reading:
 
     def keyword_parts(self) -> list[KeywordPart]:
         """Of all shards, for a score depends on all of them."""
-        positions = range(len(self.view.shards))
-        self.fetch(positions, keywords=True)
-        return [self._keyword_part(position) for position in positions]
+        return [self._keyword_part(position) for position in range(len(self.view.shards))]
 
     def graph_shards(self) -> dict[int, GraphShard]:
         """Those that have a graph, by position."""
         found: dict[int, GraphShard] = {}
+        everything = map(self._open, range(len(self.view.shards)))
+        self._reader.fetch_together([each.graph for each in everything if not each.has_graph])
         for position, shard in enumerate(self.view.shards):
             opened = self._open(position)
             file = self._or_fault(opened.graph)
@@ -120,7 +173,12 @@ class Reading:
         index = self._or_fault(opened.keywords)
         if index is not None and self.view.shards[position].tombstones is not None and self.search(position) is None:
             index = None
-        return KeywordPart(index, self._live(position), lambda row: opened.search(self._now).fields_of(row))
+
+        def fields_of(row: int) -> Sequence[str]:
+            search = self.search(position)
+            return () if search is None else search.fields_of(row)
+
+        return KeywordPart(index, self._live(position), fields_of)
 
     def _live(self, position: int) -> Selection | None:
         if self.view.shards[position].tombstones is None:
@@ -152,7 +210,7 @@ class Reading:
         try:
             return ask()
         except ShardMissingError as fault:
-            if not self._skips_missing:
+            if not self._patience.skips_missing:
                 raise
             self.faults[str(fault)] = "it is not in the store any more"
         except errors.DataError as fault:

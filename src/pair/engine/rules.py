@@ -47,7 +47,7 @@ class AskingOrder:
     fanned_out: tuple[Ranked, ...] = ()
     """Asked one after another, the nearest first, while they are likely to hold something nearer; fetched together."""
     further: tuple[Ranked, ...] = ()
-    """The same, but each is fetched when it is asked."""
+    """The same, but fetched when they are asked, unless many rows are wanted."""
     rest: tuple[Ranked, ...] = ()
     """Asked while they could hold something nearer, where the cap on shards must hide nothing: `may_exceed_cap`."""
 

@@ -24,6 +24,7 @@ from pair.engine.garbage import GarbageReport
 from pair.engine.manifest import Manifest
 from pair.engine.neighbourhood import GraphView, Neighbourhood
 from pair.engine.policy import EnginePolicy
+from pair.engine.prefetching import Prefetching, PrefetchReport
 from pair.engine.preparation import Batch, Preparation, cutting, in_batches, revised_hash
 from pair.engine.queries import Hits, Narrowing, Query, TextQuery
 from pair.engine.reembedding import Reembedder, ReembedReport
@@ -121,6 +122,7 @@ class Engine:
         self._parts = parts
         self._store = store
         self._embedding = embedding
+        self._prefetching = Prefetching(parts.publication, parts.cache)
         self._preparation = Preparation(parts.kb_id, parts.policy.chunker, embedding, grapher)
         self._writer = Writer(parts, self._preparation)
         self._search = Search(parts.publication, parts.cache, parts.policy, parts.clock)
@@ -202,14 +204,16 @@ class Engine:
 
     def search(self, query: TextQuery) -> Hits:
         """Raises E201, E204, E205, E206, E215, E304; E207 when no shard at all could be asked; ModelError."""
+        # Of a KB that was never asked, the manifest is read once, and not once more to see whether it changed.
+        published = self._parts.publication.first()
         vector, weight = None, 0.0
         if query.mode != "keyword":
             vector = self.embed_query(query.text)
             weight = self._embedding.weight_of(query.text)
         if self._reranker is None:
-            return self._search.find(Query(query, vector, weight, self._embedding.name))
-        wide = replace(query, limit=max(_RERANKED, query.limit))
-        return reranked(self._search.find(Query(wide, vector, weight, self._embedding.name)), query, self._reranker)
+            return self._search.find(Query(query, vector, weight, self._embedding.name), published)
+        wide = Query(replace(query, limit=max(_RERANKED, query.limit)), vector, weight, self._embedding.name)
+        return reranked(self._search.find(wide, published), query, self._reranker)
 
     def embed_query(self, text: str) -> np.ndarray:
         """Raises E304 when the KB was made with another embedder."""
@@ -366,6 +370,10 @@ class Engine:
 
     def sweep(self) -> SweepReport:
         return self._parts.cache.sweep()
+
+    def prefetch(self, most_bytes: int, go_on: Callable[[], bool] = lambda: True) -> PrefetchReport:
+        """Fetch what is likely to be asked, as far as there is room. Raises E206, E010."""
+        return self._prefetching.fetch(most_bytes, go_on)
 
     def stats(self) -> EngineStats | None:
         """None before the first write."""

@@ -18,10 +18,11 @@ from pair.ai.contract import Reranker
 from pair.clock import Clock
 from pair.engine.answering import Answering, best_named, hits_of
 from pair.engine.manifest import Manifest
+from pair.engine.pieces import PieceError
 from pair.engine.policy import EnginePolicy
 from pair.engine.publication import Publication, Published
 from pair.engine.queries import Hits, Narrowing, Query, TextQuery
-from pair.engine.reading import Reading, ShardReader
+from pair.engine.reading import Patience, Reading, ShardReader
 from pair.engine.shard_cache import ShardCache, ShardMissingError
 from pair.engine.vector_search import VectorQuery, VectorSearch
 from pair.engine.vectors import Vectors
@@ -67,34 +68,46 @@ class Search:
 
         return self._answered(answer, narrowing)
 
-    def find(self, query: Query) -> Hits:
-        """Passages that answer a text. Raises as `nearest` does, and E204 in mode `graph` for want of a graph."""
+    def find(self, query: Query, published: Published | None = None) -> Hits:
+        """Passages that answer a text. Raises as `nearest` does, and E204 in mode `graph` for want of a graph.
+
+        `published`: the manifest, if it was just read.
+        """
 
         def answer(reading: Reading) -> Hits:
             if query.vector is not None:
                 _check_vector(query.vector, query.embedder, reading.view.published.manifest)
             return Answering(reading, self._policy, query).hits()
 
-        return self._answered(answer, query.asked.narrowing)
+        return self._answered(answer, query.asked.narrowing, published)
 
-    def _answered(self, answer: "_Answer", narrowing: Narrowing) -> Hits:
+    def _answered(self, answer: "_Answer", narrowing: Narrowing, published: Published | None = None) -> Hits:
         for _ in range(_TRIES_AFTER_COLLECTION):
-            published = self._publication.required()
+            published = published or self._publication.required()
             try:
-                return answer(self._reading(published, narrowing, skips_missing=False))
+                return self._answered_by(answer, published, narrowing)
             except ShardMissingError:
                 # Collected while we were about to ask it: then another manifest is there by now.
-                if self._publication.required().version == published.version:
+                before, published = published, self._publication.required()
+                if before.version == published.version:
                     break
-        return answer(self._reading(self._publication.required(), narrowing, skips_missing=True))
+        patience = Patience(in_pieces=False, skips_missing=True)
+        return answer(self._reading(self._publication.required(), narrowing, patience))
 
-    def _reading(self, published: Published, narrowing: Narrowing, *, skips_missing: bool) -> Reading:
+    def _answered_by(self, answer: "_Answer", published: Published, narrowing: Narrowing) -> Hits:
+        """What is wrong with a piece may be right in the whole file; and if not, that can be told."""
+        try:
+            return answer(self._reading(published, narrowing, Patience()))
+        except PieceError:
+            return answer(self._reading(published, narrowing, Patience(in_pieces=False)))
+
+    def _reading(self, published: Published, narrowing: Narrowing, patience: Patience) -> Reading:
         view = self._view
         if view is None or view.published.version != published.version:
             view = self._view = View(published)
             self._reader.cache.keep_only({shard.folder for shard in published.manifest.shards})
         now = self._clock.monotonic()
-        return Reading(view, self._reader, narrowing.condition, now, skips_missing=skips_missing)
+        return Reading(view, self._reader, narrowing.condition, now, patience)
 
 
 class _Answer(Protocol):

@@ -19,6 +19,7 @@ from pair.engine.database import open_rows
 from pair.engine.filters import Filter
 from pair.engine.keyword_rows import empty_rows
 from pair.engine.pack import Pack
+from pair.engine.pieces import Pieces, Span
 from pair.engine.stored_documents import Header, StoredDocuments
 from pair.engine.stored_graphs import GraphRows, StoredGraphs
 from pair.engine.vectors import Codes, VectorIndex, Vectors
@@ -29,26 +30,79 @@ if TYPE_CHECKING:
     import duckdb
 
 _REMEMBERED_FILTERS = 64
+_SHORT_BYTES = 65_536
+"""Documents of which everything is fetched, where a passage is wanted."""
+
+
+def spans_of_places(pack: Pack) -> list[Span]:
+    """Where the documents and chunks of a search file are told."""
+    return [pack.span("docs"), pack.span("chunks")]
+
+
+def span_of_index(pack: Pack) -> Span:
+    """Everything but the texts, which come last."""
+    return 0, pack.span("texts")[0]
+
+
+def spans_of_vectors(pack: Pack, rows: npt.NDArray[np.int64]) -> list[Span]:
+    begin, end = pack.span("vectors")
+    size = (end - begin) // max(len(pack.array("vectors")), 1)
+    return [(begin + row * size, begin + (row + 1) * size) for row in rows.tolist()]
 
 
 class SearchFile:
     """Vectors, chunks and texts."""
 
-    def __init__(self, path: Path) -> None:
-        pack = Pack(path)
+    def __init__(self, path: Path, pieces: Pieces | None = None) -> None:
+        """`pieces`: of a file that is not here as a whole. Then everything here may fetch, and raise PieceError."""
+        self._pieces = pieces
+        self._pack = pack = Pack(path) if pieces is None else pieces.pack
         self.name = path.parent.name
         """The content hash, by which its folder is called."""
+        if pieces is not None:
+            pieces.want(spans_of_places(pack))
         self.vectors: Vectors = pack.array("vectors")
+        """All of them; in a file that is read in pieces, ask for `row_vectors`."""
         self.chunks = pack.array("chunks")
         self.docs = pack.array("docs")
-        self._texts = pack.bytes("texts")
+        self._all_texts = pack.bytes("texts")
         self.doc_of_row: npt.NDArray[np.uint32] = np.ascontiguousarray(self.chunks["doc"])
-        codes = Codes(pack.array("codes"), pack.array("code_error")) if "codes" in pack else None
-        self.index = VectorIndex(self.vectors, pack.array("squares"), codes)
+
+    @functools.cached_property
+    def index(self) -> VectorIndex:
+        if self._pieces is not None:
+            self._pieces.want([span_of_index(self._pack)])
+        codes = Codes(self._pack.array("codes"), self._pack.array("code_error")) if "codes" in self._pack else None
+        return VectorIndex(self.vectors, self._pack.array("squares"), codes)
+
+    def row_vectors(self, rows: npt.NDArray[np.int64]) -> Vectors:
+        if self._pieces is not None:
+            self._pieces.want(spans_of_vectors(self._pack, rows))
+        return self.vectors.take(rows, axis=0)
+
+    def spans_of_texts(self, rows: npt.NDArray[np.int64]) -> list[Span]:
+        """Bytes of the file that it takes to show these rows."""
+        first, _ = self._pack.span("texts")
+        spans: list[Span] = []
+        for row in rows.tolist():
+            doc, start_byte, end_byte, _, _ = self.chunks[row].item()
+            begin, header_size, text_size, _ = self.docs[doc].item()
+            begin, text = first + begin, first + begin + header_size
+            if text_size <= _SHORT_BYTES:  # neighbours, which may become one passage, are within
+                spans.append((begin, text + text_size))
+            else:
+                spans += [(begin, text), (text + start_byte, text + end_byte)]
+        return spans
 
     def header(self, doc: int) -> Header:
         begin, header_size, _, _ = self.docs[doc].item()
-        return Header.from_bytes(self._texts[begin : begin + header_size])
+        return Header.from_bytes(self._texts(begin, begin + header_size))
+
+    def _texts(self, begin: int, end: int) -> memoryview:
+        if self._pieces is not None:
+            first, _ = self._pack.span("texts")
+            self._pieces.want([(first + begin, first + end)])
+        return self._all_texts[begin:end]
 
     def text(self, doc: int) -> str:
         return bytes(self._text_bytes(doc)).decode(errors="surrogatepass")
@@ -67,7 +121,7 @@ class SearchFile:
             chunk_id=chunk_id(header.id, row - first_row),
             title=header.title,
             url=header.url,
-            text=str(self._texts[begin + start_byte : begin + end_byte], "utf-8", "surrogatepass"),
+            text=str(self._texts(begin + start_byte, begin + end_byte), "utf-8", "surrogatepass"),
             score=score,
             distance=distance,
             metadata=header.metadata,
@@ -77,13 +131,13 @@ class SearchFile:
         )
 
     def documents(self, numbers: npt.NDArray[np.int64], graphs: StoredGraphs) -> StoredDocuments:
-        """These documents, but for their keywords, as another shard can take them up.
+        """These documents of a whole file, but for their keywords, as another shard can take them up.
 
         `graphs`: of all documents of this shard.
         """
         everything = StoredDocuments(
-            _Slices(self._texts, self.docs["offset"], self.docs["header_size"]),
-            _Slices(self._texts, self.docs["offset"] + self.docs["header_size"], self.docs["text_size"]),
+            _Slices(self._all_texts, self.docs["offset"], self.docs["header_size"]),
+            _Slices(self._all_texts, self.docs["offset"] + self.docs["header_size"], self.docs["text_size"]),
             self.chunks,
             self.vectors,
             graphs,
@@ -112,12 +166,13 @@ class SearchFile:
         """The texts that a row is found by: its own, and the title of its document."""
         chunk = self.chunks[row]
         doc = int(chunk["doc"])
-        content = self._text_bytes(doc)[int(chunk["start_byte"]) : int(chunk["end_byte"])]
+        begin = int(self.docs[doc]["offset"]) + int(self.docs[doc]["header_size"])
+        content = self._texts(begin + int(chunk["start_byte"]), begin + int(chunk["end_byte"]))
         return bytes(content).decode(errors="surrogatepass"), self.header(doc).title
 
     def _text_bytes(self, doc: int) -> memoryview:
         begin, header_size, text_size, _ = self.docs[doc].item()
-        return self._texts[begin + header_size : begin + header_size + text_size]
+        return self._texts(begin + header_size, begin + header_size + text_size)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,9 @@ Invariants
 import contextlib
 import errno
 import fcntl
+import functools
 import logging
+import math
 import os
 import secrets
 import shutil
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from pair import errors, files
 from pair.blobs.contract import BlobStore
@@ -31,8 +34,9 @@ from pair.engine import rules
 from pair.engine.graph_file import GraphFile
 from pair.engine.keywords import KeywordIndex
 from pair.engine.manifest import FileRole, ShardRef, file_name
+from pair.engine.pieces import Pieces
 from pair.engine.rules import CachedShard
-from pair.engine.shard import IdFile, RowsFile, SearchFile
+from pair.engine.shard import IdFile, RowsFile, SearchFile, span_of_index, spans_of_places, spans_of_vectors
 from pair.engine.stored_graphs import NO_GRAPHS, StoredGraphs, graphs_in_columns
 
 logger = logging.getLogger(__name__)
@@ -48,7 +52,11 @@ _LEAST_ROOM_BYTES = 1_000_000
 """That is made when a disk is full, so that it is not full again at once."""
 _USE = "use"
 _STAMP = ".ok"
+_PART = ".part"
 _TOUCH_SECONDS = 30.0
+_DISK_BLOCK_BYTES = 512
+_WORTH_CUTTING_BYTES = 262_144
+"""A smaller search file is fetched whole, with one request."""
 
 _Done = TypeVar("_Done")
 
@@ -67,8 +75,17 @@ class SweepReport:
 
 class ShardCache:
     def __init__(
-        self, store: BlobStore, folder: Path, clock: Clock, *, max_bytes: int = 0, ttl_seconds: float = 0.0
+        self,
+        store: BlobStore,
+        folder: Path,
+        clock: Clock,
+        *,
+        max_bytes: int = 0,
+        ttl_seconds: float = 0.0,
+        reads_pieces: bool = False,
     ) -> None:
+        """`reads_pieces`: what a query wants of a few rows is fetched by ranges. For stores that are far away."""
+        self.reads_pieces = reads_pieces
         self._store = store
         self._folder = folder
         self._clock = clock
@@ -164,6 +181,22 @@ class ShardCache:
             kept = max(1, self.size_bytes() - max(wanted_bytes, _LEAST_ROOM_BYTES))
             return self._evict(max_bytes=kept).freed_bytes > 0
 
+    def has(self, ref: ShardRef, role: FileRole) -> bool:
+        """Whether nothing would have to be fetched."""
+        return _is_verified(self.place(ref) / file_name(ref.shard_id, role), ref, role)
+
+    def part(self, ref: ShardRef, role: FileRole) -> Path:
+        """Where what was fetched of a file is kept, as long as it is not all of it."""
+        return self.place(ref) / (file_name(ref.shard_id, role) + _PART)
+
+    def fetch_range(self, ref: ShardRef, role: FileRole, begin: int, size: int) -> bytes | None:
+        """Not verified. Raises E205, E206."""
+        self.misses += 1
+        self._make_room(size)
+        content = self._store.get_range(ref.key(role), begin, size)
+        self.bytes_fetched += size
+        return content
+
     def _fetch(self, ref: ShardRef, role: FileRole, path: Path) -> None:
         expected = ref.files[role]
         if path.exists() and files.sha256_of(path) == expected.sha256:
@@ -180,6 +213,7 @@ class ShardCache:
             if files.sha256_of(temporary) != expected.sha256:
                 raise errors.stored_data_damaged(ref.key(role), "its SHA-256 is not the one in the manifest")
             temporary.replace(path)
+            self.part(ref, role).unlink(missing_ok=True)
         finally:
             temporary.unlink(missing_ok=True)
         self.bytes_fetched += expected.size_bytes
@@ -200,6 +234,10 @@ class ShardCache:
         if self._max_bytes or self._ttl_seconds:
             with contextlib.suppress(errors.StorageError):
                 self.sweep()
+
+    def room_bytes(self) -> float:
+        """What can be fetched without evicting anything."""
+        return self._max_bytes - self.size_bytes() if self._max_bytes else math.inf
 
     def size_bytes(self) -> int:
         return sum(each.size_bytes for each in self._cached())
@@ -268,7 +306,7 @@ def _measured(entry: os.DirEntry[str], now: float) -> CachedShard:
     with os.scandir(entry.path) as members:
         for member in members:
             seen = member.stat()
-            size += seen.st_size
+            size += min(seen.st_size, seen.st_blocks * _DISK_BLOCK_BYTES)  # some files are here in part only
             used_at = max(used_at, seen.st_mtime)
     return CachedShard(entry.name, size, max(0.0, now - used_at))
 
@@ -356,9 +394,15 @@ class OpenShard:
         self._ref = ref
         self._cache = cache
         self._lock = threading.Lock()
+        # One for each file, so that several of them can be fetched at once.
+        self._fetching = {role: threading.Lock() for role in ref.files}
+        self.rows_asked = 0
+        """How often some rows were asked for while the search file was not here as a whole."""
         self._use: _Use | None = None
         self._touched_at = 0.0
         self._search: SearchFile | None = None
+        self._pieces: Pieces | None = None
+        self._in_pieces: SearchFile | None = None
         self._ids: IdFile | None = None
         self._rows: RowsFile | None = None
         self._keywords: KeywordIndex | None = None
@@ -373,32 +417,99 @@ class OpenShard:
         """Nothing has to be fetched to ask them."""
         return self._keywords is not None or "keywords" not in self._ref.files
 
+    @property
+    def has_rows(self) -> bool:
+        return self._rows is not None
+
+    @property
+    def has_graph(self) -> bool:
+        """Nothing has to be fetched to walk it."""
+        return self._graph is not None or "graph" not in self._ref.files
+
     def path(self, role: FileRole) -> Path:
         """A verified file, which stays for as long as somebody holds this object."""
-        with self._lock:
+        with self._fetching[role]:
             return self._sound_path(role)
 
     def search(self, now: float) -> SearchFile:
-        """`now`: by the monotonic clock, for the last use. Raises as `ShardCache.path` does."""
+        """Whole. `now`: by the monotonic clock, for the last use. Raises as `ShardCache.path` does."""
+        self._touch(now)
+        if self._search is None:
+            with self._fetching["search"]:
+                if self._search is None:
+                    self._search = self._opened("search", SearchFile)
+                    self._in_pieces = self._pieces = None
+        return self._search
+
+    def search_rows(self, now: float) -> SearchFile:
+        """For a look at some rows: in pieces, unless it is here as a whole or cannot be had in pieces.
+
+        Raises as `search` does, and PieceError.
+        """
+        pieces = self._pieces_if_any()
+        if pieces is None:
+            return self.search(now)
+        self._touch(now)
+        self.rows_asked += 1
+        if self._in_pieces is None:
+            self._in_pieces = SearchFile(pieces.path, pieces)
+        return self._in_pieces
+
+    def fetches_of_index(self, *, in_pieces: bool) -> list[Callable[[], object]]:
+        """What has to be fetched to ask the vectors of this shard."""
+        pieces = self._pieces_if_any() if in_pieces else None
+        if pieces is None:
+            return [] if self.has_search else [functools.partial(self.search, 0.0)]
+        return [functools.partial(pieces.fill, blocks) for blocks in pieces.missing([span_of_index(pieces.pack)])]
+
+    def fetches_of(self, rows: npt.NDArray[np.int64], *, texts: bool, in_pieces: bool) -> list[Callable[[], object]]:
+        """What has to be fetched for the vectors of these rows, or for their texts; each can be fetched by itself."""
+        pieces = self._pieces_if_any() if in_pieces else None
+        if pieces is None:
+            return [] if self.has_search else [lambda: self.search(0.0)]
+        if texts:
+            spans = self.search_rows(0.0).spans_of_texts(rows)
+        else:
+            spans = [*spans_of_places(pieces.pack), *spans_of_vectors(pieces.pack, rows)]
+        return [functools.partial(pieces.fill, blocks) for blocks in pieces.missing(spans)]
+
+    def _pieces_if_any(self) -> Pieces | None:
+        """None when the whole file is here, or nothing is known yet of its pieces."""
+        if self._search is not None or not self._cache.reads_pieces or self._keywords is None:
+            return None
+        with self._lock:
+            if self._pieces is None and self._search is None:
+                self._pieces = self._made_pieces(self._keywords)
+            return self._pieces
+
+    def _made_pieces(self, keywords: KeywordIndex) -> Pieces | None:
+        outline = keywords.search_outline
+        ref, cache = self._ref, self._cache
+        if outline is None or ref.files["search"].size_bytes < _WORTH_CUTTING_BYTES or cache.has(ref, "search"):
+            return None
+
+        def fetch(begin: int, size: int) -> bytes | None:
+            return cache.fetch_range(ref, "search", begin, size)
+
+        with files.storage_errors():
+            cache.place(ref).mkdir(parents=True, exist_ok=True)  # somebody may have emptied the cache
+            return Pieces(cache.part(ref, "search"), ref.files["search"].size_bytes, outline, fetch)
+
+    def _touch(self, now: float) -> None:
         if self._use is not None and now - self._touched_at > _TOUCH_SECONDS:
             self._touched_at = now
             self._use.touch()
-        if self._search is None:
-            with self._lock:
-                if self._search is None:
-                    self._search = self._opened("search", SearchFile)
-        return self._search
 
     def ids(self) -> IdFile:
         if self._ids is None:
-            with self._lock:
+            with self._fetching["ids"]:
                 if self._ids is None:
                     self._ids = self._opened("ids", IdFile)
         return self._ids
 
     def rows(self) -> RowsFile:
         if self._rows is None:
-            with self._lock:
+            with self._fetching["rows"]:
                 if self._rows is None:
                     self._rows = self._opened("rows", lambda path: RowsFile(path, self._ref.documents))
         return self._rows
@@ -406,7 +517,7 @@ class OpenShard:
     def keywords(self) -> KeywordIndex | None:
         """None for a shard whose keywords this pair cannot ask: it has none, or those of another analysis."""
         if self._keywords is None and "keywords" in self._ref.files:
-            with self._lock:
+            with self._fetching["keywords"]:
                 if self._keywords is None:
                     self._keywords = self._opened("keywords", KeywordIndex)
         return self._keywords if self._keywords is not None and self._keywords.is_current else None
@@ -414,7 +525,7 @@ class OpenShard:
     def graph(self) -> GraphFile | None:
         """None when the shard has none that can be walked."""
         if self._graph is None and "graph" in self._ref.files:
-            with self._lock:
+            with self._fetching["graph"]:
                 if self._graph is None:
                     self._graph = self._opened("graph", GraphFile)
         return self._graph
@@ -435,12 +546,16 @@ class OpenShard:
         tries = 0
         while True:
             tries += 1
-            # Without its lock, a folder that was deleted and made again would pass for one that nobody uses.
-            if self._use is None or not self._use.is_the_one_on_disk():
-                self._use = self._cache.use(self._ref)
-            path = self._cache.path(self._ref, role)
+            path = self._sound_path(role)
             try:
                 return open_file(path)
             except FileNotFoundError as fault:  # deleted between two lines
                 if tries == _OPEN_TRIES:
                     raise errors.storage_failed(str(path), "somebody deletes it again and again") from fault
+
+    def _sound_path(self, role: FileRole) -> Path:
+        with self._lock:
+            # Without its lock, a folder that was deleted and made again would pass for one that nobody uses.
+            if self._use is None or not self._use.is_the_one_on_disk():
+                self._use = self._cache.use(self._ref)
+        return self._cache.path(self._ref, role)

@@ -1,6 +1,7 @@
 """The rows nearest to a vector: choose shards, ask them, ask more while they may hold something nearer."""
 
 import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,12 @@ from pair.engine.reading import Reading
 from pair.engine.vectors import Vectors
 
 _NOTHING = np.empty(0, np.float32)
+_MANY_ROWS = 100
+"""Where so many are wanted, hardly a shard within the cap is too far away to hold one of them."""
+
+
+def _in_groups(shards: Sequence[rules.Ranked], size: int) -> Iterator[Sequence[rules.Ranked]]:
+    return (shards[begin : begin + size] for begin in range(0, len(shards), size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +47,41 @@ class VectorSearch:
         self._policy = policy
         self._query = query
         self._found: list[tuple[int, npt.NDArray[np.float32], npt.NDArray[np.int64]]] = []
+        self._order = self._asking_order()
+
+    @property
+    def surely_asked(self) -> list[int]:
+        """Shards that are worth fetching before anything is known of them."""
+        ranked = self._order.fanned_out
+        if self._query.limit >= _MANY_ROWS:
+            ranked += self._order.further
+        return [*self._order.first, *(each.position for each in ranked)]
 
     def nearest(self) -> NearRows:
-        query, view = self._query, self._reading.view
-        asked = 0
-        if query.limit > 0 and (query.max_distance is None or query.max_distance > 0):
-            ranked = {} if query.exact else view.ranked(query.vector)
-            order = rules.asking_order(view.shards, ranked, self._policy, ask_all=query.exact)
-            self._reading.fetch([*order.first, *(each.position for each in order.fanned_out)])
-            for position in order.first:
-                self._ask(position)
-            asked = len(order.first)
-            asked += sum(self._ask_if_worth(shard) for shard in (*order.fanned_out, *order.further))
-            # In ascending order of what is compared: when one is not worth asking, no later one is.
-            asked += sum(1 for _ in itertools.takewhile(self._ask_beyond_cap, order.rest))
+        order = self._order
+        self._reading.fetch(self.surely_asked)
+        for position in order.first:
+            self._ask(position)
+        asked = len(order.first)
+        asked += sum(map(self._ask_if_worth, order.fanned_out))
+        self._reading.fetch([each.position for each in order.further if self._is_worth_asking(each)])
+        asked += sum(map(self._ask_if_worth, order.further))
+        # In ascending order of what is compared: when one is not worth asking, no later one is.
+        for together in _in_groups(order.rest, self._policy.query_shard_fanout):
+            worth = [*itertools.takewhile(self._is_worth_beyond_cap, together)]
+            self._reading.fetch([each.position for each in worth])
+            answered = sum(1 for _ in itertools.takewhile(self._ask_beyond_cap, worth))
+            asked += answered
+            if answered < len(together):
+                break
         return self._nearest_of_all(asked)
+
+    def _asking_order(self) -> rules.AskingOrder:
+        query, view = self._query, self._reading.view
+        if query.limit <= 0 or (query.max_distance is not None and query.max_distance <= 0):
+            return rules.AskingOrder(())
+        ranked = {} if query.exact else view.ranked(query.vector)
+        return rules.asking_order(view.shards, ranked, self._policy, ask_all=query.exact)
 
     def _ask(self, position: int) -> None:
         search = self._reading.search(position)
@@ -66,17 +93,22 @@ class VectorSearch:
         )
         self._found.append((position, distances, rows))
 
-    def _ask_if_worth(self, shard: rules.Ranked) -> bool:
+    def _is_worth_asking(self, shard: rules.Ranked) -> bool:
         """Nearness says less about those who meet a condition: then only what cannot be nearer is passed over."""
         is_worth = rules.could_be_nearer if self._reading.is_filtered else rules.is_likely_nearer
-        return self._asked_if(shard, is_worth=is_worth(shard, self._farthest()))
+        return is_worth(shard, self._farthest())
 
-    def _ask_beyond_cap(self, shard: rules.Ranked) -> bool:
+    def _ask_if_worth(self, shard: rules.Ranked) -> bool:
+        return self._asked_if(shard, is_worth=self._is_worth_asking(shard))
+
+    def _is_worth_beyond_cap(self, shard: rules.Ranked) -> bool:
         found, wanted = len(self._distances()), self._query.limit
-        is_worth = rules.may_exceed_cap(
+        return rules.may_exceed_cap(
             found=found, wanted=wanted, is_filtered=self._reading.is_filtered
         ) and rules.could_be_nearer(shard, self._farthest())
-        return self._asked_if(shard, is_worth=is_worth)
+
+    def _ask_beyond_cap(self, shard: rules.Ranked) -> bool:
+        return self._asked_if(shard, is_worth=self._is_worth_beyond_cap(shard))
 
     def _asked_if(self, shard: rules.Ranked, *, is_worth: bool) -> bool:
         if is_worth:

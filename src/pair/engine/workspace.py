@@ -133,7 +133,7 @@ def build_shard(
         "rows": WrittenFile(paths["rows"].stat().st_size, sha256_of(paths["rows"])),
         "search": _write_search(paths["search"], documents),
         "ids": _write_ids(paths["ids"], headers),
-        "keywords": write_keywords(paths["keywords"], documents.keywords),
+        "keywords": write_keywords(paths["keywords"], documents.keywords, paths["search"]),
     }
     if "graph" in paths:
         sections = graph_sections(documents.graphs, _first_chunks(documents), len(documents.chunks))

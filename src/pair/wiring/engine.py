@@ -75,6 +75,7 @@ def open_kb(  # noqa: PLR0913 - the one that everybody calls
         clock,
         max_bytes=policy.cache_max_bytes,
         ttl_seconds=policy.cache_ttl_seconds,
+        reads_pieces=blobs.address.startswith(OBJECT_STORES),
     )
     parts = WriteParts(
         kb_id, policy, publication, cache, leases_for(settings, blobs, clock), clock, new_id, _pause_before, on_step

@@ -29,6 +29,7 @@ from pair.wiring.sync import SyncDesk
 
 if TYPE_CHECKING:
     from pair.blobs.contract import BlobStore
+    from pair.engine.prefetching import PrefetchReport
     from pair.engine.runtime import EngineStats
     from pair.engine.shard_cache import SweepReport
 
@@ -335,6 +336,10 @@ class Job:
             self._thread.join(seconds)
 
     @property
+    def is_stopping(self) -> bool:
+        return self._stop.is_set()
+
+    @property
     def is_at_work(self) -> bool:
         return self._is_running
 
@@ -381,6 +386,8 @@ class Watching(Protocol):
 
     def note_sweep(self, report: "SweepReport") -> None: ...
 
+    def note_prefetch(self, report: "PrefetchReport") -> None: ...
+
 
 def care(kbs: OpenKbs, watching: Watching) -> list[Job]:
     """What a server does by itself."""
@@ -405,7 +412,14 @@ def care(kbs: OpenKbs, watching: Watching) -> list[Job]:
     def collect(kb: KnowledgeBase) -> dict[str, Any]:
         return dataclasses.asdict(kb.collect())
 
+    def prefetch(kb: KnowledgeBase) -> dict[str, Any]:
+        report = kb.prefetch(policy.prefetch_max_bytes, lambda: not prefetching.is_stopping)
+        watching.note_prefetch(report)
+        return dataclasses.asdict(report)
+
+    prefetching = Job("prefetch", policy.prefetch_interval_seconds, lambda: _each(kbs, prefetch), at_once=False)
     jobs = [
+        prefetching,
         Job("compaction", policy.compaction_interval_seconds, lambda: _each(kbs, compact), at_once=False),
         Job("gc", policy.gc_interval_seconds, lambda: _each(kbs, collect), at_once=False),
         Job("sweep", policy.sweep_interval_seconds, lambda: _each(kbs, sweep), at_once=False),

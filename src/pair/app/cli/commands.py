@@ -13,6 +13,7 @@ from pair import errors
 from pair.app import render
 from pair.app.cli import (
     ask,
+    bench,
     docs,
     doctor,
     evaluate,
@@ -60,6 +61,7 @@ def build() -> Any:
     app.command("gc", epilog=maintain.GC_EXAMPLE)(maintain.collect)
     app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
     app.command("mcp", epilog=mcp.EXAMPLE)(mcp.mcp)
+    app.add_typer(_bench(), name="bench")
     app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
     app.add_typer(_librarians(), name="librarians")
     app.add_typer(_documents(), name="docs")
@@ -72,6 +74,17 @@ def build() -> Any:
     root = typer.main.get_command(app)
     session.share_options(root)
     return root
+
+
+def _bench() -> typer.Typer:
+    group = typer.Typer(help="Measure what runs.", rich_markup_mode=None)
+    group.callback()(_nothing)  # else a group of one command is taken for that command
+    group.command("serve", epilog=bench.SERVE_EXAMPLE)(bench.bench_serve)
+    return group
+
+
+def _nothing() -> None:
+    pass
 
 
 def _librarians() -> typer.Typer:

@@ -14,6 +14,7 @@ import typer
 
 from pair import errors
 from pair.app import render
+from pair.app.load_plan import Asking
 from pair.settings import Settings
 from pair.wiring import DEFAULT_KB, Desk, SyncDesk, open_kb, temporary_kb
 from pair.wiring.assistants import Entry, own_command
@@ -22,6 +23,7 @@ from pair.wiring.keys import key_file
 
 if TYPE_CHECKING:
     from pair.access.keys import KeyFile
+    from pair.app.load import Seen
     from pair.engine.writing import WriteReport
     from pair.kb import KnowledgeBase
     from pair.librarians.citing import CitedPlace
@@ -132,6 +134,16 @@ class Session:
         policy = dataclasses.replace(usual, host=host or usual.host, port=usual.port if port is None else port)
         level = self.log_level or ("debug" if settings.diagnostics else "info")
         return serve(dataclasses.replace(settings, server=policy), level)
+
+    def load_server(self, url: str | None, key: str, asking: Asking) -> "tuple[Seen, bool]":
+        """What a running server answered, and whether that was interrupted. Raises E201, E401, E621."""
+        from pair.app.server_load import load_server  # noqa: PLC0415 - loads asyncio and the client
+
+        settings = Settings.load(self.config)
+        self._start_logging(settings)
+        policy = settings.server
+        host = f"[{policy.host}]" if ":" in policy.host else policy.host
+        return load_server(url or f"http://{host}:{policy.port}", key, asking)
 
     def mcp(self, kbs: Sequence[str], *, allow_write: bool) -> int:
         """Over standard input and output, until the client goes; the exit status."""

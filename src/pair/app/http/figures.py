@@ -86,6 +86,7 @@ class Figures:
         self.refused: collections.Counter[str] = collections.Counter()
         self.cache_evictions: collections.Counter[str] = collections.Counter()
         self.cache_budget_exceeded = 0
+        self.prefetched_files = self.prefetched_bytes = 0
         self.recent: collections.deque[dict[str, Any]] = collections.deque(maxlen=_RECENT)
 
     def note_request(self, route: str, status: int, milliseconds: float, about: dict[str, Any]) -> None:
@@ -150,6 +151,11 @@ class Figures:
         with self.lock:
             self.cache_evictions["ttl"] += report.evicted_ttl
             self.cache_evictions["size"] += report.evicted_size
+
+    def note_prefetch(self, report: Any) -> None:
+        with self.lock:
+            self.prefetched_files += report.files
+            self.prefetched_bytes += report.fetched_bytes
 
     def note_ask(self, librarian: str, milliseconds: float, error_code: str) -> None:
         with self.lock:

@@ -20,15 +20,27 @@ from pair.wiring.server import DEFAULT_KB
 async def query(service: Service, call: Call) -> Response:
     body = await call.body(service.policy)
     began = time.perf_counter()
+    response = await _known(service, call, body, began)
+    if response is None and await service.under_way.ended(body):
+        response = await _known(service, call, body, began)
+    if response is None:
+        with service.under_way.begun(body):
+            response = await _searched(service, call, body)
+    return response
+
+
+async def _known(service: Service, call: Call, body: bytes, began: float) -> Response | None:
+    """What was found before, if it still holds."""
     known = service.remembered.get(body)
-    if known is not None:
-        kb_id = call.use_kb(known.kb_id)
-        if known.version == await service.versions.current(kb_id):
-            took_ms = (time.perf_counter() - began) * 1000
-            service.figures.note_known_query(kb_id, took_ms, known.results)
-            return Response(b"%b%.3f%b" % (known.before, took_ms, known.after), media_type="application/json")
+    if known is None:
+        return None
+    kb_id = call.use_kb(known.kb_id)
+    if known.version != await service.versions.current(kb_id):
         service.remembered.forget(body)
-    return await _searched(service, call, body)
+        return None
+    took_ms = (time.perf_counter() - began) * 1000
+    service.figures.note_known_query(kb_id, took_ms, known.results)
+    return Response(b"%b%.3f%b" % (known.before, took_ms, known.after), media_type="application/json")
 
 
 async def _searched(service: Service, call: Call, body: bytes) -> Response:

@@ -2,12 +2,13 @@
 
 Invariants
     What is remembered is told only while the KB has the version that it was found in, as looked at after it was asked
-    for. Those who ask at the same time share a look.
+    for. Those who ask at the same time share a look, and those who ask the same share a search.
 """
 
 import asyncio
 import collections
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 _MOST_ANSWERS = 1000
@@ -50,6 +51,33 @@ class Remembered:
         known = self._known.pop(request, None)
         if known is not None:
             self._bytes -= _size(request, known)
+
+
+class UnderWay:
+    """Requests that are being answered. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._ends: dict[bytes, asyncio.Event] = {}
+
+    async def ended(self, request: bytes) -> bool:
+        """Waits for whoever is being told the same; False when nobody is."""
+        end = self._ends.get(request)
+        if end is None:
+            return False
+        await end.wait()
+        return True
+
+    @contextlib.contextmanager
+    def begun(self, request: bytes) -> Iterator[None]:
+        if request in self._ends:  # of those who waited for one that failed, each asks for itself
+            yield
+            return
+        end = self._ends[request] = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._ends[request]
+            end.set()
 
 
 class Versions:

@@ -242,7 +242,7 @@ FIGURES: Json = {
     "embed_stats": {},
     "librarian_stats": {},
     "refused": {},
-    "cache": {"evictions": {}, "budget_exceeded": 0},
+    "cache": {"evictions": {}, "budget_exceeded": 0, "prefetched_files": 0, "prefetched_bytes": 0},
     "recent_requests": [],
     "kbs": {},
     "care": {},

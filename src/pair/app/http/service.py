@@ -19,7 +19,7 @@ from pair.access.rules import ANYBODY, Principal
 from pair.app.http import bodies, shapes
 from pair.app.http.figures import Figures
 from pair.app.http.limits import Idempotency, RateLimit, Shared
-from pair.app.http.remembering import Remembered, Versions
+from pair.app.http.remembering import Remembered, UnderWay, Versions
 from pair.settings import Settings
 from pair.wiring import SystemClock
 from pair.wiring.server import DEFAULT_KB, Job, OpenKbs, care, in_thread, verifier
@@ -42,6 +42,7 @@ class Service:
         self.figures = Figures()
         self.rate = RateLimit(self.policy, self.clock)
         self.remembered = Remembered()
+        self.under_way = UnderWay()
         self.versions = Versions(lambda kb_id: self.reading(lambda: self.kbs.get(kb_id).version()))
         self.idempotency = Idempotency(self.policy.idempotency_seconds, self.clock)
         self.syncs = Shared()

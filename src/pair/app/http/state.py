@@ -90,6 +90,8 @@ def snapshot(service: Service) -> dict[str, Any]:
             "cache": {
                 "evictions": dict(figures.cache_evictions),
                 "budget_exceeded": figures.cache_budget_exceeded,
+                "prefetched_files": figures.prefetched_files,
+                "prefetched_bytes": figures.prefetched_bytes,
             },
             "recent_requests": list(figures.recent),
         }
