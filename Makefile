@@ -45,6 +45,7 @@ bench: $(VENV)/ready-dev $(VENV)-bench/ready system
 	$(BIN)/python benchmarks/page.py
 	$(VENV)-bench/bin/python benchmarks/engine.py $(if $(TEXTS),--texts $(TEXTS))
 	$(VENV)-bench/bin/python benchmarks/retrieval.py $(if $(TEXTS),--texts $(TEXTS))
+	$(BIN)/python benchmarks/scale_reading.py $(if $(TEXTS),--texts $(TEXTS))
 	$(if $(CORPUS),$(BIN)/python benchmarks/scale.py $(CORPUS))
 	$(if $(JUDGED),$(BIN)/python benchmarks/answers.py $(JUDGED))
 	$(if $(JUDGED),$(BIN)/python benchmarks/quality.py $(JUDGED),@echo "quality is measured on judged sets: make bench JUDGED=FOLDER")
