@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.served import Keyed, Served
+from support.served import BURST, Keyed, Served
 
 HANDBOOK = {
     "deploy.md": "# Deploying\n\nDeploy on Tuesdays. Roll back with the command make rollback.",
@@ -32,7 +32,7 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
         "HEADER_TIMEOUT_SECONDS": "0.5",
         "KEEP_ALIVE_SECONDS": "1",
         "RATE_LIMIT_PER_SECOND": "0.001",
-        "RATE_LIMIT_BURST": "20",
+        "RATE_LIMIT_BURST": str(BURST),
         "WRITE_WAIT_SECONDS": "0.5",
         "SYNC": "false",
     }

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from pair.app.http import samples
-from support.served import Keyed, Served
+from support.served import BURST, Keyed, Served
 
 ROLLBACK: Any = [{"role": "user", "content": "How do I roll back?"}]
 
@@ -311,7 +311,7 @@ def test_everything_below_v1_has_errors_of_one_shape_and_the_rest_keeps_its_own(
 
 def test_too_many_questions_are_told_when_to_come_back(keyed: Keyed):
     with client_of(keyed.server, keyed.key("read")) as client:
-        for _ in range(20):
+        for _ in range(BURST):
             client.models.retrieve("default")
         with pytest.raises(openai.RateLimitError) as caught:
             client.chat.completions.create(model="pair", messages=ROLLBACK)

@@ -12,7 +12,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import TextResourceContents
 
 from support.assistants import MODES, called, checked_tools, over_http, refusal, text_of, tokens_in
-from support.served import Keyed, Served
+from support.served import BURST, Keyed, Served
 
 READING = ["search", "fetch", "ask", "list_kbs"]
 LONG = "".join(f"Sentence number {number} says that soup № {number} is “hot”. " for number in range(6000))
@@ -408,7 +408,7 @@ def test_limits_and_the_log_are_those_of_all_routes(keyed: Keyed):
     too_long = post(keyed.server, called_raw("search", {"query": "x" * 30_000}), key=key)
     assert (too_long.status_code, too_long.json()["error"]["code"]) == (413, "E607")
     statuses = [
-        post(keyed.server, {"jsonrpc": "2.0", "id": 1, "method": "ping"}, key=key).status_code for _ in range(25)
+        post(keyed.server, {"jsonrpc": "2.0", "id": 1, "method": "ping"}, key=key).status_code for _ in range(BURST)
     ]
     assert statuses[0] == 200
     assert statuses[-1] == 429

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from pair.blobs.file_leases import FileLeases
-from support.served import Keyed, Served, pair
+from support.served import BURST, Keyed, Served, pair
 
 
 def assert_error(response: httpx2.Response, status: int, code: str) -> dict[str, Any]:
@@ -108,8 +108,8 @@ def test_a_body_over_the_limit_is_413_and_too_slow_a_one_408(keyed: Keyed):
 
 def test_too_many_requests_are_429(keyed: Keyed):
     key = keyed.key("read")
-    statuses = [keyed.server.get("/rag/kbs", key=key).status_code for _ in range(20)]
-    assert statuses == [200] * 20
+    statuses = [keyed.server.get("/rag/kbs", key=key).status_code for _ in range(BURST)]
+    assert statuses == [200] * BURST
     refused = keyed.server.get("/rag/kbs", key=key)
     assert_error(refused, 429, "E608")
     assert int(refused.headers["retry-after"]) > 100

@@ -24,6 +24,8 @@ from pair.wiring import open_kb
 from support.prepared import PREPARED
 
 _START_SECONDS = 60
+BURST = 100
+"""Requests of one client that the server with keys answers. Everybody without a key is one client."""
 
 
 class Served:

@@ -328,7 +328,7 @@ def shard_from_json(value: Mapping[str, Any], dimension: int) -> ShardRef:
         created_at=_text(value["created_at"]),
         tombstones=_bits_from_text(value["tombstones"], documents) if value["tombstones"] else None,
     )
-    if "/" in shard.shard_id or not documents <= rows <= _MOST_ROWS or len(shard.radii) != len(shard.centroids):
+    if "/" in shard.shard_id or max(documents, rows) > _MOST_ROWS or len(shard.radii) != len(shard.centroids):
         raise ValueError("what it says of a shard cannot be")
     _key(shard.key("rows"))
     return shard
