@@ -41,7 +41,7 @@ def test_a_project_that_is_in_use_is_fine_and_stays_as_it_is(workplace: Workplac
     before = stored_files(workplace)
     done = workplace.pair("doctor")
     assert done.status == 0
-    assert "default: 1 documents in 1 shards" in done.stdout
+    assert "default: documents: 1, shards: 1" in done.stdout
     assert "honours conditions" in done.stdout
     assert stored_files(workplace) == before
 

@@ -140,7 +140,7 @@ def _kb(name: str, settings: Settings) -> Check:
             return Check(name, "note", "nothing is stored yet", hints=("pair sync, or pair ingest FILE",))
         if stats.embedder != choose_embedder(settings).name:
             raise errors.embedder_differs(DEFAULT_KB, stats.embedder, choose_embedder(settings).name)
-    return Check(name, "ok", f"{DEFAULT_KB}: {stats.documents:,} documents in {stats.shards:,} shards")
+    return Check(name, "ok", f"{DEFAULT_KB}: documents: {stats.documents:,}, shards: {stats.shards:,}")
 
 
 def _model(name: str, settings: Settings) -> Check:
