@@ -6,6 +6,7 @@ below that writes its text, so that a text exists in one place.
 
 from collections.abc import Sequence
 
+from pair.error_codes import CODES, HTTP_STATUSES
 from pair.error_tree import (
     BUG_EXIT_STATUS,
     INTERRUPTED_EXIT_STATUS,
@@ -22,6 +23,8 @@ from pair.error_tree import (
 
 __all__ = [
     "BUG_EXIT_STATUS",
+    "CODES",
+    "HTTP_STATUSES",
     "INTERRUPTED_EXIT_STATUS",
     "AccessError",
     "ConflictError",
@@ -59,77 +62,6 @@ LEASE_LOST = "E210"
 
 BUILD_LOST = "E217"
 """For those who would try again what cannot succeed any more."""
-
-CODES: dict[str, tuple[type[PairError], str]] = {
-    "E001": (UsageError, "offline without a source"),
-    "E002": (UsageError, "offline with a remote source"),
-    "E003": (NotFoundError, "source path does not exist"),
-    "E004": (UsageError, "source format unknown"),
-    "E005": (DownloadError, "download failed"),
-    "E006": (DownloadError, "checksum does not match, or cannot be read"),
-    "E007": (UsageError, "would download while offline"),
-    "E008": (DownloadError, "git source failed"),
-    "E009": (DownloadError, "archive unreadable or unsafe"),
-    "E010": (StorageError, "disk full, or no permission"),
-    "E011": (ConflictError, "files in the target that are not as pair installed them"),
-    "E012": (NotFoundError, "no knowledge base there"),
-    "E013": (DataError, "installed knowledge base is damaged"),
-    "E014": (UsageError, "folder cannot be packaged"),
-    "E015": (UsageError, "source and target overlap"),
-    "E016": (ConflictError, "target keeps changing"),
-    "E101": (ConflictError, "another sync is running"),
-    "E102": (DataError, "state of the sync unreadable"),
-    "E103": (NotFoundError, "sources folder or links file missing"),
-    "E201": (NotFoundError, "knowledge base has no manifest yet"),
-    "E202": (ConflictError, "manifest changed under us"),
-    "E203": (ConflictError, "write lease held by someone else"),
-    "E204": (NotFoundError, "no graph data for this query"),
-    "E205": (StorageError, "cache budget cannot be met"),
-    "E206": (StorageError, "blob store unreachable"),
-    "E207": (DataError, "manifest or shard damaged"),
-    "E208": (ConflictError, "outcome of a publish unknown"),
-    "E209": (StorageError, "blob store does not honour compare-and-swap"),
-    "E210": (ConflictError, "write lease lost"),
-    "E211": (UsageError, "filter not understood"),
-    "E212": (UsageError, "name of a knowledge base not valid"),
-    "E213": (UsageError, "document cannot be stored"),
-    "E214": (NotFoundError, "no such document"),
-    "E215": (UsageError, "query not understood"),
-    "E216": (StorageError, "workers died over a part of a build"),
-    "E217": (ConflictError, "parts of a build are no longer there"),
-    "E301": (ModelError, "model unreachable"),
-    "E302": (ModelError, "model reply unusable"),
-    "E303": (UsageError, "vector size differs from the knowledge base's"),
-    "E304": (UsageError, "embedder differs from the knowledge base's"),
-    "E305": (DataError, "file of a model missing, or not the expected one"),
-    "E306": (ModelError, "budget of tokens used up"),
-    "E307": (UsageError, "documents have no text to embed again"),
-    "E308": (ConflictError, "another re-embedding is running"),
-    "E401": (UsageError, "configuration not understood"),
-    "E402": (UsageError, "command line not understood"),
-    "E501": (NotFoundError, "judged set is not there, or not whole"),
-    "E502": (UsageError, "judged set not understood"),
-    "E503": (UsageError, "judgements of unknown queries or documents"),
-    "E601": (UsageError, "request not understood"),
-    "E602": (AccessError, "credentials missing or wrong"),
-    "E603": (AccessError, "not allowed"),
-    "E604": (NotFoundError, "no such route"),
-    "E605": (NotFoundError, "no such librarian"),
-    "E606": (UsageError, "method not allowed on this route"),
-    "E607": (UsageError, "request too large"),
-    "E608": (ConflictError, "too many requests"),
-    "E609": (StorageError, "server had no time left"),
-    "E610": (UsageError, "request came too slowly"),
-    "E611": (StorageError, "server is stopping"),
-    "E612": (StorageError, "address cannot be served"),
-    "E613": (NotFoundError, "no such key"),
-    "E614": (StorageError, "public keys for tokens cannot be read"),
-    "E620": (UsageError, "not possible over HTTP"),
-    "E621": (DownloadError, "server cannot be reached, or is none of ours"),
-}
-
-HTTP_STATUSES = {"E201": 400, "E204": 400, "E602": 401, "E606": 405, "E607": 413, "E608": 429, "E610": 408}
-"""Of codes whose HTTP status is not that of their class."""
 
 _OFFLINE_EXAMPLE = "pair install --offline --source ./local-kb"
 

@@ -1,5 +1,6 @@
 """Make a KB package: a zip with `manifest.json`, the same bytes for the same input, and its `.sha256`."""
 
+import dataclasses
 import datetime
 import hashlib
 import json
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pair import errors, files
+from pair import errors, files, package_errors
 from pair.sources import tree
 from pair.sources.rules import (
     MANIFEST_NAME,
@@ -48,6 +49,23 @@ class PackagedFile:
 
 
 @dataclass(frozen=True)
+class PackagedIndex:
+    """What a package says of the index in it: the shards of a KB, and the manifest that names them."""
+
+    kb_id: str
+    """Of the KB that it was taken from."""
+    manifest_version: int
+    embedder: str
+    dimension: int
+    documents: int
+    chunks: int
+    shards: int
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
 class PackageManifest:
     name: str
     version: str
@@ -57,6 +75,8 @@ class PackageManifest:
     tags: tuple[str, ...] = ()
     created_at: str = UNDATED
     files: dict[str, PackagedFile] = field(default_factory=dict)
+    """Of the index too: below INDEX_FOLDER."""
+    index: PackagedIndex | None = None
 
     @property
     def is_dated(self) -> bool:
@@ -81,6 +101,7 @@ class PackageManifest:
             "tags": list(self.tags),
             "created_at": self.created_at,
             "content_checksum": f"sha256:{self.content_checksum}",
+            **({"index": self.index.to_json()} if self.index is not None else {}),
             "files": {
                 path: {"size": self.files[path].size_bytes, "sha256": self.files[path].sha256}
                 for path in sorted(self.files)
@@ -98,9 +119,12 @@ class PackageManifest:
 
 
 def parse_manifest(content: bytes) -> PackageManifest | None:
-    """None when this is not the manifest of a KB package (another tool's `manifest.json`, say)."""
+    """None when this is not the manifest of a KB package (another tool's `manifest.json`, say). Raises E006, E018."""
     try:
         value = json.loads(content)
+        # Before anything else: one that is newer may look otherwise.
+        if "content_checksum" in value and value.get("schema_version", SCHEMA_VERSION) != SCHEMA_VERSION:
+            raise package_errors.package_of_another_schema(f"{value.get('name')!s:.80}", value["schema_version"])
         listed = {
             path: PackagedFile(int(entry["size"]), str(entry["sha256"])) for path, entry in value["files"].items()
         }
@@ -113,6 +137,7 @@ def parse_manifest(content: bytes) -> PackageManifest | None:
             tags=tuple(str(tag) for tag in value.get("tags", [])),
             created_at=str(value.get("created_at", UNDATED)),
             files=listed,
+            index=_index_from(value.get("index")),
         )
         claimed, actual = str(value["content_checksum"]), f"sha256:{manifest.content_checksum}"
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
@@ -120,6 +145,20 @@ def parse_manifest(content: bytes) -> PackageManifest | None:
     if claimed != actual:
         raise errors.checksum_failed("manifest.json", "its content checksum is not that of the files it lists")
     return manifest
+
+
+def _index_from(value: Any) -> PackagedIndex | None:
+    if value is None:
+        return None
+    return PackagedIndex(
+        kb_id=str(value["kb_id"]),
+        manifest_version=int(value["manifest_version"]),
+        embedder=str(value["embedder"]),
+        dimension=int(value["dimension"]),
+        documents=int(value["documents"]),
+        chunks=int(value["chunks"]),
+        shards=int(value["shards"]),
+    )
 
 
 @dataclass(frozen=True)

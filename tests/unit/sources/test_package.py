@@ -20,6 +20,7 @@ from pair.sources.package import (
     UNDATED,
     Label,
     PackagedFile,
+    PackagedIndex,
     PackageManifest,
     PackageReport,
     make_package,
@@ -530,3 +531,19 @@ def test_report_tells_what_was_made(folder: Path, tmp_path: Path):
 def test_package_is_a_plain_zip_that_any_tool_can_read(folder: Path):
     with zipfile.ZipFile(io.BytesIO(packaged(folder).path.read_bytes())) as opened:
         assert opened.testzip() is None
+
+
+# ── another schema ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("schema_version", [2, 0, "1", None, [1]])
+def test_a_manifest_of_another_schema_is_refused_whatever_else_it_says(schema_version: Any):
+    with pytest.raises(DownloadError) as caught:
+        parse_manifest(json.dumps({"schema_version": schema_version, "content_checksum": "sha512:0"}).encode())
+    assert caught.value.code == "E018"
+
+
+def test_what_a_package_says_of_its_index_is_read_back():
+    index = PackagedIndex("default", 7, "ngram-384-v1", 384, 43, 120, 2)
+    manifest = PackageManifest("handbook", "1.0.0", index=index)
+    assert parse_manifest(json.dumps(manifest.to_json()).encode()) == manifest
