@@ -20,7 +20,7 @@ from typing import Any
 from annotated_types import Ge, Gt
 
 import pair
-from pair import build_errors, error_tree, errors, package_errors, request_errors, settings
+from pair import build_errors, error_tree, errors, package_errors, request_errors, settings, version_errors
 from pair.app import render
 from pair.app.cli.commands import build
 
@@ -218,6 +218,15 @@ def _class_body(kind: Any) -> list[ast.stmt]:
 
 _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "package_of_another_schema": {"label": "handbook", "schema_version": 2},
+    "export_damaged": {"file": "backup.jsonl", "reason": "its last line is missing"},
+    "export_not_understood": {"file": "backup.jsonl", "reason": "it has format 2, which is newer than this pair"},
+    "export_of_another_embedder": {
+        "file": "backup.jsonl",
+        "made_with": "minilm-384-v1",
+        "configured": "static-256-v1",
+        "is_shards": False,
+    },
+    "kb_not_empty": {"kb_id": "default", "documents": 40},
     "offline_without_source": {},
     "offline_with_url": {},
     "source_path_missing": {"path": "/home/ada/project/local-kb"},
@@ -385,7 +394,7 @@ def _tree_in_docstring() -> str:
 def _texts_by_code() -> dict[str, list[str]]:
     """Texts of every function that makes an error; a function or a code without a sample stops the run."""
     texts: dict[str, list[str]] = {code: [] for code in errors.CODES}
-    modules = (errors, request_errors, build_errors, package_errors)
+    modules = (errors, request_errors, build_errors, package_errors, version_errors)
     made = [each for module in modules for each in inspect.getmembers(module, inspect.isfunction)]
     for name, make in made:
         if make.__module__ in {module.__name__ for module in modules} and not name.startswith("_"):

@@ -352,6 +352,7 @@ def stored_data_damaged(key: str, reason: str) -> DataError:
         f"Stored data cannot be used: {key}",
         explanation=f"{reason[:1].upper()}{reason[1:]}.",
         hints=[
+            "See what is damaged, and what it can be repaired from: pair fsck",
             "Put back this blob from a backup of the store",
             "Ingest or sync the documents again into a new knowledge base: --kb NAME",
         ],

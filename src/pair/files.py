@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import filelock
 
@@ -94,6 +95,21 @@ def write_together(*contents: tuple[Path, bytes]) -> None:
             temporary.unlink(missing_ok=True)
     for folder in {path.parent for path, _ in contents}:
         sync_folder(folder)
+
+
+@contextlib.contextmanager
+def replaced_file(path: Path) -> Iterator[BinaryIO]:
+    """A stream whose content takes the place of the file when the block ends without a fault; else nothing changes."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
 
 
 def remove_half_written(*paths: Path) -> None:

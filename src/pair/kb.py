@@ -3,7 +3,8 @@
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, Self
 
 import numpy as np
 
@@ -11,7 +12,9 @@ from pair import errors
 from pair.engine.building import BuildProgress
 from pair.engine.compaction import CompactionReport
 from pair.engine.contract import Runner
+from pair.engine.exporting import ExportReport
 from pair.engine.filters import Filter, parse_assignments, parse_filter
+from pair.engine.fsck import FsckOptions, FsckReport, Obtainable
 from pair.engine.garbage import GarbageReport
 from pair.engine.neighbourhood import Neighbourhood
 from pair.engine.prefetching import PrefetchReport
@@ -295,6 +298,38 @@ class KnowledgeBase:
         """Those of these ids that a stored document has. Raises E201."""
         return self._engine.known(ids)
 
+    # Backup
+
+    def export(
+        self,
+        target: Path | BinaryIO,
+        *,
+        vectors: bool = True,
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> ExportReport:
+        """All documents as JSON lines into a file (packed, if its name ends in .gz) or a stream."""
+        return self._engine.export(target, vectors=vectors, on_progress=on_progress)
+
+    def export_shards(
+        self, path: Path, on_progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> ExportReport:
+        """The manifest and all shards as they are, into a zip."""
+        return self._engine.export_shards(path, on_progress)
+
+    def import_from(
+        self,
+        path: Path,
+        *,
+        replace_all: bool = False,
+        embed: bool = False,
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> WriteReport:
+        """What `export` or `export_shards` wrote, visible all at once. Raises E224, E225, E226, E227.
+
+        `replace_all`: what is not in the file goes. `embed`: cut and embed anew, for files of another embedder.
+        """
+        return self._engine.import_from(path, replace_all=replace_all, embed=embed, on_progress=on_progress)
+
     # Care
 
     def compact(
@@ -317,6 +352,32 @@ class KnowledgeBase:
     def collect(self, *, grace_seconds: float | None = None) -> GarbageReport:
         """Delete shards that no manifest has named for the grace period."""
         return self._engine.collect(grace_seconds=grace_seconds)
+
+    def fsck(
+        self,
+        *,
+        repair: bool = False,
+        drop_lost: bool = False,
+        packages: Sequence[Path] = (),
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> FsckReport:
+        """Verify every byte that is stored, and repair what can be: see the guide. Raises E201, E003, E225.
+
+        `packages`: zips that may hold what is damaged. `drop_lost`: give up what cannot be repaired.
+        """
+        obtainable = Obtainable(SYNC_OWNER, self._readable) if self._sources is not None else None
+        options = FsckOptions(repair, drop_lost, tuple(packages), obtainable)
+        report = self._engine.fsck(options, on_progress)
+        if report.dropped:
+            self.reconcile()
+        return report
+
+    def _readable(self) -> frozenset[str]:
+        """Sources whose text can be had."""
+        texts = self._sources.texts() if self._sources is not None else None
+        return (
+            frozenset(each for each in texts.revisions() if texts.document(each) is not None) if texts else frozenset()
+        )
 
     def sweep(self) -> SweepReport:
         """Evict fetched shards that are too old or too many."""

@@ -5,7 +5,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 from pair.errors import PairError
 
@@ -38,6 +38,11 @@ def print_json_line(value: Any) -> None:
 def print_result(text: str) -> None:
     """What a command was asked for."""
     _write(sys.stdout, text + "\n")
+
+
+def binary_output() -> BinaryIO:
+    """Standard output, for what a command was asked for and is no text."""
+    return sys.stdout.buffer
 
 
 def print_piece(text: str) -> None:

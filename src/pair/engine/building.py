@@ -181,7 +181,7 @@ class Build:
     def _published(self, built: Sequence[Built]) -> WriteReport:
         shards = [shard for part in built for shard in part.shards]
         try:
-            placed = _placed(shards, self._parts.cache)
+            placed = placed_shards(shards, self._parts.cache)
         except ShardMissingError as fault:
             raise build_errors.build_lost(self._parts.kb_id) from fault
         commit_id = self._parts.new_id()
@@ -192,7 +192,7 @@ class Build:
                 self._writer.check_embedder(manifest)
             known = {shard.folder for shard in manifest.shards} if manifest else set()
             self._require(built, known)
-            kept, replaced = _without(manifest, placed, self._parts.cache)
+            kept, replaced = without_documents(manifest, placed, self._parts.cache)
             fresh = [shard for shard in placed.shards if shard.folder not in known]
             if fresh:
                 number = self._writer.swap(lease, before, [*kept, *fresh], commit_id).manifest.number
@@ -220,7 +220,7 @@ class Build:
 
 
 @dataclass(frozen=True, eq=False)
-class _Placed:
+class PlacedShards:
     """New shards, and the documents in them that count."""
 
     shards: Sequence[ShardRef]
@@ -229,7 +229,7 @@ class _Placed:
     """Of the others, each once."""
 
 
-def _placed(shards: Sequence[ShardRef], cache: ShardCache) -> _Placed:
+def placed_shards(shards: Sequence[ShardRef], cache: ShardCache) -> PlacedShards:
     listed = [cache.open(shard).ids().identities() for shard in shards]
     identities = np.concatenate([each for each, _ in listed])
     numbers = np.concatenate([each for _, each in listed])
@@ -242,10 +242,10 @@ def _placed(shards: Sequence[ShardRef], cache: ShardCache) -> _Placed:
     left = list(shards)
     for owner in np.unique(owners[beaten]).tolist():
         left[owner] = left[owner].without(numbers[beaten[owners[beaten] == owner]])
-    return _Placed(left, ordered[is_last])
+    return PlacedShards(left, ordered[is_last])
 
 
-def _without(manifest: Manifest | None, placed: _Placed, cache: ShardCache) -> tuple[list[ShardRef], int]:
+def without_documents(manifest: Manifest | None, placed: PlacedShards, cache: ShardCache) -> tuple[list[ShardRef], int]:
     """The shards that are there, without the documents that are stored anew; and how many those are."""
     kept: list[ShardRef] = []
     replaced = 0

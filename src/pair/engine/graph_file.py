@@ -5,6 +5,7 @@ Invariants
     Nothing here depends on which documents are gone: whoever asks leaves their rows out.
 """
 
+import functools
 import hashlib
 import json
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from pair.engine.extraction import TOGETHER
 from pair.engine.pack import Pack, Section
-from pair.engine.stored_graphs import EDGE_TYPE, MENTION_TYPE, StoredGraphs
+from pair.engine.stored_graphs import EDGE_TYPE, MENTION_TYPE, GraphRows, StoredGraphs
 
 Numbers = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
@@ -143,6 +144,30 @@ class GraphFile:
             edges[column] = ordered[column]
         edges["kind"] = ordered["kind"] + len(self.hashes)
         return StoredGraphs(_Names(self), mentions, edges)
+
+    def graph_of(self, rows: slice) -> GraphRows:
+        """Of the document whose chunks these rows are, without looking at the others."""
+        mentions: list[tuple[str, float, int]] = []
+        edges: list[tuple[str, str, str, float, int]] = []
+        for number, row in enumerate(range(rows.start, rows.stop)):
+            begin, end = int(self.row_starts[row]), int(self.row_starts[row + 1])
+            named = zip(self.row_entities[begin:end].tolist(), self.row_weights[begin:end].tolist(), strict=True)
+            mentions += [(self.name(entity), weight, number) for entity, weight in named]
+            begin, end = np.searchsorted(self._edge_rows, [row, row + 1])
+            for edge in self.edges[self._edges_by_row[begin:end]].tolist():
+                _, source, target, kind, weight = edge
+                edges.append((self.name(source), self.name(target), self.kinds[kind], weight, number))
+        return GraphRows(tuple(mentions), tuple(edges))
+
+    @functools.cached_property
+    def _edges_by_row(self) -> npt.NDArray[np.uint32]:
+        order = np.lexsort((self.edges["target"], self.edges["source"], self.edges["row"]))
+        return order.astype(np.uint32)
+
+    @functools.cached_property
+    def _edge_rows(self) -> npt.NDArray[np.uint32]:
+        rows: npt.NDArray[np.uint32] = self.edges["row"][self._edges_by_row]
+        return rows
 
 
 class _Names(Sequence[str]):

@@ -206,6 +206,20 @@ class Manifest:
         after = self.succeeded_by(commit_id, now, shards)
         return replace(after, embedder=embedder, dimension=dimension, hashed_as=self.hashing_embedder)
 
+    def restored_by(
+        self, commit_id: str, now: datetime.datetime, shards: Sequence[ShardRef], origin: "Manifest"
+    ) -> "Manifest":
+        """The next manifest, with shards whose vectors and content hashes were made as those of `origin` were."""
+        after = self.succeeded_by(commit_id, now, shards)
+        live = {shard.folder for shard in after.shards}
+        return replace(
+            after,
+            embedder=origin.embedder,
+            dimension=origin.dimension,
+            hashed_as=origin.hashed_as,
+            dropped=tuple(each for each in after.dropped if each.folder not in live),
+        )
+
     def after_collection(self, commit_id: str, now: datetime.datetime, taken: frozenset[str]) -> "Manifest":
         """The next manifest, once these folders are garbage for good."""
         after = self.succeeded_by(commit_id, now, self.shards)

@@ -133,6 +133,16 @@ class Preparation:
             done[each.id] = PreparedDocument(header, each.text, chunks, own, graph, own_keywords)
         return done
 
+    @property
+    def makes_graphs(self) -> bool:
+        return self._grapher is not None
+
+    def graphs_of(self, texts: Sequence[DocumentText]) -> Sequence[GraphRows]:
+        """Anew, of texts that are stored; only where graphs are made at all."""
+        if self._grapher is None:
+            raise ValueError("no graphs are made here")
+        return self._grapher.graphs_of(texts)
+
     def _graphs_of(
         self, batch: Batch, documents: Sequence[Document], cut: Mapping[str, Sequence[Chunk]]
     ) -> Mapping[str, GraphRows]:

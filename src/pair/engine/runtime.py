@@ -1,15 +1,16 @@
-"""Engine: upsert, delete, search, list, compact, reembed, collect, sweep, stats, for one KB."""
+"""Engine: upsert, delete, search, list, export, import, compact, reembed, collect, sweep, stats, for one KB."""
 
 import heapq
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
-from pair import errors
+from pair import errors, version_errors
 from pair.ai.contract import Reranker
 from pair.ai.embedding import Embedding
 from pair.blobs.contract import BlobStore
@@ -18,9 +19,13 @@ from pair.engine.build_records import BuildRecords
 from pair.engine.building import Build, BuildProgress, Load
 from pair.engine.compaction import CompactionReport, Compactor, Help
 from pair.engine.contract import Runner
+from pair.engine.document_lines import DocumentLines, kind_of_export
+from pair.engine.exporting import ExportReport, Snapshot, export_documents
 from pair.engine.extraction import Grapher
 from pair.engine.filters import Filter
+from pair.engine.fsck import Fsck, FsckOptions, FsckReport
 from pair.engine.garbage import GarbageReport
+from pair.engine.importing import Importer
 from pair.engine.manifest import Manifest
 from pair.engine.neighbourhood import GraphView, Neighbourhood
 from pair.engine.policy import EnginePolicy
@@ -30,6 +35,7 @@ from pair.engine.queries import Hits, Narrowing, Query, TextQuery
 from pair.engine.reembedding import Reembedder, ReembedReport
 from pair.engine.search import Search, reranked
 from pair.engine.shard import Listed
+from pair.engine.shard_archive import ShardArchive, ShardImporter, export_shards
 from pair.engine.shard_cache import ShardMissingError, SweepReport
 from pair.engine.stored_graphs import GraphRows
 from pair.engine.writing import WriteParts, Writer, WriteReport, find_stored
@@ -350,6 +356,45 @@ class Engine:
             chunks,
         )
 
+    # Backup
+
+    def export(
+        self,
+        target: Path | BinaryIO,
+        *,
+        vectors: bool = True,
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> ExportReport:
+        """Raises E201, E205, E206, E207, E010."""
+        snapshot = self._read(lambda manifest: Snapshot(manifest, self._parts.cache, self._parts.policy))
+        return export_documents(snapshot, target, vectors=vectors, on_progress=on_progress)
+
+    def export_shards(
+        self, path: Path, on_progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> ExportReport:
+        """Raises E201, E206, E207, E010."""
+        return self._read(lambda manifest: export_shards(manifest, self._parts, self._store, path, on_progress))
+
+    def import_from(
+        self,
+        path: Path,
+        *,
+        replace_all: bool = False,
+        embed: bool = False,
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> WriteReport:
+        """Raises E003, E224, E225, E226, E227, and what a write raises."""
+        if kind_of_export(path) == "shards":
+            if embed:
+                raise version_errors.export_not_understood(str(path), "texts of shards are not embedded anew")
+            shards = ShardImporter(self._parts, self._store, self._writer, on_progress)
+            return shards.run(ShardArchive(path), self._embedding.name, replace_all=replace_all)
+        documents = Importer(self._parts, self._store, self._writer, self._preparation, on_progress)
+        report = documents.run(DocumentLines(path), replace_all=replace_all, embed=embed)
+        if report.chunks and self._parts.policy.compaction_enabled:
+            report = replace(report, manifest_version=self._pay_debt() or report.manifest_version)
+        return report
+
     # Care
 
     def compact(
@@ -367,6 +412,12 @@ class Engine:
     def collect(self, *, grace_seconds: float | None = None) -> GarbageReport:
         grace = self._parts.policy.gc_grace_seconds if grace_seconds is None else grace_seconds
         return garbage.collect(self._parts, self._store, grace_seconds=grace)
+
+    def fsck(
+        self, options: FsckOptions, on_progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> FsckReport:
+        """Raises E201, E003, E225, E206, E010; ModelError."""
+        return Fsck(self._parts, self._store, self._writer, self._preparation, options, on_progress).run()
 
     def sweep(self) -> SweepReport:
         return self._parts.cache.sweep()

@@ -235,6 +235,11 @@ class IdFile:
     def numbers_at(self, lines: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return self._lines["doc"][lines].astype(np.int64)
 
+    def hashes_at(self, lines: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        """What the content of these documents hashes to, 16 bytes each."""
+        found: npt.NDArray[Any] = self._lines["hash"][lines]
+        return found
+
     def listed(self, line: int) -> Listed:
         entry = self._lines[line]
         begin = int(entry["id_offset"])
@@ -279,6 +284,22 @@ class RowsFile:
         chosen = np.zeros(self._documents, np.bool_)
         chosen[np.asarray(found, dtype=np.int64)] = True
         return chosen
+
+    def documents(self) -> list[tuple[Header, str, list[tuple[int, int]]]]:
+        """Header, text and places of chunks of each document, by number."""
+        cursor = self._cursor()
+        found = cursor.execute(
+            "SELECT id, owner, title, url, metadata, content_hash, text FROM docs ORDER BY doc"
+        ).fetchall()
+        places: list[list[tuple[int, int]]] = [[] for _ in found]
+        for doc, start, end in cursor.execute(
+            "SELECT doc, start_at, end_at FROM chunks ORDER BY doc, number"
+        ).fetchall():
+            places[doc].append((start, end))
+        return [
+            (Header(own, owner, title, url, json.loads(metadata), content_hash), text, places[doc])
+            for doc, (own, owner, title, url, metadata, content_hash, text) in enumerate(found)
+        ]
 
     def graphs(self) -> dict[int, GraphRows]:
         """Of each document that has one, by number."""

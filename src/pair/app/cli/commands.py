@@ -17,6 +17,8 @@ from pair.app.cli import (
     docs,
     doctor,
     evaluate,
+    export,
+    fsck,
     ingest,
     inspect,
     install,
@@ -59,6 +61,9 @@ def build() -> Any:
     app.command("compact", epilog=maintain.COMPACT_EXAMPLE)(maintain.compact)
     app.command("reembed", epilog=reembed.EXAMPLE)(reembed.reembed)
     app.command("gc", epilog=maintain.GC_EXAMPLE)(maintain.collect)
+    app.command("export", epilog=export.EXPORT_EXAMPLE)(export.export)
+    app.command("import", epilog=export.IMPORT_EXAMPLE)(export.import_file)
+    app.command("fsck", epilog=fsck.EXAMPLE)(fsck.fsck)
     app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
     app.command("mcp", epilog=mcp.EXAMPLE)(mcp.mcp)
     app.add_typer(_bench(), name="bench")

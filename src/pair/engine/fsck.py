@@ -1,0 +1,348 @@
+"""Find what is damaged in a KB, and repair what can be repaired, while others read and write.
+
+From what, in this order: a copy of the very bytes (spare_files.py); the other files of the shard (recovery.py); what
+synced sources still have, which is dropped here and stored anew by whoever called.
+Invariants
+    A shard that vanished because nobody names it any more is no damage: the manifest is read again before it is told.
+    Nothing is deleted. A document is dropped only if a source has it, or if that was asked for.
+    The lease is held for swaps only. What cannot be repaired stays as it is.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pair import errors
+from pair.blobs.contract import BlobStore
+from pair.blobs.leases import HeldLease
+from pair.clock import to_timestamp
+from pair.engine.inspection import Fault, InspectedShard, inspect_shard
+from pair.engine.manifest import FileRole, Manifest, ShardRef, manifest_key, shards_prefix
+from pair.engine.preparation import Preparation
+from pair.engine.publication import Published
+from pair.engine.recovery import Recovery
+from pair.engine.shard import IdFile, Listed
+from pair.engine.shard_cache import ShardMissingError
+from pair.engine.spare_files import SpareFiles
+from pair.engine.workspace import BuiltShard, build_shard
+from pair.engine.writing import WriteParts, Writer, WriteReport, scratch_folder
+
+_ROUNDS = 5
+_SOURCES = "the synced sources"
+
+
+@dataclass(frozen=True, slots=True)
+class Obtainable:
+    """Documents that can be stored anew."""
+
+    owner: str
+    ids: Callable[[], frozenset[str]]
+    """Asked only if something is lost: somebody has to look at all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FsckOptions:
+    repair: bool = False
+    drop_lost: bool = False
+    """Name shards no longer that cannot be repaired."""
+    archives: tuple[Path, ...] = ()
+    """Packages and exports that may hold what is damaged here."""
+    obtainable: Obtainable | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FsckReport:
+    kb_id: str
+    manifest_version: int = 0
+    shards: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    faults: tuple[Fault, ...] = ()
+    dropped: int = 0
+    """Documents that the KB holds no longer: those that sources have are to be stored anew."""
+
+    @property
+    def is_sound(self) -> bool:
+        return all(fault.is_repaired for fault in self.faults)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kb_id": self.kb_id,
+            "manifest_version": self.manifest_version,
+            "sound": self.is_sound,
+            "shards": self.shards,
+            "files": self.files,
+            "size_bytes": self.size_bytes,
+            "dropped": self.dropped,
+            "faults": [
+                {
+                    "file": fault.key,
+                    "reason": fault.reason,
+                    "documents": fault.documents,
+                    "ids": list(fault.ids),
+                    "remedy": fault.remedy,
+                    "repaired": fault.is_repaired,
+                }
+                for fault in self.faults
+            ],
+        }
+
+
+@dataclass
+class _Tally:
+    shards: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    dropped: int = 0
+    faults: list[Fault] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
+class _Lost:
+    """A shard that neither copies nor its other files bring back."""
+
+    ref: ShardRef
+    faults: dict[FileRole, str]
+    listed: list[Listed] | None
+    """Its live documents; None when nobody can tell."""
+
+
+class Fsck:
+    """One look at all that is stored. Used once."""
+
+    def __init__(
+        self,
+        parts: WriteParts,
+        store: BlobStore,
+        writer: Writer,
+        preparation: Preparation,
+        options: FsckOptions,
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> None:
+        """`on_progress`: bytes that were looked at, and all of them."""
+        self._parts = parts
+        self._store = store
+        self._writer = writer
+        self._preparation = preparation
+        self._options = options
+        self._on_progress = on_progress
+        self._spares = SpareFiles(parts.kb_id, parts.cache, store, options.archives)
+        self._tally = _Tally()
+        self._lost: list[_Lost] = []
+
+    def run(self) -> FsckReport:
+        """Raises E201, E003, E225, E206, E010; ModelError where vectors have to be made anew."""
+        published = self._published()
+        if published is not None:
+            published = self._look_at_all(published)
+            self._settle_lost(published.manifest)
+        tally = self._tally
+        return FsckReport(
+            self._parts.kb_id,
+            published.manifest.number if published else 0,
+            tally.shards,
+            tally.files,
+            tally.size_bytes,
+            tuple(tally.faults),
+            tally.dropped,
+        )
+
+    # The manifest
+
+    def _published(self) -> Published | None:
+        """None when there is none that can be read."""
+        key = manifest_key(self._parts.kb_id)
+        try:
+            published = self._parts.publication.current()
+        except errors.DataError as fault:
+            self._tally.faults.append(Fault(key, str(fault.details["reason"]), 0))
+            return None
+        if published is None:
+            if not any(True for _ in self._store.list(shards_prefix(self._parts.kb_id))):
+                raise errors.kb_uninitialised(self._parts.kb_id)
+            self._tally.faults.append(Fault(key, "it is missing", 0))
+        return published
+
+    # Shards
+
+    def _look_at_all(self, published: Published) -> Published:
+        """Also at what others publish meanwhile."""
+        seen: set[str] = set()
+        for _ in range(_ROUNDS):
+            shards = [each for each in published.manifest.shards if each.folder not in seen]
+            total = self._tally.size_bytes + sum(each.size_bytes for each in shards)
+            for shard in shards:
+                self._look_at(shard)
+                seen.add(shard.folder)
+                self._on_progress(self._tally.size_bytes, total)
+            now = self._parts.publication.required()
+            if now.version == published.version:
+                break
+            published = now
+        return published
+
+    def _look_at(self, shard: ShardRef) -> None:
+        with scratch_folder(self._parts.cache) as folder:
+            inspected = inspect_shard(shard, self._store, folder / "shard")
+            self._tally.shards += 1
+            self._tally.files += len(shard.files)
+            self._tally.size_bytes += shard.size_bytes
+            if inspected.faults and self._named(shard) is not None:
+                self._mend(inspected, folder)
+
+    def _named(self, shard: ShardRef) -> ShardRef | None:
+        """As the manifest names it by now."""
+        manifest = self._parts.publication.required().manifest
+        return next((each for each in manifest.shards if each.folder == shard.folder), None)
+
+    def _mend(self, inspected: InspectedShard, folder: Path) -> None:
+        shard, sound = inspected.ref, dict(inspected.sound)
+        if inspected.is_as_written:
+            self._tell(shard, dict(inspected.faults))
+            return
+        left: dict[FileRole, str] = {}
+        for role, reason in inspected.faults.items():
+            spare = self._spares.find(shard, role, folder)
+            if spare is None:
+                left[role] = reason
+                continue
+            if self._options.repair:
+                self._store.upload(shard.key(role), spare.path)
+            sound[role] = spare.path
+            self._tell(shard, {role: reason}, spare.origin)
+        if not left:
+            return
+        manifest = self._parts.publication.required().manifest
+        recovery = Recovery(shard, sound, self._parts.policy, self._preparation, manifest.embedder)
+        if remedy := recovery.remedy:
+            if self._options.repair:
+                self._rebuild(shard, recovery, list(left), folder / "built")
+            self._tell(shard, left, remedy)
+        else:
+            self._lost.append(_Lost(shard, left, _listed(shard, sound)))
+
+    def _tell(self, shard: ShardRef, faults: dict[FileRole, str], remedy: str = "") -> None:
+        is_repaired = bool(remedy) and self._options.repair
+        self._tally.faults += [
+            Fault(shard.key(role), reason, shard.live_documents, (), remedy, is_repaired)
+            for role, reason in faults.items()
+        ]
+
+    # From its other files
+
+    def _rebuild(self, shard: ShardRef, recovery: Recovery, roles: Sequence[FileRole], folder: Path) -> None:
+        """The same bytes, if that is what comes of it; else another shard with the same documents in the same order."""
+        parts = self._parts
+        collections = parts.publication.required().manifest.collections
+        number = int(shard.shard_id.rpartition("-")[2])
+        built = build_shard(
+            folder, parts.kb_id, recovery.documents(), commit_id=parts.new_id(), run=shard.run, number=number
+        )
+        if all(built.ref.files.get(role) == shard.files[role] for role in roles):
+            for role in roles:
+                self._store.upload(shard.key(role), built.paths[role])
+            return
+        parts.publication.upload([built])
+
+        def attempt(lease: HeldLease, before: Published | None) -> WriteReport:
+            manifest = _required(before, parts.kb_id)
+            if manifest.collections != collections:  # it may have been taken for garbage
+                parts.publication.upload([built])
+            shards = [
+                self._in_place_of(each, built, recovery) if each.folder == shard.folder else each
+                for each in manifest.shards
+            ]
+            self._writer.swap(lease, before, shards, parts.new_id())
+            return WriteReport()
+
+        self._writer.retried(attempt)
+
+    def _in_place_of(self, shard: ShardRef, built: BuiltShard, recovery: Recovery) -> ShardRef:
+        """Documents have the numbers that they had: what is gone stays gone."""
+        changed = replace(
+            shard,
+            folder=built.ref.folder,
+            files=built.ref.files,
+            graph_available=built.ref.graph_available,
+            created_at=to_timestamp(self._parts.clock.now()),
+        )
+        if recovery.makes_vectors:
+            return replace(changed, centroids=built.ref.centroids, radii=built.ref.radii)
+        return changed
+
+    # From sources, or not at all
+
+    def _settle_lost(self, manifest: Manifest) -> None:
+        if not self._lost:
+            return
+        obtainable = self._options.obtainable
+        ids = obtainable.ids() if obtainable else frozenset()
+        unknown = [each for each in self._lost if each.listed is None]
+        is_all_unknown_obtainable = bool(unknown) and sum(each.ref.live_documents for each in unknown) == len(
+            ids - self._stored_elsewhere(manifest)
+        )
+        for lost in self._lost:
+            if lost.listed is None:
+                self._settle(lost, None if is_all_unknown_obtainable else [], ())
+            else:
+                owner = obtainable.owner if obtainable else ""
+                back = [each for each in lost.listed if each.owner == owner and each.id in ids]
+                left = [each.id for each in lost.listed if each not in back]
+                self._settle(lost, [each.doc for each in back] if left else None, left)
+
+    def _stored_elsewhere(self, manifest: Manifest) -> frozenset[str]:
+        """Documents whose shards say that they are there."""
+        lost = {each.ref.folder for each in self._lost if each.listed is None}
+        found: set[str] = set()
+        for shard in manifest.shards:
+            if shard.folder not in lost:
+                try:
+                    found |= {each.id for each in _live(shard, self._parts.cache.open(shard).ids())}
+                except ShardMissingError:
+                    continue  # it is lost, and told
+        return frozenset(found)
+
+    def _settle(self, lost: _Lost, numbers: list[int] | None, left: Sequence[str]) -> None:
+        """`numbers`: of documents that sources have; None for all of them. `left`: ids of those that they have not."""
+        shard = lost.ref
+        is_dropped = numbers is None or self._options.drop_lost
+        remedy = _SOURCES if numbers is None else ""
+        if numbers:
+            remedy = f"{_SOURCES}, for {len(numbers):,} of {shard.live_documents:,} documents"
+        if self._options.drop_lost and numbers is not None:
+            remedy = "nothing: it is dropped"
+        if self._options.repair and (is_dropped or numbers):
+            self._drop(shard, None if is_dropped else numbers)
+        is_repaired = self._options.repair and is_dropped
+        self._tally.faults += [
+            Fault(shard.key(role), reason, shard.live_documents, tuple(left), remedy, is_repaired)
+            for role, reason in lost.faults.items()
+        ]
+
+    def _drop(self, shard: ShardRef, numbers: list[int] | None) -> None:
+        def attempt(lease: HeldLease, before: Published | None) -> WriteReport:
+            manifest = _required(before, self._parts.kb_id)
+            gone = np.arange(shard.documents) if numbers is None else np.array(numbers, np.int64)
+            shards = [each.without(gone) if each.folder == shard.folder else each for each in manifest.shards]
+            self._writer.swap(lease, before, shards, self._parts.new_id())
+            return WriteReport()
+
+        self._writer.retried(attempt)
+        self._tally.dropped += shard.live_documents if numbers is None else len(numbers)
+
+
+def _required(before: Published | None, kb_id: str) -> Manifest:
+    if before is None:
+        raise errors.kb_uninitialised(kb_id)
+    return before.manifest
+
+
+def _listed(shard: ShardRef, sound: dict[FileRole, Path]) -> list[Listed] | None:
+    return list(_live(shard, IdFile(sound["ids"]))) if "ids" in sound else None
+
+
+def _live(shard: ShardRef, ids: IdFile) -> list[Listed]:
+    return [each for each in ids.after("") if shard.tombstones is None or not shard.tombstones[each.doc]]

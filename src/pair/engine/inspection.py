@@ -1,0 +1,92 @@
+"""Every byte that a manifest names, compared with what the manifest says of it.
+
+Invariants
+    Nothing here writes to the store, or reads a shard through the cache: what is there is what is looked at.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pair import files
+from pair.blobs.contract import BlobStore
+from pair.engine.graph_file import GraphFile
+from pair.engine.keywords import KeywordIndex
+from pair.engine.manifest import FileRole, ShardRef, file_name
+from pair.engine.shard import IdFile, SearchFile
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One file that is not what it should be."""
+
+    key: str
+    reason: str
+    documents: int
+    """Live ones that it takes part in; of a manifest, all."""
+    ids: tuple[str, ...] = ()
+    """Of documents that are lost, as far as they can be told."""
+    remedy: str = ""
+    """From what it can be repaired, or was; empty when it cannot."""
+    is_repaired: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class InspectedShard:
+    ref: ShardRef
+    sound: Mapping[FileRole, Path]
+    """Local copies of the files that are as they should be."""
+    faults: Mapping[FileRole, str]
+    """Why the others are not."""
+    is_as_written: bool
+    """Every byte is what the manifest says; what is wrong was so from the beginning."""
+
+
+def inspect_shard(ref: ShardRef, store: BlobStore, folder: Path) -> InspectedShard:
+    """`folder`: where copies are put. Raises E206, E010."""
+    folder.mkdir(parents=True)
+    sound: dict[FileRole, Path] = {}
+    faults: dict[FileRole, str] = {}
+    for role in ref.files:
+        path = folder / file_name(ref.shard_id, role)
+        reason = _fault_of(ref, role, store, path)
+        if reason:
+            faults[role] = reason
+            path.unlink(missing_ok=True)
+        else:
+            sound[role] = path
+    if faults:
+        return InspectedShard(ref, sound, faults, is_as_written=False)
+    return InspectedShard(ref, sound, _disagreements(ref, sound), is_as_written=True)
+
+
+def _fault_of(ref: ShardRef, role: FileRole, store: BlobStore, path: Path) -> str:
+    expected = ref.files[role]
+    if not store.download(ref.key(role), path):
+        return "it is missing"
+    size = path.stat().st_size
+    if size != expected.size_bytes:
+        return f"it has {size:,} bytes instead of {expected.size_bytes:,}"
+    if files.sha256_of(path) != expected.sha256:
+        return "its SHA-256 is not the one in the manifest"
+    return ""
+
+
+def _disagreements(ref: ShardRef, paths: Mapping[FileRole, Path]) -> dict[FileRole, str]:
+    """Files that are what was written, and were written wrong: they hold other numbers than the manifest says."""
+    found: dict[FileRole, tuple[int, int]] = {}
+    try:
+        search = SearchFile(paths["search"])
+        found["search"] = len(search.docs), len(search.chunks)
+        found["ids"] = len(IdFile(paths["ids"]).identities()[1]), ref.rows
+        if "keywords" in paths:
+            found["keywords"] = ref.documents, KeywordIndex(paths["keywords"]).count
+        if "graph" in paths:
+            found["graph"] = ref.documents, GraphFile(paths["graph"]).rows
+    except (ValueError, KeyError) as fault:
+        return {"search": f"it, or a file beside it, cannot be read: {fault}"}
+    return {
+        role: "it holds another number of documents or chunks than the manifest says"
+        for role, held in found.items()
+        if held != (ref.documents, ref.rows)
+    }

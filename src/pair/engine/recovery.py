@@ -1,0 +1,139 @@
+"""The documents of a shard from those of its files that are left: the others hold the same, laid out differently.
+
+What is needed          where it is
+texts, headers, chunks  .search, .duckdb
+vectors                 .search; else they are made anew
+graphs                  .graph, .duckdb; else they are made anew
+keywords                .keywords; else they are made anew
+Invariants
+    Documents keep their numbers, also those that are gone: every manifest's tombstones stay true.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from pair.engine.chunking import embedded_text
+from pair.engine.extraction import DocumentText
+from pair.engine.graph_file import GraphFile
+from pair.engine.keyword_rows import KeywordRows, RowText, rows_of
+from pair.engine.keywords import KeywordIndex
+from pair.engine.manifest import FileRole, ShardRef
+from pair.engine.policy import EnginePolicy
+from pair.engine.preparation import Preparation
+from pair.engine.shard import RowsFile, SearchFile
+from pair.engine.stored_chunks import stored_chunks
+from pair.engine.stored_documents import Header, PreparedDocument, StoredDocuments, store_form
+from pair.engine.stored_graphs import NO_GRAPHS, StoredGraphs, graphs_in_columns
+from pair.values import Chunk
+
+
+class Recovery:
+    def __init__(
+        self,
+        ref: ShardRef,
+        sound: Mapping[FileRole, Path],
+        policy: EnginePolicy,
+        preparation: Preparation,
+        embedder: str,
+    ) -> None:
+        """`embedder`: of the vectors that the shard has."""
+        self._ref = ref
+        self._sound = sound
+        self._policy = policy
+        self._preparation = preparation
+        self._embedder = embedder
+
+    @property
+    def remedy(self) -> str:
+        """Empty when it cannot be done."""
+        has_texts = "search" in self._sound or (
+            "rows" in self._sound and self._preparation.embedding.name == self._embedder
+        )
+        has_graph = not self._ref.graph_available or bool({"graph", "rows"} & self._sound.keys())
+        if not has_texts or not (has_graph or self._preparation.makes_graphs):
+            return ""
+        anew = [] if "search" in self._sound else ["vectors"]
+        anew += [] if has_graph else ["graphs"]
+        made = f", with {' and '.join(anew)} made anew" if anew else ""
+        return f"the other files of the shard{made}"
+
+    @property
+    def makes_vectors(self) -> bool:
+        return "search" not in self._sound
+
+    def documents(self) -> StoredDocuments:
+        """All of them, by number. Raises ModelError."""
+        stored = self._from_search() if "search" in self._sound else self._from_rows()
+        return replace(stored, graphs=self._graphs(stored))
+
+    def _lengths(self) -> list[int] | None:
+        index = self._keywords()
+        return None if index is None else index.lengths.tolist()
+
+    def _keywords(self) -> KeywordIndex | None:
+        index = KeywordIndex(self._sound["keywords"]) if "keywords" in self._sound else None
+        return index if index is not None and index.is_current else None
+
+    def _from_search(self) -> StoredDocuments:
+        search = SearchFile(self._sound["search"])
+        documents = search.documents(np.arange(len(search.docs)), NO_GRAPHS)
+        index = self._keywords()
+        if index is not None:
+            return replace(documents, keywords=index.stored_rows(np.arange(index.count)))
+        return replace(documents, keywords=self._analysed(search))
+
+    def _analysed(self, search: SearchFile) -> KeywordRows:
+        texts: list[RowText] = []
+        for doc in range(len(search.docs)):
+            title, rows = search.header(doc).title, search.rows_of_document(doc)
+            places = list(zip(search.chunks["start"][rows].tolist(), search.chunks["end"][rows].tolist(), strict=True))
+            chunks = stored_chunks(search.text(doc), title, places, None, self._policy)
+            texts += [RowText(chunk.text, title, chunk.context) for chunk in chunks]
+        return rows_of(texts)
+
+    def _from_rows(self) -> StoredDocuments:
+        rows = RowsFile(self._sound["rows"], self._ref.documents)
+        lengths, index = self._lengths(), self._keywords()
+        found: list[tuple[Header, str, tuple[Chunk, ...]]] = []
+        begin = 0
+        for header, text, places in rows.documents():
+            own = None if lengths is None else lengths[begin : begin + len(places)]
+            begin += len(places)
+            found.append((header, text, stored_chunks(text, header.title, places, own, self._policy)))
+        embedding = self._preparation.embedding
+        texts = [embedded_text(header.title, chunk) for header, _, chunks in found for chunk in chunks]
+        dimension = self._ref.centroids.shape[1]
+        vectors = embedding.embed_all(texts) if texts else np.empty((0, dimension), np.float32)
+        prepared: list[PreparedDocument] = []
+        begin = 0
+        for header, text, chunks in found:
+            prepared.append(PreparedDocument(header, text, chunks, vectors[begin : begin + len(chunks)]))
+            begin += len(chunks)
+        stored = store_form(prepared, dimension)
+        return stored if index is None else replace(stored, keywords=index.stored_rows(np.arange(index.count)))
+
+    def _graphs(self, stored: StoredDocuments) -> StoredGraphs:
+        if not self._ref.graph_available:
+            return NO_GRAPHS
+        counts = stored.chunk_counts()
+        if "graph" in self._sound:
+            first_chunks = np.cumsum(counts) - counts
+            return GraphFile(self._sound["graph"]).graphs(stored.chunks["doc"].astype(np.uint32), first_chunks)
+        if "rows" in self._sound:
+            made = RowsFile(self._sound["rows"], self._ref.documents).graphs()
+        else:
+            made = dict(enumerate(self._preparation.graphs_of(_texts_of(stored))))
+        return replace(graphs_in_columns(made, counts.tolist()), is_made=True)
+
+
+def _texts_of(stored: StoredDocuments) -> list[DocumentText]:
+    texts: list[list[str]] = [[] for _ in range(stored.count)]
+    for doc, begin, end in zip(
+        *(stored.chunks[name].tolist() for name in ("doc", "start_byte", "end_byte")), strict=True
+    ):
+        texts[doc].append(stored.texts[doc][begin:end].decode(errors="surrogatepass"))
+    titles = [Header.from_bytes(each).title for each in stored.headers]
+    return [DocumentText(title, own) for title, own in zip(titles, texts, strict=True)]

@@ -1,0 +1,429 @@
+"""Export and import: a KB goes into a file and comes out of it as it was, elsewhere, with nothing embedded."""
+
+import base64
+import gzip
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pair import errors
+from pair.kb import KnowledgeBase
+from pair.testing.faulty_store import FaultyStore
+from pair.values import Document
+from support.engine_parts import MANY_SHARDS, CountingEmbedder, Ground, MirroredEmbedder, all_ids, numbered, placed
+from support.s3_server import S3Server, running_s3
+
+QUESTIONS = ("rivers and bridges", "item7", "castles near gardens", "Rule of the house", "engines")
+PAGES = [
+    Document(
+        f"page-{number}",
+        f"# Handbook\n\n## Rule {number}\n\n### Of the house\n\n" + f"Ada Lovelace met item{number} in Turin. " * 60,
+        title=f"Page {number}",
+        url=f"https://example.com/{number}",
+        metadata={"number": number, "tags": ["a", "ü"]},
+    )
+    for number in range(4)
+]
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    return Ground(tmp_path / "here", **MANY_SHARDS, graph="text", chunker="structure")
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Ground:
+    return Ground(tmp_path / "there", **MANY_SHARDS, graph="text", chunker="structure")
+
+
+def fill(kb: KnowledgeBase) -> None:
+    """Documents of two owners and of all kinds, with some that were replaced or deleted."""
+    kb.upsert(numbered(30))
+    kb.upsert(PAGES, owner="sync", chunk_size=600)
+    kb.upsert([placed("own", [0.5] * 16), Document("blank", "  "), Document("odd \ud800", "a lone \udfff one")])
+    kb.upsert([Document("doc-0003", "Another text about rivers.")])
+    kb.delete(["doc-0005", "doc-0017"])
+
+
+def answers(kb: KnowledgeBase) -> list[Any]:
+    """All that an exact search tells."""
+    return [
+        hit.to_json()
+        for question in QUESTIONS
+        for mode in ("hybrid", "keyword", "vector", "graph")
+        for hit in kb.search(question, mode=mode, exact=True, limit=8)
+    ]
+
+
+def exported(kb: KnowledgeBase, path: Path, **how: Any) -> Path:
+    kb.export(path, **how)
+    return path
+
+
+def test_documents_are_the_same_elsewhere_and_nothing_is_embedded(ground: Ground, elsewhere: Ground) -> None:
+    file = ground.folder / "backup.jsonl"
+    with ground.open() as kb:
+        fill(kb)
+        report = kb.export(file)
+        before = answers(kb)
+        listed = [each.to_json() for each in kb.documents(limit=100)]
+        assert (report.documents, len(file.read_bytes().splitlines())) == (35, 37)
+    embedder = CountingEmbedder()
+    with elsewhere.open("copy", embedder=embedder) as copy:
+        done = copy.import_from(file)
+        assert (done.added, done.unchanged) == (35, 0)
+        assert embedder.texts == []
+        assert [each.to_json() for each in copy.documents(limit=100)] == listed
+        assert answers(copy) == before
+
+
+def test_what_was_imported_is_unchanged_for_who_brings_it_again(ground: Ground, elsewhere: Ground) -> None:
+    with ground.open() as kb:
+        fill(kb)
+        file = exported(kb, ground.folder / "backup.jsonl.gz")
+    with elsewhere.open() as copy:
+        copy.import_from(file)
+        version = copy.version()
+        assert copy.upsert(PAGES, owner="sync", chunk_size=600).unchanged == 4
+        again = copy.import_from(file)
+        assert (again.added, again.replaced, again.unchanged) == (0, 0, 35)
+        assert copy.version() == version
+
+
+def test_the_file_is_the_same_however_documents_lie_in_shards(ground: Ground) -> None:
+    with ground.open() as kb:
+        fill(kb)
+        first = exported(kb, ground.folder / "first.jsonl").read_bytes().splitlines()
+        kb.compact(everything=True)
+        second = exported(kb, ground.folder / "second.jsonl").read_bytes().splitlines()
+        packed = exported(kb, ground.folder / "third.jsonl.gz")
+        assert first[1:-1] == second[1:-1]
+        assert gzip.decompress(packed.read_bytes()).splitlines() == second
+        stream = io.BytesIO()
+        kb.export(stream)
+        assert stream.getvalue().splitlines() == second
+
+
+def test_an_export_says_what_a_person_can_read(ground: Ground) -> None:
+    with ground.open() as kb:
+        kb.upsert([placed("one", [0.25] * 16, year=1999)], owner="sync")
+        file = exported(kb, ground.folder / "backup.jsonl")
+    header, line, trailer = map(json.loads, file.read_text().splitlines())
+    assert (header["format"], header["format_version"], header["documents"]) == ("pair-documents", 1, 1)
+    assert {name: line[name] for name in ("id", "owner", "text", "metadata")} == {
+        "id": "one",
+        "owner": "sync",
+        "text": "text of one",
+        "metadata": {"year": 1999},
+    }
+    assert base64.b64decode(line["chunks"][0]["vector"]) == b"\x00\x00\x80\x3e" * 16
+    content = b"".join(file.read_bytes().splitlines(keepends=True)[:-1])
+    assert trailer == {"end": {"documents": 1, "sha256": hashlib.sha256(content).hexdigest()}}
+
+
+def test_without_vectors_texts_are_embedded_where_they_were_cut(ground: Ground, elsewhere: Ground) -> None:
+    with ground.open() as kb:
+        kb.upsert(PAGES, chunk_size=600)
+        file = exported(kb, ground.folder / "texts.jsonl", vectors=False)
+        before, chunks = answers(kb), kb.stats().chunks
+    embedder = CountingEmbedder()
+    with elsewhere.open(embedder=embedder) as copy:
+        copy.import_from(file)
+        assert len(embedder.texts) == chunks
+        assert answers(copy) == before
+
+
+def test_an_import_adds_and_replaces_by_id(ground: Ground, elsewhere: Ground) -> None:
+    with ground.open() as kb:
+        kb.upsert(numbered(10))
+        file = exported(kb, ground.folder / "backup.jsonl")
+    with elsewhere.open() as copy:
+        copy.upsert([Document("mine", "My own text."), Document("doc-0001", "Older."), *numbered(3, begin=4)])
+        done = copy.import_from(file)
+        assert (done.added, done.replaced, done.unchanged, done.deleted) == (6, 1, 3, 0)
+        assert len(all_ids(copy)) == 11
+        assert "number 1" in copy.document("doc-0001").text
+
+
+def test_replacing_makes_the_kb_exactly_the_file_in_one_swap(ground: Ground, elsewhere: Ground) -> None:
+    with ground.open() as kb:
+        kb.upsert(numbered(20))
+        file = exported(kb, ground.folder / "backup.jsonl")
+        before = answers(kb)
+    other = elsewhere.with_policy(compaction_enabled=False)
+    steps: list[str] = []
+    with other.open(on_step=steps.append) as copy:
+        copy.upsert([*numbered(3, begin=4), *(Document(f"mine-{number}", "Mine.") for number in range(9))])
+        steps.clear()
+        done = copy.import_from(file, replace_all=True)
+        assert (done.added, done.unchanged, done.deleted) == (17, 3, 9)
+        assert steps.count("swap") == 1
+        assert all_ids(copy) == [f"doc-{number:04}" for number in range(20)]
+        assert answers(copy) == before
+        version = copy.version()
+        assert copy.import_from(file, replace_all=True).unchanged == 20
+        assert copy.version() == version
+
+
+def test_another_embedder_is_refused_unless_texts_are_embedded_anew(ground: Ground, elsewhere: Ground) -> None:
+    with ground.open() as kb:
+        fill(kb)
+        file = exported(kb, ground.folder / "backup.jsonl")
+        shards = ground.folder / "backup.zip"
+        kb.export_shards(shards)
+    embedder = MirroredEmbedder()
+    with elsewhere.open(embedder=embedder) as copy:
+        for path in (file, shards):
+            with pytest.raises(errors.UsageError, match="has vectors of the embedder ngram-16-v1") as caught:
+                copy.import_from(path)
+            assert caught.value.code == "E226"
+            assert copy.stats() is None
+        copy.import_from(file, embed=True)
+        assert copy.stats().embedder == embedder.name
+        assert {each.id: each.owner for each in copy.documents(limit=100)}["page-1"] == "sync"
+        assert copy.import_from(file, embed=True).unchanged == 35
+    with elsewhere.open() as back:  # also over one of another embedder
+        assert back.import_from(file, replace_all=True).added == 35
+        assert back.search("rivers", exact=True)
+
+
+def test_vectors_without_a_text_cannot_be_made_anew(ground: Ground, elsewhere: Ground) -> None:
+    with ground.open() as kb:
+        kb.upsert([Document("bare", "", vector=[1.0] * 16)])
+        file = exported(kb, ground.folder / "backup.jsonl")
+    with elsewhere.open(embedder=MirroredEmbedder()) as copy:
+        with pytest.raises(errors.UsageError) as caught:
+            copy.import_from(file, embed=True)
+        assert (caught.value.code, copy.stats()) == ("E307", None)
+
+
+def sealed(lines: list[bytes]) -> bytes:
+    """With a trailer that is right."""
+    content = b"".join(line + b"\n" for line in lines)
+    end = {"documents": len(lines) - 1, "sha256": hashlib.sha256(content).hexdigest()}
+    return content + json.dumps({"end": end}).encode() + b"\n"
+
+
+def changed(line: bytes, **fields: Any) -> bytes:
+    return json.dumps({**json.loads(line), **fields}).encode()
+
+
+DAMAGE: dict[str, tuple[str, Callable[[list[bytes]], bytes]]] = {
+    "cut in a line": ("E224", lambda lines: b"\n".join(lines)[:-200]),
+    "cut between lines": ("E224", lambda lines: b"\n".join(lines[:-1]) + b"\n"),
+    "a line missing": ("E224", lambda lines: b"\n".join([*lines[:2], *lines[3:]]) + b"\n"),
+    "a bit flipped": ("E224", lambda lines: b"\n".join(lines).replace(b"rivers", b"riveRs", 1) + b"\n"),
+    "empty": ("E225", lambda lines: b""),
+    "something else": ("E225", lambda lines: b"# Notes\n"),
+    "documents for ingest": ("E225", lambda lines: b'{"id": "a", "text": "b"}\n'),
+    "newer": ("E225", lambda lines: sealed([changed(lines[0], format_version=2), *lines[1:-1]])),
+    "packed and cut": ("E224", lambda lines: gzip.compress(b"\n".join(lines) + b"\n")[:-20]),
+    "not in order": ("E225", lambda lines: sealed([lines[0], lines[2], lines[1], *lines[3:-1]])),
+    "a chunk outside": (
+        "E225",
+        lambda lines: sealed([*lines[:-2], changed(lines[-2], chunks=[{"start": 0, "end": 9999}])]),
+    ),
+    "no hash": ("E225", lambda lines: sealed([*lines[:-2], changed(lines[-2], content_hash="none")])),
+    "fewer than said": ("E224", lambda lines: sealed(lines[:-2])),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("replace_all", [False, True])
+def test_a_damaged_file_is_refused_and_nothing_changes(tmp_path: Path, damage: str, replace_all: bool) -> None:
+    ground = Ground(tmp_path)
+    code, spoil = DAMAGE[damage]
+    with ground.open() as kb:
+        kb.upsert(numbered(6))
+        file = exported(kb, tmp_path / "backup.jsonl")
+        file.write_bytes(spoil(file.read_bytes().splitlines()))
+        kb.upsert([Document("mine", "My own text.")])
+        version = kb.version()
+        with pytest.raises(errors.PairError) as caught:
+            kb.import_from(file, replace_all=replace_all)
+        assert (caught.value.code, kb.version()) == (code, version)
+        assert len(all_ids(kb)) == 7
+
+
+def test_a_failed_export_leaves_no_file_and_the_old_one(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    with ground.open() as kb:
+        kb.upsert(numbered(3))
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    (folder / "backup.zip").write_bytes(b"the last one")
+    [rows] = ground.stored_files(".duckdb")
+    rows.chmod(0o600)
+    rows.write_bytes(b"damaged")
+    with ground.open() as kb, pytest.raises(errors.DataError) as caught:
+        kb.export_shards(folder / "backup.zip")
+    assert caught.value.code == "E207"
+    assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [("backup.zip", b"the last one")]
+
+
+def test_an_interrupted_import_goes_on_with_what_it_built(ground: Ground, elsewhere: Ground) -> None:
+    with ground.open() as kb:
+        fill(kb)
+        file = exported(kb, ground.folder / "texts.jsonl", vectors=False)
+        before = answers(kb)
+    small = elsewhere.with_policy(build_part_bytes=3000)
+    uploads = 0
+
+    def stop(step: str) -> None:
+        nonlocal uploads
+        uploads += step == "uploaded"
+        if uploads == 4:
+            raise KeyboardInterrupt
+
+    first, second = CountingEmbedder(), CountingEmbedder()
+    with small.open(embedder=first, on_step=stop) as copy, pytest.raises(KeyboardInterrupt):
+        copy.import_from(file)
+    with small.open(embedder=second) as copy:
+        assert copy.stats() is None
+        copy.import_from(file)
+        assert len(all_ids(copy)) == 35
+        assert set(first.texts) - set(second.texts)
+        if not any("own" in each for each in second.texts):  # its vector was its own
+            assert len(answers(copy)) == len(before)
+
+
+# Shards as they are
+
+
+def test_shards_are_the_same_elsewhere_under_another_name(ground: Ground, elsewhere: Ground) -> None:
+    file = ground.folder / "backup.zip"
+    with ground.open() as kb:
+        fill(kb)
+        report = kb.export_shards(file)
+        assert report.shards == kb.stats().shards
+        before = answers(kb)
+        listed = [each.to_json() for each in kb.documents(limit=100)]
+        again = ground.folder / "again.zip"
+        kb.export_shards(again)
+        assert again.read_bytes() == file.read_bytes()
+    with zipfile.ZipFile(file) as archive:
+        assert {each.compress_type for each in archive.infolist()} == {zipfile.ZIP_STORED}
+        assert archive.namelist()[0] == "index/manifest.json"
+    embedder = CountingEmbedder()
+    with elsewhere.open("copy", embedder=embedder) as copy:
+        done = copy.import_from(file)
+        assert (done.added, embedder.texts) == (35, [])
+        assert [each.to_json() for each in copy.documents(limit=100)] == listed
+        assert answers(copy) == before
+        assert copy.collect(grace_seconds=0).deleted_shards == 0
+        copy.upsert([Document("more", "It can be written.")])
+        copy.compact(everything=True)
+        assert len(all_ids(copy)) == 36
+
+
+def test_shards_need_an_empty_kb_or_take_the_place_of_all(ground: Ground) -> None:
+    file = ground.folder / "backup.zip"
+    with ground.open() as kb:
+        kb.upsert(numbered(20))
+        kb.export_shards(file)
+        before = answers(kb)
+        kb.delete(["doc-0001"])
+        kb.upsert([Document("mine", "Mine.")])
+        kb.compact(everything=True)
+        with pytest.raises(errors.ConflictError) as caught:
+            kb.import_from(file)
+        assert caught.value.code == "E227"
+        kb.import_from(file, replace_all=True)  # the shards that were dropped are live again
+        assert answers(kb) == before
+        kb.collect(grace_seconds=0)
+    with ground.open() as kb:
+        assert answers(kb) == before
+        assert kb.fsck().is_sound
+
+
+def test_shards_that_were_collected_are_uploaded_again(ground: Ground) -> None:
+    file = ground.folder / "backup.zip"
+    with ground.open() as kb:
+        kb.upsert(numbered(20))
+        kb.export_shards(file)
+        before = answers(kb)
+        kb.delete(owner="ingest")
+        kb.collect(grace_seconds=0)
+        assert ground.stored_files(".search") == []
+        kb.import_from(file)
+        assert answers(kb) == before
+        kb.collect(grace_seconds=0)
+        assert kb.fsck().is_sound
+
+
+@pytest.mark.parametrize("spoil", ["cut", "entry", "missing", "manifest", "no export"])
+def test_a_damaged_zip_is_refused_and_nothing_changes(ground: Ground, elsewhere: Ground, spoil: str) -> None:
+    file = ground.folder / "backup.zip"
+    with ground.open() as kb:
+        kb.upsert(numbered(3))
+        kb.export_shards(file)
+    with zipfile.ZipFile(file) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    if spoil == "cut":
+        file.write_bytes(file.read_bytes()[:-100])
+    else:
+        target = next(name for name in entries if name.endswith(".search"))
+        if spoil == "missing":
+            del entries[target]
+        elif spoil == "entry":
+            entries[target] = entries[target][:-1] + b"!"
+        elif spoil == "manifest":
+            entries["index/manifest.json"] = entries["index/manifest.json"].replace(b'"documents":3', b'"documents":4')
+        else:
+            entries = {"README.md": b"# Notes"}
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, content in entries.items():
+                archive.writestr(name, content)
+    with elsewhere.open() as copy:
+        with pytest.raises(errors.PairError) as caught:
+            copy.import_from(file)
+        assert caught.value.code == ("E225" if spoil == "no export" else "E224")
+        assert copy.stats() is None
+    assert elsewhere.stored_files(".search") == []
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with running_s3(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+def test_from_a_folder_to_a_bucket_and_back(ground: Ground, elsewhere: Ground, s3: S3Server) -> None:
+    lines, shards = ground.folder / "backup.jsonl.gz", ground.folder / "backup.zip"
+    with ground.open() as kb:
+        fill(kb)
+        kb.export_shards(shards)
+        before = answers(kb)
+    with elsewhere.open("in-bucket", store=s3.store("transfer")) as copy:
+        copy.import_from(shards)
+        assert answers(copy) == before
+        assert copy.fsck().is_sound
+        copy.export(lines)
+    with elsewhere.with_policy(cache_dir=str(elsewhere.folder / "another")).open("home") as home:
+        home.import_from(lines)
+        assert answers(home) == before
+
+
+def test_readers_never_see_half_of_a_replacement(ground: Ground) -> None:
+    """Whoever looks between any two requests to the store sees all of the old or all of the new."""
+    with ground.open() as kb:
+        kb.upsert(numbered(20))
+        file = exported(kb, ground.folder / "backup.jsonl")
+        kb.delete(owner="ingest")
+        kb.upsert([Document(f"mine-{number}", "Mine.") for number in range(5)])
+    seen: set[int] = set()
+    with ground.open() as reader:
+
+        def look(_operation: str, _key: str) -> Any:
+            seen.add(len(reader.documents(limit=100)))
+            return "none"
+
+        with ground.open(store=FaultyStore(ground.blobs(), look)) as kb:
+            kb.import_from(file, replace_all=True)
+    assert seen == {5, 20}
