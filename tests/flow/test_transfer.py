@@ -189,7 +189,7 @@ def test_another_embedder_is_refused_unless_texts_are_embedded_anew(ground: Grou
         assert {each.id: each.owner for each in copy.documents(limit=100)}["page-1"] == "sync"
         assert copy.import_from(file, embed=True).unchanged == 35
     with elsewhere.open() as back:  # also over one of another embedder
-        assert back.import_from(file, replace_all=True).added == 35
+        assert back.import_from(file, replace_all=True).replaced == 35
         assert back.search("rivers", exact=True)
 
 
@@ -291,6 +291,23 @@ def test_an_interrupted_import_goes_on_with_what_it_built(ground: Ground, elsewh
         assert set(first.texts) - set(second.texts)
         if not any("own" in each for each in second.texts):  # its vector was its own
             assert len(answers(copy)) == len(before)
+
+
+def test_what_others_change_meanwhile_does_not_outlive_a_replacement(ground: Ground) -> None:
+    with ground.open() as other:
+        other.upsert(numbered(9))
+        file = exported(other, ground.folder / "backup.jsonl")
+        other.delete(["doc-0001"])
+        turns = iter([["doc-0002"], ["doc-0003"]])
+
+        def disturb(step: str) -> None:
+            if step == "lease" and (gone := next(turns, None)):
+                other.delete(gone)
+
+        with ground.open(on_step=disturb) as kb:
+            done = kb.import_from(file, replace_all=True)
+        assert len(all_ids(other)) == 9
+        assert done.added == 3
 
 
 # Shards as they are

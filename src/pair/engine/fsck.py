@@ -237,9 +237,14 @@ class Fsck:
         """The same bytes, if that is what comes of it; else another shard with the same documents in the same order."""
         parts = self._parts
         collections = parts.publication.required().manifest.collections
-        number = int(shard.shard_id.rpartition("-")[2])
+        tail = shard.shard_id.rpartition("-")[2]
         built = build_shard(
-            folder, parts.kb_id, recovery.documents(), commit_id=parts.new_id(), run=shard.run, number=number
+            folder,
+            parts.kb_id,
+            recovery.documents(),
+            commit_id=parts.new_id(),
+            run=shard.run,
+            number=int(tail) if tail.isdecimal() else 0,
         )
         if all(built.ref.files.get(role) == shard.files[role] for role in roles):
             for role in roles:
@@ -264,6 +269,7 @@ class Fsck:
         """Documents have the numbers that they had: what is gone stays gone."""
         changed = replace(
             shard,
+            shard_id=built.ref.shard_id,
             folder=built.ref.folder,
             files=built.ref.files,
             graph_available=built.ref.graph_available,

@@ -127,10 +127,14 @@ class Importer:
 
     def _refuse_textless(self, file: DocumentLines) -> None:
         """Raises E307 for documents whose vectors came with them, and which say nothing of their own."""
-        found = [each.header.id for each in file.documents() if each.chunks and not each.text.strip()]
-        found = [each for each in found if each]
-        if found:
-            raise build_errors.documents_without_text(self._parts.kb_id, found[:_NAMED], len(found))
+        found: list[str] = []
+        count = 0
+        for each in file.documents():
+            if each.chunks and not each.text.strip():
+                count += 1
+                found += [each.header.id] if len(found) < _NAMED else []
+        if count:
+            raise build_errors.documents_without_text(self._parts.kb_id, found, count)
 
     # What is to be stored
 

@@ -154,7 +154,8 @@ class ShardImporter:
         shards = [self._rerooted(shard) for shard in origin.shards]
         self._parts.publication.probe()
         record = self._records.announce(f"import-{origin.commit_id}", shards, origin.dimension)
-        self._writer.retried(lambda lease, before: WriteReport())  # whoever collects garbage now does not know of it
+        if self._parts.publication.current() is not None:  # whoever collects garbage now does not know of the record
+            self._writer.retried(lambda lease, before: WriteReport())
         self._upload(archive, shards)  # before others are kept waiting
         report = self._writer.retried(
             lambda lease, before: self._publish(lease, before, archive, shards, replace_all=replace_all)

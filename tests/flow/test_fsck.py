@@ -1,0 +1,353 @@
+"""fsck: every kind of damage to a single file is found; what repairs it leaves the same exact answers."""
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pair import errors
+from pair.engine.fsck import FsckReport
+from pair.kb import KnowledgeBase
+from pair.testing.faulty_store import FaultyStore
+from pair.values import Document
+from support.command import Workplace, write_files
+from support.engine_parts import Ground, MirroredEmbedder, all_ids, flip_a_bit, numbered, placed, truncate
+from support.s3_server import running_s3
+
+ROLES = {"rows": ".duckdb", "search": ".search", "ids": ".ids", "keywords": ".keywords", "graph": ".graph"}
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "deleted": lambda path: path.unlink(),
+    "truncated": truncate,
+    "flipped": flip_a_bit,
+    "emptied": lambda path: path.write_bytes(b""),
+}
+PAGES = [
+    Document(
+        f"page-{number}",
+        f"# Handbook\n\n## Rule {number}\n\nAda Lovelace met item{number} in Turin, by the river Po.\n\n### House\n\n"
+        + f"Grace Hopper wrote clause {number} of it in Boston. " * 45,
+        title=f"Page {number}",
+        metadata={"number": number},
+    )
+    for number in range(3)
+]
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Ground:
+    """Two shards, one with documents that are gone; made once."""
+    ground = Ground(tmp_path_factory.mktemp("stored"), graph="text", chunker="structure")
+    with ground.open() as kb:
+        kb.upsert(PAGES)
+        kb.upsert(numbered(9, begin=100))
+        kb.delete(["doc-0101", "doc-0105"])
+        kb.compact(everything=True)
+        kb.upsert(numbered(4))
+        kb.delete(["doc-0002"])
+        kb.collect(grace_seconds=0)
+        kb.export_shards(ground.folder / "backup.zip")
+    return ground
+
+
+@pytest.fixture
+def ground(stored: Ground, tmp_path: Path) -> Ground:
+    """With a store, and nothing in the cache."""
+    shutil.copytree(stored.store, tmp_path / "store")
+    return Ground(tmp_path, graph="text", chunker="structure")
+
+
+def answers(kb: KnowledgeBase) -> list[Any]:
+    """All that an exact search tells; with a filter, the rows are asked too."""
+    found = [
+        hit.to_json()
+        for question in ("rivers", "Ada Lovelace in Turin", "clause house")
+        for mode in ("hybrid", "graph")
+        for hit in kb.search(question, mode=mode, exact=True, limit=6)
+    ]
+    return found + [hit.to_json() for hit in kb.search("item1", filter={"number": {"lt": 102}}, exact=True)]
+
+
+@pytest.fixture(scope="module")
+def expected(stored: Ground) -> list[Any]:
+    with stored.open() as kb:
+        return answers(kb)
+
+
+def damaged(ground: Ground, role: str, damage: str) -> Path:
+    """The largest file of this role."""
+    path = max(ground.stored_files(ROLES[role]), key=lambda each: each.stat().st_size)
+    path.chmod(0o600)
+    DAMAGES[damage](path)
+    return path
+
+
+def fsck(ground: Ground, **how: Any) -> FsckReport:
+    with ground.open() as kb:
+        return kb.fsck(**how)
+
+
+def assert_mended(ground: Ground, expected: list[Any]) -> None:
+    """As somebody sees it who has nothing in the cache."""
+    shutil.rmtree(ground.cache, ignore_errors=True)
+    assert fsck(ground).is_sound
+    with ground.open() as kb:
+        assert answers(kb) == expected
+        assert len(all_ids(kb)) == 13
+        kb.upsert([Document("more", "It can be written.")])
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("role", ROLES)
+def test_a_file_is_repaired_from_those_beside_it(ground: Ground, expected: list[Any], role: str, damage: str) -> None:
+    path = damaged(ground, role, damage)
+    found = fsck(ground)
+    [fault] = found.faults
+    assert (found.is_sound, fault.is_repaired, fault.documents) == (False, False, 10)
+    assert path.name in fault.key
+    assert fault.remedy.startswith("the other files of the shard")
+    assert not fsck(ground).is_sound  # nothing was changed
+    done = fsck(ground, repair=True)
+    assert [each.is_repaired for each in done.faults] == [True]
+    assert_mended(ground, expected)
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("origin", ["cache", "package"])
+def test_a_file_is_put_back_from_a_copy(
+    ground: Ground, stored: Ground, expected: list[Any], role: str, origin: str
+) -> None:
+    with ground.open() as kb:
+        version = kb.version()
+        if origin == "cache":
+            kb.export(ground.folder / "fetched.jsonl")
+            kb.search("item1", filter={"number": 1})
+    path = damaged(ground, role, "flipped")
+    packages = [stored.folder / "backup.zip"] if origin == "package" else []
+    done = fsck(ground, repair=True, packages=packages)
+    assert [each.remedy for each in done.faults] == ["the local cache" if origin == "cache" else str(packages[0])]
+    assert path.exists()
+    with ground.open() as kb:
+        assert kb.version() == version  # the same bytes: no other manifest is needed
+    assert_mended(ground, expected)
+
+
+def test_a_copy_that_is_damaged_itself_is_not_used(ground: Ground, expected: list[Any]) -> None:
+    with ground.open() as kb:
+        kb.export(ground.folder / "fetched.jsonl")
+    path = damaged(ground, "search", "flipped")
+    [kept] = [each for each in ground.cached_files(".search") if each.parent.name == path.parent.name]
+    flip_a_bit(kept)
+    done = fsck(ground, repair=True)
+    assert [each.remedy for each in done.faults] == ["the other files of the shard, with vectors made anew"]
+    assert_mended(ground, expected)
+
+
+def test_a_file_is_put_back_from_another_shard_that_has_the_same(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    with ground.open() as kb:
+        kb.upsert(numbered(5))
+    with ground.open(embedder=MirroredEmbedder()) as kb:
+        kb.reembed()  # all but the vectors is as it was, and the former shard is still there
+        shutil.rmtree(ground.cache)
+        live = kb.stats()
+        assert live is not None
+        [folder] = {path.parent for path in ground.stored_files(".search")} - {
+            path.parent for path in ground.stored_files(".search") if not _is_live(kb, path)
+        }
+        next(folder.glob("*.duckdb")).unlink()
+        done = kb.fsck(repair=True)
+        assert [each.remedy for each in done.faults] == ["another shard of this knowledge base"]
+        assert kb.fsck().is_sound
+
+
+def _is_live(kb: KnowledgeBase, path: Path) -> bool:
+    return any(hit.shard == path.parent.name for hit in kb.search("rivers", exact=True))
+
+
+def test_vectors_are_made_anew_only_by_the_same_embedder(ground: Ground) -> None:
+    damaged(ground, "search", "deleted")
+    with ground.open(embedder=MirroredEmbedder()) as kb:
+        [fault] = kb.fsck(repair=True).faults
+    assert (fault.is_repaired, fault.remedy) == (False, "")
+    assert len(fault.ids) == 10
+    assert fsck(ground, repair=True).is_sound
+
+
+def test_what_is_lost_is_named_and_stays_as_it_is_until_it_is_given_up(ground: Ground) -> None:
+    for role in ("search", "rows"):
+        damaged(ground, role, "emptied")
+    with ground.open() as kb:
+        version = kb.version()
+        report = kb.fsck(repair=True)
+        assert not report.is_sound
+        assert set(report.faults[0].ids) == {*(f"page-{n}" for n in range(3)), *_live_numbers()}
+        assert kb.version() == version
+        given_up = kb.fsck(repair=True, drop_lost=True)
+        assert (given_up.is_sound, given_up.dropped) == (True, 10)
+        assert all_ids(kb) == ["doc-0000", "doc-0001", "doc-0003"]
+        assert kb.fsck().is_sound
+
+
+def _live_numbers() -> set[str]:
+    return {f"doc-{number:04}" for number in range(100, 109)} - {"doc-0101", "doc-0105"}
+
+
+def test_vectors_of_documents_that_brought_their_own_are_not_made_up(tmp_path: Path) -> None:
+    """They are told to be made anew, which is what can be done; with a copy they are as they were."""
+    ground = Ground(tmp_path)
+    with ground.open() as kb:
+        kb.upsert([placed("own", [0.5] * 16)])
+        kb.export_shards(tmp_path / "backup.zip")
+    damaged(ground, "search", "flipped")
+    shutil.rmtree(ground.cache, ignore_errors=True)
+    assert fsck(ground).faults[0].remedy == "the other files of the shard, with vectors made anew"
+    assert fsck(ground, repair=True, packages=[tmp_path / "backup.zip"]).is_sound
+    with ground.open() as kb:
+        assert kb.search_vector([0.5] * 16, exact=True)[0].distance == 0.0
+
+
+def test_a_kb_that_is_not_there_is_no_damage(tmp_path: Path) -> None:
+    with Ground(tmp_path).open() as kb, pytest.raises(errors.NotFoundError):
+        kb.fsck()
+
+
+def test_others_write_and_collect_meanwhile_and_no_damage_is_told(ground: Ground) -> None:
+    """Between any two requests of fsck, somebody compacts and deletes what was dropped."""
+    turns = 0
+    with ground.open() as other:
+
+        def disturb(operation: str, key: str) -> Any:
+            nonlocal turns
+            if operation == "download" and turns < 4:
+                turns += 1
+                other.upsert([Document(f"late-{turns}", f"Written meanwhile, {turns}.")])
+                other.compact(everything=True)
+                other.collect(grace_seconds=0)
+            return "none"
+
+        with ground.open(store=FaultyStore(ground.blobs(), disturb)) as kb:
+            report = kb.fsck(repair=True)
+    assert (report.is_sound, report.faults) == (True, ())
+    assert turns == 4
+
+
+def test_readers_go_on_while_it_is_repaired(ground: Ground, expected: list[Any]) -> None:
+    with ground.open() as reader:
+        assert answers(reader) == expected
+        damaged(ground, "rows", "deleted")
+        is_over = threading.Event()
+        seen: list[list[Any]] = []
+
+        def read() -> None:
+            while not is_over.is_set():
+                seen.append(answers(reader))
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        other = Ground(ground.folder / "elsewhere", graph="text", chunker="structure", store=str(ground.store))
+        assert fsck(other, repair=True).is_sound
+        is_over.set()
+        thread.join()
+        assert seen
+        assert all(each == expected for each in seen)
+
+
+# The command
+
+
+NOTES: dict[str, str | bytes] = {
+    f"sources/{number}.md": f"# Note {number}\n\nThis one is about item{number}.\n" for number in range(5)
+}
+
+
+@pytest.fixture
+def synced(workplace: Workplace) -> Workplace:
+    write_files(workplace.folder, NOTES)
+    workplace.environment["PAIR__KB__SOURCES_DIR"] = "sources"
+    assert workplace.pair("sync").status == 0
+    return workplace
+
+
+def shard_files(workplace: Workplace, pattern: str) -> list[Path]:
+    return sorted((workplace.folder / ".pair" / "store").rglob(pattern))
+
+
+def test_the_command_tells_repairs_and_says_so_by_its_status(synced: Workplace) -> None:
+    sound = synced.pair("fsck")
+    assert (sound.status, sound.stdout.partition(":")[0]) == (0, "default is sound")
+    before = synced.pair("search", "item3", "--exact", "--json").json
+    shutil.rmtree(synced.folder / ".pair" / "cache")
+    [keywords] = shard_files(synced, "*.keywords")
+    flip_a_bit(keywords)
+    found = synced.pair("fsck")
+    assert found.status == 5
+    assert "its SHA-256 is not the one in the manifest (5 documents)" in found.stdout
+    assert "can be repaired from the other files of the shard: pair fsck --repair" in found.stdout
+    assert "1 file damaged, 0 repaired" in found.stdout
+    value = synced.pair("fsck", "--json")
+    assert (value.status, value.json["sound"], len(value.json["faults"])) == (5, False, 1)
+    done = synced.pair("fsck", "--repair", "--json")
+    assert (done.status, done.json["faults"][0]["repaired"]) == (0, True)
+    assert synced.pair("search", "item3", "--exact", "--json").json["results"] == before["results"]
+    assert synced.pair("fsck", "--drop-lost").status == 1
+
+
+@pytest.mark.parametrize("pattern", ["*.search *.duckdb", "shard-*"])
+def test_documents_that_sources_still_have_are_stored_anew(synced: Workplace, pattern: str) -> None:
+    """Whether it can be told which they are, or only how many."""
+    before = synced.pair("search", "item3", "--exact", "--json").json["results"]
+    shutil.rmtree(synced.folder / ".pair" / "cache")
+    for each in pattern.split():
+        for path in shard_files(synced, each):
+            path.unlink()
+    found = synced.pair("fsck")
+    assert found.status == 5
+    assert "can be repaired from the synced sources" in found.stdout
+    assert synced.pair("fsck", "--repair").status == 0
+    assert synced.pair("search", "item3", "--exact", "--json").json["results"] == before
+    assert synced.pair("fsck").status == 0
+    assert synced.pair("sync", "--json").json["stored"] == 0
+
+
+def test_documents_of_others_are_not_dropped_for_those_that_sources_have(synced: Workplace) -> None:
+    (synced.folder / "mine.md").write_text("# Mine\n\nOf nobody else.\n")
+    assert synced.pair("ingest", "mine.md").status == 0
+    assert synced.pair("compact", "--all").status == 0
+    assert synced.pair("gc", "--grace", "0").status == 0
+    shutil.rmtree(synced.folder / ".pair" / "cache")
+    for path in [*shard_files(synced, "*.search"), *shard_files(synced, "*.duckdb")]:
+        path.unlink()
+    done = synced.pair("fsck", "--repair")
+    assert done.status == 5
+    assert "for 5 of 6 documents" in done.stdout
+    assert "lost: mine.md" in done.stdout
+    assert synced.pair("search", "item3", "--json").json["results"][0]["id"] == "3.md"
+    assert synced.pair("fsck", "--json").json["faults"][0]["ids"] == ["mine.md"]  # and is not dropped
+    assert synced.pair("fsck", "--repair", "--drop-lost").status == 0
+    assert synced.pair("fsck").status == 0
+
+
+@pytest.fixture
+def in_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with running_s3(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+def test_a_bucket_is_repaired_as_a_folder_is(in_bucket: Any, tmp_path: Path) -> None:
+    ground, store = Ground(tmp_path), in_bucket.store("fsck")
+    with ground.open(store=store) as kb:
+        kb.upsert(numbered(6))
+        before = [hit.to_json() for hit in kb.search("rivers item3", exact=True)]
+        shutil.rmtree(ground.cache)
+        [rows] = [each.key for each in store.list("") if each.key.endswith(".duckdb")]
+        [ids] = [each.key for each in store.list("") if each.key.endswith(".ids")]
+        store.delete(rows)
+        store.put(ids, b"not this")
+    with ground.open(store=in_bucket.store("fsck")) as kb:
+        assert len(kb.fsck().faults) == 2
+        assert kb.fsck(repair=True).is_sound
+        assert kb.fsck().faults == ()
+        assert [hit.to_json() for hit in kb.search("rivers item3", exact=True)] == before
