@@ -20,7 +20,7 @@ from typing import Any
 from annotated_types import Ge, Gt
 
 import pair
-from pair import build_errors, error_tree, errors, package_errors, request_errors, settings
+from pair import build_errors, error_tree, errors, package_errors, request_errors, settings, version_errors
 from pair.app import render
 from pair.app.cli.commands import build
 
@@ -217,6 +217,8 @@ def _class_body(kind: Any) -> list[ast.stmt]:
 # ── errors.md ──────────────────────────────────────────────────────────────────────────────────────
 
 _SAMPLES: Mapping[str, Mapping[str, Any]] = {
+    "no_such_version": {"kb_id": "default", "wanted": "3", "kept": [9, 8, 7]},
+    "past_is_read_only": {"kb_id": "default", "number": 7},
     "package_of_another_schema": {"label": "handbook", "schema_version": 2},
     "offline_without_source": {},
     "offline_with_url": {},
@@ -385,7 +387,7 @@ def _tree_in_docstring() -> str:
 def _texts_by_code() -> dict[str, list[str]]:
     """Texts of every function that makes an error; a function or a code without a sample stops the run."""
     texts: dict[str, list[str]] = {code: [] for code in errors.CODES}
-    modules = (errors, request_errors, build_errors, package_errors)
+    modules = (errors, request_errors, build_errors, package_errors, version_errors)
     made = [each for module in modules for each in inspect.getmembers(module, inspect.isfunction)]
     for name, make in made:
         if make.__module__ in {module.__name__ for module in modules} and not name.startswith("_"):

@@ -54,6 +54,8 @@ CODES: dict[str, tuple[type[PairError], str]] = {
     "E215": (UsageError, "query not understood"),
     "E216": (StorageError, "workers died over a part of a build"),
     "E217": (ConflictError, "parts of a build are no longer there"),
+    "E218": (NotFoundError, "version of a knowledge base is not kept"),
+    "E219": (UsageError, "a version of the past cannot be written to"),
     "E301": (ModelError, "model unreachable"),
     "E302": (ModelError, "model reply unusable"),
     "E303": (UsageError, "vector size differs from the knowledge base's"),

@@ -19,6 +19,7 @@ from pair.engine.queries import Hits, Narrowing, TextQuery
 from pair.engine.reembedding import ReembedReport
 from pair.engine.runtime import Engine, EngineStats, StoredDocument
 from pair.engine.shard_cache import SweepReport
+from pair.engine.versions import Rollback, Version
 from pair.engine.writing import WriteReport
 from pair.sync.report import SyncReport
 from pair.sync.source_texts import DescribedSource, SourceTexts
@@ -35,6 +36,7 @@ __all__ = [
     "Reconciled",
     "SearchOptions",
     "StoredDocument",
+    "Version",
 ]
 
 SYNC_OWNER = "sync"
@@ -76,6 +78,8 @@ class Reconciled:
     stored: int = 0
     removed: int = 0
     unchanged: int = 0
+    held_at: int = 0
+    """The version that a roll-back put back, and that was left as it is; 0 for none."""
 
 
 def nothing_done(_report: WriteReport) -> None:
@@ -123,10 +127,17 @@ class KnowledgeBase:
         done = self.reconcile()
         return dataclasses.replace(report, stored=done.stored, unstored=done.removed)
 
-    def reconcile(self, on_batch: Callable[[WriteReport], None] = nothing_done) -> Reconciled:
-        """Compare the hashes of what was synced with those of what is stored, and close the difference."""
+    def reconcile(self, on_batch: Callable[[WriteReport], None] = nothing_done, *, resume: bool = True) -> Reconciled:
+        """Compare the hashes of what was synced with those of what is stored, and close the difference.
+
+        What was rolled back stays as it is, unless `resume`: somebody wants it to follow its sources again.
+        """
         if self._sources is None:
             return Reconciled()
+        if restored := self._engine.restored_version():
+            if not resume:
+                return Reconciled(held_at=restored)
+            self._engine.release()
         texts = self._sources.texts()
         revisions = texts.revisions()
         stored = self._engine.hashes(SYNC_OWNER)
@@ -317,6 +328,17 @@ class KnowledgeBase:
     def collect(self, *, grace_seconds: float | None = None) -> GarbageReport:
         """Delete shards that no manifest has named for the grace period."""
         return self._engine.collect(grace_seconds=grace_seconds)
+
+    def versions(self) -> list[Version]:
+        """The current one and those that can be gone back to, the newest first. Raises E201."""
+        return self._engine.versions()
+
+    def rollback(self, version: int | str) -> Rollback:
+        """Make an earlier version the current one, by its number or the version of the package installed then.
+
+        It is a new version itself. Sync leaves it as it is until somebody syncs on purpose. Raises E201, E218.
+        """
+        return self._engine.roll_back(str(version))
 
     def sweep(self) -> SweepReport:
         """Evict fetched shards that are too old or too many."""

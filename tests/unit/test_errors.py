@@ -26,8 +26,15 @@ PairError                        exit 70   500   final
 └── AccessError                  exit 1    403   final
 """
 SOURCE = Path(inspect.getfile(errors)).parent
-WITH_TEXTS = ("errors.py", "request_errors.py", "build_errors.py", "package_errors.py", "error_codes.py")
-MODULES = ("errors", "request_errors", "build_errors", "package_errors")
+WITH_TEXTS = (
+    "errors.py",
+    "request_errors.py",
+    "build_errors.py",
+    "package_errors.py",
+    "version_errors.py",
+    "error_codes.py",
+)
+MODULES = ("errors", "request_errors", "build_errors", "package_errors", "version_errors")
 
 
 def drawn(kind: type[PairError], branch: str = "") -> Iterator[str]:

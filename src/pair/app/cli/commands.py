@@ -30,6 +30,7 @@ from pair.app.cli import (
     serve,
     session,
     sync,
+    versions,
 )
 
 
@@ -58,6 +59,8 @@ def build() -> Any:
     app.command("eval", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
     app.command("compact", epilog=maintain.COMPACT_EXAMPLE)(maintain.compact)
     app.command("reembed", epilog=reembed.EXAMPLE)(reembed.reembed)
+    app.command("versions", epilog=versions.VERSIONS_EXAMPLE)(versions.versions)
+    app.command("rollback", epilog=versions.ROLLBACK_EXAMPLE)(versions.rollback)
     app.command("gc", epilog=maintain.GC_EXAMPLE)(maintain.collect)
     app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
     app.command("mcp", epilog=mcp.EXAMPLE)(mcp.mcp)
