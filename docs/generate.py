@@ -217,6 +217,8 @@ def _class_body(kind: Any) -> list[ast.stmt]:
 # ── errors.md ──────────────────────────────────────────────────────────────────────────────────────
 
 _SAMPLES: Mapping[str, Mapping[str, Any]] = {
+    "no_such_version": {"kb_id": "default", "wanted": "3", "kept": [9, 8, 7]},
+    "past_is_read_only": {"kb_id": "default", "number": 7},
     "package_of_another_schema": {"label": "handbook", "schema_version": 2},
     "export_damaged": {"file": "backup.jsonl", "reason": "its last line is missing"},
     "export_not_understood": {"file": "backup.jsonl", "reason": "it has format 2, which is newer than this pair"},

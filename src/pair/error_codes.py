@@ -54,6 +54,8 @@ CODES: dict[str, tuple[type[PairError], str]] = {
     "E215": (UsageError, "query not understood"),
     "E216": (StorageError, "workers died over a part of a build"),
     "E217": (ConflictError, "parts of a build are no longer there"),
+    "E218": (NotFoundError, "version of a knowledge base is not kept"),
+    "E219": (UsageError, "a version of the past cannot be written to"),
     "E224": (DataError, "export damaged or cut off"),
     "E225": (UsageError, "export not understood"),
     "E226": (UsageError, "export has vectors of another embedder"),

@@ -22,6 +22,7 @@ from pair.engine.queries import Hits, Narrowing, TextQuery
 from pair.engine.reembedding import ReembedReport
 from pair.engine.runtime import Engine, EngineStats, StoredDocument
 from pair.engine.shard_cache import SweepReport
+from pair.engine.versions import Rollback, Version
 from pair.engine.writing import WriteReport
 from pair.sync.report import SyncReport
 from pair.sync.source_texts import DescribedSource, SourceTexts
@@ -38,6 +39,7 @@ __all__ = [
     "Reconciled",
     "SearchOptions",
     "StoredDocument",
+    "Version",
 ]
 
 SYNC_OWNER = "sync"
@@ -79,6 +81,8 @@ class Reconciled:
     stored: int = 0
     removed: int = 0
     unchanged: int = 0
+    held_at: int = 0
+    """The version that a roll-back put back, and that was left as it is; 0 for none."""
 
 
 def nothing_done(_report: WriteReport) -> None:
@@ -126,10 +130,17 @@ class KnowledgeBase:
         done = self.reconcile()
         return dataclasses.replace(report, stored=done.stored, unstored=done.removed)
 
-    def reconcile(self, on_batch: Callable[[WriteReport], None] = nothing_done) -> Reconciled:
-        """Compare the hashes of what was synced with those of what is stored, and close the difference."""
+    def reconcile(self, on_batch: Callable[[WriteReport], None] = nothing_done, *, resume: bool = True) -> Reconciled:
+        """Compare the hashes of what was synced with those of what is stored, and close the difference.
+
+        What was rolled back stays as it is, unless `resume`: somebody wants it to follow its sources again.
+        """
         if self._sources is None:
             return Reconciled()
+        if restored := self._engine.restored_version():
+            if not resume:
+                return Reconciled(held_at=restored)
+            self._engine.release()
         texts = self._sources.texts()
         revisions = texts.revisions()
         stored = self._engine.hashes(SYNC_OWNER)
@@ -366,18 +377,28 @@ class KnowledgeBase:
         `packages`: zips that may hold what is damaged. `drop_lost`: give up what cannot be repaired.
         """
         obtainable = Obtainable(SYNC_OWNER, self._readable) if self._sources is not None else None
-        options = FsckOptions(repair, drop_lost, tuple(packages), obtainable)
-        report = self._engine.fsck(options, on_progress)
+        report = self._engine.fsck(FsckOptions(repair, drop_lost, tuple(packages), obtainable), on_progress)
         if report.dropped:
-            self.reconcile()
+            self.reconcile(resume=False)
         return report
 
     def _readable(self) -> frozenset[str]:
         """Sources whose text can be had."""
-        texts = self._sources.texts() if self._sources is not None else None
-        return (
-            frozenset(each for each in texts.revisions() if texts.document(each) is not None) if texts else frozenset()
-        )
+        if self._sources is None:
+            return frozenset()
+        texts = self._sources.texts()
+        return frozenset(each for each in texts.revisions() if texts.document(each) is not None)
+
+    def versions(self) -> list[Version]:
+        """The current one and those that can be gone back to, the newest first. Raises E201."""
+        return self._engine.versions()
+
+    def rollback(self, version: int | str) -> Rollback:
+        """Make an earlier version the current one, by its number or the version of the package installed then.
+
+        It is a new version itself. Sync leaves it as it is until somebody syncs on purpose. Raises E201, E218.
+        """
+        return self._engine.roll_back(str(version))
 
     def sweep(self) -> SweepReport:
         """Evict fetched shards that are too old or too many."""

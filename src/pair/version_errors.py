@@ -1,10 +1,35 @@
-"""The texts of errors that only versions of a KB, its backups and their care have to tell.
+"""The texts of errors that only versions of a KB, and moving or repairing one as a whole, have to tell.
 
 Not here
     The list of all codes, and all other errors: errors.py.
 """
 
-from pair.error_tree import ConflictError, DataError, UsageError
+from collections.abc import Sequence
+
+from pair.error_tree import ConflictError, DataError, NotFoundError, UsageError
+
+_MOST_NUMBERS = 10
+
+
+def no_such_version(kb_id: str, wanted: str, kept: Sequence[int]) -> NotFoundError:
+    """`kept`: the numbers of those that are, the newest first."""
+    numbers = ", ".join(str(each) for each in kept[:_MOST_NUMBERS]) + (", …" if len(kept) > _MOST_NUMBERS else "")
+    return NotFoundError(
+        "E218",
+        f"Version {wanted} of {kb_id} is not kept",
+        explanation=f"Kept are: {numbers}." if kept else "",
+        hints=["List them: pair versions", "Keep more: engine.keep_versions, engine.keep_days"],
+        details={"kb_id": kb_id, "version": wanted, "kept": list(kept)},
+    )
+
+
+def past_is_read_only(kb_id: str, number: int) -> UsageError:
+    return UsageError(
+        "E219",
+        f"Version {number} of {kb_id} is of the past, and cannot be written to",
+        hints=[f"Make it the current one: pair rollback {number} --kb {kb_id}"],
+        details={"kb_id": kb_id, "version": number},
+    )
 
 
 def export_damaged(file: str, reason: str) -> DataError:

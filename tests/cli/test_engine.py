@@ -316,10 +316,14 @@ def test_compact_gc_and_sweep_care_for_a_kb(filled: Workplace) -> None:
     done = filled.pair("compact", "--all", "--json").json
     assert (done["kb_id"], done["shards_after"], done["documents"]) == ("default", 1, 6)
     assert filled.pair("compact").stderr == "nothing to compact\n"
+    kept = filled.pair("gc", "--grace", "0", "--json").json
+    assert (kept["deleted_shards"], kept["kept_shards"], kept["kept_versions"] > 0) == (1, 0, True)
+    filled.environment["PAIR__ENGINE__KEEP_VERSIONS"] = "0"
     waiting = filled.pair("gc", "--json", PAIR__ENGINE__GC_GRACE_SECONDS="3600").json
     assert (waiting["deleted_shards"], waiting["kept_shards"] > 0) == (0, True)
     collected = filled.pair("gc", "--grace", "0", "--json").json
     assert collected["deleted_shards"] == waiting["kept_shards"]
+    assert collected["kept_versions"] == 0
     assert len(list((filled.folder / ".pair/store").rglob("*.search"))) == 1
     assert found(filled, "castle moat", "-k", "1") == {"faq/3"}
     swept = filled.pair("cache", "sweep", "--json", PAIR__ENGINE__CACHE_MAX_BYTES="1").json

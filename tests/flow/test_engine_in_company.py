@@ -24,9 +24,8 @@ WRITES = 40
 
 
 def opened(store: BlobStore) -> KnowledgeBase:
-    return wiring.open_kb(
-        store=store, settings=Settings(engine=EnginePolicy(embedder="ngram", ingest_batch_documents=2))
-    )
+    policy = EnginePolicy(embedder="ngram", ingest_batch_documents=2, keep_versions=0)
+    return wiring.open_kb(store=store, settings=Settings(engine=policy))
 
 
 def document(name: str) -> Document:

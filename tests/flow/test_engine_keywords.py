@@ -54,7 +54,8 @@ def without_keywords(ground: Ground) -> None:
     blob = ground.blobs().get(MANIFEST)
     assert blob is not None
     value = json.loads(blob.data)
-    del value["content_sha256"]
+    for name in ("content_sha256", "made_by"):
+        del value[name]
     for shard in value["shards"]:
         del shard["files"]["keywords"]
     ground.blobs().put(MANIFEST, json.dumps(value).encode())

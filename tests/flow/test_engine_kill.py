@@ -10,12 +10,13 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from pair.blobs.local import LocalStore
-from pair.engine.manifest import from_bytes, manifest_key, shards_prefix
+from pair.engine.manifest import from_bytes, manifest_key, shards_prefix, versions_prefix
 from pair.kb import KnowledgeBase
 from pair.wiring import open_kb
 from support.engine_worker import (
@@ -41,6 +42,7 @@ WRITE_STEPS = {
     "workspace": 2,
     "upload": 6,
     "uploaded": 2,
+    "copy": 3,
     "swap": 3,
     "swapped": 3,
     "released": 2,
@@ -60,9 +62,11 @@ def workers() -> Iterator[Workers]:
 class Ground:
     """A KB in a folder, and what should be in it."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, keep_versions: int = 0) -> None:
+        """`keep_versions`: of those that are killed; whoever looks afterwards keeps none."""
         self.folder = folder
-        self.options = {"store": str(folder / "store"), "cache_dir": str(folder / "cache")}
+        self.options: dict[str, Any] = {"store": str(folder / "store"), "cache_dir": str(folder / "cache")}
+        self.keep_versions = keep_versions
         self.store = LocalStore(folder / "store")
         self.dice = random.Random(seed)
         self.model: Model = {}
@@ -130,6 +134,13 @@ def assert_store_holds_what_is_named(store: LocalStore) -> None:
     named = {shard.key(role): shard.files[role].sha256 for shard in manifest.shards for role in shard.files}
     found = {info.key: store.get(info.key) for info in store.list(shards_prefix(KB))}
     assert {key: hashlib.sha256(each.data).hexdigest() for key, each in found.items() if each} == named
+    assert all(info.key.endswith(f"-{manifest.commit_id}.json") for info in store.list(versions_prefix(KB)))
+
+
+def assert_versions_can_be_read(ground: Ground, kb: KnowledgeBase) -> None:
+    for version in kb.versions()[1:]:
+        with open_kb(KB, settings=settings_of(ground.options), at=version.number) as then:
+            assert len(state_of(then)) == version.documents
 
 
 @pytest.fixture
@@ -148,7 +159,8 @@ def strike(ground: Ground, workers: Workers, at: tuple[str, int] | None, after_s
     """One round: a process killed at a step or after a while, and what is left. True when the kill struck."""
     calls = ground.calls()
     log = ground.folder / f"log-{next(NUMBERS)}"
-    pid = workers.start(Job(KB, ground.options, calls, str(log), at=(*at, signal.SIGKILL) if at else None))
+    options = ground.options | {"keep_versions": ground.keep_versions}
+    pid = workers.start(Job(KB, options, calls, str(log), at=(*at, signal.SIGKILL) if at else None))
     if at is None:
         threading.Event().wait(after_seconds)
         os.kill(pid, signal.SIGKILL)
@@ -163,6 +175,7 @@ def strike(ground: Ground, workers: Workers, at: tuple[str, int] | None, after_s
         assert found in possible, "all that was acknowledged, and nothing by halves"
         if found:
             assert_search_agrees(kb, found)
+            assert_versions_can_be_read(ground, kb)
         if done < len(calls) and calls[done][0] == "upsert" and found == possible[-1]:
             assert kb.upsert(documents_of(calls[done][1])).unchanged == len(calls[done][1]), (
                 "what did land costs nothing"
@@ -183,13 +196,13 @@ def strike(ground: Ground, workers: Workers, at: tuple[str, int] | None, after_s
 @pytest.mark.rule("engine-5")
 def test_kill_at_this_step_loses_nothing_that_was_acknowledged(step: str, folder: Path, workers: Workers) -> None:
     steps: Mapping[str, int] = WRITE_STEPS | CARE_STEPS
-    ground = Ground(folder, seed=sum(step.encode()))
+    ground = Ground(folder, seed=sum(step.encode()), keep_versions=2 if step in {"copy", "swap", "swapped"} else 0)
     struck = sum(strike(ground, workers, (step, ground.dice.randrange(steps[step]) + 1)) for _ in range(ROUNDS))
     assert struck >= ROUNDS // 2, "a step that hardly ever comes shows little"
 
 
 def test_kill_at_any_moment_loses_nothing_that_was_acknowledged(folder: Path, workers: Workers) -> None:
-    ground = Ground(folder, seed=46)
+    ground = Ground(folder, seed=46, keep_versions=2)
     began = time.monotonic()
     strike(ground, workers, ("no such step", 1))
     longest_seconds = time.monotonic() - began

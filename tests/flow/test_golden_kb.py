@@ -35,6 +35,7 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
             store=str(tmp_path / "store"),
             cache_dir=str(tmp_path / "cache"),
             embedder="ngram",
+            keep_versions=0,
             embedding_dimension=32,
             chunk_size_bytes=120,
             shard_trigger_vector_rows=12,

@@ -270,3 +270,26 @@ def test_a_source_that_changed_and_changed_back_meanwhile_is_stored_as_it_is(pro
     write_files(project.sources, {"notes.txt": PAGES["notes.txt"]})
     project.sync()
     assert project.stored() == PAGES
+
+
+# ── after a roll-back ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_kb_that_was_rolled_back_is_left_alone_until_somebody_syncs_on_purpose(project: Project) -> None:
+    project.sync()
+    write_files(project.sources, {"notes.txt": "Lunch is at two.\n"})
+    project.sync()
+    with project.open() as kb:
+        kb.rollback(1)
+    write_files(project.sources, {"new.md": "# New\n"})
+    for _ in range(2):
+        report = SyncDesk(project.settings).sync_in_background()
+        assert (report.held_at, report.stored) == (1, 0)
+        assert project.stored() == PAGES
+    with project.open() as kb:
+        kb.upsert([Document(id="mine", text="Not a source.")])
+    assert SyncDesk(project.settings).sync_in_background().held_at == 1
+    report = project.sync()
+    assert (report.held_at, report.stored) == (0, 2)
+    assert project.stored() == PAGES | {"notes.txt": "Lunch is at two.\n", "new.md": "# New\n", "mine": "Not a source."}
+    assert SyncDesk(project.settings).sync_in_background().held_at == 0

@@ -1539,4 +1539,5 @@ def test_a_report_counts_what_became_of_every_source(project: Project) -> None:
         "errors": [],
         "stored": 0,
         "unstored": 0,
+        "held_at": 0,
     }

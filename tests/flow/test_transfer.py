@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pair import errors
+from pair.engine.runtime import EngineStats
 from pair.kb import KnowledgeBase
 from pair.testing.faulty_store import FaultyStore
 from pair.values import Document
@@ -59,6 +60,12 @@ def answers(kb: KnowledgeBase) -> list[Any]:
         for mode in ("hybrid", "keyword", "vector", "graph")
         for hit in kb.search(question, mode=mode, exact=True, limit=8)
     ]
+
+
+def stats_of(kb: KnowledgeBase) -> EngineStats:
+    stats = kb.stats()
+    assert stats is not None
+    return stats
 
 
 def exported(kb: KnowledgeBase, path: Path, **how: Any) -> Path:
@@ -131,7 +138,7 @@ def test_without_vectors_texts_are_embedded_where_they_were_cut(ground: Ground, 
     with ground.open() as kb:
         kb.upsert(PAGES, chunk_size=600)
         file = exported(kb, ground.folder / "texts.jsonl", vectors=False)
-        before, chunks = answers(kb), kb.stats().chunks
+        before, chunks = answers(kb), stats_of(kb).chunks
     embedder = CountingEmbedder()
     with elsewhere.open(embedder=embedder) as copy:
         copy.import_from(file)
@@ -185,7 +192,7 @@ def test_another_embedder_is_refused_unless_texts_are_embedded_anew(ground: Grou
             assert caught.value.code == "E226"
             assert copy.stats() is None
         copy.import_from(file, embed=True)
-        assert copy.stats().embedder == embedder.name
+        assert stats_of(copy).embedder == embedder.name
         assert {each.id: each.owner for each in copy.documents(limit=100)}["page-1"] == "sync"
         assert copy.import_from(file, embed=True).unchanged == 35
     with elsewhere.open() as back:  # also over one of another embedder
@@ -318,7 +325,7 @@ def test_shards_are_the_same_elsewhere_under_another_name(ground: Ground, elsewh
     with ground.open() as kb:
         fill(kb)
         report = kb.export_shards(file)
-        assert report.shards == kb.stats().shards
+        assert report.shards == stats_of(kb).shards
         before = answers(kb)
         listed = [each.to_json() for each in kb.documents(limit=100)]
         again = ground.folder / "again.zip"

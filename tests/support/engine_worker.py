@@ -45,7 +45,9 @@ def documents_of(vectors: Mapping[str, Sequence[float]]) -> list[Document]:
 
 def settings_of(options: Mapping[str, Any]) -> Settings:
     """`options`: of the engine."""
-    return Settings(engine=EnginePolicy(**{"embedder": "ngram", "embedding_dimension": 8, **options}))
+    return Settings(
+        engine=EnginePolicy(**{"embedder": "ngram", "embedding_dimension": 8, "keep_versions": 0, **options})
+    )
 
 
 def call(kb: KnowledgeBase, name: str, argument: Any, embedder: Embedder) -> dict[str, Any]:

@@ -81,6 +81,7 @@ class Compactor:
 
     def compact(self, *, everything: bool = False, min_shards: int | None = None) -> CompactionReport:
         """Pay the most urgent debt, or all. Raises E201, E202, E203, E206, E207, E208, E210."""
+        self._parts.publication.refuse_past()
         for conflicts in range(_TRIES):
             before = self._parts.publication.required()
             self._parts.cache.keep_only({shard.folder for shard in before.manifest.shards})
@@ -204,7 +205,7 @@ class Compactor:
             shards = _rebased(now.manifest, before.manifest, replaced, outputs)
             if shards is None:
                 raise errors.manifest_changed(parts.kb_id)
-            after = now.manifest.succeeded_by(commit_id, parts.publication.now(), shards)
+            after = now.manifest.succeeded_by(commit_id, parts.publication.now(), shards, "compact")
             lease.check()
             published = parts.publication.swap(now, after)
             parts.on_step("swapped")

@@ -4,7 +4,8 @@ From what, in this order: a copy of the very bytes (spare_files.py); the other f
 synced sources still have, which is dropped here and stored anew by whoever called.
 Invariants
     A shard that vanished because nobody names it any more is no damage: the manifest is read again before it is told.
-    Nothing is deleted. A document is dropped only if a source has it, or if that was asked for.
+    A document is dropped only if a source has it. Only who says so gives up what is lost: documents, and versions
+    that cannot be gone back to.
     The lease is held for swaps only. What cannot be repaired stays as it is.
 """
 
@@ -19,8 +20,10 @@ from pair import errors
 from pair.blobs.contract import BlobStore
 from pair.blobs.leases import HeldLease
 from pair.clock import to_timestamp
+from pair.engine.history import Copy
 from pair.engine.inspection import Fault, InspectedShard, inspect_shard
-from pair.engine.manifest import FileRole, Manifest, ShardRef, manifest_key, shards_prefix
+from pair.engine.manifest import FileRole, Manifest, ShardRef, to_bytes
+from pair.engine.manifest_repair import ManifestRepair
 from pair.engine.preparation import Preparation
 from pair.engine.publication import Published
 from pair.engine.recovery import Recovery
@@ -32,6 +35,7 @@ from pair.engine.writing import WriteParts, Writer, WriteReport, scratch_folder
 
 _ROUNDS = 5
 _SOURCES = "the synced sources"
+_GIVEN_UP = "nothing: it is given up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,14 @@ class _Lost:
     """Its live documents; None when nobody can tell."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    """A version that can be gone back to."""
+
+    copy: Copy
+    manifest: Manifest
+
+
 class Fsck:
     """One look at all that is stored. Used once."""
 
@@ -135,14 +147,18 @@ class Fsck:
 
     def run(self) -> FsckReport:
         """Raises E201, E003, E225, E206, E010; ModelError where vectors have to be made anew."""
-        published = self._published()
-        if published is not None:
-            published = self._look_at_all(published)
-            self._settle_lost(published.manifest)
+        if self._options.repair:
+            self._parts.publication.refuse_past()
+        found = ManifestRepair(self._parts, self._store).find(repair=self._options.repair)
+        self._tally.faults += [found.fault] if found.fault else []
+        manifest = found.manifest
+        if manifest is not None and (found.fault is None or found.fault.is_repaired):
+            manifest = self._look_at_all()
+            self._settle_lost(manifest)
         tally = self._tally
         return FsckReport(
             self._parts.kb_id,
-            published.manifest.number if published else 0,
+            manifest.number if manifest else 0,
             tally.shards,
             tally.files,
             tally.size_bytes,
@@ -150,29 +166,43 @@ class Fsck:
             tally.dropped,
         )
 
-    # The manifest
+    # What is named
 
-    def _published(self) -> Published | None:
-        """None when there is none that can be read."""
-        key = manifest_key(self._parts.kb_id)
-        try:
-            published = self._parts.publication.current()
-        except errors.DataError as fault:
-            self._tally.faults.append(Fault(key, str(fault.details["reason"]), 0))
-            return None
-        if published is None:
-            if not any(True for _ in self._store.list(shards_prefix(self._parts.kb_id))):
-                raise errors.kb_uninitialised(self._parts.kb_id)
-            self._tally.faults.append(Fault(key, "it is missing", 0))
-        return published
+    def _past(self, current: Manifest, *, tell: bool = False, until: int | None = None) -> list[_Kept]:
+        """The versions that are kept, before the current one or `until`. `tell`: of copies that cannot be read."""
+        history = self._parts.publication.history
+        found: list[_Kept] = []
+        for copy in history.copies(current).line:
+            try:
+                manifest = history.read(copy)
+            except errors.DataError as fault:
+                if tell:
+                    self._tell_copy(copy, current, str(fault.details["reason"]))
+                continue
+            if manifest is not None and manifest.number < (until or current.number):
+                found.append(_Kept(copy, manifest))
+        return found
 
-    # Shards
+    def _tell_copy(self, copy: Copy, current: Manifest, reason: str) -> None:
+        """That of the current manifest is made anew; others are all that was known of their version."""
+        is_current = copy.number == current.number
+        is_done = self._options.repair and (is_current or self._options.drop_lost)
+        if is_done and is_current:
+            self._store.put(copy.key, to_bytes(current))
+        elif is_done:
+            self._store.delete(copy.key)
+        remedy = "the manifest" if is_current else _GIVEN_UP if self._options.drop_lost else ""
+        self._tally.faults.append(Fault(copy.key, reason, 0, (), remedy, is_done))
 
-    def _look_at_all(self, published: Published) -> Published:
+    def _look_at_all(self) -> Manifest:
         """Also at what others publish meanwhile."""
         seen: set[str] = set()
+        published = self._parts.publication.required()
+        past = self._past(published.manifest, tell=True)
         for _ in range(_ROUNDS):
-            shards = [each for each in published.manifest.shards if each.folder not in seen]
+            named = {shard.folder: shard for each in past for shard in each.manifest.shards}
+            named |= {shard.folder: shard for shard in published.manifest.shards}
+            shards = [shard for folder, shard in named.items() if folder not in seen]
             total = self._tally.size_bytes + sum(each.size_bytes for each in shards)
             for shard in shards:
                 self._look_at(shard)
@@ -181,8 +211,8 @@ class Fsck:
             now = self._parts.publication.required()
             if now.version == published.version:
                 break
-            published = now
-        return published
+            published, past = now, self._past(now.manifest)
+        return self._parts.publication.required().manifest
 
     def _look_at(self, shard: ShardRef) -> None:
         with scratch_folder(self._parts.cache) as folder:
@@ -190,13 +220,15 @@ class Fsck:
             self._tally.shards += 1
             self._tally.files += len(shard.files)
             self._tally.size_bytes += shard.size_bytes
-            if inspected.faults and self._named(shard) is not None:
+            if inspected.faults and self._is_named(shard):
                 self._mend(inspected, folder)
 
-    def _named(self, shard: ShardRef) -> ShardRef | None:
-        """As the manifest names it by now."""
+    def _is_named(self, shard: ShardRef) -> bool:
+        """By now, by the current manifest or a version that is kept."""
         manifest = self._parts.publication.required().manifest
-        return next((each for each in manifest.shards if each.folder == shard.folder), None)
+        return any(
+            shard.folder in each.folders for each in (manifest, *(kept.manifest for kept in self._past(manifest)))
+        )
 
     def _mend(self, inspected: InspectedShard, folder: Path) -> None:
         shard, sound = inspected.ref, dict(inspected.sound)
@@ -256,12 +288,19 @@ class Fsck:
             manifest = _required(before, parts.kb_id)
             if manifest.collections != collections:  # it may have been taken for garbage
                 parts.publication.upload([built])
-            shards = [
+            for kept in self._past(manifest, until=manifest.number + 1):  # the current one will be of the past
+                if shard.folder in kept.manifest.folders:
+                    mended = replace(kept.manifest, shards=with_built(kept.manifest))
+                    self._store.put(kept.copy.key, to_bytes(mended))
+            if shard.folder in manifest.folders:
+                self._writer.swap(lease, before, with_built(manifest), parts.new_id(), "repair")
+            return WriteReport()
+
+        def with_built(manifest: Manifest) -> tuple[ShardRef, ...]:
+            return tuple(
                 self._in_place_of(each, built, recovery) if each.folder == shard.folder else each
                 for each in manifest.shards
-            ]
-            self._writer.swap(lease, before, shards, parts.new_id())
-            return WriteReport()
+            )
 
         self._writer.retried(attempt)
 
@@ -284,20 +323,39 @@ class Fsck:
     def _settle_lost(self, manifest: Manifest) -> None:
         if not self._lost:
             return
-        obtainable = self._options.obtainable
+        obtainable = (
+            None if manifest.restored else self._options.obtainable
+        )  # sources are ahead of what was rolled back
         ids = obtainable.ids() if obtainable else frozenset()
         unknown = [each for each in self._lost if each.listed is None]
         is_all_unknown_obtainable = bool(unknown) and sum(each.ref.live_documents for each in unknown) == len(
             ids - self._stored_elsewhere(manifest)
         )
         for lost in self._lost:
-            if lost.listed is None:
+            if lost.ref.folder not in manifest.folders:
+                self._settle(lost, [], [each.id for each in lost.listed or ()])
+            elif lost.listed is None:
                 self._settle(lost, None if is_all_unknown_obtainable else [], ())
             else:
                 owner = obtainable.owner if obtainable else ""
                 back = [each for each in lost.listed if each.owner == owner and each.id in ids]
                 left = [each.id for each in lost.listed if each not in back]
                 self._settle(lost, [each.doc for each in back] if left else None, left)
+        self._settle_versions(self._parts.publication.required().manifest)
+
+    def _settle_versions(self, manifest: Manifest) -> None:
+        """Nobody can go back to one that needs what is lost."""
+        lost = {each.ref.folder for each in self._lost}
+        is_given_up = self._options.repair and self._options.drop_lost
+        for kept in self._past(manifest):
+            if kept.manifest.folders & lost:
+                if is_given_up:
+                    self._store.delete(kept.copy.key)
+                reason = f"version {kept.manifest.number} needs a shard that is lost"
+                remedy = _GIVEN_UP if self._options.drop_lost else ""
+                self._tally.faults.append(
+                    Fault(kept.copy.key, reason, kept.manifest.documents, (), remedy, is_given_up)
+                )
 
     def _stored_elsewhere(self, manifest: Manifest) -> frozenset[str]:
         """Documents whose shards say that they are there."""
@@ -319,7 +377,7 @@ class Fsck:
         if numbers:
             remedy = f"{_SOURCES}, for {len(numbers):,} of {shard.live_documents:,} documents"
         if self._options.drop_lost and numbers is not None:
-            remedy = "nothing: it is dropped"
+            remedy = _GIVEN_UP
         if self._options.repair and (is_dropped or numbers):
             self._drop(shard, None if is_dropped else numbers)
         is_repaired = self._options.repair and is_dropped
@@ -329,15 +387,17 @@ class Fsck:
         ]
 
     def _drop(self, shard: ShardRef, numbers: list[int] | None) -> None:
+        gone = np.arange(shard.documents) if numbers is None else np.array(numbers, np.int64)
+
         def attempt(lease: HeldLease, before: Published | None) -> WriteReport:
             manifest = _required(before, self._parts.kb_id)
-            gone = np.arange(shard.documents) if numbers is None else np.array(numbers, np.int64)
+            if shard.folder not in manifest.folders:
+                return WriteReport()
             shards = [each.without(gone) if each.folder == shard.folder else each for each in manifest.shards]
-            self._writer.swap(lease, before, shards, self._parts.new_id())
-            return WriteReport()
+            after = self._writer.swap(lease, before, shards, self._parts.new_id(), "delete").manifest
+            return WriteReport(deleted=manifest.documents - after.documents)
 
-        self._writer.retried(attempt)
-        self._tally.dropped += shard.live_documents if numbers is None else len(numbers)
+        self._tally.dropped += self._writer.retried(attempt).deleted
 
 
 def _required(before: Published | None, kb_id: str) -> Manifest:

@@ -5,17 +5,21 @@ Invariants
     nothing that it uploaded, however slow it is, can become live after it was judged garbage.
     Shards have names of their own for each attempt to write: what is garbage once is garbage for ever.
     What a build has made and not published yet is left alone for as long as its record is kept (build_records.py).
+    What a version names that is kept is kept with it, and a version goes before the shards that only it names.
     The grace period is counted by the clock of the store: no machine whose clock is wrong cuts it short.
 """
 
+import contextlib
+import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pair import errors
 from pair.blobs.contract import BlobInfo, BlobStore
 from pair.blobs.leases import held
 from pair.engine import rules
 from pair.engine.build_records import BuildRecords
-from pair.engine.manifest import lease_name, shards_prefix
+from pair.engine.manifest import Manifest, lease_name, shards_prefix
 from pair.engine.writing import WriteParts
 
 
@@ -26,10 +30,12 @@ class GarbageReport:
     kept_shards: int
     """That no manifest names, but whose time has not come."""
     manifest_version: int
+    kept_versions: int = 0
 
 
 def collect(parts: WriteParts, store: BlobStore, *, grace_seconds: float) -> GarbageReport:
     """Raises E201: before a first manifest there is nothing that could stop a slow first writer."""
+    parts.publication.refuse_past()
     parts.publication.required()  # before a lease makes a folder for a KB that is not there
     name, seconds = lease_name(parts.kb_id), parts.policy.lease_seconds
     parts.on_step("lease")
@@ -41,15 +47,18 @@ def collect(parts: WriteParts, store: BlobStore, *, grace_seconds: float) -> Gar
         records = BuildRecords(store, parts.kb_id, parts.new_id)
         protected, condemned = records.protected(now, parts.policy.gc_build_seconds)
         written = {folder: max(each.modified_at for each in blobs) for folder, blobs in stored.items()}
-        taken = rules.garbage(before.manifest, written, now, grace_seconds) - protected
-        idle = len(stored.keys() - {shard.folder for shard in before.manifest.shards})
+        versions = _versions(parts, before.manifest, now)
+        taken = rules.garbage(before.manifest, written, now, grace_seconds) - protected - versions.pinned
+        idle = len(stored.keys() - before.manifest.folders - versions.pinned)
         if not taken:
             _forget(records, condemned)
-            return GarbageReport(0, 0, idle, before.manifest.number)
+            _delete(store, versions.expired)
+            return GarbageReport(0, 0, idle, before.manifest.number, len(versions.kept))
         lease.check()
         after = before.manifest.after_collection(parts.new_id(), now, taken)
         published = parts.publication.swap(before, after)
         parts.on_step("condemned")
+        _delete(store, versions.expired)  # first of all: a version that can be found can be read
         for folder in sorted(taken):
             for blob in stored[folder]:
                 parts.on_step("deleting")
@@ -57,7 +66,45 @@ def collect(parts: WriteParts, store: BlobStore, *, grace_seconds: float) -> Gar
         _forget(records, condemned)
     parts.on_step("collected")
     deleted_bytes = sum(blob.size_bytes for folder in taken for blob in stored[folder])
-    return GarbageReport(len(taken), deleted_bytes, idle - len(taken), published.manifest.number)
+    return GarbageReport(len(taken), deleted_bytes, idle - len(taken), published.manifest.number, len(versions.kept))
+
+
+@dataclass(frozen=True, slots=True)
+class _Versions:
+    kept: frozenset[int]
+    pinned: frozenset[str]
+    """Folders of shards that those name."""
+    expired: tuple[str, ...]
+    """Keys of copies that nobody may go back to."""
+
+
+def _versions(parts: WriteParts, current: Manifest, now: datetime.datetime) -> _Versions:
+    """A copy that cannot be read keeps nobody from collecting: it is left where it is, and names nothing."""
+    history = parts.publication.history
+    copies = history.copies(current)
+    found: dict[str, Manifest] = {}
+    for copy in copies.line:
+        with contextlib.suppress(errors.DataError):
+            manifest = history.read(copy) if copy.number < current.number else None
+            if manifest is not None:
+                found[copy.key] = manifest
+    by_number = {each.number: each for each in (current, *found.values())}
+    past = [_past_version(each, by_number.get(each.number + 1)) for each in found.values()]
+    kept = rules.versions_to_keep(past, parts.policy, now)
+    pinned = frozenset(folder for each in found.values() if each.number in kept for folder in each.folders)
+    expired = tuple(key for key, each in found.items() if each.number not in kept)
+    return _Versions(kept, pinned, (*expired, *copies.stray))
+
+
+def _past_version(manifest: Manifest, after: Manifest | None) -> rules.PastVersion:
+    """When it was replaced is not known any more once the next one is gone: then it is as old as it is."""
+    replaced_at = datetime.datetime.fromisoformat((after or manifest).created_at)
+    return rules.PastVersion(manifest.number, replaced_at, after is not None and after.is_rearranged)
+
+
+def _delete(store: BlobStore, keys: Sequence[str]) -> None:
+    for key in keys:
+        store.delete(key)
 
 
 def _forget(records: BuildRecords, condemned: Sequence[str]) -> None:

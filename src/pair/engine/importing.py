@@ -280,18 +280,13 @@ class Importer:
         *,
         replace_all: bool,
     ) -> int:
-        parts = self._parts
         manifest = before.manifest if before else origin
-        now = parts.publication.now() if manifest.drops(shards) else parts.clock.now()
+        now = self._writer.moment_for(manifest, shards)
         if replace_all:
-            after = manifest.restored_by(commit_id, now, shards, origin)
+            after = manifest.imported_by(commit_id, now, shards, origin)
         else:
-            after = manifest.succeeded_by(commit_id, now, shards)
-        lease.check()
-        published = parts.publication.swap(before, after)
-        parts.on_step("swapped")
-        parts.cache.keep_within_limits()
-        return published.manifest.number
+            after = manifest.succeeded_by(commit_id, now, shards, "import")
+        return self._writer.publish(lease, before, after).manifest.number
 
     def _require(self, built: Sequence[Built], manifest: Manifest) -> None:
         """Raises E217 when garbage collection may have taken what is to be published."""

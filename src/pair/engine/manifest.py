@@ -13,7 +13,7 @@ import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +62,22 @@ def builds_prefix(kb_id: str) -> str:
     return f"{kb_id}.duckdb.builds/"
 
 
+def versions_prefix(kb_id: str) -> str:
+    """Of a copy of every manifest, as far as they are kept."""
+    return f"{kb_id}.duckdb.versions/"
+
+
+def version_key(kb_id: str, number: int, commit_id: str) -> str:
+    """By number, so that a listing is in order; by commit, for only one of those that share a number was published."""
+    return f"{versions_prefix(kb_id)}{number:010}-{commit_id}.json"
+
+
+def version_in_key(key: str) -> tuple[int, str] | None:
+    """Number and commit; None for a key of something else."""
+    number, mark, commit_id = key.rpartition("/")[2].removesuffix(".json").partition("-")
+    return (int(number), commit_id) if mark and number.isascii() and number.isdigit() else None
+
+
 def clock_key(kb_id: str) -> str:
     """In a folder of its own, so that looking at it lists nothing else."""
     return f"{kb_id}.duckdb.clock/now"
@@ -102,6 +118,8 @@ class ShardRef:
     created_at: str
     tombstones: npt.NDArray[np.bool_] | None = None
     """By number of the document in the shard; None when none is gone."""
+    origin: str = ""
+    """Name of the package that it came with; empty for what was made here."""
 
     def key(self, role: FileRole) -> str:
         return f"{self.folder}/{file_name(self.shard_id, role)}"
@@ -140,6 +158,14 @@ class DroppedShard:
     dropped_at: str
 
 
+Cause = Literal[
+    "upsert", "delete", "compact", "collect", "reembed", "rollback", "release", "install", "import", "repair"
+]
+"""What made a manifest."""
+_REARRANGING: frozenset[Cause] = frozenset({"compact", "collect", "release", "repair"})
+"""Causes that leave every document as it was."""
+
+
 @dataclass(frozen=True, eq=False)
 class Manifest:
     kb_id: str
@@ -158,6 +184,21 @@ class Manifest:
     """The last ones, newest first: so that a writer whose answer was lost finds its own."""
     hashed_as: str = ""
     """The embedder that content hashes name, where it is not `embedder`: hashes stay when vectors are made anew."""
+    made_by: Cause | Literal[""] = ""
+    """Empty in what an older pair wrote."""
+    label: str = ""
+    """Name and version of the package that was installed last, if any."""
+    restored: int = 0
+    """The version that a roll-back put back, until somebody lets sync go on; 0 for none."""
+
+    @property
+    def is_rearranged(self) -> bool:
+        """Whether it holds the same documents as the one before it."""
+        return self.made_by in _REARRANGING
+
+    @property
+    def folders(self) -> frozenset[str]:
+        return frozenset(shard.folder for shard in self.shards)
 
     @property
     def documents(self) -> int:
@@ -183,7 +224,9 @@ class Manifest:
         kept = {shard.folder for shard in shards if shard.live_documents}
         return any(shard.folder not in kept for shard in self.shards)
 
-    def succeeded_by(self, commit_id: str, now: datetime.datetime, shards: Sequence[ShardRef]) -> "Manifest":
+    def succeeded_by(
+        self, commit_id: str, now: datetime.datetime, shards: Sequence[ShardRef], made_by: Cause = "upsert"
+    ) -> "Manifest":
         """The next manifest, with these shards. One without live documents is named no longer."""
         at = now.astimezone(datetime.UTC).isoformat()
         kept = tuple(shard for shard in shards if shard.live_documents)
@@ -195,7 +238,8 @@ class Manifest:
             commit_id=commit_id,
             created_at=at,
             shards=kept,
-            dropped=(*self.dropped, *dropped),
+            made_by=made_by,
+            dropped=(*(each for each in self.dropped if each.folder not in folders), *dropped),
             recent_commits=(self.commit_id, *self.recent_commits)[:_KEPT_COMMITS] if self.number else (),
         )
 
@@ -203,28 +247,44 @@ class Manifest:
         self, commit_id: str, now: datetime.datetime, shards: Sequence[ShardRef], embedder: str, dimension: int
     ) -> "Manifest":
         """The next manifest, with shards whose vectors are all of another embedder."""
-        after = self.succeeded_by(commit_id, now, shards)
+        after = self.succeeded_by(commit_id, now, shards, "reembed")
         return replace(after, embedder=embedder, dimension=dimension, hashed_as=self.hashing_embedder)
 
-    def restored_by(
+    def imported_by(
         self, commit_id: str, now: datetime.datetime, shards: Sequence[ShardRef], origin: "Manifest"
     ) -> "Manifest":
         """The next manifest, with shards whose vectors and content hashes were made as those of `origin` were."""
-        after = self.succeeded_by(commit_id, now, shards)
-        live = {shard.folder for shard in after.shards}
+        after = self.succeeded_by(commit_id, now, shards, "import")
         return replace(
             after,
             embedder=origin.embedder,
             dimension=origin.dimension,
             hashed_as=origin.hashed_as,
-            dropped=tuple(each for each in after.dropped if each.folder not in live),
+            label=origin.label,
+            restored=0,
         )
 
     def after_collection(self, commit_id: str, now: datetime.datetime, taken: frozenset[str]) -> "Manifest":
         """The next manifest, once these folders are garbage for good."""
-        after = self.succeeded_by(commit_id, now, self.shards)
+        after = self.succeeded_by(commit_id, now, self.shards, "collect")
         kept = tuple(each for each in after.dropped if each.folder not in taken)
         return replace(after, dropped=kept, collections=self.collections + 1)
+
+    def rolled_back_to(self, past: "Manifest", commit_id: str, now: datetime.datetime) -> "Manifest":
+        """The next manifest, with all that an earlier one named."""
+        after = self.succeeded_by(commit_id, now, past.shards, "rollback")
+        return replace(
+            after,
+            embedder=past.embedder,
+            dimension=past.dimension,
+            hashed_as=past.hashed_as,
+            label=past.label,
+            restored=past.number,
+        )
+
+    def released(self, commit_id: str, now: datetime.datetime) -> "Manifest":
+        """The next manifest, which sync may bring forward again."""
+        return replace(self.succeeded_by(commit_id, now, self.shards, "release"), restored=0)
 
 
 def no_manifest(kb_id: str, embedder: str, dimension: int) -> Manifest:
@@ -252,6 +312,9 @@ def to_bytes(manifest: Manifest) -> bytes:
         "documents": manifest.documents,
         "chunks": manifest.rows,
         "total_size_bytes": manifest.size_bytes,
+        "made_by": manifest.made_by,
+        **({"label": manifest.label} if manifest.label else {}),
+        **({"restored_version": manifest.restored} if manifest.restored else {}),
         "collections": manifest.collections,
         "recent_commits": list(manifest.recent_commits),
         "shards": [shard_to_json(shard) for shard in manifest.shards],
@@ -304,6 +367,9 @@ def from_bytes(content: bytes, key: str) -> Manifest:
             collections=_count(value["collections"]),
             recent_commits=tuple(_text(each) for each in _list(value["recent_commits"])),
             hashed_as=_text(value["embedder"].get("hashed_as", "")),
+            made_by=_cause(value.get("made_by", "")),
+            label=_text(value.get("label", "")),
+            restored=_count(value.get("restored_version", 0)),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as fault:
         raise errors.stored_data_damaged(key, "it is not a manifest that can be read") from fault
@@ -323,6 +389,7 @@ def shard_to_json(shard: ShardRef) -> dict[str, Any]:
         "tombstone_count": shard.gone,
         "tombstones": _bits_to_text(shard.tombstones) if shard.gone else "",
         "created_at": shard.created_at,
+        **({"origin": shard.origin} if shard.origin else {}),
     }
 
 
@@ -341,6 +408,7 @@ def shard_from_json(value: Mapping[str, Any], dimension: int) -> ShardRef:
         graph_available=value["graph_available"] is True,
         created_at=_text(value["created_at"]),
         tombstones=_bits_from_text(value["tombstones"], documents) if value["tombstones"] else None,
+        origin=_text(value.get("origin", "")),
     )
     if "/" in shard.shard_id or max(documents, rows) > _MOST_ROWS or len(shard.radii) != len(shard.centroids):
         raise ValueError("what it says of a shard cannot be")
@@ -379,6 +447,12 @@ def _text(value: Any) -> str:
         raise ValueError(f"no text: {value!r:.40}")
     value.encode()  # a lone surrogate cannot be written again
     return value
+
+
+def _cause(value: Any) -> Cause | Literal[""]:
+    """One that this pair does not know is as good as none: it changes nothing about what is stored."""
+    named = _text(value)
+    return next((each for each in get_args(Cause) if each == named), "")
 
 
 def _count(value: Any) -> int:

@@ -100,8 +100,16 @@ class EnginePolicy:
     """A shard with more of its documents gone is written anew"""
     gc_grace_seconds: Annotated[float, Ge(0), Le(_LONGEST_SECONDS)] = 120.0
     """How long a shard that no manifest names is left in peace"""
+    keep_versions: Annotated[int, Ge(0)] = 10
+    """So many earlier versions can be gone back to; those that only rearranged shards do not count"""
+    keep_days: Annotated[float, Ge(0), Le(36_500)] = 0.0
+    """And all that were current so many days ago, or since"""
     gc_build_seconds: Annotated[float, Ge(0), Le(_LONGEST_SECONDS)] = 86_400.0
     """How long what an interrupted build has made is kept for the next run"""
+
+    @property
+    def keeps_versions(self) -> bool:
+        return bool(self.keep_versions or self.keep_days)
 
     @property
     def chunk_bytes(self) -> int:

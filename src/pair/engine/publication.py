@@ -15,9 +15,10 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pair import errors
+from pair import errors, version_errors
 from pair.blobs.contract import Blob, BlobStore, BlobUnchanged, Version, VersionMismatchError
-from pair.engine.manifest import Manifest, clock_key, from_bytes, manifest_key, older_keys, to_bytes
+from pair.engine.history import History
+from pair.engine.manifest import Manifest, clock_key, from_bytes, manifest_key, older_keys, to_bytes, version_key
 from pair.engine.workspace import BuiltShard
 
 logger = logging.getLogger(__name__)
@@ -47,18 +48,27 @@ class Publication:
         *,
         before_first_write: Callable[[], None],
         on_step: Callable[[str], None] = no_step,
+        keeps_versions: bool = False,
+        at: str | None = None,
     ) -> None:
+        """`keeps_versions`: a copy of every manifest is left for later. `at`: the only version that is read."""
         self._store = store
         self._kb_id = kb_id
         self._key = manifest_key(kb_id)
         self._before_first_write = before_first_write
         self._on_step = on_step
+        self._keeps_versions = keeps_versions
+        self._at = at
+        self.history = History(store, kb_id)
         self._lock = threading.Lock()
         self._last: Published | None = None
         self._is_probed = False
 
     def current(self) -> Published | None:
         """None when nothing was ever written. One call to the store; next to nothing when nothing changed."""
+        return self._current() if self._at is None else self._past(self._at)
+
+    def _current(self) -> Published | None:
         last = self._last
         if last is None:
             blob = self._store.get(self._key)
@@ -68,6 +78,25 @@ class Publication:
                 return last
             blob = answer
         return self._read(blob)
+
+    def _past(self, wanted: str) -> Published | None:
+        """As it was, for as long as it is kept; raises E218."""
+        last = self._last
+        if last is None:
+            newest = self._current()
+            self._last = None
+            if newest is None:
+                return None
+            found = self.history.find(newest.manifest, wanted)
+            key = version_key(self._kb_id, found.number, found.commit_id)
+            blob = self._store.get(key)
+            last = None if blob is None else self._remember(blob.version, found)
+        else:
+            key = version_key(self._kb_id, last.manifest.number, last.manifest.commit_id)
+            last = last if isinstance(self._store.get_if_changed(key, last.version), BlobUnchanged) else None
+        if last is None:
+            raise version_errors.no_such_version(self._kb_id, wanted, ())
+        return last
 
     def required(self) -> Published:
         """Raises E201."""
@@ -97,6 +126,7 @@ class Publication:
         raise errors.store_unreachable(self._store.address, "It does not show what was just written")
 
     def upload(self, shards: Sequence[BuiltShard]) -> None:
+        self.refuse_past()
         self.probe()
         for shard in shards:
             for role in shard.paths:
@@ -106,9 +136,23 @@ class Publication:
 
     def swap(self, before: Published | None, after: Manifest) -> Published:
         """Raises E202 when another manifest is in its place by now, E208 when nobody can tell."""
+        self.refuse_past()
         self.probe()
         content = to_bytes(after)
+        copy = version_key(self._kb_id, after.number, after.commit_id)
+        if self._keeps_versions:
+            self._on_step("copy")
+            self._store.put(copy, content)
         self._on_step("swap")
+        try:
+            return self._swapped(before, after, content)
+        except errors.ConflictError as fault:
+            if self._keeps_versions and fault.code == errors.MANIFEST_CHANGED:
+                with contextlib.suppress(errors.StorageError):
+                    self._store.delete(copy)
+            raise
+
+    def _swapped(self, before: Published | None, after: Manifest, content: bytes) -> Published:
         for _ in range(_SETTLING_TRIES):
             try:
                 published = self._remember(self._put(content, before), after)
@@ -122,6 +166,11 @@ class Publication:
             if (settled := self._settled(after, before)) is not None:
                 return settled
         raise errors.publish_unknown(self._kb_id)
+
+    def refuse_past(self) -> None:
+        """Raises E219."""
+        if self._at is not None:
+            raise version_errors.past_is_read_only(self._kb_id, self.required().manifest.number)
 
     def _remove_older_layout(self) -> None:
         """As far as that succeeds: nobody reads these any more."""  # engine-23

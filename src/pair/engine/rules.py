@@ -233,6 +233,26 @@ def garbage(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class PastVersion:
+    number: int
+    replaced_at: datetime.datetime
+    """When the next one took its place."""
+    is_repeated: bool
+    """Whether the next one holds the same documents."""
+
+
+def versions_to_keep(past: Sequence[PastVersion], policy: EnginePolicy, now: datetime.datetime) -> frozenset[int]:
+    """`past`: the newest first. One that the next only rearranged is kept in that, and not besides."""
+    kept = [each for each in past if not each.is_repeated]
+    since = now - datetime.timedelta(days=policy.keep_days)
+    return frozenset(
+        each.number
+        for place, each in enumerate(kept)
+        if place < policy.keep_versions or (policy.keep_days and each.replaced_at >= since)
+    )
+
+
 # ── evicting ───────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -14,7 +14,7 @@ from pair import errors, version_errors
 from pair.ai.contract import Reranker
 from pair.ai.embedding import Embedding
 from pair.blobs.contract import BlobStore
-from pair.engine import analysis, garbage, rules
+from pair.engine import analysis, garbage, rules, versions
 from pair.engine.build_records import BuildRecords
 from pair.engine.building import Build, BuildProgress, Load
 from pair.engine.compaction import CompactionReport, Compactor, Help
@@ -38,6 +38,7 @@ from pair.engine.shard import Listed
 from pair.engine.shard_archive import ShardArchive, ShardImporter, export_shards
 from pair.engine.shard_cache import ShardMissingError, SweepReport
 from pair.engine.stored_graphs import GraphRows
+from pair.engine.versions import Rollback, Version
 from pair.engine.writing import WriteParts, Writer, WriteReport, find_stored
 from pair.values import Document
 
@@ -418,6 +419,20 @@ class Engine:
     ) -> FsckReport:
         """Raises E201, E003, E225, E206, E010; ModelError."""
         return Fsck(self._parts, self._store, self._writer, self._preparation, options, on_progress).run()
+
+    def versions(self) -> list[Version]:
+        return versions.list_versions(self._parts)
+
+    def roll_back(self, wanted: str) -> Rollback:
+        return versions.roll_back(self._parts, self._writer, wanted)
+
+    def restored_version(self) -> int:
+        """That a roll-back put back and nobody let go since; 0 for none."""
+        published = self._parts.publication.current()
+        return published.manifest.restored if published is not None else 0
+
+    def release(self) -> None:
+        versions.release(self._parts, self._writer)
 
     def sweep(self) -> SweepReport:
         return self._parts.cache.sweep()

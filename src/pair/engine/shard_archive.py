@@ -184,11 +184,9 @@ class ShardImporter:
         self._refuse_others(before, replace_all=replace_all)
         self._upload(archive, shards)  # what is no longer there
         manifest = before.manifest if before else no_manifest(parts.kb_id, origin.embedder, origin.dimension)
-        now = parts.publication.now() if manifest.drops(shards) else parts.clock.now()
-        after = manifest.restored_by(parts.new_id(), now, shards, origin)
-        lease.check()
-        published = parts.publication.swap(before, after)
-        parts.on_step("swapped")
+        now = self._writer.moment_for(manifest, shards)
+        after = manifest.imported_by(parts.new_id(), now, shards, origin)
+        published = self._writer.publish(lease, before, after)
         return WriteReport(
             added=after.documents,
             deleted=manifest.documents,

@@ -8,6 +8,7 @@ Invariants
 """
 
 import contextlib
+import datetime
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from pair.clock import Clock, to_timestamp
 from pair.engine import rules
 from pair.engine.contract import Merge
 from pair.engine.filters import Filter
-from pair.engine.manifest import Manifest, ShardRef, lease_name, no_manifest
+from pair.engine.manifest import Cause, Manifest, ShardRef, lease_name, no_manifest
 from pair.engine.policy import EnginePolicy
 from pair.engine.preparation import Batch, Preparation
 from pair.engine.publication import Publication, Published
@@ -128,7 +129,7 @@ class Writer:
                 shard.without(gone[position]) if position in gone else shard
                 for position, shard in enumerate(before.manifest.shards)
             ]
-            published = self.swap(lease, before, shards, self._parts.new_id())
+            published = self.swap(lease, before, shards, self._parts.new_id(), "delete")
             return WriteReport(deleted=count, manifest_version=published.manifest.number)
 
         return self.retried(attempt)
@@ -138,6 +139,7 @@ class Writer:
     def retried(self, attempt: Callable[[HeldLease, Published | None], WriteReport]) -> WriteReport:
         """Under the lease, with what is published then, until nobody was in the way."""
         parts, conflicts = self._parts, 0
+        parts.publication.refuse_past()
         while True:
             before = None
             try:
@@ -213,9 +215,7 @@ class Writer:
         self, lease: HeldLease, before: Published | None, fresh: StoredDocuments, replaced: Sequence[_Stored]
     ) -> Published:
         parts = self._parts
-        manifest = (
-            before.manifest if before else no_manifest(parts.kb_id, self._embedding.name, self._embedding.dimension)
-        )
+        manifest = before.manifest if before else self.nothing_yet()
         shards = _without(manifest.shards, replaced)
         tail = [shard for shard in shards if not shard.run and shard.live_documents]
         merged = rules.shards_to_merge(tail, len(fresh.chunks))
@@ -233,18 +233,30 @@ class Writer:
         added = [replace(each.ref, created_at=created_at) for each in built]
         return self.swap(lease, before, [*kept, *added], commit_id)
 
-    def swap(self, lease: HeldLease, before: Published | None, shards: Sequence[ShardRef], commit_id: str) -> Published:
-        parts = self._parts
-        manifest = (
-            before.manifest if before else no_manifest(parts.kb_id, self._embedding.name, self._embedding.dimension)
-        )
-        # When something was dropped is compared by others; when something was added is not.
-        now = parts.publication.now() if manifest.drops(shards) else parts.clock.now()
-        after = manifest.succeeded_by(commit_id, now, shards)
+    def swap(
+        self,
+        lease: HeldLease,
+        before: Published | None,
+        shards: Sequence[ShardRef],
+        commit_id: str,
+        made_by: Cause = "upsert",
+    ) -> Published:
+        manifest = before.manifest if before else self.nothing_yet()
+        after = manifest.succeeded_by(commit_id, self.moment_for(manifest, shards), shards, made_by)
+        return self.publish(lease, before, after)
+
+    def nothing_yet(self) -> Manifest:
+        return no_manifest(self._parts.kb_id, self._embedding.name, self._embedding.dimension)
+
+    def moment_for(self, manifest: Manifest, shards: Sequence[ShardRef]) -> datetime.datetime:
+        """When something was dropped is compared by others; when something was added is not."""
+        return self._parts.publication.now() if manifest.drops(shards) else self._parts.clock.now()
+
+    def publish(self, lease: HeldLease, before: Published | None, after: Manifest) -> Published:
         lease.check()
-        published = parts.publication.swap(before, after)
-        parts.on_step("swapped")
-        parts.cache.keep_within_limits()
+        published = self._parts.publication.swap(before, after)
+        self._parts.on_step("swapped")
+        self._parts.cache.keep_within_limits()
         return published
 
     def _chosen(

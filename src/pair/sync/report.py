@@ -46,6 +46,8 @@ class SyncReport:
     """Documents that the search engine took up."""
     unstored: int = 0
     """Documents that it let go."""
+    held_at: int = 0
+    """The version that the search engine was rolled back to, and was left at; 0 when it followed."""
 
     @property
     def did_nothing(self) -> bool:

@@ -44,9 +44,11 @@ def open_kb(  # noqa: PLR0913 - the one that everybody calls
     sources: "SyncedSources | None" = None,
     librarians: "Mapping[str, Librarian] | None" = None,
     on_step: Callable[[str], None] = lambda name: None,
+    at: int | str | None = None,
 ) -> "KnowledgeBase":
     """A KB by name. `store`: an address as in `engine.store`, or a store. Nothing is made before the first write.
 
+    `at`: as it was in this version, by number or by the version of the package installed then; only for reading.
     `librarians`: whom `ask` may ask besides those of the configuration and the KB's own.
     """
     from pair.ai.embedding import Embedding  # noqa: PLC0415 - see the module's first lines
@@ -68,6 +70,8 @@ def open_kb(  # noqa: PLR0913 - the one that everybody calls
         kb_id,
         before_first_write=lambda: refuse_without_compare_and_swap(blobs, f"{kb_id}.duckdb.", new_id()),
         on_step=on_step,
+        keeps_versions=policy.keeps_versions,
+        at=None if at is None else str(at),
     )
     cache = ShardCache(
         blobs,

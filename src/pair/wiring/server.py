@@ -430,7 +430,7 @@ def care(kbs: OpenKbs, watching: Watching) -> list[Job]:
 
 
 def _synced(settings: Settings) -> dict[str, Any]:
-    return SyncDesk(settings).sync(wait=False).to_json()
+    return SyncDesk(settings).sync_in_background().to_json()
 
 
 def _each(kbs: OpenKbs, work: Callable[[KnowledgeBase], dict[str, Any]]) -> dict[str, Any]:

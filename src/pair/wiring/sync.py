@@ -66,21 +66,29 @@ class SyncDesk:
             )
             return SyncRun(self.settings.kb, self.places, shop).run(wait=wait)
 
-    def sync(self, *, wait: bool = True) -> SyncReport:
+    def sync(self) -> SyncReport:
         """One run, and the engine brought in line with it."""
-        report = self.run(wait=wait)
-        done = self._bring_engine_in_line()
-        return dataclasses.replace(report, stored=done.stored, unstored=done.removed) if done else report
+        return self._synced(self.run(), resume=True)
 
-    def _bring_engine_in_line(self) -> "Reconciled | None":
+    def sync_in_background(self) -> SyncReport:
+        """The same, for those who come again: waits for nobody, and leaves a KB as it is that was rolled back."""
+        return self._synced(self.run(wait=False), resume=False)
+
+    def _synced(self, report: SyncReport, *, resume: bool) -> SyncReport:
+        done = self._bring_engine_in_line(resume=resume)
+        if done is None:
+            return report
+        return dataclasses.replace(report, stored=done.stored, unstored=done.removed, held_at=done.held_at)
+
+    def _bring_engine_in_line(self, *, resume: bool) -> "Reconciled | None":
         """None when nothing changed on either side since the last time: that is told without loading the engine."""
         store = blob_store(self.settings.engine.store, self.settings, self.clock)
         mark = self.places.cache.with_name(f".{self.places.cache.name}.stored")
         if mark.exists() and mark.read_text(encoding="utf-8") == _state_of(store, self.places.cache):
             return None
         with open_kb(settings=self.settings, store=store, sources=self.sources()) as kb:
-            done = kb.reconcile()
-            if self.places.cache.exists():
+            done = kb.reconcile(resume=resume)
+            if self.places.cache.exists() and not done.held_at:
                 files.write_atomically(mark, _state_of(store, self.places.cache).encode())
         return done
 
@@ -108,7 +116,7 @@ class SyncDesk:
         from pair.sync.watching import Watcher  # noqa: PLC0415 - see the module's first lines
 
         watcher = Watcher(self.places.sources_dir, self.places.links_file, stop, self.clock)
-        self.ticker(lambda: after_run(self.sync(wait=False)), watcher.wait).loop()
+        self.ticker(lambda: after_run(self.sync_in_background()), watcher.wait).loop()
 
     def sources(self) -> "_Sources":
         """The synced sources, for the engine."""

@@ -276,6 +276,9 @@ def test_the_first_write_builds_on_nothing() -> None:
         "dropped": (),
         "collections": 0,
         "recent_commits": (),
+        "made_by": "",
+        "label": "",
+        "restored": 0,
         "hashed_as": "",
     }
     first = nothing.succeeded_by("commit-1", NOON, [])

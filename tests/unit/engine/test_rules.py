@@ -337,3 +337,38 @@ def test_old_shards_go_and_then_the_longest_idle(
 
 def test_no_room_is_made_for_what_nobody_wants() -> None:
     assert rules.shards_to_evict(CACHED, max_bytes=600, ttl_seconds=0) == ([], [])
+
+
+# ── keeping versions ───────────────────────────────────────────────────────────────────────────────
+
+
+def past(*numbers: int, repeated: tuple[int, ...] = ()) -> list[rules.PastVersion]:
+    """The newest was replaced just now, and each before it a day earlier."""
+    return [
+        rules.PastVersion(number, NOON - datetime.timedelta(days=place), number in repeated)
+        for place, number in enumerate(numbers)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keep_versions", "keep_days", "kept"),
+    [
+        (0, 0, set()),
+        (2, 0, {9, 8}),
+        (10, 0, {9, 8, 7, 6, 5}),
+        (0, 1.5, {9, 8}),
+        (0, 2, {9, 8, 7}),
+        (1, 2, {9, 8, 7}),
+        (4, 1, {9, 8, 7, 6}),
+    ],
+)
+def test_versions_are_kept_that_are_among_the_last_or_recent_enough(
+    keep_versions: int, keep_days: float, kept: set[int]
+) -> None:
+    policy = EnginePolicy(keep_versions=keep_versions, keep_days=keep_days)
+    assert rules.versions_to_keep(past(9, 8, 7, 6, 5), policy, NOON) == kept
+
+
+def test_a_version_that_the_next_repeats_is_not_kept_and_takes_no_place() -> None:
+    policy = EnginePolicy(keep_versions=2)
+    assert rules.versions_to_keep(past(9, 8, 7, 6, repeated=(9, 7)), policy, NOON) == {8, 6}

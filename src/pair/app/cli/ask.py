@@ -8,7 +8,8 @@ import typer
 
 from pair import errors
 from pair.app import render
-from pair.app.cli.session import Session
+from pair.app.cli.session import Asked, Session
+from pair.app.cli.versions import At
 from pair.librarians.confidence import in_words
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ ASK_EXAMPLE = """Examples:
   pair ask "how do I roll back a release?"
   pair ask "which port does key establishment use?" --kb handbook
   pair ask "who knows about leap seconds?" --librarian catalogue
+  pair ask "how do I deploy?" --at 12               as it was in version 12
   pair ask "what changed in 2.0?" --timeout 10 --json"""
 
 CITE_EXAMPLE = """Examples:
@@ -54,11 +56,14 @@ def ask(
     librarian: LibrarianName = None,
     kb: Kb = None,
     timeout: Timeout = None,
+    at: At = None,
 ) -> None:
     """Ask in plain language: an answer with numbered sources and how sure it is."""
     session: Session = context.obj
+    if at is not None and librarian is not None:
+        raise errors.command_line_invalid("--at goes without --librarian: only the shelf of a KB knows its past")
     stream = _Stream() if not session.as_json and sys.stdout.isatty() else None
-    response = session.ask(question, kb, librarian, timeout, stream.write if stream else None)
+    response = session.ask(question, Asked(kb, librarian, at), timeout, stream.write if stream else None)
     if session.as_json:
         render.print_json(response.to_json())
     else:

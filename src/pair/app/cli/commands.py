@@ -32,6 +32,7 @@ from pair.app.cli import (
     serve,
     session,
     sync,
+    versions,
 )
 
 
@@ -60,6 +61,8 @@ def build() -> Any:
     app.command("eval", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
     app.command("compact", epilog=maintain.COMPACT_EXAMPLE)(maintain.compact)
     app.command("reembed", epilog=reembed.EXAMPLE)(reembed.reembed)
+    app.command("versions", epilog=versions.VERSIONS_EXAMPLE)(versions.versions)
+    app.command("rollback", epilog=versions.ROLLBACK_EXAMPLE)(versions.rollback)
     app.command("gc", epilog=maintain.GC_EXAMPLE)(maintain.collect)
     app.command("export", epilog=export.EXPORT_EXAMPLE)(export.export)
     app.command("import", epilog=export.IMPORT_EXAMPLE)(export.import_file)

@@ -10,6 +10,7 @@ import typer
 from pair.app import render
 from pair.app.cli.ingest import KbName
 from pair.app.cli.session import Session
+from pair.app.cli.versions import At
 from pair.values import DEFAULT_MODE, GraphParameters, SearchMode, SearchOptions
 from pair.wiring import DEFAULT_KB
 
@@ -25,6 +26,7 @@ EXAMPLE = """Examples:
   pair search '"connection refused" -proxy' --mode keyword     a phrase, without a word
   pair search "who made the first railway time?" --mode adaptive --explain
   pair search deploy --filter kind=file --filter 'year>=2024'
+  pair search deploy --at 12                                   as it was in version 12
   pair search deploy --diversity 0.3 --json"""
 
 _WIDTH = 100
@@ -63,12 +65,13 @@ def search(
     diversity: Diversity = 0.0,
     hops: Hops = None,
     alpha: Alpha = None,
+    at: At = None,
 ) -> None:
     """Find passages: each with its score, its document and where in it."""
     session: Session = context.obj
     options = _options(max_distance, diversity, hops, alpha)
     began = time.perf_counter()
-    with session.kb(kb) as opened:
+    with session.kb(kb, at) as opened:
         hits = opened.search(
             query, limit=limit, mode=mode, filter=filters or None, exact=exact, explain=explain, options=options
         )
@@ -79,6 +82,7 @@ def search(
         "search_mode": mode,
         "mode_used": hits.mode_used,
         "reason": hits.reason,
+        "manifest_version": hits.manifest_version,
         "took_ms": round(took_ms, 3),
         "partial": hits.partial,
         "faults": list(hits.faults),

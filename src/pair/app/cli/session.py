@@ -43,6 +43,20 @@ _Result = TypeVar("_Result")
 Progress = render.QuietObserver | render.SyncProgress
 
 
+@dataclass(frozen=True)
+class Asked:
+    """Who is asked: without a librarian, whoever the settings say, or the shelf of the KB that is named."""
+
+    kb_id: str | None = None
+    librarian: str | None = None
+    at: str | None = None
+    """The version of the KB: only its shelf knows the past."""
+
+    @property
+    def first(self) -> str | None:
+        return self.librarian or self.kb_id or (DEFAULT_KB if self.at is not None else None)
+
+
 @dataclass
 class Session:
     """Options shared by all commands, as given so far."""
@@ -67,8 +81,9 @@ class Session:
         self._start_logging(settings)
         return settings
 
-    def kb(self, kb_id: str) -> "KnowledgeBase":
-        return open_kb(kb_id, settings=self.settings())
+    def kb(self, kb_id: str, at: str | None = None) -> "KnowledgeBase":
+        """`at`: as it was in this version."""
+        return open_kb(kb_id, settings=self.settings(), at=at)
 
     def ingest(
         self, kb_id: str, documents: "Iterator[Document]", how: Ingestion, *, graph: bool | None
@@ -77,25 +92,19 @@ class Session:
         settings = self.settings()
         return ingest(kb_id, documents, settings if graph is None else _with_graph(settings, graph), how)
 
-    def asked_kb(self, kb_id: str) -> "KnowledgeBase":
+    def asked_kb(self, kb_id: str, at: str | None = None) -> "KnowledgeBase":
         """With all that an answer can tell: the KB that is synced knows when its sources were last fetched."""
         settings = self.settings()
-        sources = SyncDesk(settings).sources() if kb_id == DEFAULT_KB else None
-        return open_kb(kb_id, settings=settings, sources=sources)
+        sources = SyncDesk(settings).sources() if kb_id == DEFAULT_KB and at is None else None
+        return open_kb(kb_id, settings=settings, sources=sources, at=at)
 
     def ask(
-        self,
-        question: str,
-        kb_id: str | None,
-        librarian: str | None,
-        timeout: float | None,
-        on_text: Callable[[str], None] | None,
+        self, question: str, who: "Asked", timeout: float | None, on_text: Callable[[str], None] | None
     ) -> "Response":
-        """Without `librarian`: whoever the settings say, or the shelf of the KB that is named."""
         from pair.librarians.contract import Context  # noqa: PLC0415 - only commands that ask wait for it
 
-        with self.asked_kb(kb_id or DEFAULT_KB) as kb:
-            asked = kb.ask(question, first=librarian or kb_id, context=Context(on_text=on_text), timeout=timeout)
+        with self.asked_kb(who.kb_id or DEFAULT_KB, who.at) as kb:
+            asked = kb.ask(question, first=who.first, context=Context(on_text=on_text), timeout=timeout)
             return self.wait_for(asked)
 
     def cited_place(self, citation_id: str) -> "CitedPlace | None":

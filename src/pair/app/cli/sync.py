@@ -146,6 +146,8 @@ def _told(report: SyncReport) -> str:
     lines.append(f"synced: {told or 'no sources'} ({work}, {report.seconds:.1f} s)")
     if report.stored or report.unstored:
         lines.append(f"stored: {report.stored} documents, {report.unstored} let go")
+    if report.held_at:
+        lines.append(f"stored: left at version {report.held_at}, as it was rolled back; pair sync lets it follow again")
     return "\n".join(lines)
 
 

@@ -131,6 +131,7 @@ COLLECTED: Json = {
     "deleted_shards": 9,
     "deleted_bytes": 368640,
     "kept_shards": 0,
+    "kept_versions": 3,
     "manifest_version": 10,
 }
 SWEPT: Json = {"status": "ok", "evicted_ttl": 0, "evicted_size": 2, "freed_bytes": 81920, "kept_bytes": 40960}

@@ -1,0 +1,106 @@
+"""Manifests of the past: a copy of each, under a name of its own, for as long as it is kept.
+
+Invariants
+    A copy is in the store before its manifest is published. So one of a write that lost is there too: what counts is
+    whether its commit is in the line that leads to the current manifest.
+    A copy is deleted before the first shard that only it names.
+Not here
+    Which are kept: rules.py. Writing copies: publication.py. Deleting them: garbage.py.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pair import version_errors
+from pair.blobs.contract import BlobStore
+from pair.engine.manifest import Manifest, from_bytes, version_in_key, versions_prefix
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Of a manifest that was published."""
+
+    key: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    line: tuple[Copy, ...]
+    """Those that lead to the current manifest, itself among them, the newest first."""
+    stray: tuple[str, ...]
+    """Keys of copies whose manifests were never published, and no longer can be."""
+
+
+class History:
+    """The manifests of one KB."""
+
+    def __init__(self, store: BlobStore, kb_id: str) -> None:
+        self._store = store
+        self._kb_id = kb_id
+
+    def copies(self, current: Manifest) -> Copies:
+        """One listing; one more request for every 64 versions."""
+        keys = [info.key for info in self._store.list(versions_prefix(self._kb_id))]
+        listed = {version: key for key in keys if (version := version_in_key(key)) is not None}
+        line = tuple(self._line(current, listed))
+        known = {copy.key for copy in line}
+        stray = (key for (number, _), key in listed.items() if number <= current.number and key not in known)
+        return Copies(line, tuple(stray))
+
+    def _line(self, current: Manifest, listed: dict[tuple[int, str], str]) -> Iterator[Copy]:
+        commits, oldest = _commits(current), ""
+        by_number: dict[int, dict[str, str]] = {}
+        for (number, commit), key in listed.items():
+            by_number.setdefault(number, {})[commit] = key
+        for number in sorted((each for each in by_number if each <= current.number), reverse=True):
+            if number not in commits and oldest:  # a manifest names the last ones before it only
+                before = self._read(oldest)
+                commits = _commits(before) if before is not None else {}
+            those = by_number[number]
+            # Beyond a gap, nobody can tell any more; but whoever made the gap took the strays of that time, too.
+            commit = commits.get(number, next(iter(those)) if len(those) == 1 else "")
+            if commit in those:
+                oldest = those[commit]
+                yield Copy(oldest, number)
+
+    def read(self, copy: Copy) -> Manifest | None:
+        """None when it is gone. Raises E207."""
+        return self._read(copy.key)
+
+    def past(self, current: Manifest) -> Iterator[Manifest]:
+        """Those that are kept, without the current one, the newest first. Raises E207."""
+        for copy in self.copies(current).line:
+            if copy.number < current.number and (manifest := self._read(copy.key)) is not None:
+                yield manifest
+
+    def find(self, current: Manifest, wanted: str) -> Manifest:
+        """By number, or by the version of the package that was installed then: the newest such. Raises E218, E207."""
+        if wanted.isascii() and wanted.isdigit():
+            number = int(wanted)
+            if number == current.number:
+                return current
+            copy = next((each for each in self.copies(current).line if each.number == number), None)
+            found = self._read(copy.key) if copy is not None else None
+        else:
+            every = (current, *self.past(current))
+            found = next((each for each in every if is_labelled(each, wanted)), None)
+        if found is None:
+            kept = tuple(copy.number for copy in self.copies(current).line)
+            raise version_errors.no_such_version(self._kb_id, wanted, kept)
+        return found
+
+    def _read(self, key: str) -> Manifest | None:
+        blob = self._store.get(key)
+        return None if blob is None else from_bytes(blob.data, key)
+
+
+def is_labelled(manifest: Manifest, wanted: str) -> bool:
+    """`handbook 1.0.0` is meant by `handbook 1.0.0`, `handbook@1.0.0` and `1.0.0`."""
+    name, _, version = manifest.label.rpartition(" ")
+    return bool(manifest.label) and wanted in {manifest.label, f"{name}@{version}", version}
+
+
+def _commits(manifest: Manifest) -> dict[int, str]:
+    line = (manifest.commit_id, *manifest.recent_commits)
+    return {manifest.number - offset: commit for offset, commit in enumerate(line)}

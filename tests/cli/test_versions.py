@@ -1,0 +1,68 @@
+"""`pair versions`, `pair rollback` and `--at`, as a person uses them."""
+
+import json
+
+import pytest
+
+from support.command import Workplace, write_files
+
+FIRST = {"id": "tea", "text": "Tea is served at four in the garden."}
+SECOND = {"id": "tea", "text": "Tea is served at five in the hall."}
+
+
+@pytest.fixture
+def tea(workplace: Workplace) -> Workplace:
+    for name, document in (("one.jsonl", FIRST), ("two.jsonl", SECOND)):
+        write_files(workplace.folder, {name: json.dumps(document)})
+        assert workplace.pair("ingest", name).status == 0
+    return workplace
+
+
+def test_versions_are_listed_the_newest_first_and_the_current_one_is_marked(tea: Workplace) -> None:
+    lines = tea.pair("versions").stdout.splitlines()
+    assert [line.split()[:2] for line in lines] == [["*", "2"], ["1", lines[1].split()[1]]]
+    assert all(line.endswith("1 document, documents stored") for line in lines)
+    told = tea.pair("versions", "--json").json
+    assert [(each["version"], each["current"]) for each in told["versions"]] == [(2, True), (1, False)]
+
+
+def test_the_past_is_searched_and_asked(tea: Workplace) -> None:
+    for at, words in ((("--at", "1"), "at four"), ((), "at five")):
+        assert words in tea.pair("search", "when is tea served", *at).stdout
+        answer = tea.pair("ask", "When is tea served?", *at, "--json").json
+        assert words in answer["answer"]
+    told = tea.pair("search", "tea", "--at", "1", "--json").json
+    assert told["manifest_version"] == 1
+
+
+def test_a_roll_back_brings_the_past_back_and_is_a_version_itself(tea: Workplace) -> None:
+    done = tea.pair("rollback", "1")
+    assert done.stderr == "default is again as in version 1: 1 document; this is version 3\n"
+    assert "at four" in tea.pair("search", "when is tea served").stdout
+    assert tea.pair("versions").stdout.splitlines()[0].endswith("back to version 1")
+    assert tea.pair("rollback", "3", "--json").json["changed"] is False
+    assert tea.pair("rollback", "2", "--json").json["manifest_version"] == 4
+    assert "at five" in tea.pair("search", "when is tea served").stdout
+
+
+@pytest.mark.parametrize(
+    "command", [("rollback", "7"), ("search", "tea", "--at", "7"), ("search", "tea", "--at", "2.0.0")]
+)
+def test_a_version_that_is_not_kept_is_refused(tea: Workplace, command: tuple[str, ...]) -> None:
+    refused = tea.pair(*command, "--json")
+    assert (refused.status, refused.error_code) == (1, "E218")
+    assert "Kept are: 2, 1." in tea.pair(*command).stderr
+
+
+def test_an_answer_of_the_past_is_refused_where_it_is_not_kept_or_not_known(tea: Workplace) -> None:
+    refused = tea.pair("ask", "When is tea served?", "--at", "7", "--json")
+    assert refused.status == 1
+    assert refused.json["error"]["code"] == "NOT_FOUND"
+    assert tea.pair("ask", "When?", "--at", "1", "--librarian", "catalogue", "--json").error_code == "E402"
+
+
+def test_versions_of_a_kb_that_is_not_there_are_refused(workplace: Workplace) -> None:
+    for command in (("versions",), ("rollback", "1")):
+        refused = workplace.pair(*command, "--json")
+        assert (refused.status, refused.error_code) == (1, "E201")
+    assert not (workplace.folder / ".pair").exists()

@@ -1,0 +1,333 @@
+"""Versions of a KB: every change makes one, and any that is kept can be read and gone back to."""
+
+import itertools
+import threading
+from pathlib import Path
+
+import pytest
+
+from pair.blobs.memory import MemoryStore
+from pair.clock import SystemClock
+from pair.engine.manifest import from_bytes, manifest_key, version_in_key, versions_prefix
+from pair.errors import ConflictError, NotFoundError, UsageError
+from pair.kb import KnowledgeBase
+from pair.testing.faulty_store import Fault, FaultyStore
+from pair.values import Document
+from support.engine_parts import MANY_SHARDS, CountingEmbedder, Ground, MirroredEmbedder, counted
+
+COLOURS = ("red", "green", "blue", "amber", "violet")
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    return Ground(tmp_path, keep_versions=10)
+
+
+def page(name: str, colour: str) -> Document:
+    return Document(id=name, text=f"The {name} of the house is painted {colour}.")
+
+
+def paint(kb: KnowledgeBase, colour: str, *names: str) -> int:
+    return kb.upsert([page(name, colour) for name in names or ("door", "roof")]).manifest_version
+
+
+def colours(kb: KnowledgeBase) -> dict[str, str]:
+    return {each.id: each.text.rpartition(" ")[2].rstrip(".") for each in kb.documents()}
+
+
+def kept(kb: KnowledgeBase) -> list[int]:
+    return [each.number for each in kb.versions()]
+
+
+def copies(ground: Ground) -> list[int]:
+    found = (version_in_key(info.key) for info in ground.blobs().list(versions_prefix("default")))
+    return sorted(version[0] for version in found if version is not None)
+
+
+# ── listing ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_change_makes_a_version_that_says_what_made_it(ground: Ground) -> None:
+    with ground.open() as kb:
+        paint(kb, "red")
+        kb.delete(["roof"])
+        kb.rollback(1)
+        kb.compact(everything=True)
+        told = [(each.number, each.made_by, each.documents, each.restored) for each in kb.versions()]
+        assert told[-3:] == [(3, "rollback", 2, 1), (2, "delete", 1, 0), (1, "upsert", 2, 0)]
+        assert [each.is_current for each in kb.versions()] == [True, *[False] * (len(told) - 1)]
+
+
+def test_a_write_that_changes_nothing_makes_no_version(ground: Ground) -> None:
+    with ground.open() as kb:
+        paint(kb, "red")
+        paint(kb, "red")
+        kb.rollback(1)
+        assert kept(kb) == [1]
+
+
+def test_no_copies_are_made_where_no_versions_are_kept(ground: Ground) -> None:
+    with ground.with_policy(keep_versions=0).open() as kb:
+        paint(kb, "red")
+        paint(kb, "green")
+        assert (kept(kb), copies(ground)) == ([2], [])
+
+
+def test_more_versions_than_a_manifest_remembers_are_listed_and_gone_back_to(ground: Ground) -> None:
+    with ground.with_policy(keep_versions=200).open() as kb:
+        for number in range(150):
+            paint(kb, f"colour-{number}", "door")
+        assert kept(kb) == list(range(150, 0, -1))
+        kb.rollback(2)
+        assert colours(kb) == {"door": "colour-1"}
+
+
+@pytest.mark.parametrize("wanted", ["7", "0", "-1", "1.0.0", "", "x", "99999999999999999999"])
+def test_a_version_that_is_not_kept_is_refused_with_those_that_are(ground: Ground, wanted: str) -> None:
+    with ground.open() as kb:
+        paint(kb, "red")
+        with pytest.raises(NotFoundError) as refused:
+            kb.rollback(wanted)
+        assert (refused.value.code, refused.value.details["kept"]) == ("E218", [1])
+        with ground.open(at=wanted) as then, pytest.raises(NotFoundError) as unread:
+            then.search("door")
+        assert unread.value.code == "E218"
+
+
+def test_a_kb_that_was_never_written_has_no_versions(ground: Ground) -> None:
+    with ground.open() as kb:
+        for ask in (kb.versions, lambda: kb.rollback(1)):
+            with pytest.raises(NotFoundError) as refused:
+                ask()
+            assert refused.value.code == "E201"
+    assert not ground.store.exists()
+
+
+# ── reading the past ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_each_version_is_found_as_it_was(ground: Ground) -> None:
+    with ground.open() as kb:
+        numbers = {paint(kb, colour): colour for colour in COLOURS}
+    for number, colour in numbers.items():
+        with ground.open(at=number) as then:
+            assert colours(then) == {"door": colour, "roof": colour}
+            hits = then.search("the door", limit=1, exact=True)
+            assert (hits.manifest_version, colour in hits[0].text) == (number, True)
+
+
+def test_a_reader_of_the_past_does_not_see_what_is_written_meanwhile(ground: Ground) -> None:
+    with ground.open() as kb:
+        paint(kb, "red")
+        with ground.open(at=1) as then:
+            assert colours(then) == {"door": "red", "roof": "red"}
+            paint(kb, "green")
+            kb.compact(everything=True)
+            assert colours(then) == {"door": "red", "roof": "red"}
+
+
+def test_the_past_cannot_be_written_to(ground: Ground) -> None:
+    with ground.open() as kb:
+        paint(kb, "red")
+        paint(kb, "green")
+    with ground.open(at=1) as then:
+        writes = (
+            lambda: paint(then, "blue"),
+            lambda: then.delete(["door"]),
+            lambda: then.rollback(1),
+            lambda: then.compact(everything=True),
+            lambda: then.collect(grace_seconds=0),
+        )
+        for write in writes:
+            with pytest.raises(UsageError) as refused:
+                write()
+            assert refused.value.code == "E219"
+    with ground.open() as kb:
+        assert (kb.version()[0], colours(kb)) == (2, {"door": "green", "roof": "green"})
+
+
+# ── going back ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_going_back_stores_nothing_anew_and_is_a_version_itself(ground: Ground) -> None:
+    store, requests = counted(ground.blobs())
+    with ground.open() as kb:
+        for colour in COLOURS:
+            paint(kb, colour)
+    with ground.open(store=store) as kb:
+        done = kb.rollback(2)
+        assert (done.restored, done.manifest_version, done.documents, done.is_changed) == (2, 6, 2, True)
+        assert colours(kb) == {"door": "green", "roof": "green"}
+        assert kb.rollback(5).manifest_version == 7
+        assert colours(kb) == {"door": "violet", "roof": "violet"}
+    assert requests.counts["upload"] == 0
+
+
+def test_what_is_written_after_going_back_builds_on_it(ground: Ground) -> None:
+    with ground.open() as kb:
+        paint(kb, "red")
+        paint(kb, "green", "door")
+        kb.rollback(1)
+        paint(kb, "blue", "roof")
+        assert colours(kb) == {"door": "red", "roof": "blue"}
+
+
+def test_going_back_to_before_a_re_embedding_brings_the_embedder_back(ground: Ground) -> None:
+    with ground.open(embedder=CountingEmbedder()) as kb:
+        paint(kb, "red")
+        before = [hit.score for hit in kb.search("the door", exact=True)]
+    with ground.open(embedder=MirroredEmbedder()) as kb:
+        kb.reembed()
+        assert kb.rollback(1).embedder != MirroredEmbedder().name
+        with pytest.raises(UsageError) as refused:
+            kb.search("the door")
+        assert refused.value.code == "E304"
+    with ground.open(embedder=CountingEmbedder()) as kb:
+        assert [hit.score for hit in kb.search("the door", exact=True)] == before
+
+
+def test_readers_see_one_version_or_another_while_it_is_rolled_back_and_forth(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, keep_versions=1000, **MANY_SHARDS)
+    names = [f"room {number}" for number in range(30)]
+    with ground.open() as kb:
+        kb.upsert(page(name, "red") for name in names)
+        red = kb.version()[0]
+        kb.upsert(page(name, "green") for name in names)
+        green = kb.version()[0]
+    done, mixed = threading.Event(), []
+
+    def read() -> None:
+        with ground.open() as reader:
+            while not done.is_set():
+                hits = reader.search("painted", limit=30, exact=True)
+                seen = {"red" if "red" in hit.text else "green" for hit in hits}
+                if len(seen) != 1 or len(hits) != len(names):
+                    mixed.append((seen, len(hits)))
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    try:
+        with ground.open() as kb:
+            for number in itertools.islice(itertools.cycle([red, green]), 40):
+                kb.rollback(number)
+    finally:
+        done.set()
+        for reader in readers:
+            reader.join()
+    assert mixed == []
+
+
+# ── keeping ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_garbage_collection_leaves_what_kept_versions_name(ground: Ground) -> None:
+    few = ground.with_policy(keep_versions=2)
+    with few.open() as kb:
+        for colour in COLOURS:
+            paint(kb, colour)
+        assert kb.collect(grace_seconds=0).kept_versions == 2
+        assert kept(kb) == [6, 4, 3]
+        for number, colour in ((3, "blue"), (4, "amber")):
+            with few.open(at=number) as then:
+                assert colours(then) == {"door": colour, "roof": colour}
+        kb.rollback(3)
+        kb.collect(grace_seconds=0)
+        assert colours(kb) == {"door": "blue", "roof": "blue"}
+    assert len(ground.stored_files(".search")) == 3
+
+
+def test_a_reader_at_a_version_that_is_no_longer_kept_is_told_so(ground: Ground) -> None:
+    one = ground.with_policy(keep_versions=1)
+    with one.open() as kb, one.open(at=1) as fresh, one.open(at=1) as reader:
+        paint(kb, "red")
+        assert colours(reader) == {"door": "red", "roof": "red"}
+        for colour in COLOURS[1:]:
+            paint(kb, colour)
+        kb.collect(grace_seconds=0)
+        for then in (reader, fresh):
+            for ask in (lambda then=then: then.search("door"), then.documents):
+                with pytest.raises(NotFoundError) as refused:
+                    ask()
+                assert refused.value.code == "E218"
+
+
+def test_a_version_that_was_only_rearranged_is_kept_once(ground: Ground) -> None:
+    with ground.open() as kb:
+        paint(kb, "red")
+        paint(kb, "green", "door")
+        paint(kb, "blue", "hall")
+        compacted = kb.compact(everything=True).manifest_version
+        kb.collect(grace_seconds=0)
+        assert kept(kb) == [compacted + 1, 2, 1]
+        with ground.open(at=2) as then:
+            assert colours(then) == {"door": "green", "roof": "red"}
+
+
+def test_copies_of_writes_that_lost_are_not_versions_and_are_collected(ground: Ground) -> None:
+    with ground.open() as kb:
+        paint(kb, "red")
+        real = next(iter(ground.blobs().list(versions_prefix("default"))))
+        content = ground.blobs().get(real.key)
+        assert content is not None
+        ground.blobs().put(real.key.replace(real.key.rpartition("-")[2], "stray.json"), content.data)
+        paint(kb, "green")
+        assert kept(kb) == [2, 1]
+        assert copies(ground) == [1, 1, 2]
+        kb.collect(grace_seconds=0)
+        assert copies(ground) == [1, 2]
+
+
+def test_a_swap_that_is_lost_takes_its_copy_back() -> None:
+    store = MemoryStore(SystemClock())
+    overtaken = [False]
+
+    def plan(operation: str, key: str) -> Fault:
+        if operation == "put_if" and key == manifest_key("default") and not overtaken[0]:
+            overtaken[0] = True
+            paint(other, "green")
+        return "none"
+
+    ground = Ground(Path("unused"), keep_versions=10, write_attempts=1, lease="memory")
+    with ground.open(store=store) as other, ground.open(store=FaultyStore(store, plan)) as kb:
+        paint(other, "red")
+        with pytest.raises(ConflictError):
+            paint(kb, "blue")
+        assert kept(kb) == [2, 1]
+    found = [version_in_key(info.key) for info in store.list(versions_prefix("default"))]
+    assert [version[0] for version in found if version] == [1, 2]
+
+
+def test_a_copy_that_is_damaged_keeps_nobody_from_collecting(ground: Ground) -> None:
+    with ground.open() as kb:
+        for colour in COLOURS:
+            paint(kb, colour)
+        first = next(iter(ground.blobs().list(versions_prefix("default"))))
+        ground.blobs().put(first.key, b"{}")
+        kb.collect(grace_seconds=0)
+        assert colours(kb) == {"door": "violet", "roof": "violet"}
+        with ground.open(at=3) as then:
+            assert colours(then) == {"door": "blue", "roof": "blue"}
+
+
+def test_each_copy_is_the_manifest_that_was_published(ground: Ground) -> None:
+    with ground.open() as kb:
+        paint(kb, "red")
+        current = ground.blobs().get(manifest_key("default"))
+        (copy,) = ground.blobs().list(versions_prefix("default"))
+        kept_copy = ground.blobs().get(copy.key)
+        assert current is not None
+        assert kept_copy is not None
+        assert kept_copy.data == current.data
+        assert from_bytes(kept_copy.data, copy.key).made_by == "upsert"
+
+
+def test_versions_of_an_earlier_pair_have_no_cause_and_can_be_gone_back_to(ground: Ground) -> None:
+    with ground.with_policy(keep_versions=0).open() as kb:
+        paint(kb, "red")
+    with ground.open() as kb:
+        paint(kb, "green")
+        assert [(each.number, each.made_by) for each in kb.versions()] == [(2, "upsert")]
+        paint(kb, "blue")
+        kb.rollback(2)
+        assert kb.versions()[0].restored == 2
