@@ -1,0 +1,108 @@
+"""`pair export` and `pair import` as a person runs them."""
+
+import json
+import shutil
+import signal
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from support.command import Workplace, write_files
+
+NOTES: dict[str, str | bytes] = {
+    f"sources/{number}.md": f"# Note {number}\n\nThis one is about item{number}, said Ada Lovelace.\n"
+    for number in range(12)
+}
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a sync leaves, made once."""
+    workplace = Workplace(tmp_path_factory.mktemp("stored"))
+    write_files(workplace.folder, NOTES)
+    assert workplace.pair("sync", PAIR__KB__SOURCES_DIR="sources").status == 0
+    return workplace.folder
+
+
+@pytest.fixture
+def filled(workplace: Workplace, stored: Path) -> Workplace:
+    shutil.copytree(stored, workplace.folder, dirs_exist_ok=True)
+    workplace.environment["PAIR__KB__SOURCES_DIR"] = "sources"
+    return workplace
+
+
+def results(workplace: Workplace, *more: str) -> object:
+    return workplace.pair("search", "item7 Ada", "--exact", "--json", *more).json["results"]
+
+
+def test_a_kb_comes_out_of_a_file_as_it_was(filled: Workplace) -> None:
+    before = results(filled)
+    told = filled.pair("export", "-o", "backup.jsonl.gz")
+    assert (told.status, told.stdout) == (0, "")
+    assert "exported default (12 documents, 12 chunks) to backup.jsonl.gz" in told.stderr
+    shutil.rmtree(filled.folder / ".pair" / "store")
+    shutil.rmtree(filled.folder / ".pair" / "cache")
+    done = filled.pair("import", "backup.jsonl.gz")
+    assert done.status == 0
+    assert "imported into default: 12 added, 0 replaced, 0 unchanged (12 chunks)" in done.stderr
+    assert results(filled) == before
+    assert filled.pair("sync", "--json").json["stored"] == 0
+    value = filled.pair("import", "backup.jsonl.gz", "--replace", "--json").json
+    assert (value["unchanged"], value["deleted"]) == (12, 0)
+    assert filled.pair("versions", "--json").json["versions"][0]["made_by"] == "import"
+
+
+def test_standard_output_gets_the_lines_and_nothing_else(filled: Workplace) -> None:
+    done = filled.pair("export", "-o", "-", "--no-vectors")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (len(lines), lines[0]["vectors"], lines[-1]["end"]["documents"]) == (14, False, 12)
+    assert all("vector" not in chunk for line in lines[1:-1] for chunk in line["chunks"])
+    assert "exported default" in done.stderr
+
+
+def test_shards_go_into_another_kb(filled: Workplace) -> None:
+    before = results(filled)
+    value = filled.pair("export", "--shards", "-o", "backup.zip", "--json").json
+    assert (value["documents"], value["shards"]) == (12, 1)
+    assert filled.pair("import", "backup.zip", "--kb", "copy").status == 0
+    assert results(filled, "--kb", "copy") == before
+    refused = filled.pair("import", "backup.zip", "--kb", "copy", "--json")
+    assert (refused.status, refused.error_code) == (4, "E227")
+    assert filled.pair("import", "backup.zip", "--kb", "copy", "--replace").status == 0
+    with zipfile.ZipFile(filled.folder / "backup.zip") as archive:
+        assert all(name.startswith("index/") for name in archive.namelist())
+
+
+def test_what_cannot_be_done_is_told_with_what_to_do(filled: Workplace) -> None:
+    assert filled.pair("export", "-o", "backup.jsonl").status == 0
+    other = filled.pair("import", "backup.jsonl", "--kb", "other", PAIR__ENGINE__EMBEDDING_DIMENSION="24")
+    assert other.status == 1
+    assert "--embed" in other.stderr
+    embedded = filled.pair("import", "backup.jsonl", "--kb", "other", "--embed", PAIR__ENGINE__EMBEDDING_DIMENSION="24")
+    assert embedded.status == 0
+    assert filled.pair("import", "none.jsonl", "--json").error_code == "E003"
+    assert filled.pair("export", "--shards", "-o", "-").status == 1
+    assert filled.pair("export", "-o", "x.jsonl", "--kb", "nothing", "--json").error_code == "E201"
+    assert not (filled.folder / "x.jsonl").exists()
+    (filled.folder / "backup.jsonl").write_bytes((filled.folder / "backup.jsonl").read_bytes()[:-9])
+    cut = filled.pair("import", "backup.jsonl", "--kb", "cut", "--json")
+    assert (cut.status, cut.error_code) == (5, "E224")
+    assert filled.pair("docs", "list", "--kb", "cut", "--json").error_code == "E201"
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_export_leaves_nothing_under_its_name(filled: Workplace, how: signal.Signals) -> None:
+    """The pipe is not read, so it cannot be done before it is interrupted."""
+    write_files(filled.folder, {"long.jsonl": "".join(
+        json.dumps({"id": f"long-{number}", "text": f"{number} " * 9000}) + "\n" for number in range(20)
+    )})  # fmt: skip
+    assert filled.pair("ingest", "long.jsonl", "--no-graph").status == 0
+    running = filled.start("export", "-o", "-")
+    assert running.stdout is not None
+    running.stdout.read(1)
+    running.send_signal(how)
+    running.communicate(timeout=60)
+    assert running.returncode != 0
+    assert filled.pair("export", "-o", "backup.jsonl").status == 0
+    assert [path.name for path in filled.folder.glob("*backup*")] == ["backup.jsonl"]
