@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import signal
 import zipfile
 from pathlib import Path
 
@@ -89,20 +88,3 @@ def test_what_cannot_be_done_is_told_with_what_to_do(filled: Workplace) -> None:
     cut = filled.pair("import", "backup.jsonl", "--kb", "cut", "--json")
     assert (cut.status, cut.error_code) == (5, "E224")
     assert filled.pair("docs", "list", "--kb", "cut", "--json").error_code == "E201"
-
-
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_export_leaves_nothing_under_its_name(filled: Workplace, how: signal.Signals) -> None:
-    """The pipe is not read, so it cannot be done before it is interrupted."""
-    write_files(filled.folder, {"long.jsonl": "".join(
-        json.dumps({"id": f"long-{number}", "text": f"{number} " * 9000}) + "\n" for number in range(20)
-    )})  # fmt: skip
-    assert filled.pair("ingest", "long.jsonl", "--no-graph").status == 0
-    running = filled.start("export", "-o", "-")
-    assert running.stdout is not None
-    running.stdout.read(1)
-    running.send_signal(how)
-    running.communicate(timeout=60)
-    assert running.returncode != 0
-    assert filled.pair("export", "-o", "backup.jsonl").status == 0
-    assert [path.name for path in filled.folder.glob("*backup*")] == ["backup.jsonl"]

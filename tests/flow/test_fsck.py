@@ -2,10 +2,12 @@
 
 import shutil
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pair import errors
@@ -15,6 +17,7 @@ from pair.testing.faulty_store import FaultyStore
 from pair.values import Document
 from support.command import Workplace, write_files
 from support.engine_parts import (
+    CountingEmbedder,
     Ground,
     MirroredEmbedder,
     all_ids,
@@ -154,7 +157,7 @@ def test_a_copy_that_is_damaged_itself_is_not_used(ground: Ground, expected: lis
     [kept] = [each for each in ground.cached_files(".search") if each.parent.name == path.parent.name]
     flip_a_bit(kept)
     done = fsck(ground, repair=True)
-    assert [each.remedy for each in done.faults] == ["the other files of the shard, with vectors made anew"]
+    assert done.faults[0].remedy.startswith("the other files of the shard")
     assert_mended(ground, expected)
 
 
@@ -208,16 +211,43 @@ def _live_numbers() -> set[str]:
     return {f"doc-{number:04}" for number in range(100, 109)} - {"doc-0101", "doc-0105"}
 
 
-def test_vectors_of_documents_that_brought_their_own_are_not_made_up(tmp_path: Path) -> None:
-    """They are told to be made anew, which is what can be done; with a copy they are as they were."""
+def test_vectors_are_made_anew_only_where_they_are_damaged(tmp_path: Path) -> None:
+    """The keyword file knows what each block of the search file hashes to: what is sound is used."""
+    ground = Ground(tmp_path)
+    with ground.open() as kb:
+        kb.upsert([*numbered(400), placed("own", [0.5] * 16)])
+        before = [hit.to_json() for hit in kb.search("rivers item3", exact=True)]
+    [search] = ground.stored_files(".search")
+    for damage, lost in (("truncated", 0), ("flipped", 64)):
+        shutil.rmtree(ground.cache, ignore_errors=True)
+        if damage == "truncated":
+            truncate(search)
+        else:
+            content = bytearray(search.read_bytes())
+            content[content.index(np.full(16, 0.5, np.float32).tobytes()) - 8192] ^= 1
+            replace_content(search, bytes(content))
+        embedder = CountingEmbedder()
+        with ground.open(embedder=embedder) as kb:
+            [fault] = kb.fsck(repair=True).faults
+            assert fault.is_repaired
+            assert len(embedder.texts) == lost
+            assert [hit.to_json() for hit in kb.search("rivers item3", exact=True)] == before
+            assert kb.search_vector([0.5] * 16, exact=True)[0].distance == 0.0
+
+
+def test_a_vector_that_came_with_its_document_is_put_back_from_a_copy(tmp_path: Path) -> None:
+    """Without one it becomes that of the text, which is told."""
     ground = Ground(tmp_path)
     with ground.open() as kb:
         kb.upsert([placed("own", [0.5] * 16)])
         kb.export_shards(tmp_path / "backup.zip")
-    damaged(ground, "search", "flipped")
+    with zipfile.ZipFile(tmp_path / "backup.zip") as export, zipfile.ZipFile(tmp_path / "package.zip", "w") as package:
+        for name in export.namelist():
+            package.writestr(name.replace("index/", ".pair-index/"), export.read(name))
+    damaged(ground, "search", "deleted")
     shutil.rmtree(ground.cache, ignore_errors=True)
-    assert fsck(ground).faults[0].remedy == "the other files of the shard, with vectors made anew"
-    assert fsck(ground, repair=True, packages=[tmp_path / "backup.zip"]).is_sound
+    assert fsck(ground).faults[0].remedy == "the other files of the shard, with 1 of 1 vectors made anew"
+    assert fsck(ground, repair=True, packages=[tmp_path / "package.zip"]).is_sound
     with ground.open() as kb:
         assert kb.search_vector([0.5] * 16, exact=True)[0].distance == 0.0
 

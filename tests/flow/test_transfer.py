@@ -274,6 +274,26 @@ def test_a_failed_export_leaves_no_file_and_the_old_one(tmp_path: Path) -> None:
     assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [("backup.zip", b"the last one")]
 
 
+def test_an_interrupted_export_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    def interrupt(done: int, _total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    with Ground(tmp_path).open() as kb:
+        kb.upsert(numbered(3))
+        for name in ("backup.jsonl", "backup.jsonl.gz", "backup.zip"):
+            (folder / name).write_bytes(b"the last one")
+            (folder / f".{name}.123.tmp").write_bytes(b"of a process that was killed")
+            with pytest.raises(KeyboardInterrupt):
+                kb.export_shards(folder / name, interrupt) if "zip" in name else kb.export(
+                    folder / name, on_progress=interrupt
+                )
+            assert (folder / name).read_bytes() == b"the last one"
+    assert len(list(folder.iterdir())) == 3
+
+
 def test_an_interrupted_import_goes_on_with_what_it_built(ground: Ground, elsewhere: Ground) -> None:
     with ground.open() as kb:
         fill(kb)

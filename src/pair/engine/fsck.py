@@ -35,7 +35,6 @@ from pair.engine.writing import WriteParts, Writer, WriteReport, scratch_folder
 
 _ROUNDS = 5
 _SOURCES = "the synced sources"
-_GIVEN_UP = "nothing: it is given up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +190,7 @@ class Fsck:
             self._store.put(copy.key, to_bytes(current))
         elif is_done:
             self._store.delete(copy.key)
-        remedy = "the manifest" if is_current else _GIVEN_UP if self._options.drop_lost else ""
+        remedy = "the manifest" if is_current else ""
         self._tally.faults.append(Fault(copy.key, reason, 0, (), remedy, is_done))
 
     def _look_at_all(self) -> Manifest:
@@ -200,12 +199,12 @@ class Fsck:
         published = self._parts.publication.required()
         past = self._past(published.manifest, tell=True)
         for _ in range(_ROUNDS):
-            named = {shard.folder: shard for each in past for shard in each.manifest.shards}
-            named |= {shard.folder: shard for shard in published.manifest.shards}
-            shards = [shard for folder, shard in named.items() if folder not in seen]
-            total = self._tally.size_bytes + sum(each.size_bytes for each in shards)
-            for shard in shards:
-                self._look_at(shard)
+            manifests = [*(each.manifest for each in past), published.manifest]
+            named = {shard.folder: (shard, each.embedder) for each in manifests for shard in each.shards}
+            shards = [each for folder, each in named.items() if folder not in seen]
+            total = self._tally.size_bytes + sum(shard.size_bytes for shard, _ in shards)
+            for shard, embedder in shards:
+                self._look_at(shard, embedder)
                 seen.add(shard.folder)
                 self._on_progress(self._tally.size_bytes, total)
             now = self._parts.publication.required()
@@ -214,14 +213,14 @@ class Fsck:
             published, past = now, self._past(now.manifest)
         return self._parts.publication.required().manifest
 
-    def _look_at(self, shard: ShardRef) -> None:
+    def _look_at(self, shard: ShardRef, embedder: str) -> None:
         with scratch_folder(self._parts.cache) as folder:
             inspected = inspect_shard(shard, self._store, folder / "shard")
             self._tally.shards += 1
             self._tally.files += len(shard.files)
             self._tally.size_bytes += shard.size_bytes
             if inspected.faults and self._is_named(shard):
-                self._mend(inspected, folder)
+                self._mend(inspected, folder, embedder)
 
     def _is_named(self, shard: ShardRef) -> bool:
         """By now, by the current manifest or a version that is kept."""
@@ -230,7 +229,7 @@ class Fsck:
             shard.folder in each.folders for each in (manifest, *(kept.manifest for kept in self._past(manifest)))
         )
 
-    def _mend(self, inspected: InspectedShard, folder: Path) -> None:
+    def _mend(self, inspected: InspectedShard, folder: Path, embedder: str) -> None:
         shard, sound = inspected.ref, dict(inspected.sound)
         if inspected.is_as_written:
             self._tell(shard, dict(inspected.faults))
@@ -247,8 +246,7 @@ class Fsck:
             self._tell(shard, {role: reason}, spare.origin)
         if not left:
             return
-        manifest = self._parts.publication.required().manifest
-        recovery = Recovery(shard, sound, self._parts.policy, self._preparation, manifest.embedder)
+        recovery = Recovery(shard, sound, inspected.damaged, self._parts.policy, self._preparation, embedder)
         if remedy := recovery.remedy:
             if self._options.repair:
                 self._rebuild(shard, recovery, list(left), folder / "built")
@@ -352,9 +350,8 @@ class Fsck:
                 if is_given_up:
                     self._store.delete(kept.copy.key)
                 reason = f"version {kept.manifest.number} needs a shard that is lost"
-                remedy = _GIVEN_UP if self._options.drop_lost else ""
                 self._tally.faults.append(
-                    Fault(kept.copy.key, reason, kept.manifest.documents, (), remedy, is_given_up)
+                    Fault(kept.copy.key, reason, kept.manifest.documents, is_repaired=is_given_up)
                 )
 
     def _stored_elsewhere(self, manifest: Manifest) -> frozenset[str]:
@@ -365,8 +362,8 @@ class Fsck:
             if shard.folder not in lost:
                 try:
                     found |= {each.id for each in _live(shard, self._parts.cache.open(shard).ids())}
-                except ShardMissingError:
-                    continue  # it is lost, and told
+                except (ShardMissingError, errors.DataError):
+                    continue  # it is damaged, and told
         return frozenset(found)
 
     def _settle(self, lost: _Lost, numbers: list[int] | None, left: Sequence[str]) -> None:
@@ -377,7 +374,7 @@ class Fsck:
         if numbers:
             remedy = f"{_SOURCES}, for {len(numbers):,} of {shard.live_documents:,} documents"
         if self._options.drop_lost and numbers is not None:
-            remedy = _GIVEN_UP
+            remedy = ""
         if self._options.repair and (is_dropped or numbers):
             self._drop(shard, None if is_dropped else numbers)
         is_repaired = self._options.repair and is_dropped

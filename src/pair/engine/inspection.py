@@ -29,6 +29,7 @@ class Fault:
     remedy: str = ""
     """From what it can be repaired, or was; empty when it cannot."""
     is_repaired: bool = False
+    """Without a remedy: it was given up."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +37,8 @@ class InspectedShard:
     ref: ShardRef
     sound: Mapping[FileRole, Path]
     """Local copies of the files that are as they should be."""
+    damaged: Mapping[FileRole, Path]
+    """Of those that are not, as far as there is anything."""
     faults: Mapping[FileRole, str]
     """Why the others are not."""
     is_as_written: bool
@@ -46,18 +49,19 @@ def inspect_shard(ref: ShardRef, store: BlobStore, folder: Path) -> InspectedSha
     """`folder`: where copies are put. Raises E206, E010."""
     folder.mkdir(parents=True)
     sound: dict[FileRole, Path] = {}
+    damaged: dict[FileRole, Path] = {}
     faults: dict[FileRole, str] = {}
     for role in ref.files:
         path = folder / file_name(ref.shard_id, role)
         reason = _fault_of(ref, role, store, path)
         if reason:
             faults[role] = reason
-            path.unlink(missing_ok=True)
+            damaged |= {role: path} if path.exists() else {}
         else:
             sound[role] = path
     if faults:
-        return InspectedShard(ref, sound, faults, is_as_written=False)
-    return InspectedShard(ref, sound, _disagreements(ref, sound), is_as_written=True)
+        return InspectedShard(ref, sound, damaged, faults, is_as_written=False)
+    return InspectedShard(ref, sound, {}, _disagreements(ref, sound), is_as_written=True)
 
 
 def _fault_of(ref: ShardRef, role: FileRole, store: BlobStore, path: Path) -> str:

@@ -61,6 +61,15 @@ def _hash_of(block: bytes | memoryview) -> bytes:
     return hashlib.sha256(block).digest()[:_HASH_BYTES]
 
 
+def sound_blocks(path: Path, outline: Outline) -> npt.NDArray[np.bool_]:
+    """Which blocks of a file are what they should be, where it may be damaged or cut off."""
+    sound = np.zeros(len(outline.hashes), np.bool_)
+    with path.open("rb") as stream:
+        for number, expected in enumerate(outline.hashes):
+            sound[number] = _hash_of(stream.read(BLOCK_BYTES)) == expected.tobytes()
+    return sound
+
+
 class Pieces:
     """Used from several threads at once. Raises OSError where the local disk fails."""
 

@@ -2,18 +2,21 @@
 
 What is needed          where it is
 texts, headers, chunks  .search, .duckdb
-vectors                 .search; else they are made anew
+vectors                 .search, also those blocks of a damaged one that are sound; else they are made anew
 graphs                  .graph, .duckdb; else they are made anew
 keywords                .keywords; else they are made anew
 Invariants
     Documents keep their numbers, also those that are gone: every manifest's tombstones stay true.
 """
 
+import functools
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from pair.engine.chunking import embedded_text
 from pair.engine.extraction import DocumentText
@@ -21,11 +24,13 @@ from pair.engine.graph_file import GraphFile
 from pair.engine.keyword_rows import KeywordRows, RowText, rows_of
 from pair.engine.keywords import KeywordIndex
 from pair.engine.manifest import FileRole, ShardRef
+from pair.engine.pack import Pack
+from pair.engine.pieces import BLOCK_BYTES, Outline, sound_blocks
 from pair.engine.policy import EnginePolicy
 from pair.engine.preparation import Preparation
-from pair.engine.shard import RowsFile, SearchFile
+from pair.engine.shard import RowsFile, SearchFile, spans_of_vectors
 from pair.engine.stored_chunks import stored_chunks
-from pair.engine.stored_documents import Header, PreparedDocument, StoredDocuments, store_form
+from pair.engine.stored_documents import Header, PreparedDocument, StoredDocuments, Vectors, store_form
 from pair.engine.stored_graphs import NO_GRAPHS, StoredGraphs, graphs_in_columns
 from pair.values import Chunk
 
@@ -35,13 +40,15 @@ class Recovery:
         self,
         ref: ShardRef,
         sound: Mapping[FileRole, Path],
+        damaged: Mapping[FileRole, Path],
         policy: EnginePolicy,
         preparation: Preparation,
         embedder: str,
     ) -> None:
-        """`embedder`: of the vectors that the shard has."""
+        """`sound` and `damaged`: files that are here. `embedder`: of the vectors that the shard has."""
         self._ref = ref
         self._sound = sound
+        self._damaged = damaged
         self._policy = policy
         self._preparation = preparation
         self._embedder = embedder
@@ -49,20 +56,51 @@ class Recovery:
     @property
     def remedy(self) -> str:
         """Empty when it cannot be done."""
-        has_texts = "search" in self._sound or (
-            "rows" in self._sound and self._preparation.embedding.name == self._embedder
-        )
+        lost = self._lost_vectors
+        can_embed = self._preparation.embedding.name == self._embedder
+        has_texts = "search" in self._sound or ("rows" in self._sound and (can_embed or not lost))
         has_graph = not self._ref.graph_available or bool({"graph", "rows"} & self._sound.keys())
         if not has_texts or not (has_graph or self._preparation.makes_graphs):
             return ""
-        anew = [] if "search" in self._sound else ["vectors"]
+        anew = [f"{lost:,} of {self._ref.rows:,} vectors"] if lost else []
         anew += [] if has_graph else ["graphs"]
         made = f", with {' and '.join(anew)} made anew" if anew else ""
         return f"the other files of the shard{made}"
 
     @property
     def makes_vectors(self) -> bool:
-        return "search" not in self._sound
+        return self._lost_vectors > 0
+
+    @property
+    def _lost_vectors(self) -> int:
+        return 0 if "search" in self._sound else int(np.count_nonzero(~self._salvaged[1]))
+
+    @functools.cached_property
+    def _salvaged(self) -> tuple[Vectors, npt.NDArray[np.bool_]]:
+        """Vectors of a damaged file, and which of them are sound."""
+        vectors = np.zeros((self._ref.rows, self._ref.centroids.shape[1]), np.float32)
+        known = np.zeros(self._ref.rows, np.bool_)
+        path, outline = self._damaged.get("search"), self._outline
+        if path is None or outline is None or not len(vectors):
+            return vectors, known
+        blocks = sound_blocks(path, outline)
+        whole = path.with_suffix(".salvaged")
+        shutil.copyfile(path, whole)
+        with whole.open("r+b") as stream:
+            stream.truncate(self._ref.files["search"].size_bytes)
+            stream.write(outline.head)
+        pack = Pack(whole)
+        stored = pack.array("vectors")
+        if stored.shape != vectors.shape:
+            return vectors, known
+        for row, (begin, end) in enumerate(spans_of_vectors(pack, np.arange(len(known)))):
+            known[row] = bool(blocks[begin // BLOCK_BYTES : -(-end // BLOCK_BYTES)].all())
+        vectors[known] = stored[known]
+        return vectors, known
+
+    @property
+    def _outline(self) -> Outline | None:
+        return KeywordIndex(self._sound["keywords"]).search_outline if "keywords" in self._sound else None
 
     def documents(self) -> StoredDocuments:
         """All of them, by number. Raises ModelError."""
@@ -103,16 +141,17 @@ class Recovery:
             own = None if lengths is None else lengths[begin : begin + len(places)]
             begin += len(places)
             found.append((header, text, stored_chunks(text, header.title, places, own, self._policy)))
-        embedding = self._preparation.embedding
-        texts = [embedded_text(header.title, chunk) for header, _, chunks in found for chunk in chunks]
-        dimension = self._ref.centroids.shape[1]
-        vectors = embedding.embed_all(texts) if texts else np.empty((0, dimension), np.float32)
+        vectors, known = self._salvaged
+        lost = np.flatnonzero(~known)
+        if len(lost):
+            texts = [embedded_text(header.title, chunk) for header, _, chunks in found for chunk in chunks]
+            vectors[lost] = self._preparation.embedding.embed_all([texts[row] for row in lost.tolist()])
         prepared: list[PreparedDocument] = []
         begin = 0
         for header, text, chunks in found:
             prepared.append(PreparedDocument(header, text, chunks, vectors[begin : begin + len(chunks)]))
             begin += len(chunks)
-        stored = store_form(prepared, dimension)
+        stored = store_form(prepared, vectors.shape[1])
         return stored if index is None else replace(stored, keywords=index.stored_rows(np.arange(index.count)))
 
     def _graphs(self, stored: StoredDocuments) -> StoredGraphs:

@@ -22,9 +22,10 @@ from pair.blobs.contract import BlobStore
 from pair.blobs.leases import HeldLease
 from pair.engine.build_records import BuildRecords
 from pair.engine.exporting import ExportReport
-from pair.engine.manifest import Manifest, ShardRef, file_name, from_bytes, no_manifest, shards_prefix, to_bytes
+from pair.engine.manifest import Manifest, ShardRef, file_name, from_bytes, no_manifest, to_bytes
 from pair.engine.publication import Published
 from pair.engine.shard_cache import ShardMissingError
+from pair.engine.workspace import folder_of
 from pair.engine.writing import WriteParts, Writer, WriteReport, scratch_folder
 
 MANIFEST_ENTRY = "index/manifest.json"
@@ -107,6 +108,8 @@ class ShardArchive:
         """Every byte that its manifest names."""
         with self._opened() as archive:
             for shard in self.manifest.shards:
+                if shard.folder.rpartition("/")[2] != folder_of("", shard.files).rpartition("/")[2]:
+                    raise version_errors.export_damaged(str(self.path), "a shard has the name of another one")
                 for role, expected in shard.files.items():
                     name = _entry_of(shard, file_name(shard.shard_id, role))
                     try:
@@ -164,7 +167,7 @@ class ShardImporter:
         return report
 
     def _rerooted(self, shard: ShardRef) -> ShardRef:
-        return replace(shard, folder=shards_prefix(self._parts.kb_id) + shard.folder.rpartition("/")[2])
+        return replace(shard, folder=folder_of(self._parts.kb_id, shard.files))
 
     def _refuse_others(self, before: Published | None, *, replace_all: bool) -> None:
         """Raises E227."""

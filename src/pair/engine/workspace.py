@@ -142,7 +142,7 @@ def build_shard(
     described = {role: ShardFile(each.size_bytes, each.sha256) for role, each in written.items()}
     ref = ShardRef(
         shard_id=shard_id,
-        folder=_folder_of(kb_id, described),
+        folder=folder_of(kb_id, described),
         files=described,
         rows=len(documents.chunks),
         documents=documents.count,
@@ -174,7 +174,7 @@ def rebuild_shard(
     centroids, radii = vector_index.centroids_of(documents.vectors, 1)
     ref = replace(
         shard,
-        folder=_folder_of(kb_id, described),
+        folder=folder_of(kb_id, described),
         files=described,
         run="",
         centroids=centroids,
@@ -183,7 +183,8 @@ def rebuild_shard(
     return BuiltShard(ref, {role: path if role == "search" else unchanged(role) for role in described})
 
 
-def _folder_of(kb_id: str, described: Mapping[FileRole, ShardFile]) -> str:
+def folder_of(kb_id: str, described: Mapping[FileRole, ShardFile]) -> str:
+    """The key of a shard's folder: its name stands for the bytes of its files."""
     lines = "".join(f"{role} {each.sha256} {each.size_bytes}\n" for role, each in described.items())
     return shards_prefix(kb_id) + hashlib.sha256(lines.encode()).hexdigest()
 

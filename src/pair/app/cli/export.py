@@ -78,7 +78,7 @@ def import_file(
     base, or --replace.
     """
     session: Session = context.obj
-    progress = None if session.as_json else render.CountProgress("part")
+    progress = None if session.as_json else render.CountProgress("item")
     with session.kb(kb) as opened:
         report = opened.import_from(file, replace_all=replace, embed=embed, on_progress=progress or _silent)
     render.end_progress()

@@ -41,7 +41,7 @@ def fsck(
 ) -> None:
     """Verify every byte that a knowledge base is made of, and repair what can be repaired.
 
-    Readers and writers go on meanwhile. Nothing is deleted; without --repair nothing is changed.
+    Readers and writers go on meanwhile. Without --repair nothing is changed; without --drop-lost nothing is given up.
     """
     session: Session = context.obj
     if drop_lost and not repair:
@@ -73,7 +73,7 @@ def _told(report: "FsckReport") -> str:
 def _lines_of(fault: "Fault") -> list[str]:
     lines = [f"{fault.key}: {fault.reason} ({render.counted(fault.documents, 'document')})"]
     if fault.is_repaired:
-        lines.append(f"  repaired from {fault.remedy}")
+        lines.append(f"  repaired from {fault.remedy}" if fault.remedy else "  given up")
     elif fault.remedy:
         lines.append(f"  can be repaired from {fault.remedy}: pair fsck --repair")
     else:
