@@ -56,6 +56,7 @@ CODES: dict[str, tuple[type[PairError], str]] = {
     "E217": (ConflictError, "parts of a build are no longer there"),
     "E218": (NotFoundError, "version of a knowledge base is not kept"),
     "E219": (UsageError, "a version of the past cannot be written to"),
+    "E220": (UsageError, "index of a package was made with another embedder"),
     "E301": (ModelError, "model unreachable"),
     "E302": (ModelError, "model reply unusable"),
     "E303": (UsageError, "vector size differs from the knowledge base's"),
