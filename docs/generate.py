@@ -218,6 +218,29 @@ def _class_body(kind: Any) -> list[ast.stmt]:
 
 _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "package_of_another_schema": {"label": "handbook", "schema_version": 2},
+    "feed_unreadable": {"feed": "https://example.com/releases.json", "reason": "It is not JSON"},
+    "release_missing": {
+        "feed": "https://example.com/releases.json",
+        "reason": "it has several KBs",
+        "known": ["cookbook 2.1.0", "handbook 1.0.0"],
+    },
+    "version_moved": {
+        "feed": "https://example.com/releases.json",
+        "version": "1.0.0",
+        "installed": "0a" * 32,
+        "offered": "1b" * 32,
+    },
+    "version_published": {
+        "place": "dist",
+        "release": "handbook 1.0.0",
+        "published": "0a" * 32,
+        "given": "1b" * 32,
+    },
+    "lock_differs": {
+        "lock": "pair.lock",
+        "drifts": ["default: version: locked 1.0.0, found 1.1.0", "default: edited: README.md"],
+    },
+    "lock_unusable": {"lock": "pair.lock", "reason": "There is no such file."},
     "offline_without_source": {},
     "offline_with_url": {},
     "source_path_missing": {"path": "/home/ada/project/local-kb"},
