@@ -68,6 +68,7 @@ class FolderPlace:
         return read_file(self._folder / name)
 
     def claim(self, name: str, content: bytes) -> bytes:
+        files.remove_half_written(self._folder / name)
         if found := self.read(name):
             return found
         files.write_atomically(self._folder / name, content)
