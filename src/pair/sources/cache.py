@@ -19,7 +19,7 @@ from pair import files
 from pair.clock import Clock, to_timestamp
 from pair.sources import replacement
 from pair.sources.contract import Observer
-from pair.sources.rules import ENTRY_NAME, cache_key, stays_inside, without_credentials
+from pair.sources.rules import ENTRY_NAME, cache_key, is_named_by_content, stays_inside, without_credentials
 from pair.values import KbSource
 
 logger = logging.getLogger(__name__)
@@ -165,4 +165,6 @@ class Cache:
 
 
 def _address(source: KbSource) -> str:
+    if is_named_by_content(source):
+        return source.sha256 or ""
     return hashlib.sha256(source.location.encode()).hexdigest()

@@ -12,15 +12,16 @@ import logging
 import os
 import shutil
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pair import errors, files
+from pair import errors, files, package_errors
 from pair.clock import Clock, to_timestamp
 from pair.sources import record, replacement, tree
 from pair.sources.contract import Observer
+from pair.sources.lock import Locked, Origin
 from pair.sources.offers import DamagedCopyError, KbFolder, Offer
 from pair.sources.record import InstalledFile, Record, RecordHeader
 from pair.sources.rules import (
@@ -30,6 +31,7 @@ from pair.sources.rules import (
     folders_above,
     name_from_folder,
     plan_changes,
+    shown_source,
     without_credentials,
     without_user,
 )
@@ -51,6 +53,10 @@ class Request:
     target: Path
     force: bool = False
     dry_run: bool = False
+    kb_id: str | None = None
+    """Under which the engine is to know it; None: as recorded, or the default."""
+    locked: Locked | None = None
+    """What has to be installed, and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,7 @@ class InstallReport:
     skipped: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        source = self.source.to_json() | {"location": without_credentials(self.source.location)}
+        source = shown_source(self.source)
         return {
             "command": self.mode,
             "target": str(self.target),
@@ -112,7 +118,7 @@ class Installation:
         self._locks = locks
 
     def apply(self, offer: Offer) -> InstallReport:
-        """Raises E010-E013, E016 and DamagedCopyError; the target is then what it was."""
+        """Raises E010-E013, E016, E022 and DamagedCopyError; the target is then what it was."""
         with files.storage_errors():
             if self._request.dry_run:
                 return self._apply(offer)
@@ -143,6 +149,7 @@ class Installation:
             if not kb.files:
                 raise errors.no_kb_at(without_credentials(offer.source.location), "the source has no files")
             compared = self._compare(offer, kb, current)
+            self._refuse_unlocked(compared)
             if self._request.mode == "install" and compared.plan.kept:
                 kept = [kept.path for kept in compared.plan.kept]
                 raise errors.files_in_the_way(str(self._request.target), kept, is_installed=found is not None)
@@ -150,6 +157,11 @@ class Installation:
             if not self._request.dry_run:
                 self._carry_out(compared)
             return self._report(compared)
+
+    def _refuse_unlocked(self, compared: _Comparison) -> None:
+        locked = self._request.locked
+        if locked is not None and (drifts := locked.drifts(_origin_of(compared.kb, compared.offered))):
+            raise package_errors.lock_differs(locked.lock, drifts)
 
     # Observing: hashes, reading only what size and time do not settle; with --force, everything
 
@@ -172,8 +184,12 @@ class Installation:
         return frozenset(str(replacement.staging_path(self._target, token)) for token in tokens)
 
     def _is_current(self, header: RecordHeader, offer: Offer, current: tree.Listing) -> bool:
+        locked, origin = self._request.locked, Origin(header.archive_sha256, header.commit, header.content_sha256)
         return (
             not self._request.force
+            and self._request.kb_id in {None, header.kb_id}
+            and (locked is None or not locked.drifts(origin))
+            and header.content_sha256 != ""
             and header.kept_files == 0
             and _stored(offer.source) == header.source
             and header.source_fingerprint == offer.fingerprint
@@ -196,7 +212,7 @@ class Installation:
     def _offered_hashes(
         self, kb: KbFolder, installed: dict[str, InstalledFile], current: tree.Listing
     ) -> dict[str, str | None]:
-        """A file that is neither installed nor in the target is hashed when it is copied."""
+        """A file that is neither installed nor in the target is hashed when it is copied, unless a lock asks first."""
         hashes: dict[str, str | None] = {}
         for path, entry in kb.files.items():
             known = installed.get(path)
@@ -204,7 +220,7 @@ class Installation:
                 hashes[path] = entry.sha256
             elif known and not self._request.force and entry.looks_like(known.size_bytes, known.source_mtime_ns):
                 hashes[path] = known.sha256
-            elif known or path in current.files:
+            elif known or path in current.files or self._request.locked is not None:
                 hashes[path] = files.sha256_of(kb.folder / path)
             else:
                 hashes[path] = None
@@ -273,6 +289,8 @@ class Installation:
             source_mtime_ns = 0 if racy else entry.mtime_ns
             installed[path] = InstalledFile(sha256, seen.st_size, seen.st_mtime_ns, source_mtime_ns)
         name, version = _label(compared.offer.source, kb)
+        origin = _origin_of(kb, compared.offered | hashes)
+        index = kb.manifest.index if kb.manifest is not None else None
         header = RecordHeader(
             source=_stored(compared.offer.source),
             name=name,
@@ -284,8 +302,18 @@ class Installation:
             source_fingerprint="" if is_racy else compared.offer.fingerprint,
             target_fingerprint=listing.fingerprint(),
             kept_files=len(plan.kept),
+            kb_id=self._request.kb_id or self._recorded_kb_id(),
+            archive_sha256=origin.archive_sha256,
+            commit=origin.commit,
+            content_sha256=origin.content_sha256,
+            embedder=index.embedder if index is not None else "",
+            manifest_version=index.manifest_version if index is not None else 0,
         )
         return Record(header, installed).to_bytes()
+
+    def _recorded_kb_id(self) -> str:
+        found = self._readable(record.read_header)
+        return found.kb_id if found is not None else record.DEFAULT_KB_ID
 
     # Telling
 
@@ -338,7 +366,18 @@ def _without_record(listing: tree.Listing) -> tree.Listing:
 
 
 def _stored(source: KbSource) -> KbSource:
-    return dataclasses.replace(source, location=without_user(source.location))
+    feed = without_user(source.feed) if source.feed is not None else None
+    return dataclasses.replace(source, location=without_user(source.location), feed=feed)
+
+
+def _origin_of(kb: KbFolder, offered: Mapping[str, str | None]) -> Origin:
+    if kb.manifest is not None:
+        content_sha256 = kb.manifest.content_checksum
+    else:
+        content_sha256 = tree.content_checksum(
+            {path: sha256 or files.sha256_of(kb.folder / path) for path, sha256 in offered.items()}
+        )
+    return Origin(kb.archive_sha256, kb.commit, content_sha256)
 
 
 def _label(source: KbSource, kb: KbFolder) -> tuple[str, str]:

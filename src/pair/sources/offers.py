@@ -1,6 +1,7 @@
 """A KbSource as files ready to be installed: a folder as it is, an archive unpacked, a download from the cache."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pair.sources.cache import Cache, CacheEntry, Facts
 from pair.sources.contract import Fetcher, Known, Validators
 from pair.sources.package import PackageManifest
 from pair.sources.rules import MANIFEST_NAME, SourcesPolicy, parse_checksum, without_credentials
-from pair.values import KbSource
+from pair.values import KbSource, SourceType
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,9 @@ class KbFolder:
     is_temporary: bool
     """Its files may be taken instead of copied."""
     skipped: tuple[tuple[str, str], ...] = ()
+    archive_sha256: str = ""
+    commit: str = ""
+    """What it was taken from: an archive, or a git repository at this commit."""
 
 
 class DamagedCopyError(Exception):
@@ -93,12 +97,13 @@ class Offers:
             return fill(source, earlier, folder)
 
         def is_usable(entry: CacheEntry) -> bool:
-            return entry.facts.verified or source.type == "git" or not self._policy.require_checksum
+            is_verified = entry.facts.verified or source.type == "git" or not self._policy.require_checksum
+            return is_verified and source.sha256 in {None, entry.facts.identity}
 
         with self._cache.entry_for(source, fill_from_source, is_usable, revalidate=revalidate) as entry:
             verified = None if source.type == "git" else entry.facts.verified
             try:
-                yield Offer(source, entry.facts.identity, verified, lambda: _entry_folder(entry))
+                yield Offer(source, entry.facts.identity, verified, lambda: _entry_folder(entry, source.type))
             except DamagedCopyError:
                 self._cache.drop(entry)
                 raise
@@ -136,14 +141,18 @@ class Offers:
         path = Path(source.location)
         with files.storage_errors():
             seen = path.stat()
-            verified = matches_sibling_checksum(path)
+            verified = matches_sibling_checksum(path) or source.sha256 is not None
+            if source.sha256 is not None:
+                _refuse_other_bytes(path, source.sha256)
 
         @contextlib.contextmanager
         def unpacked() -> Iterator[KbFolder]:
             folder = replacement.staging_path(scratch, f"{self._token}-unpacked")
             try:
+                sha256 = files.sha256_of(path)
                 written = self._unpacked(path, folder, path.name)
-                yield _kb_folder(folder, {name: entry.sha256 for name, entry in written.items()}, is_temporary=True)
+                kb = _kb_folder(folder, {name: entry.sha256 for name, entry in written.items()}, is_temporary=True)
+                yield dataclasses.replace(kb, archive_sha256=sha256)
             finally:
                 files.remove_tree(folder)
 
@@ -168,9 +177,13 @@ def matches_sibling_checksum(path: Path) -> bool:
     expected = parse_checksum(checksum_path.read_text(encoding="utf-8", errors="replace"), path.name)
     if expected is None:
         raise errors.checksum_failed(f"Checksum file: {checksum_path}", "It holds no SHA-256 for this archive")
+    _refuse_other_bytes(path, expected)
+    return True
+
+
+def _refuse_other_bytes(path: Path, expected: str) -> None:
     if (actual := files.sha256_of(path)) != expected:
         raise errors.checksum_failed(f"File: {path}", f"Expected SHA-256: {expected}\nActual SHA-256:   {actual}")
-    return True
 
 
 def _check_against_manifest(folder: Path, hashes: dict[str, str], shown: str) -> None:
@@ -190,12 +203,14 @@ def refuse_differences(manifest: PackageManifest, found: dict[str, str], shown: 
         raise errors.checksum_failed(f"Package: {shown}", "It differs from its manifest\n" + "\n".join(reasons))
 
 
-def _entry_folder(entry: CacheEntry) -> AbstractContextManager[KbFolder]:
-    hashes = entry.facts.hashes
+def _entry_folder(entry: CacheEntry, kind: SourceType) -> AbstractContextManager[KbFolder]:
+    hashes, identity = entry.facts.hashes, entry.facts.identity
+    archive_sha256, commit = ("", identity) if kind == "git" else (identity, "")
     try:
         if MANIFEST_NAME in hashes and files.sha256_of(entry.folder / MANIFEST_NAME) != hashes[MANIFEST_NAME]:
             raise DamagedCopyError(MANIFEST_NAME)
-        return contextlib.nullcontext(_kb_folder(entry.folder, hashes, is_temporary=False))
+        kb = _kb_folder(entry.folder, hashes, is_temporary=False)
+        return contextlib.nullcontext(dataclasses.replace(kb, archive_sha256=archive_sha256, commit=commit))
     except (FileNotFoundError, NotADirectoryError) as fault:
         raise DamagedCopyError(str(fault.filename)) from fault
 

@@ -14,6 +14,7 @@ from pair.sources.rules import RECORD_NAME, stays_inside
 from pair.values import KbSource
 
 SCHEMA_VERSION = 1
+DEFAULT_KB_ID = "default"
 
 
 class InstalledFile(NamedTuple):
@@ -39,6 +40,18 @@ class RecordHeader:
     target_fingerprint: str
     kept_files: int
     """How many paths the user's state won over the KB's."""
+    kb_id: str = DEFAULT_KB_ID
+    """Under which the engine knows it."""
+    archive_sha256: str = ""
+    """Empty for a folder and for git."""
+    commit: str = ""
+    """Of a git source."""
+    content_sha256: str = ""
+    """For names and contents of all files that the source offered; empty in a record of before there were locks."""
+    embedder: str = ""
+    """Of the index in the package, if there is one."""
+    manifest_version: int = 0
+    """The same; 0 without an index."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -53,6 +66,12 @@ class RecordHeader:
             "source_fingerprint": self.source_fingerprint,
             "target_fingerprint": self.target_fingerprint,
             "kept_files": self.kept_files,
+            "kb_id": self.kb_id,
+            "archive_sha256": self.archive_sha256,
+            "commit": self.commit,
+            "content_sha256": self.content_sha256,
+            "embedder": self.embedder,
+            "manifest_version": self.manifest_version,
         }
 
 
@@ -110,8 +129,9 @@ def _header_from(line: bytes, path: Path) -> RecordHeader:
 
 
 def _checked(header: RecordHeader) -> RecordHeader:
-    texts = (header.name, header.version, header.installed_at, header.source_fingerprint, header.target_fingerprint)
-    counts = (header.file_count, header.size_bytes, header.kept_files)
+    texts = [header.name, header.version, header.installed_at, header.source_fingerprint, header.target_fingerprint]
+    texts += [header.kb_id, header.archive_sha256, header.commit, header.content_sha256, header.embedder]
+    counts = (header.file_count, header.size_bytes, header.kept_files, header.manifest_version)
     if not all(isinstance(each, str) for each in texts) or not all(type(each) is int for each in counts):
         raise ValueError("something else where a text or a number belongs")
     return header

@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from annotated_types import Ge, Gt, Le
@@ -66,8 +66,12 @@ def is_git(source: str) -> bool:
     return is_url(source) and source.partition("#")[0].endswith(".git")
 
 
+def is_in_bucket(source: str) -> bool:
+    return source.startswith("s3://")
+
+
 def is_remote(source: str) -> bool:
-    return is_url(source) or is_git(source)
+    return is_url(source) or is_git(source) or is_in_bucket(source)
 
 
 def is_local_path(source: str) -> bool:
@@ -127,6 +131,8 @@ def _choose_named(source: str, seen: Surroundings) -> Choice:
         found = KbSource("local", seen.absolute_path, requires_download=False)
         return Choice(found, "--source is a path")
     suggestion = f"Did you mean ./{source} ?" if seen.path_exists and source else ""
+    if is_in_bucket(source):
+        suggestion = "An address in a bucket must be that of a feed: s3://bucket/prefix/releases.json"
     raise errors.source_format_unknown(source, suggestion=suggestion)
 
 
@@ -142,6 +148,12 @@ def without_credentials(url: str) -> str:
     """The URL as it may be shown: query values may be secrets too."""
     address, mark, query = without_user(url).partition("?")
     return f"{address}{mark}{re.sub(r'=[^&#]*', '=…', query)}" if is_url(url) else without_user(url)
+
+
+def shown_source(source: KbSource) -> dict[str, Any]:
+    """As JSON, as it may be shown."""
+    value = source.to_json() | {"location": without_credentials(source.location)}
+    return value if source.feed is None else value | {"feed": without_credentials(source.feed)}
 
 
 def without_user(url: str) -> str:
@@ -383,9 +395,13 @@ def package_label_fault(name: str, version: str) -> str | None:
     for what, text in (("name", name), ("version", version)):
         if not text.strip():
             return f"{what} is empty"
-        if any(unicodedata.category(character) in _NOT_ON_ONE_LINE for character in text):
+        if not is_on_one_line(text):
             return f"{what} {text!r} must be text on one line"
     return None
+
+
+def is_on_one_line(text: str) -> bool:
+    return not any(unicodedata.category(character) in _NOT_ON_ONE_LINE for character in text)
 
 
 def file_name_fault(name: str) -> str | None:
@@ -398,8 +414,15 @@ def name_from_folder(folder_name: str) -> str:
     return re.sub(r"[^a-z0-9._-]+", "-", folder_name.lower()).strip("-._") or "kb"
 
 
+def is_named_by_content(source: KbSource) -> bool:
+    """A feed says what the bytes are, so that they are the same wherever they lie."""
+    return source.feed is not None and source.sha256 is not None
+
+
 def cache_key(source: KbSource, url_sha256: str) -> str:
     """Folder name of a KB in the cache: the release's version, else the SHA-256 of its address."""  # source-14
+    if is_named_by_content(source):
+        return url_sha256
     if source.version and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}", source.version):
         return source.version
     return url_sha256
