@@ -1,5 +1,6 @@
 """What you may implement: who is told about the work, and what fetches archives."""
 
+import hashlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -66,6 +67,54 @@ class Download:
 def note_of(part: Path) -> Path:
     """What makes a part resumable: a small file that says which version of the file it is a part of."""
     return part.with_name(part.name + ".json")
+
+
+@dataclass(frozen=True)
+class OfferedIndex:
+    """The index of a package, unpacked."""
+
+    folder: Path
+    content: bytes
+    """Of its manifest."""
+    names: frozenset[str]
+    """Of the files that are in the folder; those that the engine holds already may be missing."""
+    package_name: str
+    label: str
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.content).hexdigest()
+
+    def path_of(self, name: str) -> Path | None:
+        return self.folder / name if name in self.names else None
+
+
+class IndexKeeper(Protocol):
+    """The engine, as far as packages are concerned: one KB of it."""
+
+    def holds(self, sha256: str) -> bool:
+        """Whether a file of an index is stored already."""
+        ...
+
+    def is_current(self, index_sha256: str) -> bool:
+        """Whether this very index is the one that was taken up last."""
+        ...
+
+    def refuse(self, index: OfferedIndex) -> None:
+        """Raises for an index that cannot be taken up; changes nothing."""
+        ...
+
+    def bring(self, index: OfferedIndex) -> None:
+        """Store what is missing of it; nothing of that is visible yet. Raises MissingIndexFileError."""
+        ...
+
+    def take_up(self, index: OfferedIndex, *, edited: frozenset[str], gone: frozenset[str]) -> None:
+        """Make it visible in one step. `edited` files stay as they are here; `gone` ones are gone."""
+        ...
+
+
+class MissingIndexFileError(Exception):
+    """What the engine was thought to hold it does not hold; the message names it."""
 
 
 class Fetcher(Protocol):

@@ -20,11 +20,12 @@ from typing import Any, Literal, TypeVar
 from pair import errors, files, package_errors
 from pair.clock import Clock, to_timestamp
 from pair.sources import record, replacement, tree
-from pair.sources.contract import Observer
+from pair.sources.contract import IndexKeeper, MissingIndexFileError, Observer
 from pair.sources.lock import Locked, Origin
 from pair.sources.offers import DamagedCopyError, KbFolder, Offer
 from pair.sources.record import InstalledFile, Record, RecordHeader
 from pair.sources.rules import (
+    KEPT_REASONS,
     RECORD_NAME,
     Kept,
     Plan,
@@ -57,6 +58,8 @@ class Request:
     """Under which the engine is to know it; None: as recorded, or the default."""
     locked: Locked | None = None
     """What has to be installed, and nothing else."""
+    with_index: bool = True
+    """Whether the engine takes up the index of a package, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,17 @@ class _Comparison:
 class Installation:
     """Carries out one request. `token` names its temporary folder; `locks` is a folder where locks may be made."""
 
-    def __init__(self, request: Request, clock: Clock, observer: Observer, token: str, locks: Path) -> None:
+    def __init__(
+        self,
+        request: Request,
+        clock: Clock,
+        observer: Observer,
+        token: str,
+        locks: Path,
+        keeper: IndexKeeper | None = None,
+    ) -> None:
+        """`keeper`: who takes up the index of a package."""
+        self._keeper = keeper if request.with_index else None
         self._request = request
         self._target = Path(os.path.realpath(request.target))
         self._clock = clock
@@ -154,9 +167,36 @@ class Installation:
                 kept = [kept.path for kept in compared.plan.kept]
                 raise errors.files_in_the_way(str(self._request.target), kept, is_installed=found is not None)
             self._check_writable(compared)
+            self._bring_index(kb)
             if not self._request.dry_run:
                 self._carry_out(compared)
+                self._take_up_index(compared)
             return self._report(compared)
+
+    # The index: stored before the files change, made visible after they did. Killed in between, the next run goes on.
+
+    def _bring_index(self, kb: KbFolder) -> None:
+        if self._keeper is None or kb.index is None:
+            return
+        self._keeper.refuse(kb.index)
+        if not self._request.dry_run:
+            try:
+                self._keeper.bring(kb.index)
+            except MissingIndexFileError as fault:
+                raise DamagedCopyError(str(fault)) from fault
+
+    def _take_up_index(self, compared: _Comparison) -> None:
+        if self._keeper is None or compared.kb.index is None:
+            return
+        kept = {reason: {each.path for each in compared.plan.kept if each.reason == reason} for reason in KEPT_REASONS}
+        gone = kept["deleted"] | set(compared.plan.removed)
+        edited = kept["edited"] | kept["yours"] | kept["in the way"]
+        self._keeper.take_up(compared.kb.index, edited=frozenset(edited), gone=frozenset(gone))
+
+    def _is_index_current(self, header: RecordHeader) -> bool:
+        if self._keeper is None or not header.embedder:
+            return True
+        return bool(header.index_sha256) and self._keeper.is_current(header.index_sha256)
 
     def _refuse_unlocked(self, compared: _Comparison) -> None:
         locked = self._request.locked
@@ -194,6 +234,7 @@ class Installation:
             and _stored(offer.source) == header.source
             and header.source_fingerprint == offer.fingerprint
             and header.target_fingerprint == current.fingerprint()
+            and self._is_index_current(header)
         )
 
     def _compare(self, offer: Offer, kb: KbFolder, current: tree.Listing) -> _Comparison:
@@ -308,6 +349,7 @@ class Installation:
             content_sha256=origin.content_sha256,
             embedder=index.embedder if index is not None else "",
             manifest_version=index.manifest_version if index is not None else 0,
+            index_sha256=kb.index.sha256 if kb.index is not None and self._keeper is not None else "",
         )
         return Record(header, installed).to_bytes()
 

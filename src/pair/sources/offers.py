@@ -10,9 +10,17 @@ from pathlib import Path
 from pair import errors, files
 from pair.sources import archive, git, package, replacement, tree
 from pair.sources.cache import Cache, CacheEntry, Facts
-from pair.sources.contract import Fetcher, Known, Validators
+from pair.sources.contract import Fetcher, Known, OfferedIndex, Validators
 from pair.sources.package import PackageManifest
-from pair.sources.rules import MANIFEST_NAME, SourcesPolicy, parse_checksum, without_credentials
+from pair.sources.rules import (
+    INDEX_FOLDER,
+    INDEX_MANIFEST,
+    MANIFEST_NAME,
+    SourcesPolicy,
+    is_of_index,
+    parse_checksum,
+    without_credentials,
+)
 from pair.values import KbSource, SourceType
 
 
@@ -39,6 +47,7 @@ class KbFolder:
     archive_sha256: str = ""
     commit: str = ""
     """What it was taken from: an archive, or a git repository at this commit."""
+    index: OfferedIndex | None = None
 
 
 class DamagedCopyError(Exception):
@@ -59,7 +68,16 @@ class Offer:
 class Offers:
     """Makes offers of sources. Without a fetcher nothing is downloaded."""
 
-    def __init__(self, cache: Cache, fetcher: Fetcher | None, policy: SourcesPolicy, token: str) -> None:
+    def __init__(
+        self,
+        cache: Cache,
+        fetcher: Fetcher | None,
+        policy: SourcesPolicy,
+        token: str,
+        holds: Callable[[str], bool] = lambda sha256: False,
+    ) -> None:
+        """`holds`: whether the engine has a file of an index already, by its SHA-256; such files are not unpacked."""
+        self._holds = holds
         self._cache = cache
         self._fetcher = fetcher
         self._policy = policy
@@ -161,12 +179,28 @@ class Offers:
     def _unpacked(self, path: Path, folder: Path, shown: str) -> dict[str, archive.UnpackedFile]:
         """Unpacked files, agreeing with the package's manifest if it has one."""
         try:
-            unpacked = archive.unpack(path, folder, self._policy, shown=shown)
-            _check_against_manifest(folder, {name: entry.sha256 for name, entry in unpacked.items()}, shown)
+            held = self._held_files(path)
+            unpacked = archive.unpack(path, folder, self._policy, shown=shown, leave_out=held.__contains__)
+            found = held | {name: entry.sha256 for name, entry in unpacked.items()}
+            _check_against_manifest(folder, found, shown)
         except BaseException:
             files.remove_tree(folder)
             raise
         return unpacked
+
+
+    def _held_files(self, path: Path) -> dict[str, str]:
+        """Files of the index in an archive that the engine holds, with their SHA-256 as its manifest tells it."""
+        content = archive.read_entry(path, MANIFEST_NAME, self._policy)
+        manifest = package.parse_manifest(content) if content is not None else None
+        if manifest is None or manifest.index is None:
+            return {}
+        listed = manifest.files.items()
+        return {
+            name: each.sha256
+            for name, each in listed
+            if is_of_index(name) and name != INDEX_MANIFEST and self._holds(each.sha256)
+        }
 
 
 def matches_sibling_checksum(path: Path) -> bool:
@@ -222,9 +256,17 @@ def _kb_folder(folder: Path, hashes: dict[str, str], *, is_temporary: bool) -> K
     content = {
         path: OfferedFile(sha256, (folder / path).stat().st_size, 0)
         for path, sha256 in hashes.items()
-        if manifest is None or path != MANIFEST_NAME
+        if not is_of_index(path) and (manifest is None or path != MANIFEST_NAME)
     }
-    return KbFolder(folder, content, manifest, is_temporary)
+    return KbFolder(folder, content, manifest, is_temporary, index=_index_in(folder, hashes, manifest))
+
+
+def _index_in(folder: Path, hashes: dict[str, str], manifest: PackageManifest | None) -> OfferedIndex | None:
+    if manifest is None or manifest.index is None or INDEX_MANIFEST not in hashes:
+        return None
+    names = frozenset(path.removeprefix(f"{INDEX_FOLDER}/") for path in hashes if is_of_index(path))
+    content = (folder / INDEX_MANIFEST).read_bytes()
+    return OfferedIndex(folder / INDEX_FOLDER, content, names, manifest.name, f"{manifest.name} {manifest.version}")
 
 
 def _folder_offer(source: KbSource, target: Path) -> Offer:

@@ -52,6 +52,8 @@ class RecordHeader:
     """Of the index in the package, if there is one."""
     manifest_version: int = 0
     """The same; 0 without an index."""
+    index_sha256: str = ""
+    """The same, if the engine took it up."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -72,6 +74,7 @@ class RecordHeader:
             "content_sha256": self.content_sha256,
             "embedder": self.embedder,
             "manifest_version": self.manifest_version,
+            "index_sha256": self.index_sha256,
         }
 
 
@@ -130,7 +133,8 @@ def _header_from(line: bytes, path: Path) -> RecordHeader:
 
 def _checked(header: RecordHeader) -> RecordHeader:
     texts = [header.name, header.version, header.installed_at, header.source_fingerprint, header.target_fingerprint]
-    texts += [header.kb_id, header.archive_sha256, header.commit, header.content_sha256, header.embedder]
+    texts += [header.kb_id, header.archive_sha256, header.commit, header.content_sha256]
+    texts += [header.embedder, header.index_sha256]
     counts = (header.file_count, header.size_bytes, header.kept_files, header.manifest_version)
     if not all(isinstance(each, str) for each in texts) or not all(type(each) is int for each in counts):
         raise ValueError("something else where a text or a number belongs")

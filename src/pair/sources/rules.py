@@ -20,6 +20,9 @@ RECORD_NAME = ".pair-install.jsonl"
 ENTRY_NAME = ".pair-entry.json"
 MANIFEST_NAME = "manifest.json"
 OWN_NAMES = frozenset({RECORD_NAME, ENTRY_NAME})
+INDEX_FOLDER = ".pair-index"
+"""Of a package: what the engine needs of it. It is not installed beside the texts."""
+INDEX_MANIFEST = f"{INDEX_FOLDER}/{MANIFEST_NAME}"
 VERSION_CONTROL_NAMES = frozenset({".git", ".hg", ".svn"})
 
 
@@ -247,6 +250,10 @@ def unpacks_suspiciously(unpacked_bytes: int, packed_bytes: int, max_ratio: int)
     return unpacked_bytes > max(1024 * 1024, packed_bytes * max_ratio)
 
 
+def is_of_index(path: str) -> bool:
+    return path.startswith(f"{INDEX_FOLDER}/")
+
+
 def own_name_fault(name: str) -> str | None:
     return "name is reserved for pair" if name.partition("/")[0] in OWN_NAMES else None
 
@@ -265,6 +272,7 @@ def collision(paths: Iterable[str]) -> str | None:
 # ── what an update changes ─────────────────────────────────────────────────────────────────────────
 
 KeptReason = Literal["edited", "deleted", "yours", "in the way"]
+KEPT_REASONS: tuple[KeptReason, ...] = get_args(KeptReason)
 
 
 @dataclass(frozen=True, slots=True)
