@@ -110,6 +110,7 @@ _WORDS: dict[Any, str] = {
     int: "whole number",
     float: "number",
     tuple[Any, ...]: "list",
+    tuple[str, ...]: "list of texts; in a variable with commas between them",
 }
 
 
@@ -218,6 +219,13 @@ def _class_body(kind: Any) -> list[ast.stmt]:
 
 _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "package_of_another_schema": {"label": "handbook", "schema_version": 2},
+    "signature_refused": {
+        "subject": "https://example.com/kb.zip",
+        "reason": "it is that of another key",
+        "signed_by": "8783464D7890B3DA",
+        "expected": ["27E74BA92F4C7EEA"],
+    },
+    "key_unusable": {"key": "minisign.key", "reason": "the password is wrong, or the key is damaged"},
     "offline_without_source": {},
     "offline_with_url": {},
     "source_path_missing": {"path": "/home/ada/project/local-kb"},

@@ -68,6 +68,8 @@ class InstallReport:
     kept: tuple[Kept, ...] = ()
     unchanged: int = 0
     skipped: tuple[tuple[str, str], ...] = ()
+    signed_by: str | None = None
+    """Id of the key whose signature of the archive held."""
 
     def to_json(self) -> dict[str, Any]:
         source = self.source.to_json() | {"location": without_credentials(self.source.location)}
@@ -78,6 +80,7 @@ class InstallReport:
             "name": self.name,
             "version": self.version,
             "verified": self.verified,
+            "signed_by": self.signed_by,
             "dry_run": self.dry_run,
             "added": list(self.added),
             "changed": list(self.changed),
@@ -284,6 +287,7 @@ class Installation:
             source_fingerprint="" if is_racy else compared.offer.fingerprint,
             target_fingerprint=listing.fingerprint(),
             kept_files=len(plan.kept),
+            signed_by=compared.offer.signed_by,
         )
         return Record(header, installed).to_bytes()
 
@@ -306,6 +310,7 @@ class Installation:
             kept=plan.kept,
             unchanged=len(plan.unchanged),
             skipped=compared.kb.skipped,
+            signed_by=compared.offer.signed_by,
         )
 
     def _report_unchanged(self, header: RecordHeader, offer: Offer) -> InstallReport:
@@ -318,6 +323,7 @@ class Installation:
             verified=header.verified,
             dry_run=self._request.dry_run,
             unchanged=header.file_count,
+            signed_by=offer.signed_by,
         )
 
 

@@ -39,6 +39,8 @@ class RecordHeader:
     target_fingerprint: str
     kept_files: int
     """How many paths the user's state won over the KB's."""
+    signed_by: str | None = None
+    """Id of the key whose signature of the archive held."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -53,6 +55,7 @@ class RecordHeader:
             "source_fingerprint": self.source_fingerprint,
             "target_fingerprint": self.target_fingerprint,
             "kept_files": self.kept_files,
+            **({"signed_by": self.signed_by} if self.signed_by is not None else {}),
         }
 
 
@@ -112,6 +115,7 @@ def _header_from(line: bytes, path: Path) -> RecordHeader:
 def _checked(header: RecordHeader) -> RecordHeader:
     texts = (header.name, header.version, header.installed_at, header.source_fingerprint, header.target_fingerprint)
     counts = (header.file_count, header.size_bytes, header.kept_files)
-    if not all(isinstance(each, str) for each in texts) or not all(type(each) is int for each in counts):
+    is_text = isinstance(header.signed_by, str | None) and all(isinstance(each, str) for each in texts)
+    if not is_text or not all(type(each) is int for each in counts):
         raise ValueError("something else where a text or a number belongs")
     return header

@@ -4,6 +4,7 @@ Not here
     Looking at disk or network: resolution.py, download.py. Carrying a plan out: installation.py.
 """
 
+import base64
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
@@ -19,6 +20,8 @@ from pair.values import LONGEST_WAIT_SECONDS, KbSource
 RECORD_NAME = ".pair-install.jsonl"
 ENTRY_NAME = ".pair-entry.json"
 MANIFEST_NAME = "manifest.json"
+MANIFEST_SUFFIX = ".manifest.json"
+SIGNATURE_SUFFIX = ".minisig"
 OWN_NAMES = frozenset({RECORD_NAME, ENTRY_NAME})
 VERSION_CONTROL_NAMES = frozenset({".git", ".hg", ".svn"})
 
@@ -39,6 +42,10 @@ class SourcesPolicy:
     """Address of the release feed."""
     require_checksum: bool = False
     """Refuse a download that nobody published a SHA-256 for."""
+    require_signature: bool = False
+    """Refuse whatever is not an archive with a `.minisig` beside it by one of `sources.signature_keys`."""
+    signature_keys: tuple[str, ...] = ()
+    """Public keys of minisign whose signatures count: each the key itself or the path of its file."""
     timeout_seconds: Annotated[float, Gt(0), Le(LONGEST_WAIT_SECONDS)] = 30.0
     """Longest wait for a connection, and for the next byte."""
     retries: Annotated[int, Ge(0)] = 3
@@ -172,6 +179,11 @@ def parse_checksum(text: str, name: str) -> str | None:
     if len(found) == 1:
         return next(iter(found.values()))
     return found.get(name)
+
+
+def key_id_of(key: str) -> str:
+    """How minisign calls a public key, given the line that holds it."""
+    return base64.b64decode(key)[2:10][::-1].hex().upper()
 
 
 # ── names in archives ──────────────────────────────────────────────────────────────────────────────
