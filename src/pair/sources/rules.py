@@ -181,9 +181,14 @@ def parse_checksum(text: str, name: str) -> str | None:
     return found.get(name)
 
 
+def key_id(number: bytes) -> str:
+    """How minisign calls a key: in hexadecimal, without zeros before it."""
+    return f"{int.from_bytes(number, 'little'):X}"
+
+
 def key_id_of(key: str) -> str:
-    """How minisign calls a public key, given the line that holds it."""
-    return base64.b64decode(key)[2:10][::-1].hex().upper()
+    """Of a public key, given the line that holds it."""
+    return key_id(base64.b64decode(key)[2:10])
 
 
 # ── names in archives ──────────────────────────────────────────────────────────────────────────────

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from pair import errors, files, package_errors
 from pair.sources.contract import Signer
 from pair.sources.package import PackageManifest, PackageReport
-from pair.sources.rules import MANIFEST_SUFFIX, SIGNATURE_SUFFIX, key_id_of
+from pair.sources.rules import MANIFEST_SUFFIX, SIGNATURE_SUFFIX, key_id
 
 _LEGACY = b"Ed"
 _PREHASHED = b"ED"
@@ -53,8 +53,7 @@ class PublicKey:
 
     @property
     def id(self) -> str:
-        """As minisign writes it."""
-        return key_id_of(self.line)
+        return key_id(self.number)
 
 
 @dataclass(frozen=True)
@@ -156,7 +155,7 @@ def _decoded(line: bytes, size: int, otherwise: str) -> bytes:
         value = base64.b64decode(line, validate=True)
     except binascii.Error:
         value = b""
-    if len(value) != size:
+    if len(value) != size or base64.b64encode(value) != line:
         raise ValueError(otherwise)
     return value
 
@@ -300,7 +299,7 @@ class TrustedKeys:
             raise self._refusal(shown, reason)
 
     def _refusal(self, shown: str, reason: str, found: Signature | None = None) -> errors.DataError:
-        signed_by = found.number[::-1].hex().upper() if found is not None else ""
+        signed_by = key_id(found.number) if found is not None else ""
         return package_errors.signature_refused(shown, reason, signed_by, [key.id for key in self._keys])
 
 
