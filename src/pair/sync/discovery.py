@@ -151,7 +151,8 @@ def discover(places: Places) -> Discovered:
 
 def _path_inside(path: Path, folder: Path) -> str:
     """What we write ourselves is no source, wherever it is; the path of a file that is elsewhere leads out."""
-    return os.path.relpath(os.path.realpath(path), os.path.realpath(folder)).replace(os.sep, "/")
+    own = os.path.join(os.path.realpath(path.parent), path.name)  # noqa: PTH118 - beside the text that realpath gives
+    return os.path.relpath(own, os.path.realpath(folder)).replace(os.sep, "/")
 
 
 def _seen(look: Callable[[Path], Half], place: Path) -> tuple[Half | None, str]:

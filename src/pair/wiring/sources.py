@@ -77,7 +77,7 @@ class Desk:
         return self.resolve(None, offline=offline, fresh=True)
 
     def apply(self, request: Request, source: KbSource, *, offline: bool = False) -> InstallReport:
-        """Install or update; a damaged entry of the cache is fetched again. Raises E003-E013 and E015-E016."""
+        """Install or update; a damaged entry of the cache is fetched again. Raises E003-E013 and E015-E017."""
         try:
             return self._apply(request, source, offline=offline)
         except DamagedCopyError as damage:
