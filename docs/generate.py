@@ -110,6 +110,7 @@ _WORDS: dict[Any, str] = {
     int: "whole number",
     float: "number",
     tuple[Any, ...]: "list",
+    tuple[str, ...]: "list of texts; in a variable with commas between them",
 }
 
 
@@ -244,6 +245,13 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
         "drifts": ["default: version: locked 1.0.0, found 1.1.0", "default: edited: README.md"],
     },
     "lock_unusable": {"lock": "pair.lock", "reason": "There is no such file."},
+    "signature_refused": {
+        "subject": "https://example.com/kb.zip",
+        "reason": "it is that of another key",
+        "signed_by": "8783464D7890B3DA",
+        "expected": ["27E74BA92F4C7EEA"],
+    },
+    "key_unusable": {"key": "minisign.key", "reason": "the password is wrong, or the key is damaged"},
     "offline_without_source": {},
     "offline_with_url": {},
     "source_path_missing": {"path": "/home/ada/project/local-kb"},

@@ -7,7 +7,22 @@ Not here
 from collections.abc import Sequence
 from typing import Any
 
-from pair.error_tree import ConflictError, DownloadError, NotFoundError, UsageError
+from pair.error_tree import ConflictError, DataError, DownloadError, NotFoundError, UsageError
+
+
+def signature_refused(subject: str, reason: str, signed_by: str, expected: Sequence[str]) -> DataError:
+    """Not a failed download: the same file would be refused again."""
+    keys = ([f"Signed by key: {signed_by}"] if signed_by else []) + [f"Expected key:  {key}" for key in expected]
+    return DataError(
+        "E017",
+        f"No valid signature of {subject}: {reason}",
+        explanation="\n".join(keys),
+        hints=[
+            "Ask its publisher for the package together with its .minisig",
+            "If you trust another key, add it to sources.signature_keys",
+        ],
+        details={"subject": subject, "reason": reason, "signed_by": signed_by, "expected": list(expected)},
+    )
 
 
 def package_of_another_schema(label: str, schema_version: Any) -> DownloadError:
@@ -93,4 +108,13 @@ def lock_unusable(lock: str, reason: str) -> UsageError:
         explanation=reason,
         hints=["Write it anew from what is installed: pair lock", "Name another one with --lock-file"],
         details={"lock": lock, "reason": reason},
+    )
+
+
+def key_unusable(key: str, reason: str) -> UsageError:
+    return UsageError(
+        "E024",
+        f"Key cannot be used: {key}: {reason}",
+        hints=["Make a pair of keys: minisign -G", "PAIR_SIGN_PASSWORD opens a key where nobody can be asked"],
+        details={"key": key, "reason": reason},
     )

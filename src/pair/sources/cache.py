@@ -37,6 +37,8 @@ class Facts:
     last_modified: str | None
     hashes: dict[str, str]
     """SHA-256 of each file by path."""
+    signed_by: str | None = None
+    """The public key whose signature of the archive held, if one was looked for."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,8 @@ class Cache:
             value.pop("url")
             value.pop("fetched_at")
             facts = Facts(**value)
-            is_sound = isinstance(facts.identity, str) and all(
+            is_named = isinstance(facts.identity, str) and isinstance(facts.signed_by, str | None)
+            is_sound = is_named and all(
                 isinstance(sha256, str) and stays_inside(path) for path, sha256 in facts.hashes.items()
             )
             return CacheEntry(folder, facts) if is_sound else None

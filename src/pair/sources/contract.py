@@ -117,7 +117,41 @@ class MissingIndexFileError(Exception):
     """What the engine was thought to hold it does not hold; the message names it."""
 
 
+@dataclass(frozen=True)
+class Signer:
+    """Whose signature held."""
+
+    key: str
+    """The public key, as minisign writes it on one line."""
+    key_id: str
+    comment: str
+    """What the signer said of the file, on one line."""
+
+
+class Signatures(Protocol):
+    """Whose signatures count, and whether there must be one."""
+
+    @property
+    def is_required(self) -> bool: ...
+
+    def accepts(self, key: str | None) -> bool:
+        """Whether what was signed by this key, or by nobody, is good enough."""
+        ...
+
+    def signer_of(self, path: Path, signature: bytes | None, shown: str) -> Signer | None:
+        """Who signed a file; None when nobody did and nobody has to. Raises E017."""
+        ...
+
+    def refuse_unsigned(self, shown: str, reason: str) -> None:
+        """Raises E017 when a signature is needed."""
+        ...
+
+
 class Fetcher(Protocol):
+    def signature(self, url: str) -> bytes | None:
+        """The `.minisig` beside an archive, if there is one."""
+        ...
+
     def fetch(self, url: str, part: Path, *, sha256: str | None, known: Known | None) -> Download | None:
         """Download into `part`; None when what is known is still current. `sha256`: published by the release feed."""
         ...

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from pair import errors, files
 from pair.sources import archive, package, record, tree
-from pair.sources.offers import matches_sibling_checksum, refuse_differences
+from pair.sources.contract import Signatures
+from pair.sources.offers import matches_sibling_checksum, refuse_differences, sibling_signature
 from pair.sources.package import PackageManifest
 from pair.sources.record import Record, RecordHeader
 from pair.sources.rules import MANIFEST_NAME, RECORD_NAME, SourcesPolicy, shown_source
@@ -38,18 +39,22 @@ class Verification:
         }
 
 
-def verify(path: Path, policy: SourcesPolicy) -> Verification:
-    """Raises E006, E009 for a package, E013 for an installed KB that was changed, E012 for neither."""
+def verify(path: Path, policy: SourcesPolicy, signatures: Signatures | None) -> Verification:
+    """Raises E006, E009, E017 for a package, E013 for an installed KB that was changed, E012 for neither."""
     with files.storage_errors():
         if path.is_file():
-            return _verify_package(path, policy)
+            return _verify_package(path, policy, signatures)
         return _verify_installed(path, _read_or_refuse(path, record.read_record))
 
 
-def _verify_package(path: Path, policy: SourcesPolicy) -> Verification:
+def _verify_package(path: Path, policy: SourcesPolicy, signatures: Signatures | None) -> Verification:
     checks = []
     if matches_sibling_checksum(path):
         checks.append(f"SHA-256 of {path.name}.sha256")
+    if signatures is not None:
+        signer = signatures.signer_of(path, sibling_signature(path), str(path))
+        if signer is not None:
+            checks.append(f"signature by key {signer.key_id}: {signer.comment}")
     found = archive.hash_entries(path, policy)
     checks.append("archive is whole and safe")
     manifest = _manifest_of(path, policy)

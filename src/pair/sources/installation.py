@@ -77,6 +77,8 @@ class InstallReport:
     kept: tuple[Kept, ...] = ()
     unchanged: int = 0
     skipped: tuple[tuple[str, str], ...] = ()
+    signed_by: str | None = None
+    """Id of the key whose signature of the archive held."""
 
     def to_json(self) -> dict[str, Any]:
         source = shown_source(self.source)
@@ -87,6 +89,7 @@ class InstallReport:
             "name": self.name,
             "version": self.version,
             "verified": self.verified,
+            "signed_by": self.signed_by,
             "dry_run": self.dry_run,
             "added": list(self.added),
             "changed": list(self.changed),
@@ -350,6 +353,7 @@ class Installation:
             embedder=index.embedder if index is not None else "",
             manifest_version=index.manifest_version if index is not None else 0,
             index_sha256=kb.index.sha256 if kb.index is not None and self._keeper is not None else "",
+            signed_by=compared.offer.signed_by,
         )
         return Record(header, installed).to_bytes()
 
@@ -376,6 +380,7 @@ class Installation:
             kept=plan.kept,
             unchanged=len(plan.unchanged),
             skipped=compared.kb.skipped,
+            signed_by=compared.offer.signed_by,
         )
 
     def _report_unchanged(self, header: RecordHeader, offer: Offer) -> InstallReport:
@@ -388,6 +393,7 @@ class Installation:
             verified=header.verified,
             dry_run=self._request.dry_run,
             unchanged=header.file_count,
+            signed_by=offer.signed_by,
         )
 
 

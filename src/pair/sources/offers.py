@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -10,18 +11,22 @@ from pathlib import Path
 from pair import errors, files
 from pair.sources import archive, git, package, replacement, tree
 from pair.sources.cache import Cache, CacheEntry, Facts
-from pair.sources.contract import Fetcher, Known, OfferedIndex, Validators
+from pair.sources.contract import Fetcher, Known, OfferedIndex, Signatures, Signer, Validators
 from pair.sources.package import PackageManifest
 from pair.sources.rules import (
     INDEX_FOLDER,
     INDEX_MANIFEST,
     MANIFEST_NAME,
+    SIGNATURE_SUFFIX,
     SourcesPolicy,
     is_of_index,
+    key_id_of,
     parse_checksum,
     without_credentials,
 )
 from pair.values import KbSource, SourceType
+
+_MOST_SIGNATURE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +68,12 @@ class Offer:
     verified: bool | None
     """Whether a published SHA-256 matched; None where there is nothing to verify."""
     open: Callable[[], AbstractContextManager[KbFolder]]
+    signed_by: str | None = None
+    """Id of the key whose signature held, where keys are trusted."""
 
 
 class Offers:
-    """Makes offers of sources. Without a fetcher nothing is downloaded."""
+    """Makes offers of sources. Without a fetcher nothing is downloaded, without trusted keys no signature looked at."""
 
     def __init__(
         self,
@@ -74,6 +81,7 @@ class Offers:
         fetcher: Fetcher | None,
         policy: SourcesPolicy,
         token: str,
+        signatures: Signatures | None = None,
         holds: Callable[[str], bool] = lambda sha256: False,
     ) -> None:
         """`holds`: whether the engine has a file of an index already, by its SHA-256; such files are not unpacked."""
@@ -82,15 +90,17 @@ class Offers:
         self._fetcher = fetcher
         self._policy = policy
         self._token = token
+        self._signatures = signatures
 
     @contextlib.contextmanager
     def offer(
         self, source: KbSource, target: Path, *, offline: bool, revalidate: bool, scratch: Path
     ) -> Iterator[Offer]:
-        """`revalidate` asks the server whether a cached KB is still current. Raises E007 rather than download.
+        """`revalidate` asks the server whether a cached KB is still current. Raises E007 rather than download, E017.
 
         `scratch` is a path beside which an archive may be unpacked.
         """
+        self._refuse_unsignable(source)
         if source.requires_download:
             if offline or self._fetcher is None:
                 raise errors.download_while_offline()  # source-11
@@ -105,6 +115,12 @@ class Offers:
         else:
             raise errors.source_path_missing(source.location)
 
+    def _refuse_unsignable(self, source: KbSource) -> None:
+        is_folder = not source.requires_download and Path(source.location).is_dir()
+        if self._signatures is not None and (is_folder or source.type == "git"):
+            kind = "a folder" if is_folder else "a git repository"
+            self._signatures.refuse_unsigned(without_credentials(source.location), f"{kind} carries none")
+
     # A download
 
     @contextlib.contextmanager
@@ -115,13 +131,17 @@ class Offers:
             return fill(source, earlier, folder)
 
         def is_usable(entry: CacheEntry) -> bool:
-            is_verified = entry.facts.verified or source.type == "git" or not self._policy.require_checksum
-            return is_verified and source.sha256 in {None, entry.facts.identity}
+            is_checked = entry.facts.verified or source.type == "git" or not self._policy.require_checksum
+            is_signed = self._signatures is None or self._signatures.accepts(entry.facts.signed_by)
+            return is_checked and is_signed and source.sha256 in {None, entry.facts.identity}
 
         with self._cache.entry_for(source, fill_from_source, is_usable, revalidate=revalidate) as entry:
             verified = None if source.type == "git" else entry.facts.verified
+            key = entry.facts.signed_by if self._signatures is not None else None
+            signed_by = key_id_of(key) if key is not None else None
             try:
-                yield Offer(source, entry.facts.identity, verified, lambda: _entry_folder(entry, source.type))
+                opened = functools.partial(_entry_folder, entry, source.type)
+                yield Offer(source, entry.facts.identity, verified, opened, signed_by)
             except DamagedCopyError:
                 self._cache.drop(entry)
                 raise
@@ -133,18 +153,34 @@ class Offers:
         if earlier is not None:
             validators = Validators(earlier.facts.etag, earlier.facts.last_modified)
             known = Known(earlier.facts.identity, validators)
+        shown = without_credentials(source.location)
+        signature = self._fetcher.signature(source.location) if self._signatures is not None else None
+        if self._signatures is not None and signature is None:
+            # Before much is fetched that would be refused.
+            self._signatures.refuse_unsigned(shown, "there is none")
         download = self._fetcher.fetch(source.location, part, sha256=source.sha256, known=known)
         if download is None:
             return None
         try:
-            unpacked = self._unpacked(download.path, folder, without_credentials(source.location))
-        except errors.DownloadError:
+            signer = self._signer_of(download.path, signature, shown)
+            unpacked = self._unpacked(download.path, folder, shown)
+        except (errors.DownloadError, errors.DataError):
             download.discard()
             raise
         download.discard()
         hashes = {path: entry.sha256 for path, entry in unpacked.items()}
         validators = download.validators
-        return Facts(download.sha256, download.verified, validators.etag, validators.last_modified, hashes)
+        return Facts(
+            download.sha256,
+            download.verified,
+            validators.etag,
+            validators.last_modified,
+            hashes,
+            signed_by=signer.key if signer is not None else None,
+        )
+
+    def _signer_of(self, path: Path, signature: bytes | None, shown: str) -> Signer | None:
+        return self._signatures.signer_of(path, signature, shown) if self._signatures is not None else None
 
     def _fill_from_git(self, source: KbSource, earlier: CacheEntry | None, folder: Path) -> Facts | None:
         if earlier is not None and git.remote_commit(source.location) == earlier.facts.identity:
@@ -162,6 +198,7 @@ class Offers:
             verified = matches_sibling_checksum(path) or source.sha256 is not None
             if source.sha256 is not None:
                 _refuse_other_bytes(path, source.sha256)
+            signer = self._signer_of(path, sibling_signature(path), str(path))
 
         @contextlib.contextmanager
         def unpacked() -> Iterator[KbFolder]:
@@ -174,7 +211,8 @@ class Offers:
             finally:
                 files.remove_tree(folder)
 
-        return Offer(source, f"zip {seen.st_size} {seen.st_mtime_ns}", verified, unpacked)
+        signed_by = signer.key_id if signer is not None else None
+        return Offer(source, f"zip {seen.st_size} {seen.st_mtime_ns}", verified, unpacked, signed_by)
 
     def _unpacked(self, path: Path, folder: Path, shown: str) -> dict[str, archive.UnpackedFile]:
         """Unpacked files, agreeing with the package's manifest if it has one."""
@@ -218,6 +256,15 @@ def matches_sibling_checksum(path: Path) -> bool:
 def _refuse_other_bytes(path: Path, expected: str) -> None:
     if (actual := files.sha256_of(path)) != expected:
         raise errors.checksum_failed(f"File: {path}", f"Expected SHA-256: {expected}\nActual SHA-256:   {actual}")
+
+
+def sibling_signature(path: Path) -> bytes | None:
+    """The `.minisig` beside an archive, if there is one; of one that is too long, enough to see that."""
+    try:
+        with path.with_name(path.name + SIGNATURE_SUFFIX).open("rb") as stream:
+            return stream.read(_MOST_SIGNATURE_BYTES)
+    except FileNotFoundError:
+        return None
 
 
 def _check_against_manifest(folder: Path, hashes: dict[str, str], shown: str) -> None:

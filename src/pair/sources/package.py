@@ -16,6 +16,8 @@ from pair.sources import tree
 from pair.sources.rules import (
     INDEX_FOLDER,
     MANIFEST_NAME,
+    MANIFEST_SUFFIX,
+    SIGNATURE_SUFFIX,
     collision,
     file_name_fault,
     is_of_index,
@@ -29,9 +31,10 @@ from pair.sources.rules import (
 SCHEMA_VERSION = 1
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 _DENSE_RATIO = 50
-MANIFEST_SUFFIX = ".manifest.json"
-"""Of a copy of the manifest beside a package with an index: it tells which of its bytes one has already."""
 UNDATED = "1980-01-01T00:00:00Z"
+_SIGNATURES = (SIGNATURE_SUFFIX, MANIFEST_SUFFIX + SIGNATURE_SUFFIX)
+_SUFFIXES_BESIDE = (".sha256", MANIFEST_SUFFIX, *_SIGNATURES)
+"""Of files that belong to a package and lie beside it."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,8 @@ class PackageReport:
     size_bytes: int
     sha256: str
     skipped: tuple[tuple[str, str], ...]
+    signed_by: str | None = None
+    """Id of the key that signed it."""
 
     def to_json(self) -> dict[str, Any]:
         manifest = self.manifest
@@ -205,6 +210,8 @@ class PackageReport:
             "size_bytes": self.size_bytes,
             "sha256": self.sha256,
             "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],
+            "signed_by": self.signed_by,
+            "signature_path": f"{self.path}{SIGNATURE_SUFFIX}" if self.signed_by is not None else None,
         }
 
 
@@ -266,7 +273,7 @@ def _manifest_in(folder: Path) -> PackageManifest | None:
 
 
 def _files_to_package(folder: Path, output: Path) -> tree.KbFiles:
-    outputs = (output.resolve(), output.with_name(output.name + ".sha256").resolve())
+    outputs = [output.with_name(output.name + suffix).resolve() for suffix in ("", *_SUFFIXES_BESIDE)]
     real = folder.resolve()
     inside = [folder / path.relative_to(real) for path in outputs if path.is_relative_to(real)]
     found = tree.list_kb_files(folder, leave_out=[*inside, folder / MANIFEST_NAME])
@@ -329,8 +336,8 @@ def _write_package(contents: _Contents, path: Path, skipped: tuple[tuple[str, st
         _write_zip(temporary, contents)
         sha256 = files.sha256_of(temporary)
         # Between the renames there is nothing beside it, rather than something wrong.
-        checksum_path.unlink(missing_ok=True)
-        manifest_path.unlink(missing_ok=True)
+        for suffix in _SUFFIXES_BESIDE:
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

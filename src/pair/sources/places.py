@@ -15,8 +15,10 @@ from pair.blobs.contract import BlobStore, VersionMismatchError
 from pair.sources.contract import Download, Known, Validators
 from pair.sources.feed import LIMIT_BYTES
 from pair.sources.feed_rules import FEED_NAME
+from pair.sources.rules import SIGNATURE_SUFFIX
 
 _MOST_ATTEMPTS = 30
+_MOST_SIGNATURE_BYTES = 64 * 1024
 
 Change = Callable[[bytes | None], bytes | None]
 """From the feed as it is, None for none yet, to what it is to be; None to leave it."""
@@ -150,6 +152,10 @@ class BucketFetcher:
 
     def __init__(self, store_at: Callable[[str], BlobStore]) -> None:
         self._store_at = store_at
+
+    def signature(self, url: str) -> bytes | None:
+        folder, _, key = url.rpartition("/")
+        return self._store_at(folder).get_range(key + SIGNATURE_SUFFIX, 0, _MOST_SIGNATURE_BYTES)
 
     def fetch(self, url: str, part: Path, *, sha256: str | None, known: Known | None) -> Download | None:
         """As the contract says. What has arrived of a broken transfer is not kept."""

@@ -13,11 +13,17 @@ from pair import errors, files, package_errors
 from pair.clock import Clock, to_timestamp
 from pair.sources.feed import Feed, Release, parse_feed
 from pair.sources.feed_rules import FEED_NAME
-from pair.sources.package import MANIFEST_SUFFIX, PackageManifest
+from pair.sources.package import PackageManifest
 from pair.sources.places import Place
-from pair.sources.rules import file_name_fault, is_in_bucket, is_local_path, parse_checksum
+from pair.sources.rules import (
+    MANIFEST_SUFFIX,
+    SIGNATURE_SUFFIX,
+    file_name_fault,
+    is_in_bucket,
+    is_local_path,
+    parse_checksum,
+)
 
-SIGNATURE_SUFFIX = ".minisig"
 _SIDECARS = (MANIFEST_SUFFIX, SIGNATURE_SUFFIX, MANIFEST_SUFFIX + SIGNATURE_SUFFIX)
 
 

@@ -54,6 +54,8 @@ class RecordHeader:
     """The same; 0 without an index."""
     index_sha256: str = ""
     """The same, if the engine took it up."""
+    signed_by: str | None = None
+    """Id of the key whose signature of the archive held."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -75,6 +77,7 @@ class RecordHeader:
             "embedder": self.embedder,
             "manifest_version": self.manifest_version,
             "index_sha256": self.index_sha256,
+            **({"signed_by": self.signed_by} if self.signed_by is not None else {}),
         }
 
 
@@ -136,6 +139,7 @@ def _checked(header: RecordHeader) -> RecordHeader:
     texts += [header.kb_id, header.archive_sha256, header.commit, header.content_sha256]
     texts += [header.embedder, header.index_sha256]
     counts = (header.file_count, header.size_bytes, header.kept_files, header.manifest_version)
-    if not all(isinstance(each, str) for each in texts) or not all(type(each) is int for each in counts):
+    is_text = isinstance(header.signed_by, str | None) and all(isinstance(each, str) for each in texts)
+    if not is_text or not all(type(each) is int for each in counts):
         raise ValueError("something else where a text or a number belongs")
     return header

@@ -4,11 +4,12 @@ Not here
     Looking at disk or network: resolution.py, download.py. Carrying a plan out: installation.py.
 """
 
+import base64
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit, urlunsplit
 
 from annotated_types import Ge, Gt, Le
@@ -19,6 +20,9 @@ from pair.values import LONGEST_WAIT_SECONDS, KbSource
 RECORD_NAME = ".pair-install.jsonl"
 ENTRY_NAME = ".pair-entry.json"
 MANIFEST_NAME = "manifest.json"
+MANIFEST_SUFFIX = ".manifest.json"
+"""Of a copy of the manifest beside a package with an index: it tells which of its bytes one has already."""
+SIGNATURE_SUFFIX = ".minisig"
 OWN_NAMES = frozenset({RECORD_NAME, ENTRY_NAME})
 INDEX_FOLDER = ".pair-index"
 """Of a package: what the engine needs of it. It is not installed beside the texts."""
@@ -42,6 +46,10 @@ class SourcesPolicy:
     """Address of the release feed."""
     require_checksum: bool = False
     """Refuse a download that nobody published a SHA-256 for."""
+    require_signature: bool = False
+    """Refuse whatever is not an archive with a `.minisig` beside it by one of `sources.signature_keys`."""
+    signature_keys: tuple[str, ...] = ()
+    """Public keys of minisign whose signatures count: each the key itself or the path of its file."""
     timeout_seconds: Annotated[float, Gt(0), Le(LONGEST_WAIT_SECONDS)] = 30.0
     """Longest wait for a connection, and for the next byte."""
     retries: Annotated[int, Ge(0)] = 3
@@ -187,6 +195,16 @@ def parse_checksum(text: str, name: str) -> str | None:
     if len(found) == 1:
         return next(iter(found.values()))
     return found.get(name)
+
+
+def key_id(number: bytes) -> str:
+    """How minisign calls a key: in hexadecimal, without zeros before it."""
+    return f"{int.from_bytes(number, 'little'):X}"
+
+
+def key_id_of(key: str) -> str:
+    """Of a public key, given the line that holds it."""
+    return key_id(base64.b64decode(key)[2:10])
 
 
 # ── names in archives ──────────────────────────────────────────────────────────────────────────────

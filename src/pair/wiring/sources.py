@@ -14,7 +14,7 @@ from pair.clock import Clock, SystemClock
 from pair.settings import Settings
 from pair.sources import feed, inspection, package, record, resolution
 from pair.sources.cache import Cache
-from pair.sources.contract import Fetcher, Observer
+from pair.sources.contract import Fetcher, Observer, Signatures
 from pair.sources.feed_rules import FeedAddress, has_moved
 from pair.sources.inspection import Description
 from pair.sources.installation import Installation, InstallReport, Mode, Request
@@ -125,7 +125,7 @@ class Desk:
     def apply(
         self, request: Request, source: KbSource, *, offline: bool = False, revalidate: bool = False
     ) -> InstallReport:
-        """Install or update; a damaged entry of the cache is fetched again. Raises E003-E013, E015, E016, E021, E022.
+        """Install or update; a damaged entry of the cache is fetched again. Raises E003-E013, E015-E018, E021, E022.
 
         An update asks the server whether what is cached is still current, and so does `revalidate`.
         """
@@ -169,11 +169,36 @@ class Desk:
             locks = files.expanded(self.settings.sources.cache_dir).absolute() / ".locks"
             return Installation(request, self.clock, self.observer, token, locks).apply(offer)
 
-    def package(self, folder: Path, output: Path | None, label: package.Label) -> package.PackageReport:
-        return package.make_package(folder, output, label=label, dated=self.settings.source_date)
+    def package(
+        self,
+        folder: Path,
+        output: Path | None,
+        label: package.Label,
+        *,
+        key: Path | None = None,
+        ask_password: Callable[[], str] = str,
+    ) -> package.PackageReport:
+        """With a `key`, signed too; `ask_password` is asked when nothing else opens it. Raises E010, E012, E014, E024.
 
-    def verify(self, path: Path) -> inspection.Verification:
-        return inspection.verify(path, self.settings.sources)
+        The key is opened first: one that cannot be used leaves everything as it is.
+        """
+        if key is None:
+            return package.make_package(folder, output, label=label, dated=self.settings.source_date)
+        from pair.sources.signing import read_secret_key, sign_package  # noqa: PLC0415 - see the package's first lines
+
+        if key.resolve().is_relative_to(folder.resolve()):
+            raise errors.cannot_package(str(folder), f"the secret key lies in it: {key}")
+        secret = read_secret_key(key, lambda: self.settings.sign_password or ask_password())
+        report = package.make_package(folder, output, label=label, dated=self.settings.source_date)
+        sign_package(report, secret)
+        return dataclasses.replace(report, signed_by=secret.public.id)
+
+    def verify(self, path: Path, identity: str | None = None) -> inspection.Verification:
+        """`identity` is the key that must have signed it; without one, those of the settings count."""
+        signatures = self._signatures() if identity is None else _identified(identity)
+        if identity is not None and signatures is not None and path.is_dir():
+            signatures.refuse_unsigned(str(path), "a folder carries none")
+        return inspection.verify(path, self.settings.sources, signatures)
 
     def describe(self, path: Path) -> inspection.Description:
         return inspection.describe(path, self.settings.sources)
@@ -183,6 +208,23 @@ class Desk:
         if not (self.default_target / RECORD_NAME).exists():
             return None
         return self.describe(self.default_target)
+
+    def _signatures(self) -> Signatures | None:
+        """None where no key is named. Raises E401."""
+        policy, places = self.settings.sources, self.settings.places
+        if not policy.signature_keys:
+            if not policy.require_signature:
+                return None
+            name = "sources.require_signature"
+            raise errors.settings_invalid(places.get(name, name), f"{name} needs sources.signature_keys")
+        from pair.sources.signing import TrustedKeys, read_public_key  # noqa: PLC0415 - see the package's first lines
+
+        name = "sources.signature_keys"
+        try:
+            keys = [read_public_key(each) for each in policy.signature_keys]
+        except ValueError as fault:
+            raise errors.settings_invalid(places.get(name, name), f"{name}: {fault}") from fault
+        return TrustedKeys(keys, is_required=policy.require_signature)
 
     def _cache(self, token: str) -> Cache:
         return Cache(files.expanded(self.settings.sources.cache_dir).absolute(), self.clock, self.observer, token)
@@ -211,7 +253,7 @@ class Desk:
             fetcher: Fetcher | None = None
             if source.requires_download and not offline:
                 fetcher = self._bucket_fetcher() if is_in_bucket(source.location) else self._downloader(held)
-            yield Offers(self._cache(token), fetcher, self.settings.sources, token)
+            yield Offers(self._cache(token), fetcher, self.settings.sources, token, self._signatures())
 
     def _downloader(self, held: contextlib.ExitStack) -> Fetcher:
         from pair.sources.download import Downloader  # noqa: PLC0415 - see the module's first lines
@@ -277,6 +319,15 @@ class Desk:
 def _release_key(address: FeedAddress, name: str, version: str, sha256: str) -> str:
     """By which a release is remembered."""
     return f"{without_user(address.place)} {name} {version} {sha256}"
+
+
+def _identified(identity: str) -> Signatures:
+    from pair.sources.signing import TrustedKeys, read_public_key  # noqa: PLC0415 - see the package's first lines
+
+    try:
+        return TrustedKeys([read_public_key(identity)], is_required=True)
+    except ValueError as fault:
+        raise package_errors.key_unusable(identity, str(fault)) from fault
 
 
 def resolve_source(source: str | None = None, *, offline: bool = False, settings: Settings | None = None) -> KbSource:

@@ -18,6 +18,7 @@ from pair.settings import Settings
 from pair.sync import planning
 from pair.sync.contract import FetchedPage, NotModified, Pages, SyncObserver
 from pair.sync.discovery import Places
+from pair.sync.llms_file import LlmsFile
 from pair.sync.planning import SourceStatus, SyncStatus
 from pair.sync.reading import Reader
 from pair.sync.report import SyncPlan, SyncReport
@@ -137,6 +138,7 @@ class SyncDesk:
             page_copies=files.expanded(policy.web_fetch_cache_dir),
             is_sources_dir_named="kb.sources_dir" in self.settings.named,
             is_links_file_named="kb.links_file_path" in self.settings.named,
+            llms=_llms_file(self.settings),
         )
 
     def _say_failed(self, fault: Exception) -> None:
@@ -150,6 +152,18 @@ class SyncDesk:
         summariser = OpenAiSummariser(self.settings.ai)
         held.callback(summariser.close)
         return summariser
+
+
+def _llms_file(settings: Settings) -> LlmsFile | None:
+    """Raises E401 for the place of another file."""
+    policy, name = settings.kb, "kb.llms_txt_path"
+    if not policy.llms_txt_path:
+        return None
+    path = files.expanded(policy.llms_txt_path)
+    taken = (policy.index_path, policy.index_cache_path, policy.links_file_path)
+    if path.resolve() in {files.expanded(each).resolve() for each in taken}:
+        raise errors.settings_invalid(settings.places.get(name, name), f"{name}: another file is written or read there")
+    return LlmsFile(path, files.expanded(policy.sources_dir))
 
 
 def _state_of(store: "BlobStore", cache: Path) -> str:

@@ -137,6 +137,8 @@ def _told(report: InstallReport) -> str:
 def _summary(report: InstallReport) -> str:
     label = f"{report.name} {report.version}".strip()
     checked = {True: ", checksum verified", False: ", unverified", None: ""}[report.verified]
+    if report.signed_by is not None:
+        checked = f"{checked if report.verified else ''}, signed by {report.signed_by}"
     if not (report.added or report.changed or report.removed):
         return f"{label} in {report.target} is up to date ({render.counted(report.unchanged, 'file')}{checked})"
     done = {"install": "installed", "update": "updated"}[report.mode]
