@@ -346,7 +346,7 @@ class Installation:
             source_fingerprint="" if is_racy else compared.offer.fingerprint,
             target_fingerprint=listing.fingerprint(),
             kept_files=len(plan.kept),
-            kb_id=self._request.kb_id or self._recorded_kb_id(),
+            kb_id=self._request.kb_id or record.kb_id_of(self._target),
             archive_sha256=origin.archive_sha256,
             commit=origin.commit,
             content_sha256=origin.content_sha256,
@@ -356,10 +356,6 @@ class Installation:
             signed_by=compared.offer.signed_by,
         )
         return Record(header, installed).to_bytes()
-
-    def _recorded_kb_id(self) -> str:
-        found = self._readable(record.read_header)
-        return found.kb_id if found is not None else record.DEFAULT_KB_ID
 
     # Telling
 

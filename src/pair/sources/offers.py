@@ -226,7 +226,6 @@ class Offers:
             raise
         return unpacked
 
-
     def _held_files(self, path: Path) -> dict[str, str]:
         """Files of the index in an archive that the engine holds, with their SHA-256 as its manifest tells it."""
         content = archive.read_entry(path, MANIFEST_NAME, self._policy)

@@ -102,6 +102,15 @@ def read_header(target: Path) -> RecordHeader | None:
         return None
 
 
+def kb_id_of(target: Path) -> str:
+    """Under which the engine knows what is installed there, or would; a damaged record is told of elsewhere."""
+    try:
+        header = read_header(target)
+    except errors.DataError:
+        header = None
+    return header.kb_id if header is not None else DEFAULT_KB_ID
+
+
 def read_record(target: Path) -> Record | None:
     path = target / RECORD_NAME
     try:

@@ -9,7 +9,7 @@ from pair.evaluation.measuring import Measured, measure, measure_all
 from pair.sources.inspection import Description
 from pair.sources.installation import InstallReport, Request
 from pair.sources.lock import LOCK_NAME
-from pair.sources.package import Label
+from pair.sources.package import Label, PackagedIndex
 from pair.sources.publishing import PublishReport
 from pair.sync.planning import SyncStatus
 from pair.sync.report import SyncPlan, SyncReport
@@ -17,7 +17,7 @@ from pair.wiring.embedders import SettingChange, changes_to, with_embedder
 from pair.wiring.engine import DEFAULT_KB, inputs, open_kb, temporary_kb
 from pair.wiring.locks import LockDesk, LockedInstall, LockReport
 from pair.wiring.publication import publish
-from pair.wiring.sources import Desk, SilentObserver, install, resolve_source
+from pair.wiring.sources import Desk, Packaging, SilentObserver, install, resolve_source
 from pair.wiring.sync import SilentSyncObserver, SyncDesk
 
 __all__ = [
@@ -32,6 +32,8 @@ __all__ = [
     "LockReport",
     "LockedInstall",
     "Measured",
+    "PackagedIndex",
+    "Packaging",
     "PublishReport",
     "Request",
     "Selection",

@@ -10,18 +10,17 @@ from pair import errors, files
 from pair.blobs.probe import refuse_without_compare_and_swap
 from pair.sources import publishing
 from pair.sources.installation import lock_path
-from pair.sources.package import Label
 from pair.sources.places import BucketPlace, FolderPlace, Place
 from pair.sources.publishing import PublishReport
 from pair.sources.rules import is_in_bucket
 from pair.wiring.engine import blob_store, new_id, pause_before
-from pair.wiring.sources import Desk
+from pair.wiring.sources import Desk, Packaging
 
 
-def publish(desk: Desk, destination: str, source: Path | None, label: Label) -> PublishReport:
+def publish(desk: Desk, destination: str, source: Path | None, packaging: Packaging) -> PublishReport:
     """`source`: a package, or a folder that is packaged first; else the folder of sources. Raises E006-E021."""
     place = _place(desk, destination)
-    with _packaged(desk, source or desk.default_target, label) as (package, skipped):
+    with _packaged(desk, source or desk.default_target, packaging) as (package, skipped):
         desk.verify(package)
         manifest = desk.describe(package).manifest
         assert manifest is not None  # noqa: S101 - a package without one cannot be described
@@ -29,16 +28,16 @@ def publish(desk: Desk, destination: str, source: Path | None, label: Label) -> 
 
 
 @contextlib.contextmanager
-def _packaged(desk: Desk, source: Path, label: Label) -> Iterator[tuple[Path, tuple[tuple[str, str], ...]]]:
+def _packaged(desk: Desk, source: Path, packaging: Packaging) -> Iterator[tuple[Path, tuple[tuple[str, str], ...]]]:
     if source.is_file():
-        if label != Label():
+        if dataclasses.replace(packaging, ask_password=str) != Packaging():
             raise errors.command_line_invalid(
-                f"{source} is a package, and has its labels already", hints=["Publish the folder to label it"]
+                f"{source} is a package already, with all that it has", hints=["Publish the folder to package it anew"]
             )
         yield source, ()
         return
     with tempfile.TemporaryDirectory(prefix="pair-") as folder:
-        made = desk.package(source, Path(folder) / "kb.zip", label)
+        made = desk.package(source, Path(folder) / "kb.zip", packaging)
         yield made.path, made.skipped
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pair import errors, files, package_errors
 from pair.clock import Clock, SystemClock
 from pair.settings import Settings
-from pair.sources import feed, inspection, package, record, resolution
+from pair.sources import feed, inspection, record, resolution
 from pair.sources.cache import Cache
 from pair.sources.contract import Fetcher, Observer, Signatures
 from pair.sources.feed_rules import FeedAddress, has_moved
@@ -20,6 +20,7 @@ from pair.sources.inspection import Description
 from pair.sources.installation import Installation, InstallReport, Mode, Request
 from pair.sources.lock import LockedKb, drift
 from pair.sources.offers import DamagedCopyError, Offers
+from pair.sources.package import Label, PackageReport, make_package
 from pair.sources.places import BucketFetcher, BucketPlace, read_file
 from pair.sources.rules import (
     RECORD_NAME,
@@ -35,6 +36,7 @@ from pair.wiring.engine import blob_store, pause_before
 if TYPE_CHECKING:
     from pair.blobs.contract import BlobStore
     from pair.web.requests import Web
+    from pair.wiring.packages import EngineKeeper
 
 
 class SilentObserver:
@@ -46,6 +48,20 @@ class SilentObserver:
     @contextlib.contextmanager
     def transfer(self, name: str, total_bytes: int | None, have_bytes: int) -> Iterator[Callable[[int], None]]:
         yield lambda count: None
+
+
+@dataclass(frozen=True)
+class Packaging:
+    """How a folder is packaged."""
+
+    label: Label = field(default_factory=Label)
+    with_index: bool = False
+    kb_id: str | None = None
+    """Of the KB whose index goes in; None for the one that the folder is known by."""
+    key: Path | None = None
+    """That it is signed with."""
+    ask_password: Callable[[], str] = str
+    """Asked when nothing else opens the key."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +172,8 @@ class Desk:
             scratch = request.target
             if request.dry_run:
                 scratch = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="pair-"))) / "kb"
-            offers = held.enter_context(self._offers(token, source, offline=offline))
+            keeper = self._keeper(request)
+            offers = held.enter_context(self._offers(token, source, keeper if request.with_index else None, offline))
             offer = held.enter_context(
                 offers.offer(
                     source,
@@ -167,31 +184,37 @@ class Desk:
                 )
             )
             locks = files.expanded(self.settings.sources.cache_dir).absolute() / ".locks"
-            return Installation(request, self.clock, self.observer, token, locks).apply(offer)
+            return Installation(request, self.clock, self.observer, token, locks, keeper).apply(offer)
 
-    def package(
-        self,
-        folder: Path,
-        output: Path | None,
-        label: package.Label,
-        *,
-        key: Path | None = None,
-        ask_password: Callable[[], str] = str,
-    ) -> package.PackageReport:
-        """With a `key`, signed too; `ask_password` is asked when nothing else opens it. Raises E010, E012, E014, E024.
+    def _keeper(self, request: Request) -> "EngineKeeper":
+        from pair.wiring.packages import EngineKeeper  # noqa: PLC0415 - see the package's first lines
 
-        The key is opened first: one that cannot be used leaves everything as it is.
-        """
+        return EngineKeeper(self.settings, request.kb_id or record.kb_id_of(request.target), self.clock)
+
+    def package(self, folder: Path, output: Path | None, packaging: "Packaging") -> PackageReport:
+        """Raises E010, E012, E014, E024. The key is opened first: a bad one leaves everything as it is."""
+        key = packaging.key
         if key is None:
-            return package.make_package(folder, output, label=label, dated=self.settings.source_date)
+            return self._packaged(folder, output, packaging)
         from pair.sources.signing import read_secret_key, sign_package  # noqa: PLC0415 - see the package's first lines
 
         if key.resolve().is_relative_to(folder.resolve()):
             raise errors.cannot_package(str(folder), f"the secret key lies in it: {key}")
-        secret = read_secret_key(key, lambda: self.settings.sign_password or ask_password())
-        report = package.make_package(folder, output, label=label, dated=self.settings.source_date)
+        secret = read_secret_key(key, lambda: self.settings.sign_password or packaging.ask_password())
+        report = self._packaged(folder, output, packaging)
         sign_package(report, secret)
         return dataclasses.replace(report, signed_by=secret.public.id)
+
+    def _packaged(self, folder: Path, output: Path | None, packaging: "Packaging") -> PackageReport:
+        dated = self.settings.source_date
+        if not packaging.with_index:
+            return make_package(folder, output, label=packaging.label, dated=dated)
+        if not folder.is_dir():
+            raise errors.source_path_missing(str(folder))
+        from pair.wiring.packages import index_maker  # noqa: PLC0415 - see the package's first lines
+
+        with index_maker(self.settings, folder, packaging.kb_id) as index_of:
+            return make_package(folder, output, label=packaging.label, dated=dated, index_of=index_of)
 
     def verify(self, path: Path, identity: str | None = None) -> inspection.Verification:
         """`identity` is the key that must have signed it; without one, those of the settings count."""
@@ -248,12 +271,13 @@ class Desk:
             web.close()
 
     @contextlib.contextmanager
-    def _offers(self, token: str, source: KbSource, *, offline: bool) -> Iterator[Offers]:
+    def _offers(self, token: str, source: KbSource, keeper: "EngineKeeper | None", offline: bool) -> Iterator[Offers]:
         with contextlib.ExitStack() as held:
             fetcher: Fetcher | None = None
             if source.requires_download and not offline:
                 fetcher = self._bucket_fetcher() if is_in_bucket(source.location) else self._downloader(held)
-            yield Offers(self._cache(token), fetcher, self.settings.sources, token, self._signatures())
+            holds = keeper.holds if keeper is not None else _holds_nothing
+            yield Offers(self._cache(token), fetcher, self.settings.sources, token, self._signatures(), holds)
 
     def _downloader(self, held: contextlib.ExitStack) -> Fetcher:
         from pair.sources.download import Downloader  # noqa: PLC0415 - see the module's first lines
@@ -314,6 +338,10 @@ class Desk:
         if not policy.default_url:
             cache.remember_release(feed, source)
         return source
+
+
+def _holds_nothing(_sha256: str) -> bool:
+    return False
 
 
 def _release_key(address: FeedAddress, name: str, version: str, sha256: str) -> str:

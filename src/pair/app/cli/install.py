@@ -41,6 +41,7 @@ Source = Annotated[
 Offline = Annotated[bool, typer.Option("--offline", "--no-kb", help="Never download; needs --source with a path.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite files that pair did not install or that were edited.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done and leave the folder as it is.")]
+NoIndex = Annotated[bool, typer.Option("--no-index", help="The texts alone, also of a package with an index.")]
 KbId = Annotated[str | None, typer.Option("--kb", metavar="ID", help="Id of the KB. [as before, else default]")]
 
 
@@ -52,6 +53,7 @@ def install(
     offline: Offline = False,
     force: Force = False,
     dry_run: DryRun = False,
+    no_index: NoIndex = False,
     locked: Annotated[
         bool, typer.Option("--locked", help="What the lock file says, all of it or that of TARGET; nothing else.")
     ] = False,
@@ -70,7 +72,8 @@ def install(
         session.show(done.to_json(), "\n".join(_told(each) for each in done.reports) or "nothing is locked")
         return
     folder = Path(target) if target is not None else desk.default_target
-    request = Request("install", folder, force=force, dry_run=dry_run, kb_id=desk.checked_kb_id(kb_id))
+    known_as = desk.checked_kb_id(kb_id)
+    request = Request("install", folder, force=force, dry_run=dry_run, kb_id=known_as, with_index=not no_index)
     found = desk.resolve(source, offline=offline)
     report = desk.apply(request, found, offline=offline)
     session.show(report.to_json(), _told(report))
@@ -92,6 +95,7 @@ def update(
     offline: Offline = False,
     force: Force = False,
     dry_run: DryRun = False,
+    no_index: NoIndex = False,
 ) -> None:
     """Bring an installed KB up to date.
 
@@ -101,7 +105,8 @@ def update(
     session: Session = context.obj
     desk = session.desk()
     folder = Path(target) if target is not None else desk.default_target
-    request = Request("update", folder, force=force, dry_run=dry_run, kb_id=desk.checked_kb_id(kb_id))
+    known_as = desk.checked_kb_id(kb_id)
+    request = Request("update", folder, force=force, dry_run=dry_run, kb_id=known_as, with_index=not no_index)
     found = desk.resolve_update(source, folder, offline=offline)
     report = desk.apply(request, found, offline=offline)
     session.show(report.to_json(), _told(report))

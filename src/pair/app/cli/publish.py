@@ -7,7 +7,7 @@ import typer
 
 from pair.app import render
 from pair.app.cli.session import Session
-from pair.wiring import Label, PublishReport, publish
+from pair.wiring import Label, Packaging, PublishReport, publish
 
 EXAMPLE = """Examples:
 
@@ -33,6 +33,16 @@ def publish_release(
     author: Annotated[str | None, typer.Option(help="Who answers for it.")] = None,
     license_name: Annotated[str | None, typer.Option("--license", help="Such as Apache-2.0.")] = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", help="A word about it; may be repeated.")] = None,
+    with_index: Annotated[
+        bool, typer.Option("--with-index", help="Put what searching needs in as well: nobody has to embed it again.")
+    ] = False,
+    kb: Annotated[
+        str | None, typer.Option("--kb", metavar="ID", help="KB that the index is of. [default, or NAME]")
+    ] = None,
+    sign: Annotated[
+        Path | None,
+        typer.Option(metavar="KEYFILE", help="Secret key of minisign: publishes signatures as well."),
+    ] = None,
 ) -> None:
     """Publish a KB: the package, its checksum, and last of all the feed of releases.
 
@@ -41,7 +51,8 @@ def publish_release(
     """
     session: Session = context.obj
     label = Label(name, version, description, author, license_name, tuple(tag) if tag else None)
-    report = publish(session.desk(), destination, source, label)
+    packaging = Packaging(label, with_index, kb, sign, render.ask_password)
+    report = publish(session.desk(), destination, source, packaging)
     session.show(report.to_json(), _told(report))
 
 
