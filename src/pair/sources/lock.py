@@ -99,19 +99,23 @@ class Lock:
         return self.path.parent / kb.target
 
     def kb_at(self, target: Path) -> LockedKb | None:
-        wanted = relative_target(target, self.path)
+        wanted = os.path.relpath(target, self.path.parent)
         return next((kb for kb in self.kbs if kb.target == wanted), None)
 
     def locked(self, kb: LockedKb) -> Locked:
         return Locked(str(self.path), kb.id, kb.origin)
 
 
+def is_below(target: Path, lock_path: Path) -> bool:
+    """Whether a target can be locked there."""
+    return stays_inside(os.path.relpath(target, lock_path.parent))
+
+
 def relative_target(target: Path, lock_path: Path) -> str:
     """Raises E023 for one outside the lock's folder."""
-    relative = os.path.relpath(target, lock_path.parent)
-    if relative == os.curdir or not stays_inside(relative):
+    if not is_below(target, lock_path):
         raise package_errors.lock_unusable(str(lock_path), f"The folder {target} is not below the folder of the lock.")
-    return relative
+    return os.path.relpath(target, lock_path.parent)
 
 
 def locked_kb(header: RecordHeader, target: Path, lock_path: Path, content_sha256: str) -> LockedKb:

@@ -66,7 +66,8 @@ class LockDesk:
     def _usual_targets(self, known: Lock) -> list[Path]:
         default = self.desk.default_target
         targets = [known.target_of(kb) for kb in known.kbs]
-        if (default / RECORD_NAME).exists() or not targets:
+        is_installed = (default / RECORD_NAME).exists() and lock.is_below(default, self.path)
+        if is_installed or not targets:
             targets.append(default)
         return targets
 
