@@ -225,6 +225,15 @@ def test_a_locked_install_may_be_offline_where_its_sources_are_here(
     assert server.received == []
 
 
+def test_the_latest_release_is_locked_by_the_address_of_its_archive(workplace: Workplace, server: Server) -> None:
+    url = server.add("/latest.zip", zip_of(SMALL_KB))
+    succeeded(workplace.pair("install", PAIR_KB_DEFAULT_URL=url))
+    assert succeeded(workplace.pair("lock", "--json")).json["kbs"][0]["source"] == url
+    forget(workplace, server)
+    succeeded(workplace.pair("install", "--locked"))
+    succeeded(workplace.pair("lock", "--check"))
+
+
 # ── refusing ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -314,6 +323,11 @@ def test_a_locked_version_that_the_feed_has_no_more_is_refused(
     assert drifts(workplace.pair("install", "--locked", "--json")) == [
         "default: version of handbook in the feed: locked 1.0.0, found 1.1.0"
     ]
+
+
+def test_an_id_in_a_lock_that_no_kb_can_have_is_refused(workplace: Workplace, locked: str) -> None:
+    edit_lock(workplace, "id", "team/kb")
+    assert workplace.pair("install", "--locked", "--json").error_code == "E212"
 
 
 def test_a_kb_that_the_feed_has_no_more_is_refused(workplace: Workplace, server: Server, locked: str) -> None:

@@ -18,7 +18,7 @@ import tomli_w
 
 from pair import errors, files, package_errors
 from pair.sources.record import RecordHeader
-from pair.sources.rules import is_local_path, is_on_one_line, is_remote, stays_inside
+from pair.sources.rules import VERSION_CONTROL_NAMES, is_local_path, is_on_one_line, is_remote, stays_inside
 
 LOCK_NAME = "pair.lock"
 SCHEMA_VERSION = 1
@@ -204,6 +204,8 @@ def _kb_from(table: dict[str, Any]) -> LockedKb:
         raise ValueError("manifest_version is no number")
     if not texts["id"] or not stays_inside(texts["target"]):
         raise ValueError(f"the target {texts['target']!r:.80} is not below the folder of the lock, or has no id")
+    if VERSION_CONTROL_NAMES & set(texts["target"].split("/")):
+        raise ValueError(f"the target {texts['target']!r:.80} belongs to version control")
     if not re.fullmatch(r"[0-9a-f]{64}", texts["content_sha256"]):
         raise ValueError("content_sha256 is no SHA-256")
     if not re.fullmatch(r"(?:[0-9a-f]{64})?", texts["archive_sha256"]):

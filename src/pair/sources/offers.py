@@ -12,7 +12,13 @@ from pair.sources import archive, git, package, replacement, tree
 from pair.sources.cache import Cache, CacheEntry, Facts
 from pair.sources.contract import Fetcher, Known, Validators
 from pair.sources.package import PackageManifest
-from pair.sources.rules import MANIFEST_NAME, SourcesPolicy, parse_checksum, without_credentials
+from pair.sources.rules import (
+    MANIFEST_NAME,
+    SourcesPolicy,
+    is_named_by_content,
+    parse_checksum,
+    without_credentials,
+)
 from pair.values import KbSource, SourceType
 
 
@@ -100,7 +106,9 @@ class Offers:
             is_verified = entry.facts.verified or source.type == "git" or not self._policy.require_checksum
             return is_verified and source.sha256 in {None, entry.facts.identity}
 
-        with self._cache.entry_for(source, fill_from_source, is_usable, revalidate=revalidate) as entry:
+        # Bytes that are named by their hash cannot be out of date.
+        asks = revalidate and not is_named_by_content(source)
+        with self._cache.entry_for(source, fill_from_source, is_usable, revalidate=asks) as entry:
             verified = None if source.type == "git" else entry.facts.verified
             try:
                 yield Offer(source, entry.facts.identity, verified, lambda: _entry_folder(entry, source.type))

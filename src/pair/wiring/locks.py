@@ -96,7 +96,9 @@ class LockDesk:
         chosen = found.kbs if target is None else (self._kb_at(found, target),)
         wanted = [
             (
-                Request("install", found.target_of(kb), force, dry_run, kb.id, found.locked(kb)),
+                Request(
+                    "install", found.target_of(kb), force, dry_run, self.desk.checked_kb_id(kb.id), found.locked(kb)
+                ),
                 self.desk.locked_source(kb, self.path, offline=offline),
             )
             for kb in chosen
