@@ -204,8 +204,9 @@ def test_a_relative_feed_is_recorded_so_that_it_is_found_again(workplace: Workpl
     assert (tmp_path / "target" / "page.md").read_text() == "1.1.0"
 
 
-@pytest.mark.parametrize("command", ["install", "update"])
-@pytest.mark.parametrize("wanted", ["", "#handbook", "#handbook@1.0.0"])
+@pytest.mark.parametrize(
+    ("command", "wanted"), [("install", ""), ("install", "#handbook@1.0.0"), ("update", "#handbook")]
+)
 def test_a_feed_that_moved_a_version_is_refused_unless_forced(
     workplace: Workplace, server: Server, command: str, wanted: str
 ) -> None:

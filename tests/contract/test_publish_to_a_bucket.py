@@ -3,7 +3,6 @@
 import hashlib
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,7 @@ import pytest
 
 from support.command import Outcome, Workplace, read_files, write_files
 from support.kbs import SMALL_KB, SMALL_KB_BYTES
-from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, running_s3
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with running_s3(tmp_path_factory.mktemp("bucket")) as server:
-        yield server
+from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 
 
 @pytest.fixture
