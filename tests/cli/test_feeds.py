@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pair import Settings, install, resolve_source
 from pair.sources.feed import LIMIT_BYTES
 from support.command import Outcome, Workplace, read_files
 from support.kbs import sha256
@@ -98,6 +99,15 @@ def test_an_archive_may_lie_at_an_address_of_its_own(workplace: Workplace, serve
     assert installed_version(workplace) == "1.0.0"
 
 
+def test_a_feed_is_a_source_in_python(workplace: Workplace, server: Server) -> None:
+    feed = published(workplace, server, "1.0.0", "1.1.0")
+    settings = Settings.load(environment={"PAIR_KB_CACHE_DIR": str(workplace.cache)})
+    source = resolve_source(f"{feed}#handbook", settings=settings)
+    assert (source.version, source.feed) == ("1.1.0", f"{feed}#handbook")
+    install(source, workplace.target, settings=settings)
+    assert installed_version(workplace) == "1.1.0"
+
+
 # ── refusing ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -171,6 +181,7 @@ def test_an_update_asks_the_feed_again_and_a_pinned_version_stays(workplace: Wor
     assert installed_version(workplace) == "1.1.0"
     done = succeeded(workplace.pair("update", "pinned"))
     assert "up to date" in done.stderr
+    assert server.received[-1].path == "/kbs/releases.json"
     assert (workplace.folder / "pinned" / "page.md").read_text() == "1.0.0"
     succeeded(workplace.pair("update", "pinned", "--source", f"{feed}#handbook@1.1.0"))
     assert (workplace.folder / "pinned" / "page.md").read_text() == "1.1.0"
@@ -193,8 +204,9 @@ def test_a_relative_feed_is_recorded_so_that_it_is_found_again(workplace: Workpl
     assert (tmp_path / "target" / "page.md").read_text() == "1.1.0"
 
 
-@pytest.mark.parametrize("command", ["install", "update"])
-@pytest.mark.parametrize("wanted", ["", "#handbook", "#handbook@1.0.0"])
+@pytest.mark.parametrize(
+    ("command", "wanted"), [("install", ""), ("install", "#handbook@1.0.0"), ("update", "#handbook")]
+)
 def test_a_feed_that_moved_a_version_is_refused_unless_forced(
     workplace: Workplace, server: Server, command: str, wanted: str
 ) -> None:

@@ -161,7 +161,9 @@ def test_a_feed_that_cannot_be_read_is_not_replaced(workplace: Workplace, conten
         (["dist", "no-package.zip"], "E009"),
         (["dist", "foreign.zip"], "E012"),
         (["dist", "handbook", "--name", "a/b"], "E014"),
-        (["handbook/README.md", "handbook"], "E010"),
+        (["no-package.zip", "handbook"], "E010"),
+        (["handbook/dist", "handbook"], "E015"),
+        (["dist", "."], "E015"),
     ],
 )
 def test_what_cannot_be_published_is_refused(workplace: Workplace, arguments: list[str], code: str) -> None:

@@ -1,19 +1,21 @@
-"""KBs published by the real command, and hosts of static files that serve them."""
+"""KBs that are published, and hosts of static files that serve them."""
 
 import json
 from pathlib import Path
 from typing import Any
 
+from pair import Settings, wiring
+from pair.wiring import Desk, Label
 from support.command import Workplace, write_files
 from support.kbs import SMALL_KB
 from support.server import Page, Server
 
 
-def publish(workplace: Workplace, version: str, *, name: str = "handbook", page: str = "", place: str = "dist") -> None:
-    """`page`: what makes this version another one."""
+def publish(workplace: Workplace, version: str, *, name: str = "handbook", page: str = "") -> None:
+    """In `dist`, as the command does it but in this process. `page`: what makes this version another one."""
     folder = write_files(workplace.folder / "kbs" / f"{name}-{version}", {**SMALL_KB, "page.md": page or version})
-    done = workplace.pair("publish", place, folder, "--name", name, "--version", version)
-    assert done.status == 0, done.stderr
+    desk = Desk(Settings.load(environment={"PAIR_KB_CACHE_DIR": str(workplace.cache)}))
+    wiring.publish(desk, str(workplace.folder / "dist"), folder, Label(name, version))
 
 
 def serve(server: Server, folder: Path, prefix: str = "/kbs") -> str:

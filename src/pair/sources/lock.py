@@ -18,7 +18,7 @@ import tomli_w
 
 from pair import errors, files, package_errors
 from pair.sources.record import RecordHeader
-from pair.sources.rules import is_local_path, is_on_one_line, is_remote, stays_inside
+from pair.sources.rules import VERSION_CONTROL_NAMES, is_local_path, is_on_one_line, is_remote, stays_inside
 
 LOCK_NAME = "pair.lock"
 SCHEMA_VERSION = 1
@@ -99,19 +99,23 @@ class Lock:
         return self.path.parent / kb.target
 
     def kb_at(self, target: Path) -> LockedKb | None:
-        wanted = relative_target(target, self.path)
+        wanted = os.path.relpath(target, self.path.parent)
         return next((kb for kb in self.kbs if kb.target == wanted), None)
 
     def locked(self, kb: LockedKb) -> Locked:
         return Locked(str(self.path), kb.id, kb.origin)
 
 
+def is_below(target: Path, lock_path: Path) -> bool:
+    """Whether a target can be locked there."""
+    return stays_inside(os.path.relpath(target, lock_path.parent))
+
+
 def relative_target(target: Path, lock_path: Path) -> str:
     """Raises E023 for one outside the lock's folder."""
-    relative = os.path.relpath(target, lock_path.parent)
-    if relative == os.curdir or not stays_inside(relative):
+    if not is_below(target, lock_path):
         raise package_errors.lock_unusable(str(lock_path), f"The folder {target} is not below the folder of the lock.")
-    return relative
+    return os.path.relpath(target, lock_path.parent)
 
 
 def locked_kb(header: RecordHeader, target: Path, lock_path: Path, content_sha256: str) -> LockedKb:
@@ -200,6 +204,8 @@ def _kb_from(table: dict[str, Any]) -> LockedKb:
         raise ValueError("manifest_version is no number")
     if not texts["id"] or not stays_inside(texts["target"]):
         raise ValueError(f"the target {texts['target']!r:.80} is not below the folder of the lock, or has no id")
+    if VERSION_CONTROL_NAMES & set(texts["target"].split("/")):
+        raise ValueError(f"the target {texts['target']!r:.80} belongs to version control")
     if not re.fullmatch(r"[0-9a-f]{64}", texts["content_sha256"]):
         raise ValueError("content_sha256 is no SHA-256")
     if not re.fullmatch(r"(?:[0-9a-f]{64})?", texts["archive_sha256"]):

@@ -4,8 +4,9 @@ from pathlib import Path
 
 from pair import errors, files
 from pair.sources import inspection, record, tree
-from pair.sources.lock import Lock, LockedKb, drift, locked_kb
+from pair.sources.lock import Lock, LockedKb, drift, is_below, locked_kb
 from pair.sources.record import Record
+from pair.sources.rules import RECORD_NAME
 
 _WORDS = {
     "id": "id",
@@ -40,7 +41,7 @@ def _content_of(found: Record) -> str:
 def drifts_from(lock: Lock, *, also: Path) -> list[str]:
     """Each in one line. `also`: a target that has to be locked if something is installed there."""
     drifts = [each for kb in lock.kbs for each in _drifts_of(kb, lock)]
-    if record.read_header(also) is not None and lock.kb_at(also) is None:
+    if (also / RECORD_NAME).exists() and is_below(also, lock.path) and lock.kb_at(also) is None:
         drifts.append(f"{also}: installed, and not locked")
     return drifts
 

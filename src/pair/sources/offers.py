@@ -19,6 +19,7 @@ from pair.sources.rules import (
     MANIFEST_NAME,
     SIGNATURE_SUFFIX,
     SourcesPolicy,
+    is_named_by_content,
     is_of_index,
     key_id_of,
     parse_checksum,
@@ -135,7 +136,9 @@ class Offers:
             is_signed = self._signatures is None or self._signatures.accepts(entry.facts.signed_by)
             return is_checked and is_signed and source.sha256 in {None, entry.facts.identity}
 
-        with self._cache.entry_for(source, fill_from_source, is_usable, revalidate=revalidate) as entry:
+        # Bytes that are named by their hash cannot be out of date.
+        asks = revalidate and not is_named_by_content(source)
+        with self._cache.entry_for(source, fill_from_source, is_usable, revalidate=asks) as entry:
             verified = None if source.type == "git" else entry.facts.verified
             key = entry.facts.signed_by if self._signatures is not None else None
             signed_by = key_id_of(key) if key is not None else None

@@ -66,7 +66,8 @@ class LockDesk:
     def _usual_targets(self, known: Lock) -> list[Path]:
         default = self.desk.default_target
         targets = [known.target_of(kb) for kb in known.kbs]
-        if (default / RECORD_NAME).exists() or not targets:
+        is_installed = (default / RECORD_NAME).exists() and lock.is_below(default, self.path)
+        if is_installed or not targets:
             targets.append(default)
         return targets
 
@@ -95,7 +96,9 @@ class LockDesk:
         chosen = found.kbs if target is None else (self._kb_at(found, target),)
         wanted = [
             (
-                Request("install", found.target_of(kb), force, dry_run, kb.id, found.locked(kb)),
+                Request(
+                    "install", found.target_of(kb), force, dry_run, self.desk.checked_kb_id(kb.id), found.locked(kb)
+                ),
                 self.desk.locked_source(kb, self.path, offline=offline),
             )
             for kb in chosen

@@ -18,9 +18,12 @@ from pair.wiring.sources import Desk, Packaging
 
 
 def publish(desk: Desk, destination: str, source: Path | None, packaging: Packaging) -> PublishReport:
-    """`source`: a package, or a folder that is packaged first; else the folder of sources. Raises E006-E021."""
+    """`source`: a package, or a folder that is packaged first; else the folder of sources. Raises E003-E021."""
+    source = source or desk.default_target
+    if not is_in_bucket(destination) and Path(destination).resolve().is_relative_to(source.resolve()):
+        raise errors.source_overlaps_target(str(source), destination)  # else each release would hold all before it
     place = _place(desk, destination)
-    with _packaged(desk, source or desk.default_target, packaging) as (package, skipped):
+    with _packaged(desk, source, packaging) as (package, skipped):
         desk.verify(package)
         manifest = desk.describe(package).manifest
         assert manifest is not None  # noqa: S101 - a package without one cannot be described

@@ -82,6 +82,7 @@ def test_a_lock_that_is_none_is_refused_with_the_reason(tmp_path: Path, content:
         {"target": ""},
         {"target": "."},
         {"target": "a/../../b"},
+        {"target": ".git/hooks"},
         {"id": ""},
         {"id": 7},
         {"source": "handbook"},
