@@ -15,6 +15,7 @@ from pair.ai.contract import Reranker
 from pair.ai.embedding import Embedding
 from pair.blobs.contract import BlobStore
 from pair.engine import analysis, garbage, rules, versions
+from pair.engine.adoption import Adoption
 from pair.engine.build_records import BuildRecords
 from pair.engine.building import Build, BuildProgress, Load
 from pair.engine.compaction import CompactionReport, Compactor, Help
@@ -28,6 +29,7 @@ from pair.engine.garbage import GarbageReport
 from pair.engine.importing import Importer
 from pair.engine.manifest import Manifest
 from pair.engine.neighbourhood import GraphView, Neighbourhood
+from pair.engine.packing import PackedFile, PackedIndex, packed
 from pair.engine.policy import EnginePolicy
 from pair.engine.prefetching import Prefetching, PrefetchReport
 from pair.engine.preparation import Batch, Preparation, cutting, in_batches, revised_hash
@@ -40,6 +42,7 @@ from pair.engine.shard_cache import ShardMissingError, SweepReport
 from pair.engine.stored_graphs import GraphRows
 from pair.engine.versions import Rollback, Version
 from pair.engine.writing import WriteParts, Writer, WriteReport, find_stored
+from pair.files import CHUNK_BYTES
 from pair.values import Document
 
 logger = logging.getLogger(__name__)
@@ -419,6 +422,21 @@ class Engine:
     ) -> FsckReport:
         """Raises E201, E003, E225, E206, E010; ModelError."""
         return Fsck(self._parts, self._store, self._writer, self._preparation, options, on_progress).run()
+
+    def packed(self) -> PackedIndex:
+        """What of it would travel in a package. Raises E201."""
+        return packed(self._parts.publication.required().manifest)
+
+    def packed_content(self, file: PackedFile) -> Iterator[bytes]:
+        """Raises E207 when it is gone."""
+        for start in range(0, file.size_bytes, CHUNK_BYTES):
+            chunk = self._store.get_range(file.key, start, min(CHUNK_BYTES, file.size_bytes - start))
+            if chunk is None:
+                raise errors.stored_data_damaged(file.key, "it is not in the store any more")
+            yield chunk
+
+    def adoption(self) -> Adoption:
+        return Adoption(self._parts, self._store, self._writer, self._embedding)
 
     def versions(self) -> list[Version]:
         return versions.list_versions(self._parts)

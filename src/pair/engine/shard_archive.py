@@ -4,6 +4,7 @@ index/manifest.json · index/shards/<content hash>/<file>: stored, not packed, t
 Invariants
     No byte goes in or comes out that is not what the manifest says of it.
     Nothing in a shard knows the KB that it is of: only the keys in the manifest do, and they are written anew.
+    A shard is called by what is in it, here as in the store: one that is not is refused.
     What is taken in is named in a record before it is uploaded, and one swap publishes all of it. A shard may have been
     here before and be condemned: so the lease is held once after the record was put, when whoever collects is done.
 """
@@ -22,20 +23,17 @@ from pair.blobs.contract import BlobStore
 from pair.blobs.leases import HeldLease
 from pair.engine.build_records import BuildRecords
 from pair.engine.exporting import ExportReport
-from pair.engine.manifest import Manifest, ShardRef, file_name, from_bytes, no_manifest, to_bytes
+from pair.engine.manifest import Manifest, ShardRef, file_name, from_bytes, no_manifest
+from pair.engine.packing import MANIFEST_NAME, packed, packed_name
 from pair.engine.publication import Published
 from pair.engine.shard_cache import ShardMissingError
 from pair.engine.workspace import folder_of
 from pair.engine.writing import WriteParts, Writer, WriteReport, scratch_folder
 
-MANIFEST_ENTRY = "index/manifest.json"
-_SHARDS = "index/shards/"
+_FOLDER = "index/"
+_MANIFEST_ENTRY = _FOLDER + MANIFEST_NAME
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 _MOST_MANIFEST_BYTES = 1 << 28
-
-
-def _entry_of(shard: ShardRef, name: str) -> str:
-    return f"{_SHARDS}{shard.folder.rpartition('/')[2]}/{name}"
 
 
 # ── out ────────────────────────────────────────────────────────────────────────────────────────────
@@ -45,13 +43,13 @@ def export_shards(
     manifest: Manifest, parts: WriteParts, store: BlobStore, path: Path, on_progress: Callable[[int, int], None]
 ) -> ExportReport:
     """Raises E207, E206, E010, ShardMissingError; then there is no file."""
-    content = to_bytes(manifest)
+    content = packed(manifest).content
     count = sum(len(shard.files) for shard in manifest.shards)
     done = 0
     with files.storage_errors(), scratch_folder(parts.cache) as folder:
         files.remove_half_written(path)
         with files.replaced_file(path) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
-            archive.writestr(zipfile.ZipInfo(MANIFEST_ENTRY, _ZIP_EPOCH), content)
+            archive.writestr(zipfile.ZipInfo(_MANIFEST_ENTRY, _ZIP_EPOCH), content)
             for shard in sorted(manifest.shards, key=lambda each: each.folder):
                 for role in shard.files:
                     local = folder / "file"
@@ -59,7 +57,7 @@ def export_shards(
                         raise ShardMissingError(shard.key(role))
                     if files.sha256_of(local) != shard.files[role].sha256:
                         raise errors.stored_data_damaged(shard.key(role), "its SHA-256 is not the one in the manifest")
-                    entry = zipfile.ZipInfo(_entry_of(shard, file_name(shard.shard_id, role)), _ZIP_EPOCH)
+                    entry = zipfile.ZipInfo(_FOLDER + packed_name(shard, role), _ZIP_EPOCH)
                     entry.file_size = shard.files[role].size_bytes
                     with local.open("rb") as source, archive.open(entry, "w") as sink:
                         shutil.copyfileobj(source, sink, files.CHUNK_BYTES)
@@ -83,13 +81,13 @@ class ShardArchive:
         self.path = path
         with self._opened() as archive:
             try:
-                if archive.getinfo(MANIFEST_ENTRY).file_size > _MOST_MANIFEST_BYTES:
+                if archive.getinfo(_MANIFEST_ENTRY).file_size > _MOST_MANIFEST_BYTES:
                     raise version_errors.export_not_understood(str(path), "its manifest is too large")
             except KeyError as fault:
-                raise version_errors.export_not_understood(str(path), f"it holds no {MANIFEST_ENTRY}") from fault
-            content = archive.read(MANIFEST_ENTRY)
+                raise version_errors.export_not_understood(str(path), f"it holds no {_MANIFEST_ENTRY}") from fault
+            content = archive.read(_MANIFEST_ENTRY)
         try:
-            self.manifest = from_bytes(content, MANIFEST_ENTRY)
+            self.manifest = from_bytes(content, _MANIFEST_ENTRY)
         except errors.DataError as fault:
             reason = f"its manifest cannot be used: {fault.details['reason']}"
             raise version_errors.export_damaged(str(path), reason) from fault
@@ -108,10 +106,10 @@ class ShardArchive:
         """Every byte that its manifest names."""
         with self._opened() as archive:
             for shard in self.manifest.shards:
-                if shard.folder.rpartition("/")[2] != folder_of("", shard.files).rpartition("/")[2]:
+                if folder_of(self.manifest.kb_id, shard.files) != shard.folder:
                     raise version_errors.export_damaged(str(self.path), "a shard has the name of another one")
                 for role, expected in shard.files.items():
-                    name = _entry_of(shard, file_name(shard.shard_id, role))
+                    name = _FOLDER + packed_name(shard, role)
                     try:
                         with archive.open(name) as stream:
                             digest = hashlib.sha256()
@@ -129,7 +127,7 @@ class ShardArchive:
         with self._opened() as archive:
             for role in shard.files:
                 name = file_name(shard.shard_id, role)
-                with archive.open(_entry_of(shard, name)) as source, (folder / name).open("xb") as sink:
+                with archive.open(_FOLDER + packed_name(shard, role)) as source, (folder / name).open("xb") as sink:
                     shutil.copyfileobj(source, sink, files.CHUNK_BYTES)
                 unpacked[name] = folder / name
         return unpacked
