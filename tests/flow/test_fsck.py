@@ -3,7 +3,7 @@
 import shutil
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from support.engine_parts import (
     replace_content,
     truncate,
 )
-from support.s3_server import running_s3
 
 ROLES = {"rows": ".duckdb", "search": ".search", "ids": ".ids", "keywords": ".keywords", "graph": ".graph"}
 DAMAGES: dict[str, Callable[[Path], None]] = {
@@ -410,11 +409,19 @@ NOTES: dict[str, str | bytes] = {
 }
 
 
-@pytest.fixture
-def synced(workplace: Workplace) -> Workplace:
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a sync leaves, made once."""
+    workplace = Workplace(tmp_path_factory.mktemp("project"))
     write_files(workplace.folder, NOTES)
+    assert workplace.pair("sync", PAIR__KB__SOURCES_DIR="sources").status == 0
+    return workplace.folder
+
+
+@pytest.fixture
+def synced(workplace: Workplace, project: Path) -> Workplace:
+    shutil.copytree(project, workplace.folder, dirs_exist_ok=True)
     workplace.environment["PAIR__KB__SOURCES_DIR"] = "sources"
-    assert workplace.pair("sync").status == 0
     return workplace
 
 
@@ -440,6 +447,29 @@ def test_the_command_tells_repairs_and_says_so_by_its_status(synced: Workplace) 
     assert (done.status, done.json["faults"][0]["repaired"]) == (0, True)
     assert synced.pair("search", "item3", "--exact", "--json").json["results"] == before["results"]
     assert synced.pair("fsck", "--drop-lost").status == 1
+
+
+@pytest.mark.parametrize(
+    ("pattern", "damage"),
+    [
+        ("*.duckdb", "deleted"),
+        ("*.search", "truncated"),
+        ("*.ids", "flipped"),
+        ("*.keywords", "emptied"),
+        ("*.graph", "deleted"),
+        ("*manifest*", "truncated"),
+        ("*manifest*", "deleted"),
+    ],
+)
+def test_the_command_repairs_every_kind_of_file(synced: Workplace, pattern: str, damage: str) -> None:
+    before = synced.pair("search", "item3", "--exact", "--json").json["results"]
+    shutil.rmtree(synced.folder / ".pair" / "cache")
+    [path] = [each for each in shard_files(synced, pattern) if each.is_file()]
+    DAMAGES[damage](path)
+    assert synced.pair("fsck").status == 5
+    assert synced.pair("fsck", "--repair").status == 0
+    assert synced.pair("fsck").status == 0
+    assert synced.pair("search", "item3", "--exact", "--json").json["results"] == before
 
 
 @pytest.mark.parametrize("pattern", ["*.search *.duckdb", "shard-*"])
@@ -479,26 +509,3 @@ def test_documents_of_others_are_not_dropped_for_those_that_sources_have(synced:
     assert ["mine.md"] in [fault["ids"] for fault in synced.pair("fsck", "--json").json["faults"]]  # not dropped
     assert synced.pair("fsck", "--repair", "--drop-lost").status == 0
     assert synced.pair("fsck").status == 0
-
-
-@pytest.fixture
-def in_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with running_s3(tmp_path_factory.mktemp("s3")) as server:
-        yield server
-
-
-def test_a_bucket_is_repaired_as_a_folder_is(in_bucket: Any, tmp_path: Path) -> None:
-    ground, store = Ground(tmp_path), in_bucket.store("fsck")
-    with ground.open(store=store) as kb:
-        kb.upsert(numbered(6))
-        before = [hit.to_json() for hit in kb.search("rivers item3", exact=True)]
-        shutil.rmtree(ground.cache)
-        [rows] = [each.key for each in store.list("") if each.key.endswith(".duckdb")]
-        [ids] = [each.key for each in store.list("") if each.key.endswith(".ids")]
-        store.delete(rows)
-        store.put(ids, b"not this")
-    with ground.open(store=in_bucket.store("fsck")) as kb:
-        assert len(kb.fsck().faults) == 2
-        assert kb.fsck(repair=True).is_sound
-        assert kb.fsck().faults == ()
-        assert [hit.to_json() for hit in kb.search("rivers item3", exact=True)] == before
