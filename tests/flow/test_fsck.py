@@ -234,6 +234,22 @@ def test_vectors_are_made_anew_only_where_they_are_damaged(tmp_path: Path) -> No
             assert kb.search_vector([0.5] * 16, exact=True)[0].distance == 0.0
 
 
+def test_after_a_re_embedding_the_former_vectors_are_not_taken_for_the_new(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    with ground.open() as kb:
+        kb.upsert(numbered(40))
+    with ground.open(embedder=MirroredEmbedder()) as kb:
+        kb.reembed()
+        kb.collect(grace_seconds=0)
+        before = [hit.to_json() for hit in kb.search("rivers item3", exact=True)]
+    [search] = ground.stored_files(".search")
+    flip_a_bit(search)
+    shutil.rmtree(ground.cache)
+    with ground.open(embedder=MirroredEmbedder()) as kb:
+        assert kb.fsck(repair=True).is_sound
+        assert [hit.to_json() for hit in kb.search("rivers item3", exact=True)] == before
+
+
 def test_a_vector_that_came_with_its_document_is_put_back_from_a_copy(tmp_path: Path) -> None:
     """Without one it becomes that of the text, which is told."""
     ground = Ground(tmp_path)

@@ -111,3 +111,14 @@ def test_a_kb_of_an_earlier_version_is_re_embedded(settings: Settings) -> None:
         assert kb.reembed().documents == len(IDS)
         assert all_ids(kb) == IDS
         assert_found_in_all_modes(kb)
+
+
+def test_it_is_sound_and_comes_out_of_a_file_as_it_was(kb: KnowledgeBase, settings: Settings, tmp_path: Path) -> None:
+    assert kb.fsck().is_sound
+    kb.export(tmp_path / "backup.jsonl")
+    kb.export_shards(tmp_path / "backup.zip")
+    for name in ("backup.jsonl", "backup.zip"):
+        with open_kb(name.replace(".", "-"), settings=settings) as copy:
+            copy.import_from(tmp_path / name)
+            assert all_ids(copy) == IDS
+            assert_found_in_all_modes(copy)

@@ -321,9 +321,8 @@ class Fsck:
     def _settle_lost(self, manifest: Manifest) -> None:
         if not self._lost:
             return
-        obtainable = (
-            None if manifest.restored else self._options.obtainable
-        )  # sources are ahead of what was rolled back
+        # What was rolled back is behind its sources.
+        obtainable = None if manifest.restored else self._options.obtainable
         ids = obtainable.ids() if obtainable else frozenset()
         unknown = [each for each in self._lost if each.listed is None]
         is_all_unknown_obtainable = bool(unknown) and sum(each.ref.live_documents for each in unknown) == len(

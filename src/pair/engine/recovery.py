@@ -84,19 +84,32 @@ class Recovery:
         if path is None or outline is None or not len(vectors):
             return vectors, known
         blocks = sound_blocks(path, outline)
-        whole = path.with_suffix(".salvaged")
-        shutil.copyfile(path, whole)
-        with whole.open("r+b") as stream:
-            stream.truncate(self._ref.files["search"].size_bytes)
-            stream.write(outline.head)
-        pack = Pack(whole)
-        stored = pack.array("vectors")
-        if stored.shape != vectors.shape:
+        pack = self._laid_out(path, outline)
+        stored = pack.array("vectors") if pack is not None else vectors[:0]
+        if pack is None or stored.shape != vectors.shape:
             return vectors, known
         for row, (begin, end) in enumerate(spans_of_vectors(pack, np.arange(len(known)))):
             known[row] = bool(blocks[begin // BLOCK_BYTES : -(-end // BLOCK_BYTES)].all())
         vectors[known] = stored[known]
         return vectors, known
+
+    def _laid_out(self, path: Path, outline: Outline) -> Pack | None:
+        """A damaged file, with its sections where they should be. None when the outline is of another file.
+
+        Of vectors that were made anew since, the keyword file knows nothing.
+        """
+        size = self._ref.files["search"].size_bytes
+        if len(outline.hashes) != -(-size // BLOCK_BYTES):
+            return None
+        whole = path.with_suffix(".salvaged")
+        shutil.copyfile(path, whole)
+        with whole.open("r+b") as stream:
+            stream.truncate(size)
+            stream.write(outline.head)
+        try:
+            return Pack(whole)
+        except ValueError:
+            return None
 
     @property
     def _outline(self) -> Outline | None:
