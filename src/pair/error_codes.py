@@ -64,6 +64,7 @@ CODES: dict[str, tuple[type[PairError], str]] = {
     "E218": (NotFoundError, "version of a knowledge base is not kept"),
     "E219": (UsageError, "a version of the past cannot be written to"),
     "E220": (UsageError, "index of a package was made with another embedder"),
+    "E221": (DataError, "index of a package is damaged"),
     "E224": (DataError, "export damaged or cut off"),
     "E225": (UsageError, "export not understood"),
     "E226": (UsageError, "export has vectors of another embedder"),

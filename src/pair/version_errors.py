@@ -36,6 +36,16 @@ def index_of_another_embedder(kb_id: str, found: str, configured: str) -> UsageE
     )
 
 
+def index_damaged(label: str, reason: str) -> DataError:
+    return DataError(
+        "E221",
+        f"The index in the package {label} cannot be used",
+        explanation=f"{reason[:1].upper()}{reason[1:]}. Nothing was changed.",
+        hints=["Ask its publisher for the package", "Take the texts alone, and embed them here: --no-index"],
+        details={"package": label, "reason": reason},
+    )
+
+
 def past_is_read_only(kb_id: str, number: int) -> UsageError:
     return UsageError(
         "E219",

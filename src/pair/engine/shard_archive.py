@@ -23,11 +23,10 @@ from pair.blobs.contract import BlobStore
 from pair.blobs.leases import HeldLease
 from pair.engine.build_records import BuildRecords
 from pair.engine.exporting import ExportReport
-from pair.engine.manifest import Manifest, ShardRef, file_name, from_bytes, no_manifest
-from pair.engine.packing import MANIFEST_NAME, packed, packed_name
+from pair.engine.manifest import Manifest, ShardRef, content_hash, file_name, from_bytes, no_manifest, shards_prefix
+from pair.engine.packing import MANIFEST_NAME, content_hash_of, packed, packed_name
 from pair.engine.publication import Published
 from pair.engine.shard_cache import ShardMissingError
-from pair.engine.workspace import folder_of
 from pair.engine.writing import WriteParts, Writer, WriteReport, scratch_folder
 
 _FOLDER = "index/"
@@ -106,7 +105,7 @@ class ShardArchive:
         """Every byte that its manifest names."""
         with self._opened() as archive:
             for shard in self.manifest.shards:
-                if folder_of(self.manifest.kb_id, shard.files) != shard.folder:
+                if content_hash_of(shard) != content_hash(shard.files):
                     raise version_errors.export_damaged(str(self.path), "a shard has the name of another one")
                 for role, expected in shard.files.items():
                     name = _FOLDER + packed_name(shard, role)
@@ -165,7 +164,7 @@ class ShardImporter:
         return report
 
     def _rerooted(self, shard: ShardRef) -> ShardRef:
-        return replace(shard, folder=folder_of(self._parts.kb_id, shard.files))
+        return replace(shard, folder=shards_prefix(self._parts.kb_id) + content_hash_of(shard))
 
     def _refuse_others(self, before: Published | None, *, replace_all: bool) -> None:
         """Raises E227."""

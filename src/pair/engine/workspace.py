@@ -4,7 +4,6 @@ Not here
     Which documents go into which shard: writing.py, compaction.py. Uploading: publication.py.
 """
 
-import hashlib
 import json
 import os
 from collections import defaultdict
@@ -21,7 +20,7 @@ from pair.engine.database import file_errors, open_memory
 from pair.engine.filters import flatten_metadata
 from pair.engine.graph_file import graph_sections
 from pair.engine.keywords import write_keywords
-from pair.engine.manifest import FileRole, ShardFile, ShardRef, file_name, shards_prefix
+from pair.engine.manifest import FileRole, ShardFile, ShardRef, content_hash, file_name, shards_prefix
 from pair.engine.pack import WrittenFile, write_pack
 from pair.engine.stored_documents import Header, StoredDocuments, identity
 from pair.engine.stored_graphs import StoredGraphs
@@ -142,7 +141,7 @@ def build_shard(
     described = {role: ShardFile(each.size_bytes, each.sha256) for role, each in written.items()}
     ref = ShardRef(
         shard_id=shard_id,
-        folder=folder_of(kb_id, described),
+        folder=_folder_of(kb_id, described),
         files=described,
         rows=len(documents.chunks),
         documents=documents.count,
@@ -174,7 +173,7 @@ def rebuild_shard(
     centroids, radii = vector_index.centroids_of(documents.vectors, 1)
     ref = replace(
         shard,
-        folder=folder_of(kb_id, described),
+        folder=_folder_of(kb_id, described),
         files=described,
         run="",
         centroids=centroids,
@@ -183,10 +182,8 @@ def rebuild_shard(
     return BuiltShard(ref, {role: path if role == "search" else unchanged(role) for role in described})
 
 
-def folder_of(kb_id: str, described: Mapping[FileRole, ShardFile]) -> str:
-    """The key of a shard's folder: its name stands for the bytes of its files."""
-    lines = "".join(f"{role} {each.sha256} {each.size_bytes}\n" for role, each in described.items())
-    return shards_prefix(kb_id) + hashlib.sha256(lines.encode()).hexdigest()
+def _folder_of(kb_id: str, described: Mapping[FileRole, ShardFile]) -> str:
+    return shards_prefix(kb_id) + content_hash(described)
 
 
 # ── rows ───────────────────────────────────────────────────────────────────────────────────────────
