@@ -488,6 +488,20 @@ def test_the_command_repairs_every_kind_of_file(synced: Workplace, pattern: str,
     assert synced.pair("search", "item3", "--exact", "--json").json["results"] == before
 
 
+def test_the_command_puts_a_whole_shard_back_from_a_package_with_its_index(synced: Workplace) -> None:
+    before = synced.pair("search", "item3", "--exact", "--json").json["results"]
+    packaged = synced.pair("package", "sources", "--with-index", "-o", "notes.zip")
+    assert packaged.status == 0, packaged.stderr
+    shutil.rmtree(synced.folder / ".pair" / "cache")
+    for path in shard_files(synced, "shard-*"):
+        path.unlink()
+    done = synced.pair("fsck", "--repair", "--package", "notes.zip")
+    assert (done.status, done.stdout.count("repaired from notes.zip")) == (0, 5)
+    assert synced.pair("fsck").status == 0
+    assert synced.pair("search", "item3", "--exact", "--json").json["results"] == before
+    assert synced.pair("fsck", "--package", "sources/1.md", "--json").error_code == "E225"
+
+
 @pytest.mark.parametrize("pattern", ["*.search *.duckdb", "shard-*"])
 def test_documents_that_sources_still_have_are_stored_anew(synced: Workplace, pattern: str) -> None:
     """Whether it can be told which they are, or only how many."""
