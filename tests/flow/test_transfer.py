@@ -217,6 +217,15 @@ def test_vectors_without_a_text_cannot_be_made_anew(ground: Ground, elsewhere: G
         assert (caught.value.code, copy.stats()) == ("E307", None)
 
 
+def test_without_vectors_what_says_nothing_is_refused_too(ground: Ground, elsewhere: Ground) -> None:
+    with ground.open() as kb:
+        kb.upsert([Document("bare", "", vector=[1.0] * 16), *numbered(2)])
+        file = exported(kb, ground.folder / "texts.jsonl", vectors=False)
+    with elsewhere.open() as copy, pytest.raises(errors.UsageError) as caught:
+        copy.import_from(file)
+    assert caught.value.code == "E307"
+
+
 def sealed(lines: list[bytes]) -> bytes:
     """With a trailer that is right."""
     content = b"".join(line + b"\n" for line in lines)
@@ -341,6 +350,27 @@ def test_what_others_change_meanwhile_does_not_outlive_a_replacement(ground: Gro
             done = kb.import_from(file, replace_all=True)
         assert len(all_ids(other)) == 9
         assert done.added == 3
+
+
+@pytest.mark.parametrize("replace_all", [False, True])
+def test_two_who_import_the_same_at_once_do_not_undo_each_other(ground: Ground, replace_all: bool) -> None:
+    with ground.open() as kb:
+        kb.upsert(numbered(9))
+        file = exported(kb, ground.folder / "backup.jsonl")
+        kb.delete(owner="ingest")
+        kb.upsert([Document("mine", "My own text.")])
+    turns = iter([True])
+
+    with ground.open() as other:
+
+        def disturb(step: str) -> None:
+            if step == "lease" and next(turns, False):
+                other.import_from(file, replace_all=replace_all)
+
+        with ground.open(on_step=disturb) as kb:
+            kb.import_from(file, replace_all=replace_all)
+        assert len(all_ids(other)) == (9 if replace_all else 10)
+        assert other.fsck().is_sound
 
 
 # Shards as they are

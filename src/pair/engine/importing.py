@@ -85,20 +85,23 @@ class Importer:
                 str(file.path), header.embedder, self._embedding.name, is_shards=False
             )
         file.verify()
-        if embed:
-            self._refuse_textless(file)
+        if embed or not header.has_vectors:
+            self._refuse_textless(file, embed=embed)
         for attempt in range(1, _TRIES + 1):
+            self._parts.publication.probe()
+            before = self._parts.publication.current()
             try:
-                return self._attempt(file, replace_all=replace_all, embed=embed)
-            except (_OutdatedError, ShardMissingError):
-                self._parts.pause(attempt)
+                return self._attempt(file, before, replace_all=replace_all, embed=embed)
+            except _OutdatedError:
+                pass
+            except ShardMissingError as fault:
+                if before is not None and self._parts.publication.required().version == before.version:
+                    raise errors.stored_data_damaged(str(fault), "it is not in the store any more") from fault
+            self._parts.pause(attempt)
         raise errors.manifest_changed(self._parts.kb_id)
 
-    def _attempt(self, file: DocumentLines, *, replace_all: bool, embed: bool) -> WriteReport:
-        parts = self._parts
-        parts.publication.probe()
-        before = parts.publication.current()
-        origin = self._origin(file.header, embed=embed)
+    def _attempt(self, file: DocumentLines, before: Published | None, *, replace_all: bool, embed: bool) -> WriteReport:
+        origin = self._origin(file.header, before, embed=embed)
         if before is not None and not replace_all:
             _check_same(before.manifest, origin)
         self._unchanged = _Seen()
@@ -118,19 +121,22 @@ class Importer:
             self._records.forget(part.record)
         return report
 
-    def _origin(self, header: LinesHeader, *, embed: bool) -> Manifest:
-        """Names the embedder whose vectors will be stored."""
-        if embed:
-            return no_manifest(self._parts.kb_id, self._embedding.name, self._embedding.dimension)
-        origin = no_manifest(self._parts.kb_id, header.embedder, header.dimension)
-        return replace(origin, hashed_as=header.hashed_as)
+    def _origin(self, header: LinesHeader, before: Published | None, *, embed: bool) -> Manifest:
+        """Names the embedder whose vectors will be stored, and the one that content hashes name."""
+        if not embed:
+            origin = no_manifest(self._parts.kb_id, header.embedder, header.dimension)
+            return replace(origin, hashed_as=header.hashed_as)
+        origin = no_manifest(self._parts.kb_id, self._embedding.name, self._embedding.dimension)
+        is_same = before is not None and before.manifest.embedder == origin.embedder
+        return replace(origin, hashed_as=before.manifest.hashed_as) if before and is_same else origin
 
-    def _refuse_textless(self, file: DocumentLines) -> None:
-        """Raises E307 for documents whose vectors came with them, and which say nothing of their own."""
+    def _refuse_textless(self, file: DocumentLines, *, embed: bool) -> None:
+        """Raises E307 for documents whose vectors came with them, and of which no others can be made."""
         found: list[str] = []
         count = 0
         for each in file.documents():
-            if each.chunks and not each.text.strip():
+            said = each.text if embed else each.text + each.header.title
+            if each.chunks and not said.strip():
                 count += 1
                 found += [each.header.id] if len(found) < _NAMED else []
         if count:
@@ -245,17 +251,20 @@ class Importer:
         def attempt(lease: HeldLease, before: Published | None) -> WriteReport:
             manifest = before.manifest if before else origin
             self._require(built, manifest)
+            if before is not None and not replace_all:
+                _check_same(manifest, origin)
             kept, replaced = list(manifest.shards), 0
             if placed is not None:
                 kept, replaced = without_documents(manifest, placed, self._parts.cache)
             deleted = 0
+            fresh = [shard for shard in (placed.shards if placed else ()) if shard.folder not in manifest.folders]
             if replace_all:
-                kept = self._only_unchanged(manifest, origin)
-                deleted = manifest.documents - sum(each.live_documents for each in kept) - replaced
-            elif before is not None:
-                _check_same(manifest, origin)
-            known = {shard.folder for shard in manifest.shards}
-            fresh = [shard for shard in (placed.shards if placed else ()) if shard.folder not in known]
+                # Somebody else may have published the same meanwhile.
+                own = [shard for shard in (placed.shards if placed else ()) if shard.folder in manifest.folders]
+                others = [shard for shard in manifest.shards if shard.folder not in {each.folder for each in own}]
+                kept = self._only_unchanged(others, manifest, origin)
+                deleted = _live(others) - _live(kept) - replaced
+                kept += own
             number = manifest.number
             if fresh or deleted or (replace_all and manifest.embedder != origin.embedder):
                 number = self._swap(lease, before, [*kept, *fresh], commit_id, origin, replace_all=replace_all)
@@ -295,15 +304,15 @@ class Importer:
             if not self._records.is_in_order(part.record) and not {each.folder for each in part.shards} <= known:
                 raise build_errors.build_lost(self._parts.kb_id)
 
-    def _only_unchanged(self, manifest: Manifest, origin: Manifest) -> list[ShardRef]:
-        """The shards that are there, with nothing in them but what the file has too."""
+    def _only_unchanged(self, shards: Sequence[ShardRef], manifest: Manifest, origin: Manifest) -> list[ShardRef]:
+        """These shards of the manifest, with nothing in them but what the file has too."""
         if manifest.embedder != origin.embedder or not self._unchanged.hashes:
             if self._unchanged.hashes:
                 raise _OutdatedError
             return []
         identities, hashes = self._unchanged.arrays()
         kept: list[ShardRef] = []
-        for shard in manifest.shards:
+        for shard in shards:
             directory = self._parts.cache.open(shard).ids()
             lines = directory.find(identities)
             here = np.flatnonzero(lines >= 0)
@@ -311,9 +320,13 @@ class Importer:
             gone = np.ones(shard.documents, np.bool_)
             gone[directory.numbers_at(lines[same])] = False
             kept.append(shard.without(np.flatnonzero(gone)) if gone.any() else shard)
-        if sum(each.live_documents for each in kept) != len(hashes):
+        if _live(kept) != len(hashes):
             raise _OutdatedError
         return [each for each in kept if each.live_documents]
+
+
+def _live(shards: Sequence[ShardRef]) -> int:
+    return sum(each.live_documents for each in shards)
 
 
 def _check_same(manifest: Manifest, origin: Manifest) -> None:
