@@ -32,7 +32,7 @@ _DIE_WITH_PARENT = 1
 
 Call = tuple[str, Any]
 """`("upsert", {id: vector})`, `("delete", [id])`, `("compact", None)`, `("collect", grace_seconds)`; and
-`("reembed", None)`, `("watch", path)`."""
+`("reembed", None)`, `("watch", path)`, `("import", path)`, `("repair", None)`."""
 
 
 def text_of(document_id: str, vector: Sequence[float]) -> str:
@@ -65,6 +65,10 @@ def call(kb: KnowledgeBase, name: str, argument: Any, embedder: Embedder) -> dic
             report = kb.compact(everything=True)
         case "collect":
             report = kb.collect(grace_seconds=argument)
+        case "import":
+            report = kb.import_from(Path(argument), replace_all=True)
+        case "repair":
+            return kb.fsck(repair=True).to_json()
         case _:
             raise ValueError(name)
     return asdict(report)

@@ -217,10 +217,10 @@ class DocumentLines:
             if value["format_version"] > FORMAT_VERSION:
                 raise self._not_understood(f"it has format {value['format_version']}, which is newer than this pair")
             return LinesHeader(
-                kb_id=_text(value["kb_id"]),
-                embedder=_text(value["embedder"]),
+                kb_id=_name(value["kb_id"]),
+                embedder=_name(value["embedder"]),
                 dimension=_count(value["dimension"], 1),
-                hashed_as=_text(value["hashed_as"]),
+                hashed_as=_name(value["hashed_as"]),
                 documents=_count(value["documents"]),
                 chunks=_count(value["chunks"]),
                 manifest_version=_count(value["manifest_version"]),
@@ -301,6 +301,12 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"no text: {value!r:.40}")
     return value
+
+
+def _name(value: Any) -> str:
+    """One that a manifest can hold."""
+    _text(value).encode()
+    return str(value)
 
 
 def _count(value: Any, least: int = 0) -> int:
