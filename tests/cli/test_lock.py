@@ -189,6 +189,16 @@ def test_a_locked_install_takes_back_an_update(workplace: Workplace, server: Ser
     succeeded(workplace.pair("lock", "--check"))
 
 
+def test_a_locked_install_brings_back_what_a_moved_version_replaced(
+    workplace: Workplace, server: Server, locked: str
+) -> None:
+    move_version(workplace, server, "1.0.0")
+    succeeded(workplace.pair("update", "--force"))
+    assert (workplace.target / "page.md").read_text() == "moved"
+    succeeded(workplace.pair("install", "--locked"))
+    assert (workplace.target / "page.md").read_text() == "1.0.0"
+
+
 def test_one_target_of_several_can_be_installed_alone(workplace: Workplace, server: Server, locked: str) -> None:
     succeeded(workplace.pair("install", "other", "--kb", "other", "--source", f"{locked}#handbook@1.0.0"))
     succeeded(workplace.pair("lock", "other"))

@@ -141,7 +141,7 @@ class Desk:
             raise errors.checksum_failed(f"File: {damage}", "It was damaged again in the cache") from damage
 
     def _refuse_moved(self, request: Request, source: KbSource) -> None:
-        if source.feed is None or request.force:
+        if source.feed is None or request.force or request.locked is not None:
             return
         with contextlib.suppress(errors.DataError):  # a damaged record is told of when it is needed
             header = record.read_header(request.target)
