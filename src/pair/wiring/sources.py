@@ -238,7 +238,7 @@ class Desk:
         return source
 
     def _read_feed(self, place: str) -> feed.Feed:
-        """Raises E003, E005, E019."""
+        """Raises E005, E019, E206."""
         shown = without_credentials(place)
         content: bytes | None
         if is_in_bucket(place):
