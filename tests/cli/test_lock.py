@@ -173,7 +173,13 @@ def test_a_locked_install_brings_the_same_bytes_to_another_machine(
     assert (workplace.target / "page.md").read_text() == "1.1.0"
 
 
-def test_what_is_in_the_cache_by_its_hash_needs_no_network(workplace: Workplace, server: Server, locked: str) -> None:
+@pytest.mark.parametrize("by_lock", [True, False], ids=["by a locked install", "by a plain one"])
+def test_what_is_in_the_cache_by_its_hash_needs_no_network(
+    workplace: Workplace, server: Server, locked: str, by_lock: bool
+) -> None:
+    if by_lock:
+        forget(workplace, server)
+        succeeded(workplace.pair("install", "--locked"))
     subprocess.run(["rm", "-rf", workplace.target], check=True)
     server.received.clear()
     succeeded(workplace.pair("install", "--locked"))

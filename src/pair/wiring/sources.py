@@ -120,7 +120,7 @@ class Desk:
         if release.sha256 != kb.archive_sha256:
             what = f"archive SHA-256 of {name} {kb.version} in the feed"
             raise package_errors.lock_differs(str(lock), [drift(kb.id, what, kb.archive_sha256, release.sha256)])
-        return feed.source_of(release, address)
+        return self._remembered(address, name, release)
 
     def apply(
         self, request: Request, source: KbSource, *, offline: bool = False, revalidate: bool = False
@@ -227,7 +227,10 @@ class Desk:
     # Feeds of releases
 
     def _from_feed(self, address: FeedAddress) -> KbSource:
-        name, release = feed.choose(self._read_feed(address.place), address)
+        return self._remembered(address, *feed.choose(self._read_feed(address.place), address))
+
+    def _remembered(self, address: FeedAddress, name: str, release: feed.Release) -> KbSource:
+        """The source that a release is, which a locked install finds again without the feed."""
         source = feed.source_of(release, address)
         if source.requires_download:
             stored = dataclasses.replace(
