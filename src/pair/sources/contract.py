@@ -96,8 +96,8 @@ class OfferedIndex:
 class IndexKeeper(Protocol):
     """The engine, as far as packages are concerned: one KB of it."""
 
-    def holds(self, sha256: str) -> bool:
-        """Whether a file of an index is stored already."""
+    def holds(self, path: str) -> bool:
+        """Whether a file of an index is stored already, by its path in the package: it stands for bytes."""
         ...
 
     def is_current(self, index_sha256: str) -> bool:

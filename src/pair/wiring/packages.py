@@ -38,19 +38,19 @@ class EngineKeeper:
         self._kb_id = kb_id
         self._clock = clock
 
-    def holds(self, sha256: str) -> bool:
-        return sha256 in self._held
+    def holds(self, path: str) -> bool:
+        """By its path in the package: `.pair-index/shards/<content hash>/<file>`."""
+        parts = path.split("/")
+        return parts[:2] == [INDEX_FOLDER, "shards"] and parts[2] in self._held
 
     @functools.cached_property
     def _held(self) -> frozenset[str]:
-        """SHA-256 of every file that the current manifest names, or one that is kept."""
+        """Content hashes of all shards that the current manifest names, or one that is kept."""
         store = blob_store(self._settings.engine.store, self._settings, self._clock)
         with contextlib.closing(store):
             keys = [info.key for info in store.list(f"{self._kb_id}.duckdb.versions/")]
             found = [_json_of(blob.data) for key in (self._manifest_key, *keys) if (blob := store.get(key)) is not None]
-        return frozenset(
-            each["sha256"] for value in found for shard in value.get("shards", ()) for each in shard["files"].values()
-        )
+        return frozenset(shard["key"].rpartition("/")[2] for value in found for shard in value.get("shards", ()))
 
     @property
     def _manifest_key(self) -> str:

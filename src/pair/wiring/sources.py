@@ -343,7 +343,7 @@ class Desk:
         return source
 
 
-def _holds_nothing(_sha256: str) -> bool:
+def _holds_nothing(_path: str) -> bool:
     return False
 
 
