@@ -13,7 +13,7 @@ from pair import errors, files
 from pair.clock import Clock
 from pair.settings import Settings
 from pair.sources import archive
-from pair.sources.contract import MissingIndexFileError, OfferedIndex
+from pair.sources.contract import MissingIndexFileError, OfferedIndex, TakenIndex
 from pair.sources.package import IndexFile, IndexToPackage, PackagedIndex
 from pair.sources.rules import INDEX_FOLDER, INDEX_MANIFEST, name_from_folder
 from pair.wiring.engine import DEFAULT_KB, blob_store, open_kb
@@ -66,13 +66,15 @@ class EngineKeeper:
         with self._opened() as kb:
             kb.adoption().refuse(self._parcel(index).manifest)
 
-    def bring(self, index: OfferedIndex) -> None:
+    def bring(self, index: OfferedIndex) -> int:
         with self._opened() as kb, _missing_files():
-            kb.adoption().bring(self._parcel(index))
+            return kb.adoption().bring(self._parcel(index))
 
-    def take_up(self, index: OfferedIndex, *, edited: frozenset[str], gone: frozenset[str]) -> None:
+    def take_up(self, index: OfferedIndex, *, edited: frozenset[str], gone: frozenset[str]) -> TakenIndex:
+        parcel = dataclasses.replace(self._parcel(index), edited=edited, gone=gone)
         with self._opened() as kb, _missing_files():
-            kb.adoption().take_up(dataclasses.replace(self._parcel(index), edited=edited, gone=gone))
+            done = kb.adoption().take_up(parcel)
+        return TakenIndex(self._kb_id, done.manifest_version, done.documents, len(parcel.manifest.shards))
 
     def _opened(self) -> "KnowledgeBase":
         return open_kb(self._kb_id, settings=self._settings)
