@@ -219,6 +219,14 @@ def _class_body(kind: Any) -> list[ast.stmt]:
 _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "no_such_version": {"kb_id": "default", "wanted": "3", "kept": [9, 8, 7]},
     "past_is_read_only": {"kb_id": "default", "number": 7},
+    "cannot_compare": {
+        "side": "handbook.zip",
+        "reason": "it is no version of a KB",
+        "hint": "A path begins with ./ : ./handbook.zip",
+    },
+    "nothing_to_compare": {"path": "./handbook.tar"},
+    "answer_unreadable": {"path": "answer.json", "reason": "it is not JSON"},
+    "nothing_to_reproduce": {"path": "answer.json"},
     "package_of_another_schema": {"label": "handbook", "schema_version": 2},
     "offline_without_source": {},
     "offline_with_url": {},
