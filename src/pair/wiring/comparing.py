@@ -7,6 +7,7 @@ Invariants
 
 import contextlib
 import difflib
+import itertools
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ Texts = tuple[str | None, str | None]
 """Before and after; None where there is none."""
 
 _CONTEXT_LINES = 3
+_MOST_DIFFERING_LINES = 10_000
 _PAGE = 1000
 
 
@@ -66,6 +68,8 @@ class Wanted:
     texts: bool = False
     most_lines: int | None = None
     """Of the diff of a text."""
+    most_width: int | None = None
+    """Characters of a line of it."""
 
 
 @dataclass(frozen=True)
@@ -107,13 +111,31 @@ class Compared:
                 yield ChangedDocument(document_id, change, entry)
                 continue
             lines = unified((before or "").splitlines(), (after or "").splitlines())
-            kept = lines[: wanted.most_lines]
+            kept = tuple(_clipped(line, wanted.most_width) for line in lines[: wanted.most_lines])
             yield ChangedDocument(document_id, change, entry, kept, len(lines) - len(kept))
+
+
+def _clipped(line: str, width: int | None) -> str:
+    return line if width is None or len(line) <= width else f"{line[:width]}…"
 
 
 def unified(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
     """The lines of a unified diff, without its head."""
+    start = _common(before, after)
+    end = _common(before[start:][::-1], after[start:][::-1])
+    if len(before) + len(after) - 2 * (start + end) > _MOST_DIFFERING_LINES:
+        # Which of so many lines were kept takes for ever to find out, and helps nobody.
+        first = max(start - _CONTEXT_LINES, 0)
+        old, new = before[start : len(before) - end], after[start : len(after) - end]
+        head = f"@@ -{first + 1},{start - first + len(old)} +{first + 1},{start - first + len(new)} @@"
+        return (head, *(f" {each}" for each in before[first:start]), *(f"-{each}" for each in old), *(f"+{each}" for each in new))
     return tuple(difflib.unified_diff(before, after, n=_CONTEXT_LINES, lineterm=""))[2:]
+
+
+def _common(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many lines both begin with."""
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return sum(1 for _ in same)
 
 
 def _entry(document_id: str, text: str | None) -> list[str]:
