@@ -58,7 +58,7 @@ lock: $(VENV)/ready-dev
 
 # Programs that the tests and benchmarks run against for real. At run level 1 none of them is started as a service.
 system:
-	@PATH="$$PATH:/usr/sbin"; missing=""; for program in git curl strace chromium redis-server nginx; do command -v $$program >/dev/null || missing="$$missing $$program"; done; \
+	@PATH="$$PATH:/usr/sbin"; missing=""; for program in git curl strace chromium redis-server nginx minisign; do command -v $$program >/dev/null || missing="$$missing $$program"; done; \
 	if [ -n "$$missing" ]; then \
 	  sudo=""; [ "$$(id -u)" = 0 ] || sudo=sudo; \
 	  $$sudo apt-get update -qq && $$sudo env RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $$missing; \

@@ -48,6 +48,7 @@ LONG_DELAY_SECONDS = 0.2
 COLD_QUERIES = 5
 SHARDS = 30
 _TICKS = os.sysconf("SC_CLK_TCK")
+_RUNS = itertools.count()
 
 
 # ── the KB ─────────────────────────────────────────────────────────────────────────────────────────
@@ -204,15 +205,22 @@ def serving(folder: Path, number: int, address: str, url: str) -> "Iterator[tupl
         process.wait(timeout=30)
 
 
-def loaded(port: int, queries: Sequence[str], connections: int, seconds: float) -> tuple[float, float, float, float]:
-    """In a process of its own: answers a second, p50, p99, and the seconds that it computed."""
+def loaded(
+    port: int, queries: Sequence[str], connections: int, seconds: float, run: int
+) -> tuple[float, float, float, float]:
+    """In a process of its own: answers a second, p50, p99, and the seconds that it computed.
+
+    No two runs ask the same: what a server was asked lately it answers from memory.
+    """
     import uvloop
 
     from pair.app.load import Seen, Server, load, percentile
     from pair.app.load_plan import Plan
 
     server, seen, before = Server.of(f"http://127.0.0.1:{port}"), Seen(), time.process_time()
-    asked = (server.query(f"{query} {number}", "default") for number, query in enumerate(itertools.cycle(queries)))
+    asked = (
+        server.query(f"{query} {run}x{number}", "default") for number, query in enumerate(itertools.cycle(queries))
+    )
     uvloop.run(load(server, asked, Plan(seconds, connections), seen))
     assert set(seen.outcomes) == {"200"}, seen.outcomes
     took = sorted(seen.took_ms)
@@ -234,10 +242,10 @@ def measured(
 ) -> dict[str, float]:
     """Every server asked by a process of its own."""
     with ProcessPoolExecutor(len(ports), get_context("spawn")) as clients:
-        for future in [clients.submit(loaded, port, queries, connections, 2.0) for port in ports]:
+        for future in [clients.submit(loaded, port, queries, connections, 2.0, next(_RUNS)) for port in ports]:
             future.result()
         servers, store, idle, began = sum(map(computed_by, pids)), computed_by(store_pid), idle_seconds(), time.time()
-        runs = [clients.submit(loaded, port, queries[::-1], connections, SECONDS) for port in ports]
+        runs = [clients.submit(loaded, port, queries[::-1], connections, SECONDS, next(_RUNS)) for port in ports]
         answers = [run.result() for run in runs]
     seconds, count = time.time() - began, sum(each[0] for each in answers) * SECONDS
     return {

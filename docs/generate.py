@@ -110,6 +110,7 @@ _WORDS: dict[Any, str] = {
     int: "whole number",
     float: "number",
     tuple[Any, ...]: "list",
+    tuple[str, ...]: "list of texts; in a variable with commas between them",
 }
 
 
@@ -218,6 +219,7 @@ def _class_body(kind: Any) -> list[ast.stmt]:
 
 _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "no_such_version": {"kb_id": "default", "wanted": "3", "kept": [9, 8, 7]},
+    "index_of_another_embedder": {"kb_id": "default", "found": "minilm-384-v1", "configured": "static-256-v1"},
     "past_is_read_only": {"kb_id": "default", "number": 7},
     "cannot_compare": {
         "side": "handbook.zip",
@@ -228,6 +230,36 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "answer_unreadable": {"path": "answer.json", "reason": "it is not JSON"},
     "nothing_to_reproduce": {"path": "answer.json"},
     "package_of_another_schema": {"label": "handbook", "schema_version": 2},
+    "feed_unreadable": {"feed": "https://example.com/releases.json", "reason": "It is not JSON"},
+    "release_missing": {
+        "feed": "https://example.com/releases.json",
+        "reason": "it has several KBs",
+        "known": ["cookbook 2.1.0", "handbook 1.0.0"],
+    },
+    "version_moved": {
+        "feed": "https://example.com/releases.json",
+        "version": "1.0.0",
+        "installed": "0a" * 32,
+        "offered": "1b" * 32,
+    },
+    "version_published": {
+        "place": "dist",
+        "release": "handbook 1.0.0",
+        "published": "0a" * 32,
+        "given": "1b" * 32,
+    },
+    "lock_differs": {
+        "lock": "pair.lock",
+        "drifts": ["default: version: locked 1.0.0, found 1.1.0", "default: edited: README.md"],
+    },
+    "lock_unusable": {"lock": "pair.lock", "reason": "There is no such file."},
+    "signature_refused": {
+        "subject": "https://example.com/kb.zip",
+        "reason": "it is that of another key",
+        "signed_by": "8783464D7890B3DA",
+        "expected": ["27E74BA92F4C7EEA"],
+    },
+    "key_unusable": {"key": "minisign.key", "reason": "the password is wrong, or the key is damaged"},
     "offline_without_source": {},
     "offline_with_url": {},
     "source_path_missing": {"path": "/home/ada/project/local-kb"},

@@ -56,6 +56,7 @@ HEAVY = {
     "filelock",
     "stamina",
     "asyncio",
+    "cryptography",
     "ssl",
     "numpy",
     "tokenizers",

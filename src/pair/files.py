@@ -81,6 +81,23 @@ def write_atomically(path: Path, content: bytes) -> None:
     write_together((path, content))
 
 
+def copy_atomically(source: Path, path: Path) -> None:
+    """The same for the bytes of another file, however many."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.unlink(missing_ok=True)
+        copy_file(str(source), str(temporary))
+        descriptor = os.open(temporary, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
 def write_together(*contents: tuple[Path, bytes]) -> None:
     """Several files whose contents belong together: all are on disk before the first takes its place."""
     temporaries = [path.with_name(f".{path.name}.{os.getpid()}.tmp") for path, _ in contents]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 
 from pair import errors
+from pair.engine.adoption import Adoption
 from pair.engine.building import BuildProgress
 from pair.engine.compaction import CompactionReport
 from pair.engine.comparing import CURRENT, Changes, Comparison
@@ -15,6 +16,7 @@ from pair.engine.contract import Runner
 from pair.engine.filters import Filter, parse_assignments, parse_filter
 from pair.engine.garbage import GarbageReport
 from pair.engine.neighbourhood import Neighbourhood
+from pair.engine.packing import PackedFile, PackedIndex
 from pair.engine.prefetching import PrefetchReport
 from pair.engine.queries import Hits, Narrowing, TextQuery
 from pair.engine.reembedding import ReembedReport
@@ -331,6 +333,18 @@ class KnowledgeBase:
     def collect(self, *, grace_seconds: float | None = None) -> GarbageReport:
         """Delete shards that no manifest has named for the grace period."""
         return self._engine.collect(grace_seconds=grace_seconds)
+
+    def packed_index(self) -> PackedIndex:
+        """What of it travels in a package. Raises E201."""
+        return self._engine.packed()
+
+    def packed_content(self, file: PackedFile) -> Iterator[bytes]:
+        """Of a file of that. Raises E207."""
+        return self._engine.packed_content(file)
+
+    def adoption(self) -> Adoption:
+        """For taking up what travelled."""
+        return self._engine.adoption()
 
     def versions(self) -> list[Version]:
         """The current one and those that can be gone back to, the newest first. Raises E201."""

@@ -51,6 +51,8 @@ class Settings:
     """SOURCE_DATE_EPOCH: the date that packages carry."""
     github_token: str = field(default="", repr=False)
     """GITHUB_TOKEN: sent to the release feed's host only."""
+    sign_password: str = field(default="", repr=False)
+    """PAIR_SIGN_PASSWORD: opens the encrypted key of `pair package --sign`."""
 
     @staticmethod
     def load(config_path: str | Path | None = None, environment: Mapping[str, str] | None = None) -> "Settings":
@@ -74,6 +76,7 @@ class Settings:
             diagnostics=variables.get("PAIR_DIAG", "").strip().lower() in {"1", "true", "yes", "on"},
             source_date=_source_date(variables),
             github_token=variables.get("GITHUB_TOKEN", ""),
+            sign_password=variables.get("PAIR_SIGN_PASSWORD", ""),
         )
 
 
@@ -147,7 +150,7 @@ class _Values:
                 section, _, key = name.removeprefix(OVERRIDE_PREFIX).lower().partition("__")
                 _check_name(section, SECTIONS, name, "section")
                 _check_name(key, _keys_of(section), name, f"key of {section}")
-                self._given[section][key] = _Given(variables[name], name)
+                self._given[section][key] = _Given(_as_listed(section, key, variables[name]), name)
 
     def places(self) -> dict[str, str]:
         return {f"{section}.{key}": item.where for section, keys in self._given.items() for key, item in keys.items()}
@@ -170,6 +173,13 @@ class _Values:
             raise errors.settings_invalid(given[key].where, reason) from fault
 
 
+def _as_listed(section: str, key: str, text: str) -> str | list[str]:
+    """A variable holds one text: where a list of them is wanted, commas stand between them."""
+    if any(each.name == key and each.type == tuple[str, ...] for each in dataclasses.fields(SECTIONS[section])):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    return text
+
+
 def _keys_of(section: str) -> list[str]:
     return [key.name for key in dataclasses.fields(SECTIONS[section])]
 
@@ -186,6 +196,8 @@ def _check_name(name: str, valid: Iterable[str], where: str, kind: str) -> None:
 
 def _is_usable(value: Any) -> bool:
     """Names of files may be in any encoding, but not every text can be a name."""
+    if isinstance(value, list):
+        return all(map(_is_usable, value))
     if not isinstance(value, str):
         return True
     try:
@@ -204,6 +216,8 @@ def _clipped(text: str) -> str:
 
 def _with_variables(value: Any, variables: Mapping[str, str], where: str) -> Any:
     """`${NAME}` becomes the variable's value; `$${NAME}` stays as it is, with one dollar."""
+    if isinstance(value, list):
+        return [_with_variables(each, variables, where) for each in value]
     if not isinstance(value, str):
         return value
     missing = [

@@ -28,6 +28,8 @@ class KbSource:
     """Of a release, from its feed."""
     sha256: str | None = None
     """Of the archive, when the release feed publishes it."""
+    feed: str | None = None
+    """The feed of releases that was asked, as it was named: with the KB and the version behind `#`, if so."""
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {
@@ -39,6 +41,8 @@ class KbSource:
             value["version"] = self.version
         if self.sha256 is not None:
             value["sha256"] = self.sha256
+        if self.feed is not None:
+            value["feed"] = self.feed
         return value
 
     @staticmethod
@@ -49,8 +53,9 @@ class KbSource:
             requires_download=value["requiresDownload"],
             version=value.get("version"),
             sha256=value.get("sha256"),
+            feed=value.get("feed"),
         )
-        texts = (source.location, source.version or "", source.sha256 or "")
+        texts = (source.location, source.version or "", source.sha256 or "", source.feed or "")
         if source.type not in get_args(SourceType) or not all(isinstance(each, str) for each in texts):
             raise ValueError("not the source of a KB")
         return source

@@ -23,6 +23,19 @@ def no_such_version(kb_id: str, wanted: str, kept: Sequence[int]) -> NotFoundErr
     )
 
 
+def index_of_another_embedder(kb_id: str, found: str, configured: str) -> UsageError:
+    return UsageError(
+        "E220",
+        f"The package's index was made with the embedder {found}, and {kb_id} has {configured}",
+        explanation="Vectors of two embedders cannot be compared. Nothing was changed.",
+        hints=[
+            "Use the embedder of the package: engine.embedder",
+            "Take the texts alone, and embed them here: --no-index, then pair sync",
+        ],
+        details={"kb_id": kb_id, "package": found, "configured": configured},
+    )
+
+
 def past_is_read_only(kb_id: str, number: int) -> UsageError:
     return UsageError(
         "E219",

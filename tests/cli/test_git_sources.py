@@ -1,5 +1,6 @@
 """KBs from git repositories, served by git's own daemon."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,3 +75,23 @@ def test_links_in_a_repository_do_not_lead_out_of_it(workplace: Workplace, repos
     done = workplace.pair("install", "--source", f"{address}/handbook.git")
     assert done.status == 0, done.stderr
     assert read_files(workplace.target) == {"page.md": b"page"}
+
+
+def test_a_repository_is_locked_by_its_commit(workplace: Workplace, repository: Path, address: str) -> None:
+    first = commit(repository, {"page.md": "first"})
+    workplace.pair("install", "--source", f"{address}/handbook.git")
+    locked = workplace.pair("lock", "--json").json["kbs"][0]
+    assert (locked["commit"], locked["archive_sha256"]) == (first, "")
+    assert workplace.pair("lock", "--check").status == 0
+    shutil.rmtree(workplace.target)
+    shutil.rmtree(workplace.cache)
+    assert workplace.pair("install", "--locked").status == 0
+    assert workplace.pair("lock", "--check").status == 0
+    second = commit(repository, {"page.md": "second"})
+    shutil.rmtree(workplace.target)
+    assert workplace.pair("install", "--locked").status == 0, "what is in the cache is what is locked"
+    shutil.rmtree(workplace.cache)
+    refused = workplace.pair("install", "--locked", "--json")
+    assert (refused.status, refused.error_code) == (4, "E022")
+    assert refused.json["error"]["details"]["drifts"][0] == f"default: commit: locked {first}, found {second}"
+    assert read_files(workplace.target) == {"page.md": b"first"}

@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from pair.librarians import Budget, Context, Entry, Response, TraceContext, User
 from pair.librarians.remote import MAX_ANSWER_BYTES, RemoteLibrarian
 from pair.testing.librarian_suite import LibrarianCase, LibrarianSuite
 from support.librarians import asked, code
+from support.listening import QuietServer
 
 ENDPOINT = "/librarians/handbook/ask"
 
@@ -57,8 +58,7 @@ def far() -> Iterator[Far]:
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = QuietServer(("127.0.0.1", 0), Handler)
     other.url = f"http://127.0.0.1:{server.server_address[1]}{ENDPOINT}"
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()

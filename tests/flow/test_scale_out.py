@@ -15,18 +15,21 @@ import httpx2
 import pytest
 
 from support.ports import free_ports
-from support.redis_server import running_redis
-from support.s3_server import running_s3
-from support.served import Served
-from support.torture import Place
+from support.redis_server import RedisServer, running_redis
+from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, running_s3
+from support.served import Keyed, Served, pair
 
-NGINX = Path(__file__).parents[2] / "deploy" / "nginx.conf"
+DEPLOY = Path(__file__).parents[2] / "deploy"
+SERVERS = 3
 
 
 @dataclass
 class Site:
     client: httpx2.Client
     servers: list[Served]
+    key: str
+    checks: list[dict[str, str]]
+    """What `pair doctor` said before anything was stored."""
 
     def server_of(self, request_id: str) -> int:
         """Which one answered."""
@@ -46,7 +49,7 @@ class Site:
 
 
 def configured(ports: list[int], port: int) -> str:
-    text = NGINX.read_text()
+    text = (DEPLOY / "nginx.conf").read_text()
     for number, server_port in enumerate(ports, 1):
         text = text.replace(f"pair-{number}:8080", f"127.0.0.1:{server_port}")
     return re.sub(r"listen 8080", f"listen 127.0.0.1:{port}", text)
@@ -69,25 +72,57 @@ def running_nginx(folder: Path, ports: list[int]) -> Iterator[str]:
         process.wait(timeout=20)
 
 
+def variables_of(s3: S3Server, redis: RedisServer) -> dict[str, str]:
+    """What the platform gives to a process; all else is in the shipped configuration."""
+    return {
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "S3_ENDPOINT": s3.options.endpoint_url,
+        "REDIS_URL": redis.url,
+        "TRUSTED_PROXIES": "127.0.0.1",
+    }
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
     with contextlib.ExitStack() as stack:
-        place = Place(folder, stack.enter_context(running_s3(folder)), stack.enter_context(running_redis(folder)))
-        place.start(stack)
-        address = stack.enter_context(running_nginx(folder, [int(each.rpartition(":")[2]) for each in place.addresses]))
+        variables = variables_of(stack.enter_context(running_s3(folder)), stack.enter_context(running_redis(folder)))
+        variables["PAIR__SERVER__KEYS_FILE"] = str(folder / ".pair" / "keys.json")
+        checks = pair(folder, "--config", str(DEPLOY / "config.yaml"), "doctor", **variables)["checks"]
+        ports = free_ports(SERVERS)
+        servers = [
+            Served(folder / f"server-{number}", **variables, PAIR__SERVER__PORT=str(port))
+            for number, port in enumerate(ports)
+        ]
+        key = Keyed(servers[0], folder).key("admin")
+        for server in servers:
+            server.program = ["-m", "pair", "--config", str(DEPLOY / "config.yaml"), "serve"]
+            stack.enter_context(server)
+        address = stack.enter_context(running_nginx(folder, ports))
         transport = httpx2.HTTPTransport(retries=5)  # until nginx listens
-        client = stack.enter_context(httpx2.Client(base_url=address, timeout=60, transport=transport))
+        headers = {"authorization": f"Bearer {key}"}
+        client = stack.enter_context(httpx2.Client(base_url=address, timeout=60, transport=transport, headers=headers))
         for kb_id in ("default", *(f"kb-{number}" for number in range(6))):
             documents = [{"id": "lunch", "text": f"Lunch of {kb_id} is at one."}]
             stored = client.post("/rag/ingest", json={"kb_id": kb_id, "documents": documents})
             assert stored.status_code == 200, stored.text
-        yield Site(client, place.servers)
+        yield Site(client, servers, key, checks)
+
+
+def test_doctor_tries_every_part_and_makes_the_bucket(site: Site):
+    told = {each["name"]: each["state"] for each in site.checks}
+    assert {told["store"], told["lease"], told["server"]} == {"ok"}, site.checks
+
+
+def test_nobody_is_let_in_without_a_key(site: Site):
+    answer = site.client.post("/rag/query", json={"query": "lunch"}, headers={"authorization": "Bearer pair_no_key"})
+    assert answer.status_code == 401
 
 
 def test_what_one_server_stored_every_server_finds(site: Site):
     for server in site.servers:
-        found = server.post("/rag/query", {"query": "lunch", "kb_id": "kb-1"}).json()["results"]
+        found = server.post("/rag/query", {"query": "lunch", "kb_id": "kb-1"}, key=site.key).json()["results"]
         assert [each["content"] for each in found] == ["Lunch of kb-1 is at one."]
 
 
@@ -121,4 +156,4 @@ def test_a_server_that_dies_is_passed_over(site: Site):
     finally:
         site.servers[number].__exit__()
         site.servers[number].__enter__()
-    assert site.servers[number].get("/rag/docs/new?kb_id=kb-2").status_code == 200
+    assert site.servers[number].get("/rag/docs/new?kb_id=kb-2", key=site.key).status_code == 200

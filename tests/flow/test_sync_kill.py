@@ -16,6 +16,7 @@ from pair.clock import SystemClock
 from pair.sync import store
 from pair.sync.discovery import Places
 from pair.sync.index_file import index_text
+from pair.sync.llms_file import LlmsFile
 from pair.testing.clock import ManualClock
 from support.prepared import PREPARED, Copy
 from support.sync_parts import Page, Project, hash_of, made_files, summary_of
@@ -38,6 +39,7 @@ from pair.clock import SystemClock
 from pair.sync.contract import FetchedPage
 from pair.sync.rules import SyncPolicy
 from pair.sync.discovery import Places
+from pair.sync.llms_file import LlmsFile
 from pair.sync.workflow import SyncRun, Workshop
 from support.prepared import PREPARED, Copy
 from support.sync_parts import summary_of
@@ -70,7 +72,8 @@ class Observer:
     def finished(self, source_id): note("finished", source_id)
 
 policy = SyncPolicy(url_download_concurrency=fetchers, summarization_concurrency=summarisers)
-places = Places(sources, links, home / "index.txt", home / "index-cache.json", home / "web-cache")
+llms = LlmsFile(home / "llms.txt", sources)
+places = Places(sources, links, home / "index.txt", home / "index-cache.json", home / "web-cache", llms=llms)
 run = SyncRun(policy, places, Workshop(Summariser(), Pages(), None, SystemClock(), Observer()))
 run.run()
 """
@@ -104,7 +107,12 @@ class Ground:
     def places(self, home: Path) -> Places:
         given = self._given.places
         return Places(
-            given.sources_dir, given.links_file, home / "index.txt", home / "index-cache.json", home / "web-cache"
+            given.sources_dir,
+            given.links_file,
+            home / "index.txt",
+            home / "index-cache.json",
+            home / "web-cache",
+            llms=LlmsFile(home / "llms.txt", given.sources_dir),
         )
 
     def started(self, home: Path) -> contextlib.AbstractContextManager[Copy]:
@@ -152,15 +160,18 @@ def expected_index() -> str:
     return "\n".join(entry.replace("\n\n", "\n") for entry in entries)
 
 
-def assert_files_parse_and_agree(home: Path) -> None:
-    """The index is that of the state; or the kill came between their two renames, and it is ready to take its place."""
-    cache, index = home / "index-cache.json", home / "index.txt"
+def assert_files_parse_and_agree(ground: Ground, home: Path) -> None:
+    """The lists are those of the state; or the kill came between the renames, and they are ready to take place."""
+    cache, index, llms = home / "index-cache.json", home / "index.txt", ground.places(home).llms
+    assert llms is not None
     if not cache.exists():
         assert not index.exists()
+        assert not llms.path.exists()
         return
-    expected = index_text(json.loads(cache.read_bytes())["sources"]).encode()
-    candidates = [index, *home.glob(".index.txt.*.tmp")]
-    assert expected in [path.read_bytes() for path in candidates if path.exists()]
+    sources = json.loads(cache.read_bytes())["sources"]
+    for path, expected in ((index, index_text(sources).encode()), (llms.path, llms.content(sources))):
+        candidates = [path, *home.glob(f".{path.name}.*.tmp")]
+        assert expected in [each.read_bytes() for each in candidates if each.exists()]
 
 
 def assert_what_was_finished_is_known(home: Path, events: Events) -> dict[str, dict[str, Any]]:
@@ -193,14 +204,15 @@ def test_a_sync_killed_at_any_moment_repeats_nothing_that_was_finished(tmp_path:
     for home in (ground.home(f"moment-{number}") for number in range(MOMENTS)):
         run_killed(ground, home, dice.uniform(0, duration))
         events = events_of(home)
-        assert_files_parse_and_agree(home)
+        assert_files_parse_and_agree(ground, home)
         known = assert_what_was_finished_is_known(home, events)
         after = ground.next_run(home)
         assert sorted(after.pages.urls) == sorted(PAGES.keys() - known.keys())
         unsettled = [source_id for source_id in TEXTS if known.get(source_id, {}).get("summary_pending", True)]
         assert sorted(after.summariser.calls) == sorted(unsettled)
         assert after.index == expected_index()
-        assert_files_parse_and_agree(home)
+        assert (home / "llms.txt").read_bytes() == (whole / "llms.txt").read_bytes()
+        assert_files_parse_and_agree(ground, home)
         struck += 0 < len(events.finished) < 300
     assert struck
 
@@ -215,4 +227,4 @@ def test_the_run_after_a_kill_removes_what_was_left_half_written(tmp_path: Path)
         after = ground.next_run(home)
         names = {path.relative_to(home).as_posix() for path in made_files(after.places)}
         copies = {f"web-cache/{hash_of(url)}" for url in PAGES}
-        assert names - {"log"} == {"index.txt", "index-cache.json"} | copies
+        assert names - {"log"} == {"index.txt", "index-cache.json", "llms.txt"} | copies

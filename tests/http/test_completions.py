@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Self
 
 import httpx2
@@ -12,6 +12,7 @@ import openai
 import pytest
 
 from pair.app.http import samples
+from support.listening import QuietServer
 from support.served import BURST, Keyed, Served
 
 ROLLBACK: Any = [{"role": "user", "content": "How do I roll back?"}]
@@ -40,7 +41,7 @@ class FarLibrarian:
             def log_message(self, format: str, *arguments: object) -> None:
                 pass
 
-        self._httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._httpd = QuietServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._httpd.server_address[1]}/ask"
 
     def __enter__(self) -> Self:

@@ -16,10 +16,11 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Self, cast
 
 from pair.ai.ngram import NgramEmbedder
+from support.listening import QuietServer
 
 EMBEDDING_DIMENSION = 64
 _DATA = re.compile(r"^BEGIN DATA (\w+)\nSource: ([^\n]*)\n\n(.*)\nEND DATA \1$", re.DOTALL | re.MULTILINE)
@@ -126,9 +127,7 @@ def data_of(request: dict[str, Any]) -> tuple[str, str]:
     return (found[2], found[3]) if found else ("", "")
 
 
-class _Httpd(ThreadingHTTPServer):
-    daemon_threads = True
-
+class _Httpd(QuietServer):
     def __init__(self, owner: ModelServer, port: int) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
         self.owner = owner
@@ -141,9 +140,6 @@ class _Httpd(ThreadingHTTPServer):
                 connection.shutdown(socket.SHUT_RDWR)
             except OSError:
                 continue
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that gave up waiting is no news."""
 
 
 class _Handler(BaseHTTPRequestHandler):

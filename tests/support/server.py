@@ -4,8 +4,10 @@ import hashlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Self, cast
+
+from support.listening import QuietServer
 
 
 @dataclass
@@ -76,9 +78,7 @@ class Server:
         return [request for request in self.received if request.path == path and method in {None, request.method}]
 
 
-class _Httpd(ThreadingHTTPServer):
-    daemon_threads = True
-
+class _Httpd(QuietServer):
     def __init__(self, owner: Server) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.owner = owner

@@ -17,8 +17,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx2
 
@@ -32,6 +34,7 @@ EXPECTED_STATUSES = frozenset({409, 429, 503})
 """Of what may go wrong on a bad day; all are told with Retry-After."""
 DELETED = 0
 """As a revision: revisions count from 1, deletions take none of their own."""
+_SETTLING_SECONDS = (0.2, 0.5, 1, 2, 4, 8)
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,9 @@ class Counts:
         with self.lock:
             self.faults.append(what)
 
+    def to_json(self) -> dict[str, Any]:
+        return {"done": dict(self.done), "refused": dict(self.refused), "faults": self.faults}
+
 
 class Client:
     """One after another: writes, replaces, deletes, reads and searches of its own documents."""
@@ -103,19 +109,24 @@ class Client:
             act(name, self._dice.choice(self._addresses))
 
     def settle(self, address: str) -> None:
-        """When all is quiet: each document is asked for until there is an answer."""
-        for name in self.books:
-            if not any(self.read(name, address) or is_over(wait) for wait in (0.2, 0.5, 1, 2, 4, 8)):
-                self._counts.fail(f"{name} cannot be read at the end")
+        """When all is quiet: each document is asked for until there is an answer, and one more is written."""
+        name = f"client-{self._number}-0"
+        if not any(self._write(name, address) or is_over(wait) for wait in _SETTLING_SECONDS):
+            self._counts.fail(f"{name} cannot be written at the end")
+        for each in self.books:
+            if not any(self.read(each, address) or is_over(wait) for wait in _SETTLING_SECONDS):
+                self._counts.fail(f"{each} cannot be read at the end")
 
     def close(self) -> None:
         self._http.close()
 
-    def _write(self, name: str, address: str) -> None:
+    def _write(self, name: str, address: str) -> bool:
+        """Whether it was acknowledged."""
         book = self.books.setdefault(name, Book())
         revision = max(book.possible) + 1
         body = {"documents": [{"id": name, "text": text_of(name, revision)}]}
         self._change(book, revision, "written", lambda: self._http.post(f"{address}/rag/ingest", json=body))
+        return book.acknowledged == revision
 
     def _delete(self, name: str, address: str) -> None:
         book = self.books.get(name)
@@ -124,12 +135,7 @@ class Client:
 
     def _change(self, book: Book, revision: int, what: str, request: Callable[[], httpx2.Response]) -> None:
         book.tried.append(revision)
-        try:
-            answer = self._answered(request)
-        except httpx2.TimeoutException:
-            book.lingering.add(revision)
-            self._counts.refuse("nobody waited any longer")
-            return
+        answer = self._answered(request, on_timeout=lambda: book.lingering.add(revision))
         if answer is None:
             return
         if answer.status_code == 200 or (answer.status_code == 404 and revision == DELETED):
@@ -168,12 +174,16 @@ class Client:
             self._counts.fail(f"{name}: revision {found} was found, possible are {sorted(possible)}")
         self._counts.note("searched")
 
-    def _answered(self, request: Callable[[], httpx2.Response]) -> httpx2.Response | None:
-        """None for a connection that broke, as it does when a server is killed."""
+    def _answered(
+        self, request: Callable[[], httpx2.Response], on_timeout: Callable[[], None] = lambda: None
+    ) -> httpx2.Response | None:
+        """None for a connection that broke, as it does when a server is killed, and for an answer that never came."""
         try:
             answer = request()
         except httpx2.TimeoutException:
-            raise
+            on_timeout()
+            self._counts.refuse("nobody waited any longer")
+            return None
         except httpx2.HTTPError as fault:
             self._counts.refuse(type(fault).__name__)
             return None
@@ -258,15 +268,16 @@ def torture(seconds: float, folder: Path) -> Counts:
         first = httpx2.post(f"{place.addresses[0]}/rag/ingest", json={"documents": [{"id": "first", "text": "First."}]})
         assert first.status_code == 200, first.text
         clients = [Client(number, place.addresses, counts) for number in range(CLIENTS)]
-        threads = [threading.Thread(target=client.work, args=(over,)) for client in clients]
-        for thread in threads:
-            thread.start()
-        for due_at, strike in _strikes(plan, place, redis_stack, folder, redis.port):
-            is_over(max(0.0, due_at - time.monotonic()))
-            counts.note(strike())
-        over.set()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            working = [pool.submit(client.work, over) for client in clients]
+            try:
+                for due_at, strike in _strikes(plan, place, redis_stack, folder, redis.port):
+                    is_over(max(0.0, due_at - time.monotonic()))
+                    counts.note(strike())
+            finally:
+                over.set()
+            for each in working:
+                each.result()
         for client, address in itertools.product(clients, place.addresses):
             client.settle(address)
         for client in clients:
@@ -302,14 +313,13 @@ def _strikes(
     events += [(plan.lasts * (number + 1) / (plan.s3_stops + 2), stop_s3) for number in range(plan.s3_stops)]
     for after, strike in sorted(events, key=lambda each: each[0]):
         yield began_at + after, strike
-    yield began_at + plan.lasts, lambda: "ends"
+    yield began_at + plan.lasts, lambda: "ended"
 
 
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         counts = torture(float(sys.argv[1]) if len(sys.argv) > 1 else 120.0, Path(folder))
-    told = {"done": dict(counts.done), "refused": dict(counts.refused), "faults": counts.faults}
-    sys.stdout.write(json.dumps(told, indent=2, sort_keys=True) + "\n")
+    sys.stdout.write(json.dumps(counts.to_json(), indent=2, sort_keys=True) + "\n")
     return 1 if counts.faults else 0
 
 

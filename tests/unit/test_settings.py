@@ -399,6 +399,22 @@ def test_a_duration_that_no_clock_can_hold_is_refused(key: str, value: str) -> N
     assert (refusal.value.code, key in refusal.value.message) == ("E401", True)
 
 
+# ── lists of texts ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_list_of_texts_comes_from_the_file_or_from_a_variable_with_commas():
+    text = "sources:\n  signature_keys: [one.pub, '${TWO}', '$${THREE}']\n"
+    assert load(text, TWO="two.pub").sources.signature_keys == ("one.pub", "two.pub", "${THREE}")
+    variables = {"PAIR__SOURCES__SIGNATURE_KEYS": " one.pub, my keys/two.pub,,"}
+    assert load(text, TWO="", **variables).sources.signature_keys == ("one.pub", "my keys/two.pub")
+    assert load("sources:\n  signature_keys: []\n").sources.signature_keys == ()
+
+
+@pytest.mark.parametrize("value", ["one.pub", "7", "[7]", "[[one.pub]]", "{one: two}", "['${UNSET}']", '["a\\0b"]'])
+def test_what_is_no_list_of_texts_is_refused_with_its_line(value: str) -> None:
+    assert "config.yaml:2" in refusal_of(f"sources:\n  signature_keys: {value}\n").message
+
+
 # ── librarians ─────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -1,6 +1,7 @@
 """Errors and results as text for people or JSON for programs; the only place that prints."""
 
 import contextlib
+import getpass
 import json
 import sys
 import threading
@@ -68,6 +69,11 @@ def print_progress(text: str) -> None:
 def end_progress() -> None:
     if sys.stderr.isatty():
         _write(sys.stderr, "\r\x1b[K")
+
+
+def ask_password() -> str:
+    """Empty where nobody can be asked."""
+    return getpass.getpass("Password of the key: ", sys.stderr) if sys.stdin is not None and sys.stdin.isatty() else ""
 
 
 def _write(stream: Any, text: str) -> None:

@@ -188,6 +188,8 @@ class Manifest:
     """Empty in what an older pair wrote."""
     label: str = ""
     """Name and version of the package that was installed last, if any."""
+    index_sha256: str = ""
+    """Of the index that came with that package: tells whether it is the same again."""
     restored: int = 0
     """The version that a roll-back put back, until somebody lets sync go on; 0 for none."""
 
@@ -265,6 +267,7 @@ class Manifest:
             dimension=past.dimension,
             hashed_as=past.hashed_as,
             label=past.label,
+            index_sha256=past.index_sha256,
             restored=past.number,
         )
 
@@ -299,7 +302,7 @@ def to_bytes(manifest: Manifest) -> bytes:
         "chunks": manifest.rows,
         "total_size_bytes": manifest.size_bytes,
         "made_by": manifest.made_by,
-        **({"label": manifest.label} if manifest.label else {}),
+        **({"label": manifest.label, "index_sha256": manifest.index_sha256} if manifest.label else {}),
         **({"restored_version": manifest.restored} if manifest.restored else {}),
         "collections": manifest.collections,
         "recent_commits": list(manifest.recent_commits),
@@ -355,6 +358,7 @@ def from_bytes(content: bytes, key: str) -> Manifest:
             hashed_as=_text(value["embedder"].get("hashed_as", "")),
             made_by=_cause(value.get("made_by", "")),
             label=_text(value.get("label", "")),
+            index_sha256=_text(value.get("index_sha256", "")),
             restored=_count(value.get("restored_version", 0)),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as fault:

@@ -160,16 +160,16 @@ def compaction_plan(
     """Shards that have outlived their layout. `min_shards`: instead of the policy's.
 
     Runs are merged from the smallest up, as long as the next is not more than twice what was taken so far: so a row is
-    rewritten a logarithmic number of times, and a large KB is not rewritten for a small addition.
+    rewritten a logarithmic number of times, and a large KB is not rewritten for a small addition. Shards that came with
+    a package are left as they are, unless `everything`: an update brings only those that are not here.
     """
-    runs = _runs_by_size(manifest.shards)
     if everything:
-        tail = [shard for shard in manifest.shards if not shard.run]
-        is_whole = not any(shard.gone or "keywords" not in shard.files for shard in manifest.shards)
-        is_tidy = len(runs) <= 1 and len(tail) <= 1 and is_whole
+        is_tidy = _is_tidy(manifest.shards)
         return CompactionPlan("no_compaction_debt", ()) if is_tidy else CompactionPlan("size_tier", manifest.shards)
+    own = [shard for shard in manifest.shards if not shard.origin]
+    runs = _runs_by_size(own)
     least = policy.compaction_min_shard_count if min_shards is None else min_shards
-    if len(manifest.shards) >= least and len(runs) > 1:
+    if len(own) >= least and len(runs) > 1:
         taken = list(runs[0])
         for run in runs[1:]:
             if _rows(run) > 2 * _rows(taken):
@@ -177,11 +177,17 @@ def compaction_plan(
             taken += run
         if len(taken) > len(runs[0]):
             return CompactionPlan("size_tier", tuple(taken))
-    worn = tuple(shard for shard in manifest.shards if shard.tombstone_ratio >= policy.compaction_tombstone_ratio)
+    worn = tuple(shard for shard in own if shard.tombstone_ratio >= policy.compaction_tombstone_ratio)
     if worn:
         return CompactionPlan("tombstone_pressure", worn)
-    old = tuple(shard for shard in manifest.shards if "keywords" not in shard.files)
+    old = tuple(shard for shard in own if "keywords" not in shard.files)
     return CompactionPlan("keywords_missing", old) if old else CompactionPlan("no_compaction_debt", ())
+
+
+def _is_tidy(shards: Sequence[ShardRef]) -> bool:
+    tail = [shard for shard in shards if not shard.run]
+    is_whole = not any(shard.gone or "keywords" not in shard.files for shard in shards)
+    return len(_runs_by_size(shards)) <= 1 and len(tail) <= 1 and is_whole
 
 
 def _runs_by_size(shards: Sequence[ShardRef]) -> list[list[ShardRef]]:

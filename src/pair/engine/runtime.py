@@ -14,6 +14,7 @@ from pair.ai.contract import Reranker
 from pair.ai.embedding import Embedding
 from pair.blobs.contract import BlobStore
 from pair.engine import analysis, garbage, rules, versions
+from pair.engine.adoption import Adoption
 from pair.engine.build_records import BuildRecords
 from pair.engine.building import Build, BuildProgress, Load
 from pair.engine.compaction import CompactionReport, Compactor, Help
@@ -24,6 +25,7 @@ from pair.engine.filters import Filter
 from pair.engine.garbage import GarbageReport
 from pair.engine.manifest import Manifest
 from pair.engine.neighbourhood import GraphView, Neighbourhood
+from pair.engine.packing import PackedFile, PackedIndex, packed
 from pair.engine.policy import EnginePolicy
 from pair.engine.prefetching import Prefetching, PrefetchReport
 from pair.engine.preparation import Batch, Preparation, cutting, in_batches, revised_hash
@@ -35,6 +37,7 @@ from pair.engine.shard_cache import ShardMissingError, SweepReport
 from pair.engine.stored_graphs import GraphRows
 from pair.engine.versions import Rollback, Version
 from pair.engine.writing import WriteParts, Writer, WriteReport, find_stored
+from pair.files import CHUNK_BYTES
 from pair.values import Document
 
 logger = logging.getLogger(__name__)
@@ -369,6 +372,21 @@ class Engine:
     def collect(self, *, grace_seconds: float | None = None) -> GarbageReport:
         grace = self._parts.policy.gc_grace_seconds if grace_seconds is None else grace_seconds
         return garbage.collect(self._parts, self._store, grace_seconds=grace)
+
+    def packed(self) -> PackedIndex:
+        """What of it would travel in a package. Raises E201."""
+        return packed(self._parts.publication.required().manifest)
+
+    def packed_content(self, file: PackedFile) -> Iterator[bytes]:
+        """Raises E207 when it is gone."""
+        for start in range(0, file.size_bytes, CHUNK_BYTES):
+            chunk = self._store.get_range(file.key, start, min(CHUNK_BYTES, file.size_bytes - start))
+            if chunk is None:
+                raise errors.stored_data_damaged(file.key, "it is not in the store any more")
+            yield chunk
+
+    def adoption(self) -> Adoption:
+        return Adoption(self._parts, self._store, self._writer, self._embedding)
 
     def versions(self) -> list[Version]:
         return versions.list_versions(self._parts)

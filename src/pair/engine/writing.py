@@ -217,7 +217,7 @@ class Writer:
         parts = self._parts
         manifest = before.manifest if before else self.nothing_yet()
         shards = _without(manifest.shards, replaced)
-        tail = [shard for shard in shards if not shard.run and shard.live_documents]
+        tail = [shard for shard in shards if not shard.run and not shard.origin and shard.live_documents]
         merged = rules.shards_to_merge(tail, len(fresh.chunks))
         commit_id = parts.new_id()
         with scratch_folder(self._parts.cache) as folder:

@@ -11,7 +11,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,16 +39,24 @@ class UnpackedFile:
     size_bytes: int
 
 
-def unpack(archive: Path, folder: Path, policy: SourcesPolicy, *, shown: str = "") -> dict[str, UnpackedFile]:
+def unpack(
+    archive: Path,
+    folder: Path,
+    policy: SourcesPolicy,
+    *,
+    shown: str = "",
+    leave_out: Callable[[str], bool] = lambda path: False,
+) -> dict[str, UnpackedFile]:
     """Unpack into `folder`, which must not exist yet; raises E009 and leaves no folder.
 
-    `shown` is what people know the archive by, if not by its name here.
+    `shown` is what people know the archive by, if not by its name here. `leave_out`: files that are not wanted.
     """
     try:
         with _opened(archive, policy) as opened:
             entries = _checked_entries(opened, policy)
             try:
-                return _write_entries(opened, entries, folder)
+                wanted = {path: entry for path, entry in entries.items() if not leave_out(path)}
+                return _write_entries(opened, wanted, folder)
             except BaseException:
                 files.remove_tree(folder)
                 raise

@@ -19,7 +19,7 @@ from pair import files
 from pair.clock import Clock, to_timestamp
 from pair.sources import replacement
 from pair.sources.contract import Observer
-from pair.sources.rules import ENTRY_NAME, cache_key, stays_inside, without_credentials
+from pair.sources.rules import ENTRY_NAME, cache_key, is_named_by_content, stays_inside, without_credentials
 from pair.values import KbSource
 
 logger = logging.getLogger(__name__)
@@ -37,6 +37,8 @@ class Facts:
     last_modified: str | None
     hashes: dict[str, str]
     """SHA-256 of each file by path."""
+    signed_by: str | None = None
+    """The public key whose signature of the archive held, if one was looked for."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,8 @@ class Cache:
             value.pop("url")
             value.pop("fetched_at")
             facts = Facts(**value)
-            is_sound = isinstance(facts.identity, str) and all(
+            is_named = isinstance(facts.identity, str) and isinstance(facts.signed_by, str | None)
+            is_sound = is_named and all(
                 isinstance(sha256, str) and stays_inside(path) for path, sha256 in facts.hashes.items()
             )
             return CacheEntry(folder, facts) if is_sound else None
@@ -165,4 +168,6 @@ class Cache:
 
 
 def _address(source: KbSource) -> str:
+    if is_named_by_content(source):
+        return source.sha256 or ""
     return hashlib.sha256(source.location.encode()).hexdigest()

@@ -1,5 +1,6 @@
 """What you may implement: who is told about the work, and what fetches archives."""
 
+import hashlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -68,7 +69,89 @@ def note_of(part: Path) -> Path:
     return part.with_name(part.name + ".json")
 
 
+@dataclass(frozen=True)
+class OfferedIndex:
+    """The index of a package, unpacked."""
+
+    folder: Path
+    content: bytes
+    """Of its manifest."""
+    names: frozenset[str]
+    """Of the files that are in the folder; those that the engine holds already may be missing."""
+    package_name: str
+    label: str
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.content).hexdigest()
+
+    def path_of(self, name: str) -> Path | None:
+        return self.folder / name if name in self.names else None
+
+
+class IndexKeeper(Protocol):
+    """The engine, as far as packages are concerned: one KB of it."""
+
+    def holds(self, sha256: str) -> bool:
+        """Whether a file of an index is stored already."""
+        ...
+
+    def is_current(self, index_sha256: str) -> bool:
+        """Whether this very index is the one that was taken up last."""
+        ...
+
+    def refuse(self, index: OfferedIndex) -> None:
+        """Raises for an index that cannot be taken up; changes nothing."""
+        ...
+
+    def bring(self, index: OfferedIndex) -> None:
+        """Store what is missing of it; nothing of that is visible yet. Raises MissingIndexFileError."""
+        ...
+
+    def take_up(self, index: OfferedIndex, *, edited: frozenset[str], gone: frozenset[str]) -> None:
+        """Make it visible in one step. `edited` files stay as they are here; `gone` ones are gone."""
+        ...
+
+
+class MissingIndexFileError(Exception):
+    """What the engine was thought to hold it does not hold; the message names it."""
+
+
+@dataclass(frozen=True)
+class Signer:
+    """Whose signature held."""
+
+    key: str
+    """The public key, as minisign writes it on one line."""
+    key_id: str
+    comment: str
+    """What the signer said of the file, on one line."""
+
+
+class Signatures(Protocol):
+    """Whose signatures count, and whether there must be one."""
+
+    @property
+    def is_required(self) -> bool: ...
+
+    def accepts(self, key: str | None) -> bool:
+        """Whether what was signed by this key, or by nobody, is good enough."""
+        ...
+
+    def signer_of(self, path: Path, signature: bytes | None, shown: str) -> Signer | None:
+        """Who signed a file; None when nobody did and nobody has to. Raises E017."""
+        ...
+
+    def refuse_unsigned(self, shown: str, reason: str) -> None:
+        """Raises E017 when a signature is needed."""
+        ...
+
+
 class Fetcher(Protocol):
+    def signature(self, url: str) -> bytes | None:
+        """The `.minisig` beside an archive, if there is one."""
+        ...
+
     def fetch(self, url: str, part: Path, *, sha256: str | None, known: Known | None) -> Download | None:
         """Download into `part`; None when what is known is still current. `sha256`: published by the release feed."""
         ...

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 from urllib.parse import unquote, urlsplit
 
-from pair import errors, files
+from pair import errors, files, package_errors
 from pair.sources.contract import Download, Known, Observer, Validators, note_of
-from pair.sources.rules import SourcesPolicy, beside, parse_checksum, without_credentials
+from pair.sources.rules import SIGNATURE_SUFFIX, SourcesPolicy, beside, parse_checksum, without_credentials
 from pair.web.requests import RequestFault, Web
 
 logger = logging.getLogger(__name__)
@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 _BLOCK_BYTES = 256 * 1024
 _PROGRESS_WORTH_ANOTHER_TRY_BYTES = 1024 * 1024
 _CHECKSUM_LIMIT_BYTES = 64 * 1024
+_SIGNATURE_LIMIT_BYTES = 64 * 1024
 
 
 class _Response(Protocol):
@@ -65,6 +66,25 @@ class Downloader:
         if download is None and known is not None and expected is not None:
             raise self._mismatch(url, expected, known.sha256)
         return download
+
+    def signature(self, url: str) -> bytes | None:
+        """The `.minisig` beside an archive, if there is one. Raises E005 for what may pass, E017 for what may not."""
+        address = beside(url, SIGNATURE_SUFFIX)
+        shown = without_credentials(address)
+        try:
+            answer = self._web.read(address, {}, limit_bytes=_SIGNATURE_LIMIT_BYTES)
+        except RequestFault as fault:
+            if fault.retryable or not fault.was_reached:
+                raise errors.download_failed(shown, fault.reason) from fault
+            raise self._signature_error(url, fault.reason) from fault
+        if answer.status in {404, 410}:
+            return None
+        if answer.status != 200:
+            raise self._signature_error(url, f"HTTP {answer.status}")
+        return answer.body
+
+    def _signature_error(self, url: str, reason: str) -> errors.DataError:
+        return package_errors.signature_refused(without_credentials(url), f"it cannot be read: {reason}", "", [])
 
     def _announced_length(self, url: str) -> int | None:
         """From HEAD; a server without HEAD, or one that lies about it with 0, is no obstacle."""

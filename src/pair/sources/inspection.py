@@ -4,14 +4,15 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pair import errors, files
 from pair.sources import archive, package, record, tree
-from pair.sources.offers import matches_sibling_checksum, refuse_differences
+from pair.sources.contract import Signatures
+from pair.sources.offers import matches_sibling_checksum, refuse_differences, sibling_signature
 from pair.sources.package import PackageManifest
 from pair.sources.record import Record, RecordHeader
-from pair.sources.rules import MANIFEST_NAME, RECORD_NAME, SourcesPolicy, without_credentials
+from pair.sources.rules import MANIFEST_NAME, RECORD_NAME, SourcesPolicy, shown_source
 
 Found = TypeVar("Found")
 
@@ -38,18 +39,22 @@ class Verification:
         }
 
 
-def verify(path: Path, policy: SourcesPolicy) -> Verification:
-    """Raises E006, E009 for a package, E013 for an installed KB that was changed, E012 for neither."""
+def verify(path: Path, policy: SourcesPolicy, signatures: Signatures | None) -> Verification:
+    """Raises E006, E009, E017 for a package, E013 for an installed KB that was changed, E012 for neither."""
     with files.storage_errors():
         if path.is_file():
-            return _verify_package(path, policy)
+            return _verify_package(path, policy, signatures)
         return _verify_installed(path, _read_or_refuse(path, record.read_record))
 
 
-def _verify_package(path: Path, policy: SourcesPolicy) -> Verification:
+def _verify_package(path: Path, policy: SourcesPolicy, signatures: Signatures | None) -> Verification:
     checks = []
     if matches_sibling_checksum(path):
         checks.append(f"SHA-256 of {path.name}.sha256")
+    if signatures is not None:
+        signer = signatures.signer_of(path, sibling_signature(path), str(path))
+        if signer is not None:
+            checks.append(f"signature by key {signer.key_id}: {signer.comment}")
     found = archive.hash_entries(path, policy)
     checks.append("archive is whole and safe")
     manifest = _manifest_of(path, policy)
@@ -61,21 +66,34 @@ def _verify_package(path: Path, policy: SourcesPolicy) -> Verification:
 
 
 def _verify_installed(path: Path, installed: Record) -> Verification:
+    found = changes_in(path, installed)
+    if found.missing or found.modified:
+        raise errors.installed_kb_damaged(str(path), found.modified, found.missing)
+    return Verification(
+        path, "installed", ("every installed file is as it was installed",), len(installed.files), tuple(found.extra)
+    )
+
+
+class Changes(NamedTuple):
+    """What is not as it was installed. The lists are sorted."""
+
+    modified: list[str]
+    missing: list[str]
+    extra: list[str]
+
+
+def changes_in(path: Path, installed: Record) -> Changes:
+    """Reads every installed file."""
     present = tree.list_folder(path).files
     present.pop(RECORD_NAME, None)
-    missing = sorted(name for name in installed.files if name not in present)
     modified = sorted(
         name
         for name, entry in installed.files.items()
         if name in present
         and not (stat.S_ISREG(present[name].st_mode) and files.sha256_of(path / name) == entry.sha256)
     )
-    if missing or modified:
-        raise errors.installed_kb_damaged(str(path), modified, missing)
-    extra = tuple(sorted(present.keys() - installed.files.keys()))
-    return Verification(
-        path, "installed", ("every installed file is as it was installed",), len(installed.files), extra
-    )
+    missing = sorted(name for name in installed.files if name not in present)
+    return Changes(modified, missing, sorted(present.keys() - installed.files.keys()))
 
 
 @dataclass(frozen=True)
@@ -89,7 +107,7 @@ class Description:
 
     def to_json(self) -> dict[str, Any]:
         if self.header is not None:
-            shown = self.header.source.to_json() | {"location": without_credentials(self.header.source.location)}
+            shown = shown_source(self.header.source)
             return {"path": str(self.path), "kind": "installed", **self.header.to_json(), "source": shown}
         value: dict[str, Any] = {
             "path": str(self.path),

@@ -12,24 +12,27 @@ import logging
 import os
 import shutil
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pair import errors, files
+from pair import errors, files, package_errors
 from pair.clock import Clock, to_timestamp
 from pair.sources import record, replacement, tree
-from pair.sources.contract import Observer
+from pair.sources.contract import IndexKeeper, MissingIndexFileError, Observer
+from pair.sources.lock import Locked, Origin
 from pair.sources.offers import DamagedCopyError, KbFolder, Offer
 from pair.sources.record import InstalledFile, Record, RecordHeader
 from pair.sources.rules import (
+    KEPT_REASONS,
     RECORD_NAME,
     Kept,
     Plan,
     folders_above,
     name_from_folder,
     plan_changes,
+    shown_source,
     without_credentials,
     without_user,
 )
@@ -51,6 +54,12 @@ class Request:
     target: Path
     force: bool = False
     dry_run: bool = False
+    kb_id: str | None = None
+    """Under which the engine is to know it; None: as recorded, or the default."""
+    locked: Locked | None = None
+    """What has to be installed, and nothing else."""
+    with_index: bool = True
+    """Whether the engine takes up the index of a package, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +77,11 @@ class InstallReport:
     kept: tuple[Kept, ...] = ()
     unchanged: int = 0
     skipped: tuple[tuple[str, str], ...] = ()
+    signed_by: str | None = None
+    """Id of the key whose signature of the archive held."""
 
     def to_json(self) -> dict[str, Any]:
-        source = self.source.to_json() | {"location": without_credentials(self.source.location)}
+        source = shown_source(self.source)
         return {
             "command": self.mode,
             "target": str(self.target),
@@ -78,6 +89,7 @@ class InstallReport:
             "name": self.name,
             "version": self.version,
             "verified": self.verified,
+            "signed_by": self.signed_by,
             "dry_run": self.dry_run,
             "added": list(self.added),
             "changed": list(self.changed),
@@ -103,7 +115,17 @@ class _Comparison:
 class Installation:
     """Carries out one request. `token` names its temporary folder; `locks` is a folder where locks may be made."""
 
-    def __init__(self, request: Request, clock: Clock, observer: Observer, token: str, locks: Path) -> None:
+    def __init__(
+        self,
+        request: Request,
+        clock: Clock,
+        observer: Observer,
+        token: str,
+        locks: Path,
+        keeper: IndexKeeper | None = None,
+    ) -> None:
+        """`keeper`: who takes up the index of a package."""
+        self._keeper = keeper if request.with_index else None
         self._request = request
         self._target = Path(os.path.realpath(request.target))
         self._clock = clock
@@ -112,7 +134,7 @@ class Installation:
         self._locks = locks
 
     def apply(self, offer: Offer) -> InstallReport:
-        """Raises E010-E013, E016 and DamagedCopyError; the target is then what it was."""
+        """Raises E010-E013, E016, E022 and DamagedCopyError; the target is then what it was."""
         with files.storage_errors():
             if self._request.dry_run:
                 return self._apply(offer)
@@ -143,13 +165,46 @@ class Installation:
             if not kb.files:
                 raise errors.no_kb_at(without_credentials(offer.source.location), "the source has no files")
             compared = self._compare(offer, kb, current)
+            self._refuse_unlocked(compared)
             if self._request.mode == "install" and compared.plan.kept:
                 kept = [kept.path for kept in compared.plan.kept]
                 raise errors.files_in_the_way(str(self._request.target), kept, is_installed=found is not None)
             self._check_writable(compared)
+            self._bring_index(kb)
             if not self._request.dry_run:
                 self._carry_out(compared)
+                self._take_up_index(compared)
             return self._report(compared)
+
+    # The index: stored before the files change, made visible after they did. Killed in between, the next run goes on.
+
+    def _bring_index(self, kb: KbFolder) -> None:
+        if self._keeper is None or kb.index is None:
+            return
+        self._keeper.refuse(kb.index)
+        if not self._request.dry_run:
+            try:
+                self._keeper.bring(kb.index)
+            except MissingIndexFileError as fault:
+                raise DamagedCopyError(str(fault)) from fault
+
+    def _take_up_index(self, compared: _Comparison) -> None:
+        if self._keeper is None or compared.kb.index is None:
+            return
+        kept = {reason: {each.path for each in compared.plan.kept if each.reason == reason} for reason in KEPT_REASONS}
+        gone = kept["deleted"] | set(compared.plan.removed)
+        edited = kept["edited"] | kept["yours"] | kept["in the way"]
+        self._keeper.take_up(compared.kb.index, edited=frozenset(edited), gone=frozenset(gone))
+
+    def _is_index_current(self, header: RecordHeader) -> bool:
+        if self._keeper is None or not header.embedder:
+            return True
+        return bool(header.index_sha256) and self._keeper.is_current(header.index_sha256)
+
+    def _refuse_unlocked(self, compared: _Comparison) -> None:
+        locked = self._request.locked
+        if locked is not None and (drifts := locked.drifts(_origin_of(compared.kb, compared.offered))):
+            raise package_errors.lock_differs(locked.lock, drifts)
 
     # Observing: hashes, reading only what size and time do not settle; with --force, everything
 
@@ -172,12 +227,17 @@ class Installation:
         return frozenset(str(replacement.staging_path(self._target, token)) for token in tokens)
 
     def _is_current(self, header: RecordHeader, offer: Offer, current: tree.Listing) -> bool:
+        locked, origin = self._request.locked, Origin(header.archive_sha256, header.commit, header.content_sha256)
         return (
             not self._request.force
+            and self._request.kb_id in {None, header.kb_id}
+            and (locked is None or not locked.drifts(origin))
+            and header.content_sha256 != ""
             and header.kept_files == 0
             and _stored(offer.source) == header.source
             and header.source_fingerprint == offer.fingerprint
             and header.target_fingerprint == current.fingerprint()
+            and self._is_index_current(header)
         )
 
     def _compare(self, offer: Offer, kb: KbFolder, current: tree.Listing) -> _Comparison:
@@ -196,7 +256,7 @@ class Installation:
     def _offered_hashes(
         self, kb: KbFolder, installed: dict[str, InstalledFile], current: tree.Listing
     ) -> dict[str, str | None]:
-        """A file that is neither installed nor in the target is hashed when it is copied."""
+        """A file that is neither installed nor in the target is hashed when it is copied, unless a lock asks first."""
         hashes: dict[str, str | None] = {}
         for path, entry in kb.files.items():
             known = installed.get(path)
@@ -204,7 +264,7 @@ class Installation:
                 hashes[path] = entry.sha256
             elif known and not self._request.force and entry.looks_like(known.size_bytes, known.source_mtime_ns):
                 hashes[path] = known.sha256
-            elif known or path in current.files:
+            elif known or path in current.files or self._request.locked is not None:
                 hashes[path] = files.sha256_of(kb.folder / path)
             else:
                 hashes[path] = None
@@ -273,6 +333,8 @@ class Installation:
             source_mtime_ns = 0 if racy else entry.mtime_ns
             installed[path] = InstalledFile(sha256, seen.st_size, seen.st_mtime_ns, source_mtime_ns)
         name, version = _label(compared.offer.source, kb)
+        origin = _origin_of(kb, compared.offered | hashes)
+        index = kb.manifest.index if kb.manifest is not None else None
         header = RecordHeader(
             source=_stored(compared.offer.source),
             name=name,
@@ -284,6 +346,14 @@ class Installation:
             source_fingerprint="" if is_racy else compared.offer.fingerprint,
             target_fingerprint=listing.fingerprint(),
             kept_files=len(plan.kept),
+            kb_id=self._request.kb_id or record.kb_id_of(self._target),
+            archive_sha256=origin.archive_sha256,
+            commit=origin.commit,
+            content_sha256=origin.content_sha256,
+            embedder=index.embedder if index is not None else "",
+            manifest_version=index.manifest_version if index is not None else 0,
+            index_sha256=kb.index.sha256 if kb.index is not None and self._keeper is not None else "",
+            signed_by=compared.offer.signed_by,
         )
         return Record(header, installed).to_bytes()
 
@@ -306,6 +376,7 @@ class Installation:
             kept=plan.kept,
             unchanged=len(plan.unchanged),
             skipped=compared.kb.skipped,
+            signed_by=compared.offer.signed_by,
         )
 
     def _report_unchanged(self, header: RecordHeader, offer: Offer) -> InstallReport:
@@ -318,6 +389,7 @@ class Installation:
             verified=header.verified,
             dry_run=self._request.dry_run,
             unchanged=header.file_count,
+            signed_by=offer.signed_by,
         )
 
 
@@ -338,7 +410,18 @@ def _without_record(listing: tree.Listing) -> tree.Listing:
 
 
 def _stored(source: KbSource) -> KbSource:
-    return dataclasses.replace(source, location=without_user(source.location))
+    feed = without_user(source.feed) if source.feed is not None else None
+    return dataclasses.replace(source, location=without_user(source.location), feed=feed)
+
+
+def _origin_of(kb: KbFolder, offered: Mapping[str, str | None]) -> Origin:
+    if kb.manifest is not None:
+        content_sha256 = kb.manifest.content_checksum
+    else:
+        content_sha256 = tree.content_checksum(
+            {path: sha256 or files.sha256_of(kb.folder / path) for path, sha256 in offered.items()}
+        )
+    return Origin(kb.archive_sha256, kb.commit, content_sha256)
 
 
 def _label(source: KbSource, kb: KbFolder) -> tuple[str, str]:

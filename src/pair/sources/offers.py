@@ -1,6 +1,8 @@
 """A KbSource as files ready to be installed: a folder as it is, an archive unpacked, a download from the cache."""
 
 import contextlib
+import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -9,10 +11,23 @@ from pathlib import Path
 from pair import errors, files
 from pair.sources import archive, git, package, replacement, tree
 from pair.sources.cache import Cache, CacheEntry, Facts
-from pair.sources.contract import Fetcher, Known, Validators
+from pair.sources.contract import Fetcher, Known, OfferedIndex, Signatures, Signer, Validators
 from pair.sources.package import PackageManifest
-from pair.sources.rules import MANIFEST_NAME, SourcesPolicy, parse_checksum, without_credentials
-from pair.values import KbSource
+from pair.sources.rules import (
+    INDEX_FOLDER,
+    INDEX_MANIFEST,
+    MANIFEST_NAME,
+    SIGNATURE_SUFFIX,
+    SourcesPolicy,
+    is_named_by_content,
+    is_of_index,
+    key_id_of,
+    parse_checksum,
+    without_credentials,
+)
+from pair.values import KbSource, SourceType
+
+_MOST_SIGNATURE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +50,10 @@ class KbFolder:
     is_temporary: bool
     """Its files may be taken instead of copied."""
     skipped: tuple[tuple[str, str], ...] = ()
+    archive_sha256: str = ""
+    commit: str = ""
+    """What it was taken from: an archive, or a git repository at this commit."""
+    index: OfferedIndex | None = None
 
 
 class DamagedCopyError(Exception):
@@ -50,25 +69,39 @@ class Offer:
     verified: bool | None
     """Whether a published SHA-256 matched; None where there is nothing to verify."""
     open: Callable[[], AbstractContextManager[KbFolder]]
+    signed_by: str | None = None
+    """Id of the key whose signature held, where keys are trusted."""
 
 
 class Offers:
-    """Makes offers of sources. Without a fetcher nothing is downloaded."""
+    """Makes offers of sources. Without a fetcher nothing is downloaded, without trusted keys no signature looked at."""
 
-    def __init__(self, cache: Cache, fetcher: Fetcher | None, policy: SourcesPolicy, token: str) -> None:
+    def __init__(
+        self,
+        cache: Cache,
+        fetcher: Fetcher | None,
+        policy: SourcesPolicy,
+        token: str,
+        signatures: Signatures | None = None,
+        holds: Callable[[str], bool] = lambda sha256: False,
+    ) -> None:
+        """`holds`: whether the engine has a file of an index already, by its SHA-256; such files are not unpacked."""
+        self._holds = holds
         self._cache = cache
         self._fetcher = fetcher
         self._policy = policy
         self._token = token
+        self._signatures = signatures
 
     @contextlib.contextmanager
     def offer(
         self, source: KbSource, target: Path, *, offline: bool, revalidate: bool, scratch: Path
     ) -> Iterator[Offer]:
-        """`revalidate` asks the server whether a cached KB is still current. Raises E007 rather than download.
+        """`revalidate` asks the server whether a cached KB is still current. Raises E007 rather than download, E017.
 
         `scratch` is a path beside which an archive may be unpacked.
         """
+        self._refuse_unsignable(source)
         if source.requires_download:
             if offline or self._fetcher is None:
                 raise errors.download_while_offline()  # source-11
@@ -83,6 +116,12 @@ class Offers:
         else:
             raise errors.source_path_missing(source.location)
 
+    def _refuse_unsignable(self, source: KbSource) -> None:
+        is_folder = not source.requires_download and Path(source.location).is_dir()
+        if self._signatures is not None and (is_folder or source.type == "git"):
+            kind = "a folder" if is_folder else "a git repository"
+            self._signatures.refuse_unsigned(without_credentials(source.location), f"{kind} carries none")
+
     # A download
 
     @contextlib.contextmanager
@@ -93,12 +132,19 @@ class Offers:
             return fill(source, earlier, folder)
 
         def is_usable(entry: CacheEntry) -> bool:
-            return entry.facts.verified or source.type == "git" or not self._policy.require_checksum
+            is_checked = entry.facts.verified or source.type == "git" or not self._policy.require_checksum
+            is_signed = self._signatures is None or self._signatures.accepts(entry.facts.signed_by)
+            return is_checked and is_signed and source.sha256 in {None, entry.facts.identity}
 
-        with self._cache.entry_for(source, fill_from_source, is_usable, revalidate=revalidate) as entry:
+        # Bytes that are named by their hash cannot be out of date.
+        asks = revalidate and not is_named_by_content(source)
+        with self._cache.entry_for(source, fill_from_source, is_usable, revalidate=asks) as entry:
             verified = None if source.type == "git" else entry.facts.verified
+            key = entry.facts.signed_by if self._signatures is not None else None
+            signed_by = key_id_of(key) if key is not None else None
             try:
-                yield Offer(source, entry.facts.identity, verified, lambda: _entry_folder(entry))
+                opened = functools.partial(_entry_folder, entry, source.type)
+                yield Offer(source, entry.facts.identity, verified, opened, signed_by)
             except DamagedCopyError:
                 self._cache.drop(entry)
                 raise
@@ -110,18 +156,34 @@ class Offers:
         if earlier is not None:
             validators = Validators(earlier.facts.etag, earlier.facts.last_modified)
             known = Known(earlier.facts.identity, validators)
+        shown = without_credentials(source.location)
+        signature = self._fetcher.signature(source.location) if self._signatures is not None else None
+        if self._signatures is not None and signature is None:
+            # Before much is fetched that would be refused.
+            self._signatures.refuse_unsigned(shown, "there is none")
         download = self._fetcher.fetch(source.location, part, sha256=source.sha256, known=known)
         if download is None:
             return None
         try:
-            unpacked = self._unpacked(download.path, folder, without_credentials(source.location))
-        except errors.DownloadError:
+            signer = self._signer_of(download.path, signature, shown)
+            unpacked = self._unpacked(download.path, folder, shown)
+        except (errors.DownloadError, errors.DataError):
             download.discard()
             raise
         download.discard()
         hashes = {path: entry.sha256 for path, entry in unpacked.items()}
         validators = download.validators
-        return Facts(download.sha256, download.verified, validators.etag, validators.last_modified, hashes)
+        return Facts(
+            download.sha256,
+            download.verified,
+            validators.etag,
+            validators.last_modified,
+            hashes,
+            signed_by=signer.key if signer is not None else None,
+        )
+
+    def _signer_of(self, path: Path, signature: bytes | None, shown: str) -> Signer | None:
+        return self._signatures.signer_of(path, signature, shown) if self._signatures is not None else None
 
     def _fill_from_git(self, source: KbSource, earlier: CacheEntry | None, folder: Path) -> Facts | None:
         if earlier is not None and git.remote_commit(source.location) == earlier.facts.identity:
@@ -136,28 +198,49 @@ class Offers:
         path = Path(source.location)
         with files.storage_errors():
             seen = path.stat()
-            verified = matches_sibling_checksum(path)
+            verified = matches_sibling_checksum(path) or source.sha256 is not None
+            if source.sha256 is not None:
+                _refuse_other_bytes(path, source.sha256)
+            signer = self._signer_of(path, sibling_signature(path), str(path))
 
         @contextlib.contextmanager
         def unpacked() -> Iterator[KbFolder]:
             folder = replacement.staging_path(scratch, f"{self._token}-unpacked")
             try:
+                sha256 = files.sha256_of(path)
                 written = self._unpacked(path, folder, path.name)
-                yield _kb_folder(folder, {name: entry.sha256 for name, entry in written.items()}, is_temporary=True)
+                kb = _kb_folder(folder, {name: entry.sha256 for name, entry in written.items()}, is_temporary=True)
+                yield dataclasses.replace(kb, archive_sha256=sha256)
             finally:
                 files.remove_tree(folder)
 
-        return Offer(source, f"zip {seen.st_size} {seen.st_mtime_ns}", verified, unpacked)
+        signed_by = signer.key_id if signer is not None else None
+        return Offer(source, f"zip {seen.st_size} {seen.st_mtime_ns}", verified, unpacked, signed_by)
 
     def _unpacked(self, path: Path, folder: Path, shown: str) -> dict[str, archive.UnpackedFile]:
         """Unpacked files, agreeing with the package's manifest if it has one."""
         try:
-            unpacked = archive.unpack(path, folder, self._policy, shown=shown)
-            _check_against_manifest(folder, {name: entry.sha256 for name, entry in unpacked.items()}, shown)
+            held = self._held_files(path)
+            unpacked = archive.unpack(path, folder, self._policy, shown=shown, leave_out=held.__contains__)
+            found = held | {name: entry.sha256 for name, entry in unpacked.items()}
+            _check_against_manifest(folder, found, shown)
         except BaseException:
             files.remove_tree(folder)
             raise
         return unpacked
+
+    def _held_files(self, path: Path) -> dict[str, str]:
+        """Files of the index in an archive that the engine holds, with their SHA-256 as its manifest tells it."""
+        content = archive.read_entry(path, MANIFEST_NAME, self._policy)
+        manifest = package.parse_manifest(content) if content is not None else None
+        if manifest is None or manifest.index is None:
+            return {}
+        listed = manifest.files.items()
+        return {
+            name: each.sha256
+            for name, each in listed
+            if is_of_index(name) and name != INDEX_MANIFEST and self._holds(each.sha256)
+        }
 
 
 def matches_sibling_checksum(path: Path) -> bool:
@@ -168,9 +251,22 @@ def matches_sibling_checksum(path: Path) -> bool:
     expected = parse_checksum(checksum_path.read_text(encoding="utf-8", errors="replace"), path.name)
     if expected is None:
         raise errors.checksum_failed(f"Checksum file: {checksum_path}", "It holds no SHA-256 for this archive")
+    _refuse_other_bytes(path, expected)
+    return True
+
+
+def _refuse_other_bytes(path: Path, expected: str) -> None:
     if (actual := files.sha256_of(path)) != expected:
         raise errors.checksum_failed(f"File: {path}", f"Expected SHA-256: {expected}\nActual SHA-256:   {actual}")
-    return True
+
+
+def sibling_signature(path: Path) -> bytes | None:
+    """The `.minisig` beside an archive, if there is one; of one that is too long, enough to see that."""
+    try:
+        with path.with_name(path.name + SIGNATURE_SUFFIX).open("rb") as stream:
+            return stream.read(_MOST_SIGNATURE_BYTES)
+    except FileNotFoundError:
+        return None
 
 
 def _check_against_manifest(folder: Path, hashes: dict[str, str], shown: str) -> None:
@@ -190,12 +286,14 @@ def refuse_differences(manifest: PackageManifest, found: dict[str, str], shown: 
         raise errors.checksum_failed(f"Package: {shown}", "It differs from its manifest\n" + "\n".join(reasons))
 
 
-def _entry_folder(entry: CacheEntry) -> AbstractContextManager[KbFolder]:
-    hashes = entry.facts.hashes
+def _entry_folder(entry: CacheEntry, kind: SourceType) -> AbstractContextManager[KbFolder]:
+    hashes, identity = entry.facts.hashes, entry.facts.identity
+    archive_sha256, commit = ("", identity) if kind == "git" else (identity, "")
     try:
         if MANIFEST_NAME in hashes and files.sha256_of(entry.folder / MANIFEST_NAME) != hashes[MANIFEST_NAME]:
             raise DamagedCopyError(MANIFEST_NAME)
-        return contextlib.nullcontext(_kb_folder(entry.folder, hashes, is_temporary=False))
+        kb = _kb_folder(entry.folder, hashes, is_temporary=False)
+        return contextlib.nullcontext(dataclasses.replace(kb, archive_sha256=archive_sha256, commit=commit))
     except (FileNotFoundError, NotADirectoryError) as fault:
         raise DamagedCopyError(str(fault.filename)) from fault
 
@@ -207,9 +305,17 @@ def _kb_folder(folder: Path, hashes: dict[str, str], *, is_temporary: bool) -> K
     content = {
         path: OfferedFile(sha256, (folder / path).stat().st_size, 0)
         for path, sha256 in hashes.items()
-        if manifest is None or path != MANIFEST_NAME
+        if not is_of_index(path) and (manifest is None or path != MANIFEST_NAME)
     }
-    return KbFolder(folder, content, manifest, is_temporary)
+    return KbFolder(folder, content, manifest, is_temporary, index=_index_in(folder, hashes, manifest))
+
+
+def _index_in(folder: Path, hashes: dict[str, str], manifest: PackageManifest | None) -> OfferedIndex | None:
+    if manifest is None or manifest.index is None or INDEX_MANIFEST not in hashes:
+        return None
+    names = frozenset(path.removeprefix(f"{INDEX_FOLDER}/") for path in hashes if is_of_index(path))
+    content = (folder / INDEX_MANIFEST).read_bytes()
+    return OfferedIndex(folder / INDEX_FOLDER, content, names, manifest.name, f"{manifest.name} {manifest.version}")
 
 
 def _folder_offer(source: KbSource, target: Path) -> Offer:

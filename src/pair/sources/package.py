@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,13 @@ from typing import Any
 from pair import errors, files, package_errors
 from pair.sources import tree
 from pair.sources.rules import (
+    INDEX_FOLDER,
     MANIFEST_NAME,
+    MANIFEST_SUFFIX,
+    SIGNATURE_SUFFIX,
     collision,
     file_name_fault,
+    is_of_index,
     name_fault,
     name_from_folder,
     own_name_fault,
@@ -28,6 +32,9 @@ SCHEMA_VERSION = 1
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 _DENSE_RATIO = 50
 UNDATED = "1980-01-01T00:00:00Z"
+_SIGNATURES = (SIGNATURE_SUFFIX, MANIFEST_SUFFIX + SIGNATURE_SUFFIX)
+_SUFFIXES_BESIDE = (".sha256", MANIFEST_SUFFIX, *_SIGNATURES)
+"""Of files that belong to a package and lie beside it."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,22 @@ class PackagedIndex:
 
 
 @dataclass(frozen=True)
+class IndexFile:
+    size_bytes: int
+    sha256: str
+    chunks: Callable[[], Iterable[bytes]]
+
+
+@dataclass(frozen=True)
+class IndexToPackage:
+    """An index, and what is told of it."""
+
+    described: PackagedIndex
+    files: Mapping[str, IndexFile]
+    """By the name in the index."""
+
+
+@dataclass(frozen=True)
 class PackageManifest:
     name: str
     version: str
@@ -85,6 +108,11 @@ class PackageManifest:
     @property
     def size_bytes(self) -> int:
         return sum(entry.size_bytes for entry in self.files.values())
+
+    @property
+    def texts(self) -> dict[str, PackagedFile]:
+        """What is installed."""
+        return {path: entry for path, entry in self.files.items() if not is_of_index(path)}
 
     @property
     def content_checksum(self) -> str:
@@ -168,6 +196,8 @@ class PackageReport:
     size_bytes: int
     sha256: str
     skipped: tuple[tuple[str, str], ...]
+    signed_by: str | None = None
+    """Id of the key that signed it."""
 
     def to_json(self) -> dict[str, Any]:
         manifest = self.manifest
@@ -180,13 +210,23 @@ class PackageReport:
             "size_bytes": self.size_bytes,
             "sha256": self.sha256,
             "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],
+            "signed_by": self.signed_by,
+            "signature_path": f"{self.path}{SIGNATURE_SUFFIX}" if self.signed_by is not None else None,
         }
 
 
-def make_package(folder: Path, output: Path | None, *, label: Label, dated: datetime.datetime | None) -> PackageReport:
+def make_package(
+    folder: Path,
+    output: Path | None,
+    *,
+    label: Label,
+    dated: datetime.datetime | None,
+    index_of: Callable[[str], IndexToPackage] | None = None,
+) -> PackageReport:
     """Zip `folder`; without `output` into `<name>-<version>.zip` here. `dated` becomes `created_at`.
 
     Without a date the manifest carries a fixed one: the moment of packaging would make equal input unequal.
+    `index_of`: makes the index of a KB of this name.
     """
     if not folder.is_dir():
         raise errors.source_path_missing(str(folder))
@@ -194,8 +234,9 @@ def make_package(folder: Path, output: Path | None, *, label: Label, dated: date
         full_label = _complete_label(folder, label)
         path = output if output is not None else _default_output(folder, full_label)
         chosen = _files_to_package(folder, path)
-        manifest = _manifest_of(folder, chosen, full_label, dated)
-        return _write_package(folder, path, manifest, chosen.skipped)
+        index = index_of(full_label.name or "") if index_of is not None else None
+        manifest = _with_index(_manifest_of(folder, chosen, full_label, dated), index)
+        return _write_package(_Contents(folder, manifest, index), path, chosen.skipped)
 
 
 def _default_output(folder: Path, label: Label) -> Path:
@@ -232,7 +273,7 @@ def _manifest_in(folder: Path) -> PackageManifest | None:
 
 
 def _files_to_package(folder: Path, output: Path) -> tree.KbFiles:
-    outputs = (output.resolve(), output.with_name(output.name + ".sha256").resolve())
+    outputs = [output.with_name(output.name + suffix).resolve() for suffix in ("", *_SUFFIXES_BESIDE)]
     real = folder.resolve()
     inside = [folder / path.relative_to(real) for path in outputs if path.is_relative_to(real)]
     found = tree.list_kb_files(folder, leave_out=[*inside, folder / MANIFEST_NAME])
@@ -261,51 +302,79 @@ def _manifest_of(folder: Path, chosen: tree.KbFiles, label: Label, dated: dateti
     )
 
 
-def _write_package(
-    folder: Path, path: Path, manifest: PackageManifest, skipped: tuple[tuple[str, str], ...]
-) -> PackageReport:
+def _with_index(manifest: PackageManifest, index: IndexToPackage | None) -> PackageManifest:
+    if index is None:
+        return manifest
+    listed = {
+        f"{INDEX_FOLDER}/{name}": PackagedFile(each.size_bytes, each.sha256) for name, each in index.files.items()
+    }
+    return dataclasses.replace(manifest, files=manifest.files | listed, index=index.described)
+
+
+@dataclass(frozen=True)
+class _Contents:
+    folder: Path
+    manifest: PackageManifest
+    index: IndexToPackage | None
+
+    @property
+    def manifest_bytes(self) -> bytes:
+        return json.dumps(self.manifest.to_json(), indent=2, ensure_ascii=False).encode() + b"\n"
+
+    def chunks(self, name: str) -> Iterable[bytes]:
+        if self.index is not None and is_of_index(name):
+            return self.index.files[name.removeprefix(f"{INDEX_FOLDER}/")].chunks()
+        return _chunks_of(self.folder / name)
+
+
+def _write_package(contents: _Contents, path: Path, skipped: tuple[tuple[str, str], ...]) -> PackageReport:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     checksum_path = path.with_name(path.name + ".sha256")
+    manifest_path = path.with_name(path.name + MANIFEST_SUFFIX)
     try:
-        _write_zip(temporary, folder, manifest)
+        _write_zip(temporary, contents)
         sha256 = files.sha256_of(temporary)
-        # Between the two renames there is no checksum, rather than a wrong one.
-        checksum_path.unlink(missing_ok=True)
+        # Between the renames there is nothing beside it, rather than something wrong.
+        for suffix in _SUFFIXES_BESIDE:
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+    if contents.index is not None:
+        files.write_atomically(manifest_path, contents.manifest_bytes)
     files.write_atomically(checksum_path, f"{sha256}  {path.name}\n".encode())
-    return PackageReport(path, manifest, path.stat().st_size, sha256, skipped)
+    return PackageReport(path, contents.manifest, path.stat().st_size, sha256, skipped)
 
 
-def _write_zip(path: Path, folder: Path, manifest: PackageManifest) -> None:
+def _write_zip(path: Path, contents: _Contents) -> None:
     """Deflated; what compresses so well that unpacking it would look like an attack is stored instead."""
-    _write_entries(path, folder, manifest, stored=frozenset())
+    _write_entries(path, contents, stored=frozenset())
     with zipfile.ZipFile(path) as package:
         entries = package.infolist()
     dense = frozenset(entry.filename for entry in entries if entry.file_size > _DENSE_RATIO * entry.compress_size)
-    whole = (manifest.size_bytes, path.stat().st_size)
+    whole = (contents.manifest.size_bytes, path.stat().st_size)
     if any(
         unpacks_suspiciously(unpacked_bytes, packed_bytes, _DENSE_RATIO)
         for unpacked_bytes, packed_bytes in [whole, *((entry.file_size, entry.compress_size) for entry in entries)]
     ):
-        _write_entries(path, folder, manifest, stored=dense)
+        _write_entries(path, contents, stored=dense)
 
 
-def _write_entries(path: Path, folder: Path, manifest: PackageManifest, *, stored: frozenset[str]) -> None:
+def _write_entries(path: Path, contents: _Contents, *, stored: frozenset[str]) -> None:
+    """An index is stored as it is: it hardly compresses, and its bytes can be taken from where they lie."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as package:
-        content = json.dumps(manifest.to_json(), indent=2, ensure_ascii=False).encode() + b"\n"
+        content, listed = contents.manifest_bytes, contents.manifest.files
         package.writestr(_entry(MANIFEST_NAME, len(content), zipfile.ZIP_DEFLATED), content)
-        for name in sorted(manifest.files):
+        for name in sorted(listed):
             digest = hashlib.sha256()
-            method = zipfile.ZIP_STORED if name in stored else zipfile.ZIP_DEFLATED
-            with package.open(_entry(name, manifest.files[name].size_bytes, method), "w") as entry:
-                for chunk in _chunks_of(folder / name):
+            method = zipfile.ZIP_STORED if name in stored or is_of_index(name) else zipfile.ZIP_DEFLATED
+            with package.open(_entry(name, listed[name].size_bytes, method), "w") as entry:
+                for chunk in contents.chunks(name):
                     digest.update(chunk)
                     entry.write(chunk)
-            if digest.hexdigest() != manifest.files[name].sha256:
-                raise errors.cannot_package(str(folder), f"{name!r} changed while it was packaged")
+            if digest.hexdigest() != listed[name].sha256:
+                raise errors.cannot_package(str(contents.folder), f"{name!r} changed while it was packaged")
 
 
 def _entry(name: str, size_bytes: int, method: int) -> zipfile.ZipInfo:

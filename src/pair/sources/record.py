@@ -14,6 +14,7 @@ from pair.sources.rules import RECORD_NAME, stays_inside
 from pair.values import KbSource
 
 SCHEMA_VERSION = 1
+DEFAULT_KB_ID = "default"
 
 
 class InstalledFile(NamedTuple):
@@ -39,6 +40,22 @@ class RecordHeader:
     target_fingerprint: str
     kept_files: int
     """How many paths the user's state won over the KB's."""
+    kb_id: str = DEFAULT_KB_ID
+    """Under which the engine knows it."""
+    archive_sha256: str = ""
+    """Empty for a folder and for git."""
+    commit: str = ""
+    """Of a git source."""
+    content_sha256: str = ""
+    """For names and contents of all files that the source offered; empty in a record of before there were locks."""
+    embedder: str = ""
+    """Of the index in the package, if there is one."""
+    manifest_version: int = 0
+    """The same; 0 without an index."""
+    index_sha256: str = ""
+    """The same, if the engine took it up."""
+    signed_by: str | None = None
+    """Id of the key whose signature of the archive held."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -53,6 +70,14 @@ class RecordHeader:
             "source_fingerprint": self.source_fingerprint,
             "target_fingerprint": self.target_fingerprint,
             "kept_files": self.kept_files,
+            "kb_id": self.kb_id,
+            "archive_sha256": self.archive_sha256,
+            "commit": self.commit,
+            "content_sha256": self.content_sha256,
+            "embedder": self.embedder,
+            "manifest_version": self.manifest_version,
+            "index_sha256": self.index_sha256,
+            **({"signed_by": self.signed_by} if self.signed_by is not None else {}),
         }
 
 
@@ -75,6 +100,15 @@ def read_header(target: Path) -> RecordHeader | None:
             return _header_from(stream.readline(), path)
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def kb_id_of(target: Path) -> str:
+    """Under which the engine knows what is installed there, or would; a damaged record is told of elsewhere."""
+    try:
+        header = read_header(target)
+    except errors.DataError:
+        header = None
+    return header.kb_id if header is not None else DEFAULT_KB_ID
 
 
 def read_record(target: Path) -> Record | None:
@@ -110,8 +144,11 @@ def _header_from(line: bytes, path: Path) -> RecordHeader:
 
 
 def _checked(header: RecordHeader) -> RecordHeader:
-    texts = (header.name, header.version, header.installed_at, header.source_fingerprint, header.target_fingerprint)
-    counts = (header.file_count, header.size_bytes, header.kept_files)
-    if not all(isinstance(each, str) for each in texts) or not all(type(each) is int for each in counts):
+    texts = [header.name, header.version, header.installed_at, header.source_fingerprint, header.target_fingerprint]
+    texts += [header.kb_id, header.archive_sha256, header.commit, header.content_sha256]
+    texts += [header.embedder, header.index_sha256]
+    counts = (header.file_count, header.size_bytes, header.kept_files, header.manifest_version)
+    is_text = isinstance(header.signed_by, str | None) and all(isinstance(each, str) for each in texts)
+    if not is_text or not all(type(each) is int for each in counts):
         raise ValueError("something else where a text or a number belongs")
     return header

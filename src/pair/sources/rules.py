@@ -4,11 +4,12 @@ Not here
     Looking at disk or network: resolution.py, download.py. Carrying a plan out: installation.py.
 """
 
+import base64
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit, urlunsplit
 
 from annotated_types import Ge, Gt, Le
@@ -19,7 +20,13 @@ from pair.values import LONGEST_WAIT_SECONDS, KbSource
 RECORD_NAME = ".pair-install.jsonl"
 ENTRY_NAME = ".pair-entry.json"
 MANIFEST_NAME = "manifest.json"
+MANIFEST_SUFFIX = ".manifest.json"
+"""Of a copy of the manifest beside a package with an index: it tells which of its bytes one has already."""
+SIGNATURE_SUFFIX = ".minisig"
 OWN_NAMES = frozenset({RECORD_NAME, ENTRY_NAME})
+INDEX_FOLDER = ".pair-index"
+"""Of a package: what the engine needs of it. It is not installed beside the texts."""
+INDEX_MANIFEST = f"{INDEX_FOLDER}/{MANIFEST_NAME}"
 VERSION_CONTROL_NAMES = frozenset({".git", ".hg", ".svn"})
 
 
@@ -39,6 +46,10 @@ class SourcesPolicy:
     """Address of the release feed."""
     require_checksum: bool = False
     """Refuse a download that nobody published a SHA-256 for."""
+    require_signature: bool = False
+    """Refuse whatever is not an archive with a `.minisig` beside it by one of `sources.signature_keys`."""
+    signature_keys: tuple[str, ...] = ()
+    """Public keys of minisign whose signatures count: each the key itself or the path of its file."""
     timeout_seconds: Annotated[float, Gt(0), Le(LONGEST_WAIT_SECONDS)] = 30.0
     """Longest wait for a connection, and for the next byte."""
     retries: Annotated[int, Ge(0)] = 3
@@ -66,8 +77,12 @@ def is_git(source: str) -> bool:
     return is_url(source) and source.partition("#")[0].endswith(".git")
 
 
+def is_in_bucket(source: str) -> bool:
+    return source.startswith("s3://")
+
+
 def is_remote(source: str) -> bool:
-    return is_url(source) or is_git(source)
+    return is_url(source) or is_git(source) or is_in_bucket(source)
 
 
 def is_local_path(source: str) -> bool:
@@ -127,6 +142,8 @@ def _choose_named(source: str, seen: Surroundings) -> Choice:
         found = KbSource("local", seen.absolute_path, requires_download=False)
         return Choice(found, "--source is a path")
     suggestion = f"Did you mean ./{source} ?" if seen.path_exists and source else ""
+    if is_in_bucket(source):
+        suggestion = "An address in a bucket must be that of a feed: s3://bucket/prefix/releases.json"
     raise errors.source_format_unknown(source, suggestion=suggestion)
 
 
@@ -142,6 +159,12 @@ def without_credentials(url: str) -> str:
     """The URL as it may be shown: query values may be secrets too."""
     address, mark, query = without_user(url).partition("?")
     return f"{address}{mark}{re.sub(r'=[^&#]*', '=…', query)}" if is_url(url) else without_user(url)
+
+
+def shown_source(source: KbSource) -> dict[str, Any]:
+    """As JSON, as it may be shown."""
+    value = source.to_json() | {"location": without_credentials(source.location)}
+    return value if source.feed is None else value | {"feed": without_credentials(source.feed)}
 
 
 def without_user(url: str) -> str:
@@ -172,6 +195,16 @@ def parse_checksum(text: str, name: str) -> str | None:
     if len(found) == 1:
         return next(iter(found.values()))
     return found.get(name)
+
+
+def key_id(number: bytes) -> str:
+    """How minisign calls a key: in hexadecimal, without zeros before it."""
+    return f"{int.from_bytes(number, 'little'):X}"
+
+
+def key_id_of(key: str) -> str:
+    """Of a public key, given the line that holds it."""
+    return key_id(base64.b64decode(key)[2:10])
 
 
 # ── names in archives ──────────────────────────────────────────────────────────────────────────────
@@ -235,6 +268,10 @@ def unpacks_suspiciously(unpacked_bytes: int, packed_bytes: int, max_ratio: int)
     return unpacked_bytes > max(1024 * 1024, packed_bytes * max_ratio)
 
 
+def is_of_index(path: str) -> bool:
+    return path.startswith(f"{INDEX_FOLDER}/")
+
+
 def own_name_fault(name: str) -> str | None:
     return "name is reserved for pair" if name.partition("/")[0] in OWN_NAMES else None
 
@@ -253,6 +290,7 @@ def collision(paths: Iterable[str]) -> str | None:
 # ── what an update changes ─────────────────────────────────────────────────────────────────────────
 
 KeptReason = Literal["edited", "deleted", "yours", "in the way"]
+KEPT_REASONS: tuple[KeptReason, ...] = get_args(KeptReason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,9 +421,13 @@ def package_label_fault(name: str, version: str) -> str | None:
     for what, text in (("name", name), ("version", version)):
         if not text.strip():
             return f"{what} is empty"
-        if any(unicodedata.category(character) in _NOT_ON_ONE_LINE for character in text):
+        if not is_on_one_line(text):
             return f"{what} {text!r} must be text on one line"
     return None
+
+
+def is_on_one_line(text: str) -> bool:
+    return not any(unicodedata.category(character) in _NOT_ON_ONE_LINE for character in text)
 
 
 def file_name_fault(name: str) -> str | None:
@@ -398,8 +440,15 @@ def name_from_folder(folder_name: str) -> str:
     return re.sub(r"[^a-z0-9._-]+", "-", folder_name.lower()).strip("-._") or "kb"
 
 
+def is_named_by_content(source: KbSource) -> bool:
+    """A feed says what the bytes are, so that they are the same wherever they lie."""
+    return source.feed is not None and source.sha256 is not None
+
+
 def cache_key(source: KbSource, url_sha256: str) -> str:
     """Folder name of a KB in the cache: the release's version, else the SHA-256 of its address."""  # source-14
+    if is_named_by_content(source):
+        return url_sha256
     if source.version and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}", source.version):
         return source.version
     return url_sha256

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pair import files
-from pair.sources.rules import OWN_NAMES, VERSION_CONTROL_NAMES
+from pair.sources.rules import INDEX_FOLDER, OWN_NAMES, VERSION_CONTROL_NAMES
 
 _TYPE_BITS = 0o170000
 
@@ -61,7 +61,8 @@ class KbFiles:
 def list_kb_files(root: Path, *, leave_out: Iterable[Path] = ()) -> KbFiles:
     """Regular files, and links to regular files inside `root`; not version control, nor pair's own files."""
     real_root = root.resolve()
-    left_out = frozenset(os.path.abspath(path) for path in leave_out)  # noqa: PTH100 - as in list_folder
+    own = root / INDEX_FOLDER
+    left_out = frozenset(os.path.abspath(path) for path in (own, *leave_out))  # noqa: PTH100 - as in list_folder
     everything = list_folder(root, leave_out=left_out, leave_out_names=VERSION_CONTROL_NAMES)
     skipped: list[tuple[str, str]] = []
     special = [path for path, seen in everything.files.items() if seen.st_mode & _TYPE_BITS != stat.S_IFREG]

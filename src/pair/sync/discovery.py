@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pair import errors, files
+from pair.sync.llms_file import LlmsFile
 from pair.sync.rules import FileSeen, parse_links
 from pair.sync.state import SyncState
 
@@ -115,6 +116,7 @@ class Places:
     page_copies: Path
     is_sources_dir_named: bool = False
     is_links_file_named: bool = False
+    llms: LlmsFile | None = None
 
     @property
     def lock(self) -> Path:
@@ -141,8 +143,16 @@ class Discovered:
 
 def discover(places: Places) -> Discovered:
     files_found, files_fault = _seen(find_files, places.sources_dir)
+    if files_found is not None and places.llms is not None:
+        files_found.files.pop(_path_inside(places.llms.path, places.sources_dir), None)
     urls, urls_fault = _seen(find_links, places.links_file)
     return Discovered(files_found, urls, files_fault, urls_fault)
+
+
+def _path_inside(path: Path, folder: Path) -> str:
+    """What we write ourselves is no source, wherever it is; the path of a file that is elsewhere leads out."""
+    own = os.path.join(os.path.realpath(path.parent), path.name)  # noqa: PTH118 - beside the text that realpath gives
+    return os.path.relpath(own, os.path.realpath(folder)).replace(os.sep, "/")
 
 
 def _seen(look: Callable[[Path], Half], place: Path) -> tuple[Half | None, str]:

@@ -1,19 +1,21 @@
 """State as `index.txt`: identifier line, description, one blank line between entries; same state, same bytes."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 
 def index_text(sources: Mapping[str, Mapping[str, Any]]) -> str:
-    """Files first, then URLs, each sorted by id. A source that never had a summary is left out."""  # sync-35..38
-    entries = []
-    for source_type in ("file", "url"):
-        ids = sorted(source_id for source_id, value in sources.items() if value["source_type"] == source_type)
-        for source_id in ids:
-            summary = tidy_summary(sources[source_id]["summary_text"])
-            if summary:
-                entries.append(f"{source_id}\n{summary}\n")
-    return "\n".join(entries)
+    """Files first, then URLs."""  # sync-35..38
+    found = [*entries(sources, "file"), *entries(sources, "url")]
+    return "\n".join(f"{source_id}\n{summary}\n" for source_id, summary in found)
+
+
+def entries(sources: Mapping[str, Mapping[str, Any]], source_type: Literal["file", "url"]) -> Iterator[tuple[str, str]]:
+    """Id and description, sorted by id. A source that never had a summary is left out."""
+    for source_id in sorted(source_id for source_id, value in sources.items() if value["source_type"] == source_type):
+        summary = tidy_summary(sources[source_id]["summary_text"])
+        if summary:
+            yield source_id, summary
 
 
 def tidy_summary(text: str) -> str:

@@ -27,6 +27,8 @@ class SyncPolicy:
     """List of URLs to sync, one a line; `#` begins a comment."""
     index_path: str = ".pair/index.txt"
     """Readable index of all sources."""
+    llms_txt_path: str = ""
+    """The same index in the form of llms.txt, with a link to each source; not written when empty."""
     index_cache_path: str = ".pair/index-cache.json"
     """State of the sync."""
     web_fetch_cache_dir: str = ".pair/web-cache"

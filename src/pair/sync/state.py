@@ -134,6 +134,8 @@ class SyncState:
     """Goes up with each save; what older journals say is part of the saved state."""
     index_sha256: str = ""
     """Of the index file that belongs to this state."""
+    llms_mark: str = ""
+    """Of the llms.txt that belongs to this state, where one is written."""
     settled: str = ""
     """Fingerprint of the source set when a run left nothing undone."""
 
@@ -189,6 +191,7 @@ def state_from_json(value: Any) -> SyncState:
         problems={str(source): str(reason) for source, reason in problems.items()} if type(problems) is dict else {},
         generation=generation,
         index_sha256=str(value.get("index_sha256", "")),
+        llms_mark=str(value.get("llms_mark", "")),
         settled=str(value.get("settled", "")),
     )
 

@@ -2,7 +2,8 @@
 
 Invariants
     A change is in the journal before anybody is told of it, so a killed run repeats nothing that was finished.
-    State and index are written together, by one thread; changes that come while a save is under way share the next.
+    State, index and llms.txt are written together, by one thread; changes that come while a save is under way share
+    the next.
     Saving takes at most a fifth of the time, so that a first build does not cost the square of its size.
 """
 
@@ -23,6 +24,7 @@ from pair import errors, files
 from pair.ai.characters import clip
 from pair.clock import Clock
 from pair.sync.index_file import index_text
+from pair.sync.llms_file import LlmsFile
 from pair.sync.rules import FileSeen
 from pair.sync.state import (
     SCHEMA_VERSION,
@@ -69,9 +71,11 @@ class Loaded:
 class StateStore:
     """Holds the state of one sync; `open` it under the lock, change it from any thread."""
 
-    def __init__(self, cache_path: Path, index_path: Path, clock: Clock) -> None:
+    def __init__(self, cache_path: Path, index_path: Path, clock: Clock, llms: LlmsFile | None = None) -> None:
         self._cache_path = cache_path
         self._index_path = index_path
+        self._llms = llms
+        self._paths = (cache_path, index_path, llms.path) if llms is not None else (cache_path, index_path)
         self._clock = clock
         self._changed = threading.Condition()
         self._lines: dict[str, tuple[dict[str, Any], str]] = {}
@@ -91,9 +95,9 @@ class StateStore:
         loaded = load(self._cache_path, self._clock)
         self.state = loaded.state
         self._remove_saved_journals(self.state.generation)
-        files.remove_half_written(self._cache_path, self._index_path)
-        self._saved_bytes = sum(path.stat().st_size for path in (self._cache_path, self._index_path) if path.exists())
-        self._is_dirty = loaded.newest_journal is not None or not self._index_is_current()
+        files.remove_half_written(*self._paths)
+        self._saved_bytes = sum(path.stat().st_size for path in self._paths if path.exists())
+        self._is_dirty = loaded.newest_journal is not None or not self._is_written()
         if loaded.newest_journal is not None:
             self.state.generation = loaded.newest_journal + 1
         saver = threading.Thread(target=self._save_until_closed, name="pair-save")
@@ -122,12 +126,13 @@ class StateStore:
             if not is_whole or value["schema_version"] != SCHEMA_VERSION or _journals(self._cache_path):
                 return None
             self.state.index_sha256 = value["index_sha256"]
+            self.state.llms_mark = value.get("llms_mark", "")
             next_check = value["next_check_at"]
             skipped = {path: entry["reason"] for path, entry in value["skipped"].items()}
             head = Head(value["source_count"], skipped, value["settled"], from_text(next_check) if next_check else None)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
-        return head if head.settled and self._index_is_current() else None
+        return head if head.settled and self._is_written() else None
 
     def settle(self, fingerprint: str) -> None:
         """The run that ends now left nothing undone; saved with what it changed."""
@@ -221,13 +226,15 @@ class StateStore:
             self._unsaved_bytes = 0
         index = index_text(snapshot.sources).encode("utf-8", errors="surrogateescape")
         snapshot.index_sha256 = self.state.index_sha256 = hashlib.sha256(index).hexdigest()
-        cache = self._cache_bytes(snapshot)
-        self._index_path.parent.mkdir(parents=True, exist_ok=True)
-        self._cache_path.parent.mkdir(parents=True, exist_ok=True)
-        files.write_together((self._cache_path, cache), (self._index_path, index))
+        llms = [self._llms.content(snapshot.sources)] if self._llms is not None else []
+        snapshot.llms_mark = self.state.llms_mark = self._llms.mark_of(*llms) if self._llms is not None else ""
+        contents = [self._cache_bytes(snapshot), index, *llms]
+        for path in self._paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        files.write_together(*zip(self._paths, contents, strict=True))
         self._remove_saved_journals(snapshot.generation)
         self.saves += 1
-        self._saved_bytes = len(cache) + len(index)
+        self._saved_bytes = sum(map(len, contents))
         self.bytes_written += self._saved_bytes
 
     def _remove_saved_journals(self, generation: int) -> None:
@@ -245,6 +252,7 @@ class StateStore:
             "generated_at": to_text(self._clock.now()),
             "generation": snapshot.generation,
             "index_sha256": snapshot.index_sha256,
+            **({"llms_mark": snapshot.llms_mark} if snapshot.llms_mark else {}),
             "source_count": len(snapshot.sources),
             "settled": snapshot.settled,
             "next_check_at": min(checks, key=from_text, default=None),
@@ -261,10 +269,13 @@ class StateStore:
             return known
         return value, f"{json.dumps(source_id)}: {json.dumps(value)}"
 
-    def _index_is_current(self) -> bool:
-        """A state that was never saved needs no index."""
+    def _is_written(self) -> bool:
+        """Whether the files beside the state show it; one that was never saved needs none."""
         try:
-            return hashlib.sha256(self._index_path.read_bytes()).hexdigest() == self.state.index_sha256
+            index = hashlib.sha256(self._index_path.read_bytes()).hexdigest()
+            if index != self.state.index_sha256 or self._llms is None:
+                return index == self.state.index_sha256
+            return self._llms.mark_of(self._llms.path.read_bytes()) == self.state.llms_mark
         except OSError:
             return not self.state.index_sha256
 

@@ -67,7 +67,7 @@ class SyncRun:
         self._policy = policy
         self._places = places
         self._shop = workshop
-        self._store = StateStore(places.cache, places.index, workshop.clock)
+        self._store = StateStore(places.cache, places.index, workshop.clock, places.llms)
         self._copies = PageCopies(places.page_copies)
         self._reader = Reader(places.sources_dir, policy.max_source_bytes, workshop.documents)
         self._calls_before = workshop.summariser.model_calls

@@ -82,7 +82,7 @@ def open_kb(  # noqa: PLR0913 - the one that everybody calls
         reads_pieces=blobs.address.startswith(OBJECT_STORES),
     )
     parts = WriteParts(
-        kb_id, policy, publication, cache, leases_for(settings, blobs, clock), clock, new_id, _pause_before, on_step
+        kb_id, policy, publication, cache, leases_for(settings, blobs, clock), clock, new_id, pause_before, on_step
     )
     engine = Engine(
         parts, blobs, Embedding(embedder or choose_embedder(settings)), grapher(settings), _reranker(settings)
@@ -151,7 +151,7 @@ def new_id() -> str:
     return uuid.uuid4().hex
 
 
-def _pause_before(attempt: int) -> None:
+def pause_before(attempt: int) -> None:
     """The square of the attempt times 10 ms, and up to as much again, so that those who collided do not do so again."""
     seconds = min(attempt * attempt * 0.010, _LONGEST_PAUSE_SECONDS)
     pause(seconds * (1 + random.random()))  # noqa: S311 - no secret

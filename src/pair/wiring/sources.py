@@ -1,6 +1,7 @@
 """Getting, making and checking KB packages, under one set of settings."""
 
 import contextlib
+import dataclasses
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -8,20 +9,34 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pair import errors, files
+from pair import errors, files, package_errors
 from pair.clock import Clock, SystemClock
 from pair.settings import Settings
-from pair.sources import inspection, package, record, resolution
+from pair.sources import feed, inspection, record, resolution
 from pair.sources.cache import Cache
-from pair.sources.contract import Observer
+from pair.sources.contract import Fetcher, Observer, Signatures
+from pair.sources.feed_rules import FeedAddress, has_moved
 from pair.sources.inspection import Description
 from pair.sources.installation import Installation, InstallReport, Mode, Request
+from pair.sources.lock import LockedKb, drift
 from pair.sources.offers import DamagedCopyError, Offers
-from pair.sources.rules import RECORD_NAME, refuse_conflicting_options
+from pair.sources.package import Label, PackageReport, make_package
+from pair.sources.places import BucketFetcher, BucketPlace, read_file
+from pair.sources.rules import (
+    RECORD_NAME,
+    is_in_bucket,
+    is_remote,
+    refuse_conflicting_options,
+    without_credentials,
+    without_user,
+)
 from pair.values import KbSource
+from pair.wiring.engine import blob_store, pause_before
 
 if TYPE_CHECKING:
+    from pair.blobs.contract import BlobStore
     from pair.web.requests import Web
+    from pair.wiring.packages import EngineKeeper
 
 
 class SilentObserver:
@@ -33,6 +48,20 @@ class SilentObserver:
     @contextlib.contextmanager
     def transfer(self, name: str, total_bytes: int | None, have_bytes: int) -> Iterator[Callable[[int], None]]:
         yield lambda count: None
+
+
+@dataclass(frozen=True)
+class Packaging:
+    """How a folder is packaged."""
+
+    label: Label = field(default_factory=Label)
+    with_index: bool = False
+    kb_id: str | None = None
+    """Of the KB whose index goes in; None for the one that the folder is known by."""
+    key: Path | None = None
+    """That it is signed with."""
+    ask_password: Callable[[], str] = str
+    """Asked when nothing else opens the key."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +78,14 @@ class Desk:
     def default_target(self) -> Path:
         return files.expanded(self.settings.kb.sources_dir)
 
+    def checked_kb_id(self, kb_id: str | None) -> str | None:
+        """The id itself; E212 for one that the engine cannot have."""
+        if kb_id is None:
+            return None
+        from pair.engine.rules import check_kb_id  # noqa: PLC0415 - see the module's first lines
+
+        return check_kb_id(kb_id)
+
     def resolve(self, source: str | None, *, offline: bool, fresh: bool = False) -> KbSource:
         """`fresh`: the release feed must answer; otherwise a cached release will do when it cannot."""
         return resolution.resolve_source(
@@ -56,6 +93,7 @@ class Desk:
             offline=offline,
             folder=self.folder,
             latest_release=lambda: self._latest_release(fresh=fresh),
+            from_feed=self._from_feed,
         )
 
     def resolve_update(self, source: str | None, target: Path, *, offline: bool) -> KbSource:
@@ -64,52 +102,126 @@ class Desk:
         Raises E012 when nothing is installed, before anything is asked of the network.
         """
         refuse_conflicting_options(source, offline=offline)
-        # To resolve a named source asks nothing of the network, and what is wrong with it is told first.
-        named = self.resolve(source, offline=offline) if source is not None else None
+        # What is wrong with a named source is told first, unless one has to ask the network for that.
+        asks = source is not None and is_remote(source) and resolution.feed_at(source, self.folder) is not None
+        named = self.resolve(source, offline=offline) if source is not None and not asks else None
         if not (target / RECORD_NAME).exists():
             raise errors.no_kb_at(str(target), "nothing is installed there")
-        if named is not None:
-            return named
+        if source is not None:
+            return named or self.resolve(source, offline=offline)
         header = record.read_header(target)
+        if header is not None and header.source.feed is not None:
+            return self.resolve(header.source.feed, offline=offline)
         if header is not None and header.source.type in {"url", "local", "git"}:
             return header.source
         return self.resolve(None, offline=offline, fresh=True)
 
-    def apply(self, request: Request, source: KbSource, *, offline: bool = False) -> InstallReport:
-        """Install or update; a damaged entry of the cache is fetched again. Raises E003-E013 and E015-E016."""
+    def locked_source(self, kb: LockedKb, lock: Path, *, offline: bool) -> KbSource:
+        """Where exactly these bytes are. Those of a feed that are in the cache are not asked for again. Raises E022."""
+        refuse_conflicting_options(kb.source, offline=offline)
+        desk = dataclasses.replace(self, folder=lock.parent.absolute())
+        address = resolution.feed_at(kb.source, desk.folder)
+        if address is None:
+            return desk.resolve(kb.source, offline=offline)
+        name = address.name or kb.name
+        known = self._cache("lock").recall_release(_release_key(address, name, kb.version, kb.archive_sha256))
+        if known is not None:
+            return dataclasses.replace(known, feed=address.named)
+        found = self._read_feed(address.place)
+        release = found.find(name, kb.version)
+        if release is None:
+            versions = [each.version for each in found.kbs.get(name, ())]
+            drifts = [drift(kb.id, f"version of {name} in the feed", kb.version, ", ".join(versions))]
+            raise package_errors.lock_differs(str(lock), drifts)
+        if release.sha256 != kb.archive_sha256:
+            what = f"archive SHA-256 of {name} {kb.version} in the feed"
+            raise package_errors.lock_differs(str(lock), [drift(kb.id, what, kb.archive_sha256, release.sha256)])
+        return feed.source_of(release, address)
+
+    def apply(
+        self, request: Request, source: KbSource, *, offline: bool = False, revalidate: bool = False
+    ) -> InstallReport:
+        """Install or update; a damaged entry of the cache is fetched again. Raises E003-E013, E015-E018, E021, E022.
+
+        An update asks the server whether what is cached is still current, and so does `revalidate`.
+        """
+        self._refuse_moved(request, source)
+        revalidate = revalidate or request.mode == "update"
         try:
-            return self._apply(request, source, offline=offline)
+            return self._apply(request, source, offline=offline, revalidate=revalidate)
         except DamagedCopyError as damage:
             self.observer.say(f"damaged in the cache: {damage}: fetching it again")
         try:
-            return self._apply(request, source, offline=offline)
+            return self._apply(request, source, offline=offline, revalidate=revalidate)
         except DamagedCopyError as damage:
             raise errors.checksum_failed(f"File: {damage}", "It was damaged again in the cache") from damage
 
-    def _apply(self, request: Request, source: KbSource, *, offline: bool) -> InstallReport:
+    def _refuse_moved(self, request: Request, source: KbSource) -> None:
+        if source.feed is None or request.force:
+            return
+        with contextlib.suppress(errors.DataError):  # a damaged record is told of when it is needed
+            header = record.read_header(request.target)
+            if header is not None and has_moved(header.source, header.name, header.archive_sha256, source):
+                raise package_errors.version_moved(
+                    without_credentials(source.feed), header.version, header.archive_sha256, source.sha256 or ""
+                )
+
+    def _apply(self, request: Request, source: KbSource, *, offline: bool, revalidate: bool) -> InstallReport:
         token = uuid.uuid4().hex[:12]
         with contextlib.ExitStack() as held:
             scratch = request.target
             if request.dry_run:
                 scratch = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="pair-"))) / "kb"
-            offers = held.enter_context(self._offers(token, with_network=source.requires_download and not offline))
+            keeper = self._keeper(request)
+            offers = held.enter_context(self._offers(token, source, keeper if request.with_index else None, offline))
             offer = held.enter_context(
                 offers.offer(
                     source,
                     request.target,
                     offline=offline,
-                    revalidate=request.mode == "update",
+                    revalidate=revalidate,
                     scratch=scratch,
                 )
             )
             locks = files.expanded(self.settings.sources.cache_dir).absolute() / ".locks"
-            return Installation(request, self.clock, self.observer, token, locks).apply(offer)
+            return Installation(request, self.clock, self.observer, token, locks, keeper).apply(offer)
 
-    def package(self, folder: Path, output: Path | None, label: package.Label) -> package.PackageReport:
-        return package.make_package(folder, output, label=label, dated=self.settings.source_date)
+    def _keeper(self, request: Request) -> "EngineKeeper":
+        from pair.wiring.packages import EngineKeeper  # noqa: PLC0415 - see the package's first lines
 
-    def verify(self, path: Path) -> inspection.Verification:
-        return inspection.verify(path, self.settings.sources)
+        return EngineKeeper(self.settings, request.kb_id or record.kb_id_of(request.target), self.clock)
+
+    def package(self, folder: Path, output: Path | None, packaging: "Packaging") -> PackageReport:
+        """Raises E010, E012, E014, E024. The key is opened first: a bad one leaves everything as it is."""
+        key = packaging.key
+        if key is None:
+            return self._packaged(folder, output, packaging)
+        from pair.sources.signing import read_secret_key, sign_package  # noqa: PLC0415 - see the package's first lines
+
+        if key.resolve().is_relative_to(folder.resolve()):
+            raise errors.cannot_package(str(folder), f"the secret key lies in it: {key}")
+        secret = read_secret_key(key, lambda: self.settings.sign_password or packaging.ask_password())
+        report = self._packaged(folder, output, packaging)
+        sign_package(report, secret)
+        return dataclasses.replace(report, signed_by=secret.public.id)
+
+    def _packaged(self, folder: Path, output: Path | None, packaging: "Packaging") -> PackageReport:
+        dated = self.settings.source_date
+        if not packaging.with_index:
+            return make_package(folder, output, label=packaging.label, dated=dated)
+        if not folder.is_dir():
+            raise errors.source_path_missing(str(folder))
+        from pair.wiring.packages import index_maker  # noqa: PLC0415 - see the package's first lines
+
+        with index_maker(self.settings, folder, packaging.kb_id) as index_of:
+            return make_package(folder, output, label=packaging.label, dated=dated, index_of=index_of)
+
+    def verify(self, path: Path, identity: str | None = None) -> inspection.Verification:
+        """`identity` is the key that must have signed it; without one, those of the settings count."""
+        signatures = self._signatures() if identity is None else _identified(identity)
+        if identity is not None and signatures is not None and path.is_dir():
+            signatures.refuse_unsigned(str(path), "a folder carries none")
+        return inspection.verify(path, self.settings.sources, signatures)
 
     def describe(self, path: Path) -> inspection.Description:
         return inspection.describe(path, self.settings.sources)
@@ -119,6 +231,23 @@ class Desk:
         if not (self.default_target / RECORD_NAME).exists():
             return None
         return self.describe(self.default_target)
+
+    def _signatures(self) -> Signatures | None:
+        """None where no key is named. Raises E401."""
+        policy, places = self.settings.sources, self.settings.places
+        if not policy.signature_keys:
+            if not policy.require_signature:
+                return None
+            name = "sources.require_signature"
+            raise errors.settings_invalid(places.get(name, name), f"{name} needs sources.signature_keys")
+        from pair.sources.signing import TrustedKeys, read_public_key  # noqa: PLC0415 - see the package's first lines
+
+        name = "sources.signature_keys"
+        try:
+            keys = [read_public_key(each) for each in policy.signature_keys]
+        except ValueError as fault:
+            raise errors.settings_invalid(places.get(name, name), f"{name}: {fault}") from fault
+        return TrustedKeys(keys, is_required=policy.require_signature)
 
     def _cache(self, token: str) -> Cache:
         return Cache(files.expanded(self.settings.sources.cache_dir).absolute(), self.clock, self.observer, token)
@@ -142,15 +271,55 @@ class Desk:
             web.close()
 
     @contextlib.contextmanager
-    def _offers(self, token: str, *, with_network: bool) -> Iterator[Offers]:
-        policy = self.settings.sources
-        if not with_network:
-            yield Offers(self._cache(token), None, policy, token)
-            return
+    def _offers(self, token: str, source: KbSource, keeper: "EngineKeeper | None", offline: bool) -> Iterator[Offers]:
+        with contextlib.ExitStack() as held:
+            fetcher: Fetcher | None = None
+            if source.requires_download and not offline:
+                fetcher = self._bucket_fetcher() if is_in_bucket(source.location) else self._downloader(held)
+            holds = keeper.holds if keeper is not None else _holds_nothing
+            yield Offers(self._cache(token), fetcher, self.settings.sources, token, self._signatures(), holds)
+
+    def _downloader(self, held: contextlib.ExitStack) -> Fetcher:
         from pair.sources.download import Downloader  # noqa: PLC0415 - see the module's first lines
 
-        with self._web() as web:
-            yield Offers(self._cache(token), Downloader(web, policy, self.observer), policy, token)
+        return Downloader(held.enter_context(self._web()), self.settings.sources, self.observer)
+
+    def _bucket_fetcher(self) -> Fetcher:
+        return BucketFetcher(self._store_at)
+
+    def _store_at(self, address: str) -> "BlobStore":
+        return blob_store(address, self.settings, self.clock)
+
+    # Feeds of releases
+
+    def _from_feed(self, address: FeedAddress) -> KbSource:
+        name, release = feed.choose(self._read_feed(address.place), address)
+        source = feed.source_of(release, address)
+        if source.requires_download:
+            stored = dataclasses.replace(
+                source, location=without_user(source.location), feed=without_user(address.named)
+            )
+            key = _release_key(address, name, release.version, release.sha256)
+            self._cache("feed").remember_release(key, stored)
+        return source
+
+    def _read_feed(self, place: str) -> feed.Feed:
+        """Raises E003, E005, E019."""
+        shown = without_credentials(place)
+        content: bytes | None
+        if is_in_bucket(place):
+            folder, _, name = place.rpartition("/")
+            content = BucketPlace(self._store_at(folder), pause_before).read(name)
+        elif is_remote(place):
+            from pair.sources.feed_reading import read_remote_feed  # noqa: PLC0415 - see the module's first lines
+
+            with self._web() as web:
+                content = read_remote_feed(web, place)
+        else:
+            content = read_file(Path(place))
+        if content is None:
+            raise errors.download_failed(shown, "no feed there")
+        return feed.parse_feed(content, shown)
 
     def _latest_release(self, *, fresh: bool) -> KbSource:
         from pair.sources.releases import latest_release  # noqa: PLC0415 - see the module's first lines
@@ -169,6 +338,24 @@ class Desk:
         if not policy.default_url:
             cache.remember_release(feed, source)
         return source
+
+
+def _holds_nothing(_sha256: str) -> bool:
+    return False
+
+
+def _release_key(address: FeedAddress, name: str, version: str, sha256: str) -> str:
+    """By which a release is remembered."""
+    return f"{without_user(address.place)} {name} {version} {sha256}"
+
+
+def _identified(identity: str) -> Signatures:
+    from pair.sources.signing import TrustedKeys, read_public_key  # noqa: PLC0415 - see the package's first lines
+
+    try:
+        return TrustedKeys([read_public_key(identity)], is_required=True)
+    except ValueError as fault:
+        raise package_errors.key_unusable(identity, str(fault)) from fault
 
 
 def resolve_source(source: str | None = None, *, offline: bool = False, settings: Settings | None = None) -> KbSource:

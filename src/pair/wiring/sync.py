@@ -18,6 +18,7 @@ from pair.settings import Settings
 from pair.sync import planning
 from pair.sync.contract import FetchedPage, NotModified, Pages, SyncObserver
 from pair.sync.discovery import Places
+from pair.sync.llms_file import LlmsFile
 from pair.sync.planning import SourceStatus, SyncStatus
 from pair.sync.reading import Reader
 from pair.sync.report import SyncPlan, SyncReport
@@ -53,6 +54,7 @@ class SyncDesk:
     settings: Settings
     observer: SyncObserver = field(default_factory=SilentSyncObserver)
     clock: Clock = field(default_factory=SystemClock)
+    kb_id: str = DEFAULT_KB
 
     def run(self, *, wait: bool = True) -> SyncReport:
         """One run. Raises E101 rather than wait when told so, E102, E010."""
@@ -84,13 +86,18 @@ class SyncDesk:
         """None when nothing changed on either side since the last time: that is told without loading the engine."""
         store = blob_store(self.settings.engine.store, self.settings, self.clock)
         mark = self.places.cache.with_name(f".{self.places.cache.name}.stored")
-        if mark.exists() and mark.read_text(encoding="utf-8") == _state_of(store, self.places.cache):
+        if mark.exists() and mark.read_text(encoding="utf-8") == self._state_of(store):
             return None
-        with open_kb(settings=self.settings, store=store, sources=self.sources()) as kb:
+        with open_kb(self.kb_id, settings=self.settings, store=store, sources=self.sources()) as kb:
             done = kb.reconcile(resume=resume)
             if self.places.cache.exists() and not done.held_at:
-                files.write_atomically(mark, _state_of(store, self.places.cache).encode())
+                files.write_atomically(mark, self._state_of(store).encode())
         return done
+
+    def _state_of(self, store: "BlobStore") -> str:
+        """What tells whether the saved state or the stored KB changed."""
+        head = store.get(f"{self.kb_id}.duckdb.manifest.json")
+        return f"{store.address}\n{_signature(self.places.cache)}\n{head.version if head else 'none'}\n"
 
     def plan(self) -> SyncPlan:
         model = self.settings.ai
@@ -137,6 +144,7 @@ class SyncDesk:
             page_copies=files.expanded(policy.web_fetch_cache_dir),
             is_sources_dir_named="kb.sources_dir" in self.settings.named,
             is_links_file_named="kb.links_file_path" in self.settings.named,
+            llms=_llms_file(self.settings),
         )
 
     def _say_failed(self, fault: Exception) -> None:
@@ -152,10 +160,16 @@ class SyncDesk:
         return summariser
 
 
-def _state_of(store: "BlobStore", cache: Path) -> str:
-    """What tells whether the saved state or the stored KB changed."""
-    head = store.get(f"{DEFAULT_KB}.duckdb.manifest.json")
-    return f"{store.address}\n{_signature(cache)}\n{head.version if head else 'none'}\n"
+def _llms_file(settings: Settings) -> LlmsFile | None:
+    """Raises E401 for the place of another file."""
+    policy, name = settings.kb, "kb.llms_txt_path"
+    if not policy.llms_txt_path:
+        return None
+    path = files.expanded(policy.llms_txt_path)
+    taken = (policy.index_path, policy.index_cache_path, policy.links_file_path)
+    if path.resolve() in {files.expanded(each).resolve() for each in taken}:
+        raise errors.settings_invalid(settings.places.get(name, name), f"{name}: another file is written or read there")
+    return LlmsFile(path, files.expanded(policy.sources_dir))
 
 
 def _signature(cache: Path) -> str:

@@ -278,6 +278,7 @@ def test_the_first_write_builds_on_nothing() -> None:
         "recent_commits": (),
         "made_by": "",
         "label": "",
+        "index_sha256": "",
         "restored": 0,
         "hashed_as": "",
     }

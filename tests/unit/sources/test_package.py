@@ -525,6 +525,8 @@ def test_report_tells_what_was_made(folder: Path, tmp_path: Path):
         "size_bytes": report.size_bytes,
         "sha256": report.sha256,
         "skipped": [],
+        "signed_by": None,
+        "signature_path": None,
     }
 
 

@@ -47,7 +47,7 @@ def test_where_nothing_is_installed_there_is_no_record(tmp_path: Path) -> None:
         {"target_fingerprint": None}, {"source": None}, {"source": {}}, {"colour": "red"},
         {"source": SOURCE.to_json() | {"type": "carrier-pigeon"}}, {"source": SOURCE.to_json() | {"location": 7}},
         {"source": SOURCE.to_json() | {"type": []}}, {"source": SOURCE.to_json() | {"sha256": 7}},
-        {"source": SOURCE.to_json() | {"version": 7}},
+        {"source": SOURCE.to_json() | {"version": 7}}, {"signed_by": 7}, {"signed_by": ["A1"]},
     ],
     ids=str,
 )  # fmt: skip

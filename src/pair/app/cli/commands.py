@@ -23,9 +23,11 @@ from pair.app.cli import (
     install,
     keys,
     librarians,
+    lock,
     maintain,
     mcp,
     package,
+    publish,
     reembed,
     search,
     serve,
@@ -52,6 +54,8 @@ def build() -> Any:
     app.command("install", epilog=install.INSTALL_EXAMPLE)(install.install)
     app.command("update", epilog=install.UPDATE_EXAMPLE)(install.update)
     app.command("package", epilog=package.EXAMPLE)(package.package)
+    app.command("publish", epilog=publish.EXAMPLE)(publish.publish_release)
+    app.command("lock", epilog=lock.EXAMPLE)(lock.lock)
     app.command("verify", epilog=inspect.VERIFY_EXAMPLE)(inspect.verify)
     app.command("info", epilog=inspect.INFO_EXAMPLE)(inspect.info)
     app.command("sync", epilog=sync.SYNC_EXAMPLE)(sync.sync)

@@ -13,7 +13,8 @@ VERIFY_EXAMPLE = """Examples:
 
 \b
   pair verify handbook.zip       checksum, archive and manifest of a package
-  pair verify .pair/knowledge    every installed file against what was installed"""
+  pair verify .pair/knowledge    every installed file against what was installed
+  pair verify handbook.zip --identity minisign.pub"""
 
 INFO_EXAMPLE = """Examples:
 
@@ -24,13 +25,21 @@ INFO_EXAMPLE = """Examples:
 KbPath = Annotated[Path, typer.Argument(metavar="PATH", help="A KB package (.zip) or the folder of an installed KB.")]
 
 
-def verify(context: typer.Context, path: KbPath) -> None:
+def verify(
+    context: typer.Context,
+    path: KbPath,
+    identity: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Public key of minisign, or its file, that must have signed the package."),
+    ] = None,
+) -> None:
     """Check a KB package or an installed KB.
 
-    Exits 2 when a package is damaged or unsafe, 5 when installed files were changed or are gone.
+    Without --identity a signature is checked against sources.signature_keys. Exits 2 when a package is damaged or
+    unsafe, 5 when its signature is missing or wrong, or when installed files were changed or are gone.
     """
     session: Session = context.obj
-    found = session.desk().verify(path)
+    found = session.desk().verify(path, identity)
     lines = [f"ok: {check}" for check in found.checks]
     if found.extra:
         lines.append(f"besides, {render.counted(len(found.extra), 'file')} of yours: {render.names(found.extra)}")
@@ -55,6 +64,7 @@ def _described(found: Description) -> str:
             ("source", f"{source['location']} ({source['type']})"),
             ("installed", header.installed_at),
             ("checksum", {True: "verified", False: "unverified", None: "not needed"}[header.verified]),
+            ("signed by", header.signed_by or ""),
             ("files", f"{header.file_count:,} ({render.size(header.size_bytes)})"),
         ]
     else:

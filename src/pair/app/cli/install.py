@@ -5,9 +5,11 @@ from typing import Annotated
 
 import typer
 
+from pair import errors
 from pair.app import render
+from pair.app.cli.lock import LockFile
 from pair.app.cli.session import Session
-from pair.wiring import InstallReport, Request
+from pair.wiring import LOCK_NAME, InstallReport, LockDesk, Request
 
 INSTALL_EXAMPLE = """Examples:
 
@@ -15,6 +17,8 @@ INSTALL_EXAMPLE = """Examples:
   pair install                                   the latest release into .pair/knowledge
   pair install --source https://host/kb.zip      an archive, checked against kb.zip.sha256
   pair install docs/kb --source ./handbook       a folder into docs/kb
+  pair install --source https://host/releases.json#handbook   the latest release in a feed
+  pair install --locked                          exactly what pair.lock says
   pair install --offline --source ./handbook.zip without any network"""
 
 UPDATE_EXAMPLE = """Examples:
@@ -30,21 +34,30 @@ Source = Annotated[
     typer.Option(
         "--source",
         "-s",
-        help="URL, path (folder or .zip) or git repository. Else the monorepo's dataset, else the latest release.",
+        help="URL, path (folder or .zip), git repository, or feed (releases.json#NAME@VERSION). "
+        "Else the monorepo's dataset, else the latest release.",
     ),
 ]
 Offline = Annotated[bool, typer.Option("--offline", "--no-kb", help="Never download; needs --source with a path.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite files that pair did not install or that were edited.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done and leave the folder as it is.")]
+NoIndex = Annotated[bool, typer.Option("--no-index", help="The texts alone, also of a package with an index.")]
+KbId = Annotated[str | None, typer.Option("--kb", metavar="ID", help="Id of the KB. [as before, else default]")]
 
 
 def install(
     context: typer.Context,
     target: Target = None,
     source: Source = None,
+    kb_id: KbId = None,
     offline: Offline = False,
     force: Force = False,
     dry_run: DryRun = False,
+    no_index: NoIndex = False,
+    locked: Annotated[
+        bool, typer.Option("--locked", help="What the lock file says, all of it or that of TARGET; nothing else.")
+    ] = False,
+    lock_file: LockFile = Path(LOCK_NAME),
 ) -> None:
     """Put a KB into a folder.
 
@@ -52,19 +65,37 @@ def install(
     """
     session: Session = context.obj
     desk = session.desk()
+    if locked:
+        _refuse_with_lock(source, kb_id)
+        one = Path(target) if target is not None else None
+        done = LockDesk(desk, lock_file).install(one, force=force, dry_run=dry_run, offline=offline)
+        session.show(done.to_json(), "\n".join(_told(each) for each in done.reports) or "nothing is locked")
+        return
     folder = Path(target) if target is not None else desk.default_target
+    known_as = desk.checked_kb_id(kb_id)
+    request = Request("install", folder, force=force, dry_run=dry_run, kb_id=known_as, with_index=not no_index)
     found = desk.resolve(source, offline=offline)
-    report = desk.apply(Request("install", folder, force=force, dry_run=dry_run), found, offline=offline)
+    report = desk.apply(request, found, offline=offline)
     session.show(report.to_json(), _told(report))
+
+
+def _refuse_with_lock(source: str | None, kb_id: str | None) -> None:
+    for option, value in (("--source", source), ("--kb", kb_id)):
+        if value is not None:
+            raise errors.command_line_invalid(
+                f"--locked cannot be used with {option}: the lock file says it", hints=["pair install --help"]
+            )
 
 
 def update(
     context: typer.Context,
     target: Target = None,
     source: Source = None,
+    kb_id: KbId = None,
     offline: Offline = False,
     force: Force = False,
     dry_run: DryRun = False,
+    no_index: NoIndex = False,
 ) -> None:
     """Bring an installed KB up to date.
 
@@ -74,8 +105,10 @@ def update(
     session: Session = context.obj
     desk = session.desk()
     folder = Path(target) if target is not None else desk.default_target
+    known_as = desk.checked_kb_id(kb_id)
+    request = Request("update", folder, force=force, dry_run=dry_run, kb_id=known_as, with_index=not no_index)
     found = desk.resolve_update(source, folder, offline=offline)
-    report = desk.apply(Request("update", folder, force=force, dry_run=dry_run), found, offline=offline)
+    report = desk.apply(request, found, offline=offline)
     session.show(report.to_json(), _told(report))
 
 
@@ -109,6 +142,8 @@ def _told(report: InstallReport) -> str:
 def _summary(report: InstallReport) -> str:
     label = f"{report.name} {report.version}".strip()
     checked = {True: ", checksum verified", False: ", unverified", None: ""}[report.verified]
+    if report.signed_by is not None:
+        checked = f"{checked if report.verified else ''}, signed by {report.signed_by}"
     if not (report.added or report.changed or report.removed):
         return f"{label} in {report.target} is up to date ({render.counted(report.unchanged, 'file')}{checked})"
     done = {"install": "installed", "update": "updated"}[report.mode]

@@ -7,12 +7,14 @@ import typer
 
 from pair.app import render
 from pair.app.cli.session import Session
-from pair.wiring import Label
+from pair.wiring import Label, PackagedIndex, Packaging
 
-EXAMPLE = """Example:
+EXAMPLE = """Examples:
 
 \b
-  pair package ./handbook -o handbook-1.0.0.zip --name handbook --version 1.0.0 --tag time --tag calendars"""
+  pair package ./handbook -o handbook-1.0.0.zip --name handbook --version 1.0.0 --tag time --tag calendars
+  pair package ./handbook --with-index                        searchable as soon as it is installed
+  pair package ./handbook --sign ~/.minisign/minisign.key     with a signature beside it"""
 
 
 def package(
@@ -28,18 +30,39 @@ def package(
     author: Annotated[str | None, typer.Option(help="Who answers for it.")] = None,
     license_name: Annotated[str | None, typer.Option("--license", help="Such as Apache-2.0.")] = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", help="A word about it; may be repeated.")] = None,
+    with_index: Annotated[
+        bool, typer.Option("--with-index", help="Put what searching needs in as well: nobody has to embed it again.")
+    ] = False,
+    kb: Annotated[
+        str | None, typer.Option("--kb", metavar="ID", help="KB that the index is of. [default, or NAME]")
+    ] = None,
+    sign: Annotated[
+        Path | None,
+        typer.Option(metavar="KEYFILE", help="Secret key of minisign: writes FILE.zip.minisig as well."),
+    ] = None,
 ) -> None:
     """Make a KB package: a zip with a manifest, and its .sha256.
 
-    The same folder always gives the same bytes. SOURCE_DATE_EPOCH sets the date that the manifest carries.
+    The same folder always gives the same bytes. SOURCE_DATE_EPOCH sets the date that the manifest carries. The password
+    of an encrypted key is taken from PAIR_SIGN_PASSWORD, or asked for.
     """
     session: Session = context.obj
     label = Label(name, version, description, author, license_name, tuple(tag) if tag else None)
-    report = session.desk().package(folder, output, label)
+    packaging = Packaging(label, with_index, kb, sign, render.ask_password)
+    report = session.desk().package(folder, output, packaging)
     lines = [f"skipped {path}: {reason}" for path, reason in report.skipped]
     manifest = report.manifest
     lines.append(
-        f"packaged {manifest.name} {manifest.version}: {render.counted(len(manifest.files), 'file')}, "
+        f"packaged {manifest.name} {manifest.version}: {render.counted(len(manifest.texts), 'file')}, "
         f"{render.size(report.size_bytes)} in {report.path}, checksum in {report.path}.sha256"
     )
+    if manifest.index is not None:
+        lines.append(told_index(manifest.index))
+    if report.signed_by is not None:
+        lines.append(f"signed by key {report.signed_by} in {report.path}.minisig")
     session.show(report.to_json(), "\n".join(lines))
+
+
+def told_index(index: PackagedIndex) -> str:
+    documents, shards = render.counted(index.documents, "document"), render.counted(index.shards, "shard")
+    return f"with its index: {documents} in {shards}, by {index.embedder}"

@@ -1,0 +1,215 @@
+"""Take up the index of a package: upload the shards that are missing, then name them all in one swap.
+
+Invariants
+    Nothing is embedded, and no shard is rewritten. Readers see the KB as it was, or with the whole package.
+    What did not come with a package stays: documents that were ingested, pages, files that were edited here.
+    Of two documents with one id, one is live.
+Not here
+    What travels: packing.py. Fetching and unpacking packages: the stage `sources`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from pair import version_errors
+from pair.ai.embedding import Embedding
+from pair.blobs.contract import BlobStore
+from pair.blobs.leases import HeldLease
+from pair.engine.manifest import Manifest, ShardRef
+from pair.engine.packing import files_of, packed_name
+from pair.engine.publication import Published
+from pair.engine.shard_cache import ShardCache
+from pair.engine.stored_documents import identity
+from pair.engine.writing import WriteParts, Writer, WriteReport
+
+_Identities = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """The index of a package, as it is to be taken up."""
+
+    manifest: Manifest
+    """Already of the KB that takes it up."""
+    name: str
+    """Of the package: of two versions of it, the later takes the place of the earlier."""
+    label: str
+    index_sha256: str
+    path_of: Callable[[str], Path | None]
+    """Where a file of a shard is, by its name in the index; None for what was not brought as it is stored already."""
+    owner: str
+    """Of documents that come and go with the package."""
+    edited: frozenset[str] = frozenset()
+    """Ids of documents that are kept as they are here."""
+    gone: frozenset[str] = frozenset()
+    """Ids of documents that shall not be here: their files were deleted, here or in the package."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptionReport:
+    manifest_version: int
+    documents: int
+    uploaded_shards: int
+    uploaded_bytes: int
+    is_changed: bool
+
+
+class MissingFileError(Exception):
+    """A file that the store lacks was not brought either; the message names it."""
+
+
+class Adoption:
+    def __init__(self, parts: WriteParts, store: BlobStore, writer: Writer, embedding: Embedding) -> None:
+        self._parts = parts
+        self._store = store
+        self._writer = writer
+        self._embedding = embedding
+
+    def refuse(self, manifest: Manifest) -> None:
+        """Raises E220 when it was made with another embedder than the KB has or would get, E304 when that differs."""
+        if (manifest.embedder, manifest.dimension) != (self._embedding.name, self._embedding.dimension):
+            raise version_errors.index_of_another_embedder(self._parts.kb_id, manifest.embedder, self._embedding.name)
+        before = self._parts.publication.current()
+        if before is not None and before.manifest.shards:
+            self._writer.check_embedder(before.manifest)
+
+    def bring(self, parcel: Parcel) -> tuple[int, int]:
+        """Upload what the store lacks: shards and bytes. Raises MissingFileError; nothing is visible yet."""
+        self._parts.publication.probe()
+        lacking = [shard for shard in parcel.manifest.shards if not self._is_stored(shard)]
+        for shard, role in files_of(tuple(lacking)):
+            name = packed_name(shard, role)
+            path = parcel.path_of(name)
+            if path is None:
+                raise MissingFileError(name)
+            self._parts.on_step("upload")
+            self._store.upload(shard.key(role), path)
+        self._parts.on_step("uploaded")
+        return len(lacking), sum(shard.size_bytes for shard in lacking)
+
+    def _is_stored(self, shard: ShardRef) -> bool:
+        """Its name is made of the hashes of its files, so what is there under it is what is meant, if it is whole."""
+        found = {info.key: info.size_bytes for info in self._store.list(f"{shard.folder}/")}
+        return all(found.get(shard.key(role)) == each.size_bytes for role, each in shard.files.items())
+
+    def take_up(self, parcel: Parcel) -> AdoptionReport:
+        """Raises E203 and what any write raises, and MissingFileError."""
+        self.refuse(parcel.manifest)
+        began = self._parts.publication.current()
+        brought = self.bring(parcel)
+        outcome: list[tuple[Manifest, bool]] = []
+
+        def attempt(lease: HeldLease, before: Published | None) -> WriteReport:
+            if _collections(before) != _collections(began):
+                self.bring(parcel)  # garbage collection may have taken what nobody named yet
+            self.refuse(parcel.manifest)
+            manifest = before.manifest if before is not None else self._writer.nothing_yet()
+            shards = merged(manifest, parcel, self._parts.cache)
+            is_changed = manifest.index_sha256 != parcel.index_sha256 or not _are_same(manifest.shards, shards)
+            if is_changed:
+                manifest = self._publish(lease, before, manifest, shards, parcel)
+            outcome[:] = [(manifest, is_changed)]
+            return WriteReport(manifest_version=manifest.number)
+
+        self._writer.retried(attempt)
+        manifest, is_changed = outcome[0]
+        return AdoptionReport(manifest.number, manifest.documents, *brought, is_changed)
+
+    def _publish(
+        self,
+        lease: HeldLease,
+        before: Published | None,
+        manifest: Manifest,
+        shards: Sequence[ShardRef],
+        parcel: Parcel,
+    ) -> Manifest:
+        now = self._writer.moment_for(manifest, shards)
+        after = manifest.succeeded_by(self._parts.new_id(), now, shards, "install")
+        is_alone = all(shard.origin == parcel.name for shard in after.shards)
+        after = replace(
+            after,
+            label=parcel.label,
+            index_sha256=parcel.index_sha256,
+            restored=0,
+            hashed_as=parcel.manifest.hashed_as if is_alone else after.hashed_as,
+        )
+        return self._writer.publish(lease, before, after).manifest
+
+
+def _collections(published: Published | None) -> int:
+    return published.manifest.collections if published is not None else 0
+
+
+def _are_same(one: Sequence[ShardRef], other: Sequence[ShardRef]) -> bool:
+    return [(each.folder, each.gone) for each in one] == [(each.folder, each.gone) for each in other]
+
+
+# ── which documents are live ───────────────────────────────────────────────────────────────────────
+
+
+def merged(manifest: Manifest, parcel: Parcel, cache: ShardCache) -> list[ShardRef]:
+    """The shards of the package, and those of the KB that did not come with it, each document live in one of them."""
+    brought = [replace(shard, origin=parcel.name) for shard in parcel.manifest.shards]
+    folders = {shard.folder for shard in brought}
+    own = [shard for shard in manifest.shards if shard.origin != parcel.name and shard.folder not in folders]
+    brought = [_without(shard, _numbers_in(shard, _identities(parcel.gone), cache)) for shard in brought]
+    if not own:
+        return brought
+    edited = _identities(parcel.edited)
+    local: list[ShardRef] = []
+    for shard in own:
+        yielding = _yielding(shard, parcel, cache)
+        doubled = [_numbers_among(shard, each, cache) for each in brought]
+        losing = np.setdiff1d(yielding, _numbers_in(shard, edited, cache))
+        gone = np.intersect1d(_numbers_in(shard, _identities(parcel.gone), cache), yielding)
+        here = np.concatenate([mine for mine, _ in doubled])
+        local.append(_without(shard, np.union1d(np.intersect1d(here, losing), gone)))
+        brought = [
+            _without(each, theirs[~np.isin(mine, losing)])
+            for each, (mine, theirs) in zip(brought, doubled, strict=True)
+        ]
+    return [*local, *brought]
+
+
+def _yielding(shard: ShardRef, parcel: Parcel, cache: ShardCache) -> npt.NDArray[np.int64]:
+    """Documents that give way to those of the package: those of its owner, and of other packages."""
+    if shard.origin:
+        return np.arange(shard.documents)
+    return cache.open(shard).ids().numbers_of_owner(parcel.owner)
+
+
+def _numbers_among(
+    shard: ShardRef, other: ShardRef, cache: ShardCache
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Live documents that both hold: their numbers in the one and in the other."""
+    here, there = cache.open(shard).ids(), cache.open(other).ids()
+    identities, numbers = there.identities()
+    lines = here.find(identities)
+    found = lines >= 0
+    mine, theirs = here.numbers_at(lines[found]), numbers[found]
+    live = _live(shard)[mine] & _live(other)[theirs]
+    return mine[live], theirs[live]
+
+
+def _numbers_in(shard: ShardRef, identities: _Identities, cache: ShardCache) -> npt.NDArray[np.int64]:
+    if not len(identities):
+        return np.empty(0, np.int64)
+    ids = cache.open(shard).ids()
+    lines = ids.find(identities)
+    return ids.numbers_at(lines[lines >= 0])
+
+
+def _identities(ids: frozenset[str]) -> _Identities:
+    return np.array([np.frombuffer(identity(each), "<u8") for each in sorted(ids)], "<u8").reshape(-1, 2)
+
+
+def _live(shard: ShardRef) -> npt.NDArray[np.bool_]:
+    return np.ones(shard.documents, np.bool_) if shard.tombstones is None else ~shard.tombstones
+
+
+def _without(shard: ShardRef, numbers: npt.NDArray[np.int64]) -> ShardRef:
+    return shard.without(numbers) if len(numbers) else shard

@@ -1,0 +1,74 @@
+"""What is installed, as a lock would say it, and in what it differs from what a lock says."""
+
+from pathlib import Path
+
+from pair import errors, files
+from pair.sources import inspection, record, tree
+from pair.sources.lock import Lock, LockedKb, drift, is_below, locked_kb
+from pair.sources.record import Record
+from pair.sources.rules import RECORD_NAME
+
+_WORDS = {
+    "id": "id",
+    "source": "source",
+    "name": "name",
+    "version": "version",
+    "archive_sha256": "archive SHA-256",
+    "commit": "commit",
+    "content_sha256": "content SHA-256",
+    "embedder": "embedder",
+    "manifest_version": "manifest version",
+}
+
+
+def installed_kb(target: Path, lock_path: Path) -> LockedKb:
+    """Raises E012, E013, E023."""
+    with files.storage_errors():
+        found = record.read_record(target)
+    if found is None:
+        raise errors.no_kb_at(str(target), "nothing is installed there")
+    return _as_locked(found, target, lock_path)
+
+
+def _as_locked(found: Record, target: Path, lock_path: Path) -> LockedKb:
+    return locked_kb(found.header, target, lock_path, found.header.content_sha256 or _content_of(found))
+
+
+def _content_of(found: Record) -> str:
+    return tree.content_checksum({path: entry.sha256 for path, entry in found.files.items()})
+
+
+def drifts_from(lock: Lock, *, also: Path) -> list[str]:
+    """Each in one line. `also`: a target that has to be locked if something is installed there."""
+    drifts = [each for kb in lock.kbs for each in _drifts_of(kb, lock)]
+    if (also / RECORD_NAME).exists() and is_below(also, lock.path) and lock.kb_at(also) is None:
+        drifts.append(f"{also}: installed, and not locked")
+    return drifts
+
+
+def _drifts_of(kb: LockedKb, lock: Lock) -> list[str]:
+    target = lock.target_of(kb)
+    try:
+        with files.storage_errors():
+            found = record.read_record(target)
+            if found is None:
+                return [f"{kb.id}: not installed: {target}"]
+            changes = inspection.changes_in(target, found)
+    except errors.DataError as fault:
+        return [f"{kb.id}: {fault.message}"]
+    seen = _as_locked(found, target, lock.path)
+    drifts = [
+        drift(kb.id, words, getattr(kb, name), getattr(seen, name))
+        for name, words in _WORDS.items()
+        if getattr(kb, name) != getattr(seen, name)
+    ]
+    drifts += [f"{kb.id}: edited: {target / path}" for path in changes.modified]
+    drifts += [f"{kb.id}: missing: {target / path}" for path in changes.missing]
+    return drifts + _record_drifts(kb, found, seen)
+
+
+def _record_drifts(kb: LockedKb, found: Record, seen: LockedKb) -> list[str]:
+    """A record that lists other files than those which it says were offered; those of an index are not installed."""
+    if found.header.embedder or found.header.kept_files or seen.content_sha256 == _content_of(found):
+        return []
+    return [drift(kb.id, "content SHA-256 of the listed files", kb.content_sha256, _content_of(found))]

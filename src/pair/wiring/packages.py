@@ -1,0 +1,214 @@
+"""Packages with an index: made of a KB, opened as one, and taken up by the engine."""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pair import errors, files
+from pair.clock import Clock
+from pair.settings import Settings
+from pair.sources import archive
+from pair.sources.contract import MissingIndexFileError, OfferedIndex
+from pair.sources.package import IndexFile, IndexToPackage, PackagedIndex
+from pair.sources.rules import INDEX_FOLDER, INDEX_MANIFEST, name_from_folder
+from pair.wiring.engine import DEFAULT_KB, blob_store, open_kb
+
+if TYPE_CHECKING:
+    from pair.engine.adoption import Parcel
+    from pair.engine.packing import PackedIndex
+    from pair.kb import KnowledgeBase
+
+_SYNCED = "sync"
+"""The owner of documents that come from files."""
+
+
+# ── taking up ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class EngineKeeper:
+    """Takes up the index of a package into one KB. Nothing is loaded before there is such an index."""
+
+    def __init__(self, settings: Settings, kb_id: str, clock: Clock) -> None:
+        self._settings = settings
+        self._kb_id = kb_id
+        self._clock = clock
+
+    def holds(self, sha256: str) -> bool:
+        return sha256 in self._held
+
+    @functools.cached_property
+    def _held(self) -> frozenset[str]:
+        """SHA-256 of every file that the current manifest names, or one that is kept."""
+        store = blob_store(self._settings.engine.store, self._settings, self._clock)
+        with contextlib.closing(store):
+            keys = [info.key for info in store.list(f"{self._kb_id}.duckdb.versions/")]
+            found = [_json_of(blob.data) for key in (self._manifest_key, *keys) if (blob := store.get(key)) is not None]
+        return frozenset(
+            each["sha256"] for value in found for shard in value.get("shards", ()) for each in shard["files"].values()
+        )
+
+    @property
+    def _manifest_key(self) -> str:
+        return f"{self._kb_id}.duckdb.manifest.json"
+
+    def is_current(self, index_sha256: str) -> bool:
+        store = blob_store(self._settings.engine.store, self._settings, self._clock)
+        with contextlib.closing(store):
+            blob = store.get(self._manifest_key)
+        return blob is not None and _json_of(blob.data).get("index_sha256") == index_sha256
+
+    def refuse(self, index: OfferedIndex) -> None:
+        with self._opened() as kb:
+            kb.adoption().refuse(self._parcel(index).manifest)
+
+    def bring(self, index: OfferedIndex) -> None:
+        with self._opened() as kb, _missing_files():
+            kb.adoption().bring(self._parcel(index))
+
+    def take_up(self, index: OfferedIndex, *, edited: frozenset[str], gone: frozenset[str]) -> None:
+        with self._opened() as kb, _missing_files():
+            kb.adoption().take_up(dataclasses.replace(self._parcel(index), edited=edited, gone=gone))
+
+    def _opened(self) -> "KnowledgeBase":
+        return open_kb(self._kb_id, settings=self._settings)
+
+    def _parcel(self, index: OfferedIndex) -> "Parcel":
+        from pair.engine.adoption import Parcel  # noqa: PLC0415 - see the package's first lines
+        from pair.engine.packing import unpacked  # noqa: PLC0415
+
+        return Parcel(
+            manifest=unpacked(index.content, INDEX_MANIFEST, self._kb_id),
+            name=index.package_name,
+            label=index.label,
+            index_sha256=index.sha256,
+            path_of=index.path_of,
+            owner=_SYNCED,
+        )
+
+
+@contextlib.contextmanager
+def _missing_files() -> Iterator[None]:
+    from pair.engine.adoption import MissingFileError  # noqa: PLC0415 - see the package's first lines
+
+    try:
+        yield
+    except MissingFileError as fault:
+        raise MissingIndexFileError(str(fault)) from fault
+
+
+def _json_of(content: bytes) -> dict[str, Any]:
+    """{} for what cannot be read: whoever uses it will say so."""
+    try:
+        value = json.loads(content)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+# ── making ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextlib.contextmanager
+def index_maker(settings: Settings, folder: Path, kb_id: str | None) -> Iterator[Callable[[str], IndexToPackage]]:
+    """Makes the index of a folder, by the name of its package: a KB is brought in line with it first.
+
+    The sources of this project are the KB `default` already; any other folder is one by its own name.
+    """
+    with contextlib.ExitStack() as held:
+
+        def make(name: str) -> IndexToPackage:
+            kb = held.enter_context(_in_line(settings, folder, kb_id or _kb_of(settings, folder, name)))
+            return _to_package(kb, kb.packed_index())
+
+        yield make
+
+
+def _kb_of(settings: Settings, folder: Path, name: str) -> str:
+    return DEFAULT_KB if _is_own(settings, folder) else name_from_folder(name)
+
+
+def _is_own(settings: Settings, folder: Path) -> bool:
+    return folder.resolve() == files.expanded(settings.kb.sources_dir).resolve()
+
+
+def _in_line(settings: Settings, folder: Path, kb_id: str) -> "KnowledgeBase":
+    """Raises E014 when the folder cannot be read, or is none of this KB's."""
+    from pair.engine.rules import check_kb_id  # noqa: PLC0415 - see the package's first lines
+    from pair.wiring.sync import SyncDesk  # noqa: PLC0415
+
+    check_kb_id(kb_id)
+    if (kb_id == DEFAULT_KB) != _is_own(settings, folder):
+        raise errors.cannot_package(
+            str(folder), f"the knowledge base {DEFAULT_KB} is that of {settings.kb.sources_dir}, and of no other folder"
+        )
+    wanted = settings if kb_id == DEFAULT_KB else _settings_for(settings, folder, kb_id)
+    report = SyncDesk(wanted, kb_id=kb_id).sync()
+    if report.errors:
+        raise errors.cannot_package(str(folder), report.errors[0])
+    return open_kb(kb_id, settings=settings)
+
+
+def _settings_for(settings: Settings, folder: Path, kb_id: str) -> Settings:
+    """To sync a folder by itself: without links, without a model, with its state beside that of the project."""
+    place = files.expanded(settings.kb.index_cache_path).parent / "packages" / kb_id
+    kb = dataclasses.replace(
+        settings.kb,
+        sources_dir=str(folder),
+        links_file_path=str(place / "links.txt"),
+        index_path=str(place / "index.txt"),
+        index_cache_path=str(place / "index-cache.json"),
+        web_fetch_cache_dir=str(place / "web-cache"),
+        llms_txt_path="",
+    )
+    named = settings.named - {"kb.links_file_path"}
+    ai = dataclasses.replace(settings.ai, base_url="")
+    return dataclasses.replace(settings, kb=kb, ai=ai, named=named)
+
+
+def _to_package(kb: "KnowledgeBase", index: "PackedIndex") -> IndexToPackage:
+    manifest, content = index.manifest, index.content
+    described = PackagedIndex(
+        kb_id=manifest.kb_id,
+        manifest_version=manifest.number,
+        embedder=manifest.embedder,
+        dimension=manifest.dimension,
+        documents=manifest.documents,
+        chunks=manifest.rows,
+        shards=len(manifest.shards),
+    )
+    listed = {
+        each.name: IndexFile(each.size_bytes, each.sha256, functools.partial(kb.packed_content, each))
+        for each in index.files
+    }
+    sha256 = hashlib.sha256(content).hexdigest()
+    listed[INDEX_MANIFEST.removeprefix(f"{INDEX_FOLDER}/")] = IndexFile(len(content), sha256, lambda: (content,))
+    return IndexToPackage(described, listed)
+
+
+# ── opening ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def open_package(path: Path, settings: Settings) -> "KnowledgeBase":
+    """The KB in a package, for reading. Raises E009, E012, E207; E304 with the first query by another embedder."""
+    from pair.blobs.packaged import PackagedStore  # noqa: PLC0415 - see the package's first lines
+    from pair.engine.manifest import from_bytes  # noqa: PLC0415
+    from pair.engine.packing import packed_name_of  # noqa: PLC0415
+
+    with files.storage_errors():
+        if not path.is_file():
+            raise errors.no_kb_at(str(path), "there is no such file")
+        content = archive.read_entry(path, INDEX_MANIFEST, settings.sources)
+    if content is None:
+        raise errors.no_kb_at(str(path), "the package has no index")
+    kb_id = from_bytes(content, f"{path.name}: {INDEX_MANIFEST}").kb_id
+
+    def name_of(key: str) -> str | None:
+        name = packed_name_of(key, kb_id)
+        return None if name is None else f"{INDEX_FOLDER}/{name}"
+
+    return open_kb(kb_id, store=PackagedStore(path, name_of), settings=settings)

@@ -1,0 +1,141 @@
+"""Publishing to a bucket and installing from it: the real command, a real S3 server."""
+
+import hashlib
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.command import Outcome, Workplace, read_files, write_files
+from support.kbs import SMALL_KB, SMALL_KB_BYTES
+from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
+
+
+@pytest.fixture
+def at_bucket(workplace: Workplace, s3: S3Server) -> Workplace:
+    workplace.environment |= {
+        "PAIR__ENGINE__S3_ENDPOINT": s3.options.endpoint_url,
+        "PAIR__ENGINE__S3_REGION": s3.options.region,
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+    }
+    return workplace
+
+
+def folder_of(workplace: Workplace, name: str, text: str) -> Path:
+    return write_files(workplace.folder / name, {**SMALL_KB, "page.md": text})
+
+
+def succeeded(done: Outcome) -> Outcome:
+    assert done.status == 0, done.stdout + done.stderr
+    return done
+
+
+def feed_in(s3: S3Server, prefix: str) -> dict[str, Any]:
+    blob = s3.store(prefix).get("releases.json")
+    assert blob is not None
+    return dict(json.loads(blob.data))
+
+
+def test_a_bucket_is_a_registry(at_bucket: Workplace, s3: S3Server) -> None:
+    folder_of(at_bucket, "kb", "one")
+    done = succeeded(
+        at_bucket.pair("publish", "s3://blobs/kbs/first", "kb", "--name", "handbook", "--version", "1.0.0", "--json")
+    )
+    assert done.json["source"] == "s3://blobs/kbs/first/releases.json#handbook"
+    store = s3.store("kbs/first")
+    names = ["handbook-1.0.0.zip", "handbook-1.0.0.zip.sha256", "releases.json"]
+    assert [entry.key for entry in store.list("")] == names
+    archive = store.get("handbook-1.0.0.zip")
+    assert archive is not None
+    [release] = feed_in(s3, "kbs/first")["kbs"]["handbook"]["releases"]
+    assert release["sha256"] == hashlib.sha256(archive.data).hexdigest()
+    succeeded(at_bucket.pair("install", "--source", done.json["source"]))
+    assert read_files(at_bucket.target) == SMALL_KB_BYTES | {"page.md": b"one"}
+    # The same again, other bytes, and a new version.
+    again = at_bucket.pair(
+        "publish", "s3://blobs/kbs/first", "kb", "--name", "handbook", "--version", "1.0.0", "--json"
+    )
+    assert again.json["is_new"] is False
+    folder_of(at_bucket, "kb", "two")
+    refused = at_bucket.pair(
+        "publish", "s3://blobs/kbs/first", "kb", "--name", "handbook", "--version", "1.0.0", "--json"
+    )
+    assert refused.error_code == "E021"
+    succeeded(at_bucket.pair("publish", "s3://blobs/kbs/first/", "kb", "--name", "handbook", "--version", "1.1.0"))
+    succeeded(at_bucket.pair("update"))
+    assert (at_bucket.target / "page.md").read_text() == "two"
+    succeeded(at_bucket.pair("install", "pinned", "--kb", "pinned", "--source", "s3://blobs/kbs/first/handbook@1.0.0"))
+    # And as any other source it can be locked.
+    succeeded(at_bucket.pair("lock", ".pair/knowledge", "pinned"))
+    for folder in (at_bucket.target, at_bucket.folder / "pinned", at_bucket.cache):
+        subprocess.run(["rm", "-rf", folder], check=True)
+    succeeded(at_bucket.pair("install", "--locked"))
+    succeeded(at_bucket.pair("lock", "--check"))
+    assert (at_bucket.folder / "pinned" / "page.md").read_text() == "one"
+
+
+def test_all_who_publish_to_a_bucket_at_once_end_up_in_the_feed(at_bucket: Workplace, s3: S3Server) -> None:
+    running = []
+    for number in range(4):
+        folder_of(at_bucket, f"kb-{number}", f"text {number}")
+        arguments = ("publish", "s3://blobs/together", f"kb-{number}", "--name", "kb", "--version", f"1.{number}.0")
+        running.append(at_bucket.start(*arguments))
+    ended = [process.communicate(timeout=120) for process in running]
+    assert [process.returncode for process in running] == [0] * 4, ended
+    releases = feed_in(s3, "together")["kbs"]["kb"]["releases"]
+    assert [each["version"] for each in releases] == ["1.0.0", "1.1.0", "1.2.0", "1.3.0"]
+
+
+def test_of_two_who_publish_one_version_with_different_bytes_one_is_refused(at_bucket: Workplace, s3: S3Server) -> None:
+    running = []
+    for number in range(3):
+        folder_of(at_bucket, f"kb-{number}", f"text {number}")
+        running.append(at_bucket.start("publish", "s3://blobs/contended", f"kb-{number}", "--name", "kb", "--json"))
+    ended = [process.communicate(timeout=120) for process in running]
+    assert sorted(process.returncode for process in running) == [0, 4, 4], ended
+    [release] = feed_in(s3, "contended")["kbs"]["kb"]["releases"]
+    archive = s3.store("contended").get("kb-1.0.0.zip")
+    assert archive is not None
+    assert hashlib.sha256(archive.data).hexdigest() == release["sha256"]
+
+
+def test_what_was_begun_and_not_finished_is_finished_by_the_same_bytes_only(at_bucket: Workplace, s3: S3Server) -> None:
+    folder_of(at_bucket, "kb", "one")
+    succeeded(at_bucket.pair("publish", "s3://blobs/begun", "kb"))
+    store = s3.store("begun")
+    for key in ("releases.json", "kb-1.0.0.zip"):
+        store.delete(key)
+    folder_of(at_bucket, "other/kb", "two")
+    assert at_bucket.pair("publish", "s3://blobs/begun", "other/kb", "--json").error_code == "E021"
+    assert store.get("releases.json") is None
+    succeeded(at_bucket.pair("publish", "s3://blobs/begun", "kb"))
+    succeeded(at_bucket.pair("install", "--source", "s3://blobs/begun/releases.json"))
+
+
+@pytest.mark.parametrize(
+    ("content", "code"), [(None, "E005"), (b"{", "E019"), (b'{"schema_version": 1, "kbs": {}}', "E020")]
+)
+def test_a_feed_in_a_bucket_that_is_none_is_refused(
+    at_bucket: Workplace, s3: S3Server, content: bytes | None, code: str
+) -> None:
+    prefix = f"none-{code}"
+    if content is not None:
+        s3.store(prefix).put("releases.json", content)
+    refused = at_bucket.pair("install", "--source", f"s3://blobs/{prefix}/releases.json", "--json")
+    assert refused.error_code == code
+    assert SECRET_KEY not in refused.stdout + refused.stderr
+
+
+def test_an_archive_in_a_bucket_that_is_not_what_the_feed_says_is_refused(at_bucket: Workplace, s3: S3Server) -> None:
+    folder_of(at_bucket, "kb", "one")
+    succeeded(at_bucket.pair("publish", "s3://blobs/spoilt", "kb"))
+    store = s3.store("spoilt")
+    store.put("kb-1.0.0.zip", b"something else")
+    source = "s3://blobs/spoilt/releases.json"
+    assert at_bucket.pair("install", "--source", source, "--json").error_code == "E006"
+    store.delete("kb-1.0.0.zip")
+    assert at_bucket.pair("install", "--source", source, "--json").error_code == "E005"
+    assert not at_bucket.target.exists()

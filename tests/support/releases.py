@@ -1,0 +1,49 @@
+"""KBs that are published, and hosts of static files that serve them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pair import Settings, wiring
+from pair.wiring import Desk, Label
+from support.command import Workplace, write_files
+from support.kbs import SMALL_KB
+from support.server import Page, Server
+
+
+def publish(workplace: Workplace, version: str, *, name: str = "handbook", page: str = "") -> None:
+    """In `dist`, as the command does it but in this process. `page`: what makes this version another one."""
+    folder = write_files(workplace.folder / "kbs" / f"{name}-{version}", {**SMALL_KB, "page.md": page or version})
+    desk = Desk(Settings.load(environment={"PAIR_KB_CACHE_DIR": str(workplace.cache)}))
+    wiring.publish(desk, str(workplace.folder / "dist"), folder, Label(name, version))
+
+
+def serve(server: Server, folder: Path, prefix: str = "/kbs") -> str:
+    """All files of a folder, as they are now; the address of the feed."""
+    for path in folder.iterdir():
+        content = path.read_bytes()
+        server.pages[f"{prefix}/{path.name}"] = Page(content, etag=f'"{hash(content)}"')
+    return server.url(f"{prefix}/releases.json")
+
+
+def published(workplace: Workplace, server: Server, *versions: str, name: str = "handbook") -> str:
+    """These versions in `dist`, and served; the address of the feed."""
+    for version in versions:
+        publish(workplace, version, name=name)
+    return serve(server, workplace.folder / "dist")
+
+
+def feed_in(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "releases.json").read_bytes()))
+
+
+def move_version(workplace: Workplace, server: Server, version: str) -> None:
+    """Other bytes for a version that is published, as no honest publisher would do it."""
+    for path in (workplace.folder / "dist").glob(f"handbook-{version}.zip*"):
+        path.unlink()
+    value = feed_in(workplace.folder / "dist")
+    releases = value["kbs"]["handbook"]["releases"]
+    value["kbs"]["handbook"]["releases"] = [each for each in releases if each["version"] != version]
+    (workplace.folder / "dist" / "releases.json").write_text(json.dumps(value))
+    publish(workplace, version, page="moved")
+    serve(server, workplace.folder / "dist")
