@@ -350,6 +350,10 @@ class KnowledgeBase:
         """The current one and those that can be gone back to, the newest first. Raises E201."""
         return self._engine.versions()
 
+    def version_numbers(self) -> list[int]:
+        """Of every version that can be read, the newest first: more than are worth listing. Raises E201."""
+        return self._engine.version_numbers()
+
     def diff(self, a: int | str, b: int | str = CURRENT) -> Changes:
         """Which documents differ between two versions, by id. Raises E201, E218."""
         return self.compare(a, b).changes

@@ -159,8 +159,8 @@ def _entries(own: Sequence[ShardRef], others: Sequence[ShardRef], cache: ShardCa
         lines.append(found)
         identities.append(of_these[0])
         hashes.append(of_these[1])
-    columns = (np.concatenate(each) for each in (positions, lines, identities, hashes))
-    return _Entries(own, cache, *columns)
+    places = np.concatenate(positions), np.concatenate(lines)
+    return _Entries(own, cache, *places, np.concatenate(identities), np.concatenate(hashes))
 
 
 def _only_here(shard: ShardRef, other: ShardRef | None) -> npt.NDArray[np.bool_] | None:

@@ -391,6 +391,12 @@ class Engine:
     def versions(self) -> list[Version]:
         return versions.list_versions(self._parts)
 
+    def version_numbers(self) -> list[int]:
+        """Of all that are kept, also of those that hold what the next one holds; the newest first. Raises E201."""
+        return self._read(
+            lambda current: [each.number for each in self._parts.publication.history.copies(current).line]
+        )
+
     def compare(self, before: str, after: str) -> Comparison:
         """Two versions, each by number, by the version of a package, or as `current`. Raises E201, E218, E207."""
         return self._read(

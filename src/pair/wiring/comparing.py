@@ -9,12 +9,12 @@ import contextlib
 import difflib
 import itertools
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pair import errors, files, version_errors
+from pair import files, version_errors
 from pair.ai.extractive import ExtractiveSummariser
 from pair.engine.comparing import CURRENT, Comparison
 from pair.settings import Settings
@@ -128,7 +128,12 @@ def unified(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
         first = max(start - _CONTEXT_LINES, 0)
         old, new = before[start : len(before) - end], after[start : len(after) - end]
         head = f"@@ -{first + 1},{start - first + len(old)} +{first + 1},{start - first + len(new)} @@"
-        return (head, *(f" {each}" for each in before[first:start]), *(f"-{each}" for each in old), *(f"+{each}" for each in new))
+        return (
+            head,
+            *(f" {each}" for each in before[first:start]),
+            *(f"-{each}" for each in old),
+            *(f"+{each}" for each in new),
+        )
     return tuple(difflib.unified_diff(before, after, n=_CONTEXT_LINES, lineterm=""))[2:]
 
 
@@ -202,17 +207,17 @@ def compared(settings: Settings, a: str, b: str | None, kb_id: str) -> "Iterator
     after = _Version(before.kb_id, CURRENT) if b is None and isinstance(before, _Version) else _side(b or "", kb_id)
     shown = a, b or CURRENT
     with contextlib.ExitStack() as held, files.storage_errors():
-        if isinstance(before, _Version) and isinstance(after, _Version):
-            yield _versions(settings, before, after, shown, held)
-        elif isinstance(before, _Version):
-            assert isinstance(after, Path)
-            kb = held.enter_context(open_kb(before.kb_id, settings=settings, at=before.at))
-            yield _turned(_with_version(shown, kb, _tree(settings, after, held)))
-        elif isinstance(after, _Version):
-            kb = held.enter_context(open_kb(after.kb_id, settings=settings, at=after.at))
-            yield _with_version((shown[1], shown[0]), kb, _tree(settings, before, held))
-        else:
-            yield _files(shown, _tree(settings, before, held), _tree(settings, after, held))
+        match before, after:
+            case _Version(), _Version():
+                yield _versions(settings, before, after, shown, held)
+            case _Version(), Path():
+                kb = held.enter_context(open_kb(before.kb_id, settings=settings, at=before.at))
+                yield _turned(_with_version((shown[1], shown[0]), _tree(settings, after, held), kb))
+            case Path(), _Version():
+                kb = held.enter_context(open_kb(after.kb_id, settings=settings, at=after.at))
+                yield _with_version(shown, _tree(settings, before, held), kb)
+            case Path(), Path():
+                yield _files(shown, _tree(settings, before, held), _tree(settings, after, held))
 
 
 def _side(text: str, kb_id: str) -> _Version | Path:
@@ -260,11 +265,10 @@ def _files(shown: tuple[str, str], before: _Tree, after: _Tree) -> Compared:
         return before.text(path) if path in old else None, after.text(path) if path in new else None
 
     changed = (path for path in old.keys() & new.keys() if old[path] != new[path])
-    parts = (new.keys() - old.keys(), old.keys() - new.keys(), changed)
-    return Compared(*shown, *(tuple(sorted(each)) for each in parts), texts)
+    return Compared(*shown, _sorted(new.keys() - old.keys()), _sorted(old.keys() - new.keys()), _sorted(changed), texts)
 
 
-def _with_version(shown: tuple[str, str], kb: "KnowledgeBase", files_there: _Tree) -> Compared:
+def _with_version(shown: tuple[str, str], files_there: _Tree, kb: "KnowledgeBase") -> Compared:
     """From files to what is stored."""
     seen = files_there.sources()
     added, changed, same = [], [], set()
@@ -282,8 +286,11 @@ def _with_version(shown: tuple[str, str], kb: "KnowledgeBase", files_there: _Tre
         return before, kb.document(document_id).text if document_id not in gone else None
 
     gone = frozenset(removed)
-    parts = (tuple(sorted(each)) for each in (added, removed, changed))
-    return Compared(shown[1], shown[0], *parts, texts)
+    return Compared(*shown, _sorted(added), _sorted(removed), _sorted(changed), texts)
+
+
+def _sorted(ids: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(ids))
 
 
 def _stored(kb: "KnowledgeBase") -> Iterator[tuple[str, str]]:

@@ -29,13 +29,13 @@ from pair.app.cli import (
     package,
     publish,
     reembed,
+    reproduce,
     search,
     serve,
     session,
     sync,
     versions,
 )
-
 
 _ANSWERING = frozenset({"diff", "reproduce"})
 
@@ -70,6 +70,7 @@ def build() -> Any:
     app.command("versions", epilog=versions.VERSIONS_EXAMPLE)(versions.versions)
     app.command("rollback", epilog=versions.ROLLBACK_EXAMPLE)(versions.rollback)
     app.command("diff", epilog=diff.EXAMPLE)(diff.diff)
+    app.command("reproduce", epilog=reproduce.EXAMPLE)(reproduce.reproduce)
     app.command("gc", epilog=maintain.GC_EXAMPLE)(maintain.collect)
     app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
     app.command("mcp", epilog=mcp.EXAMPLE)(mcp.mcp)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pair.wiring.comparing import ChangedDocument, Compared
     from pair.wiring.doctor import Check
     from pair.wiring.librarians import FrontDesk
+    from pair.wiring.reproducing import Reproduced
 
 _SHARED = frozenset({"config", "log_level", "as_json"})
 TROUBLE_EXIT_STATUS = 2
@@ -182,6 +184,12 @@ class Session:
         from pair.wiring.comparing import Wanted  # noqa: PLC0415 - as above
 
         return found.told(found.ids(), Wanted(texts=texts, most_lines=most_lines))
+
+    def reproduced(self, file: str, kb_id: str | None, at: str | None, package: str | None) -> "list[Reproduced]":
+        from pair.wiring.reproducing import Where, read_answer, reproduce  # noqa: PLC0415 - as above
+
+        where = Where(kb_id, at, None if package is None else Path(package))
+        return [reproduce(self.settings(), each, where) for each in read_answer(Path(file))]
 
     @contextmanager
     def trouble(self) -> Iterator[None]:

@@ -36,9 +36,7 @@ async def roll_back(service: Service, call: Call) -> Response:
 async def diff(service: Service, call: Call) -> Response:
     asked = call.parameters(shapes.DiffParameters)
     kb_id = call.use_kb(asked.kb_id)
-    told = await service.reading(
-        lambda: _told(of_versions(service.kbs.get(kb_id).compare(asked.a, asked.b)), asked)
-    )
+    told = await service.reading(lambda: _told(of_versions(service.kbs.get(kb_id).compare(asked.a, asked.b)), asked))
     return answer({"kb_id": kb_id, **told})
 
 
