@@ -220,6 +220,7 @@ def _class_body(kind: Any) -> list[ast.stmt]:
 _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "no_such_version": {"kb_id": "default", "wanted": "3", "kept": [9, 8, 7]},
     "index_of_another_embedder": {"kb_id": "default", "found": "minilm-384-v1", "configured": "static-256-v1"},
+    "index_damaged": {"label": "handbook 1.0.0", "reason": "a shard is not the one that is packaged: shards/0a1b2c"},
     "past_is_read_only": {"kb_id": "default", "number": 7},
     "cannot_compare": {
         "side": "handbook.zip",

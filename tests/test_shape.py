@@ -39,6 +39,7 @@ MAY_IMPORT_LATE = {
     "wiring/embedders.py",
     "wiring/engine.py",
     "wiring/librarians.py",
+    "wiring/packages.py",
     "wiring/processes.py",
     "wiring/ray_runner.py",
     "wiring/server.py",

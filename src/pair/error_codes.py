@@ -64,6 +64,7 @@ CODES: dict[str, tuple[type[PairError], str]] = {
     "E218": (NotFoundError, "version of a knowledge base is not kept"),
     "E219": (UsageError, "a version of the past cannot be written to"),
     "E220": (UsageError, "index of a package was made with another embedder"),
+    "E221": (DataError, "index of a package is damaged"),
     "E230": (UsageError, "cannot be compared"),
     "E231": (NotFoundError, "nothing to compare there"),
     "E232": (UsageError, "not an answer that was stored"),

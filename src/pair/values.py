@@ -28,6 +28,8 @@ class KbSource:
     """Of a release, from its feed."""
     sha256: str | None = None
     """Of the archive, when the release feed publishes it."""
+    manifest_sha256: str | None = None
+    """Of the manifest beside the archive, the same."""
     feed: str | None = None
     """The feed of releases that was asked, as it was named: with the KB and the version behind `#`, if so."""
 
@@ -41,6 +43,8 @@ class KbSource:
             value["version"] = self.version
         if self.sha256 is not None:
             value["sha256"] = self.sha256
+        if self.manifest_sha256 is not None:
+            value["manifestSha256"] = self.manifest_sha256
         if self.feed is not None:
             value["feed"] = self.feed
         return value
@@ -53,9 +57,11 @@ class KbSource:
             requires_download=value["requiresDownload"],
             version=value.get("version"),
             sha256=value.get("sha256"),
+            manifest_sha256=value.get("manifestSha256"),
             feed=value.get("feed"),
         )
-        texts = (source.location, source.version or "", source.sha256 or "", source.feed or "")
+        more = (source.version, source.sha256, source.manifest_sha256, source.feed)
+        texts = (source.location, *(each or "" for each in more))
         if source.type not in get_args(SourceType) or not all(isinstance(each, str) for each in texts):
             raise ValueError("not the source of a KB")
         return source

@@ -6,7 +6,7 @@ Not here
 
 from collections.abc import Sequence
 
-from pair.error_tree import NotFoundError, UsageError
+from pair.error_tree import DataError, NotFoundError, UsageError
 
 _MOST_NUMBERS = 10
 
@@ -33,6 +33,16 @@ def index_of_another_embedder(kb_id: str, found: str, configured: str) -> UsageE
             "Take the texts alone, and embed them here: --no-index, then pair sync",
         ],
         details={"kb_id": kb_id, "package": found, "configured": configured},
+    )
+
+
+def index_damaged(label: str, reason: str) -> DataError:
+    return DataError(
+        "E221",
+        f"The index in the package {label} cannot be used",
+        explanation=f"{reason[:1].upper()}{reason[1:]}. Nothing was changed.",
+        hints=["Ask its publisher for the package", "Take the texts alone, and embed them here: --no-index"],
+        details={"package": label, "reason": reason},
     )
 
 

@@ -20,7 +20,7 @@ from pair.sources.feed_rules import FeedAddress
 from pair.sources.installation import Request
 from pair.sources.lock import read_lock, to_bytes
 from pair.sources.package import Label
-from pair.wiring import LockDesk, publish
+from pair.wiring import LockDesk, Packaging, publish
 from pair.wiring.sources import Desk
 from support.damage import bounded, damaged_json, damaged_values, refusal, tried
 
@@ -62,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "kb").mkdir()
     (made / "kb" / "a.md").write_text("One.")
     desk = desk_in(made)
-    publish(desk, str(made / "dist"), made / "kb", Label(name="kb", version="1.0.0"))
+    publish(desk, str(made / "dist"), made / "kb", Packaging(Label(name="kb", version="1.0.0")))
     return made
 
 
@@ -89,7 +89,9 @@ def test_a_damaged_feed_installs_the_kb_or_nothing_and_is_never_replaced(folder:
             assert (target / "a.md").read_text() == "One."
         else:
             assert not target.exists()
-        again = refusal(lambda: publish(desk, str(work / "dist"), folder / "kb", Label(name="kb", version="1.0.1")))
+        again = refusal(
+            lambda: publish(desk, str(work / "dist"), folder / "kb", Packaging(Label(name="kb", version="1.0.1")))
+        )
         if again is not None:
             assert again.code == "E019"
             assert (work / "dist" / "releases.json").read_bytes() == content

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pair import Settings, wiring
-from pair.wiring import Desk, Label
+from pair.wiring import Desk, Label, Packaging
 from support.command import Workplace, write_files
 from support.kbs import SMALL_KB
 from support.server import Page, Server
@@ -15,7 +15,7 @@ def publish(workplace: Workplace, version: str, *, name: str = "handbook", page:
     """In `dist`, as the command does it but in this process. `page`: what makes this version another one."""
     folder = write_files(workplace.folder / "kbs" / f"{name}-{version}", {**SMALL_KB, "page.md": page or version})
     desk = Desk(Settings.load(environment={"PAIR_KB_CACHE_DIR": str(workplace.cache)}))
-    wiring.publish(desk, str(workplace.folder / "dist"), folder, Label(name, version))
+    wiring.publish(desk, str(workplace.folder / "dist"), folder, Packaging(Label(name, version)))
 
 
 def serve(server: Server, folder: Path, prefix: str = "/kbs") -> str:

@@ -25,6 +25,7 @@ from pair.engine.publication import Published
 from pair.engine.shard_cache import ShardCache
 from pair.engine.stored_documents import identity
 from pair.engine.writing import WriteParts, Writer, WriteReport
+from pair.files import sha256_of
 
 _Identities = npt.NDArray[np.uint64]
 
@@ -43,6 +44,8 @@ class Parcel:
     """Where a file of a shard is, by its name in the index; None for what was not brought as it is stored already."""
     owner: str
     """Of documents that come and go with the package."""
+    is_verified: bool
+    """Whether the files are known to be what they should be."""
     edited: frozenset[str] = frozenset()
     """Ids of documents that are kept as they are here."""
     gone: frozenset[str] = frozenset()
@@ -84,7 +87,8 @@ class Adoption:
         for shard, role in files_of(tuple(lacking)):
             name = packed_name(shard, role)
             path = parcel.path_of(name)
-            if path is None:
+            is_sound = path is not None and (parcel.is_verified or sha256_of(path) == shard.files[role].sha256)
+            if path is None or not is_sound:
                 raise MissingFileError(name)
             self._parts.on_step("upload")
             self._store.upload(shard.key(role), path)

@@ -91,6 +91,12 @@ def file_name(shard_id: str, role: FileRole) -> str:
     return shard_id + _SUFFIXES[role]
 
 
+def content_hash(files: "Mapping[FileRole, ShardFile]") -> str:
+    """The name of a shard's folder: it stands for the bytes of all its files."""
+    lines = "".join(f"{role} {each.sha256} {each.size_bytes}\n" for role, each in files.items())
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
 # ── values ─────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -7,13 +7,15 @@ Invariants
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from pair import errors, version_errors
 from pair.engine.manifest import (
     FileRole,
     Manifest,
     ShardRef,
+    content_hash,
     file_name,
     from_bytes,
     manifest_key,
@@ -66,9 +68,22 @@ def content_hash_of(shard: ShardRef) -> str:
     return shard.folder.rpartition("/")[2]
 
 
-def unpacked(content: bytes, shown: str, kb_id: str) -> Manifest:
-    """As the manifest of another KB would name the same shards. Raises E207."""
-    manifest = from_bytes(content, shown)
+def unpacked(content: bytes, hashes: Mapping[str, str], label: str, kb_id: str) -> Manifest:
+    """As the manifest of another KB would name the same shards. `hashes`: of the files of the index, by name.
+
+    Raises E221 for one whose shards are not called by their bytes, or not made of these files: taken up, it could put
+    something else in the place of a shard that is there.
+    """
+    try:
+        manifest = from_bytes(content, MANIFEST_NAME)
+    except errors.DataError as fault:
+        raise version_errors.index_damaged(label, fault.explanation or fault.message) from fault
+    for shard in manifest.shards:
+        named = {packed_name(shard, role): each.sha256 for role, each in shard.files.items()}
+        if content_hash_of(shard) != content_hash(shard.files):
+            raise version_errors.index_damaged(label, f"a shard is not called by its bytes: {shard.folder}")
+        if any(hashes.get(name) != sha256 for name, sha256 in named.items()):
+            raise version_errors.index_damaged(label, f"a shard is not the one that is packaged: {shard.folder}")
     prefix = shards_prefix(kb_id)
     shards = tuple(replace(shard, folder=prefix + content_hash_of(shard)) for shard in manifest.shards)
     return replace(manifest, kb_id=kb_id, shards=shards)

@@ -4,7 +4,6 @@ Not here
     Which documents go into which shard: writing.py, compaction.py. Uploading: publication.py.
 """
 
-import hashlib
 import json
 import os
 from collections import defaultdict
@@ -21,7 +20,7 @@ from pair.engine.database import file_errors, open_memory
 from pair.engine.filters import flatten_metadata
 from pair.engine.graph_file import graph_sections
 from pair.engine.keywords import write_keywords
-from pair.engine.manifest import FileRole, ShardFile, ShardRef, file_name, shards_prefix
+from pair.engine.manifest import FileRole, ShardFile, ShardRef, content_hash, file_name, shards_prefix
 from pair.engine.pack import WrittenFile, write_pack
 from pair.engine.stored_documents import Header, StoredDocuments, identity
 from pair.engine.stored_graphs import StoredGraphs
@@ -184,8 +183,7 @@ def rebuild_shard(
 
 
 def _folder_of(kb_id: str, described: Mapping[FileRole, ShardFile]) -> str:
-    lines = "".join(f"{role} {each.sha256} {each.size_bytes}\n" for role, each in described.items())
-    return shards_prefix(kb_id) + hashlib.sha256(lines.encode()).hexdigest()
+    return shards_prefix(kb_id) + content_hash(described)
 
 
 # ── rows ───────────────────────────────────────────────────────────────────────────────────────────

@@ -29,7 +29,7 @@ _ENCRYPTED_FLAGS = 0x1 | 0x40
 _METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 
 
-class _RefusedError(Exception):
+class RefusedError(Exception):
     """Why an archive is refused; becomes E009 with the archive's name."""
 
 
@@ -60,7 +60,7 @@ def unpack(
             except BaseException:
                 files.remove_tree(folder)
                 raise
-    except _RefusedError as refusal:
+    except RefusedError as refusal:
         raise errors.archive_refused(shown or archive.name, str(refusal)) from refusal.__cause__
 
 
@@ -70,7 +70,7 @@ def hash_entries(archive: Path, policy: SourcesPolicy) -> dict[str, UnpackedFile
         with _opened(archive, policy) as opened:
             entries = _checked_entries(opened, policy)
             return {path: _hash_entry(opened, entry) for path, entry in entries.items() if not entry.is_dir()}
-    except _RefusedError as refusal:
+    except RefusedError as refusal:
         raise errors.archive_refused(archive.name, str(refusal)) from refusal.__cause__
 
 
@@ -82,9 +82,9 @@ def read_entry(archive: Path, name: str, policy: SourcesPolicy) -> bytes | None:
             if entry is None:
                 return None
             if entry.file_size > 64 * _MEBIBYTE:
-                raise _RefusedError(f"{name} is too large")
+                raise RefusedError(f"{name} is too large")
             return b"".join(_chunks(opened, entry))
-    except _RefusedError as refusal:
+    except RefusedError as refusal:
         raise errors.archive_refused(archive.name, str(refusal)) from refusal.__cause__
 
 
@@ -96,7 +96,7 @@ def _opened(archive: Path, policy: SourcesPolicy) -> zipfile.ZipFile:
         _check_directory_size(archive, policy)
         return zipfile.ZipFile(archive)
     except (zipfile.BadZipFile, ValueError, struct.error, NotImplementedError, EOFError) as fault:
-        raise _RefusedError("it is not a whole zip archive") from fault
+        raise RefusedError("it is not a whole zip archive") from fault
 
 
 def _check_directory_size(archive: Path, policy: SourcesPolicy) -> None:
@@ -107,12 +107,12 @@ def _check_directory_size(archive: Path, policy: SourcesPolicy) -> None:
     with archive.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
         at, end = _directory_bounds(content)
         if end - at > policy.max_archive_entries * _DIRECTORY_BYTES_PER_ENTRY:
-            raise _RefusedError(f"its directory takes {end - at} bytes")
+            raise RefusedError(f"its directory takes {end - at} bytes")
         entries = 0
         while at < end:
             entries += 1
             if entries > policy.max_archive_entries:
-                raise _RefusedError(f"it has more than {policy.max_archive_entries} entries")
+                raise RefusedError(f"it has more than {policy.max_archive_entries} entries")
             at += _DIRECTORY_ENTRY_BYTES + sum(_NAME_EXTRA_COMMENT.unpack_from(content, at + 28))
 
 
@@ -139,7 +139,7 @@ def _directory_bounds(content: mmap.mmap) -> tuple[int, int]:
 
 
 def _checked_entries(opened: zipfile.ZipFile, policy: SourcesPolicy) -> dict[str, zipfile.ZipInfo]:
-    """Entries by path; raises _RefusedError at the first that may not be unpacked."""
+    """Entries by path; raises RefusedError at the first that may not be unpacked."""
     entries = opened.infolist()
     checked: dict[str, zipfile.ZipInfo] = {}
     for entry in entries:
@@ -147,9 +147,9 @@ def _checked_entries(opened: zipfile.ZipFile, policy: SourcesPolicy) -> dict[str
         if not path and entry.orig_filename.startswith("./"):
             continue  # the folder that is packed, under its own name
         if (fault := _entry_fault(entry, path)) is not None:
-            raise _RefusedError(f"{fault}: {path!r}")
+            raise RefusedError(f"{fault}: {path!r}")
         if path in checked:
-            raise _RefusedError(f"two entries with one name: {path!r}")
+            raise RefusedError(f"two entries with one name: {path!r}")
         checked[path] = entry
     archive_bytes = Path(str(opened.filename)).stat().st_size
     _check_total_size(archive_bytes, entries, policy)
@@ -189,12 +189,12 @@ def _entry_fault(entry: zipfile.ZipInfo, path: str) -> str | None:
 def _check_total_size(archive_bytes: int, entries: list[zipfile.ZipInfo], policy: SourcesPolicy) -> None:
     total = sum(entry.file_size for entry in entries)
     if total > policy.max_unpacked_bytes:
-        raise _RefusedError(f"it unpacks to {total} bytes, more than {policy.max_unpacked_bytes}")
+        raise RefusedError(f"it unpacks to {total} bytes, more than {policy.max_unpacked_bytes}")
     if unpacks_suspiciously(total, archive_bytes, policy.max_compression_ratio):
-        raise _RefusedError(f"it unpacks to {total // max(1, archive_bytes)} times its size")
+        raise RefusedError(f"it unpacks to {total // max(1, archive_bytes)} times its size")
     for entry in entries:
         if unpacks_suspiciously(entry.file_size, entry.compress_size, policy.max_compression_ratio):
-            raise _RefusedError(f"an entry unpacks to more than {policy.max_compression_ratio} times its size")
+            raise RefusedError(f"an entry unpacks to more than {policy.max_compression_ratio} times its size")
 
 
 def _check_places(archive_bytes: int, entries: list[zipfile.ZipInfo]) -> None:
@@ -202,19 +202,19 @@ def _check_places(archive_bytes: int, entries: list[zipfile.ZipInfo]) -> None:
     end = 0
     for entry in sorted(entries, key=lambda entry: entry.header_offset):
         if entry.header_offset < end:
-            raise _RefusedError("two entries share the same bytes")
+            raise RefusedError("two entries share the same bytes")
         if entry.header_offset >= archive_bytes:
-            raise _RefusedError(f"entry outside the archive: {entry.orig_filename!r}")
+            raise RefusedError(f"entry outside the archive: {entry.orig_filename!r}")
         end = entry.header_offset + 30 + len(entry.orig_filename) + entry.compress_size
 
 
 def _check_collisions(entries: dict[str, zipfile.ZipInfo]) -> None:
     if (name := collision(entries)) is not None:
-        raise _RefusedError(f"names differ only in case or accents: {name!r}")
+        raise RefusedError(f"names differ only in case or accents: {name!r}")
     for path in entries:
         for folder in folders_above(path):
             if folder in entries and not entries[folder].is_dir():
-                raise _RefusedError(f"file that is a folder too: {folder!r}")
+                raise RefusedError(f"file that is a folder too: {folder!r}")
 
 
 # ── their bytes ────────────────────────────────────────────────────────────────────────────────────
@@ -233,7 +233,7 @@ def _write_entries(
             (folder / parent).mkdir(parents=True, exist_ok=True)
             made.add(parent)
         if not entry.is_dir():
-            written[path] = _write_entry(opened, entry, folder / path)
+            written[path] = write_entry(opened, entry, folder / path)
     return written
 
 
@@ -242,7 +242,7 @@ def _check_free_space(folder: Path, needed_bytes: int) -> None:
         raise errors.storage_failed(str(folder), f"no space left on the disk for {needed_bytes} bytes")
 
 
-def _write_entry(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, destination: Path) -> UnpackedFile:
+def write_entry(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, destination: Path) -> UnpackedFile:
     digest = hashlib.sha256()
     descriptor = os.open(destination, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
@@ -270,6 +270,6 @@ def _chunks(opened: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[bytes]:
                 size_bytes += len(chunk)
                 yield chunk
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError) as fault:
-        raise _RefusedError(f"damaged entry: {entry.orig_filename!r}") from fault
+        raise RefusedError(f"damaged entry: {entry.orig_filename!r}") from fault
     if size_bytes != entry.file_size:
-        raise _RefusedError(f"entry of another length than declared: {entry.orig_filename!r}")
+        raise RefusedError(f"entry of another length than declared: {entry.orig_filename!r}")

@@ -81,6 +81,16 @@ class Cache:
         (entry.folder / ENTRY_NAME).unlink(missing_ok=True)
         files.remove_tree(entry.folder)
 
+    def files_by_hash(self) -> dict[str, Path]:
+        """Where a file with a certain SHA-256 is, in whatever entry. What a disk made of it shows when it is taken."""
+        found: dict[str, Path] = {}
+        for path in self._folder.glob(f"*/{ENTRY_NAME}"):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                for name, sha256 in json.loads(path.read_bytes())["hashes"].items():
+                    if stays_inside(name):
+                        found[sha256] = path.parent / name
+        return found
+
     def part_path(self, source: KbSource) -> Path:
         """Where an unfinished download of this address waits to be resumed."""
         return self._folder / ".partial" / f"{_address(source)}.part"

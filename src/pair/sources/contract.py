@@ -1,7 +1,7 @@
 """What you may implement: who is told about the work, and what fetches archives."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,8 +78,12 @@ class OfferedIndex:
     """Of its manifest."""
     names: frozenset[str]
     """Of the files that are in the folder; those that the engine holds already may be missing."""
+    hashes: Mapping[str, str]
+    """SHA-256 of all of its files by name, as the package gives it."""
     package_name: str
     label: str
+    is_fresh: bool
+    """Unpacked and verified this moment; what lay in the cache meanwhile has to be verified again."""
 
     @property
     def sha256(self) -> str:
@@ -147,7 +151,40 @@ class Signatures(Protocol):
         ...
 
 
+class ChangedError(Exception):
+    """What is read in parts is another file by now."""
+
+
+class RemoteFile(Protocol):
+    """A file that is read in parts, all of them of one version. Reading raises ChangedError when it is another now."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def read(self, start: int, length: int) -> bytes: ...
+
+    def copy(self, start: int, length: int, path: Path) -> None:
+        """Into a new file, in bounded memory; what a broken transfer brought is not fetched again."""
+        ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """An archive that need not be fetched as a whole, and what is published about it."""
+
+    manifest: bytes
+    """As it lies beside the archive."""
+    sha256: str
+    """Of the archive."""
+    file: RemoteFile
+    validators: Validators
+
+
 class Fetcher(Protocol):
+    def parts(self, url: str, *, sha256: str | None) -> Parts | None:
+        """None for an archive that can only be fetched as a whole. `sha256`: published by the release feed."""
+        ...
+
     def signature(self, url: str) -> bytes | None:
         """The `.minisig` beside an archive, if there is one."""
         ...

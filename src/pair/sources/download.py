@@ -21,8 +21,16 @@ from typing import Any, Protocol, Self
 from urllib.parse import unquote, urlsplit
 
 from pair import errors, files, package_errors
-from pair.sources.contract import Download, Known, Observer, Validators, note_of
-from pair.sources.rules import SIGNATURE_SUFFIX, SourcesPolicy, beside, parse_checksum, without_credentials
+from pair.sources.contract import Download, Known, Observer, Parts, Validators, note_of
+from pair.sources.ranges import open_ranges
+from pair.sources.rules import (
+    MANIFEST_SUFFIX,
+    SIGNATURE_SUFFIX,
+    SourcesPolicy,
+    beside,
+    parse_checksum,
+    without_credentials,
+)
 from pair.web.requests import RequestFault, Web
 
 logger = logging.getLogger(__name__)
@@ -30,6 +38,7 @@ logger = logging.getLogger(__name__)
 _BLOCK_BYTES = 256 * 1024
 _PROGRESS_WORTH_ANOTHER_TRY_BYTES = 1024 * 1024
 _CHECKSUM_LIMIT_BYTES = 64 * 1024
+_MANIFEST_LIMIT_BYTES = 64 * 1024 * 1024
 _SIGNATURE_LIMIT_BYTES = 64 * 1024
 
 
@@ -66,6 +75,23 @@ class Downloader:
         if download is None and known is not None and expected is not None:
             raise self._mismatch(url, expected, known.sha256)
         return download
+
+    def parts(self, url: str, *, sha256: str | None) -> Parts | None:
+        """Raises E005, E006."""
+        try:
+            answer = self._web.read(beside(url, MANIFEST_SUFFIX), {}, limit_bytes=_MANIFEST_LIMIT_BYTES)
+            if answer.status != 200:
+                return None
+            expected = sha256 or self._published_checksum(url)
+            if expected is None:
+                return None
+            file = open_ranges(self._web, url, self._observer)
+            # Whoever replaces an archive replaces all that lies beside it: what was read before the change is no good.
+            if file is None or (sha256 is None and self._published_checksum(url) != expected):
+                return None
+            return Parts(answer.body, expected, file, file.validators)
+        except RequestFault as fault:
+            raise errors.download_failed(without_credentials(url), fault.reason) from fault
 
     def signature(self, url: str) -> bytes | None:
         """The `.minisig` beside an archive, if there is one. Raises E005 for what may pass, E017 for what may not."""

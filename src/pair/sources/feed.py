@@ -111,7 +111,13 @@ def source_of(release: Release, address: FeedAddress) -> KbSource:
     location = archive_location(address.place, release.file)
     is_away = is_remote(location)
     return KbSource(
-        "url" if is_away else "local", location, is_away, release.version, sha256=release.sha256, feed=address.named
+        "url" if is_away else "local",
+        location,
+        is_away,
+        release.version,
+        sha256=release.sha256,
+        manifest_sha256=release.manifest_sha256 or None,
+        feed=address.named,
     )
 
 

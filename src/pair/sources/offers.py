@@ -12,6 +12,7 @@ from pair import errors, files
 from pair.sources import archive, git, package, replacement, tree
 from pair.sources.cache import Cache, CacheEntry, Facts
 from pair.sources.contract import Fetcher, Known, OfferedIndex, Signatures, Signer, Validators
+from pair.sources.delta import Delta
 from pair.sources.package import PackageManifest
 from pair.sources.rules import (
     INDEX_FOLDER,
@@ -105,7 +106,7 @@ class Offers:
         if source.requires_download:
             if offline or self._fetcher is None:
                 raise errors.download_while_offline()  # source-11
-            with self._downloaded(source, revalidate=revalidate) as offered:
+            with self._downloaded(source, target, revalidate=revalidate) as offered:
                 yield offered
         elif Path(source.location).is_dir():
             yield _folder_offer(source, target)
@@ -125,11 +126,13 @@ class Offers:
     # A download
 
     @contextlib.contextmanager
-    def _downloaded(self, source: KbSource, *, revalidate: bool) -> Iterator[Offer]:
-        fill = self._fill_from_git if source.type == "git" else self._fill_from_archive
-
+    def _downloaded(self, source: KbSource, target: Path, *, revalidate: bool) -> Iterator[Offer]:
         def fill_from_source(earlier: CacheEntry | None, folder: Path) -> Facts | None:
-            return fill(source, earlier, folder)
+            if source.type == "git":
+                return self._fill_from_git(source, earlier, folder)
+            assert self._fetcher is not None  # noqa: S101 - `offer` asks first
+            delta = Delta(self._cache, self._fetcher, self._signatures, self._policy, self._holds)
+            return delta.fill(source, earlier, folder, target) or self._fill_from_archive(source, earlier, folder)
 
         def is_usable(entry: CacheEntry) -> bool:
             is_checked = entry.facts.verified or source.type == "git" or not self._policy.require_checksum
@@ -307,15 +310,28 @@ def _kb_folder(folder: Path, hashes: dict[str, str], *, is_temporary: bool) -> K
         for path, sha256 in hashes.items()
         if not is_of_index(path) and (manifest is None or path != MANIFEST_NAME)
     }
-    return KbFolder(folder, content, manifest, is_temporary, index=_index_in(folder, hashes, manifest))
+    index = _index_in(folder, hashes, manifest, is_temporary=is_temporary)
+    return KbFolder(folder, content, manifest, is_temporary, index=index)
 
 
-def _index_in(folder: Path, hashes: dict[str, str], manifest: PackageManifest | None) -> OfferedIndex | None:
+def _index_in(
+    folder: Path, hashes: dict[str, str], manifest: PackageManifest | None, *, is_temporary: bool
+) -> OfferedIndex | None:
     if manifest is None or manifest.index is None or INDEX_MANIFEST not in hashes:
         return None
-    names = frozenset(path.removeprefix(f"{INDEX_FOLDER}/") for path in hashes if is_of_index(path))
-    content = (folder / INDEX_MANIFEST).read_bytes()
-    return OfferedIndex(folder / INDEX_FOLDER, content, names, manifest.name, f"{manifest.name} {manifest.version}")
+    return OfferedIndex(
+        folder=folder / INDEX_FOLDER,
+        content=(folder / INDEX_MANIFEST).read_bytes(),
+        names=frozenset(path.removeprefix(f"{INDEX_FOLDER}/") for path in hashes if is_of_index(path)),
+        hashes={
+            path.removeprefix(f"{INDEX_FOLDER}/"): each.sha256
+            for path, each in manifest.files.items()
+            if is_of_index(path)
+        },
+        package_name=manifest.name,
+        label=f"{manifest.name} {manifest.version}",
+        is_fresh=is_temporary,
+    )
 
 
 def _folder_offer(source: KbSource, target: Path) -> Offer:

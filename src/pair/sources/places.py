@@ -12,13 +12,14 @@ from typing import Protocol
 
 from pair import errors, files
 from pair.blobs.contract import BlobStore, VersionMismatchError
-from pair.sources.contract import Download, Known, Validators
+from pair.sources.contract import ChangedError, Download, Known, Parts, Validators
 from pair.sources.feed import LIMIT_BYTES
 from pair.sources.feed_rules import FEED_NAME
-from pair.sources.rules import SIGNATURE_SUFFIX
+from pair.sources.rules import MANIFEST_SUFFIX, SIGNATURE_SUFFIX
 
 _MOST_ATTEMPTS = 30
 _MOST_SIGNATURE_BYTES = 64 * 1024
+_BLOCK_BYTES = 8 * 1024 * 1024
 
 Change = Callable[[bytes | None], bytes | None]
 """From the feed as it is, None for none yet, to what it is to be; None to leave it."""
@@ -147,11 +148,40 @@ class BucketPlace:
         raise errors.store_unreachable(self.address, "Others kept changing the feed while it was written")
 
 
+class StoredFile:
+    """A file in a bucket, read in parts."""
+
+    def __init__(self, store: BlobStore, key: str, size_bytes: int) -> None:
+        self._store = store
+        self._key = key
+        self.size_bytes = size_bytes
+
+    def read(self, start: int, length: int) -> bytes:
+        content = self._store.get_range(self._key, start, length)
+        if content is None or len(content) != min(length, self.size_bytes - start):
+            raise ChangedError(self._key)
+        return content
+
+    def copy(self, start: int, length: int, path: Path) -> None:
+        with path.open("xb") as stream:
+            for begin in range(start, start + length, _BLOCK_BYTES):
+                stream.write(self.read(begin, min(_BLOCK_BYTES, start + length - begin)))
+
+
 class BucketFetcher:
     """Fetches archives from buckets; `store_at` gives the store at an address."""
 
     def __init__(self, store_at: Callable[[str], BlobStore]) -> None:
         self._store_at = store_at
+
+    def parts(self, url: str, *, sha256: str | None) -> Parts | None:
+        folder, _, key = url.rpartition("/")
+        store = self._store_at(folder)
+        manifest = store.get(key + MANIFEST_SUFFIX)
+        size_bytes = next((info.size_bytes for info in store.list(key) if info.key == key), None)
+        if manifest is None or size_bytes is None or sha256 is None:
+            return None
+        return Parts(manifest.data, sha256, StoredFile(store, key, size_bytes), Validators())
 
     def signature(self, url: str) -> bytes | None:
         folder, _, key = url.rpartition("/")

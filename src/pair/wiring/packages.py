@@ -82,12 +82,13 @@ class EngineKeeper:
         from pair.engine.packing import unpacked  # noqa: PLC0415
 
         return Parcel(
-            manifest=unpacked(index.content, INDEX_MANIFEST, self._kb_id),
+            manifest=unpacked(index.content, index.hashes, index.label, self._kb_id),
             name=index.package_name,
             label=index.label,
             index_sha256=index.sha256,
             path_of=index.path_of,
             owner=_SYNCED,
+            is_verified=index.is_fresh,
         )
 
 

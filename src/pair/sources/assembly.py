@@ -1,0 +1,190 @@
+"""A package put together from what is here already and from ranges of the archive elsewhere.
+
+Invariants
+    Every file has the SHA-256 that the published manifest gives it, wherever it was taken from.
+    All ranges are of one version of the archive: when it changes meanwhile, all starts over.
+Not here
+    Fetching ranges: download.py, places.py. What may be in an archive: archive.py.
+"""
+
+import contextlib
+import io
+import itertools
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pair import errors, files
+from pair.sources import archive
+from pair.sources.contract import RemoteFile
+from pair.sources.package import PackageManifest
+from pair.sources.rules import (
+    MANIFEST_NAME,
+    SourcesPolicy,
+    collision,
+    is_of_index,
+    name_fault,
+    own_name_fault,
+)
+
+_WORTH_IT = 0.7
+"""When more than this share has to be fetched anyway, the archive is fetched as it is."""
+_NEAR_BYTES = 4096
+"""Entries with no more than this between them are fetched with one request."""
+_MOST_DIRECTORY_BYTES = 64 * 1024 * 1024
+
+
+class UnfitError(Exception):
+    """The archive is not what the manifest says: it is another by now, or one that only makes sense as a whole."""
+
+
+@dataclass(frozen=True)
+class Supplies:
+    """Where files come from that need not be fetched."""
+
+    path_of: Callable[[str], Path | None]
+    """A file with this SHA-256, if there is one here."""
+    holds: Callable[[str], bool]
+    """Whether the engine has it: then it is not needed at all."""
+
+
+def missing_files(manifest: PackageManifest, supplies: Supplies, policy: SourcesPolicy) -> list[str] | None:
+    """What has to be fetched; None when it is better to fetch everything. Raises E009."""
+    _refuse_unsafe(manifest, policy)
+    listed = manifest.files
+    missing = [
+        path
+        for path, each in listed.items()
+        if not (is_of_index(path) and supplies.holds(each.sha256)) and supplies.path_of(each.sha256) is None
+    ]
+    wanted_bytes = sum(listed[path].size_bytes for path in missing)
+    return missing if wanted_bytes <= _WORTH_IT * manifest.size_bytes else None
+
+
+def _refuse_unsafe(manifest: PackageManifest, policy: SourcesPolicy) -> None:
+    """The manifest names paths that are going to be written, so it is judged as an archive is."""
+    label = f"{manifest.name} {manifest.version}"
+    for path in manifest.files:
+        if (fault := name_fault(path) or own_name_fault(path)) is not None:
+            raise errors.archive_refused(label, f"{fault}: {path!r}")
+    if (name := collision(manifest.files)) is not None:
+        raise errors.archive_refused(label, f"names differ only in case or accents: {name!r}")
+    if len(manifest.files) > policy.max_archive_entries or manifest.size_bytes > policy.max_unpacked_bytes:
+        raise errors.archive_refused(label, "it is larger than sources.max_unpacked_bytes or has too many files")
+
+
+def assemble(
+    content: bytes, manifest: PackageManifest, missing: Sequence[str], source: RemoteFile, here: tuple[Path, Supplies]
+) -> dict[str, str]:
+    """Into a folder that does not exist yet: the SHA-256 of each file in it. `content`: of the manifest.
+
+    Raises UnfitError; the folder is then the caller's to remove.
+    """
+    folder, supplies = here
+    folder.mkdir(parents=True)
+    (folder / MANIFEST_NAME).write_bytes(content)
+    hashes: dict[str, str] = {}
+    _fetch(manifest, missing, source, folder)
+    for path in missing:
+        hashes[path] = manifest.files[path].sha256
+    for path, each in manifest.files.items():
+        at_hand = None if path in hashes else supplies.path_of(each.sha256)
+        if at_hand is not None:
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            if files.copy_file(str(at_hand), str(folder / path)) != each.sha256:
+                raise UnfitError(f"damaged here: {path}")
+            hashes[path] = each.sha256
+    return hashes
+
+
+def _fetch(manifest: PackageManifest, missing: Sequence[str], source: RemoteFile, folder: Path) -> None:
+    if not missing:
+        return
+    with contextlib.ExitStack() as held:
+        patchwork = _Patchwork(source)
+        scratch = Path(held.enter_context(tempfile.TemporaryDirectory(dir=folder.parent, prefix=".pair-ranges-")))
+        try:
+            opened = held.enter_context(zipfile.ZipFile(patchwork))
+            entries = {entry.filename: entry for entry in opened.infolist()}
+            chosen = [entries[path] for path in missing]
+        except (zipfile.BadZipFile, KeyError, ValueError, NotImplementedError, EOFError) as fault:
+            raise UnfitError(str(fault)) from fault
+        for number, (start, end) in enumerate(_spans(chosen, opened)):
+            source.copy(start, end - start, scratch / str(number))
+            patchwork.add(start, end, held.enter_context((scratch / str(number)).open("rb")))
+        for path, entry in zip(missing, chosen, strict=True):
+            _extract(opened, entry, folder / path, manifest.files[path].sha256)
+
+
+def _extract(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, destination: Path, sha256: str) -> None:
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        written = archive.write_entry(opened, entry, destination)
+    except archive.RefusedError as fault:
+        raise UnfitError(str(fault)) from fault
+    if written.sha256 != sha256:
+        raise UnfitError(f"another SHA-256 than the manifest gives: {entry.filename}")
+
+
+def _spans(chosen: Sequence[zipfile.ZipInfo], opened: zipfile.ZipFile) -> Iterator[tuple[int, int]]:
+    """Where the entries lie, header and all; those that lie side by side together."""
+    starts = sorted({entry.header_offset for entry in opened.infolist()} | {opened.start_dir})
+    ends = dict(itertools.pairwise(starts))
+    span: tuple[int, int] | None = None
+    for entry in sorted(chosen, key=lambda each: each.header_offset):
+        start, end = entry.header_offset, ends.get(entry.header_offset)
+        if end is None:
+            raise UnfitError(f"outside the archive: {entry.filename}")
+        if span is not None and start - span[1] <= _NEAR_BYTES:
+            span = (span[0], end)
+            continue
+        if span is not None:
+            yield span
+        span = (start, end)
+    if span is not None:
+        yield span
+
+
+class _Patchwork(io.RawIOBase):
+    """A file of which some parts are here, and whose other parts are read from elsewhere."""
+
+    def __init__(self, source: RemoteFile) -> None:
+        self._source = source
+        self._position = 0
+        self._parts: list[tuple[int, int, io.BufferedReader]] = []
+
+    def add(self, start: int, end: int, content: io.BufferedReader) -> None:
+        self._parts.append((start, end, content))
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._source.size_bytes}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        rest = max(0, self._source.size_bytes - self._position)
+        length = rest if size < 0 else min(size, rest)
+        content = self._read(self._position, length)
+        self._position += len(content)
+        return content
+
+    def _read(self, start: int, length: int) -> bytes:
+        for begin, end, content in self._parts:
+            if begin <= start and start + length <= end:
+                content.seek(start - begin)
+                return content.read(length)
+        if length > _MOST_DIRECTORY_BYTES:
+            raise UnfitError(f"its directory takes {length} bytes")
+        return self._source.read(start, length)
