@@ -117,6 +117,18 @@ def test_packages_folders_and_installed_states_are_compared_by_their_bytes(workp
     assert documents(told) == {"soup.md": "removed", "tea.md": "changed"}
 
 
+def test_the_index_in_a_package_is_no_document_and_says_the_same_as_its_texts(workplace: Workplace) -> None:
+    folder = write_files(workplace.folder / "one", {"tea.md": TEA, "soup.md": SOUP})
+    for output, more in (("bare.zip", ()), ("indexed.zip", ("--with-index",))):
+        assert workplace.pair("package", "./one", "--output", output, *more).status == 0
+    assert workplace.pair("diff", "./bare.zip", "./indexed.zip").status == 0
+    assert workplace.pair("install", "--source", "./indexed.zip").status == 0
+    assert workplace.pair("diff", "./indexed.zip", "current").status == 0
+    assert workplace.pair("diff", "./.pair/knowledge", "current").status == 0
+    write_files(folder, {"manifest.json": '{"a": 1}'})
+    assert documents(workplace.pair("diff", "./bare.zip", "./one", "--json").json) == {"manifest.json": "added"}
+
+
 def test_long_texts_are_cut_for_people_and_whole_for_programs(workplace: Workplace, tmp_path: Path) -> None:
     for folder, word in (("one", "red"), ("two", "blue")):
         write_files(workplace.folder / folder, {"long.md": "".join(f"Line {n} is {word}.\n" for n in range(500))})

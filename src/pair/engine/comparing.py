@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pair import errors
 from pair.engine.manifest import Manifest, ShardRef
 from pair.engine.shard import SearchFile
-from pair.engine.shard_cache import ShardCache
+from pair.engine.shard_cache import ShardCache, ShardMissingError
 
 CURRENT = "current"
 """What is meant by no number."""
@@ -60,7 +61,7 @@ class _Place:
 
 @dataclass
 class Comparison:
-    """Of two manifests, with what it takes to look at the texts. Raises ShardMissingError where one is gone."""
+    """Of two manifests, with what it takes to look at the texts."""
 
     kb_id: str
     before: int
@@ -78,8 +79,11 @@ class Comparison:
         return Changes(self.kb_id, self.before, self.after, *(tuple(sorted(each)) for each in parts))
 
     def texts(self, document_id: str) -> tuple[str | None, str | None]:
-        """Before and after; None where there is no such document."""
-        return self._text(self._old.get(document_id)), self._text(self._new.get(document_id))
+        """Before and after; None where there is no such document. Raises E207."""
+        try:
+            return self._text(self._old.get(document_id)), self._text(self._new.get(document_id))
+        except ShardMissingError as fault:
+            raise errors.stored_data_damaged(str(fault), "it is not in the store any more") from fault
 
     def _text(self, place: _Place | None) -> str | None:
         return None if place is None else self._search(place.shard).text(place.doc)
@@ -103,7 +107,10 @@ class Comparison:
 
 
 def compare(before: Manifest, after: Manifest, cache: ShardCache) -> Comparison:
-    """Of one KB. Reads id directories of shards that differ, and the texts of documents whose hashes do."""
+    """Of one KB. Reads id directories of shards that differ, and the texts of documents whose hashes do.
+
+    Raises ShardMissingError, E207.
+    """
     old, new = _entries(before.shards, after.shards, cache), _entries(after.shards, before.shards, cache)
     found = Comparison(after.kb_id, before.number, after.number, cache)
     identities = np.concatenate([old.identities, new.identities])

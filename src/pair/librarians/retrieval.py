@@ -88,7 +88,8 @@ def hash_of(text: str) -> str:
 
 def joined(metadatas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Of several responses that become one; nothing where none says how it was found."""
-    every = [each for metadata in metadatas for each in metadata.get(KEY, ()) if isinstance(metadata.get(KEY), tuple)]
+    told = (metadata.get(KEY) for metadata in metadatas)
+    every = [each for those in told if isinstance(those, tuple) for each in those]  # a colleague may say anything
     return {KEY: every} if every else {}
 
 

@@ -18,8 +18,8 @@ from pair import files, version_errors
 from pair.ai.extractive import ExtractiveSummariser
 from pair.engine.comparing import CURRENT, Comparison
 from pair.settings import Settings
-from pair.sources import archive, record, tree
-from pair.sources.rules import MANIFEST_NAME, is_local_path
+from pair.sources import archive, package, record, tree
+from pair.sources.rules import MANIFEST_NAME, is_local_path, is_of_index
 from pair.sync.contract import UnreadableDocument
 from pair.sync.discovery import find_files
 from pair.sync.index_file import tidy_summary
@@ -176,19 +176,21 @@ class _Tree:
     names: frozenset[str] | None
     """Of those that count; None for all that a KB may hold."""
     reader: Reader
+    is_package: bool = False
+    """Then its manifest.json is about the others."""
 
     def hashes(self) -> dict[str, str]:
         listed = tree.list_kb_files(self.folder).listing.files
-        # What begins with a dot is no document: the index of a package above all.
-        wanted = [path for path in listed if self._counts(path) and not path.startswith(".")]
-        return tree.hash_files(self.folder, wanted)
+        return tree.hash_files(self.folder, [path for path in listed if self._counts(path)])
 
     def sources(self) -> dict[str, FileSeen]:
         """Files that sync would look at."""
         return {path: seen for path, seen in find_files(self.folder).files.items() if self._counts(path)}
 
     def _counts(self, path: str) -> bool:
-        return path != MANIFEST_NAME if self.names is None else path in self.names
+        if is_of_index(path):  # which follows from the texts
+            return False
+        return path in self.names if self.names is not None else path != MANIFEST_NAME or not self.is_package
 
     def text(self, path: str, seen: FileSeen | None = None) -> str | None:
         """As sync reads it; None for what is no text, or too large where that counts."""
@@ -255,7 +257,12 @@ def _tree(settings: Settings, path: Path, held: contextlib.ExitStack) -> _Tree:
         folder = path
         installed = record.read_record(path)
         names = None if installed is None else frozenset(installed.files)
-    return _Tree(folder, names, Reader(folder, settings.kb.max_source_bytes, document_loader()))
+    reader = Reader(folder, settings.kb.max_source_bytes, document_loader())
+    return _Tree(folder, names, reader, is_package=path.is_file() and _has_manifest(folder / MANIFEST_NAME))
+
+
+def _has_manifest(path: Path) -> bool:
+    return path.is_file() and package.parse_manifest(path.read_bytes()) is not None
 
 
 def _files(shown: tuple[str, str], before: _Tree, after: _Tree) -> Compared:
