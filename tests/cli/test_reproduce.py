@@ -93,6 +93,9 @@ def test_another_kb_with_the_same_documents_gives_the_same_passages(tea: Workpla
     store(tea, ("other", "Nothing to see."), ("tea", TEA), ("soup", SOUP), kb="twin")
     same = tea.pair("reproduce", "answer.json", "--kb", "twin", "--json")
     assert (same.status, same.json["retrievals"][0]["isRecordedVersion"]) == (0, False)
+    store(tea, ("tea", "Tea is served at seven."), kb="young")
+    other = tea.pair("reproduce", "answer.json", "--kb", "young", "--json")
+    assert (other.status, states(other)["tea"], states(other)["soup"]) == (1, ("changed", 1), ("gone", 1))
 
 
 def test_a_package_gives_the_same_passages_on_a_machine_without_the_kb(workplace: Workplace) -> None:

@@ -35,7 +35,7 @@ Texts = tuple[str | None, str | None]
 """Before and after; None where there is none."""
 
 _CONTEXT_LINES = 3
-_MOST_DIFFERING_LINES = 10_000
+_MOST_DIFFERING_LINES = 4_000
 _PAGE = 1000
 
 
@@ -127,7 +127,7 @@ def unified(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
         # Which of so many lines were kept takes for ever to find out, and helps nobody.
         first = max(start - _CONTEXT_LINES, 0)
         old, new = before[start : len(before) - end], after[start : len(after) - end]
-        head = f"@@ -{first + 1},{start - first + len(old)} +{first + 1},{start - first + len(new)} @@"
+        head = f"@@ -{_span(first, start + len(old))} +{_span(first, start + len(new))} @@"
         return (
             head,
             *(f" {each}" for each in before[first:start]),
@@ -135,6 +135,11 @@ def unified(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
             *(f"+{each}" for each in new),
         )
     return tuple(difflib.unified_diff(before, after, n=_CONTEXT_LINES, lineterm=""))[2:]
+
+
+def _span(begin: int, end: int) -> str:
+    """Lines from 1 on; of none, the one before them is named."""
+    return f"{begin + 1 if end > begin else begin},{end - begin}"
 
 
 def _common(one: Sequence[str], other: Sequence[str]) -> int:

@@ -26,6 +26,7 @@ State = Literal["same", "moved", "scored", "changed", "gone", "not_found"]
 place. `gone`: its document is. `not_found`: it is as it was, and others are found before it."""
 
 _MOST_BYTES = 64_000_000
+_MOST_PASSAGES = 1000
 _SCORE_TOLERANCE = 1e-6
 
 
@@ -114,7 +115,7 @@ def read_answer(path: Path) -> tuple[Retrieval, ...]:
         found = tuple(Retrieval.from_json(each) for each in recorded)
     except ValueError as fault:
         raise version_errors.answer_unreadable(str(path), f"{KEY}: {fault}") from fault
-    if any(each.mode not in MODES or not each.limit for each in found):
+    if any(each.mode not in MODES or not 0 < each.limit <= _MOST_PASSAGES for each in found):
         raise version_errors.answer_unreadable(str(path), f"{KEY}: mode or limit is none that there is")
     return found
 
@@ -125,7 +126,7 @@ def reproduce(settings: Settings, asked: Retrieval, where: Where) -> Reproduced:
         hits = kb.search(asked.query, limit=asked.limit, mode=asked.mode, explain=True)
         found = {each.place: (rank, each) for rank, each in enumerate(map(FoundPassage.of, hits), 1)}
         known = {each.place for each in asked.passages}
-        later = _later(kb, asked, hits.manifest_version) if where.package is None else [hits.manifest_version]
+        later = _later(kb, asked, hits.manifest_version)
         return Reproduced(
             asked,
             kb.kb_id,
@@ -167,8 +168,8 @@ def _is_version(kb: "KnowledgeBase", asked: Retrieval) -> bool:
 
 
 def _later(kb: "KnowledgeBase", asked: Retrieval, until: int) -> list[int]:
-    """Versions that are kept after that of the answer, up to the one that was searched, the oldest first."""
-    return [number for number in sorted(kb.version_numbers()) if asked.manifest_version < number <= until]
+    """Versions that are kept after that of the answer, and the one that was searched, the oldest first."""
+    return sorted({until, *(each for each in kb.version_numbers() if asked.manifest_version < each < until)})
 
 
 def _found_again(passage: FoundPassage, rank: int, new_rank: int, found: FoundPassage) -> PassageAgain:

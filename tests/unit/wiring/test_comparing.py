@@ -48,5 +48,7 @@ def test_texts_that_have_nothing_in_common_are_told_at_once() -> None:
     lines = unified(before, after)
     assert applied(before, lines) == after
     assert lines[0] == f"@@ -7,{many + 3} +7,10 @@"
+    assert applied(tail, unified(tail, [*before, *tail])) == [*before, *tail]
+    assert applied([*before, *tail], unified([*before, *tail], tail)) == tail
     assert applied([], unified([], after * many)) == after * many
     assert applied(after * many, unified(after * many, [])) == []
