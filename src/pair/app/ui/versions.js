@@ -11,7 +11,7 @@ const CAUSES = {
 const CHANGES = { added: "good", removed: "bad", changed: "warn" };
 const PAGE = 50;
 
-let from, to, withTexts, result, list, changed, latest, mayRollBack, picked;
+let from, to, withTexts, told, lines, list, changed, latest, mayRollBack, picked;
 
 /** `onChange`: what to do when another version is the current one. */
 export function mount(root, onChange) {
@@ -19,7 +19,9 @@ export function mount(root, onChange) {
   from = make("select", { id: "version-from", onchange: pick });
   to = make("select", { id: "version-to", onchange: pick });
   withTexts = make("input", { id: "version-texts", type: "checkbox", onchange: compare });
-  result = make("section", { id: "difference", "aria-label": "What changed", "aria-live": "polite" });
+  told = make("h2", { "aria-live": "polite" });
+  lines = make("div");
+  const result = make("section", { id: "difference", "aria-label": "What changed" }, told, lines);
   list = make("ul", { class: "documents", "aria-label": "Versions" });
   root.append(make("h1", {}, "Versions"),
     make("form", { class: "row comparing", "aria-label": "Compare two versions", onsubmit: (event) => event.preventDefault() },
@@ -54,7 +56,7 @@ async function load() {
     choose(current());
   } catch (fault) {
     if (mine !== latest) return;
-    result.replaceChildren();
+    head("");
     list.replaceChildren(make("li", {}, fault.code === "E201" ? empty("Nothing was stored yet", "Every change makes a version.") : problem(fault)));
   }
 }
@@ -99,7 +101,7 @@ function choose(route) {
 async function compare() {
   const mine = (compare.latest = {});
   if (!from.value) {
-    result.replaceChildren();
+    head("");
     return;
   }
   const asked = { kb_id: current().kb, a: from.value, b: to.value, text: withTexts.checked ? "true" : "", limit: PAGE };
@@ -107,32 +109,37 @@ async function compare() {
     const found = await get("/rag/diff", asked);
     if (mine === compare.latest) tell(found, asked);
   } catch (fault) {
-    if (mine === compare.latest) result.replaceChildren(problem(fault));
+    if (mine === compare.latest) head("", problem(fault));
   }
 }
 
 function tell(found, asked) {
   const counted = Object.keys(CHANGES).map((each) => `${found[each]} ${each}`).join(", ");
-  const lines = make("ul", { class: "differing" }, found.documents.map(document_));
+  const items = make("ul", { class: "differing" }, found.documents.map(item));
   const more = make("div", { class: "row end" });
   const isSame = !found.added && !found.removed && !found.changed;
-  result.replaceChildren(
-    make("h2", {}, `From version ${found.a} to ${found.b}: ${isSame ? "the same documents" : counted}`),
-    lines, more);
-  goOn(found, { ...asked, a: found.a, b: found.b }, lines, more);
+  head(`From version ${found.a} to ${found.b}: ${isSame ? "the same documents" : counted}`, items, more);
+  goOn(found, { ...asked, a: found.a, b: found.b }, items, more);
 }
 
-function goOn(found, asked, lines, more) {
+/** The heading, which is read out, and what stands below it, which is not. */
+function head(heading, ...below) {
+  told.hidden = !heading;
+  told.textContent = heading;
+  lines.replaceChildren(...below);
+}
+
+function goOn(found, asked, items, more) {
   more.replaceChildren();
   if (found.next === null) return;
   more.append(make("button", { type: "button", class: "plain", onclick: async () => {
     const next = await get("/rag/diff", { ...asked, after: found.next });
-    lines.append(...next.documents.map(document_));
-    goOn(next, asked, lines, more);
+    items.append(...next.documents.map(item));
+    goOn(next, asked, items, more);
   } }, "Show more"));
 }
 
-function document_(each) {
+function item(each) {
   return make("li", { class: "card" },
     make("div", { class: "head" }, badge(each.change, CHANGES[each.change]), make("h3", {}, each.id)),
     each.entry.length ? differing(each.entry) : make("p", { class: "quiet" }, "Its description stays as it is."),
@@ -140,9 +147,9 @@ function document_(each) {
     each.left_out_lines ? make("p", { class: "quiet" }, `${amount(each.left_out_lines, "line")} more are not shown.`) : null);
 }
 
-function differing(lines) {
+function differing(parts) {
   const kinds = { "+": "plus", "-": "minus", "@": "place" };
-  return make("pre", { class: "lines-diff" }, lines.map((line) => make("span", { class: kinds[line[0]] }, line)));
+  return make("pre", { class: "lines-diff" }, parts.map((line) => make("span", { class: kinds[line[0]] }, line)));
 }
 
 // ── going back ──
