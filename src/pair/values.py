@@ -28,10 +28,10 @@ class KbSource:
     """Of a release, from its feed."""
     sha256: str | None = None
     """Of the archive, when the release feed publishes it."""
-    manifest_sha256: str | None = None
-    """Of the manifest beside the archive, the same."""
     feed: str | None = None
     """The feed of releases that was asked, as it was named: with the KB and the version behind `#`, if so."""
+    manifest_sha256: str | None = None
+    """Of the manifest beside the archive, when the release feed publishes it."""
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {

@@ -173,7 +173,13 @@ def test_a_locked_install_brings_the_same_bytes_to_another_machine(
     assert (workplace.target / "page.md").read_text() == "1.1.0"
 
 
-def test_what_is_in_the_cache_by_its_hash_needs_no_network(workplace: Workplace, server: Server, locked: str) -> None:
+@pytest.mark.parametrize("by_lock", [True, False], ids=["by a locked install", "by a plain one"])
+def test_what_is_in_the_cache_by_its_hash_needs_no_network(
+    workplace: Workplace, server: Server, locked: str, by_lock: bool
+) -> None:
+    if by_lock:
+        forget(workplace, server)
+        succeeded(workplace.pair("install", "--locked"))
     subprocess.run(["rm", "-rf", workplace.target], check=True)
     server.received.clear()
     succeeded(workplace.pair("install", "--locked"))
@@ -187,6 +193,16 @@ def test_a_locked_install_takes_back_an_update(workplace: Workplace, server: Ser
     succeeded(workplace.pair("install", "--locked"))
     assert (workplace.target / "page.md").read_text() == "1.0.0"
     succeeded(workplace.pair("lock", "--check"))
+
+
+def test_a_locked_install_brings_back_what_a_moved_version_replaced(
+    workplace: Workplace, server: Server, locked: str
+) -> None:
+    move_version(workplace, server, "1.0.0")
+    succeeded(workplace.pair("update", "--force"))
+    assert (workplace.target / "page.md").read_text() == "moved"
+    succeeded(workplace.pair("install", "--locked"))
+    assert (workplace.target / "page.md").read_text() == "1.0.0"
 
 
 def test_one_target_of_several_can_be_installed_alone(workplace: Workplace, server: Server, locked: str) -> None:

@@ -164,6 +164,7 @@ def test_a_feed_that_cannot_be_read_is_not_replaced(workplace: Workplace, conten
         (["no-package.zip", "handbook"], "E010"),
         (["handbook/dist", "handbook"], "E015"),
         (["dist", "."], "E015"),
+        (["gs://bucket/kbs", "handbook"], "E402"),
     ],
 )
 def test_what_cannot_be_published_is_refused(workplace: Workplace, arguments: list[str], code: str) -> None:

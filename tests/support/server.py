@@ -126,16 +126,16 @@ class _Handler(BaseHTTPRequestHandler):
         if page.etag and self.headers.get("If-None-Match") == page.etag:
             self._send(304, headers, b"")
             return
-        start = self._wanted_start(page)
-        if start is None:
+        span = self._wanted_span(page)
+        if span is None:
             status, body = 200, page.body
-        elif start >= len(page.body):
+        elif span[0] >= len(page.body):
             self._send(416, headers | {"Content-Range": f"bytes */{len(page.body)}"}, b"")
             return
         else:
-            status, body = 206, page.body[start:]
-            whole = f"bytes {start}-{len(page.body) - 1}/{len(page.body)}"
-            headers["Content-Range"] = page.content_range or whole
+            start, end = span[0], min(span[1], len(page.body))
+            status, body = 206, page.body[start:end]
+            headers["Content-Range"] = page.content_range or f"bytes {start}-{end - 1}/{len(page.body)}"
         if not page.has_length:
             headers["Connection"] = "close"
         elif page.declared_length is not None:
@@ -145,14 +145,17 @@ class _Handler(BaseHTTPRequestHandler):
         cut = page.cut_after.pop(0) if page.cut_after and self.command == "GET" else None
         self._send(status, headers, body, cut=cut)
 
-    def _wanted_start(self, page: Page) -> int | None:
+    def _wanted_span(self, page: Page) -> tuple[int, int] | None:
         wanted = self.headers.get("Range", "")
         if not page.honours_range or not wanted.startswith("bytes="):
             return None
         condition = self.headers.get("If-Range")
         if page.honours_if_range and condition not in {None, page.etag, page.last_modified}:
             return None
-        return int(wanted.removeprefix("bytes=").partition("-")[0])
+        first, _, last = wanted.removeprefix("bytes=").partition("-")
+        if not first:
+            return max(0, len(page.body) - int(last)), len(page.body)
+        return int(first), int(last) + 1 if last else len(page.body)
 
     def _send(self, status: int, headers: dict[str, str], body: bytes, cut: int | None = None) -> None:
         self.send_response(status)

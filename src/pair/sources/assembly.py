@@ -13,6 +13,7 @@ import itertools
 import os
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +88,7 @@ def assemble(
     folder.mkdir(parents=True)
     (folder / MANIFEST_NAME).write_bytes(content)
     hashes: dict[str, str] = {}
-    _fetch(manifest, missing, source, folder)
+    _fetch(content, manifest, missing, (source, folder))
     for path in missing:
         hashes[path] = manifest.files[path].sha256
     for path, each in manifest.files.items():
@@ -100,9 +101,9 @@ def assemble(
     return hashes
 
 
-def _fetch(manifest: PackageManifest, missing: Sequence[str], source: RemoteFile, folder: Path) -> None:
-    if not missing:
-        return
+def _fetch(content: bytes, manifest: PackageManifest, missing: Sequence[str], places: tuple[RemoteFile, Path]) -> None:
+    """From the archive into the folder."""
+    source, folder = places
     with contextlib.ExitStack() as held:
         patchwork = _Patchwork(source)
         scratch = Path(held.enter_context(tempfile.TemporaryDirectory(dir=folder.parent, prefix=".pair-ranges-")))
@@ -110,7 +111,9 @@ def _fetch(manifest: PackageManifest, missing: Sequence[str], source: RemoteFile
             opened = held.enter_context(zipfile.ZipFile(patchwork))
             entries = {entry.filename: entry for entry in opened.infolist()}
             chosen = [entries[path] for path in missing]
-        except (zipfile.BadZipFile, KeyError, ValueError, NotImplementedError, EOFError) as fault:
+            if opened.read(MANIFEST_NAME) != content:
+                raise UnfitError("the manifest beside it is of another package")
+        except (zipfile.BadZipFile, KeyError, ValueError, NotImplementedError, EOFError, zlib.error) as fault:
             raise UnfitError(str(fault)) from fault
         for number, (start, end) in enumerate(_spans(chosen, opened)):
             source.copy(start, end - start, scratch / str(number))

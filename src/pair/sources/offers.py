@@ -201,16 +201,14 @@ class Offers:
         path = Path(source.location)
         with files.storage_errors():
             seen = path.stat()
-            verified = matches_sibling_checksum(path) or source.sha256 is not None
-            if source.sha256 is not None:
-                _refuse_other_bytes(path, source.sha256)
+            verified_sha256 = _verified_sha256(path, source.sha256)
             signer = self._signer_of(path, sibling_signature(path), str(path))
 
         @contextlib.contextmanager
         def unpacked() -> Iterator[KbFolder]:
             folder = replacement.staging_path(scratch, f"{self._token}-unpacked")
             try:
-                sha256 = files.sha256_of(path)
+                sha256 = verified_sha256 or files.sha256_of(path)
                 written = self._unpacked(path, folder, path.name)
                 kb = _kb_folder(folder, {name: entry.sha256 for name, entry in written.items()}, is_temporary=True)
                 yield dataclasses.replace(kb, archive_sha256=sha256)
@@ -218,7 +216,8 @@ class Offers:
                 files.remove_tree(folder)
 
         signed_by = signer.key_id if signer is not None else None
-        return Offer(source, f"zip {seen.st_size} {seen.st_mtime_ns}", verified, unpacked, signed_by)
+        is_verified = verified_sha256 is not None
+        return Offer(source, f"zip {seen.st_size} {seen.st_mtime_ns}", is_verified, unpacked, signed_by)
 
     def _unpacked(self, path: Path, folder: Path, shown: str) -> dict[str, archive.UnpackedFile]:
         """Unpacked files, agreeing with the package's manifest if it has one."""
@@ -248,19 +247,25 @@ class Offers:
 
 def matches_sibling_checksum(path: Path) -> bool:
     """False when no `.sha256` lies beside the archive; raises E006 when it says otherwise."""
-    checksum_path = path.with_name(path.name + ".sha256")
-    if not checksum_path.exists():
-        return False
-    expected = parse_checksum(checksum_path.read_text(encoding="utf-8", errors="replace"), path.name)
-    if expected is None:
-        raise errors.checksum_failed(f"Checksum file: {checksum_path}", "It holds no SHA-256 for this archive")
-    _refuse_other_bytes(path, expected)
-    return True
+    return _verified_sha256(path, None) is not None
 
 
-def _refuse_other_bytes(path: Path, expected: str) -> None:
-    if (actual := files.sha256_of(path)) != expected:
-        raise errors.checksum_failed(f"File: {path}", f"Expected SHA-256: {expected}\nActual SHA-256:   {actual}")
+def _verified_sha256(path: Path, published: str | None) -> str | None:
+    """That of the archive, read once, if somebody published it: in a feed, or in a `.sha256` beside it. Raises E006."""
+    beside = path.with_name(path.name + ".sha256")
+    wanted = [published] if published is not None else []
+    if beside.exists():
+        expected = parse_checksum(beside.read_text(encoding="utf-8", errors="replace"), path.name)
+        if expected is None:
+            raise errors.checksum_failed(f"Checksum file: {beside}", "It holds no SHA-256 for this archive")
+        wanted.append(expected)
+    if not wanted:
+        return None
+    actual = files.sha256_of(path)
+    for expected in wanted:
+        if actual != expected:
+            raise errors.checksum_failed(f"File: {path}", f"Expected SHA-256: {expected}\nActual SHA-256:   {actual}")
+    return actual
 
 
 def sibling_signature(path: Path) -> bytes | None:

@@ -49,10 +49,14 @@ def _place(desk: Desk, destination: str) -> Place:
         store = blob_store(destination, desk.settings, desk.clock)
         refuse_without_compare_and_swap(store, ".pair-", new_id())
         return BucketPlace(store, pause_before)
+    if "://" in destination:
+        raise errors.command_line_invalid(
+            f"releases cannot be published to {destination}", hints=["Name a folder, or s3://bucket/prefix"]
+        )
     folder = Path(destination)
     locks = files.expanded(desk.settings.sources.cache_dir).absolute() / ".locks"
 
     def say_waiting(holder: str) -> None:
         desk.observer.say(f"waiting for {holder}, which is publishing to {folder}")
 
-    return FolderPlace(folder, lock_path(folder.absolute(), locks), say_waiting)
+    return FolderPlace(folder, lock_path(folder.resolve(), locks), say_waiting)

@@ -136,7 +136,7 @@ class Desk:
         if release.sha256 != kb.archive_sha256:
             what = f"archive SHA-256 of {name} {kb.version} in the feed"
             raise package_errors.lock_differs(str(lock), [drift(kb.id, what, kb.archive_sha256, release.sha256)])
-        return feed.source_of(release, address)
+        return self._remembered(address, name, release)
 
     def apply(
         self, request: Request, source: KbSource, *, offline: bool = False, revalidate: bool = False
@@ -157,7 +157,7 @@ class Desk:
             raise errors.checksum_failed(f"File: {damage}", "It was damaged again in the cache") from damage
 
     def _refuse_moved(self, request: Request, source: KbSource) -> None:
-        if source.feed is None or request.force:
+        if source.feed is None or request.force or request.locked is not None:
             return
         with contextlib.suppress(errors.DataError):  # a damaged record is told of when it is needed
             header = record.read_header(request.target)
@@ -293,7 +293,10 @@ class Desk:
     # Feeds of releases
 
     def _from_feed(self, address: FeedAddress) -> KbSource:
-        name, release = feed.choose(self._read_feed(address.place), address)
+        return self._remembered(address, *feed.choose(self._read_feed(address.place), address))
+
+    def _remembered(self, address: FeedAddress, name: str, release: feed.Release) -> KbSource:
+        """The source that a release is, which a locked install finds again without the feed."""
         source = feed.source_of(release, address)
         if source.requires_download:
             stored = dataclasses.replace(
@@ -304,7 +307,7 @@ class Desk:
         return source
 
     def _read_feed(self, place: str) -> feed.Feed:
-        """Raises E003, E005, E019."""
+        """Raises E005, E019, E206."""
         shown = without_credentials(place)
         content: bytes | None
         if is_in_bucket(place):

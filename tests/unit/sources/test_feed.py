@@ -130,6 +130,7 @@ def test_a_release_is_a_source_with_version_digest_and_feed() -> None:
         "version": "1.0.0",
         "sha256": "0a" * 32,
         "feed": "https://host/releases.json#handbook",
+        **({"manifestSha256": ONE.manifest_sha256} if ONE.manifest_sha256 else {}),
     }
     assert type(source).from_json(source.to_json()) == source
 
