@@ -222,6 +222,14 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "index_of_another_embedder": {"kb_id": "default", "found": "minilm-384-v1", "configured": "static-256-v1"},
     "index_damaged": {"label": "handbook 1.0.0", "reason": "a shard is not the one that is packaged: shards/0a1b2c"},
     "past_is_read_only": {"kb_id": "default", "number": 7},
+    "cannot_compare": {
+        "side": "handbook.zip",
+        "reason": "it is no version of a KB",
+        "hint": "A path begins with ./ : ./handbook.zip",
+    },
+    "nothing_to_compare": {"path": "./handbook.tar"},
+    "answer_unreadable": {"path": "answer.json", "reason": "it is not JSON"},
+    "nothing_to_reproduce": {"path": "answer.json"},
     "package_of_another_schema": {"label": "handbook", "schema_version": 2},
     "feed_unreadable": {"feed": "https://example.com/releases.json", "reason": "It is not JSON"},
     "release_missing": {
