@@ -12,6 +12,7 @@ from pair import errors
 from pair.engine.adoption import Adoption
 from pair.engine.building import BuildProgress
 from pair.engine.compaction import CompactionReport
+from pair.engine.comparing import CURRENT, Changes, Comparison
 from pair.engine.contract import Runner
 from pair.engine.exporting import ExportReport
 from pair.engine.filters import Filter, parse_assignments, parse_filter
@@ -34,6 +35,8 @@ if TYPE_CHECKING:  # whoever only searches does not wait for asyncio
     from pair.librarians.contract import Context, Response
 
 __all__ = [
+    "Changes",
+    "Comparison",
     "GraphParameters",
     "Hits",
     "KnowledgeBase",
@@ -406,6 +409,22 @@ class KnowledgeBase:
     def versions(self) -> list[Version]:
         """The current one and those that can be gone back to, the newest first. Raises E201."""
         return self._engine.versions()
+
+    def version_numbers(self) -> list[int]:
+        """Of every version that can be read, the newest first: more than are worth listing. Raises E201."""
+        return self._engine.version_numbers()
+
+    def diff(self, a: int | str, b: int | str = CURRENT) -> Changes:
+        """Which documents differ between two versions, by id. Raises E201, E218."""
+        return self.compare(a, b).changes
+
+    def compare(self, a: int | str, b: int | str = CURRENT) -> Comparison:
+        """As `diff`, for those who want to see texts, too."""
+        return self._engine.compare(str(a), str(b))
+
+    def text_at(self, version: int | str, document_id: str) -> str | None:
+        """The text of a document in a version; None where there was none. Raises E201, E218."""
+        return self._engine.text_at(str(version), document_id)
 
     def rollback(self, version: int | str) -> Rollback:
         """Make an earlier version the current one, by its number or the version of the package installed then.

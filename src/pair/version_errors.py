@@ -100,3 +100,42 @@ def kb_not_empty(kb_id: str, documents: int) -> ConflictError:
         ],
         details={"kb_id": kb_id, "documents": documents},
     )
+
+
+def cannot_compare(side: str, reason: str, hint: str) -> UsageError:
+    return UsageError(
+        "E230",
+        f"Cannot compare {side}: {reason}",
+        hints=[hint],
+        details={"side": side, "reason": reason},
+    )
+
+
+def nothing_to_compare(path: str) -> NotFoundError:
+    return NotFoundError(
+        "E231",
+        f"Neither a folder nor a package: {path}",
+        hints=["A package is a .zip file", "A version of a KB goes without ./ : pair diff 7"],
+        details={"path": path},
+    )
+
+
+def answer_unreadable(path: str, reason: str) -> UsageError:
+    return UsageError(
+        "E232",
+        f"Not an answer that was stored: {path}: {reason}",
+        hints=['Store one: pair ask "QUESTION" --json > answer.json'],
+        details={"path": path, "reason": reason},
+    )
+
+
+def nothing_to_reproduce(path: str) -> UsageError:
+    return UsageError(
+        "E233",
+        f"The answer does not say how its passages were found: {path}",
+        hints=[
+            "Ask anew: pair has written it down since there is pair reproduce",
+            "Answers of other librarians than the shelf of a KB are not reproduced",
+        ],
+        details={"path": path},
+    )

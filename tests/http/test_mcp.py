@@ -111,6 +111,17 @@ def test_an_assistant_finds_reads_and_asks(plain: Served, mode: str):
     over_http(plain.url, work, mode=mode)
 
 
+def test_an_answer_says_beside_itself_how_its_passages_were_found(plain: Served):
+    async def work(client: Client) -> Any:
+        return await client.call_tool("ask", {"query": "How do I roll back?"})
+
+    answer = over_http(plain.url, work)
+    (retrieval,) = answer.meta["pair/retrieval"]
+    assert (retrieval["kbId"], retrieval["query"]) == ("default", "How do I roll back?")
+    assert retrieval["passages"][0]["documentId"] == "deploy.md"
+    assert "retrieval" not in answer.content[0].text
+
+
 def test_a_filter_and_a_mode_narrow_a_search(writable: Keyed):
     async def work(client: Client) -> None:
         documents = [{"id": f"{year}.md", "text": "The yearly report.", "metadata": {"year": year}} for year in (1, 2)]

@@ -41,9 +41,13 @@ ANYBODY = Principal("anonymous", "admin", user=False)
 """On a loopback address without authentication."""
 
 
+def covers(scope: Scope, needed: Scope) -> bool:
+    return SCOPES.index(scope) >= SCOPES.index(needed)
+
+
 def check_scope(principal: Principal, needed: Scope) -> None:
     """Raises E603."""
-    if SCOPES.index(principal.scope) < SCOPES.index(needed):
+    if not covers(principal.scope, needed):
         raise request_errors.not_allowed(f"this needs the scope {needed}, and yours is {principal.scope}")
 
 

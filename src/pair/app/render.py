@@ -36,6 +36,13 @@ def print_json_line(value: Any) -> None:
     sys.stdout.flush()
 
 
+def print_error(error: PairError, *, as_json: bool) -> None:
+    if as_json:
+        print_json(error.to_json())
+    else:
+        print_note(error_text(error))
+
+
 def print_result(text: str) -> None:
     """What a command was asked for."""
     _write(sys.stdout, text + "\n")

@@ -5,10 +5,12 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 from pair.engine.compaction import CompactionReport
+from pair.engine.comparing import Changes
 from pair.engine.garbage import GarbageReport
 from pair.engine.queries import Hits
 from pair.engine.runtime import EngineStats, StoredDocument
 from pair.engine.shard_cache import SweepReport
+from pair.engine.versions import Rollback, Version
 from pair.engine.writing import WriteReport
 from pair.sync.report import SyncReport
 from pair.values import AlsoIn, Hit
@@ -81,6 +83,26 @@ def compaction_report_of(value: Json) -> CompactionReport:
 
 def garbage_report_of(value: Json) -> GarbageReport:
     return _picked(GarbageReport, value)
+
+
+def versions_of(value: Json) -> list[Version]:
+    return [
+        _picked(Version, {**each, "number": each["version"], "is_current": each["current"]})
+        for each in value["versions"]
+    ]
+
+
+def rollback_of(value: Json) -> Rollback:
+    return _picked(Rollback, {**value, "is_changed": value["changed"]})
+
+
+def changes_of(value: Json) -> tuple[Changes, str | None]:
+    """Of a page, and the id behind which the next begins."""
+    parts = (
+        tuple(each["id"] for each in value["documents"] if each["change"] == change)
+        for change in ("added", "removed", "changed")
+    )
+    return Changes(value["kb_id"], value["a"], value["b"], *parts), value["next"]
 
 
 def sweep_report_of(value: Json) -> SweepReport:

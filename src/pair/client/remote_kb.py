@@ -8,6 +8,7 @@ Not here
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pair import errors, request_errors
@@ -15,11 +16,13 @@ from pair.client import reading
 from pair.client.connection import Connection, Failed, Json, Request, encoded, in_path
 from pair.client.questions import Questions
 from pair.engine.compaction import CompactionReport
+from pair.engine.comparing import CURRENT, Changes
 from pair.engine.garbage import GarbageReport
 from pair.engine.queries import Hits
 from pair.engine.rules import check_kb_id
 from pair.engine.runtime import EngineStats, StoredDocument
 from pair.engine.shard_cache import SweepReport
+from pair.engine.versions import Rollback, Version
 from pair.engine.writing import WriteReport
 from pair.librarians.contract import Context, Response
 from pair.sync.report import SyncReport
@@ -240,6 +243,33 @@ class RemoteKnowledgeBase:
         """Delete shards that no manifest has named for the grace period."""
         asked = {"grace_seconds": grace_seconds}
         return self._post("/rag/gc", asked, reading.garbage_report_of, read_seconds=_LONG_SECONDS)
+
+    def versions(self) -> list[Version]:
+        """The current one and those that can be gone back to, the newest first. Raises E201."""
+        request = Request("GET", "/rag/versions", parameters={"kb_id": self._kb_id})
+        return self._connection.value(request, reading.versions_of)
+
+    def diff(self, a: int | str, b: int | str = CURRENT) -> Changes:
+        """Which documents differ between two versions, by id. Raises E201, E218."""
+        parameters = {"kb_id": self._kb_id, "entries": "false", "limit": str(_PAGE_DOCUMENTS)}
+        found, following = self._differing(parameters | {"a": str(a), "b": str(b)})
+        while following is not None:
+            named = {"a": str(found.before), "b": str(found.after), "after": following}
+            more, following = self._differing(parameters | named)
+            found = replace(
+                found,
+                added=found.added + more.added,
+                removed=found.removed + more.removed,
+                changed=found.changed + more.changed,
+            )
+        return found
+
+    def _differing(self, parameters: dict[str, str]) -> tuple[Changes, str | None]:
+        return self._connection.value(Request("GET", "/rag/diff", parameters=parameters), reading.changes_of)
+
+    def rollback(self, version: int | str) -> Rollback:
+        """Make an earlier version the current one, by its number or the version of the package installed then."""
+        return self._post("/rag/rollback", {"version": version}, reading.rollback_of, read_seconds=_LONG_SECONDS)
 
     def sweep(self) -> SweepReport:
         """Evict fetched shards that are too old or too many, from the cache of the server."""

@@ -56,8 +56,6 @@ class Parcel:
 class AdoptionReport:
     manifest_version: int
     documents: int
-    uploaded_shards: int
-    uploaded_bytes: int
     is_changed: bool
 
 
@@ -80,8 +78,8 @@ class Adoption:
         if before is not None and before.manifest.shards:
             self._writer.check_embedder(before.manifest)
 
-    def bring(self, parcel: Parcel) -> tuple[int, int]:
-        """Upload what the store lacks: shards and bytes. Raises MissingFileError; nothing is visible yet."""
+    def bring(self, parcel: Parcel) -> int:
+        """Upload the shards that the store lacks, and tell how many. Raises MissingFileError; none is visible yet."""
         self._parts.publication.probe()
         lacking = [shard for shard in parcel.manifest.shards if not self._is_stored(shard)]
         for shard, role in files_of(tuple(lacking)):
@@ -93,7 +91,7 @@ class Adoption:
             self._parts.on_step("upload")
             self._store.upload(shard.key(role), path)
         self._parts.on_step("uploaded")
-        return len(lacking), sum(shard.size_bytes for shard in lacking)
+        return len(lacking)
 
     def _is_stored(self, shard: ShardRef) -> bool:
         """Its name is made of the hashes of its files, so what is there under it is what is meant, if it is whole."""
@@ -104,7 +102,7 @@ class Adoption:
         """Raises E203 and what any write raises, and MissingFileError."""
         self.refuse(parcel.manifest)
         began = self._parts.publication.current()
-        brought = self.bring(parcel)
+        self.bring(parcel)
         outcome: list[tuple[Manifest, bool]] = []
 
         def attempt(lease: HeldLease, before: Published | None) -> WriteReport:
@@ -121,7 +119,7 @@ class Adoption:
 
         self._writer.retried(attempt)
         manifest, is_changed = outcome[0]
-        return AdoptionReport(manifest.number, manifest.documents, *brought, is_changed)
+        return AdoptionReport(manifest.number, manifest.documents, is_changed)
 
     def _publish(
         self,

@@ -305,5 +305,15 @@ def hits_of(reading: Reading, found: tuple[Hit, ...], asked: int, ranking: _Rank
     mode: SearchMode = "vector" if ranking is None else ranking.mode
     reading.refuse_without(reading.is_any_left(needs_keywords=mode == "keyword"))
     faults = tuple(f"{key}: {reason}" for key, reason in reading.faults.items())
-    number = reading.view.published.manifest.number
-    return Hits(found, number, asked, bool(faults), faults, mode, "" if ranking is None else ranking.reason)
+    manifest = reading.view.published.manifest
+    return Hits(
+        found,
+        manifest.number,
+        asked,
+        bool(faults),
+        faults,
+        mode,
+        "" if ranking is None else ranking.reason,
+        manifest.commit_id,
+        manifest.embedder,
+    )

@@ -10,7 +10,6 @@ Invariants
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,9 +48,10 @@ class _Seen:
     identities: list[bytes] = field(default_factory=list)
     hashes: list[bytes] = field(default_factory=list)
 
-    def arrays(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[Any]]:
+    def arrays(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """A row of two numbers for each."""
         identities = np.frombuffer(b"".join(self.identities), "<u8").reshape(-1, 2)
-        return identities, np.array(self.hashes, "V16")
+        return identities, np.frombuffer(b"".join(self.hashes), "<u8").reshape(-1, 2)
 
 
 class Importer:
@@ -316,7 +316,7 @@ class Importer:
             directory = self._parts.cache.open(shard).ids()
             lines = directory.find(identities)
             here = np.flatnonzero(lines >= 0)
-            same = here[directory.hashes_at(lines[here]) == hashes[here]]
+            same = here[(directory.hashes_at(lines[here])[1] == hashes[here]).all(axis=1)]
             gone = np.ones(shard.documents, np.bool_)
             gone[directory.numbers_at(lines[same])] = False
             kept.append(shard.without(np.flatnonzero(gone)) if gone.any() else shard)

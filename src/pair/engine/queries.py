@@ -22,6 +22,10 @@ class Hits:
     mode_used: SearchMode = "vector"
     reason: str = ""
     """Why `adaptive` went the way it went."""
+    commit_id: str = ""
+    """Of the manifest that was asked: its number may be that of another one in another store."""
+    embedder: str = ""
+    """That the KB was made with."""
     term_weights: Mapping[str, float] = field(default_factory=dict)
     """What each word of the query counts in this KB: the rarer, the more. Empty where words do not count."""
 

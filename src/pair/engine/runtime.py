@@ -19,6 +19,7 @@ from pair.engine.adoption import Adoption
 from pair.engine.build_records import BuildRecords
 from pair.engine.building import Build, BuildProgress, Load
 from pair.engine.compaction import CompactionReport, Compactor, Help
+from pair.engine.comparing import CURRENT, Comparison, compare
 from pair.engine.contract import Runner
 from pair.engine.document_lines import DocumentLines, kind_of_export
 from pair.engine.exporting import ExportReport, Snapshot, export_documents
@@ -440,6 +441,36 @@ class Engine:
 
     def versions(self) -> list[Version]:
         return versions.list_versions(self._parts)
+
+    def version_numbers(self) -> list[int]:
+        """Of all that are kept, also of those that hold what the next one holds; the newest first. Raises E201."""
+        return self._read(
+            lambda current: [each.number for each in self._parts.publication.history.copies(current).line]
+        )
+
+    def compare(self, before: str, after: str) -> Comparison:
+        """Two versions, each by number, by the version of a package, or as `current`. Raises E201, E218, E207."""
+        return self._read(
+            lambda current: compare(
+                self._manifest_of(current, before), self._manifest_of(current, after), self._parts.cache
+            )
+        )
+
+    def text_at(self, version: str, document_id: str) -> str | None:
+        """Of a document as it was then; None where there was none. Raises E201, E218, E207."""
+
+        def read(current: Manifest) -> str | None:
+            manifest = self._manifest_of(current, version)
+            found = find_stored(manifest, self._parts.cache, [document_id]).get(document_id)
+            if found is None:
+                return None
+            shard = self._parts.cache.open(manifest.shards[found.position])
+            return shard.search(self._parts.clock.monotonic()).text(found.doc)
+
+        return self._read(read)
+
+    def _manifest_of(self, current: Manifest, wanted: str) -> Manifest:
+        return current if wanted == CURRENT else self._parts.publication.history.find(current, wanted)
 
     def roll_back(self, wanted: str) -> Rollback:
         return versions.roll_back(self._parts, self._writer, wanted)

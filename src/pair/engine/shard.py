@@ -232,13 +232,18 @@ class IdFile:
         both = np.stack([self._prefixes, self._lines["rest"]], axis=1)
         return both, self._lines["doc"].astype(np.int64)
 
+    def lines_of(self, wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        """Of documents that are marked, by their numbers."""
+        return np.flatnonzero(wanted[self._lines["doc"]])
+
+    def hashes_at(self, lines: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """Identities, and content hashes: a row of two numbers for each."""
+        entries = self._lines[lines]
+        identities = np.stack([entries["prefix"], entries["rest"]], axis=1)
+        return identities, np.ascontiguousarray(entries["hash"]).view("<u8").reshape(-1, 2)
+
     def numbers_at(self, lines: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return self._lines["doc"][lines].astype(np.int64)
-
-    def hashes_at(self, lines: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        """What the content of these documents hashes to, 16 bytes each."""
-        found: npt.NDArray[Any] = self._lines["hash"][lines]
-        return found
 
     def listed(self, line: int) -> Listed:
         entry = self._lines[line]

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
+from pair.librarians import retrieval
 from pair.librarians.contract import ErrorCode, ErrorInfo, Response
 from pair.librarians.rules import ordered, remarked, tidied
 
@@ -61,6 +62,7 @@ def _joined(answers: Sequence[Response]) -> Response:
         sources=kept,
         confidence=sum(told) / len(told) if told else None,
         partial=any(each.partial for each in answers),
+        metadata=retrieval.joined([each.metadata for each in answers]),
     )
 
 

@@ -17,6 +17,7 @@ from pair.error_tree import ModelError, PairError
 from pair.librarians import confidence, grounding, quoting
 from pair.librarians.citing import citation_of
 from pair.librarians.contract import Citation, Context, DelegateRequest, Response
+from pair.librarians.retrieval import KEY, FoundPassage, Retrieval
 from pair.librarians.workers import in_thread
 from pair.values import Hit
 
@@ -37,6 +38,10 @@ class Found(Protocol):
 
     @property
     def manifest_version(self) -> int: ...
+    @property
+    def commit_id(self) -> str: ...
+    @property
+    def embedder(self) -> str: ...
     @property
     def partial(self) -> bool: ...
     @property
@@ -70,6 +75,12 @@ class _Reading:
     quotes: tuple[quoting.Quote, ...]
     confidence: float
     is_partial: bool
+    retrieval: Retrieval
+
+    @property
+    def about(self) -> dict[str, object]:
+        """What every answer tells."""
+        return {KEY: [self.retrieval.to_json()]}
 
 
 class Shelf:
@@ -102,7 +113,7 @@ class Shelf:
         grounded = grounding.checked(reply, len(passages))
         if grounded.is_refusal:
             return _nothing(self._collection.kb_id, reading, context)
-        metadata: dict[str, object] = {"method": "model", "model": model.name}
+        metadata: dict[str, object] = {"method": "model", "model": model.name, **reading.about}
         sure = reading.confidence
         if not grounded.cited:
             metadata["uncited"] = True
@@ -133,6 +144,16 @@ class Shelf:
             tuple(quotes),
             confidence.confidence_in(self._evidence(query, hits, found.term_weights)) if hits else 0.0,
             found.partial,
+            Retrieval(
+                kb_id,
+                found.manifest_version,
+                found.commit_id,
+                found.embedder,
+                query,
+                self._mode,
+                _HITS,
+                tuple(FoundPassage.of(hit) for hit in hits),
+            ),
         )
 
     def _evidence(self, query: str, hits: Sequence[Hit], weights: Mapping[str, float]) -> confidence.Evidence:
@@ -174,7 +195,7 @@ def _quoted(reading: _Reading) -> Response:
         sources=tuple(reading.citations[number] for number in order),
         confidence=min(reading.confidence, _QUOTED_CONFIDENCE_WITHOUT_MODEL),
         partial=reading.is_partial,
-        metadata={"method": "quotation"},
+        metadata={"method": "quotation", **reading.about},
     )
 
 
@@ -191,7 +212,7 @@ def _nothing(kb_id: str, reading: _Reading, context: Context) -> Response:
         confidence=sure,
         partial=True,
         delegate=colleagues or None,
-        metadata={"method": "none", "nothingRelevant": True},
+        metadata={"method": "none", "nothingRelevant": True, **reading.about},
     )
 
 

@@ -26,7 +26,6 @@ from pair.sources.rules import (
     MANIFEST_NAME,
     SourcesPolicy,
     collision,
-    is_of_index,
     name_fault,
     own_name_fault,
 )
@@ -49,7 +48,7 @@ class Supplies:
     path_of: Callable[[str], Path | None]
     """A file with this SHA-256, if there is one here."""
     holds: Callable[[str], bool]
-    """Whether the engine has it: then it is not needed at all."""
+    """Whether the engine has a file of the index, by its path: then it is not needed at all."""
 
 
 def missing_files(manifest: PackageManifest, supplies: Supplies, policy: SourcesPolicy) -> list[str] | None:
@@ -57,9 +56,7 @@ def missing_files(manifest: PackageManifest, supplies: Supplies, policy: Sources
     _refuse_unsafe(manifest, policy)
     listed = manifest.files
     missing = [
-        path
-        for path, each in listed.items()
-        if not (is_of_index(path) and supplies.holds(each.sha256)) and supplies.path_of(each.sha256) is None
+        path for path, each in listed.items() if not supplies.holds(path) and supplies.path_of(each.sha256) is None
     ]
     wanted_bytes = sum(listed[path].size_bytes for path in missing)
     return missing if wanted_bytes <= _WORTH_IT * manifest.size_bytes else None
@@ -92,7 +89,7 @@ def assemble(
     for path in missing:
         hashes[path] = manifest.files[path].sha256
     for path, each in manifest.files.items():
-        at_hand = None if path in hashes else supplies.path_of(each.sha256)
+        at_hand = None if path in hashes or supplies.holds(path) else supplies.path_of(each.sha256)
         if at_hand is not None:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             if files.copy_file(str(at_hand), str(folder / path)) != each.sha256:

@@ -3,9 +3,9 @@
 import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Observer(Protocol):
@@ -93,11 +93,27 @@ class OfferedIndex:
         return self.folder / name if name in self.names else None
 
 
+@dataclass(frozen=True)
+class TakenIndex:
+    """A KB after it took up an index."""
+
+    kb_id: str
+    manifest_version: int
+    documents: int
+    shards: int
+    """Of the package."""
+    new_shards: int = 0
+    """Those that were not stored before."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
 class IndexKeeper(Protocol):
     """The engine, as far as packages are concerned: one KB of it."""
 
-    def holds(self, sha256: str) -> bool:
-        """Whether a file of an index is stored already."""
+    def holds(self, path: str) -> bool:
+        """Whether a file of an index is stored already, by its path in the package: it stands for bytes."""
         ...
 
     def is_current(self, index_sha256: str) -> bool:
@@ -108,11 +124,14 @@ class IndexKeeper(Protocol):
         """Raises for an index that cannot be taken up; changes nothing."""
         ...
 
-    def bring(self, index: OfferedIndex) -> None:
-        """Store what is missing of it; nothing of that is visible yet. Raises MissingIndexFileError."""
+    def bring(self, index: OfferedIndex) -> int:
+        """Store the shards of it that are missing, and tell how many; none is visible yet.
+
+        Raises MissingIndexFileError.
+        """
         ...
 
-    def take_up(self, index: OfferedIndex, *, edited: frozenset[str], gone: frozenset[str]) -> None:
+    def take_up(self, index: OfferedIndex, *, edited: frozenset[str], gone: frozenset[str]) -> "TakenIndex":
         """Make it visible in one step. `edited` files stay as they are here; `gone` ones are gone."""
         ...
 

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar
 from pair import errors, files, package_errors
 from pair.clock import Clock, to_timestamp
 from pair.sources import record, replacement, tree
-from pair.sources.contract import IndexKeeper, MissingIndexFileError, Observer
+from pair.sources.contract import IndexKeeper, MissingIndexFileError, Observer, TakenIndex
 from pair.sources.lock import Locked, Origin
 from pair.sources.offers import DamagedCopyError, KbFolder, Offer
 from pair.sources.record import InstalledFile, Record, RecordHeader
@@ -79,6 +79,8 @@ class InstallReport:
     skipped: tuple[tuple[str, str], ...] = ()
     signed_by: str | None = None
     """Id of the key whose signature of the archive held."""
+    index: TakenIndex | None = None
+    """What the engine took up with it."""
 
     def to_json(self) -> dict[str, Any]:
         source = shown_source(self.source)
@@ -90,6 +92,7 @@ class InstallReport:
             "version": self.version,
             "verified": self.verified,
             "signed_by": self.signed_by,
+            "index": self.index.to_json() if self.index is not None else None,
             "dry_run": self.dry_run,
             "added": list(self.added),
             "changed": list(self.changed),
@@ -170,31 +173,32 @@ class Installation:
                 kept = [kept.path for kept in compared.plan.kept]
                 raise errors.files_in_the_way(str(self._request.target), kept, is_installed=found is not None)
             self._check_writable(compared)
-            self._bring_index(kb)
-            if not self._request.dry_run:
-                self._carry_out(compared)
-                self._take_up_index(compared)
-            return self._report(compared)
+            new_shards = self._bring_index(kb)
+            if self._request.dry_run:
+                return self._report(compared)
+            self._carry_out(compared)
+            taken = self._take_up_index(compared)
+            index = None if taken is None else dataclasses.replace(taken, new_shards=new_shards)
+            return dataclasses.replace(self._report(compared), index=index)
 
     # The index: stored before the files change, made visible after they did. Killed in between, the next run goes on.
 
-    def _bring_index(self, kb: KbFolder) -> None:
+    def _bring_index(self, kb: KbFolder) -> int:
         if self._keeper is None or kb.index is None:
-            return
+            return 0
         self._keeper.refuse(kb.index)
-        if not self._request.dry_run:
-            try:
-                self._keeper.bring(kb.index)
-            except MissingIndexFileError as fault:
-                raise DamagedCopyError(str(fault)) from fault
+        try:
+            return 0 if self._request.dry_run else self._keeper.bring(kb.index)
+        except MissingIndexFileError as fault:
+            raise DamagedCopyError(str(fault)) from fault
 
-    def _take_up_index(self, compared: _Comparison) -> None:
+    def _take_up_index(self, compared: _Comparison) -> TakenIndex | None:
         if self._keeper is None or compared.kb.index is None:
-            return
+            return None
         kept = {reason: {each.path for each in compared.plan.kept if each.reason == reason} for reason in KEPT_REASONS}
         gone = kept["deleted"] | set(compared.plan.removed)
         edited = kept["edited"] | kept["yours"] | kept["in the way"]
-        self._keeper.take_up(compared.kb.index, edited=frozenset(edited), gone=frozenset(gone))
+        return self._keeper.take_up(compared.kb.index, edited=frozenset(edited), gone=frozenset(gone))
 
     def _is_index_current(self, header: RecordHeader) -> bool:
         if self._keeper is None or not header.embedder:

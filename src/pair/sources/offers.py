@@ -84,9 +84,9 @@ class Offers:
         policy: SourcesPolicy,
         token: str,
         signatures: Signatures | None = None,
-        holds: Callable[[str], bool] = lambda sha256: False,
+        holds: Callable[[str], bool] = lambda path: False,
     ) -> None:
-        """`holds`: whether the engine has a file of an index already, by its SHA-256; such files are not unpacked."""
+        """`holds`: whether the engine has a file of an index already; such files are not unpacked."""
         self._holds = holds
         self._cache = cache
         self._fetcher = fetcher
@@ -238,11 +238,7 @@ class Offers:
         if manifest is None or manifest.index is None:
             return {}
         listed = manifest.files.items()
-        return {
-            name: each.sha256
-            for name, each in listed
-            if is_of_index(name) and name != INDEX_MANIFEST and self._holds(each.sha256)
-        }
+        return {name: each.sha256 for name, each in listed if self._holds(name)}
 
 
 def matches_sibling_checksum(path: Path) -> bool:

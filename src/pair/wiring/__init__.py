@@ -6,6 +6,7 @@ Network code and the engine are imported by the function that needs them, so tha
 from pair.clock import SystemClock
 from pair.evaluation.judged_set import JudgedSet, Selection, read_judged_set
 from pair.evaluation.measuring import Measured, measure, measure_all
+from pair.sources.contract import TakenIndex
 from pair.sources.inspection import Description
 from pair.sources.installation import InstallReport, Request
 from pair.sources.lock import LOCK_NAME
@@ -45,6 +46,7 @@ __all__ = [
     "SyncReport",
     "SyncStatus",
     "SystemClock",
+    "TakenIndex",
     "changes_to",
     "inputs",
     "install",

@@ -13,7 +13,7 @@ from pair import errors, files
 from pair.clock import Clock
 from pair.settings import Settings
 from pair.sources import archive
-from pair.sources.contract import MissingIndexFileError, OfferedIndex
+from pair.sources.contract import MissingIndexFileError, OfferedIndex, TakenIndex
 from pair.sources.package import IndexFile, IndexToPackage, PackagedIndex
 from pair.sources.rules import INDEX_FOLDER, INDEX_MANIFEST, name_from_folder
 from pair.wiring.engine import DEFAULT_KB, blob_store, open_kb
@@ -38,19 +38,19 @@ class EngineKeeper:
         self._kb_id = kb_id
         self._clock = clock
 
-    def holds(self, sha256: str) -> bool:
-        return sha256 in self._held
+    def holds(self, path: str) -> bool:
+        """By its path in the package: `.pair-index/shards/<content hash>/<file>`."""
+        parts = path.split("/")
+        return parts[:2] == [INDEX_FOLDER, "shards"] and parts[2] in self._held
 
     @functools.cached_property
     def _held(self) -> frozenset[str]:
-        """SHA-256 of every file that the current manifest names, or one that is kept."""
+        """Content hashes of all shards that the current manifest names, or one that is kept."""
         store = blob_store(self._settings.engine.store, self._settings, self._clock)
         with contextlib.closing(store):
             keys = [info.key for info in store.list(f"{self._kb_id}.duckdb.versions/")]
             found = [_json_of(blob.data) for key in (self._manifest_key, *keys) if (blob := store.get(key)) is not None]
-        return frozenset(
-            each["sha256"] for value in found for shard in value.get("shards", ()) for each in shard["files"].values()
-        )
+        return frozenset(shard["key"].rpartition("/")[2] for value in found for shard in value.get("shards", ()))
 
     @property
     def _manifest_key(self) -> str:
@@ -66,13 +66,15 @@ class EngineKeeper:
         with self._opened() as kb:
             kb.adoption().refuse(self._parcel(index).manifest)
 
-    def bring(self, index: OfferedIndex) -> None:
+    def bring(self, index: OfferedIndex) -> int:
         with self._opened() as kb, _missing_files():
-            kb.adoption().bring(self._parcel(index))
+            return kb.adoption().bring(self._parcel(index))
 
-    def take_up(self, index: OfferedIndex, *, edited: frozenset[str], gone: frozenset[str]) -> None:
+    def take_up(self, index: OfferedIndex, *, edited: frozenset[str], gone: frozenset[str]) -> TakenIndex:
+        parcel = dataclasses.replace(self._parcel(index), edited=edited, gone=gone)
         with self._opened() as kb, _missing_files():
-            kb.adoption().take_up(dataclasses.replace(self._parcel(index), edited=edited, gone=gone))
+            done = kb.adoption().take_up(parcel)
+        return TakenIndex(self._kb_id, done.manifest_version, done.documents, len(parcel.manifest.shards))
 
     def _opened(self) -> "KnowledgeBase":
         return open_kb(self._kb_id, settings=self._settings)

@@ -152,7 +152,7 @@ class Desk:
         except DamagedCopyError as damage:
             self.observer.say(f"damaged in the cache: {damage}: fetching it again")
         try:
-            return self._apply(request, source, offline=offline, revalidate=revalidate)
+            return self._apply(request, source, offline=offline, revalidate=revalidate, as_a_whole=True)
         except DamagedCopyError as damage:
             raise errors.checksum_failed(f"File: {damage}", "It was damaged again in the cache") from damage
 
@@ -166,14 +166,18 @@ class Desk:
                     without_credentials(source.feed), header.version, header.archive_sha256, source.sha256 or ""
                 )
 
-    def _apply(self, request: Request, source: KbSource, *, offline: bool, revalidate: bool) -> InstallReport:
+    def _apply(
+        self, request: Request, source: KbSource, *, offline: bool, revalidate: bool, as_a_whole: bool = False
+    ) -> InstallReport:
+        """`as_a_whole`: also what the engine seems to have of it."""
         token = uuid.uuid4().hex[:12]
         with contextlib.ExitStack() as held:
             scratch = request.target
             if request.dry_run:
                 scratch = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="pair-"))) / "kb"
             keeper = self._keeper(request)
-            offers = held.enter_context(self._offers(token, source, keeper if request.with_index else None, offline))
+            holds = keeper.holds if request.with_index and not as_a_whole else _holds_nothing
+            offers = held.enter_context(self._offers(token, source, holds, offline=offline))
             offer = held.enter_context(
                 offers.offer(
                     source,
@@ -271,12 +275,11 @@ class Desk:
             web.close()
 
     @contextlib.contextmanager
-    def _offers(self, token: str, source: KbSource, keeper: "EngineKeeper | None", offline: bool) -> Iterator[Offers]:
+    def _offers(self, token: str, source: KbSource, holds: Callable[[str], bool], *, offline: bool) -> Iterator[Offers]:
         with contextlib.ExitStack() as held:
             fetcher: Fetcher | None = None
             if source.requires_download and not offline:
                 fetcher = self._bucket_fetcher() if is_in_bucket(source.location) else self._downloader(held)
-            holds = keeper.holds if keeper is not None else _holds_nothing
             yield Offers(self._cache(token), fetcher, self.settings.sources, token, self._signatures(), holds)
 
     def _downloader(self, held: contextlib.ExitStack) -> Fetcher:
@@ -343,7 +346,7 @@ class Desk:
         return source
 
 
-def _holds_nothing(_sha256: str) -> bool:
+def _holds_nothing(_path: str) -> bool:
     return False
 
 

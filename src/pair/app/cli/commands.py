@@ -14,6 +14,7 @@ from pair.app import render
 from pair.app.cli import (
     ask,
     bench,
+    diff,
     docs,
     doctor,
     evaluate,
@@ -30,12 +31,15 @@ from pair.app.cli import (
     package,
     publish,
     reembed,
+    reproduce,
     search,
     serve,
     session,
     sync,
     versions,
 )
+
+_ANSWERING = frozenset({"diff", "reproduce"})
 
 
 def build() -> Any:
@@ -67,6 +71,8 @@ def build() -> Any:
     app.command("reembed", epilog=reembed.EXAMPLE)(reembed.reembed)
     app.command("versions", epilog=versions.VERSIONS_EXAMPLE)(versions.versions)
     app.command("rollback", epilog=versions.ROLLBACK_EXAMPLE)(versions.rollback)
+    app.command("diff", epilog=diff.EXAMPLE)(diff.diff)
+    app.command("reproduce", epilog=reproduce.EXAMPLE)(reproduce.reproduce)
     app.command("gc", epilog=maintain.GC_EXAMPLE)(maintain.collect)
     app.command("export", epilog=export.EXPORT_EXAMPLE)(export.export)
     app.command("import", epilog=export.IMPORT_EXAMPLE)(export.import_file)
@@ -135,7 +141,7 @@ def run(arguments: Sequence[str]) -> int:
     except errors.PairError as error:
         return _fail(error, as_json=as_json)
     except TyperException as fault:
-        return _fail(_usage_error(fault), as_json=as_json)
+        return max(_fail(_usage_error(fault), as_json=as_json), _least_status(fault))
     except Exception as bug:  # noqa: BLE001 - the outermost boundary of the command line
         return _report_bug(bug, as_json=as_json)
     if status == errors.INTERRUPTED_EXIT_STATUS:
@@ -144,12 +150,15 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _fail(error: errors.PairError, *, as_json: bool) -> int:
-    if as_json:
-        render.print_json(error.to_json())
-    else:
-        render.print_note(render.error_text(error))
+    render.print_error(error, as_json=as_json)
     logging.getLogger("pair").debug("failed", exc_info=error)
     return error.exit_status
+
+
+def _least_status(fault: TyperException) -> int:
+    """Of commands whose exit status 1 is an answer."""
+    command = getattr(getattr(fault, "ctx", None), "info_name", "")
+    return session.TROUBLE_EXIT_STATUS if command in _ANSWERING else 0
 
 
 def _usage_error(fault: TyperException) -> errors.UsageError:

@@ -9,7 +9,7 @@ from pair import errors
 from pair.app import render
 from pair.app.cli.lock import LockFile
 from pair.app.cli.session import Session
-from pair.wiring import LOCK_NAME, InstallReport, LockDesk, Request
+from pair.wiring import LOCK_NAME, InstallReport, LockDesk, Request, TakenIndex
 
 INSTALL_EXAMPLE = """Examples:
 
@@ -136,7 +136,15 @@ def _told(report: InstallReport) -> str:
         lines.append("the KB's version of kept files is taken with --force")
     for path, reason in report.skipped:
         lines.append(f"skipped {path}: {reason}")
+    if report.index is not None:
+        lines.append(_told_index(report.index))
     return "\n".join([*lines, _summary(report)])
+
+
+def _told_index(index: TakenIndex) -> str:
+    documents = render.counted(index.documents, "document")
+    new = f"{index.new_shards} of {render.counted(index.shards, 'shard')} new"
+    return f"ready to search: {documents} in {index.kb_id}, version {index.manifest_version} ({new})"
 
 
 def _summary(report: InstallReport) -> str:

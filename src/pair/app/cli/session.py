@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -29,10 +30,13 @@ if TYPE_CHECKING:
     from pair.librarians.citing import CitedPlace
     from pair.librarians.contract import Response
     from pair.values import Document
+    from pair.wiring.comparing import ChangedDocument, Compared
     from pair.wiring.doctor import Check
     from pair.wiring.librarians import FrontDesk
+    from pair.wiring.reproducing import Reproduced
 
 _SHARED = frozenset({"config", "log_level", "as_json"})
+TROUBLE_EXIT_STATUS = 2
 _LEVELS = ("debug", "info", "warning", "error")
 _CONFIG_HELP = "Configuration file; else PAIR_CONFIG, ./config.yaml, ./.pair/config.yaml."
 _LEVEL_HELP = "Least important messages to show: debug, info, warning or error."
@@ -168,6 +172,35 @@ class Session:
         own = own_command(sys.argv[0])
         given = [part for kb in kbs for part in ("--kb", kb)] + (["--allow-write"] if allow_write else [])
         return Entry(own[0], (*own[1:], "mcp", "--project", project, *config, *given))
+
+    def compared(self, a: str, b: str | None, kb_id: str) -> "AbstractContextManager[Compared]":
+        from pair.wiring.comparing import compared  # noqa: PLC0415 - loads the engine
+
+        return compared(self.settings(), a, b, kb_id)
+
+    def changed_documents(
+        self, found: "Compared", *, texts: bool, most_lines: int | None
+    ) -> "Iterator[ChangedDocument]":
+        from pair.wiring.comparing import Wanted  # noqa: PLC0415 - as above
+
+        return found.told(found.ids(), Wanted(texts=texts, most_lines=most_lines))
+
+    def reproduced(self, file: str, kb_id: str | None, at: str | None, package: str | None) -> "list[Reproduced]":
+        from pair.wiring.reproducing import Where, read_answer, reproduce  # noqa: PLC0415 - as above
+
+        where = Where(kb_id, at, None if package is None else Path(package))
+        return [reproduce(self.settings(), each, where) for each in read_answer(Path(file))]
+
+    @contextmanager
+    def trouble(self) -> Iterator[None]:
+        """For commands whose exit status 1 is an answer: errors that would exit so exit with 2."""
+        try:
+            yield
+        except errors.PairError as error:
+            if error.exit_status != 1:
+                raise
+            render.print_error(error, as_json=self.as_json)
+            raise typer.Exit(TROUBLE_EXIT_STATUS) from error
 
     def key_file(self) -> "KeyFile":
         settings = self.settings()

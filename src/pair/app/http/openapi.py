@@ -19,7 +19,7 @@ _ERRORS = {
     400: "The request is malformed or asks for what is not there: an unknown mode, a KB or a graph without data.",
     401: "Credentials are missing or wrong.",
     403: "The credentials do not allow this.",
-    404: "No such document or librarian.",
+    404: "No such document, version or librarian.",
     405: "The route has no such method.",
     408: "The request came too slowly.",
     409: "Others write the same KB; nothing of this was written.",
@@ -106,6 +106,12 @@ _LINKS: Json = {
     "GET /rag/kbs": {
         "list": {"operationId": "get_rag_docs", "parameters": {"kb_id": "$response.body#/kbs/0/kb_id"}},
     },
+    "GET /rag/versions": {
+        "compare": {
+            "operationId": "get_rag_diff",
+            "parameters": {"a": "$response.body#/versions/0/version", "kb_id": "$response.body#/kb_id"},
+        },
+    },
     "GET /librarians": {
         "ask": {"operationId": "post_librarians_id_ask", "parameters": {"id": "$response.body#/librarians/0/id"}},
     },
@@ -186,7 +192,7 @@ def _parameters(operation: "Operation") -> list[Json]:
         return []
     schema = adapter(operation.parameters).json_schema(ref_template="#/components/schemas/{model}")
     return [
-        {"name": name, "in": "query", "required": False, "schema": _without_null(each)}
+        {"name": name, "in": "query", "required": name in schema.get("required", ()), "schema": _without_null(each)}
         for name, each in schema["properties"].items()
     ]
 

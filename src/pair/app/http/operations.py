@@ -20,6 +20,7 @@ from pair.app.http import (
     shapes,
     state,
     sync_run,
+    versions,
 )
 from pair.app.http.conversation import ChatRequest
 from pair.app.http.service import Call, Service, answer
@@ -122,6 +123,37 @@ OPERATIONS: tuple[Operation, ...] = (
         {_JSON: samples.GRAPH},
         parameters=shapes.GraphParameters,
         errors=(404, 503),
+    ),
+    Operation(
+        "GET",
+        "/rag/versions",
+        versions.list_versions,
+        "Versions that can be gone back to, the newest first",
+        "read",
+        {_JSON: samples.VERSIONS},
+        parameters=shapes.KbParameters,
+        errors=(503,),
+    ),
+    Operation(
+        "GET",
+        "/rag/diff",
+        versions.diff,
+        "Documents that differ between two versions",
+        "read",
+        {_JSON: samples.DIFF},
+        parameters=shapes.DiffParameters,
+        errors=(404, 503),
+    ),
+    Operation(
+        "POST",
+        "/rag/rollback",
+        versions.roll_back,
+        "Make an earlier version the current one",
+        "admin",
+        {_JSON: samples.ROLLED_BACK},
+        shapes.RollbackRequest,
+        errors=(404, 409, 413, 503),
+        body_example=samples.ROLL_BACK,
     ),
     Operation(
         "POST",

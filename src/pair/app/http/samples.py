@@ -115,6 +115,54 @@ SYNC: Json = {
     "next": None,
 }
 DELETED: Json = {"status": "ok", "kb_id": "default", "deleted": 1, "manifest_version": 8}
+VERSIONS: Json = {
+    "kb_id": "default",
+    "versions": [
+        {
+            "version": 7,
+            "created_at": "2026-01-31T12:00:00+00:00",
+            "made_by": "upsert",
+            "documents": 12,
+            "chunks": 40,
+            "shards": 2,
+            "size_bytes": 81920,
+            "embedder": "static-wordllama-l2_supercat-256-64b47a2d",
+            "label": "handbook 1.2.0",
+            "restored": 0,
+            "current": True,
+        }
+    ],
+    "may_roll_back": False,
+}
+DIFF: Json = {
+    "kb_id": "default",
+    "a": 6,
+    "b": 7,
+    "added": 0,
+    "removed": 0,
+    "changed": 1,
+    "documents": [
+        {
+            "id": "guides/deploy.md",
+            "change": "changed",
+            "entry": ["@@ -1,2 +1,2 @@", " guides/deploy.md", "-Deploy on Mondays.", "+Deploy on Tuesdays."],
+            "text": ["@@ -1 +1 @@", "-Deploy on Mondays.", "+Deploy on Tuesdays."],
+            "left_out_lines": 0,
+        }
+    ],
+    "next": None,
+}
+ROLL_BACK: Json = {"kb_id": "default", "version": 6}
+ROLLED_BACK: Json = {
+    "status": "ok",
+    "kb_id": "default",
+    "restored": 6,
+    "manifest_version": 8,
+    "documents": 12,
+    "embedder": "static-wordllama-l2_supercat-256-64b47a2d",
+    "label": "handbook 1.2.0",
+    "changed": True,
+}
 COMPACTED: Json = {
     "status": "ok",
     "kb_id": "default",
@@ -175,6 +223,7 @@ SYNCED: Json = {
     "errors": [],
     "stored": 1,
     "unstored": 0,
+    "held_at": 0,
 }
 _MODEL: Json = {"id": "default", "object": "model", "created": 1769860800, "owned_by": "pair"}
 MODELS: Json = {"object": "list", "data": [_MODEL]}

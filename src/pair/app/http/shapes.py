@@ -129,6 +129,18 @@ class SyncRequest:
 
 
 @dataclass(frozen=True)
+class RollbackRequest:
+    """Which version is to be the current one again."""
+
+    __pydantic_config__ = _STRICT
+    version: Annotated[
+        Annotated[int, Ge(1), Le(2**53)] | Annotated[str, MinLen(1), MaxLen(200)],
+        Field(description="Its number, or that of the package installed then."),
+    ]
+    kb_id: KbId = ""
+
+
+@dataclass(frozen=True)
 class SweepRequest:
     __pydantic_config__ = _STRICT
 
@@ -152,6 +164,22 @@ class ListParameters:
     after: Annotated[str, Field(description="Begin behind the document with this id.")] = ""
     limit: Annotated[int, Ge(1), Le(1000)] = 100
     text: Annotated[Literal["true", "false"], Field(description="Whether texts are listed too.")] = "false"
+
+
+@dataclass(frozen=True)
+class DiffParameters:
+    """In the address."""
+
+    __pydantic_config__ = _STRICT
+    a: Annotated[str, MinLen(1), MaxLen(200), Field(description="A version: its number, or that of a package.")]
+    b: Annotated[str, MinLen(1), MaxLen(200), Field(description="Another, or `current`.")] = "current"
+    kb_id: KbId = ""
+    entries: Annotated[
+        Literal["true", "false"], Field(description="Whether it is shown what `index.txt` would say of documents.")
+    ] = "true"
+    text: Annotated[Literal["true", "false"], Field(description="Whether it is shown what changed in texts.")] = "false"
+    after: Annotated[str, Field(description="Begin behind the document with this id.")] = ""
+    limit: Annotated[int, Ge(1), Le(1000), Field(description="Most documents; with long texts, fewer.")] = 100
 
 
 @dataclass(frozen=True)

@@ -97,9 +97,10 @@ class _Face:
         if isinstance(result, tools.Refused):
             library.note(error=str(result.error["code"]))
             return CallToolResult(content=[_text({"error": result.error})], is_error=True)
+        meta = result.pop(tools.META, None)
         # Twice: for clients that know structured results, and for those that pass on nothing but text.
         text = _text(result)
-        return CallToolResult(content=[text], structured_content=pydantic_core.from_json(text.text))
+        return CallToolResult(content=[text], structured_content=pydantic_core.from_json(text.text), _meta=meta)
 
     async def list_resources(self, _context: _Context, asked: PaginatedRequestParams | None) -> ListResourcesResult:
         after = asked.cursor if asked and asked.cursor else ""

@@ -22,12 +22,16 @@ from pair.app.mcp.arguments import (
     schema_of,
 )
 from pair.app.mcp.contract import Library, Wanted
-from pair.librarians.contract import Citation, ErrorInfo
+from pair.librarians.contract import Citation, ErrorInfo, Response
+from pair.librarians.retrieval import KEY
 from pair.values import Document, Hit
 
 _MOST_TITLE_BYTES = 300
 _MOST_URL_BYTES = 2_000
 _MOST_MESSAGE_BYTES = 1_000
+_MOST_META_BYTES = 16_000
+META = "_meta"
+"""What is said beside a result."""
 _NOTE_BYTES = 400
 """Kept free for what is said about the result."""
 
@@ -146,7 +150,15 @@ async def ask(library: Library, asked: AskArguments) -> Json | Refused:
         notes.append("The answer was cut: ask for less.")
     if len(frames) < len(response.sources) or any(a != b.quote for a, b in zip(quotes, shown, strict=True)):
         notes.append("Sources were cut: fetch has them whole.")
-    return _noted(value, notes)
+    return {**_noted(value, notes), **_about(response)}
+
+
+def _about(response: Response) -> Json:
+    """How the passages were found, for whoever keeps the answer: not for the model, which would read it for nothing."""
+    retrieval = response.to_json().get("metadata", {}).get(KEY)
+    if not retrieval or rules.size_of(retrieval) > _MOST_META_BYTES:
+        return {}
+    return {META: {f"pair/{KEY}": retrieval}}
 
 
 def _refused(error: ErrorInfo) -> Refused:

@@ -1,7 +1,7 @@
 // Documents: listed, narrowed, opened, deleted, and put in from files.
 
 import { documentPath, get, ingest, remove } from "./api.js";
-import { amount, badge, empty, make, problem, say } from "./dom.js";
+import { amount, badge, confirmed, empty, make, problem, say } from "./dom.js";
 import { current, link } from "./route.js";
 import { isShowing } from "./reader.js";
 
@@ -100,13 +100,9 @@ function row(each) {
 
 /** After asking. */
 export async function deleteDocument(id, name, from) {
-  const dialog = document.getElementById("confirm");
   const again = from === "sync" ? " It comes back with the next sync, unless its source is taken away." : "";
-  document.getElementById("confirm-text").textContent = `“${name || id}” (${id}) will not be found any more.${again}`;
-  dialog.returnValue = "no";
-  dialog.showModal();
-  await new Promise((resolve) => dialog.addEventListener("close", resolve, { once: true }));
-  if (dialog.returnValue !== "yes") return;
+  const text = `“${name || id}” (${id}) will not be found any more.${again}`;
+  if (!(await confirmed({ title: "Delete this document?", text, no: "Keep it", yes: "Delete" }))) return;
   try {
     await remove(documentPath(id), { kb_id: current().kb });
     if (isShowing(id)) document.getElementById("reader").close();

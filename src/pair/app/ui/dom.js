@@ -94,6 +94,16 @@ export function empty(title, text) {
   return make("div", { class: "empty" }, make("strong", {}, title), make("p", {}, text));
 }
 
+/** Whether somebody means it: `{title, text, no, yes}`, with what the two buttons say. */
+export async function confirmed(asked) {
+  const dialog = document.getElementById("confirm");
+  for (const [name, text] of Object.entries(asked)) document.getElementById(`confirm-${name}`).textContent = text;
+  dialog.returnValue = "no";
+  dialog.showModal();
+  await new Promise((resolve) => dialog.addEventListener("close", resolve, { once: true }));
+  return dialog.returnValue === "yes";
+}
+
 let fading = 0;
 
 /** Said once, at the foot of the page. */

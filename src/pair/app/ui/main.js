@@ -9,8 +9,9 @@ import { CLOSED, current, follow, go, link } from "./route.js";
 import * as search from "./search.js";
 import * as server from "./server.js";
 import * as sources from "./sources.js";
+import * as versions from "./versions.js";
 
-const VIEWS = { search, ask, documents, sources, server };
+const VIEWS = { search, ask, documents, sources, versions, server };
 const main = document.getElementById("main");
 const chosen = document.getElementById("kb");
 const views = document.getElementById("views");
@@ -51,7 +52,8 @@ function point(here) {
   for (const anchor of views.querySelectorAll("a")) {
     const name = anchor.dataset.view;
     const kept = name === "search" || name === "ask" ? {} : { q: "", mode: "", filter: "" };
-    anchor.setAttribute("href", link({ view: name, ...CLOSED, ...kept }));
+    const picked = name === "versions" ? {} : { a: "", b: "" };
+    anchor.setAttribute("href", link({ view: name, ...CLOSED, ...kept, ...picked }));
     if (name === here) anchor.setAttribute("aria-current", "page");
     else anchor.removeAttribute("aria-current");
   }
@@ -75,7 +77,7 @@ async function listKbs() {
 }
 
 views.addEventListener("click", () => point(shown)); // something may have been typed since
-chosen.addEventListener("change", () => go(link({ ...CLOSED, kb: chosen.value === "default" ? "" : chosen.value })));
+chosen.addEventListener("change", () => go(link({ ...CLOSED, a: "", b: "", kb: chosen.value === "default" ? "" : chosen.value })));
 
 // ── who is asking ──
 

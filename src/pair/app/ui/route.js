@@ -1,7 +1,7 @@
 // Where we are, kept behind the # of the address: reload, back and links lead to the same place.
 
-const VIEWS = ["search", "ask", "documents", "sources", "server"];
-const KEPT = ["q", "mode", "filter", "kb", "doc", "at", "entity", "tab"];
+const VIEWS = ["search", "ask", "documents", "sources", "versions", "server"];
+const KEPT = ["q", "mode", "filter", "kb", "doc", "at", "entity", "tab", "a", "b"];
 
 let onMove = () => {};
 

@@ -1,0 +1,55 @@
+"""Versions of KBs: listed, compared, gone back to."""
+
+from typing import Any
+
+from starlette.responses import Response
+
+from pair.access.rules import covers
+from pair.app.http import shapes
+from pair.app.http.service import Call, Service, answer
+from pair.wiring.comparing import Compared, Wanted, of_versions
+
+_MOST_LINES = 200
+"""Of the diff of a text."""
+_MOST_WIDTH = 1_000
+"""Characters of a line of it."""
+_MOST_CHARACTERS = 1_000_000
+"""Of what is told of all documents."""
+
+
+async def list_versions(service: Service, call: Call) -> Response:
+    """`may_roll_back`: whether whoever asks may do so, for pages that show a button for it."""
+    kb_id = call.use_kb(call.parameters(shapes.KbParameters).kb_id)
+    found = await service.reading(lambda: service.kbs.get(kb_id).versions())
+    may_roll_back = covers(call.principal.scope, "admin")
+    return answer({"kb_id": kb_id, "versions": [each.to_json() for each in found], "may_roll_back": may_roll_back})
+
+
+async def roll_back(service: Service, call: Call) -> Response:
+    asked = await call.read(shapes.RollbackRequest, service.policy)
+    kb_id = call.use_kb(asked.kb_id)
+    async with service.turn(kb_id):
+        done = await service.working(lambda: service.kbs.get(kb_id).rollback(asked.version))
+    return answer({"status": "ok", **done.to_json()})
+
+
+async def diff(service: Service, call: Call) -> Response:
+    asked = call.parameters(shapes.DiffParameters)
+    kb_id = call.use_kb(asked.kb_id)
+    told = await service.reading(lambda: _told(of_versions(service.kbs.get(kb_id).compare(asked.a, asked.b)), asked))
+    return answer({"kb_id": kb_id, **told})
+
+
+def _told(found: Compared, asked: shapes.DiffParameters) -> dict[str, Any]:
+    """As many documents as were asked for and are not too long together; `next` says where to go on."""
+    those = [each for each in found.ids() if each[0] > asked.after]
+    wanted = Wanted(asked.entries == "true", asked.text == "true", _MOST_LINES, _MOST_WIDTH)
+    documents: list[dict[str, Any]] = []
+    characters = 0
+    for document in found.told(those[: asked.limit], wanted):
+        documents.append(document.to_json())
+        characters += sum(map(len, document.entry or ())) + sum(map(len, document.text or ()))
+        if characters > _MOST_CHARACTERS:
+            break
+    following = documents[-1]["id"] if len(documents) < len(those) else None
+    return {"a": int(found.a), "b": int(found.b), **found.counts, "documents": documents, "next": following}

@@ -1,0 +1,118 @@
+"""Versions on the page in a real Chromium: looked at, compared, gone back to."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from support.page_viewer import EXECUTABLE, PHONE, Viewer, chromium, keep_screenshot
+from support.served import Keyed, Served
+
+pytestmark = pytest.mark.skipif(EXECUTABLE is None, reason="no Chromium on the PATH")
+
+EVIL = "<img src=x onerror=alert(1)>"
+ONE = {
+    "guides/deploy.md": "# Deploying\n\nDeploy on Mondays, and have a look at the figures.\n",
+    "lunch.md": "# Lunch\n\nLunch is at one.\n",
+}
+TWO = {"guides/deploy.md": "# Deploying safely\n\nDeploy on Tuesdays, and have a look at the figures.\n"}
+THREE = {f"evil/{EVIL}.md": f"# Wicked {EVIL}\n\nA wicked page {EVIL}.\n"}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with Served(tmp_path_factory.mktemp("versions") / "project", PAIR__SERVER__SYNC="false") as running:
+        for number in range(3):  # one for each test that changes something
+            for texts in (ONE, TWO, THREE):
+                assert running.ingest(texts, kb_id=f"kb-{number}").status_code == 200
+        yield running
+
+
+@pytest.fixture(scope="module")
+def viewer(browser: Browser, server: Served) -> Viewer:
+    return Viewer(browser, server.url)
+
+
+def titles(page: Page) -> list[str]:
+    expect(page.locator("#view-versions .line .title").first).to_be_visible()
+    return page.locator("#view-versions .line .title").all_text_contents()
+
+
+def test_versions_are_listed_and_two_are_compared(viewer: Viewer) -> None:
+    with viewer.page("#/versions?kb=kb-0") as page:
+        assert titles(page) == ["Version 3", "Version 2", "Version 1"]
+        expect(page.locator(".line").first).to_contain_text("current")
+        expect(page.locator(".line").last).to_contain_text("2 documents")
+        page.get_by_role("link", name="What changed since version 1").click()
+        heading = page.locator("#difference h2")
+        expect(heading).to_have_text("From version 1 to 3: 1 added, 0 removed, 1 changed")
+        expect(page.locator("#difference .minus").first).to_contain_text("Deploying")
+        expect(page.locator("#difference")).to_contain_text(f"evil/{EVIL}.md")
+        expect(page.locator("#difference img")).to_have_count(0)
+        page.get_by_label("with texts").check()
+        expect(page.locator("#difference")).to_contain_text("-Deploy on Mondays")
+        keep_screenshot(page, "versions")
+        page.get_by_label("to", exact=True).select_option("2")
+        expect(heading).to_have_text("From version 1 to 2: 0 added, 0 removed, 1 changed")
+        page.reload()
+        expect(heading).to_have_text("From version 1 to 2: 0 added, 0 removed, 1 changed")
+        page.go_back()
+        expect(heading).to_have_text(re.compile("From version 1 to 3"))
+        page.get_by_label("What changed from").select_option("3")
+        expect(heading).to_have_text("From version 3 to 3: the same documents")
+        page.get_by_role("link", name="Documents").click()
+        expect(page).not_to_have_url(re.compile("[?&]a="))
+
+
+def test_going_back_asks_first_and_shows_what_is_found_then(viewer: Viewer, server: Served) -> None:
+    with viewer.page("#/versions?kb=kb-1") as page:
+        titles(page)
+        page.get_by_role("button", name="Roll back to version 1").click()
+        dialog = page.get_by_role("dialog", name="Roll back to version 1?")
+        expect(dialog).to_contain_text("2 documents")
+        dialog.get_by_role("button", name="Leave it").click()
+        assert titles(page)[0] == "Version 3"
+        page.get_by_role("button", name="Roll back to version 1").focus()
+        page.keyboard.press("Enter")
+        keep_screenshot(page, "roll-back")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        expect(page.locator("#notice")).to_have_text("Back to version 1; this is version 4")
+        expect(page.locator(".line").first).to_contain_text("back to version 1")
+        expect(page.locator(".line .title").first).to_have_text("Version 4")
+    found = server.post("/rag/query", {"kb_id": "kb-1", "query": "deploy on", "search_mode": "keyword"}).json()
+    assert "Mondays" in found["results"][0]["content"]
+
+
+def test_who_may_not_go_back_sees_no_button_for_it(browser: Browser, keyed: Keyed) -> None:
+    keyed.server.ingest({"lunch.md": "# Lunch\n\nLunch is at two.\n"}, key=keyed.key("write"))
+    for key, may in ((keyed.key("read"), False), (keyed.key("admin"), True)):
+        with Viewer(browser, keyed.server.url).page("#/versions", allowed=("401",)) as page:
+            page.get_by_label("Key").fill(key)
+            page.keyboard.press("Enter")
+            titles(page)
+            seen = page.get_by_role("button", name=re.compile("Roll back to version")).count()
+            assert (seen > 0) == may
+
+
+def test_a_version_that_is_gone_and_a_kb_without_any_are_told(viewer: Viewer) -> None:
+    with viewer.page("#/versions?kb=kb-0&a=77", allowed=("404",)) as page:
+        expect(page.locator("#difference")).to_contain_text("E218")
+    with viewer.page("#/versions?kb=never", allowed=("400",)) as page:
+        expect(page.locator("#view-versions")).to_contain_text("Nothing was stored yet")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_on_a_phone(viewer: Viewer, scheme: str) -> None:
+    with viewer.page("#/versions?kb=kb-0&a=1", viewport=PHONE, color_scheme=scheme) as page:
+        expect(page.locator("#difference h2")).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        expect(page.get_by_role("link", name="Versions")).to_be_visible()
+        keep_screenshot(page, f"versions-phone-{scheme}")
