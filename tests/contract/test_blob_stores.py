@@ -1,6 +1,7 @@
 """One suite on every blob store, and what each of them has to promise besides."""
 
 import dataclasses
+import hashlib
 import itertools
 import logging
 import os
@@ -8,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import tracemalloc
 from collections.abc import Callable
@@ -190,6 +192,7 @@ except errors.StorageError as fault:
 
 COUNTER = """
 import sys
+import tempfile
 from pathlib import Path
 from pair.blobs.contract import VersionMismatchError
 from pair.blobs.local import LocalStore
@@ -240,6 +243,7 @@ def test_eight_processes_count_together_and_lose_nothing(tmp_path: Path) -> None
 
 WRITER = """
 import sys
+import tempfile
 from pathlib import Path
 from pair.blobs.local import LocalStore
 store, numbers = LocalStore(Path(sys.argv[1])), iter(range(1000000))
@@ -274,6 +278,7 @@ def test_killed_writer_leaves_a_whole_blob_and_no_lock(tmp_path: Path, after_wri
 
 STALLED = """
 import sys
+import tempfile
 from pathlib import Path
 from pair.blobs.local import LocalStore
 source = Path(sys.argv[2])
@@ -387,6 +392,7 @@ def test_wrong_secret_is_told_without_showing_it(s3: S3Server, caplog: pytest.Lo
 def test_credentials_may_come_from_the_environment(s3: S3Server) -> None:
     program = """
 import sys
+import tempfile
 from pair.blobs.s3 import ObjectStore, ObjectStoreOptions
 ObjectStore("s3://blobs/environment", ObjectStoreOptions(endpoint_url=sys.argv[1])).put("key", b"data")
 """
@@ -645,3 +651,47 @@ class Sequence:
 def test_faults_are_drawn_in_the_share_that_was_asked_for() -> None:
     plan = drawn(Sequence(0.0, 0.24, 0.26, 0.49, 0.5, 0.99), share=0.5, kinds=["before", "after"])
     assert [plan("get", "key") for _ in range(6)] == ["before", "before", "after", "after", "none", "none"]
+
+
+# ── files that a folder makes its own ──────────────────────────────────────────────────────────────
+
+
+def test_a_file_that_is_taken_is_stored_as_if_it_was_uploaded(tmp_path: Path) -> None:
+    store, path = LocalStore(tmp_path / "store"), tmp_path / "in"
+    content = b"of a shard" * 1000
+    path.write_bytes(content)
+    version = store.take("a/key", path, hashlib.sha256(content).hexdigest())
+    path.unlink()
+    found = store.get("a/key")
+    assert found is not None
+    assert (found.data, found.version) == (content, version)
+    assert store.put_if("a/key", b"other", version)
+    assert files_below(tmp_path / "store" / ".pair-store" / "staged") == []
+
+
+def test_taking_a_file_replaces_what_is_there_and_times_ascend(tmp_path: Path) -> None:
+    store, path = LocalStore(tmp_path / "store"), tmp_path / "in"
+    before = store.put("key", b"one")
+    path.write_bytes(b"two")
+    os.utime(path, (1, 1))
+    version = store.take("key", path, hashlib.sha256(b"two").hexdigest())
+    changed = store.get_if_changed("key", before)
+    assert isinstance(changed, Blob)
+    assert (changed.data, changed.version) == (b"two", version)
+
+
+def test_a_file_on_another_disk_is_copied(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:
+        path = Path(elsewhere) / "in"
+        path.write_bytes(b"far away")
+        store = LocalStore(tmp_path / "store")
+        store.take("key", path, hashlib.sha256(b"far away").hexdigest())
+        found = store.get("key")
+        assert found is not None
+        assert found.data == b"far away"
+
+
+def test_a_file_that_is_not_there_cannot_be_taken(tmp_path: Path) -> None:
+    with pytest.raises(errors.StorageError) as refused:
+        LocalStore(tmp_path / "store").take("key", tmp_path / "nowhere", "0" * 64)
+    assert refused.value.code == "E010"

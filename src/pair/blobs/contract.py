@@ -11,7 +11,7 @@ import datetime
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NewType, Protocol
+from typing import NewType, Protocol, runtime_checkable
 
 Version = NewType("Version", str)
 
@@ -93,6 +93,15 @@ class BlobStore(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class TakingStore(Protocol):
+    """A store that can make a file its own instead of copying it."""
+
+    def take(self, key: str, path: Path, sha256: str) -> Version:
+        """As `upload`. The file has this SHA-256, and nobody writes to it any more; it may be deleted afterwards."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,10 @@ class _Staged:
     sha256: str
 
 
+class _CannotLinkError(Exception):
+    """The file is on another disk, or the file system knows no links."""
+
+
 class LocalStore:
     """Blobs as files below a folder, which is made by the first write.
 
@@ -100,6 +104,16 @@ class LocalStore:
         with files.storage_errors(), _opened(path) as descriptor:
             return self._write(key, _chunks(descriptor), lambda _: True)
 
+    def take(self, key: str, path: Path, sha256: str) -> Version:
+        """By a second name of the same file where the file system has that, else by copying it."""
+        with files.storage_errors():
+            self._prepare()
+            try:
+                with self._linked(path, sha256) as staged:
+                    return self._replace(key, staged, lambda _: True)
+            except _CannotLinkError:
+                return self.upload(key, path)
+
     def put_if(self, key: str, data: bytes, version: Version) -> Version:
         return self._write(key, (data,), lambda current: current == version)
 
@@ -149,16 +163,20 @@ class LocalStore:
             os.close(descriptor)
 
     def _write(self, key: str, chunks: Iterable[bytes], is_wanted: Callable[[Version | None], bool]) -> Version:
-        path = self._path(key)
         with files.storage_errors():
             self._prepare()
-            with self._staged(chunks) as staged, self._locked(key) as mark:
-                current = _current(path)
-                if not is_wanted(current[0] if current else None):
-                    raise VersionMismatchError(key)
-                _make_younger(staged.descriptor, max(mark.stat().st_mtime_ns, current[1] if current else 0))
-                self._publish(staged.path, path)
-                return _version(os.fstat(staged.descriptor), staged.sha256)
+            with self._staged(chunks) as staged:
+                return self._replace(key, staged, is_wanted)
+
+    def _replace(self, key: str, staged: _Staged, is_wanted: Callable[[Version | None], bool]) -> Version:
+        path = self._path(key)
+        with self._locked(key) as mark:
+            current = _current(path)
+            if not is_wanted(current[0] if current else None):
+                raise VersionMismatchError(key)
+            _make_younger(staged.descriptor, max(mark.stat().st_mtime_ns, current[1] if current else 0))
+            self._publish(staged.path, path)
+            return _version(os.fstat(staged.descriptor), staged.sha256)
 
     def _publish(self, staged: Path, path: Path) -> None:
         while True:
@@ -206,6 +224,22 @@ class LocalStore:
             raise
         finally:
             os.close(descriptor)
+
+    @contextlib.contextmanager
+    def _linked(self, path: Path, sha256: str) -> Iterator[_Staged]:
+        """Locked before it has its second name: nobody takes it for one that was left behind."""
+        with _opened(path) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            link = self._staging / f"{os.getpid()}-{id(self):x}-{next(self._numbers)}"
+            try:
+                os.link(path, link, follow_symlinks=False)
+            except OSError as fault:
+                raise _CannotLinkError from fault
+            try:
+                os.fsync(descriptor)
+                yield _Staged(link, descriptor, sha256)
+            finally:
+                link.unlink(missing_ok=True)
 
     def _new_staged_file(self) -> tuple[Path, int]:
         while True:

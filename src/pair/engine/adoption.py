@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from pair import version_errors
 from pair.ai.embedding import Embedding
-from pair.blobs.contract import BlobStore
+from pair.blobs.contract import BlobStore, TakingStore
 from pair.blobs.leases import HeldLease
 from pair.engine.manifest import Manifest, ShardRef
 from pair.engine.packing import files_of, packed_name
@@ -89,9 +89,16 @@ class Adoption:
             if path is None or not is_sound:
                 raise MissingFileError(name)
             self._parts.on_step("upload")
-            self._store.upload(shard.key(role), path)
+            self._put(shard.key(role), path, shard.files[role].sha256 if parcel.is_verified else "")
         self._parts.on_step("uploaded")
         return len(lacking)
+
+    def _put(self, key: str, path: Path, sha256: str) -> None:
+        """`sha256`: of a file that was just unpacked for this; such a file need not be copied again."""
+        if sha256 and isinstance(self._store, TakingStore):
+            self._store.take(key, path, sha256)
+        else:
+            self._store.upload(key, path)
 
     def _is_stored(self, shard: ShardRef) -> bool:
         """Its name is made of the hashes of its files, so what is there under it is what is meant, if it is whole."""

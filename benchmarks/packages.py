@@ -1,0 +1,283 @@
+"""What do packages with an index, versions and differences cost, beside copying the same bytes?
+
+    python benchmarks/packages.py [--rounds N] [--chunks N] [--documents N]
+
+Each question is asked of both sides in turn, in one run; what is printed is the ratio, with the limit it should stay
+under. Texts are made up of common words; vectors are those of the default embedder where texts are packaged, and
+made up where only their number matters.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import os
+import random
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+
+from pair.ai.ngram import NgramEmbedder
+from pair.engine.policy import EnginePolicy
+from pair.kb import KnowledgeBase
+from pair.settings import Settings
+from pair.sources.package import Label
+from pair.sources.rules import SourcesPolicy
+from pair.sync.rules import SyncPolicy
+from pair.values import Document
+from pair.wiring import Desk, Packaging, Request, open_kb
+
+WORDS = [f"{first}{last}" for first in "bcdfglmnprstv" for last in ("ade", "ile", "oom", "urn", "ent", "ack", "ish")]
+CHUNK_BYTES = 500
+SHARDS = 20
+DIMENSION = 256
+
+
+def timed(action: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
+
+
+def show(question: str, value: str, limit: str, detail: str) -> None:
+    print(f"{question:<52} {value:>10}   limit {limit:<8} {detail}", flush=True)
+
+
+def text_of(dice: random.Random, chunks: int) -> str:
+    """Paragraphs, each of about the size of a chunk."""
+    paragraphs = (" ".join(dice.choices(WORDS, k=CHUNK_BYTES // 6)) + "." for _ in range(chunks))
+    return "\n\n".join(paragraphs) + "\n"
+
+
+class Place:
+    """A project in a folder of its own."""
+
+    def __init__(self, folder: Path, **engine: Any) -> None:
+        self.folder = folder
+        pair = folder / ".pair"
+        self.settings = Settings(
+            kb=SyncPolicy(
+                sources_dir=str(pair / "knowledge"),
+                links_file_path=str(pair / "links.txt"),
+                index_path=str(pair / "index.txt"),
+                index_cache_path=str(pair / "index-cache.json"),
+                web_fetch_cache_dir=str(pair / "web-cache"),
+            ),
+            sources=SourcesPolicy(cache_dir=str(folder / "cache")),
+            engine=dataclasses.replace(
+                EnginePolicy(store=str(pair / "store"), cache_dir=str(pair / "cache"), chunk_size_bytes=CHUNK_BYTES),
+                **engine,
+            ),
+        )
+        self.desk = Desk(self.settings, folder=folder)
+
+    def package(self, source: Path, output: Path, version: str) -> None:
+        self.desk.package(source, output, Packaging(Label("words", version), with_index=True))
+
+    def install(self, source: str) -> None:
+        self.desk.apply(Request("install", self.desk.default_target), self.desk.resolve(source, offline=False))
+
+    def update(self) -> None:
+        target = self.desk.default_target
+        self.desk.apply(Request("update", target), self.desk.resolve_update(None, target, offline=False))
+
+    def open(self) -> KnowledgeBase:
+        return open_kb(settings=self.settings)
+
+
+# ── what travels ───────────────────────────────────────────────────────────────────────────────────
+
+
+class Counting:
+    """Counts the bytes of bodies that a server sends."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self.sent = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def counted(message: Any) -> None:
+            self.sent += len(message.get("body", b""))
+            await send(message)
+
+        await self._app(scope, receive, counted)
+
+
+@contextlib.contextmanager
+def static_host(folder: Path) -> Iterator[tuple[str, Counting]]:
+    """A host of static files that knows ranges."""
+    app = Counting(Starlette(routes=[Mount("/", StaticFiles(directory=folder))]))
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
+    running = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
+    running.start()
+    while not server.started:
+        time.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}", app
+    finally:
+        server.should_exit = True
+        running.join()
+
+
+def measure_delta(folder: Path) -> None:
+    """One shard of twenty is other in the next version."""
+    dice = random.Random(1)
+    rows = 120
+    # A shard for each topic: its words are its own, so that documents of a topic lie near to each other.
+    policy = {"shard_trigger_vector_rows": rows, "max_vector_rows_per_shard": rows, "ingest_batch_documents": rows}
+    origin, reader = Place(folder / "origin", **policy), Place(folder / "reader")
+    source = folder / "texts"
+    for topic in range(SHARDS):
+        for number in range(rows):
+            path = source / f"topic-{topic:02}" / f"{number:03}.txt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"topic{topic} " * 20 + text_of(dice, 1), encoding="utf-8")
+    host = folder / "host"
+    host.mkdir()
+    archive = host / "words.zip"
+    origin.package(source, archive, "1.0.0")
+    with static_host(host) as (address, counted):
+        reader.install(f"{address}/words.zip")
+        whole = counted.sent
+        with reader.open() as kb:
+            before = {shard.folder for shard in kb.packed_index().manifest.shards}
+        for number in range(rows):
+            path = source / "topic-07" / f"{number:03}.txt"
+            path.write_text(path.read_text(encoding="utf-8") + "One more word.\n", encoding="utf-8")
+        origin.package(source, archive, "1.1.0")
+        counted.sent = 0
+        reader.update()
+        with reader.open() as kb:
+            shards = kb.packed_index().manifest.shards
+    new = [shard for shard in shards if shard.folder not in before]
+    new_bytes = sum(shard.size_bytes for shard in new)
+    texts = sum(path.stat().st_size for path in (source / "topic-07").iterdir())
+    allowed = 1.2 * new_bytes + 100_000
+    show(
+        f"update with {len(new)} of {len(shards)} shards new: bytes / allowed",
+        f"{counted.sent / allowed:.2f}",
+        "1.00",
+        f"{counted.sent:,} bytes; the new shards have {new_bytes:,}, their texts {texts:,}, the whole {whole:,}",
+    )
+
+
+def copied(source: Path, target: Path) -> None:
+    """Every file, and on disk when it is done, as an install is."""
+    for path in sorted(source.rglob("*")):
+        if path.is_file():
+            destination = target / path.relative_to(source)
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, destination)
+            with destination.open("rb") as stream:
+                os.fsync(stream.fileno())
+
+
+def measure_install(folder: Path, chunks: int, rounds: int) -> None:
+    dice = random.Random(2)
+    origin, source = Place(folder / "origin"), folder / "texts"
+    source.mkdir(parents=True)
+    documents = max(1, chunks // 100)
+    for number in range(documents):
+        (source / f"{number:05}.md").write_text(text_of(dice, 100), encoding="utf-8")
+    archive = folder / "words.zip"
+    origin.package(source, archive, "1.0.0")
+    unpacked = folder / "unpacked"
+    shutil.unpack_archive(archive, unpacked)
+    installs, copies, searches, counted = [], [], [], 0
+    for number in range(rounds):
+        place = Place(folder / f"place-{number}")
+        place.folder.mkdir()
+        copies.append(timed(lambda: copied(unpacked, folder / "copy")))
+        shutil.rmtree(folder / "copy")
+        installs.append(timed(functools.partial(place.install, str(archive))))
+
+        def search(place: Place = place) -> None:
+            with place.open() as kb:
+                kb.search("bade tile room", limit=5)
+
+        searches.append(timed(search))
+        with place.open() as kb:
+            stats = kb.stats()
+            counted = stats.chunks if stats is not None else 0
+        shutil.rmtree(place.folder)
+    size = sum(path.stat().st_size for path in unpacked.rglob("*") if path.is_file())
+    ratio = statistics.median(installs) / statistics.median(copies)
+    show(
+        f"install with an index of {counted:,} chunks / copying",
+        f"{ratio:.2f}",
+        "1.50",
+        f"{statistics.median(installs):.2f} s, {statistics.median(copies):.2f} s for {size / 1e6:.0f} MB; "
+        f"first search after it {statistics.median(searches):.2f} s",
+    )
+
+
+# ── versions ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def made_up(dice: np.random.Generator, numbers: range, word: str) -> Iterator[Document]:
+    for number in numbers:
+        vector = dice.standard_normal(DIMENSION).astype(np.float32)
+        yield Document(f"doc-{number:07}", f"{word} document {number}", vector=vector.tolist())
+
+
+def measure_versions(folder: Path, documents: int, rounds: int) -> None:
+    policy = EnginePolicy(store=str(folder / "store"), cache_dir=str(folder / "cache"), graph="off")
+    settings = Settings(engine=policy)
+    dice = np.random.default_rng(3)
+    with open_kb("words", settings=settings, embedder=NgramEmbedder(DIMENSION)) as kb:
+        for size in (documents // 100, documents):
+            kb.upsert(made_up(dice, range(size), "first"))
+            before = kb.version()[0]
+            share = max(1, size // 100)
+            kb.upsert(made_up(dice, range(0, share * 97, 97), "second"))
+            after = kb.version()[0]
+            backs = []
+            for _ in range(rounds):
+                backs += [timed(functools.partial(kb.rollback, number)) for number in (before, after)]
+            show(
+                f"roll-back of {size:,} documents, ms",
+                f"{statistics.median(backs) * 1000:.1f}",
+                "50",
+                f"slowest of {len(backs)}: {max(backs) * 1000:.1f}",
+            )
+        diffs = []
+        for _ in range(rounds):
+            with open_kb("words", settings=settings, embedder=NgramEmbedder(DIMENSION)) as other:
+                diffs.append(timed(functools.partial(other.diff, before, after)))
+        found = kb.diff(before, after)
+        show(
+            f"diff of two versions of {documents:,} documents, s",
+            f"{statistics.median(diffs):.2f}",
+            "1.00",
+            f"{len(found.changed):,} changed, {len(found.added):,} added; slowest {max(diffs):.2f}",
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="how often each side is asked")
+    parser.add_argument("--chunks", type=int, default=100_000, help="of the package that is installed")
+    parser.add_argument("--documents", type=int, default=100_000, help="of the KB that is rolled back")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="pair-bench-") as name:
+        folder = Path(name)
+        measure_delta(folder / "delta")
+        measure_install(folder / "install", asked.chunks, asked.rounds)
+        measure_versions(folder / "versions", asked.documents, asked.rounds)
+
+
+if __name__ == "__main__":
+    main()
