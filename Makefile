@@ -39,6 +39,7 @@ docs: $(VENV)/ready-dev
 # JUDGED=FOLDER measures quality too, on the judged sets in that folder.
 bench: $(VENV)/ready-dev $(VENV)-bench/ready system
 	$(BIN)/python benchmarks/sources.py
+	$(BIN)/python benchmarks/packages.py
 	$(BIN)/python benchmarks/sync.py
 	$(BIN)/python benchmarks/librarians.py
 	$(BIN)/python benchmarks/serving.py

@@ -247,6 +247,9 @@ def test_the_demo_that_the_readme_names_runs(clone: Workplace) -> None:
     assert "installed: handbook 1.0.0 in .pair/knowledge, checksum verified" in printed
     assert [mode for mode in ("keyword", "vector", "graph") if f"    = mode {mode}, score " not in printed] == []
     assert "graph: the question names google public ntp" in printed
+    assert "ready to search: 43 documents in default, version 1 (1 of 1 shard new)" in printed
+    assert "0 added, 0 removed, 1 changed" in printed
+    assert "default is again as in version 1 (handbook 1.0.0): 43 documents; this is version 3" in printed
 
 
 def test_the_quickstart_guide_prints_what_it_says(clone: Workplace) -> None:
