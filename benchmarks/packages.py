@@ -135,16 +135,18 @@ def static_host(folder: Path) -> Iterator[tuple[str, Counting]]:
 def measure_delta(folder: Path) -> None:
     """One shard of twenty is other in the next version."""
     dice = random.Random(1)
-    rows = 120
-    # A shard for each topic: its words are its own, so that documents of a topic lie near to each other.
-    policy = {"shard_trigger_vector_rows": rows, "max_vector_rows_per_shard": rows, "ingest_batch_documents": rows}
+    files, chunks = 30, 40
+    # About a shard for each topic: its words are its own, so that documents of a topic lie near to each other.
+    rows = files * chunks
+    policy = {"shard_trigger_vector_rows": rows, "max_vector_rows_per_shard": rows, "ingest_batch_documents": files}
     origin, reader = Place(folder / "origin", **policy), Place(folder / "reader")
     source = folder / "texts"
     for topic in range(SHARDS):
-        for number in range(rows):
+        for number in range(files):
             path = source / f"topic-{topic:02}" / f"{number:03}.txt"
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"topic{topic} " * 20 + text_of(dice, 1), encoding="utf-8")
+            text = text_of(dice, chunks).replace(".\n", f". {f'topic{topic} ' * 20}\n")
+            path.write_text(text, encoding="utf-8")
     host = folder / "host"
     host.mkdir()
     archive = host / "words.zip"
@@ -154,7 +156,7 @@ def measure_delta(folder: Path) -> None:
         whole = counted.sent
         with reader.open() as kb:
             before = {shard.folder for shard in kb.packed_index().manifest.shards}
-        for number in range(rows):
+        for number in range(files):
             path = source / "topic-07" / f"{number:03}.txt"
             path.write_text(path.read_text(encoding="utf-8") + "One more word.\n", encoding="utf-8")
         origin.package(source, archive, "1.1.0")
