@@ -5,7 +5,8 @@ Invariants
     nothing that it uploaded, however slow it is, can become live after it was judged garbage.
     Shards have names of their own for each attempt to write: what is garbage once is garbage for ever.
     What a build has made and not published yet is left alone for as long as its record is kept (build_records.py).
-    What a version names that is kept is kept with it, and a version goes before the shards that only it names.
+    What a version names that is kept is kept with it. One that is not goes before the manifest is swapped: whoever goes
+    back to it has read an earlier manifest, and can no longer publish either.
     The grace period is counted by the clock of the store: no machine whose clock is wrong cuts it short.
 """
 
@@ -55,10 +56,10 @@ def collect(parts: WriteParts, store: BlobStore, *, grace_seconds: float) -> Gar
             _delete(store, versions.expired)
             return GarbageReport(0, 0, idle, before.manifest.number, len(versions.kept))
         lease.check()
+        _delete(store, versions.expired)
         after = before.manifest.after_collection(parts.new_id(), now, taken)
         published = parts.publication.swap(before, after)
         parts.on_step("condemned")
-        _delete(store, versions.expired)  # first of all: a version that can be found can be read
         for folder in sorted(taken):
             for blob in stored[folder]:
                 parts.on_step("deleting")
