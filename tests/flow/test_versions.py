@@ -15,6 +15,7 @@ from pair.engine.adoption import Parcel
 from pair.engine.manifest import from_bytes, manifest_key, version_in_key, versions_prefix
 from pair.errors import ConflictError, NotFoundError, UsageError
 from pair.kb import KnowledgeBase
+from pair.testing.clock import NOON, ManualClock
 from pair.testing.faulty_store import Fault, FaultyStore
 from pair.values import Document
 from support.engine_parts import MANY_SHARDS, CountingEmbedder, Ground, MirroredEmbedder, counted
@@ -254,6 +255,19 @@ def test_a_reader_at_a_version_that_is_no_longer_kept_is_told_so(ground: Ground)
                 with pytest.raises(NotFoundError) as refused:
                     ask()
                 assert refused.value.code == "E218"
+
+
+@pytest.mark.parametrize("year", [2000, 2200])
+def test_days_are_counted_by_the_clock_of_the_store(tmp_path: Path, year: int) -> None:
+    clock = ManualClock(NOON.replace(year=year))
+    ground = Ground(tmp_path, keep_versions=0, keep_days=30, lease="memory")
+    day = 86_400.0
+    with ground.open(store=MemoryStore(clock)) as kb:
+        for name in ("door", "roof", "hall"):
+            paint(kb, "red", name)
+            clock.advance(20 * day)
+        kb.collect(grace_seconds=0)
+        assert kept(kb) == [3, 2], "the first one was replaced 40 days ago, and the second one 20 days ago"
 
 
 def test_a_version_that_was_only_rearranged_is_kept_once(ground: Ground) -> None:

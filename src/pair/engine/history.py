@@ -9,6 +9,7 @@ Not here
 """
 
 import contextlib
+import datetime
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ class Copy:
 
     key: str
     number: int
+    stored_at: datetime.datetime
+    """By the clock of the store: about when it became current."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +48,18 @@ class History:
 
     def copies(self, current: Manifest) -> Copies:
         """One listing; one more request for every 64 versions."""
-        keys = [info.key for info in self._store.list(versions_prefix(self._kb_id))]
-        named = ((version_in_key(key), key) for key in keys)
+        found = {info.key: info.modified_at for info in self._store.list(versions_prefix(self._kb_id))}
+        named = ((version_in_key(key), key) for key in found)
         # What else is there is not ours, and neither read nor deleted.
         listed = {each: key for each, key in named if each is not None and key == version_key(self._kb_id, *each)}
-        line = tuple(self._line(current, listed))
+        line = tuple(Copy(key, number, found[key]) for key, number in self._line(current, listed))
         known = {copy.key for copy in line}
         stray = (key for (number, _), key in listed.items() if number <= current.number and key not in known)
         return Copies(line, tuple(stray))
 
-    def _line(self, current: Manifest, listed: dict[tuple[int, str], str]) -> Iterator[Copy]:
-        commits, line = _commits(current), list[Copy]()
+    def _line(self, current: Manifest, listed: dict[tuple[int, str], str]) -> Iterator[tuple[str, int]]:
+        """Keys and numbers."""
+        commits, line = _commits(current), list[str]()
         by_number: dict[int, dict[str, str]] = {}
         for (number, commit), key in listed.items():
             by_number.setdefault(number, {})[commit] = key
@@ -66,14 +70,14 @@ class History:
             # Beyond a gap, nobody can tell any more; but whoever made the gap took the strays of that time, too.
             commit = commits.get(number, next(iter(those)) if len(those) == 1 else "")
             if commit in those:
-                line.append(Copy(those[commit], number))
-                yield line[-1]
+                line.append(those[commit])
+                yield those[commit], number
 
-    def _commits_of_oldest(self, line: Sequence[Copy]) -> dict[int, str]:
+    def _commits_of_oldest(self, line: Sequence[str]) -> dict[int, str]:
         """That the oldest of them names which can be read."""
-        for copy in reversed(line):
+        for key in reversed(line):
             with contextlib.suppress(errors.DataError):
-                manifest = self._read(copy.key)
+                manifest = self._read(key)
                 if manifest is not None:
                     return _commits(manifest)
         return {}
