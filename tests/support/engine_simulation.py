@@ -1,8 +1,8 @@
 """One KB, and everybody who works on it at once, under the control of one seed.
 
-Writers, one who goes back, a compactor, a collector, readers and an evictor run the engine's own code, each as a process of its own would
-(`engine_client.py`), on one store that fails before and after, sleeps, repeats, and lets requests arrive late.
-`engine_turns.py` lets one of them act at a time; `engine_ledger.py` knows what the KB must hold.
+Writers, one who goes back, a compactor, a collector, readers and an evictor run the engine's own code, each as a
+process of its own would (`engine_client.py`), on one store that fails before and after, sleeps, repeats, and lets
+requests arrive late. `engine_turns.py` lets one of them act at a time; `engine_ledger.py` knows what the KB must hold.
 """
 
 import contextlib
