@@ -121,6 +121,18 @@ def test_each_version_is_found_as_it_was(ground: Ground) -> None:
             assert (hits.manifest_version, colour in hits[0].text) == (number, True)
 
 
+def test_the_current_version_can_be_read_by_its_number_where_none_is_kept(ground: Ground) -> None:
+    with ground.with_policy(keep_versions=0).open() as kb:
+        number = paint(kb, "red")
+        with ground.open(at=number) as then:
+            for _ in range(2):
+                assert colours(then) == {"door": "red", "roof": "red"}
+            paint(kb, "green")
+            with pytest.raises(NotFoundError) as refused:
+                then.documents()
+            assert refused.value.code == "E218"
+
+
 def test_a_reader_of_the_past_does_not_see_what_is_written_meanwhile(ground: Ground) -> None:
     with ground.open() as kb:
         paint(kb, "red")

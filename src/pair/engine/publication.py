@@ -88,13 +88,15 @@ class Publication:
                 return None
             found = self.history.find(newest.manifest, wanted)
             blob = self._store.get(version_key(self._kb_id, found.number, found.commit_id))
-            if blob is None:
+            if blob is None and found is not newest.manifest:
                 raise version_errors.no_such_version(self._kb_id, wanted, ())
-            return self._remember(Published(found, blob.version))
+            # Where no versions are kept, the current one is one for as long as it is current.
+            return self._remember(newest if blob is None else Published(found, blob.version))
         key = version_key(self._kb_id, last.manifest.number, last.manifest.commit_id)
-        if not isinstance(self._store.get_if_changed(key, last.version), BlobUnchanged):
-            raise version_errors.no_such_version(self._kb_id, wanted, ())
-        return last
+        for each in (key, self._key):
+            if isinstance(self._store.get_if_changed(each, last.version), BlobUnchanged):
+                return last
+        raise version_errors.no_such_version(self._kb_id, wanted, ())
 
     def required(self) -> Published:
         """Raises E201."""
