@@ -17,7 +17,7 @@ from pair.engine.kept_vectors import KeptVectors, key_of
 from pair.engine.manifest import Manifest, from_bytes, manifest_key
 from pair.engine.pack import Pack
 from pair.kb import KnowledgeBase
-from pair.testing.clock import ManualClock
+from pair.testing.clock import NOON, ManualClock
 from pair.testing.faulty_store import Fault, FaultyStore
 from pair.values import MODES, Document
 from support.engine_parts import (
@@ -314,6 +314,17 @@ def test_new_shards_that_were_collected_before_the_swap_are_made_again(ground: G
         kb.reembed()
         assert all_ids(kb) == [f"doc-{number:04}" for number in range(5)]
         assert not kb.search("castles", limit=5).partial
+
+
+def test_what_was_dropped_was_dropped_by_the_clock_of_the_store(tmp_path: Path) -> None:
+    ground, store = Ground(tmp_path, lease="memory"), MemoryStore(ManualClock(NOON.replace(year=2200)))
+    with ground.open(store=store) as kb:
+        kb.upsert(numbered(3))
+    with ground.open(store=store, embedder=MirroredEmbedder()) as kb:
+        kb.reembed()
+        assert kb.collect(grace_seconds=120).deleted_shards == 0
+        (dropped,) = kb._engine._parts.publication.required().manifest.dropped
+    assert dropped.dropped_at.startswith("2200-")
 
 
 def test_much_that_others_wrote_is_embedded_in_a_round_of_its_own(

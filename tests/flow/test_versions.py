@@ -2,15 +2,20 @@
 
 import itertools
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from pair.blobs.contract import Blob
+from pair.blobs.local import LocalStore
 from pair.blobs.memory import MemoryStore
 from pair.clock import SystemClock
+from pair.engine.adoption import Parcel
 from pair.engine.manifest import from_bytes, manifest_key, version_in_key, versions_prefix
 from pair.errors import ConflictError, NotFoundError, UsageError
 from pair.kb import KnowledgeBase
+from pair.testing.clock import NOON, ManualClock
 from pair.testing.faulty_store import Fault, FaultyStore
 from pair.values import Document
 from support.engine_parts import MANY_SHARDS, CountingEmbedder, Ground, MirroredEmbedder, counted
@@ -82,7 +87,7 @@ def test_more_versions_than_a_manifest_remembers_are_listed_and_gone_back_to(gro
         assert colours(kb) == {"door": "colour-1"}
 
 
-@pytest.mark.parametrize("wanted", ["7", "0", "-1", "1.0.0", "", "x", "99999999999999999999"])
+@pytest.mark.parametrize("wanted", ["7", "0", "-1", "1.0.0", "", "x", "99999999999999999999", "9" * 5000])
 def test_a_version_that_is_not_kept_is_refused_with_those_that_are(ground: Ground, wanted: str) -> None:
     with ground.open() as kb:
         paint(kb, "red")
@@ -114,6 +119,18 @@ def test_each_version_is_found_as_it_was(ground: Ground) -> None:
             assert colours(then) == {"door": colour, "roof": colour}
             hits = then.search("the door", limit=1, exact=True)
             assert (hits.manifest_version, colour in hits[0].text) == (number, True)
+
+
+def test_the_current_version_can_be_read_by_its_number_where_none_is_kept(ground: Ground) -> None:
+    with ground.with_policy(keep_versions=0).open() as kb:
+        number = paint(kb, "red")
+        with ground.open(at=number) as then:
+            for _ in range(2):
+                assert colours(then) == {"door": "red", "roof": "red"}
+            paint(kb, "green")
+            with pytest.raises(NotFoundError) as refused:
+                then.documents()
+            assert refused.value.code == "E218"
 
 
 def test_a_reader_of_the_past_does_not_see_what_is_written_meanwhile(ground: Ground) -> None:
@@ -252,6 +269,19 @@ def test_a_reader_at_a_version_that_is_no_longer_kept_is_told_so(ground: Ground)
                 assert refused.value.code == "E218"
 
 
+@pytest.mark.parametrize("year", [2000, 2200])
+def test_days_are_counted_by_the_clock_of_the_store(tmp_path: Path, year: int) -> None:
+    clock = ManualClock(NOON.replace(year=year))
+    ground = Ground(tmp_path, keep_versions=0, keep_days=30, lease="memory")
+    day = 86_400.0
+    with ground.open(store=MemoryStore(clock)) as kb:
+        for name in ("door", "roof", "hall"):
+            paint(kb, "red", name)
+            clock.advance(20 * day)
+        kb.collect(grace_seconds=0)
+        assert kept(kb) == [3, 2], "the first one was replaced 40 days ago, and the second one 20 days ago"
+
+
 def test_a_version_that_was_only_rearranged_is_kept_once(ground: Ground) -> None:
     with ground.open() as kb:
         paint(kb, "red")
@@ -331,3 +361,151 @@ def test_versions_of_an_earlier_pair_have_no_cause_and_can_be_gone_back_to(groun
         paint(kb, "blue")
         kb.rollback(2)
         assert kb.versions()[0].restored == 2
+
+
+# ── in company ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class Once:
+    """Does something when a step comes for the first time."""
+
+    def __init__(self, step: str) -> None:
+        self._step = step
+        self.act: Callable[[], object] = lambda: None
+
+    def __call__(self, step: str) -> None:
+        if step == self._step:
+            act, self.act = self.act, lambda: None
+            act()
+
+
+@pytest.mark.parametrize("step", ["uploaded", "lease"])
+def test_what_a_rollback_brings_back_is_not_lost_by_a_compaction_that_began_before_it(
+    ground: Ground, step: str
+) -> None:
+    meanwhile = Once(step)
+    with ground.open() as other, ground.open(on_step=meanwhile) as kb:
+        paint(other, "red", "door", "roof")
+        whole = paint(other, "green", "hall", "gate")
+        other.delete(["door", "hall"])
+        meanwhile.act = lambda: other.rollback(whole)
+        kb.compact(everything=True)
+        assert colours(kb) == {"door": "red", "roof": "red", "hall": "green", "gate": "green"}
+
+
+@pytest.mark.parametrize("step", ["embed", "uploaded", "lease"])
+@pytest.mark.parametrize("layout", ["tail", "runs"])
+def test_what_a_rollback_brings_back_is_not_lost_by_a_re_embedding_that_began_before_it(
+    tmp_path: Path, step: str, layout: str
+) -> None:
+    ground = Ground(tmp_path, keep_versions=10, **(MANY_SHARDS if layout == "runs" else {}))
+    meanwhile, names = Once(step), [f"room-{number}" for number in range(20)]
+    with ground.open() as other, ground.open(embedder=MirroredEmbedder(), on_step=meanwhile) as kb:
+        whole = paint(other, "red", *names)
+        other.delete(names[::3])
+        meanwhile.act = lambda: other.rollback(whole)
+        kb.reembed()
+        assert colours(kb) == dict.fromkeys(names, "red")
+        assert not kb.search("room", limit=30, exact=True).partial
+
+
+def test_shards_of_a_package_that_are_being_collected_are_brought_again(tmp_path: Path) -> None:
+    origin, ground = Ground(tmp_path / "origin"), Ground(tmp_path / "here")
+    with origin.open() as kb:
+        paint(kb, "red")
+        packed = kb._engine.packed()
+    paths = {each.name: origin.store / each.key for each in packed.files}
+    parcel = Parcel(packed.manifest, "house", "house 1.0.0", "sha", paths.get, owner="package", is_verified=True)
+    is_condemned, may_delete = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        is_condemned.set()
+        may_delete.wait(60)
+
+    condemned, uploaded = Once("condemned"), Once("uploaded")
+    condemned.act = wait
+    with ground.open(on_step=condemned) as other, ground.open(on_step=uploaded) as kb:
+        other.adoption().take_up(parcel)
+        other.delete(["door", "roof"])
+        collector = threading.Thread(target=lambda: other.collect(grace_seconds=0))
+        collector.start()
+        is_condemned.wait(60)
+
+        def finish() -> None:
+            may_delete.set()
+            collector.join()
+
+        uploaded.act = finish
+        kb.adoption().take_up(parcel)
+        assert colours(kb) == {"door": "red", "roof": "red"}
+        assert not kb.search("door", exact=True).partial
+
+
+def test_a_version_that_is_not_kept_cannot_be_found_once_its_shards_are_judged(ground: Ground) -> None:
+    found: list[list[int]] = []
+    condemned = Once("condemned")
+    condemned.act = lambda: found.append(copies(ground))
+    with ground.with_policy(keep_versions=1).open(on_step=condemned) as kb:
+        for colour in COLOURS:
+            paint(kb, colour)
+        kb.collect(grace_seconds=0)
+    assert found == [[4, 5, 6]]
+
+
+def test_a_copy_that_arrives_damaged_once_is_read_again_before_its_shards_are_garbage(ground: Ground) -> None:
+    with ground.open() as kb:
+        for colour in COLOURS:
+            paint(kb, colour)
+    spoilt: set[str] = set()
+
+    class Spoiling(LocalStore):
+        """Of each copy, what arrives first is not whole."""
+
+        def get(self, key: str) -> Blob | None:
+            blob = super().get(key)
+            if blob is None or versions_prefix("default") not in key or key in spoilt:
+                return blob
+            spoilt.add(key)
+            return Blob(blob.data[: len(blob.data) // 2], blob.version)
+
+    with ground.open(store=Spoiling(ground.store)) as kb:
+        kb.collect(grace_seconds=0)
+    assert len(spoilt) == len(COLOURS) - 1
+    for number, colour in enumerate(COLOURS, 1):
+        with ground.open(at=number) as then:
+            assert colours(then) == {"door": colour, "roof": colour}
+
+
+def test_one_damaged_copy_among_many_hides_no_other(ground: Ground) -> None:
+    many = ground.with_policy(keep_versions=200)
+    with many.open() as kb:
+        for number in range(70):
+            paint(kb, f"colour-{number}", "door")
+        listed = [info.key for info in ground.blobs().list(versions_prefix("default"))]
+        last_that_the_current_one_names = next(key for key in listed if "/0000000006-" in key)
+        ground.blobs().put(last_that_the_current_one_names, b"{}")
+        ground.blobs().put(f"{versions_prefix('default')}0000000003-stray.json", b"{}")
+        kb.collect(grace_seconds=0)
+        kb.rollback(3)
+        assert colours(kb) == {"door": "colour-2"}
+
+
+def test_files_of_others_beside_the_copies_are_neither_versions_nor_deleted(ground: Ground) -> None:
+    with ground.open() as kb:
+        paint(kb, "red")
+        (copy,) = [info.key for info in ground.blobs().list(versions_prefix("default"))]
+        content = ground.blobs().get(copy)
+        assert content is not None
+        folder, _, name = copy.rpartition("/")
+        foreign = [
+            f"{folder}/old/{name}",
+            f"{folder}/{name}.bak",
+            f"{folder}/{name.lstrip('0')}",
+            f"{folder}/notes.txt",
+        ]
+        for key in foreign:
+            ground.blobs().put(key, content.data)
+        paint(kb, "green")
+        kb.collect(grace_seconds=0)
+        assert kept(kb) == [2, 1]
+        assert {info.key for info in ground.blobs().list(versions_prefix("default"))} >= {copy, *foreign}

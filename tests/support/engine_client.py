@@ -5,6 +5,7 @@ Whoever is told anything but E208 knows that nothing was written, and that nothi
 """
 
 import contextlib
+import dataclasses
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -57,6 +58,7 @@ POLICY = EnginePolicy(
     query_shard_parallelism=1,
     compaction_min_shard_count=4,
     compaction_tombstone_ratio=0.3,
+    keep_versions=0,
 )
 EXPECTED_CODES = {"E202", "E203", "E206", "E208", "E210"}
 _WRITES: tuple[Fault, ...] = ("before", "after", "twice", "delay", "late", "again")
@@ -68,11 +70,14 @@ _WRITING = {"put", "put_if", "create", "upload", "delete"}
 class World:
     """What all share."""
 
-    def __init__(self, dice: random.Random, *, share: float, lease_kind: str, name: str = "id") -> None:
+    def __init__(
+        self, dice: random.Random, *, share: float, lease_kind: str, keep_versions: int = 0, name: str = "id"
+    ) -> None:
         self.dice = dice
         self.share = share
         """Of the requests that fail."""
         self.lease_kind = lease_kind
+        self.keep_versions = keep_versions
         self.clock = ManualClock()
         self._name = name
         self.turns = Turns(dice, self.clock, Weather())
@@ -146,8 +151,9 @@ class Client:
         self.engine.close()
         self.engine = self._started()
 
-    def _started(self) -> Engine:
+    def _started(self, at: int | None = None) -> Engine:
         world, turns = self.world, self.world.turns
+        policy = dataclasses.replace(POLICY, keep_versions=world.keep_versions)
         store = FaultyStore(
             world.store,
             self._fault_of_request,
@@ -159,10 +165,12 @@ class Client:
             KB,
             before_first_write=lambda: refuse_without_compare_and_swap(store, f"{KB}.duckdb.", world.new_id()),
             on_step=self._step,
+            keeps_versions=policy.keeps_versions,
+            at=None if at is None else str(at),
         )
         cache = ShardCache(store, self._folder, world.clock)
         parts = WriteParts(
-            KB, POLICY, publication, cache, self._leases(store), world.clock, self._new_id, self._pause, self._step
+            KB, policy, publication, cache, self._leases(store), world.clock, self._new_id, self._pause, self._step
         )
         return Engine(parts, store, Embedding(HashEmbedder()))
 
@@ -238,6 +246,15 @@ class Client:
         with self._judged("collect"):
             self.engine.collect(grace_seconds=grace_seconds)
 
+    def roll_back(self, number: int) -> None:
+        ledger = self.world.ledger
+        self._change = change = Change(f"roll back to {number}", lambda contents: ledger.history[number])
+        with self._judged(change.title, "E218"):
+            report = self.engine.roll_back(str(number))
+            assert report.restored == number
+            assert report.documents == len(ledger.history[number])
+            assert report.is_changed == bool(change.published), f"{change.title}: {report}"
+
     @contextlib.contextmanager
     def _deleting(self, title: str, is_meant: Callable[[str, Fact], bool]) -> Iterator[Change]:
         def without(contents: Contents) -> Contents:
@@ -295,6 +312,16 @@ class Client:
             expected = [sorted(self.world.ledger.history[number].items()) for number in versions()]
             assert found in expected, f"found {found}, expected one of {expected}"
 
+    def read_past(self, number: int) -> None:
+        """As it was, however late; or it is not kept any more."""
+        engine = self._started(number)
+        with self._judged(f"read version {number}", "E218"):
+            for _ in range(2):
+                listed = engine.documents(limit=1_000)
+                found = {each.id: Fact(each.text, each.owner, each.metadata["kind"]) for each in listed}
+                assert found == self.world.ledger.history[number], f"version {number}: found {found}"
+        engine.close()
+
     def look_up(self, name: str) -> None:
         with self._reading(f"look up {name}") as versions:
             try:
@@ -327,7 +354,8 @@ class Client:
     # Whether a call may fail so
 
     @contextlib.contextmanager
-    def _judged(self, title: str) -> Iterator[None]:
+    def _judged(self, title: str, *expected: str) -> Iterator[None]:
+        """`expected`: codes of what may be told besides."""
         turns = self.world.turns
         turns.note(self.actor.name, f"begins to {title}")
         was_empty = self.world.ledger.number == 0
@@ -335,7 +363,7 @@ class Client:
             yield
         except errors.PairError as fault:
             turns.note(self.actor.name, f"is told {fault.code} ({title})")
-            is_expected = fault.code in EXPECTED_CODES or (fault.code == "E201" and was_empty)
+            is_expected = fault.code in {*EXPECTED_CODES, *expected} or (fault.code == "E201" and was_empty)
             if self.expects_no_fault or not is_expected:
                 raise AssertionError(f"{title}: {fault.code} {fault.message}: {fault.explanation}") from fault
             self._judge_failure(title, fault.code)

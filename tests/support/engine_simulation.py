@@ -1,8 +1,8 @@
 """One KB, and everybody who works on it at once, under the control of one seed.
 
-Writers, a compactor, a collector, readers and an evictor run the engine's own code, each as a process of its own would
-(`engine_client.py`), on one store that fails before and after, sleeps, repeats, and lets requests arrive late.
-`engine_turns.py` lets one of them act at a time; `engine_ledger.py` knows what the KB must hold.
+Writers, one who goes back, a compactor, a collector, readers and an evictor run the engine's own code, each as a
+process of its own would (`engine_client.py`), on one store that fails before and after, sleeps, repeats, and lets
+requests arrive late. `engine_turns.py` lets one of them act at a time; `engine_ledger.py` knows what the KB must hold.
 """
 
 import contextlib
@@ -23,6 +23,7 @@ from support.engine_turns import Actor
 NAMES = tuple(f"d{number}" for number in range(16))
 SHARES = (0.0, 0.01, 0.03, 0.08)
 LEASE_KINDS = ("memory", "blob", "none")
+KEPT_VERSIONS = (0, 1, 3, 1_000)
 FAR_AHEAD = NOON.replace(year=2200)
 """By this clock, nothing in the cache was used for a long time."""
 _MEMORY_FOLDER = Path("/dev/shm")  # what is built here is thrown away: no disk has to keep it
@@ -40,7 +41,8 @@ class Outcome:
 
 def simulate(seed: int) -> Outcome:
     dice = random.Random(seed)
-    world = World(dice, share=dice.choice(SHARES), lease_kind=dice.choice(LEASE_KINDS))
+    share, lease_kind, keep_versions = dice.choice(SHARES), dice.choice(LEASE_KINDS), dice.choice(KEPT_VERSIONS)
+    world = World(dice, share=share, lease_kind=lease_kind, keep_versions=keep_versions)
     dice.choices(beginnings(), (1, 3, 3, 3, 1))[0].restore(world)
     with _scratch_folder() as folder:
         clients: list[Client] = []
@@ -89,7 +91,7 @@ def _copy(source: World | Beginning, store: WatchedStore, ledger: Ledger) -> Non
 @functools.cache
 def beginnings() -> tuple[Beginning, ...]:
     """Nothing; a tail that the next write merges; runs of several shards and tombstones; an empty KB; garbage."""
-    world = World(random.Random(0), share=0.0, lease_kind="memory", name="early")
+    world = World(random.Random(0), share=0.0, lease_kind="memory", keep_versions=1_000, name="early")
     found = [Beginning.of(world)]
     with _scratch_folder() as folder:
         client = Client(world, Actor("beginning"), folder / "shards")
@@ -132,6 +134,8 @@ def _cast(world: World, client: Callable[[str], Client], folder: Path) -> dict[A
         play(f"writer-{number}", _write, dice.choice((1, 2)))
     play("compactor", _compact, dice.choice((1, 2)))
     play("collector", _collect, 3)
+    if world.keep_versions:
+        play("restorer", _go_back, dice.choice((1, 2, 3)))
     for number in range(2):
         play(f"reader-{number}", _read, 4)
     evictor = Actor("evictor")
@@ -157,6 +161,11 @@ def _compact(client: Client, dice: random.Random) -> None:
 
 def _collect(client: Client, dice: random.Random) -> None:
     client.collect(dice.choice((None, 0.0, 0.0)))
+
+
+def _go_back(client: Client, dice: random.Random) -> None:
+    number = max(1, client.world.ledger.number - dice.choice((0, 1, 1, 2, 3, 5)))
+    (client.roll_back if dice.random() < 0.7 else client.read_past)(number)
 
 
 def _read(client: Client, dice: random.Random) -> None:
@@ -193,6 +202,7 @@ def _end_well(world: World, clients: list[Client], folder: Path) -> None:
     """The faults are over: whatever happened, all can be written, read, compacted and tidied up."""
     world.turns.deliver_all()
     world.share = 0.0
+    world.keep_versions = 0
     world.clock.advance(1_000_000.0)
     last = Client(world, Actor("last"), folder / "machine-0" / "shards")
     for client in (*clients, last):

@@ -78,10 +78,14 @@ class Adoption:
         if before is not None and before.manifest.shards:
             self._writer.check_embedder(before.manifest)
 
-    def bring(self, parcel: Parcel) -> int:
-        """Upload the shards that the store lacks, and tell how many. Raises MissingFileError; none is visible yet."""
+    def bring(self, parcel: Parcel, named: frozenset[str] = frozenset()) -> int:
+        """Upload the shards that the store lacks, and tell how many. Raises MissingFileError; none is visible yet.
+
+        `named`: folders of shards that need not be looked for.
+        """
         self._parts.publication.probe()
-        lacking = [shard for shard in parcel.manifest.shards if not self._is_stored(shard)]
+        unnamed = [shard for shard in parcel.manifest.shards if shard.folder not in named]
+        lacking = [shard for shard in unnamed if not self._is_stored(shard)]
         for shard, role in files_of(tuple(lacking)):
             name = packed_name(shard, role)
             path = parcel.path_of(name)
@@ -108,13 +112,14 @@ class Adoption:
     def take_up(self, parcel: Parcel) -> AdoptionReport:
         """Raises E203 and what any write raises, and MissingFileError."""
         self.refuse(parcel.manifest)
-        began = self._parts.publication.current()
         self.bring(parcel)
         outcome: list[tuple[Manifest, bool]] = []
 
         def attempt(lease: HeldLease, before: Published | None) -> WriteReport:
-            if _collections(before) != _collections(began):
-                self.bring(parcel)  # garbage collection may have taken what nobody named yet
+            if before is not None:
+                # Garbage collection may have taken what nobody named yet: also one that began before we did, and was
+                # still deleting. It holds the lease until it is done.
+                self.bring(parcel, before.manifest.folders)
             self.refuse(parcel.manifest)
             manifest = before.manifest if before is not None else self._writer.nothing_yet()
             shards = merged(manifest, parcel, self._parts.cache)
@@ -147,10 +152,6 @@ class Adoption:
             hashed_as=parcel.manifest.hashed_as if is_alone else after.hashed_as,
         )
         return self._writer.publish(lease, before, after).manifest
-
-
-def _collections(published: Published | None) -> int:
-    return published.manifest.collections if published is not None else 0
 
 
 def _are_same(one: Sequence[ShardRef], other: Sequence[ShardRef]) -> bool:

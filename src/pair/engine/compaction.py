@@ -2,11 +2,12 @@
 
 Invariants
     The long part needs no lease. At the end, what was deleted meanwhile is deleted in the new shards too.
-    When a shard that was read is gone from the manifest, or garbage was collected meanwhile, it all starts over.
+    When a shard that was read is gone from the manifest, or holds again what was deleted from it, or garbage was
+    collected meanwhile, it all starts over.
 """
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -236,8 +237,22 @@ def _rebased(
     folders = {shard.folder for shard in replaced}
     if now.collections != before.collections or not folders <= current.keys():
         return None
+    if not are_whole_in(outputs, [current[folder] for folder in folders]):
+        return None
     kept = [shard for shard in now.shards if shard.folder not in folders]
     return kept + [with_late_deletes(output, current) for output in outputs]
+
+
+def are_whole_in(outputs: Iterable[Output], shards: Iterable[ShardRef]) -> bool:
+    """Whether each document that is live in these shards is in an output; not, when a roll-back brought some back."""
+    taken: dict[str, list[npt.NDArray[np.int64]]] = {}
+    for output in outputs:
+        for folder, numbers in output.origins:
+            taken.setdefault(folder, []).append(numbers)
+    nothing = np.empty(0, np.int64)
+    return all(
+        np.isin(live_numbers(shard), np.concatenate([nothing, *taken.get(shard.folder, ())])).all() for shard in shards
+    )
 
 
 def with_late_deletes(output: Output, current: Mapping[str, ShardRef]) -> ShardRef:

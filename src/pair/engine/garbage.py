@@ -5,13 +5,14 @@ Invariants
     nothing that it uploaded, however slow it is, can become live after it was judged garbage.
     Shards have names of their own for each attempt to write: what is garbage once is garbage for ever.
     What a build has made and not published yet is left alone for as long as its record is kept (build_records.py).
-    What a version names that is kept is kept with it, and a version goes before the shards that only it names.
-    The grace period is counted by the clock of the store: no machine whose clock is wrong cuts it short.
+    What a version names that is kept is kept with it. One that is not goes before the manifest is swapped: whoever goes
+    back to it has read an earlier manifest, and can no longer publish either.
+    Grace and days are counted by the clock of the store: no machine whose clock is wrong cuts them short.
 """
 
 import contextlib
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pair import errors
@@ -55,10 +56,10 @@ def collect(parts: WriteParts, store: BlobStore, *, grace_seconds: float) -> Gar
             _delete(store, versions.expired)
             return GarbageReport(0, 0, idle, before.manifest.number, len(versions.kept))
         lease.check()
+        _delete(store, versions.expired)
         after = before.manifest.after_collection(parts.new_id(), now, taken)
         published = parts.publication.swap(before, after)
         parts.on_step("condemned")
-        _delete(store, versions.expired)  # first of all: a version that can be found can be read
         for folder in sorted(taken):
             for blob in stored[folder]:
                 parts.on_step("deleting")
@@ -89,16 +90,19 @@ def _versions(parts: WriteParts, current: Manifest, now: datetime.datetime) -> _
             if manifest is not None:
                 found[copy.key] = manifest
     by_number = {each.number: each for each in (current, *found.values())}
-    past = [_past_version(each, by_number.get(each.number + 1)) for each in found.values()]
+    stored_at = {copy.number: copy.stored_at for copy in copies.line}
+    past = [_past_version(each, by_number.get(each.number + 1), stored_at) for each in found.values()]
     kept = rules.versions_to_keep(past, parts.policy, now)
     pinned = frozenset(folder for each in found.values() if each.number in kept for folder in each.folders)
     expired = tuple(key for key, each in found.items() if each.number not in kept)
     return _Versions(kept, pinned, (*expired, *copies.stray))
 
 
-def _past_version(manifest: Manifest, after: Manifest | None) -> rules.PastVersion:
+def _past_version(
+    manifest: Manifest, after: Manifest | None, stored_at: Mapping[int, datetime.datetime]
+) -> rules.PastVersion:
     """When it was replaced is not known any more once the next one is gone: then it is as old as it is."""
-    replaced_at = datetime.datetime.fromisoformat((after or manifest).created_at)
+    replaced_at = stored_at.get(manifest.number + 1, stored_at[manifest.number])
     return rules.PastVersion(manifest.number, replaced_at, after is not None and after.is_rearranged)
 
 

@@ -8,12 +8,17 @@ Not here
     Which are kept: rules.py. Writing copies: publication.py. Deleting them: garbage.py.
 """
 
-from collections.abc import Iterator
+import contextlib
+import datetime
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pair import version_errors
+from pair import errors, version_errors
 from pair.blobs.contract import BlobStore
-from pair.engine.manifest import Manifest, from_bytes, version_in_key, versions_prefix
+from pair.engine.manifest import Manifest, from_bytes, version_in_key, version_key, versions_prefix
+
+_MOST_DIGITS = 20
+"""Of a number that somebody may mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +27,8 @@ class Copy:
 
     key: str
     number: int
+    stored_at: datetime.datetime
+    """By the clock of the store: about when it became current."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,28 +48,39 @@ class History:
 
     def copies(self, current: Manifest) -> Copies:
         """One listing; one more request for every 64 versions."""
-        keys = [info.key for info in self._store.list(versions_prefix(self._kb_id))]
-        listed = {version: key for key in keys if (version := version_in_key(key)) is not None}
-        line = tuple(self._line(current, listed))
+        found = {info.key: info.modified_at for info in self._store.list(versions_prefix(self._kb_id))}
+        named = ((version_in_key(key), key) for key in found)
+        # What else is there is not ours, and neither read nor deleted.
+        listed = {each: key for each, key in named if each is not None and key == version_key(self._kb_id, *each)}
+        line = tuple(Copy(key, number, found[key]) for key, number in self._line(current, listed))
         known = {copy.key for copy in line}
         stray = (key for (number, _), key in listed.items() if number <= current.number and key not in known)
         return Copies(line, tuple(stray))
 
-    def _line(self, current: Manifest, listed: dict[tuple[int, str], str]) -> Iterator[Copy]:
-        commits, oldest = _commits(current), ""
+    def _line(self, current: Manifest, listed: dict[tuple[int, str], str]) -> Iterator[tuple[str, int]]:
+        """Keys and numbers."""
+        commits, line = _commits(current), list[str]()
         by_number: dict[int, dict[str, str]] = {}
         for (number, commit), key in listed.items():
             by_number.setdefault(number, {})[commit] = key
         for number in sorted((each for each in by_number if each <= current.number), reverse=True):
-            if number not in commits and oldest:  # a manifest names the last ones before it only
-                before = self._read(oldest)
-                commits = _commits(before) if before is not None else {}
+            if number not in commits:  # a manifest names the last ones before it only
+                commits = self._commits_of_oldest(line)
             those = by_number[number]
             # Beyond a gap, nobody can tell any more; but whoever made the gap took the strays of that time, too.
             commit = commits.get(number, next(iter(those)) if len(those) == 1 else "")
             if commit in those:
-                oldest = those[commit]
-                yield Copy(oldest, number)
+                line.append(those[commit])
+                yield those[commit], number
+
+    def _commits_of_oldest(self, line: Sequence[str]) -> dict[int, str]:
+        """That the oldest of them names which can be read."""
+        for key in reversed(line):
+            with contextlib.suppress(errors.DataError):
+                manifest = self._read(key)
+                if manifest is not None:
+                    return _commits(manifest)
+        return {}
 
     def read(self, copy: Copy) -> Manifest | None:
         """None when it is gone. Raises E207."""
@@ -77,7 +95,7 @@ class History:
     def find(self, current: Manifest, wanted: str) -> Manifest:
         """By number, or by the version of the package that was installed then: the newest such. Raises E218, E207."""
         if wanted.isascii() and wanted.isdigit():
-            number = int(wanted)
+            number = int(wanted) if len(wanted) <= _MOST_DIGITS else -1
             if number == current.number:
                 return current
             copy = next((each for each in self.copies(current).line if each.number == number), None)
@@ -91,6 +109,12 @@ class History:
         return found
 
     def _read(self, key: str) -> Manifest | None:
+        """One that arrives damaged is read once more before it is an error."""
+        with contextlib.suppress(errors.DataError):
+            return self._read_once(key)
+        return self._read_once(key)
+
+    def _read_once(self, key: str) -> Manifest | None:
         blob = self._store.get(key)
         return None if blob is None else from_bytes(blob.data, key)
 

@@ -80,23 +80,23 @@ class Publication:
         return self._read(blob)
 
     def _past(self, wanted: str) -> Published | None:
-        """As it was, for as long as it is kept; raises E218."""
+        """As it was, for as long as it is kept; raises E218. What is current now is remembered at no time."""
         last = self._last
         if last is None:
-            newest = self._current()
-            self._last = None
+            newest = self._decoded(self._store.get(self._key))
             if newest is None:
                 return None
             found = self.history.find(newest.manifest, wanted)
-            key = version_key(self._kb_id, found.number, found.commit_id)
-            blob = self._store.get(key)
-            last = None if blob is None else self._remember(blob.version, found)
-        else:
-            key = version_key(self._kb_id, last.manifest.number, last.manifest.commit_id)
-            last = last if isinstance(self._store.get_if_changed(key, last.version), BlobUnchanged) else None
-        if last is None:
-            raise version_errors.no_such_version(self._kb_id, wanted, ())
-        return last
+            blob = self._store.get(version_key(self._kb_id, found.number, found.commit_id))
+            if blob is None and found is not newest.manifest:
+                raise version_errors.no_such_version(self._kb_id, wanted, ())
+            # Where no versions are kept, the current one is one for as long as it is current.
+            return self._remember(newest if blob is None else Published(found, blob.version))
+        key = version_key(self._kb_id, last.manifest.number, last.manifest.commit_id)
+        for each in (key, self._key):
+            if isinstance(self._store.get_if_changed(each, last.version), BlobUnchanged):
+                return last
+        raise version_errors.no_such_version(self._kb_id, wanted, ())
 
     def required(self) -> Published:
         """Raises E201."""
@@ -155,7 +155,7 @@ class Publication:
     def _swapped(self, before: Published | None, after: Manifest, content: bytes) -> Published:
         for _ in range(_SETTLING_TRIES):
             try:
-                published = self._remember(self._put(content, before), after)
+                published = self._remember(Published(after, self._put(content, before)))
                 if before is None:
                     self._remove_older_layout()
                 return published  # noqa: TRY300 - what was put is published
@@ -205,18 +205,21 @@ class Publication:
             self._is_probed = True
 
     def _read(self, blob: Blob | None) -> Published | None:
+        published = self._decoded(blob)
+        return None if published is None else self._remember(published)
+
+    def _decoded(self, blob: Blob | None) -> Published | None:
         try:
-            return self._remembered(blob)
+            return self._decoded_once(blob)
         except errors.DataError:
             logger.warning("manifest is read again: it is damaged", extra={"kb": self._kb_id})
-            return self._remembered(self._store.get(self._key))
+            return self._decoded_once(self._store.get(self._key))
 
-    def _remembered(self, blob: Blob | None) -> Published | None:
-        return None if blob is None else self._remember(blob.version, from_bytes(blob.data, self._key))
+    def _decoded_once(self, blob: Blob | None) -> Published | None:
+        return None if blob is None else Published(from_bytes(blob.data, self._key), blob.version)
 
-    def _remember(self, version: Version, manifest: Manifest) -> Published:
-        published = Published(manifest, version)
+    def _remember(self, published: Published) -> Published:
         with self._lock:
-            if self._last is None or manifest.number >= self._last.manifest.number:
+            if self._last is None or published.manifest.number >= self._last.manifest.number:
                 self._last = published
         return published

@@ -24,7 +24,7 @@ from pair.blobs.leases import HeldLease, held
 from pair.clock import to_timestamp
 from pair.engine import rules
 from pair.engine.chunking import cut_again, embedded_text
-from pair.engine.compaction import Group, Output, live_numbers, sampled, with_late_deletes
+from pair.engine.compaction import Group, Output, are_whole_in, live_numbers, sampled, with_late_deletes
 from pair.engine.kept_vectors import KeptVectors, RecordNumbers, kept_path, kept_vectors, key_of
 from pair.engine.manifest import Manifest, ShardRef, lease_name
 from pair.engine.publication import Published
@@ -213,26 +213,31 @@ class Reembedder:
         current = {shard.folder: shard for shard in now.manifest.shards}
         shards = [with_late_deletes(each.output, current) for each in self._made]
         name, dimension = self._embedding.name, self._embedding.dimension
-        after = now.manifest.re_embedded_by(parts.new_id(), parts.clock.now(), shards, name, dimension)
+        after = now.manifest.re_embedded_by(parts.new_id(), parts.publication.now(), shards, name, dimension)
         lease.check()
         published = parts.publication.swap(now, after)
         parts.on_step("swapped")
         return published
 
+    def _usable(self, manifest: Manifest) -> list[_Made]:
+        """What was uploaded before garbage was collected may be gone, and its name is not to be used again.
+
+        And all is made anew when a shard holds again what was deleted from it: what was embedded is kept.
+        """
+        usable = [each for each in self._made if each.collections == manifest.collections]
+        outputs = [each.output for each in usable]
+        made_of = {folder for output in outputs for folder, _ in output.origins}
+        is_whole = are_whole_in(outputs, [shard for shard in manifest.shards if shard.folder in made_of])
+        return usable if is_whole else []
+
     def _missing(self, manifest: Manifest) -> list[ShardRef]:
         """Shards whose documents are not in a new one that is still there for sure."""
-        made_of = {
-            folder
-            for each in self._made
-            if each.collections == manifest.collections
-            for folder, _ in each.output.origins
-        }
+        made_of = {folder for each in self._usable(manifest) for folder, _ in each.output.origins}
         return [shard for shard in manifest.shards if shard.folder not in made_of and shard.live_documents]
 
     def _make_up_for(self, manifest: Manifest, kept: KeptVectors) -> None:
         missing = self._missing(manifest)
-        # What was uploaded before garbage was collected may be gone, and its name is not to be used again.
-        self._made = [each for each in self._made if each.collections == manifest.collections]
+        self._made = self._usable(manifest)
         self._refuse_textless(missing)
         self._total = self._tally.rows + sum(shard.live_rows for shard in missing)
         for shard in missing:

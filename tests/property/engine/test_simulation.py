@@ -1,4 +1,5 @@
-"""Writers, a compactor, a collector, readers and an evictor at once, on a store that fails: no history breaks the KB.
+"""Writers, one who goes back, a compactor, a collector, readers and an evictor at once, on a store that
+fails: no history breaks the KB.
 
 `make test` tries 200 seeds, `HYPOTHESIS_PROFILE=nightly` 10,000, `PAIR_SIMULATION_RUNS` as many as it says, and
 `PAIR_SIMULATION_SEED` the one that it names. Invariants, after every published manifest and at the end:
