@@ -13,7 +13,7 @@ from pair.blobs.memory import MemoryStore
 from pair.clock import SystemClock
 from pair.engine.adoption import Parcel
 from pair.engine.manifest import from_bytes, manifest_key, version_in_key, versions_prefix
-from pair.errors import ConflictError, NotFoundError, UsageError
+from pair.errors import ConflictError, DataError, NotFoundError, UsageError
 from pair.kb import KnowledgeBase
 from pair.testing.clock import NOON, ManualClock
 from pair.testing.faulty_store import Fault, FaultyStore
@@ -509,3 +509,28 @@ def test_files_of_others_beside_the_copies_are_neither_versions_nor_deleted(grou
         kb.collect(grace_seconds=0)
         assert kept(kb) == [2, 1]
         assert {info.key for info in ground.blobs().list(versions_prefix("default"))} >= {copy, *foreign}
+
+
+def test_a_version_that_is_damaged_hides_no_other(ground: Ground) -> None:
+    with ground.open() as kb:
+        for colour in COLOURS:
+            paint(kb, colour)
+        first, second, *_ = ground.blobs().list(versions_prefix("default"))
+        ground.blobs().put(second.key, b"{}")
+        assert kept(kb) == [5, 4, 3, 1]
+        kb.rollback(1)
+        assert colours(kb) == {"door": "red", "roof": "red"}
+        with ground.open(at=2) as then, pytest.raises(DataError) as refused:
+            then.documents()
+        assert refused.value.code == "E207"
+
+
+def test_what_is_rolled_back_can_be_gone_back_to_also_where_nobody_kept_it(ground: Ground) -> None:
+    with ground.open() as kb:
+        paint(kb, "red")
+    with ground.with_policy(keep_versions=0).open() as kb:
+        paint(kb, "green")
+    with ground.open() as kb:
+        kb.rollback(1)
+        kb.rollback(2)
+        assert colours(kb) == {"door": "green", "roof": "green"}

@@ -10,12 +10,15 @@ Not here
 
 import contextlib
 import datetime
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pair import errors, version_errors
 from pair.blobs.contract import BlobStore
 from pair.engine.manifest import Manifest, from_bytes, version_in_key, version_key, versions_prefix
+
+logger = logging.getLogger(__name__)
 
 _MOST_DIGITS = 20
 """Of a number that somebody may mean."""
@@ -76,10 +79,8 @@ class History:
     def _commits_of_oldest(self, line: Sequence[str]) -> dict[int, str]:
         """That the oldest of them names which can be read."""
         for key in reversed(line):
-            with contextlib.suppress(errors.DataError):
-                manifest = self._read(key)
-                if manifest is not None:
-                    return _commits(manifest)
+            if (manifest := self._readable(key)) is not None:
+                return _commits(manifest)
         return {}
 
     def read(self, copy: Copy) -> Manifest | None:
@@ -87,10 +88,18 @@ class History:
         return self._read(copy.key)
 
     def past(self, current: Manifest) -> Iterator[Manifest]:
-        """Those that are kept, without the current one, the newest first. Raises E207."""
+        """Those that are kept and can be read, without the current one, the newest first."""
         for copy in self.copies(current).line:
-            if copy.number < current.number and (manifest := self._read(copy.key)) is not None:
+            if copy.number < current.number and (manifest := self._readable(copy.key)) is not None:
                 yield manifest
+
+    def _readable(self, key: str) -> Manifest | None:
+        """One that is damaged hides no other: `pair fsck` tells of it."""
+        try:
+            return self._read(key)
+        except errors.DataError as fault:
+            logger.warning("a version cannot be read", extra={"key": key, "reason": fault.message})
+            return None
 
     def find(self, current: Manifest, wanted: str) -> Manifest:
         """By number, or by the version of the package that was installed then: the newest such. Raises E218, E207."""

@@ -167,6 +167,11 @@ class Publication:
                 return settled
         raise errors.publish_unknown(self._kb_id)
 
+    def keep(self, manifest: Manifest) -> None:
+        """A copy of one that may have been written by somebody who keeps none, so that it can be gone back to."""
+        if self._keeps_versions:
+            self._store.put(version_key(self._kb_id, manifest.number, manifest.commit_id), to_bytes(manifest))
+
     def refuse_past(self) -> None:
         """Raises E219."""
         if self._at is not None:

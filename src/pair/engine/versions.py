@@ -113,6 +113,7 @@ def roll_back(parts: WriteParts, writer: Writer, wanted: str) -> Rollback:
         past = parts.publication.history.find(before.manifest, wanted)
         published = before
         if past.number != before.manifest.number:
+            parts.publication.keep(before.manifest)
             now = writer.moment_for(before.manifest, past.shards)
             published = writer.publish(lease, before, before.manifest.rolled_back_to(past, parts.new_id(), now))
         outcome[:] = [(past, published)]
