@@ -515,7 +515,7 @@ def test_a_version_that_is_damaged_hides_no_other(ground: Ground) -> None:
     with ground.open() as kb:
         for colour in COLOURS:
             paint(kb, colour)
-        first, second, *_ = ground.blobs().list(versions_prefix("default"))
+        _, second, *_ = ground.blobs().list(versions_prefix("default"))
         ground.blobs().put(second.key, b"{}")
         assert kept(kb) == [5, 4, 3, 1]
         kb.rollback(1)

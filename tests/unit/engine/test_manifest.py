@@ -2,6 +2,7 @@
 
 import base64
 import datetime
+import hashlib
 import json
 import tracemalloc
 import zlib
@@ -18,12 +19,16 @@ from pair.engine.manifest import (
     Manifest,
     ShardFile,
     ShardRef,
+    content_hash,
     from_bytes,
     lease_name,
     manifest_key,
     no_manifest,
     shards_prefix,
     to_bytes,
+    version_in_key,
+    version_key,
+    versions_prefix,
 )
 from pair.errors import DataError
 
@@ -349,3 +354,125 @@ def test_the_list_of_commits_stays_short() -> None:
         current = current.succeeded_by(f"commit-{number}", NOON, [])
     assert len(current.recent_commits) == 64
     assert current.holds_commit("commit-199")
+
+
+# ── versions ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_version_is_found_by_its_number_and_its_commit() -> None:
+    key = version_key("default", 42, "0a1b")
+    assert key == "default.duckdb.versions/0000000042-0a1b.json"
+    assert key.startswith(versions_prefix("default"))
+    assert version_in_key(key) == (42, "0a1b")
+
+
+@pytest.mark.parametrize(
+    "name", ["readme.txt", "42.json", "x-0a.json", "-0a.json", "\uff14\uff12-0a.json", "-1-0a.json", "4 2-0a.json"]
+)
+def test_what_is_no_version_is_not_taken_for_one(name: str) -> None:
+    assert version_in_key(versions_prefix("default") + name) is None
+
+
+def test_what_made_a_manifest_and_what_it_brought_survives_its_json() -> None:
+    made = replace(
+        manifest(),
+        made_by="install",
+        label="handbook 1.0.0",
+        index_sha256="0a1b",
+        restored=3,
+        shards=(replace(shard("a"), origin="handbook"),),
+    )
+    assert values_of(from_bytes(to_bytes(made), "key")) == values_of(made)
+    value = json.loads(to_bytes(made))
+    assert (value["made_by"], value["label"], value["restored_version"]) == ("install", "handbook 1.0.0", 3)
+    assert (value["index_sha256"], value["shards"][0]["origin"]) == ("0a1b", "handbook")
+
+
+def test_what_is_not_so_is_not_written() -> None:
+    value = json.loads(to_bytes(manifest()))
+    assert value.keys() & {"label", "index_sha256", "restored_version"} == set()
+    assert "origin" not in value["shards"][0]
+    assert value["made_by"] == ""
+
+
+def test_a_cause_that_a_later_pair_knows_is_none() -> None:
+    value = json.loads(to_bytes(replace(manifest(), made_by="upsert")))
+    del value["content_sha256"]
+    content = json.dumps(value | {"made_by": "dream"}, separators=(",", ":")).encode()[:-1]
+    seal = hashlib.sha256(content).hexdigest()
+    assert from_bytes(content + f',"content_sha256":"{seal}"}}\n'.encode(), "key").made_by == ""
+
+
+@pytest.mark.parametrize(
+    ("made_by", "is_rearranged"),
+    [
+        ("", False),
+        ("upsert", False),
+        ("delete", False),
+        ("compact", True),
+        ("collect", True),
+        ("reembed", False),
+        ("rollback", False),
+        ("release", True),
+        ("install", False),
+        ("import", False),
+        ("repair", True),
+    ],
+)
+def test_some_causes_leave_every_document_as_it_was(made_by: Any, is_rearranged: bool) -> None:
+    assert replace(manifest(), made_by=made_by).is_rearranged is is_rearranged
+
+
+def test_each_manifest_says_what_made_it() -> None:
+    before = replace(manifest(), made_by="import")
+    shards = list(before.shards)
+    assert before.succeeded_by("c", NOON, shards).made_by == "upsert"
+    assert before.succeeded_by("c", NOON, shards, "delete").made_by == "delete"
+    assert before.after_collection("c", NOON, frozenset()).made_by == "collect"
+    assert before.re_embedded_by("c", NOON, shards, "other", 8).made_by == "reembed"
+    assert before.released("c", NOON).made_by == "release"
+    assert before.rolled_back_to(manifest(), "c", NOON).made_by == "rollback"
+
+
+def test_going_back_names_all_that_was_named_then() -> None:
+    past = replace(
+        manifest(), embedder="past", dimension=8, hashed_as="older", label="handbook 1.0.0", index_sha256="0a"
+    )
+    now = replace(
+        manifest(),
+        number=9,
+        commit_id="commit-9",
+        shards=(shard("d"),),
+        dropped=(DroppedShard(shard("a").folder, "2024-05-01T11:00:00+00:00"),),
+        label="handbook 2.0.0",
+        index_sha256="1b",
+    )
+    back = now.rolled_back_to(past, "commit-10", NOON)
+    assert back.folders == past.folders == {shard("a").folder, shard("b").folder}
+    assert (back.embedder, back.dimension, back.hashed_as) == ("past", 8, "older")
+    assert (back.label, back.index_sha256, back.restored) == ("handbook 1.0.0", "0a", 7)
+    assert (back.number, back.commit_id, back.recent_commits[0]) == (10, "commit-10", "commit-9")
+    assert back.created_at == "2024-05-01T12:00:00+00:00"
+    # What is named again is not waiting to be collected, and what is named no longer is.
+    assert [each.folder for each in back.dropped] == [shard("d").folder]
+
+
+def test_what_was_rolled_back_stays_so_until_it_is_released() -> None:
+    back = replace(manifest(), restored=3)
+    after = back.succeeded_by("commit-8", NOON, list(back.shards))
+    assert after.restored == 3
+    free = after.released("commit-9", NOON)
+    assert (free.restored, free.number, free.commit_id, free.folders) == (0, 9, "commit-9", back.folders)
+
+
+def test_an_import_takes_the_place_of_everything() -> None:
+    origin = replace(no_manifest("default", "other", 8), hashed_as="older")
+    after = manifest().imported_by("commit-8", NOON, [shard("d")], origin)
+    assert (after.made_by, after.embedder, after.dimension, after.hashed_as) == ("import", "other", 8, "older")
+    assert (after.number, after.folders) == (8, frozenset({shard("d").folder}))
+
+
+def test_a_shard_is_called_by_its_files() -> None:
+    files = shard("a").files
+    lines = "rows a1 1000\nsearch a2 200\nids a3 30\n"
+    assert content_hash(files) == hashlib.sha256(lines.encode()).hexdigest()

@@ -11,7 +11,16 @@ import pytest
 from pair import errors
 from pair.blobs.contract import BlobStore
 from pair.blobs.memory import MemoryStore
-from pair.engine.manifest import Manifest, from_bytes, manifest_key, no_manifest, older_keys
+from pair.engine.manifest import (
+    Manifest,
+    from_bytes,
+    manifest_key,
+    no_manifest,
+    older_keys,
+    to_bytes,
+    version_key,
+    versions_prefix,
+)
 from pair.engine.publication import Publication, Published
 from pair.engine.workspace import BuiltShard
 from pair.testing.clock import NOON, ManualClock
@@ -26,9 +35,18 @@ def memory() -> MemoryStore:
     return MemoryStore(ManualClock())
 
 
-def publication(store: BlobStore, steps: list[str] | None = None) -> Publication:
+def publication(
+    store: BlobStore, steps: list[str] | None = None, *, keeps_versions: bool = False, at: str | None = None
+) -> Publication:
     heard = [] if steps is None else steps
-    return Publication(store, "kb", before_first_write=lambda: heard.append("probe"), on_step=heard.append)
+    return Publication(
+        store,
+        "kb",
+        before_first_write=lambda: heard.append("probe"),
+        on_step=heard.append,
+        keeps_versions=keeps_versions,
+        at=at,
+    )
 
 
 def next_of(before: Published | None) -> Manifest:
@@ -328,3 +346,134 @@ def test_the_first_manifest_removes_the_older_layout_as_far_as_that_succeeds(fau
     store.put("kb.duckdb", b"somebody else's")
     published.swap(first, next_of(first))
     assert store.get("kb.duckdb") is not None, "only the first manifest replaces it"
+
+
+# ── versions ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def copies(store: BlobStore) -> dict[str, bytes]:
+    found = {info.key: store.get(info.key) for info in store.list(versions_prefix("kb"))}
+    return {key: blob.data for key, blob in found.items() if blob is not None}
+
+
+def keys_of(*published: Published) -> list[str]:
+    return [version_key("kb", each.manifest.number, each.manifest.commit_id) for each in published]
+
+
+def test_a_copy_of_each_manifest_is_kept_before_it_is_published() -> None:
+    store, steps = memory(), list[str]()
+    writer = publication(store, steps, keeps_versions=True)
+    first = writer.swap(None, next_of(None))
+    second = writer.swap(first, next_of(first))
+    assert list(copies(store)) == keys_of(first, second)
+    assert [copies(store)[key] for key in keys_of(first, second)] == [
+        to_bytes(first.manifest),
+        to_bytes(second.manifest),
+    ]
+    assert steps == ["probe", "copy", "swap", "copy", "swap"]
+
+
+def test_no_copies_are_kept_where_nobody_wants_them() -> None:
+    store, steps = memory(), list[str]()
+    writer = publication(store, steps)
+    first = writer.swap(None, next_of(None))
+    writer.keep(first.manifest)
+    assert copies(store) == {}
+    assert "copy" not in steps
+
+
+def test_a_copy_of_what_lost_is_taken_back() -> None:
+    store = memory()
+    one, other = publication(store, keeps_versions=True), publication(store, keeps_versions=True)
+    first = one.swap(None, next_of(None))
+    won = one.swap(first, next_of(first))
+    with pytest.raises(errors.ConflictError) as raised:
+        other.swap(first, next_of(first))
+    assert raised.value.code == "E202"
+    assert list(copies(store)) == keys_of(first, won)
+
+
+def test_a_copy_of_what_nobody_can_tell_of_stays() -> None:
+    store = memory()
+    first = publication(store, keeps_versions=True).swap(None, next_of(None))
+
+    def lost(operation: str, _key: str) -> Fault:
+        return "before" if operation in {"put_if", "get"} else "none"
+
+    after = next_of(first)
+    with pytest.raises(errors.ConflictError) as raised:
+        publication(FaultyStore(store, lost), keeps_versions=True).swap(first, after)
+    assert raised.value.code == "E208"
+    assert version_key("kb", after.number, after.commit_id) in copies(store)
+
+
+def test_one_that_was_not_kept_can_be_kept_later() -> None:
+    store = memory()
+    first = publication(store).swap(None, next_of(None))
+    publication(store, keeps_versions=True).keep(first.manifest)
+    assert copies(store) == {keys_of(first)[0]: to_bytes(first.manifest)}
+
+
+def test_a_reader_of_the_past_sees_that_version_and_no_other() -> None:
+    store = memory()
+    writer = publication(store, keeps_versions=True)
+    first = writer.swap(None, next_of(None))
+    second = writer.swap(first, next_of(first))
+    then = publication(store, at="1")
+    for read in (then.required, then.known, then.current, then.seen):
+        found = read()
+        assert found is not None
+        assert found.manifest.commit_id == first.manifest.commit_id
+    writer.swap(second, next_of(second))
+    assert then.required().manifest.number == 1
+
+
+def test_a_reader_of_the_past_asks_next_to_nothing_of_the_store_again() -> None:
+    store = memory()
+    publication(store, keeps_versions=True).swap(None, next_of(None))
+    watched = Watched()
+    then = publication(FaultyStore(store, watched), at="1")
+    then.required()
+    watched.asked.clear()
+    then.required()
+    assert watched.asked == ["get_if_changed"]
+
+
+def test_a_version_that_is_let_go_is_told_to_who_reads_it() -> None:
+    store = memory()
+    writer = publication(store, keeps_versions=True)
+    first = writer.swap(None, next_of(None))
+    writer.swap(first, next_of(first))
+    then = publication(store, at="1")
+    assert then.required().manifest.number == 1
+    store.delete(keys_of(first)[0])
+    for reader in (then, publication(store, at="1")):
+        with pytest.raises(errors.NotFoundError) as raised:
+            reader.required()
+        assert (raised.value.code, raised.value.details["kb_id"]) == ("E218", "kb")
+
+
+def test_the_past_of_nothing_is_nothing() -> None:
+    then = publication(memory(), at="1")
+    assert then.current() is None
+    with pytest.raises(errors.NotFoundError) as raised:
+        then.required()
+    assert raised.value.code == "E201"
+
+
+def test_the_past_is_not_written_to() -> None:
+    store, steps = memory(), list[str]()
+    first = publication(store, keeps_versions=True).swap(None, next_of(None))
+    then = publication(store, steps, keeps_versions=True, at="1")
+    writes: list[Callable[[], object]] = [
+        lambda: then.swap(first, next_of(first)),
+        lambda: then.upload([]),
+        then.refuse_past,
+    ]
+    for write in writes:
+        with pytest.raises(errors.UsageError) as raised:
+            write()
+        assert (raised.value.code, raised.value.details) == ("E219", {"kb_id": "kb", "version": 1})
+    assert steps == []
+    assert stored(store).number == 1
+    publication(store).refuse_past()
