@@ -137,7 +137,7 @@ class Offers:
         def is_usable(entry: CacheEntry) -> bool:
             is_checked = entry.facts.verified or source.type == "git" or not self._policy.require_checksum
             is_signed = self._signatures is None or self._signatures.accepts(entry.facts.signed_by)
-            return is_checked and is_signed and source.sha256 in {None, entry.facts.identity}
+            return is_checked and is_signed and _is_what_is_published(entry.facts, source)
 
         # Bytes that are named by their hash cannot be out of date.
         asks = revalidate and not is_named_by_content(source)
@@ -239,6 +239,14 @@ class Offers:
             return {}
         listed = manifest.files.items()
         return {name: each.sha256 for name, each in listed if self._holds(name)}
+
+
+def _is_what_is_published(facts: Facts, source: KbSource) -> bool:
+    """What was put together of parts under the SHA-256 of an archive may have nothing to do with that archive."""
+    if source.sha256 is None:
+        return True
+    is_same_manifest = facts.hashes.get(MANIFEST_NAME) == source.manifest_sha256
+    return facts.identity == source.sha256 and (is_same_manifest or not facts.is_assembled)
 
 
 def matches_sibling_checksum(path: Path) -> bool:
