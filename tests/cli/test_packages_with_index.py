@@ -527,9 +527,7 @@ def test_a_shard_that_was_tampered_with_is_refused_and_nothing_changes(origin: O
     refused(elsewhere, package, "E221")
 
 
-def test_a_file_in_the_place_of_the_shards_is_refused_and_nothing_changes(
-    origin: Origin, elsewhere: Workplace
-) -> None:
+def test_a_file_in_the_place_of_the_shards_is_refused_and_nothing_changes(origin: Origin, elsewhere: Workplace) -> None:
     package = origin.package("1.0.0")
     with zipfile.ZipFile(package) as opened:
         contents = {name: opened.read(name) for name in opened.namelist() if "/shards/" not in name}

@@ -48,7 +48,7 @@ class EngineKeeper:
         """Content hashes of all shards that the current manifest names, or one that is kept."""
         store = blob_store(self._settings.engine.store, self._settings, self._clock)
         with contextlib.closing(store):
-            keys = [info.key for info in store.list(f"{self.kb_id}.duckdb.versions/")]
+            keys = [info.key for info in store.list(f"{self.kb_id}.duckdb.history/")]
             found = [_json_of(blob.data) for key in (self._manifest_key, *keys) if (blob := store.get(key)) is not None]
         return frozenset(shard["key"].rpartition("/")[2] for value in found for shard in value.get("shards", ()))
 
