@@ -13,6 +13,7 @@ import pytest
 from pair import Settings, errors
 from pair.wiring.packages import open_package
 from support.command import Workplace, read_files, write_files
+from support.minisign import make_keys
 from support.releases import serve
 from support.server import Page, Server
 
@@ -146,6 +147,19 @@ def cited(answer: dict[str, Any]) -> list[Any]:
 def test_the_same_state_gives_the_same_package(origin: Origin) -> None:
     first = origin.package("1.0.0").read_bytes()
     assert origin.package("1.0.0").read_bytes() == first
+
+
+def test_a_package_that_was_unpacked_by_hand_is_packaged_without_its_old_index(
+    origin: Origin, elsewhere: Workplace
+) -> None:
+    with zipfile.ZipFile(origin.package("1.0.0")) as opened:
+        opened.extractall(elsewhere.folder / "clocks")
+    done = elsewhere.pair("package", "clocks", "--json").json
+    assert (done["name"], done["files"], done["index"]) == ("clocks", len(TOPICS), None)
+    with zipfile.ZipFile(elsewhere.folder / "clocks-1.0.0.zip") as opened:
+        assert set(opened.namelist()) == {"manifest.json", *pages()}
+    assert elsewhere.pair("install", "--source", "./clocks").status == 0
+    assert read_files(elsewhere.target).keys() - {".pair-install.jsonl"} == pages().keys()
 
 
 def test_published_with_its_index_it_installs_from_a_host_of_static_files(
@@ -406,6 +420,42 @@ def test_an_update_from_a_feed_fetches_parts_too(origin: Origin, elsewhere: Work
     new = shards_in(archives[1]) - shards_in(archives[0])
     assert server.sent_bytes["/kbs/clocks-1.1.0.zip"] <= 1.2 * sizes_in(archives[1], new) + 40_000
     assert hits_of(elsewhere, "the sun", "--exact") == origin.search("the sun", "clocks", "--exact")
+
+
+def put_up_signed(server: Server, package: Path) -> None:
+    put_up(server, package)
+    for suffix in ("", ".manifest.json"):
+        signature = package.with_name(f"{package.name}{suffix}.minisig").read_bytes()
+        server.pages[f"/clocks.zip{suffix}.minisig"] = Page(signature)
+
+
+def test_where_signatures_are_required_parts_are_taken_only_by_a_signed_manifest(
+    origin: Origin, elsewhere: Workplace, server: Server, tmp_path: Path
+) -> None:
+    keys, others = make_keys(tmp_path / "keys"), make_keys(tmp_path / "others")
+    elsewhere.environment |= {
+        "PAIR__SOURCES__SIGNATURE_KEYS": keys.line,
+        "PAIR__SOURCES__REQUIRE_SIGNATURE": "true",
+    }
+    put_up_signed(server, origin.package("1.0.0", "--sign", keys.secret))
+    assert elsewhere.pair("install", "--source", server.url("/clocks.zip")).status == 0
+    changed = {"sundials.md": "# Sundials\n\nThey want the sun.\n"}
+    put_up_signed(server, origin.package("1.1.0", "--sign", others.secret, **changed))
+    before = files_of(elsewhere)
+    assert elsewhere.pair("update", "--json").error_code == "E017"
+    assert files_of(elsewhere) == before
+    second = origin.package("1.1.0", "--sign", keys.secret, **changed)
+    put_up_signed(server, second)
+    server.sent_bytes.clear()
+    done = elsewhere.pair("update", "--json").json
+    assert (done["version"], done["signed_by"]) == ("1.1.0", keys.id)
+    assert server.sent_bytes["/clocks.zip"] < second.stat().st_size / 2
+    third = origin.package("1.2.0", "--sign", keys.secret, **{"sundials.md": "# Sundials\n\nThey want the moon.\n"})
+    put_up_signed(server, third)
+    del server.pages["/clocks.zip.manifest.json.minisig"]
+    server.sent_bytes.clear()
+    assert elsewhere.pair("update", "--json").json["signed_by"] == keys.id
+    assert server.sent_bytes["/clocks.zip"] >= third.stat().st_size
 
 
 def test_what_one_feed_has_put_together_is_not_taken_for_a_release_of_another(

@@ -349,7 +349,8 @@ def _folder_offer(source: KbSource, target: Path) -> Offer:
     if real_folder.is_relative_to(real_target):
         raise errors.source_overlaps_target(str(folder), str(target))
     with files.storage_errors():
-        found = tree.list_kb_files(folder, leave_out=_target_inside(folder, real_folder, real_target))
+        own = [*_target_inside(folder, real_folder, real_target), folder / INDEX_FOLDER]
+        found = tree.list_kb_files(folder, leave_out=own)
         manifest = _manifest_in(folder)
 
     def opened() -> AbstractContextManager[KbFolder]:
