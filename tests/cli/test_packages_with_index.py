@@ -224,6 +224,32 @@ def test_what_did_not_come_with_the_package_stays(origin: Origin, elsewhere: Wor
     assert "want the sun" in elsewhere.pair("docs", "get", "sundials.md").stdout
 
 
+def test_pages_that_came_with_a_package_stay_until_it_comes_without_them(
+    origin: Origin, elsewhere: Workplace, server: Server
+) -> None:
+    page = server.url("/water.html")
+    server.pages["/water.html"] = Page(
+        b"<html><body><p>Water clocks drip.</p></body></html>", headers={"Content-Type": "text/html"}
+    )
+    place = origin.workplace
+    links = place.folder / "links.txt"
+    place.environment |= {
+        "PAIR__KB__ALLOW_PRIVATE_ADDRESSES": "true",
+        "PAIR__KB__LINKS_FILE_PATH": str(links),
+    }
+    write_files(place.target, pages())
+    for version, address in (("1.0.0", page), ("2.0.0", "")):
+        links.write_text(f"{address}\n")
+        made = place.pair(
+            "package", ".pair/knowledge", "-o", "kb.zip", "--name", "clocks", "--version", version, "--with-index"
+        )
+        assert made.status == 0, made.stderr
+        assert elsewhere.pair("install", "--offline", "--source", place.folder / "kb.zip").status == 0
+        assert elsewhere.pair("sync", "--json").json["unstored"] == 0
+        listed = {each["id"] for each in elsewhere.pair("docs", "list", "--json").json["documents"]}
+        assert listed == {*pages(), *([address] if address else [])}
+
+
 def test_files_that_were_edited_or_deleted_here_stay_so_in_the_engine(origin: Origin, elsewhere: Workplace) -> None:
     assert elsewhere.pair("install", "--offline", "--source", origin.package("1.0.0")).status == 0
     write_files(elsewhere.target, {"almanacs.md": "# Almanacs\n\nOurs are older.\n"})
