@@ -160,9 +160,14 @@ class KnowledgeBase:
             report = self._engine.upsert(
                 _documents(texts, changed, as_read), owner=SYNC_OWNER, revisions=as_read, on_batch=on_batch
             )
-        gone = sorted(stored.keys() - revisions.keys())
+        gone = self._let_go(stored.keys() - revisions.keys())
         removed = self._engine.delete(ids=gone).deleted if gone else 0
         return Reconciled(report.added + report.replaced, removed, len(revisions) - len(changed))
+
+    def _let_go(self, unknown: set[str]) -> list[str]:
+        """Of what is stored and no source any more. Pages that came with a package were never sources here."""
+        pages = {each for each in unknown if each.startswith(("http://", "https://"))}
+        return sorted(unknown - (pages & self._engine.packaged_ids() if pages else set()))
 
     def upsert(
         self,

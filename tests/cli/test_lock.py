@@ -117,7 +117,7 @@ def test_one_more_target_is_added_and_the_rest_of_the_lock_stays(workplace: Work
 
 def test_two_targets_with_one_id_are_refused_with_the_way_out(workplace: Workplace, locked: str) -> None:
     before = lock_of(workplace).read_bytes()
-    succeeded(workplace.pair("install", "other", "--source", f"{locked}#handbook"))
+    succeeded(workplace.pair("install", "other", "--kb", "default", "--source", f"{locked}#handbook"))
     refused = workplace.pair("lock", "other")
     assert refused.status == 1
     assert ".pair/knowledge and other are both the KB 'default'" in refused.stderr

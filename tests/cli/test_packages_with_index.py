@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from pair import Settings, errors
+from pair.wiring.packages import open_package
 from support.command import Workplace, read_files, write_files
+from support.minisign import make_keys
 from support.releases import serve
 from support.server import Page, Server
 
@@ -146,6 +149,19 @@ def test_the_same_state_gives_the_same_package(origin: Origin) -> None:
     assert origin.package("1.0.0").read_bytes() == first
 
 
+def test_a_package_that_was_unpacked_by_hand_is_packaged_without_its_old_index(
+    origin: Origin, elsewhere: Workplace
+) -> None:
+    with zipfile.ZipFile(origin.package("1.0.0")) as opened:
+        opened.extractall(elsewhere.folder / "clocks")
+    done = elsewhere.pair("package", "clocks", "--json").json
+    assert (done["name"], done["files"], done["index"]) == ("clocks", len(TOPICS), None)
+    with zipfile.ZipFile(elsewhere.folder / "clocks-1.0.0.zip") as opened:
+        assert set(opened.namelist()) == {"manifest.json", *pages()}
+    assert elsewhere.pair("install", "--source", "./clocks").status == 0
+    assert read_files(elsewhere.target).keys() - {".pair-install.jsonl"} == pages().keys()
+
+
 def test_published_with_its_index_it_installs_from_a_host_of_static_files(
     origin: Origin, elsewhere: Workplace, server: Server
 ) -> None:
@@ -165,7 +181,8 @@ def test_info_and_verify_tell_of_the_index(origin: Origin) -> None:
     package = origin.package("1.0.0")
     told = origin.workplace.pair("info", package, "--json").json
     assert (told["index"]["documents"], told["index"]["embedder"]) == (len(TOPICS), "ngram-384-v1")
-    assert origin.workplace.pair("verify", package).status == 0
+    assert f"index        {len(TOPICS)} documents in" in origin.workplace.pair("info", package).stdout
+    assert "clocks-1.0.0.zip.manifest.json" in origin.workplace.pair("verify", package).stdout
     assert read_files(origin.folder).keys() == pages().keys()
 
 
@@ -205,6 +222,32 @@ def test_what_did_not_come_with_the_package_stays(origin: Origin, elsewhere: Wor
     listed = {each["id"] for each in elsewhere.pair("docs", "list", "--json").json["documents"]}
     assert listed == {"mine", *pages()}
     assert "want the sun" in elsewhere.pair("docs", "get", "sundials.md").stdout
+
+
+def test_pages_that_came_with_a_package_stay_until_it_comes_without_them(
+    origin: Origin, elsewhere: Workplace, server: Server
+) -> None:
+    page = server.url("/water.html")
+    server.pages["/water.html"] = Page(
+        b"<html><body><p>Water clocks drip.</p></body></html>", headers={"Content-Type": "text/html"}
+    )
+    place = origin.workplace
+    links = place.folder / "links.txt"
+    place.environment |= {
+        "PAIR__KB__ALLOW_PRIVATE_ADDRESSES": "true",
+        "PAIR__KB__LINKS_FILE_PATH": str(links),
+    }
+    write_files(place.target, pages())
+    for version, address in (("1.0.0", page), ("2.0.0", "")):
+        links.write_text(f"{address}\n")
+        made = place.pair(
+            "package", ".pair/knowledge", "-o", "kb.zip", "--name", "clocks", "--version", version, "--with-index"
+        )
+        assert made.status == 0, made.stderr
+        assert elsewhere.pair("install", "--offline", "--source", place.folder / "kb.zip").status == 0
+        assert elsewhere.pair("sync", "--json").json["unstored"] == 0
+        listed = {each["id"] for each in elsewhere.pair("docs", "list", "--json").json["documents"]}
+        assert listed == {*pages(), *([address] if address else [])}
 
 
 def test_files_that_were_edited_or_deleted_here_stay_so_in_the_engine(origin: Origin, elsewhere: Workplace) -> None:
@@ -247,6 +290,36 @@ def test_an_update_can_be_rolled_back_by_the_version_of_the_package(origin: Orig
     assert elsewhere.pair("rollback", "1.0.0").status == 0
     assert hits_of(elsewhere, "sundials", "--exact") == before
     assert hits_of(elsewhere, "sundials", "--exact", "--at", "1.1.0") == after
+
+
+def test_each_target_is_a_kb_of_its_own_and_syncing_leaves_it_alone(origin: Origin, elsewhere: Workplace) -> None:
+    write_files(origin.workplace.folder / "rooms", {"sundials.md": "# A room\n\nIts walls are red.\n"})
+    assert origin.workplace.pair("package", "rooms", "-o", "rooms.zip", "--with-index").status == 0
+    assert elsewhere.pair("install", "--offline", "--source", origin.package("1.0.0")).status == 0
+    rooms = origin.workplace.folder / "rooms.zip"
+    done = elsewhere.pair("install", "docs/Red Rooms", "--offline", "--source", rooms, "--json").json
+    assert (done["index"]["kb_id"], done["index"]["documents"]) == ("red-rooms", 1)
+    assert elsewhere.pair("sync", "--json").json["unstored"] == 0
+    assert {each["id"] for each in elsewhere.pair("docs", "list", "--json").json["documents"]} == pages().keys()
+    assert "monks" in elsewhere.pair("docs", "get", "sundials.md").stdout
+    assert "walls" in elsewhere.pair("docs", "get", "sundials.md", "--kb", "red-rooms").stdout
+    assert elsewhere.pair("update", "docs/Red Rooms", "--json").json["unchanged"] == 1
+    assert elsewhere.pair("lock", "docs/Red Rooms", ".pair/knowledge").status == 0
+    assert elsewhere.pair("lock", "--check").status == 0
+
+
+def test_a_lock_brings_the_index_too_unless_nobody_wants_it(origin: Origin, elsewhere: Workplace) -> None:
+    package = origin.package("1.0.0")
+    assert elsewhere.pair("install", "--offline", "--source", package).status == 0
+    assert elsewhere.pair("lock").status == 0
+    assert 'embedder = "ngram-384-v1"' in (elsewhere.folder / "pair.lock").read_text()
+    assert elsewhere.pair("lock", "--check").status == 0
+    shutil.rmtree(elsewhere.folder / ".pair")
+    assert elsewhere.pair("install", "--locked", "--no-index").status == 0
+    assert elsewhere.pair("search", "sundials", "--json").error_code == "E201"
+    assert elsewhere.pair("install", "--locked").status == 0
+    assert hits_of(elsewhere, QUERIES[0]) == origin.search(QUERIES[0])
+    assert elsewhere.pair("lock", "--check").status == 0
 
 
 # ── only what is missing ───────────────────────────────────────────────────────────────────────────
@@ -375,6 +448,63 @@ def test_an_update_from_a_feed_fetches_parts_too(origin: Origin, elsewhere: Work
     assert hits_of(elsewhere, "the sun", "--exact") == origin.search("the sun", "clocks", "--exact")
 
 
+def put_up_signed(server: Server, package: Path) -> None:
+    put_up(server, package)
+    for suffix in ("", ".manifest.json"):
+        signature = package.with_name(f"{package.name}{suffix}.minisig").read_bytes()
+        server.pages[f"/clocks.zip{suffix}.minisig"] = Page(signature)
+
+
+def test_where_signatures_are_required_parts_are_taken_only_by_a_signed_manifest(
+    origin: Origin, elsewhere: Workplace, server: Server, tmp_path: Path
+) -> None:
+    keys, others = make_keys(tmp_path / "keys"), make_keys(tmp_path / "others")
+    elsewhere.environment |= {
+        "PAIR__SOURCES__SIGNATURE_KEYS": keys.line,
+        "PAIR__SOURCES__REQUIRE_SIGNATURE": "true",
+    }
+    put_up_signed(server, origin.package("1.0.0", "--sign", keys.secret))
+    assert elsewhere.pair("install", "--source", server.url("/clocks.zip")).status == 0
+    changed = {"sundials.md": "# Sundials\n\nThey want the sun.\n"}
+    put_up_signed(server, origin.package("1.1.0", "--sign", others.secret, **changed))
+    before = files_of(elsewhere)
+    assert elsewhere.pair("update", "--json").error_code == "E017"
+    assert files_of(elsewhere) == before
+    second = origin.package("1.1.0", "--sign", keys.secret, **changed)
+    put_up_signed(server, second)
+    server.sent_bytes.clear()
+    done = elsewhere.pair("update", "--json").json
+    assert (done["version"], done["signed_by"]) == ("1.1.0", keys.id)
+    assert server.sent_bytes["/clocks.zip"] < second.stat().st_size / 2
+    third = origin.package("1.2.0", "--sign", keys.secret, **{"sundials.md": "# Sundials\n\nThey want the moon.\n"})
+    put_up_signed(server, third)
+    del server.pages["/clocks.zip.manifest.json.minisig"]
+    server.sent_bytes.clear()
+    assert elsewhere.pair("update", "--json").json["signed_by"] == keys.id
+    assert server.sent_bytes["/clocks.zip"] >= third.stat().st_size
+
+
+def test_what_one_feed_has_put_together_is_not_taken_for_a_release_of_another(
+    origin: Origin, elsewhere: Workplace, server: Server
+) -> None:
+    """Parts are checked against the manifest, so the SHA-256 of the archive is only what the feed claims."""
+    origin.publish("1.0.0")
+    feed = serve(server, origin.dist, "/evil")
+    assert elsewhere.pair("install", "--source", feed).status == 0
+    origin.publish("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
+    feed = serve(server, origin.dist, "/evil")
+    write_files(origin.workplace.folder / "rooms", {"red.md": "# Red\n\nIts walls are red.\n"})
+    assert origin.workplace.pair("publish", "honest", "rooms").status == 0
+    honest = serve(server, origin.workplace.folder / "honest", "/honest")
+    claimed = json.loads(server.pages["/evil/releases.json"].body)
+    theirs = json.loads(server.pages["/honest/releases.json"].body)["kbs"]["rooms"]["releases"][0]
+    claimed["kbs"]["clocks"]["releases"][1]["sha256"] = theirs["sha256"]
+    server.pages["/evil/releases.json"].body = json.dumps(claimed).encode()
+    assert elsewhere.pair("update").status == 0
+    assert elsewhere.pair("install", "rooms", "--source", honest).status == 0
+    assert read_files(elsewhere.folder / "rooms").keys() - {".pair-install.jsonl"} == {"red.md"}
+
+
 # ── what is refused ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -471,6 +601,37 @@ def test_a_shard_that_was_tampered_with_is_refused_and_nothing_changes(origin: O
     refused(elsewhere, package, "E006")
     refit(package, contents, json.loads(contents["manifest.json"]))
     refused(elsewhere, package, "E221")
+
+
+def test_a_file_in_the_place_of_the_shards_is_refused_and_nothing_changes(origin: Origin, elsewhere: Workplace) -> None:
+    package = origin.package("1.0.0")
+    with zipfile.ZipFile(package) as opened:
+        contents = {name: opened.read(name) for name in opened.namelist() if "/shards/" not in name}
+    value = json.loads(contents["manifest.json"])
+    contents[".pair-index/shards"] = b"none"
+    refit(package, contents, value | {"files": {name: {} for name in contents if name != "manifest.json"}})
+    refused(elsewhere, package, "E221")
+
+
+def test_a_manifest_beside_a_package_that_is_not_its_own_is_neither_verified_nor_published(origin: Origin) -> None:
+    package = origin.package("1.0.0")
+    beside = package.with_name(package.name + ".manifest.json")
+    beside.write_bytes(beside.read_bytes() + b"\n")
+    assert origin.workplace.pair("verify", package, "--json").error_code == "E006"
+    assert origin.workplace.pair("publish", "dist", package, "--json").error_code == "E006"
+    assert not origin.dist.exists()
+
+
+def test_a_package_that_no_install_would_unpack_is_not_opened_for_reading_either(
+    origin: Origin, tmp_path: Path
+) -> None:
+    package = origin.package("1.0.0")
+    with zipfile.ZipFile(package, "a", zipfile.ZIP_DEFLATED) as opened:
+        opened.writestr("zeros.bin", bytes(20_000_000))
+    settings = Settings.load(environment={"PAIR__ENGINE__CACHE_DIR": str(tmp_path / "shards")})
+    with pytest.raises(errors.DownloadError) as refusal:
+        open_package(package, settings)
+    assert refusal.value.code == "E009"
 
 
 def test_a_package_of_a_newer_schema_is_refused_and_nothing_changes(origin: Origin, elsewhere: Workplace) -> None:

@@ -5,6 +5,7 @@ import json
 import random
 import signal
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,9 @@ def test_what_the_command_says_to_use_works(workplace: Workplace, server: Server
 def test_a_package_is_published_as_it_is_with_what_lies_beside_it(workplace: Workplace) -> None:
     folder_of(workplace)
     workplace.pair("package", "handbook", "-o", "made/kb.zip", "--name", "handbook", "--version", "2.0.0")
-    sidecars = {".manifest.json": b"{}", ".minisig": b"signed", ".manifest.json.minisig": b"signed too"}
+    with zipfile.ZipFile(workplace.folder / "made" / "kb.zip") as made:
+        manifest = made.read("manifest.json")
+    sidecars = {".manifest.json": manifest, ".minisig": b"signed", ".manifest.json.minisig": b"signed too"}
     for suffix, content in sidecars.items():
         (workplace.folder / "made" / f"kb.zip{suffix}").write_bytes(content)
     done = workplace.pair("publish", "dist", "made/kb.zip")
@@ -74,7 +77,7 @@ def test_a_package_is_published_as_it_is_with_what_lies_beside_it(workplace: Wor
     for suffix, content in sidecars.items():
         assert (dist / f"handbook-2.0.0.zip{suffix}").read_bytes() == content
     [release] = feed_in(dist)["kbs"]["handbook"]["releases"]
-    assert release["manifest_sha256"] == hashlib.sha256(b"{}").hexdigest()
+    assert release["manifest_sha256"] == hashlib.sha256(manifest).hexdigest()
     assert release["signature"] is True
     refused = workplace.pair("publish", "dist", "made/kb.zip", "--version", "3", "--json")
     assert refused.error_code == "E402"

@@ -63,8 +63,8 @@ def builds_prefix(kb_id: str) -> str:
 
 
 def versions_prefix(kb_id: str) -> str:
-    """Of a copy of every manifest, as far as they are kept."""
-    return f"{kb_id}.duckdb.versions/"
+    """Of a copy of every manifest, as far as they are kept. Some servers do not list what is below `….versions/`."""
+    return f"{kb_id}.duckdb.history/"
 
 
 def version_key(kb_id: str, number: int, commit_id: str) -> str:

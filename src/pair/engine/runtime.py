@@ -323,6 +323,14 @@ class Engine:
             }
         )
 
+    def packaged_ids(self) -> set[str]:
+        """Of documents that came with a package and are live."""
+        return self._read(
+            lambda manifest: {
+                each.id for each, position in self._listed(manifest, "") if manifest.shards[position].origin
+            }
+        )
+
     def _read(self, read: Callable[[Manifest], _Answer]) -> _Answer:
         """By one manifest; by the current one when garbage collection took a shard meanwhile. Raises E201, E207."""
         tries = 0

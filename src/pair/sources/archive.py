@@ -27,6 +27,8 @@ _DIRECTORY_BYTES_PER_ENTRY = 512
 _NAME_EXTRA_COMMENT = struct.Struct("<3H")
 _ENCRYPTED_FLAGS = 0x1 | 0x40
 _METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError)
+"""What `zipfile` raises for an archive that is damaged, encrypted or of another kind."""
 
 
 class RefusedError(Exception):
@@ -74,6 +76,15 @@ def hash_entries(archive: Path, policy: SourcesPolicy) -> dict[str, UnpackedFile
         raise errors.archive_refused(archive.name, str(refusal)) from refusal.__cause__
 
 
+def refuse_unsafe(archive: Path, policy: SourcesPolicy) -> None:
+    """Judged by its directory alone. Raises E009."""
+    try:
+        with _opened(archive, policy) as opened:
+            _checked_entries(opened, policy)
+    except RefusedError as refusal:
+        raise errors.archive_refused(archive.name, str(refusal)) from refusal.__cause__
+
+
 def read_entry(archive: Path, name: str, policy: SourcesPolicy) -> bytes | None:
     """One small file out of the archive, or None when it is not there."""
     try:
@@ -95,7 +106,7 @@ def _opened(archive: Path, policy: SourcesPolicy) -> zipfile.ZipFile:
     try:
         _check_directory_size(archive, policy)
         return zipfile.ZipFile(archive)
-    except (zipfile.BadZipFile, ValueError, struct.error, NotImplementedError, EOFError) as fault:
+    except UNREADABLE as fault:
         raise RefusedError("it is not a whole zip archive") from fault
 
 
@@ -269,7 +280,7 @@ def _chunks(opened: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[bytes]:
             while chunk := stream.read(_MEBIBYTE):
                 size_bytes += len(chunk)
                 yield chunk
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError) as fault:
+    except UNREADABLE as fault:
         raise RefusedError(f"damaged entry: {entry.orig_filename!r}") from fault
     if size_bytes != entry.file_size:
         raise RefusedError(f"entry of another length than declared: {entry.orig_filename!r}")

@@ -13,7 +13,6 @@ import itertools
 import os
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +20,12 @@ from pathlib import Path
 from pair import errors, files
 from pair.sources import archive
 from pair.sources.contract import RemoteFile
-from pair.sources.package import PackageManifest
+from pair.sources.package import PackagedFile, PackageManifest
 from pair.sources.rules import (
     MANIFEST_NAME,
     SourcesPolicy,
     collision,
+    folders_above,
     name_fault,
     own_name_fault,
 )
@@ -34,7 +34,8 @@ _WORTH_IT = 0.7
 """When more than this share has to be fetched anyway, the archive is fetched as it is."""
 _NEAR_BYTES = 4096
 """Entries with no more than this between them are fetched with one request."""
-_MOST_DIRECTORY_BYTES = 64 * 1024 * 1024
+_MORE_THAN_MANIFEST_BYTES = 128 * 1024
+"""A directory tells less of each file than the manifest does, so it is not longer than that by more than this."""
 
 
 class UnfitError(Exception):
@@ -65,13 +66,23 @@ def missing_files(manifest: PackageManifest, supplies: Supplies, policy: Sources
 def _refuse_unsafe(manifest: PackageManifest, policy: SourcesPolicy) -> None:
     """The manifest names paths that are going to be written, so it is judged as an archive is."""
     label = f"{manifest.name} {manifest.version}"
-    for path in manifest.files:
-        if (fault := name_fault(path) or own_name_fault(path)) is not None:
+    for path, entry in manifest.files.items():
+        if (fault := name_fault(path) or own_name_fault(path) or _fault_in(path, entry, manifest)) is not None:
             raise errors.archive_refused(label, f"{fault}: {path!r}")
     if (name := collision(manifest.files)) is not None:
         raise errors.archive_refused(label, f"names differ only in case or accents: {name!r}")
     if len(manifest.files) > policy.max_archive_entries or manifest.size_bytes > policy.max_unpacked_bytes:
         raise errors.archive_refused(label, "it is larger than sources.max_unpacked_bytes or has too many files")
+
+
+def _fault_in(path: str, entry: PackagedFile, manifest: PackageManifest) -> str | None:
+    if path == MANIFEST_NAME:
+        return "a manifest does not list itself"
+    if entry.size_bytes < 0:
+        return "file of less than no bytes"
+    if any(folder in manifest.files for folder in folders_above(path)):
+        return "file in what is a file too"
+    return None
 
 
 def assemble(
@@ -99,18 +110,21 @@ def assemble(
 
 
 def _fetch(content: bytes, manifest: PackageManifest, missing: Sequence[str], places: tuple[RemoteFile, Path]) -> None:
-    """From the archive into the folder."""
+    """From the archive into the folder. What its directory says of sizes counts only as far as the manifest agrees."""
     source, folder = places
     with contextlib.ExitStack() as held:
-        patchwork = _Patchwork(source)
+        patchwork = _Patchwork(source, len(content) + _MORE_THAN_MANIFEST_BYTES)
         scratch = Path(held.enter_context(tempfile.TemporaryDirectory(dir=folder.parent, prefix=".pair-ranges-")))
         try:
             opened = held.enter_context(zipfile.ZipFile(patchwork))
             entries = {entry.filename: entry for entry in opened.infolist()}
             chosen = [entries[path] for path in missing]
+            sizes = {path: manifest.files[path].size_bytes for path in missing} | {MANIFEST_NAME: len(content)}
+            if any(entries[path].file_size != size_bytes for path, size_bytes in sizes.items()):
+                raise UnfitError("its files are not as long as the manifest says")
             if opened.read(MANIFEST_NAME) != content:
                 raise UnfitError("the manifest beside it is of another package")
-        except (zipfile.BadZipFile, KeyError, ValueError, NotImplementedError, EOFError, zlib.error) as fault:
+        except (KeyError, *archive.UNREADABLE) as fault:
             raise UnfitError(str(fault)) from fault
         for number, (start, end) in enumerate(_spans(chosen, opened)):
             source.copy(start, end - start, scratch / str(number))
@@ -151,8 +165,10 @@ def _spans(chosen: Sequence[zipfile.ZipInfo], opened: zipfile.ZipFile) -> Iterat
 class _Patchwork(io.RawIOBase):
     """A file of which some parts are here, and whose other parts are read from elsewhere."""
 
-    def __init__(self, source: RemoteFile) -> None:
+    def __init__(self, source: RemoteFile, most_bytes: int) -> None:
+        """`most_bytes`: that are read from elsewhere at once."""
         self._source = source
+        self._most_bytes = most_bytes
         self._position = 0
         self._parts: list[tuple[int, int, io.BufferedReader]] = []
 
@@ -185,6 +201,6 @@ class _Patchwork(io.RawIOBase):
             if begin <= start and start + length <= end:
                 content.seek(start - begin)
                 return content.read(length)
-        if length > _MOST_DIRECTORY_BYTES:
+        if length > self._most_bytes:
             raise UnfitError(f"its directory takes {length} bytes")
         return self._source.read(start, length)

@@ -39,6 +39,8 @@ class Facts:
     """SHA-256 of each file by path."""
     signed_by: str | None = None
     """The public key whose signature of the archive held, if one was looked for."""
+    is_assembled: bool = False
+    """Of parts: its files are those of the manifest, but nobody hashed the archive."""
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,9 @@ class TakenIndex:
 class IndexKeeper(Protocol):
     """The engine, as far as packages are concerned: one KB of it."""
 
+    @property
+    def kb_id(self) -> str: ...
+
     def holds(self, path: str) -> bool:
         """Whether a file of an index is stored already, by its path in the package: it stands for bytes."""
         ...

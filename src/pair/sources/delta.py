@@ -64,7 +64,15 @@ class Delta:
                 continue
             hashes[MANIFEST_NAME] = hashlib.sha256(parts.manifest).hexdigest()
             validators = parts.validators
-            return Facts(parts.sha256, True, validators.etag, validators.last_modified, hashes, signed_by=key or None)
+            return Facts(
+                parts.sha256,
+                True,
+                validators.etag,
+                validators.last_modified,
+                hashes,
+                signed_by=key or None,
+                is_assembled=True,
+            )
         return None
 
     def _manifest_signer(self, source: KbSource, manifest: bytes, folder: Path) -> str | None:

@@ -1,7 +1,7 @@
 """Check and describe a KB: a package, or an installed one."""
 
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -12,7 +12,7 @@ from pair.sources.contract import Signatures
 from pair.sources.offers import matches_sibling_checksum, refuse_differences, sibling_signature
 from pair.sources.package import PackageManifest
 from pair.sources.record import Record, RecordHeader
-from pair.sources.rules import MANIFEST_NAME, RECORD_NAME, SourcesPolicy, shown_source
+from pair.sources.rules import MANIFEST_NAME, MANIFEST_SUFFIX, RECORD_NAME, SourcesPolicy, shown_source
 
 Found = TypeVar("Found")
 
@@ -58,11 +58,23 @@ def _verify_package(path: Path, policy: SourcesPolicy, signatures: Signatures | 
     found = archive.hash_entries(path, policy)
     checks.append("archive is whole and safe")
     manifest = _manifest_of(path, policy)
+    if (beside := path.with_name(path.name + MANIFEST_SUFFIX)).exists():
+        _verify_beside(beside, found, signatures)
+        checks.append(f"{beside.name} is the manifest of the package")
     content = {name: entry.sha256 for name, entry in found.items() if manifest is None or name != MANIFEST_NAME}
     if manifest is not None:
         refuse_differences(manifest, content, str(path))
         checks.append("every file is as manifest.json says")
     return Verification(path, "package", tuple(checks), len(content))
+
+
+def _verify_beside(beside: Path, found: Mapping[str, archive.UnpackedFile], signatures: Signatures | None) -> None:
+    """The manifest beside a package, and the signature of it: updates by parts rely on them."""
+    if MANIFEST_NAME not in found or files.sha256_of(beside) != found[MANIFEST_NAME].sha256:
+        raise errors.checksum_failed(f"File: {beside}", "It is not the manifest of the package that it lies beside")
+    signature = sibling_signature(beside)
+    if signatures is not None and signature is not None:
+        signatures.signer_of(beside, signature, str(beside))
 
 
 def _verify_installed(path: Path, installed: Record) -> Verification:

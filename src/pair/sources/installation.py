@@ -12,7 +12,7 @@ import logging
 import os
 import shutil
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -55,7 +55,7 @@ class Request:
     force: bool = False
     dry_run: bool = False
     kb_id: str | None = None
-    """Under which the engine is to know it; None: as recorded, or the default."""
+    """Under which the engine is to know it; None: as recorded, else `default` or the name of the folder."""
     locked: Locked | None = None
     """What has to be installed, and nothing else."""
     with_index: bool = True
@@ -125,10 +125,11 @@ class Installation:
         observer: Observer,
         token: str,
         locks: Path,
-        keeper: IndexKeeper | None = None,
+        keeper: IndexKeeper,
     ) -> None:
         """`keeper`: who takes up the index of a package."""
         self._keeper = keeper if request.with_index else None
+        self._kb_id = keeper.kb_id
         self._request = request
         self._target = Path(os.path.realpath(request.target))
         self._clock = clock
@@ -187,10 +188,8 @@ class Installation:
         if self._keeper is None or kb.index is None:
             return 0
         self._keeper.refuse(kb.index)
-        try:
+        with _damage_is_told():
             return 0 if self._request.dry_run else self._keeper.bring(kb.index)
-        except MissingIndexFileError as fault:
-            raise DamagedCopyError(str(fault)) from fault
 
     def _take_up_index(self, compared: _Comparison) -> TakenIndex | None:
         if self._keeper is None or compared.kb.index is None:
@@ -198,7 +197,8 @@ class Installation:
         kept = {reason: {each.path for each in compared.plan.kept if each.reason == reason} for reason in KEPT_REASONS}
         gone = kept["deleted"] | set(compared.plan.removed)
         edited = kept["edited"] | kept["yours"] | kept["in the way"]
-        return self._keeper.take_up(compared.kb.index, edited=frozenset(edited), gone=frozenset(gone))
+        with _damage_is_told():
+            return self._keeper.take_up(compared.kb.index, edited=frozenset(edited), gone=frozenset(gone))
 
     def _is_index_current(self, header: RecordHeader) -> bool:
         if self._keeper is None or not header.embedder:
@@ -234,7 +234,7 @@ class Installation:
         locked, origin = self._request.locked, Origin(header.archive_sha256, header.commit, header.content_sha256)
         return (
             not self._request.force
-            and self._request.kb_id in {None, header.kb_id}
+            and self._kb_id == header.kb_id
             and (locked is None or not locked.drifts(origin))
             and header.content_sha256 != ""
             and header.kept_files == 0
@@ -350,7 +350,7 @@ class Installation:
             source_fingerprint="" if is_racy else compared.offer.fingerprint,
             target_fingerprint=listing.fingerprint(),
             kept_files=len(plan.kept),
-            kb_id=self._request.kb_id or record.kb_id_of(self._target),
+            kb_id=self._kb_id,
             archive_sha256=origin.archive_sha256,
             commit=origin.commit,
             content_sha256=origin.content_sha256,
@@ -399,6 +399,15 @@ class Installation:
 
 class _TargetChangedError(Exception):
     """Somebody wrote to the target while its new state was being built."""
+
+
+@contextlib.contextmanager
+def _damage_is_told() -> Iterator[None]:
+    """What the engine was thought to hold has to be fetched again."""
+    try:
+        yield
+    except MissingIndexFileError as fault:
+        raise DamagedCopyError(str(fault)) from fault
 
 
 def lock_path(target: Path, elsewhere: Path) -> Path:

@@ -137,7 +137,7 @@ class Offers:
         def is_usable(entry: CacheEntry) -> bool:
             is_checked = entry.facts.verified or source.type == "git" or not self._policy.require_checksum
             is_signed = self._signatures is None or self._signatures.accepts(entry.facts.signed_by)
-            return is_checked and is_signed and source.sha256 in {None, entry.facts.identity}
+            return is_checked and is_signed and _is_what_is_published(entry.facts, source)
 
         # Bytes that are named by their hash cannot be out of date.
         asks = revalidate and not is_named_by_content(source)
@@ -241,6 +241,14 @@ class Offers:
         return {name: each.sha256 for name, each in listed if self._holds(name)}
 
 
+def _is_what_is_published(facts: Facts, source: KbSource) -> bool:
+    """What was put together of parts under the SHA-256 of an archive may have nothing to do with that archive."""
+    if source.sha256 is None:
+        return True
+    is_same_manifest = facts.hashes.get(MANIFEST_NAME) == source.manifest_sha256
+    return facts.identity == source.sha256 and (is_same_manifest or not facts.is_assembled)
+
+
 def matches_sibling_checksum(path: Path) -> bool:
     """False when no `.sha256` lies beside the archive; raises E006 when it says otherwise."""
     return _verified_sha256(path, None) is not None
@@ -341,7 +349,8 @@ def _folder_offer(source: KbSource, target: Path) -> Offer:
     if real_folder.is_relative_to(real_target):
         raise errors.source_overlaps_target(str(folder), str(target))
     with files.storage_errors():
-        found = tree.list_kb_files(folder, leave_out=_target_inside(folder, real_folder, real_target))
+        own = [*_target_inside(folder, real_folder, real_target), folder / INDEX_FOLDER]
+        found = tree.list_kb_files(folder, leave_out=own)
         manifest = _manifest_in(folder)
 
     def opened() -> AbstractContextManager[KbFolder]:

@@ -206,7 +206,8 @@ class PackageReport:
             "sha256_path": f"{self.path}.sha256",
             "name": manifest.name,
             "version": manifest.version,
-            "files": len(manifest.files),
+            "files": len(manifest.texts),
+            "index": manifest.index.to_json() if manifest.index is not None else None,
             "size_bytes": self.size_bytes,
             "sha256": self.sha256,
             "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],
@@ -276,7 +277,7 @@ def _files_to_package(folder: Path, output: Path) -> tree.KbFiles:
     outputs = [output.with_name(output.name + suffix).resolve() for suffix in ("", *_SUFFIXES_BESIDE)]
     real = folder.resolve()
     inside = [folder / path.relative_to(real) for path in outputs if path.is_relative_to(real)]
-    found = tree.list_kb_files(folder, leave_out=[*inside, folder / MANIFEST_NAME])
+    found = tree.list_kb_files(folder, leave_out=[*inside, folder / MANIFEST_NAME, folder / INDEX_FOLDER])
     if not found.listing.files:
         raise errors.no_kb_at(str(folder), "the folder has no files")
     for path in found.listing.files:

@@ -1,7 +1,7 @@
 """A file at an address, read in ranges, all of them of one version."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from pair import errors
@@ -24,13 +24,24 @@ def open_ranges(web: Web, url: str, observer: Observer) -> "RangedFile | None":
             if response.status_code != 206 or place is None:
                 return None
             start, end, size_bytes = place
-            tail = b"".join(response.iter_raw())
-            if len(tail) != end - start or end != size_bytes:
+            if end != size_bytes or not 0 <= end - start <= _TAIL_BYTES:
+                return None
+            tail = b"".join(_at_most(response.iter_raw(), end - start))
+            if len(tail) != end - start:
                 raise RequestFault(f"{len(tail)} of {end - start} bytes arrived", retryable=True)
             validators = Validators(response.headers.get("ETag"), response.headers.get("Last-Modified"))
         return RangedFile(web, url, observer, (size_bytes, tail), validators)
 
     return web.retrying(attempt, on_retry=lambda reason: observer.say(f"{reason}: trying again"))
+
+
+def _at_most(chunks: Iterable[bytes], length: int) -> Iterator[bytes]:
+    """A server may send more than it said, and without end."""
+    for chunk in chunks:
+        yield chunk[:length]
+        length -= len(chunk)
+        if length <= 0:
+            return
 
 
 def _place(content_range: str) -> tuple[int, int, int] | None:
@@ -85,8 +96,8 @@ class RangedFile:
                 is_same = place == (start + arrived, start + length, self.size_bytes)
                 if response.status_code != 206 or not is_same or etag != self.validators.etag:
                     raise ChangedError(self._url)
-                for chunk in response.iter_raw():
-                    store(chunk[: length - arrived])
+                for chunk in _at_most(response.iter_raw(), length - arrived):
+                    store(chunk)
                     arrived += len(chunk)
             if arrived < length:
                 raise RequestFault(f"{arrived} of {length} bytes arrived", retryable=True)

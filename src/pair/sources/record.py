@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pair import errors
-from pair.sources.rules import RECORD_NAME, stays_inside
+from pair.sources.rules import RECORD_NAME, name_from_folder, stays_inside
 from pair.values import KbSource
 
 SCHEMA_VERSION = 1
 DEFAULT_KB_ID = "default"
+_LONGEST_KB_ID = 128
 
 
 class InstalledFile(NamedTuple):
@@ -102,13 +103,23 @@ def read_header(target: Path) -> RecordHeader | None:
         return None
 
 
-def kb_id_of(target: Path) -> str:
-    """Under which the engine knows what is installed there, or would; a damaged record is told of elsewhere."""
+def kb_id_of(target: Path, *, default_target: Path) -> str:
+    """Under which the engine knows what is installed there, or would; a damaged record is told of elsewhere.
+
+    The KB `default` is that of the default target, and syncing keeps it in line with that; another target is a KB of
+    its own, by the name of its folder.
+    """
     try:
         header = read_header(target)
     except errors.DataError:
         header = None
-    return header.kb_id if header is not None else DEFAULT_KB_ID
+    if header is not None:
+        return header.kb_id
+    real = target.resolve()
+    if real == default_target.resolve():
+        return DEFAULT_KB_ID
+    name = name_from_folder(real.name)[:_LONGEST_KB_ID]
+    return name if name != DEFAULT_KB_ID else f"{name}-kb"
 
 
 def read_record(target: Path) -> Record | None:

@@ -87,7 +87,9 @@ class LockDesk:
             raise package_errors.lock_differs(str(self.path), drifts)
         return LockReport(self.path, found.kbs)
 
-    def install(self, target: Path | None, *, force: bool, dry_run: bool, offline: bool) -> LockedInstall:
+    def install(
+        self, target: Path | None, *, force: bool, dry_run: bool, offline: bool, with_index: bool = True
+    ) -> LockedInstall:
         """What is locked, or what is locked for one target, and nothing else. Raises E022, E023.
 
         All is fetched and checked before the first KB changes.
@@ -97,7 +99,13 @@ class LockDesk:
         wanted = [
             (
                 Request(
-                    "install", found.target_of(kb), force, dry_run, self.desk.checked_kb_id(kb.id), found.locked(kb)
+                    "install",
+                    found.target_of(kb),
+                    force,
+                    dry_run,
+                    self.desk.checked_kb_id(kb.id),
+                    found.locked(kb),
+                    with_index,
                 ),
                 self.desk.locked_source(kb, self.path, offline=offline),
             )

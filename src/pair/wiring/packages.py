@@ -35,26 +35,26 @@ class EngineKeeper:
 
     def __init__(self, settings: Settings, kb_id: str, clock: Clock) -> None:
         self._settings = settings
-        self._kb_id = kb_id
+        self.kb_id = kb_id
         self._clock = clock
 
     def holds(self, path: str) -> bool:
         """By its path in the package: `.pair-index/shards/<content hash>/<file>`."""
         parts = path.split("/")
-        return parts[:2] == [INDEX_FOLDER, "shards"] and parts[2] in self._held
+        return len(parts) == 4 and parts[:2] == [INDEX_FOLDER, "shards"] and parts[2] in self._held
 
     @functools.cached_property
     def _held(self) -> frozenset[str]:
         """Content hashes of all shards that the current manifest names, or one that is kept."""
         store = blob_store(self._settings.engine.store, self._settings, self._clock)
         with contextlib.closing(store):
-            keys = [info.key for info in store.list(f"{self._kb_id}.duckdb.versions/")]
+            keys = [info.key for info in store.list(f"{self.kb_id}.duckdb.history/")]
             found = [_json_of(blob.data) for key in (self._manifest_key, *keys) if (blob := store.get(key)) is not None]
         return frozenset(shard["key"].rpartition("/")[2] for value in found for shard in value.get("shards", ()))
 
     @property
     def _manifest_key(self) -> str:
-        return f"{self._kb_id}.duckdb.manifest.json"
+        return f"{self.kb_id}.duckdb.manifest.json"
 
     def is_current(self, index_sha256: str) -> bool:
         store = blob_store(self._settings.engine.store, self._settings, self._clock)
@@ -74,17 +74,17 @@ class EngineKeeper:
         parcel = dataclasses.replace(self._parcel(index), edited=edited, gone=gone)
         with self._opened() as kb, _missing_files():
             done = kb.adoption().take_up(parcel)
-        return TakenIndex(self._kb_id, done.manifest_version, done.documents, len(parcel.manifest.shards))
+        return TakenIndex(self.kb_id, done.manifest_version, done.documents, len(parcel.manifest.shards))
 
     def _opened(self) -> "KnowledgeBase":
-        return open_kb(self._kb_id, settings=self._settings)
+        return open_kb(self.kb_id, settings=self._settings)
 
     def _parcel(self, index: OfferedIndex) -> "Parcel":
         from pair.engine.adoption import Parcel  # noqa: PLC0415 - see the package's first lines
         from pair.engine.packing import unpacked  # noqa: PLC0415
 
         return Parcel(
-            manifest=unpacked(index.content, index.hashes, index.label, self._kb_id),
+            manifest=unpacked(index.content, index.hashes, index.label, self.kb_id),
             name=index.package_name,
             label=index.label,
             index_sha256=index.sha256,
@@ -205,6 +205,7 @@ def open_package(path: Path, settings: Settings) -> "KnowledgeBase":
     with files.storage_errors():
         if not path.is_file():
             raise errors.no_kb_at(str(path), "there is no such file")
+        archive.refuse_unsafe(path, settings.sources)
         content = archive.read_entry(path, INDEX_MANIFEST, settings.sources)
     if content is None:
         raise errors.no_kb_at(str(path), "the package has no index")

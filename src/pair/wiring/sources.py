@@ -193,7 +193,8 @@ class Desk:
     def _keeper(self, request: Request) -> "EngineKeeper":
         from pair.wiring.packages import EngineKeeper  # noqa: PLC0415 - see the package's first lines
 
-        return EngineKeeper(self.settings, request.kb_id or record.kb_id_of(request.target), self.clock)
+        kb_id = request.kb_id or record.kb_id_of(request.target, default_target=self.default_target)
+        return EngineKeeper(self.settings, kb_id, self.clock)
 
     def package(self, folder: Path, output: Path | None, packaging: "Packaging") -> PackageReport:
         """Raises E010, E012, E014, E024. The key is opened first: a bad one leaves everything as it is."""

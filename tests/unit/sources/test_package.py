@@ -522,6 +522,7 @@ def test_report_tells_what_was_made(folder: Path, tmp_path: Path):
         "name": "kb",
         "version": "1.2.3",
         "files": 3,
+        "index": None,
         "size_bytes": report.size_bytes,
         "sha256": report.sha256,
         "skipped": [],

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from pair.app import render
+from pair.app.cli.package import told_index
 from pair.app.cli.session import Session
 from pair.wiring import Description
 
@@ -66,10 +67,13 @@ def _described(found: Description) -> str:
             ("checksum", {True: "verified", False: "unverified", None: "not needed"}[header.verified]),
             ("signed by", header.signed_by or ""),
             ("files", f"{header.file_count:,} ({render.size(header.size_bytes)})"),
+            ("KB", header.kb_id),
+            ("index", _told_taken(header.embedder, is_taken=bool(header.index_sha256))),
         ]
     else:
         manifest = found.manifest
         assert manifest is not None  # noqa: S101 - a description has one of the two
+        texts = manifest.texts
         rows = [
             ("name", manifest.name),
             ("version", manifest.version),
@@ -78,8 +82,15 @@ def _described(found: Description) -> str:
             ("license", manifest.license),
             ("tags", ", ".join(manifest.tags)),
             ("created", manifest.created_at if manifest.is_dated else ""),
-            ("files", f"{len(manifest.files):,} ({render.size(manifest.size_bytes)})"),
+            ("files", f"{len(texts):,} ({render.size(sum(each.size_bytes for each in texts.values()))})"),
+            ("index", told_index(manifest.index) if manifest.index is not None else ""),
             ("archive", render.size(found.archive_bytes)),
             ("content", f"sha256:{manifest.content_checksum}"),
         ]
     return "\n".join(f"{key:<12} {value}" for key, value in rows if value)
+
+
+def _told_taken(embedder: str, *, is_taken: bool) -> str:
+    if not embedder:
+        return ""
+    return f"by {embedder}, {'taken up' if is_taken else 'not taken up'}"

@@ -42,7 +42,10 @@ Offline = Annotated[bool, typer.Option("--offline", "--no-kb", help="Never downl
 Force = Annotated[bool, typer.Option("--force", help="Overwrite files that pair did not install or that were edited.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done and leave the folder as it is.")]
 NoIndex = Annotated[bool, typer.Option("--no-index", help="The texts alone, also of a package with an index.")]
-KbId = Annotated[str | None, typer.Option("--kb", metavar="ID", help="Id of the KB. [as before, else default]")]
+KbId = Annotated[
+    str | None,
+    typer.Option("--kb", metavar="ID", help="Id of the KB. [as before, else default, or the name of TARGET]"),
+]
 
 
 def install(
@@ -68,7 +71,9 @@ def install(
     if locked:
         _refuse_with_lock(source, kb_id)
         one = Path(target) if target is not None else None
-        done = LockDesk(desk, lock_file).install(one, force=force, dry_run=dry_run, offline=offline)
+        done = LockDesk(desk, lock_file).install(
+            one, force=force, dry_run=dry_run, offline=offline, with_index=not no_index
+        )
         session.show(done.to_json(), "\n".join(_told(each) for each in done.reports) or "nothing is locked")
         return
     folder = Path(target) if target is not None else desk.default_target

@@ -57,7 +57,7 @@ def package(
         f"{render.size(report.size_bytes)} in {report.path}, checksum in {report.path}.sha256"
     )
     if manifest.index is not None:
-        lines.append(told_index(manifest.index))
+        lines.append(f"with its index: {told_index(manifest.index)}")
     if report.signed_by is not None:
         lines.append(f"signed by key {report.signed_by} in {report.path}.minisig")
     session.show(report.to_json(), "\n".join(lines))
@@ -65,4 +65,4 @@ def package(
 
 def told_index(index: PackagedIndex) -> str:
     documents, shards = render.counted(index.documents, "document"), render.counted(index.shards, "shard")
-    return f"with its index: {documents} in {shards}, by {index.embedder}"
+    return f"{documents} in {shards}, by {index.embedder}"
