@@ -649,3 +649,13 @@ def test_a_folder_that_is_not_the_sources_of_the_project_is_no_index_of_default(
     assert (done.status, done.error_code) == (1, "E014")
     done = origin.workplace.pair("package", "nowhere", "--with-index", "--json")
     assert (done.status, done.error_code) == (1, "E003")
+
+
+def test_it_is_told_when_more_is_given_away_than_the_files_of_the_folder(origin: Origin) -> None:
+    workplace = origin.workplace
+    write_files(workplace.target, pages())
+    write_files(workplace.folder, {"mine.jsonl": json.dumps({"id": "mine", "text": "Water clocks drip."})})
+    packaged = ("package", ".pair/knowledge", "-o", "kb.zip", "--with-index")
+    assert "also holds" not in workplace.pair(*packaged).stderr
+    assert workplace.pair("ingest", "mine.jsonl").status == 0
+    assert "the index also holds what is not in .pair/knowledge: 1 page" in workplace.pair(*packaged).stderr

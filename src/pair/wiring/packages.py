@@ -13,7 +13,7 @@ from pair import errors, files
 from pair.clock import Clock
 from pair.settings import Settings
 from pair.sources import archive
-from pair.sources.contract import MissingIndexFileError, OfferedIndex, TakenIndex
+from pair.sources.contract import MissingIndexFileError, Observer, OfferedIndex, TakenIndex
 from pair.sources.package import IndexFile, IndexToPackage, PackagedIndex
 from pair.sources.rules import INDEX_FOLDER, INDEX_MANIFEST, name_from_folder
 from pair.wiring.engine import DEFAULT_KB, blob_store, open_kb
@@ -117,16 +117,24 @@ def _json_of(content: bytes) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def index_maker(settings: Settings, folder: Path, kb_id: str | None) -> Iterator[Callable[[str], IndexToPackage]]:
+def index_maker(
+    settings: Settings, folder: Path, kb_id: str | None, observer: Observer
+) -> Iterator[Callable[[str], IndexToPackage]]:
     """Makes the index of a folder, by the name of its package: a KB is brought in line with it first.
 
-    The sources of this project are the KB `default` already; any other folder is one by its own name.
+    The sources of this project are the KB `default` already; any other folder is one by its own name. What goes in
+    besides the files of the folder is told to the observer: somebody may not want to give it away.
     """
     with contextlib.ExitStack() as held:
 
         def make(name: str) -> IndexToPackage:
             kb = held.enter_context(_in_line(settings, folder, kb_id or _kb_of(settings, folder, name)))
-            return _to_package(kb, kb.packed_index())
+            index = kb.packed_index()
+            paths = [each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.is_file()]
+            others = index.manifest.documents - len(kb.known(paths)) if index.manifest.documents else 0
+            if others:
+                observer.say(f"the index also holds what is not in {folder}: {others:,} pages or ingested documents")
+            return _to_package(kb, index)
 
         yield make
 

@@ -218,7 +218,7 @@ class Desk:
             raise errors.source_path_missing(str(folder))
         from pair.wiring.packages import index_maker  # noqa: PLC0415 - see the package's first lines
 
-        with index_maker(self.settings, folder, packaging.kb_id) as index_of:
+        with index_maker(self.settings, folder, packaging.kb_id, self.observer) as index_of:
             return make_package(folder, output, label=packaging.label, dated=dated, index_of=index_of)
 
     def verify(self, path: Path, identity: str | None = None) -> inspection.Verification:

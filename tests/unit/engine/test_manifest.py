@@ -361,7 +361,7 @@ def test_the_list_of_commits_stays_short() -> None:
 
 def test_a_version_is_found_by_its_number_and_its_commit() -> None:
     key = version_key("default", 42, "0a1b")
-    assert key == "default.duckdb.versions/0000000042-0a1b.json"
+    assert key == "default.duckdb.history/0000000042-0a1b.json"
     assert key.startswith(versions_prefix("default"))
     assert version_in_key(key) == (42, "0a1b")
 
