@@ -161,12 +161,11 @@ def compaction_plan(
 
     Runs are merged from the smallest up, as long as the next is not more than twice what was taken so far: so a row is
     rewritten a logarithmic number of times, and a large KB is not rewritten for a small addition. Shards that came with
-    a package are left as they are, unless `everything`: an update brings only those that are not here.
+    a package are left as they are: they belong to who made it, and an update brings only those that are not here.
     """
-    if everything:
-        is_tidy = _is_tidy(manifest.shards)
-        return CompactionPlan("no_compaction_debt", ()) if is_tidy else CompactionPlan("size_tier", manifest.shards)
     own = [shard for shard in manifest.shards if not shard.origin]
+    if everything:
+        return CompactionPlan("no_compaction_debt", ()) if _is_tidy(own) else CompactionPlan("size_tier", tuple(own))
     runs = _runs_by_size(own)
     least = policy.compaction_min_shard_count if min_shards is None else min_shards
     if len(own) >= least and len(runs) > 1:

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -372,3 +373,24 @@ def test_versions_are_kept_that_are_among_the_last_or_recent_enough(
 def test_a_version_that_the_next_repeats_is_not_kept_and_takes_no_place() -> None:
     policy = EnginePolicy(keep_versions=2)
     assert rules.versions_to_keep(past(9, 8, 7, 6, repeated=(9, 7)), policy, NOON) == {8, 6}
+
+
+# ── shards of packages ─────────────────────────────────────────────────────────────────────────────
+
+
+def packaged(name: str, rows: int = 1, *, gone: int = 0) -> ShardRef:
+    return replace(shard(name, rows, gone=gone), origin="handbook")
+
+
+def test_compaction_leaves_shards_of_packages_as_they_are() -> None:
+    policy = EnginePolicy(compaction_min_shard_count=2)
+    theirs = [packaged(f"p{number}", 4, gone=3) for number in range(4)]
+    for everything in (False, True):
+        plan = rules.compaction_plan(manifest(*theirs, shard("a", 4)), policy, everything=everything)
+        assert (plan.reason, plan.shards) == ("no_compaction_debt", ())
+        plan = rules.compaction_plan(manifest(*theirs, shard("a", 4), shard("b", 4)), policy, everything=everything)
+        assert (plan.reason, names_of(plan.shards)) == ("size_tier", ["a", "b"])
+    worn = rules.compaction_plan(manifest(*theirs, shard("a", 4, gone=3)), policy)
+    assert (worn.reason, names_of(worn.shards)) == ("tombstone_pressure", ["a"])
+    few = EnginePolicy(compaction_min_shard_count=3)
+    assert rules.compaction_plan(manifest(*theirs, shard("a", 4), shard("b", 4)), few).shards == ()
