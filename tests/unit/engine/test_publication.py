@@ -1,15 +1,17 @@
 """The one swap: who wins, who is told that they lost, and what is settled by looking."""
 
 import dataclasses
+import datetime
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from pair import errors
-from pair.blobs.contract import BlobStore
+from pair.app.render import error_text
+from pair.blobs.contract import BlobInfo, BlobStore
 from pair.blobs.memory import MemoryStore
 from pair.engine.manifest import (
     Manifest,
@@ -477,3 +479,78 @@ def test_the_past_is_not_written_to() -> None:
     assert steps == []
     assert stored(store).number == 1
     publication(store).refuse_past()
+
+
+def test_a_version_that_goes_while_it_is_looked_for_is_not_there() -> None:
+    store = memory()
+    writer = publication(store, keeps_versions=True)
+    first = writer.swap(None, next_of(None))
+    writer.swap(first, next_of(first))
+    reads = itertools.count()
+
+    def going(operation: str, key: str) -> Fault:
+        if operation == "get" and key == keys_of(first)[0] and next(reads):
+            store.delete(key)
+        return "none"
+
+    with pytest.raises(errors.NotFoundError) as raised:
+        publication(FaultyStore(store, going), at="1").required()
+    assert (raised.value.code, raised.value.details) == ("E218", {"kb_id": "kb", "version": "1", "kept": []})
+
+
+def test_the_current_version_can_be_read_as_one_also_where_none_are_kept() -> None:
+    store = memory()
+    writer = publication(store)
+    first = writer.swap(None, next_of(None))
+    then = publication(store, at="1")
+    assert then.required().manifest.number == then.required().manifest.number == 1
+    writer.swap(first, next_of(first))
+    with pytest.raises(errors.NotFoundError) as raised:
+        then.required()
+    assert raised.value.details == {"kb_id": "kb", "version": "1", "kept": []}
+
+
+def test_a_copy_that_cannot_be_taken_back_is_left() -> None:
+    store = memory()
+    first = publication(store, keeps_versions=True).swap(None, next_of(None))
+    publication(store).swap(first, next_of(first))
+
+    def stuck(operation: str, _key: str) -> Fault:
+        return "before" if operation == "delete" else "none"
+
+    with pytest.raises(errors.ConflictError) as raised:
+        publication(FaultyStore(store, stuck), keeps_versions=True).swap(first, next_of(first))
+    assert raised.value.code == "E202"
+
+
+# ── the clock of the store ─────────────────────────────────────────────────────────────────────────
+
+
+def test_the_time_is_that_of_the_store() -> None:
+    clock = ManualClock()
+    published = publication(MemoryStore(clock))
+    assert published.now() == NOON
+    clock.advance(3600)
+    assert published.now() == NOON + datetime.timedelta(hours=1)
+
+
+def test_a_store_that_does_not_show_what_was_written_tells_no_time() -> None:
+    class Forgetful(MemoryStore):
+        def list(self, prefix: str) -> Iterator[BlobInfo]:
+            return iter(())
+
+    store = Forgetful(ManualClock())
+    with pytest.raises(errors.StorageError) as raised:
+        publication(store).now()
+    assert raised.value.code == "E206"
+    assert "It does not show what was just written" in error_text(raised.value)
+
+
+def test_the_first_reading_is_told_from_later_ones() -> None:
+    store = memory()
+    publication(store).swap(None, next_of(None))
+    reader = publication(store)
+    first = reader.first()
+    assert first is not None
+    assert first.manifest.number == 1
+    assert reader.first() is None
