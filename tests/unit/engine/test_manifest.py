@@ -467,9 +467,11 @@ def test_what_was_rolled_back_stays_so_until_it_is_released() -> None:
 
 def test_an_import_takes_the_place_of_everything() -> None:
     origin = replace(no_manifest("default", "other", 8), hashed_as="older")
-    after = manifest().imported_by("commit-8", NOON, [shard("d")], origin)
+    before = replace(manifest(), label="handbook 1.0.0", index_sha256="0a", restored=3)
+    after = before.imported_by("commit-8", NOON, [shard("d")], origin)
     assert (after.made_by, after.embedder, after.dimension, after.hashed_as) == ("import", "other", 8, "older")
     assert (after.number, after.folders) == (8, frozenset({shard("d").folder}))
+    assert (after.label, after.index_sha256, after.restored) == ("", "", 0)
 
 
 def test_a_shard_is_called_by_its_files() -> None:
