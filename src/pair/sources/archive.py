@@ -12,6 +12,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,8 @@ _DIRECTORY_BYTES_PER_ENTRY = 512
 _NAME_EXTRA_COMMENT = struct.Struct("<3H")
 _ENCRYPTED_FLAGS = 0x1 | 0x40
 _METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+_LARGE_BYTES = 4 * _MEBIBYTE
+_WRITERS = 2
 UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError)
 """What `zipfile` raises for an archive that is damaged, encrypted or of another kind."""
 
@@ -238,14 +241,19 @@ def _write_entries(
     _check_free_space(folder, sum(entry.file_size for entry in entries.values()))
     made = {""}
     written: dict[str, UnpackedFile] = {}
-    for path, entry in entries.items():
-        parent = path if entry.is_dir() else path.rpartition("/")[0]
-        if parent not in made:
-            (folder / parent).mkdir(parents=True, exist_ok=True)
-            made.add(parent)
-        if not entry.is_dir():
-            written[path] = write_entry(opened, entry, folder / path)
-    return written
+    large: dict[str, Future[UnpackedFile]] = {}
+    # Hashing and writing leave Python alone: large files are written beside the small ones.
+    with ThreadPoolExecutor(_WRITERS, thread_name_prefix="pair-unpack") as writers:
+        for path, entry in entries.items():
+            parent = path if entry.is_dir() else path.rpartition("/")[0]
+            if parent not in made:
+                (folder / parent).mkdir(parents=True, exist_ok=True)
+                made.add(parent)
+            if entry.file_size >= _LARGE_BYTES:
+                large[path] = writers.submit(write_entry, opened, entry, folder / path)
+            elif not entry.is_dir():
+                written[path] = write_entry(opened, entry, folder / path)
+        return written | {path: writing.result() for path, writing in large.items()}
 
 
 def _check_free_space(folder: Path, needed_bytes: int) -> None:
