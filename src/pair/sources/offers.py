@@ -3,7 +3,8 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +112,8 @@ class Offers:
         elif Path(source.location).is_dir():
             yield _folder_offer(source, target)
         elif Path(source.location).is_file():
-            yield self._archive_offer(source, scratch)
+            with self._archive_offer(source, scratch) as offered:
+                yield offered
         elif Path(source.location).exists():
             raise errors.source_format_unknown(source.location, suggestion="It is neither a folder nor a file.")
         else:
@@ -197,27 +199,34 @@ class Offers:
 
     # A local archive
 
-    def _archive_offer(self, source: KbSource, scratch: Path) -> Offer:
+    @contextlib.contextmanager
+    def _archive_offer(self, source: KbSource, scratch: Path) -> Iterator[Offer]:
+        """Its checksum is verified while it is unpacked: before anybody gets a file of it, and in any case."""
         path = Path(source.location)
         with files.storage_errors():
             seen = path.stat()
-            verified_sha256 = _verified_sha256(path, source.sha256)
+            wanted = _published_sha256(path, source.sha256)
             signer = self._signer_of(path, sibling_signature(path), str(path))
-
-        @contextlib.contextmanager
-        def unpacked() -> Iterator[KbFolder]:
-            folder = replacement.staging_path(scratch, f"{self._token}-unpacked")
-            try:
-                sha256 = verified_sha256 or files.sha256_of(path)
-                written = self._unpacked(path, folder, path.name)
-                kb = _kb_folder(folder, {name: entry.sha256 for name, entry in written.items()}, is_temporary=True)
-                yield dataclasses.replace(kb, archive_sha256=sha256)
-            finally:
-                files.remove_tree(folder)
-
         signed_by = signer.key_id if signer is not None else None
-        is_verified = verified_sha256 is not None
-        return Offer(source, f"zip {seen.st_size} {seen.st_mtime_ns}", is_verified, unpacked, signed_by)
+        with ThreadPoolExecutor(1, thread_name_prefix="pair-hash") as hasher:
+            hashing = hasher.submit(_verified_sha256, path, wanted)
+
+            @contextlib.contextmanager
+            def unpacked() -> Iterator[KbFolder]:
+                folder = replacement.staging_path(scratch, f"{self._token}-unpacked")
+                try:
+                    try:
+                        written = self._unpacked(path, folder, path.name)
+                    finally:
+                        sha256 = hashing.result()  # what is wrong with the whole is told first
+                    kb = _kb_folder(folder, {name: entry.sha256 for name, entry in written.items()}, is_temporary=True)
+                    yield dataclasses.replace(kb, archive_sha256=sha256)
+                finally:
+                    files.remove_tree(folder)
+
+            yield Offer(source, f"zip {seen.st_size} {seen.st_mtime_ns}", bool(wanted), unpacked, signed_by)
+            with files.storage_errors():
+                hashing.result()
 
     def _unpacked(self, path: Path, folder: Path, shown: str) -> dict[str, archive.UnpackedFile]:
         """Unpacked files, agreeing with the package's manifest if it has one."""
@@ -251,11 +260,14 @@ def _is_what_is_published(facts: Facts, source: KbSource) -> bool:
 
 def matches_sibling_checksum(path: Path) -> bool:
     """False when no `.sha256` lies beside the archive; raises E006 when it says otherwise."""
-    return _verified_sha256(path, None) is not None
+    wanted = _published_sha256(path, None)
+    if wanted:
+        _verified_sha256(path, wanted)
+    return bool(wanted)
 
 
-def _verified_sha256(path: Path, published: str | None) -> str | None:
-    """That of the archive, read once, if somebody published it: in a feed, or in a `.sha256` beside it. Raises E006."""
+def _published_sha256(path: Path, published: str | None) -> list[str]:
+    """What somebody published of an archive: in a feed, or in a `.sha256` beside it. Raises E006."""
     beside = path.with_name(path.name + ".sha256")
     wanted = [published] if published is not None else []
     if beside.exists():
@@ -263,8 +275,11 @@ def _verified_sha256(path: Path, published: str | None) -> str | None:
         if expected is None:
             raise errors.checksum_failed(f"Checksum file: {beside}", "It holds no SHA-256 for this archive")
         wanted.append(expected)
-    if not wanted:
-        return None
+    return wanted
+
+
+def _verified_sha256(path: Path, wanted: Sequence[str]) -> str:
+    """That of the archive. Raises E006 when it is another than it should be."""
     actual = files.sha256_of(path)
     for expected in wanted:
         if actual != expected:
