@@ -16,6 +16,20 @@ EXAMPLE = """Examples:
   pair package ./handbook --with-index                        searchable as soon as it is installed
   pair package ./handbook --sign ~/.minisign/minisign.key     with a signature beside it"""
 
+Name = Annotated[str | None, typer.Option(help="Any text on one line. [the folder's name]")]
+VersionName = Annotated[str | None, typer.Option(help="Such as 1.2.3. [1.0.0]")]
+Description = Annotated[str | None, typer.Option(help="One sentence.")]
+Author = Annotated[str | None, typer.Option(help="Who answers for it.")]
+License = Annotated[str | None, typer.Option("--license", help="Such as Apache-2.0.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="A word about it; may be repeated.")]
+WithIndex = Annotated[
+    bool, typer.Option("--with-index", help="Put what searching needs in as well: nobody has to embed it again.")
+]
+IndexKb = Annotated[str | None, typer.Option("--kb", metavar="ID", help="KB that the index is of. [default, or NAME]")]
+Sign = Annotated[
+    Path | None, typer.Option(metavar="KEYFILE", help="Secret key of minisign: writes FILE.zip.minisig as well.")
+]
+
 
 def package(
     context: typer.Context,
@@ -24,22 +38,15 @@ def package(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE.zip", help="Where to write. [NAME-VERSION.zip]"),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Any text on one line. [the folder's name]")] = None,
-    version: Annotated[str | None, typer.Option(help="Such as 1.2.3. [1.0.0]")] = None,
-    description: Annotated[str | None, typer.Option(help="One sentence.")] = None,
-    author: Annotated[str | None, typer.Option(help="Who answers for it.")] = None,
-    license_name: Annotated[str | None, typer.Option("--license", help="Such as Apache-2.0.")] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="A word about it; may be repeated.")] = None,
-    with_index: Annotated[
-        bool, typer.Option("--with-index", help="Put what searching needs in as well: nobody has to embed it again.")
-    ] = False,
-    kb: Annotated[
-        str | None, typer.Option("--kb", metavar="ID", help="KB that the index is of. [default, or NAME]")
-    ] = None,
-    sign: Annotated[
-        Path | None,
-        typer.Option(metavar="KEYFILE", help="Secret key of minisign: writes FILE.zip.minisig as well."),
-    ] = None,
+    name: Name = None,
+    version: VersionName = None,
+    description: Description = None,
+    author: Author = None,
+    license_name: License = None,
+    tag: Tags = None,
+    with_index: WithIndex = False,
+    kb: IndexKb = None,
+    sign: Sign = None,
 ) -> None:
     """Make a KB package: a zip with a manifest, and its .sha256.
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from pair.app import render
+from pair.app.cli.package import Author, Description, IndexKb, License, Name, Sign, Tags, VersionName, WithIndex
 from pair.app.cli.session import Session
 from pair.wiring import Label, Packaging, PublishReport, publish
 
@@ -13,6 +14,7 @@ EXAMPLE = """Examples:
 
 \b
   pair publish dist ./handbook --version 1.0.0          package a folder, and publish it in dist/
+  pair publish dist ./handbook --version 1.1.0 --with-index    searchable as soon as it is installed
   pair publish dist handbook-1.0.0.zip                  a package as it is
   pair publish s3://bucket/kbs ./handbook --version 1.1.0
   pair install --source ./dist/releases.json#handbook   what readers do then"""
@@ -27,22 +29,15 @@ def publish_release(
             metavar="[SOURCE]", help="A KB package (.zip), or a folder to package.", show_default=".pair/knowledge"
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="As for pair package. [the folder's name]")] = None,
-    version: Annotated[str | None, typer.Option(help="Such as 1.2.3. [1.0.0]")] = None,
-    description: Annotated[str | None, typer.Option(help="One sentence.")] = None,
-    author: Annotated[str | None, typer.Option(help="Who answers for it.")] = None,
-    license_name: Annotated[str | None, typer.Option("--license", help="Such as Apache-2.0.")] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="A word about it; may be repeated.")] = None,
-    with_index: Annotated[
-        bool, typer.Option("--with-index", help="Put what searching needs in as well: nobody has to embed it again.")
-    ] = False,
-    kb: Annotated[
-        str | None, typer.Option("--kb", metavar="ID", help="KB that the index is of. [default, or NAME]")
-    ] = None,
-    sign: Annotated[
-        Path | None,
-        typer.Option(metavar="KEYFILE", help="Secret key of minisign: publishes signatures as well."),
-    ] = None,
+    name: Name = None,
+    version: VersionName = None,
+    description: Description = None,
+    author: Author = None,
+    license_name: License = None,
+    tag: Tags = None,
+    with_index: WithIndex = False,
+    kb: IndexKb = None,
+    sign: Sign = None,
 ) -> None:
     """Publish a KB: the package, its checksum, and last of all the feed of releases.
 
