@@ -695,3 +695,13 @@ def test_a_file_that_is_not_there_cannot_be_taken(tmp_path: Path) -> None:
     with pytest.raises(errors.StorageError) as refused:
         LocalStore(tmp_path / "store").take("key", tmp_path / "nowhere", "0" * 64)
     assert refused.value.code == "E010"
+
+
+@pytest.mark.parametrize("address", ["gs://bucket/kbs", "az://container/kbs"])
+def test_other_clouds_are_named_by_their_addresses(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is asked of them before the first request; there is none to ask here."""
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "a2V5")
+    store = ObjectStore(address, ObjectStoreOptions())
+    assert store.address == address
+    store.close()
