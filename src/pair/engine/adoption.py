@@ -56,7 +56,6 @@ class Parcel:
 class AdoptionReport:
     manifest_version: int
     documents: int
-    is_changed: bool
 
 
 class MissingFileError(Exception):
@@ -113,7 +112,7 @@ class Adoption:
         """Raises E203 and what any write raises, and MissingFileError."""
         self.refuse(parcel.manifest)
         self.bring(parcel)
-        outcome: list[tuple[Manifest, bool]] = []
+        outcome: list[Manifest] = []
 
         def attempt(lease: HeldLease, before: Published | None) -> WriteReport:
             if before is not None:
@@ -123,15 +122,13 @@ class Adoption:
             self.refuse(parcel.manifest)
             manifest = before.manifest if before is not None else self._writer.nothing_yet()
             shards = merged(manifest, parcel, self._parts.cache)
-            is_changed = manifest.index_sha256 != parcel.index_sha256 or not _are_same(manifest.shards, shards)
-            if is_changed:
+            if manifest.index_sha256 != parcel.index_sha256 or not _are_same(manifest.shards, shards):
                 manifest = self._publish(lease, before, manifest, shards, parcel)
-            outcome[:] = [(manifest, is_changed)]
+            outcome[:] = [manifest]
             return WriteReport(manifest_version=manifest.number)
 
         self._writer.retried(attempt)
-        manifest, is_changed = outcome[0]
-        return AdoptionReport(manifest.number, manifest.documents, is_changed)
+        return AdoptionReport(outcome[0].number, outcome[0].documents)
 
     def _publish(
         self,
