@@ -100,6 +100,7 @@ CODES: dict[str, tuple[type[PairError], str]] = {
     "E612": (StorageError, "address cannot be served"),
     "E613": (NotFoundError, "no such key"),
     "E614": (StorageError, "public keys for tokens cannot be read"),
+    "E615": (UsageError, "librarian knows no earlier versions"),
     "E620": (UsageError, "not possible over HTTP"),
     "E621": (DownloadError, "server cannot be reached, or is none of ours"),
 }

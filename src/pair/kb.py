@@ -419,6 +419,17 @@ class KnowledgeBase:
         """Of every version that can be read, the newest first: more than are worth listing. Raises E201."""
         return self._engine.version_numbers()
 
+    def version_number(self, version: int | str) -> int:
+        """Of a version that may be named by that of a package. A number is not looked up. Raises E201, E218."""
+        return self._engine.version_number(str(version))
+
+    def at(self, version: int | str) -> "KnowledgeBase":
+        """As it was in this version, only for reading. Raises E201, E218.
+
+        It shares what this one has open: `close` it before this one.
+        """
+        return KnowledgeBase(self._engine.at(str(version)), desk=self._make_desk)
+
     def diff(self, a: int | str, b: int | str = CURRENT) -> Changes:
         """Which documents differ between two versions, by id. Raises E201, E218."""
         return self.compare(a, b).changes

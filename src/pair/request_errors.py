@@ -106,6 +106,16 @@ def jwks_unreadable(reason: str) -> StorageError:
     )
 
 
+def librarian_without_past(librarian_id: str) -> UsageError:
+    return UsageError(
+        "E615",
+        f"The librarian {librarian_id!r} knows no earlier versions",
+        explanation="Only the shelf of a knowledge base can answer as it would have then.",
+        hints=["Ask the shelf: POST /ask with kb_id and at", "Ask about the current version: leave out at"],
+        details={"librarian": librarian_id},
+    )
+
+
 def write_waiting(kb_id: str, seconds: float) -> ConflictError:
     return ConflictError(
         "E203",

@@ -85,7 +85,7 @@ class Compactor:
         self._parts.publication.refuse_past()
         for conflicts in range(_TRIES):
             before = self._parts.publication.required()
-            self._parts.cache.keep_only({shard.folder for shard in before.manifest.shards})
+            self._parts.cache.keep_only(before.manifest.folders)
             plan = rules.compaction_plan(
                 before.manifest, self._parts.policy, everything=everything, min_shards=min_shards
             )

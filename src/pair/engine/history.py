@@ -104,7 +104,7 @@ class History:
     def find(self, current: Manifest, wanted: str) -> Manifest:
         """By number, or by the version of the package that was installed then: the newest such. Raises E218, E207."""
         if wanted.isascii() and wanted.isdigit():
-            number = int(wanted) if len(wanted) <= _MOST_DIGITS else -1
+            number = int(wanted) if is_number(wanted) else -1
             if number == current.number:
                 return current
             copy = next((each for each in self.copies(current).line if each.number == number), None)
@@ -126,6 +126,11 @@ class History:
     def _read_once(self, key: str) -> Manifest | None:
         blob = self._store.get(key)
         return None if blob is None else from_bytes(blob.data, key)
+
+
+def is_number(wanted: str) -> bool:
+    """That a version may have."""
+    return wanted.isascii() and wanted.isdigit() and len(wanted) <= _MOST_DIGITS
 
 
 def is_labelled(manifest: Manifest, wanted: str) -> bool:

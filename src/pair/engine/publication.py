@@ -64,6 +64,15 @@ class Publication:
         self._last: Published | None = None
         self._is_probed = False
 
+    @property
+    def is_past(self) -> bool:
+        """Whether it is one version that is read, and never the next."""
+        return self._at is not None
+
+    def at(self, wanted: str) -> "Publication":
+        """Of one version of the same KB."""
+        return Publication(self._store, self._kb_id, before_first_write=self._before_first_write, at=wanted)
+
     def current(self) -> Published | None:
         """None when nothing was ever written. One call to the store; next to nothing when nothing changed."""
         return self._current() if self._at is None else self._past(self._at)

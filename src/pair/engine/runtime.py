@@ -27,6 +27,7 @@ from pair.engine.extraction import Grapher
 from pair.engine.filters import Filter
 from pair.engine.fsck import Fsck, FsckOptions, FsckReport
 from pair.engine.garbage import GarbageReport
+from pair.engine.history import is_number
 from pair.engine.importing import Importer
 from pair.engine.manifest import Manifest
 from pair.engine.neighbourhood import GraphView, Neighbourhood
@@ -35,6 +36,7 @@ from pair.engine.policy import EnginePolicy
 from pair.engine.prefetching import Prefetching, PrefetchReport
 from pair.engine.preparation import Batch, Preparation, cutting, in_batches, revised_hash
 from pair.engine.queries import Hits, Narrowing, Query, TextQuery
+from pair.engine.reading import ShardReader
 from pair.engine.reembedding import Reembedder, ReembedReport
 from pair.engine.search import Search, reranked
 from pair.engine.shard import Listed
@@ -127,16 +129,22 @@ class Engine:
         embedding: Embedding,
         grapher: Grapher | None = None,
         reranker: Reranker | None = None,
+        reader: ShardReader | None = None,
     ) -> None:
-        """`grapher` makes the graphs of documents; `reranker` has the last word on the order of hits."""
+        """`grapher` makes the graphs of documents; `reranker` has the last word on the order of hits.
+
+        `reader`: that of the engine whose store and open shards this one borrows.
+        """
         self._reranker = reranker
         self._parts = parts
+        self._is_borrowing = reader is not None
+        self._reader = reader or ShardReader(parts.cache, parts.policy.query_shard_parallelism)
         self._store = store
         self._embedding = embedding
         self._prefetching = Prefetching(parts.publication, parts.cache)
         self._preparation = Preparation(parts.kb_id, parts.policy.chunker, embedding, grapher)
         self._writer = Writer(parts, self._preparation)
-        self._search = Search(parts.publication, parts.cache, parts.policy, parts.clock)
+        self._search = Search(parts.publication, self._reader, parts.policy, parts.clock)
 
     @property
     def kb_id(self) -> str:
@@ -456,6 +464,19 @@ class Engine:
             lambda current: [each.number for each in self._parts.publication.history.copies(current).line]
         )
 
+    def version_number(self, wanted: str) -> int:
+        """What is one already is not looked up; the version of a package is. Raises E201, E218."""
+        if is_number(wanted):
+            return int(wanted)
+        return self._read(lambda current: self._manifest_of(current, wanted).number)
+
+    def at(self, wanted: str) -> "Engine":
+        """As it was then, for reading, with what this one has open: to be closed before this one. Raises E201, E218."""
+        parts = replace(self._parts, publication=self._parts.publication.at(wanted))
+        past = Engine(parts, self._store, self._embedding, reranker=self._reranker, reader=self._reader)
+        parts.cache.hold(past, parts.publication.required().manifest.folders)
+        return past
+
     def compare(self, before: str, after: str) -> Comparison:
         """Two versions, each by number, by the version of a package, or as `current`. Raises E201, E218, E207."""
         return self._read(
@@ -535,7 +556,10 @@ class Engine:
         return manifest.number, manifest.commit_id
 
     def close(self) -> None:
-        self._search.close()
+        if self._is_borrowing:
+            self._parts.cache.let_go(self)
+            return
+        self._reader.close()
         self._parts.cache.close()
         self._parts.leases.close()
         self._store.close()

@@ -23,7 +23,7 @@ from pair.engine.policy import EnginePolicy
 from pair.engine.publication import Publication, Published
 from pair.engine.queries import Hits, Narrowing, Query, TextQuery
 from pair.engine.reading import Patience, Reading, ShardReader
-from pair.engine.shard_cache import ShardCache, ShardMissingError
+from pair.engine.shard_cache import ShardMissingError
 from pair.engine.vector_search import VectorQuery, VectorSearch
 from pair.engine.vectors import Vectors
 from pair.engine.view import View
@@ -45,15 +45,12 @@ def _rescored(hit: Hit, score: float) -> Hit:
 
 
 class Search:
-    def __init__(self, publication: Publication, cache: ShardCache, policy: EnginePolicy, clock: Clock) -> None:
+    def __init__(self, publication: Publication, reader: ShardReader, policy: EnginePolicy, clock: Clock) -> None:
         self._publication = publication
-        self._reader = ShardReader(cache, policy.query_shard_parallelism)
+        self._reader = reader
         self._policy = policy
         self._clock = clock
         self._view: View | None = None
-
-    def close(self) -> None:
-        self._reader.close()
 
     def nearest(self, vector: Vectors, embedder: str, limit: int, narrowing: Narrowing) -> Hits:
         """Chunks by distance alone. Raises E201, E303, E304, E205, E206, E215; E207 when no shard could be asked."""
@@ -105,7 +102,8 @@ class Search:
         view = self._view
         if view is None or view.published.version != published.version:
             view = self._view = View(published)
-            self._reader.cache.keep_only({shard.folder for shard in published.manifest.shards})
+            if not self._publication.is_past:  # there is no former one, and the current one is somebody else's
+                self._reader.cache.keep_only(published.manifest.folders)
         now = self._clock.monotonic()
         return Reading(view, self._reader, narrowing.condition, now, patience)
 

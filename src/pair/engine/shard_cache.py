@@ -19,7 +19,7 @@ import secrets
 import shutil
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -94,6 +94,8 @@ class ShardCache:
         self._lock = threading.Lock()
         self._fetching: weakref.WeakValueDictionary[Path, threading.Lock] = weakref.WeakValueDictionary()
         self._open: dict[str, OpenShard] = {}
+        self._kept: frozenset[str] | None = None
+        self._held: dict[object, frozenset[str]] = {}
         self.hits = self.misses = self.evictions = self.bytes_fetched = 0
 
     # Open shards
@@ -110,11 +112,30 @@ class ShardCache:
         shard = self._open.get(ref.folder)
         return shard is not None and shard.has_search
 
-    def keep_only(self, folders: set[str]) -> None:
-        """Close and evict what was opened and is not among these; what somebody still reads stays."""
+    def keep_only(self, folders: frozenset[str]) -> None:
+        """Close and evict what was opened, and is neither among these nor held; what somebody still reads stays."""
         with self._lock:
-            dropped = [folder for folder in self._open if folder not in folders]
-        for folder in dropped:
+            self._kept = folders
+            dropped = self._open.keys() - folders.union(*self._held.values())
+        self._drop(dropped)
+
+    def hold(self, holder: object, folders: frozenset[str]) -> None:
+        """These stay, whatever else is kept, until the holder lets them go."""
+        with self._lock:
+            self._held[holder] = folders
+
+    def let_go(self, holder: object) -> None:
+        """Close what nobody else holds or keeps, and evict it, unless nobody said yet what is kept."""
+        with self._lock:
+            held, kept = self._held.pop(holder, frozenset[str]()), self._kept or frozenset[str]()
+            dropped = held - kept.union(*self._held.values())
+            for folder in dropped:
+                self._open.pop(folder, None)
+        if self._kept is not None:
+            self._drop(dropped)
+
+    def _drop(self, folders: Iterable[str]) -> None:
+        for folder in folders:
             with contextlib.suppress(OSError):  # it takes room, but nobody should fail for it
                 self._remove(folder.rpartition("/")[2])
 

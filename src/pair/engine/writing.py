@@ -146,7 +146,7 @@ class Writer:
                 with self._lease() as lease:
                     parts.on_step("read")
                     before = parts.publication.current()
-                    parts.cache.keep_only({shard.folder for shard in before.manifest.shards} if before else set())
+                    parts.cache.keep_only(before.manifest.folders if before else frozenset())
                     report = attempt(lease, before)
                 parts.on_step("released")
                 forget_dropped(parts)
@@ -323,7 +323,7 @@ def picked_documents(shard: ShardRef, numbers: npt.NDArray[np.int64], cache: Sha
 
 def forget_dropped(parts: WriteParts) -> None:
     """What was merged is in the cache, and nobody will ask for it again."""
-    parts.cache.keep_only({shard.folder for shard in parts.publication.known().manifest.shards})
+    parts.cache.keep_only(parts.publication.known().manifest.folders)
 
 
 @contextlib.contextmanager

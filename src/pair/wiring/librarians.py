@@ -21,7 +21,7 @@ from pair.librarians.dispatch import ask
 from pair.librarians.registry import Entry, Registry
 from pair.librarians.router import Router
 from pair.librarians.rules import Permissions
-from pair.librarians.shelf import Shelf
+from pair.librarians.shelf import Collection, Shelf
 from pair.settings import Settings
 
 if TYPE_CHECKING:
@@ -118,13 +118,33 @@ class FrontDesk:
             for card in self.registry.cards()
         ]
 
+    def kb_of(self, librarian_id: str) -> str | None:
+        """The KB whose shelf this is; None for all who answer from anything else."""
+        kind, _, name = self._answers_from.get(librarian_id, "").partition(" ")
+        return name if kind == "kb" else None
+
     async def ask(
-        self, query: str, *, first: str | None = None, context: Context | None = None, timeout: float | None = None
+        self,
+        query: str,
+        *,
+        first: str | None = None,
+        context: Context | None = None,
+        timeout: float | None = None,
+        collection: Collection | None = None,
     ) -> Response:
+        """`collection`: what the first answers from instead of its KB; then it hands nothing on."""
         given = context or Context()
         if given.ai is None and self.model is not None:
             given = dataclasses.replace(given, ai=self.model)
-        return await ask(self.registry, first or self.first, query, given, timeout=timeout)
+        asked = first or self.first
+        registry = self.registry if collection is None else self._alone(asked, collection)
+        return await ask(registry, asked, query, given, timeout=timeout)
+
+    def _alone(self, librarian_id: str, collection: Collection) -> Registry:
+        """A shelf, under the same terms but from another collection, and without colleagues."""
+        entry = self.registry.desk(librarian_id).entry
+        shelf = dataclasses.replace(entry, librarian=Shelf(collection), delegates_to=())
+        return Registry({librarian_id: shelf}, policy=self._settings.librarians)
 
     # Who there is
 
@@ -153,7 +173,7 @@ class FrontDesk:
         if len(configured) > 1:
             card = LibrarianInfo(ROUTER, "Router", "Hands a question to whoever is likely to know.")
             own[ROUTER] = Entry(Router(self._kb), card, delegates_to=tuple(configured))
-            self._answers_from[ROUTER] = "colleagues"
+            self._answers_from.setdefault(ROUTER, "colleagues")
         return own
 
     def _entry(self, configured: ConfiguredLibrarian) -> Entry:
@@ -197,12 +217,12 @@ class FrontDesk:
         raise _UnusableError(f"unknown kind: {configured.kind} (valid: {', '.join(_OWN_KINDS)})")
 
     def _shelf(self, kb_id: str) -> Entry:
-        self._answers_from[kb_id] = f"kb {kb_id}"
+        self._answers_from.setdefault(kb_id, f"kb {kb_id}")
         card = LibrarianInfo(kb_id, kb_id, f"Answers from the knowledge base {kb_id}.")
         return Entry(Shelf(self._kb_called(kb_id)), card, delegates_to=())
 
     def _catalogue(self) -> Entry:
-        self._answers_from[CATALOGUE] = "index.txt"
+        self._answers_from.setdefault(CATALOGUE, "index.txt")
         card = LibrarianInfo(CATALOGUE, "Catalogue", "Says which sources of the index would know.")
         return Entry(Catalogue(self._index, self._kb), card, delegates_to=())
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from pair import errors, files, request_errors
@@ -25,6 +25,7 @@ from pair.wiring.embedders import choose_embedder
 from pair.wiring.engine import DEFAULT_KB, blob_store, open_kb
 from pair.wiring.keys import key_file
 from pair.wiring.librarians import FrontDesk
+from pair.wiring.past import PastCollection, PastKbs
 from pair.wiring.sync import SyncDesk
 
 if TYPE_CHECKING:
@@ -33,7 +34,18 @@ if TYPE_CHECKING:
     from pair.engine.runtime import EngineStats
     from pair.engine.shard_cache import SweepReport
 
-__all__ = ["DEFAULT_KB", "FrontDesk", "Job", "OpenKbs", "care", "check_kb_id", "in_thread", "send_traces", "verifier"]
+__all__ = [
+    "DEFAULT_KB",
+    "FrontDesk",
+    "Job",
+    "OpenKbs",
+    "PastCollection",
+    "care",
+    "check_kb_id",
+    "in_thread",
+    "send_traces",
+    "verifier",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +53,7 @@ _MANIFEST = ".duckdb.manifest.json"
 _MOST_JWKS_BYTES = 1_000_000
 _JWKS_SECONDS = 10.0
 _TRACES_SECONDS = 1
+_Result = TypeVar("_Result")
 
 
 class OpenKbs:
@@ -54,6 +67,7 @@ class OpenKbs:
         self._desks: dict[str, FrontDesk] = {}
         self._embedder: Embedder | None = None
         self._memory: BlobStore | None = None
+        self._past = PastKbs()
         self.embedding: dict[str, EmbeddingCount] = {}
 
     def get(self, kb_id: str, *, for_writing: bool = False, graph: bool | None = None) -> KnowledgeBase:
@@ -80,6 +94,17 @@ class OpenKbs:
             self._kbs[kb_id, graph] = opened
             self.embedding[kb_id] = count
             return opened
+
+    def read(self, kb_id: str, at: int | str | None, work: Callable[[KnowledgeBase], _Result]) -> _Result:
+        """What `work` makes of a KB, or of it as it was in a version. Raises E201, E212, E218."""
+        kb = self.get(kb_id)
+        return work(kb) if at is None else self._past.read(kb, at, work)
+
+    def shelf_at(self, kb_id: str, at: int | str) -> PastCollection:
+        """What a shelf would have answered from. Raises E201, E212, E218."""
+        kb = self.get(kb_id)
+        number = self._past.read(kb, at, lambda past: past.version()[0])
+        return PastCollection(kb, self._past, number)
 
     def stats_of(self, kb_id: str) -> "EngineStats | None":
         """Of one that need not be open, and is not kept open for it."""
@@ -114,6 +139,7 @@ class OpenKbs:
             return sorted(each.key.removesuffix(_MANIFEST) for each in store.list("") if each.key.endswith(_MANIFEST))
 
     def close(self) -> None:
+        self._past.close()
         with self._lock:
             for desk in self._desks.values():
                 desk.close()

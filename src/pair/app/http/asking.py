@@ -19,7 +19,7 @@ from pair.access.rules import Principal
 from pair.app.http import faults, shapes
 from pair.app.http.service import Call, Service, Streamed, answer
 from pair.librarians.contract import Budget, Context, Response, TraceContext, User
-from pair.wiring.server import DEFAULT_KB, FrontDesk
+from pair.wiring.server import DEFAULT_KB, FrontDesk, PastCollection
 
 EVENTS = "text/event-stream"
 SIGN_OF_LIFE_SECONDS = 15.0
@@ -48,9 +48,9 @@ async def response_to(service: Service, call: Call, asked: shapes.AskRequest) ->
 
 
 def _whom(call: Call, asked: shapes.AskRequest) -> str | None:
-    """Whoever names a KB wants its shelf; whoever may not use all of them gets no other. Raises E603."""
+    """Whoever names a KB or a version wants its shelf; whoever may not use all KBs gets no other. Raises E603."""
     kb_id = call.use_kb(asked.kb_id)
-    return kb_id if asked.kb_id or not call.principal.sees_all else None
+    return kb_id if asked.kb_id or asked.at is not None or not call.principal.sees_all else None
 
 
 async def ask_librarian(service: Service, call: Call) -> HttpResponse | Streamed:
@@ -73,7 +73,7 @@ async def _answered(
 async def _asking(
     service: Service, call: Call, asked: shapes.AskRequest, first: str | None
 ) -> "tuple[Asking, Context]":
-    """Raises E201, E603, E605."""
+    """Raises E201, E218, E603, E605, E615."""
     kb_id = call.kb_id or DEFAULT_KB
     context, seconds = context_of(service, call, asked)
     desk = await service.reading(lambda: service.kbs.desk(kb_id))
@@ -82,7 +82,15 @@ async def _asking(
         raise request_errors.no_such_librarian(librarian)
     if not is_open_to(call.principal, desk, librarian):
         raise request_errors.not_allowed(f"the librarian {librarian!r}")
-    return Asking(service, desk, librarian, asked.query, seconds), context
+    past = None if asked.at is None else await _past(service, desk, librarian, asked.at)
+    return Asking(service, desk, librarian, asked.query, seconds, past), context
+
+
+async def _past(service: Service, desk: FrontDesk, librarian: str, at: int | str) -> PastCollection:
+    kb_id = desk.kb_of(librarian)
+    if kb_id is None:
+        raise request_errors.librarian_without_past(librarian)
+    return await service.reading(lambda: service.kbs.shelf_at(kb_id, at))
 
 
 @dataclasses.dataclass
@@ -94,10 +102,13 @@ class Asking:
     librarian: str
     query: str
     seconds: float
+    past: PastCollection | None = None
 
     async def response(self, context: Context) -> Response:
         began = time.perf_counter()
-        given = await self.desk.ask(self.query, first=self.librarian, context=context, timeout=self.seconds)
+        given = await self.desk.ask(
+            self.query, first=self.librarian, context=context, timeout=self.seconds, collection=self.past
+        )
         code = given.error.code if given.error else ""
         self.service.figures.note_ask(self.librarian, (time.perf_counter() - began) * 1000, code)
         return given

@@ -15,13 +15,9 @@ from pair.app.http import bodies, faults, shapes
 from pair.app.http.service import Call, Service, Streamed, answer, understood
 from pair.values import Document
 
-_MOST_KEY_CHARACTERS = 255
-
 
 async def ingest(service: Service, call: Call) -> Response | Streamed:
-    key = call.header(b"idempotency-key")
-    if len(key) > _MOST_KEY_CHARACTERS or not key.isprintable():
-        raise request_errors.request_invalid("an Idempotency-Key has at most 255 printable characters")
+    key = call.idempotency_key
     given = call.parameters(shapes.IngestParameters)
     if bodies.media_type(call.headers) == bodies.LINES:
         return await _stream(service, call, given, key)
@@ -36,12 +32,7 @@ async def ingest(service: Service, call: Call) -> Response | Streamed:
         await load.write(asked.documents)
         return answer(load.told())
 
-    if not key:
-        return await written()
-    done, is_repeated = await service.idempotency.once(f"{call.principal.id} {kb_id}", key, body, written)
-    if not is_repeated:
-        return done
-    return Response(done.body, done.status_code, {"Idempotent-Replayed": "true"}, "application/json")
+    return await service.once(call, kb_id, body, written)
 
 
 async def stored(service: Service, call: Call, kb_id: str, documents: Sequence[shapes.DocumentIn]) -> dict[str, Any]:

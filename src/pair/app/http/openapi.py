@@ -214,7 +214,7 @@ def _headers(operation: "Operation") -> list[Json]:
             "schema": {"type": "string"},
         }
     ]
-    if "application/x-ndjson" in operation.answers:
+    if operation.takes_key:
         about = "The second request with this key is answered as the first was, and does nothing."
         schema = {"type": "string", "maxLength": 255}
         headers.append(

@@ -45,6 +45,8 @@ class Operation:
     """Statuses besides those that every route may have."""
     body_example: Any = None
     is_body_needed: bool = True
+    takes_key: bool = False
+    """Whether it is done once for each Idempotency-Key."""
 
     @property
     def route(self) -> str:
@@ -71,6 +73,7 @@ OPERATIONS: tuple[Operation, ...] = (
         shapes.IngestParameters,
         (409, 413, 503),
         samples.INGEST,
+        takes_key=True,
     ),
     Operation(
         "POST",
@@ -80,7 +83,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "read",
         {_JSON: samples.FOUND},
         shapes.QueryRequest,
-        errors=(413, 503),
+        errors=(404, 413, 503),
         body_example=samples.QUERY,
     ),
     Operation("GET", "/rag/kbs", rag.list_kbs, "Knowledge bases", "read", {_JSON: samples.KBS}, errors=(503,)),
@@ -101,7 +104,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "A document with its text",
         "read",
         {_JSON: samples.DOCUMENT},
-        parameters=shapes.KbParameters,
+        parameters=shapes.DocumentParameters,
         errors=(404, 503),
     ),
     Operation(
@@ -154,6 +157,7 @@ OPERATIONS: tuple[Operation, ...] = (
         shapes.RollbackRequest,
         errors=(404, 409, 413, 503),
         body_example=samples.ROLL_BACK,
+        takes_key=True,
     ),
     Operation(
         "POST",

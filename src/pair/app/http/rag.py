@@ -10,9 +10,9 @@ from starlette.responses import Response
 from pair import errors, request_errors
 from pair.access import rules
 from pair.app.http import shapes
-from pair.app.http.remembering import Known
+from pair.app.http.remembering import Known, Place
 from pair.app.http.service import Call, Service, answer
-from pair.kb import Hits, Neighbourhood, StoredDocument
+from pair.kb import Hits, KnowledgeBase, Neighbourhood, StoredDocument
 from pair.values import SearchOptions
 from pair.wiring.server import DEFAULT_KB
 
@@ -35,7 +35,7 @@ async def _known(service: Service, call: Call, body: bytes, began: float) -> Res
     if known is None:
         return None
     kb_id = call.use_kb(known.kb_id)
-    if known.version != await service.versions.current(kb_id):
+    if known.version != await service.versions.current(Place(kb_id, known.at)):
         service.remembered.forget(body)
         return None
     took_ms = (time.perf_counter() - began) * 1000
@@ -56,6 +56,7 @@ async def _searched(service: Service, call: Call, body: bytes) -> Response:
     }
     known = Known(
         kb_id,
+        asked.at,
         version,
         pydantic_core.to_json(before)[:-1] + b',"took_ms":',
         b"," + pydantic_core.to_json(after)[1:],
@@ -81,16 +82,19 @@ async def found(service: Service, kb_id: str, asked: shapes.QueryRequest) -> tup
 
 def _found(service: Service, kb_id: str, asked: shapes.QueryRequest) -> tuple[Hits, tuple[int, str]]:
     """And the version that was last seen, which is that of the hits unless somebody wrote meanwhile."""
-    kb = service.kbs.get(kb_id)
-    hits = kb.search(
-        asked.query,
-        limit=asked.k,
-        mode=asked.search_mode,
-        filter=asked.filter,
-        explain=asked.explain,
-        options=SearchOptions(max_distance=asked.max_distance, highlights=asked.highlights),
-    )
-    return hits, kb.version(last_seen=True)
+
+    def searched(kb: KnowledgeBase) -> tuple[Hits, tuple[int, str]]:
+        hits = kb.search(
+            asked.query,
+            limit=asked.k,
+            mode=asked.search_mode,
+            filter=asked.filter,
+            explain=asked.explain,
+            options=SearchOptions(max_distance=asked.max_distance, highlights=asked.highlights),
+        )
+        return hits, kb.version(last_seen=True)
+
+    return service.kbs.read(kb_id, asked.at, searched)
 
 
 async def list_kbs(service: Service, call: Call) -> Response:
@@ -131,20 +135,24 @@ async def graph(service: Service, call: Call) -> Response:
         raise request_errors.request_invalid("give one of document and entity")
     kb_id = call.use_kb(asked.kb_id)
 
-    def found() -> Neighbourhood:
-        kb = service.kbs.get(kb_id)
+    def found(kb: KnowledgeBase) -> Neighbourhood:
         if asked.document:
             return kb.around_document(asked.document, limit=asked.limit)
         return kb.around_entity(asked.entity, limit=asked.limit)
 
-    around = await service.reading(found)
+    around = await service.reading(lambda: service.kbs.read(kb_id, asked.at, found))
     return answer({"kb_id": kb_id, "document": asked.document, "entity": asked.entity, **around.to_json()})
 
 
 async def get_document(service: Service, call: Call) -> Response:
-    kb_id = call.use_kb(call.parameters(shapes.KbParameters).kb_id)
-    found = await service.reading(lambda: service.kbs.get(kb_id).document(call.path_value))
-    return answer({"kb_id": kb_id, **found.to_json()})
+    asked = call.parameters(shapes.DocumentParameters)
+    kb_id = call.use_kb(asked.kb_id)
+    return answer({"kb_id": kb_id, **(await document(service, kb_id, call.path_value, asked.at)).to_json()})
+
+
+async def document(service: Service, kb_id: str, document_id: str, at: int | str | None) -> StoredDocument:
+    """Raises E214, E218."""
+    return await service.reading(lambda: service.kbs.read(kb_id, at, lambda kb: kb.document(document_id)))
 
 
 async def delete_document(service: Service, call: Call) -> Response:

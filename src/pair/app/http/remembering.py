@@ -17,10 +17,19 @@ Version = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """What was asked: a KB as it is, or as it was."""
+
+    kb_id: str
+    at: int | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Known:
     """An answer, in the two pieces around the time that it took."""
 
     kb_id: str
+    at: int | str | None
     version: Version
     before: bytes
     after: bytes
@@ -81,35 +90,35 @@ class UnderWay:
 
 
 class Versions:
-    """Which version each KB has now. Belongs to one event loop."""
+    """Which version is at each place now. Belongs to one event loop."""
 
-    def __init__(self, look: Callable[[str], Awaitable[Version]]) -> None:
+    def __init__(self, look: Callable[[Place], Awaitable[Version]]) -> None:
         self._look = look
-        self._under_way: dict[str, asyncio.Task[Version]] = {}
-        self._next: dict[str, asyncio.Task[Version]] = {}
+        self._under_way: dict[Place, asyncio.Task[Version]] = {}
+        self._next: dict[Place, asyncio.Task[Version]] = {}
 
-    async def current(self, kb_id: str) -> Version:
+    async def current(self, place: Place) -> Version:
         """A look that is under way may have seen what was there before the caller came: it waits for the next."""
-        following = self._next.get(kb_id)
+        following = self._next.get(place)
         if following is None:
-            before = self._under_way.get(kb_id)
-            following = asyncio.ensure_future(self._looked(kb_id, before))
+            before = self._under_way.get(place)
+            following = asyncio.ensure_future(self._looked(place, before))
             following.add_done_callback(_heard)
             if before is not None:
-                self._next[kb_id] = following
+                self._next[place] = following
             else:
-                self._under_way[kb_id] = following
+                self._under_way[place] = following
         return await asyncio.shield(following)
 
-    async def _looked(self, kb_id: str, before: "asyncio.Task[Version] | None") -> Version:
+    async def _looked(self, place: Place, before: "asyncio.Task[Version] | None") -> Version:
         if before is not None:
             await asyncio.wait([before])
-            self._under_way[kb_id] = self._next.pop(kb_id)
+            self._under_way[place] = self._next.pop(place)
         try:
-            return await self._look(kb_id)
+            return await self._look(place)
         finally:
-            if kb_id not in self._next:
-                self._under_way.pop(kb_id, None)
+            if place not in self._next:
+                self._under_way.pop(place, None)
 
 
 def _heard(task: "asyncio.Task[Version]") -> None:

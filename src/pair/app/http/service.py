@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import datetime
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -19,12 +19,13 @@ from pair.access.rules import ANYBODY, Principal
 from pair.app.http import bodies, shapes
 from pair.app.http.figures import Figures
 from pair.app.http.limits import Idempotency, RateLimit, Shared
-from pair.app.http.remembering import Remembered, UnderWay, Versions
+from pair.app.http.remembering import Place, Remembered, UnderWay, Versions
 from pair.settings import Settings
 from pair.wiring import SystemClock
 from pair.wiring.server import DEFAULT_KB, Job, OpenKbs, care, in_thread, verifier
 
 _LONG_BYTES = 200_000
+_MOST_KEY_CHARACTERS = 255
 _Result = TypeVar("_Result")
 _Shape = TypeVar("_Shape")
 
@@ -43,7 +44,7 @@ class Service:
         self.rate = RateLimit(self.policy, self.clock)
         self.remembered = Remembered()
         self.under_way = UnderWay()
-        self.versions = Versions(lambda kb_id: self.reading(lambda: self.kbs.get(kb_id).version()))
+        self.versions = Versions(lambda place: self.reading(lambda: self._version(place)))
         self.idempotency = Idempotency(self.policy.idempotency_seconds, self.clock)
         self.syncs = Shared()
         self.jobs: list[Job] = care(self.kbs, self.figures)
@@ -82,6 +83,19 @@ class Service:
                 return await self.working(work)
         except TimeoutError as fault:
             raise request_errors.took_too_long(self.policy.request_timeout_seconds) from fault
+
+    def _version(self, place: Place) -> tuple[int, str]:
+        return self.kbs.read(place.kb_id, place.at, lambda kb: kb.version())
+
+    async def once(self, call: "Call", kb_id: str, body: bytes, work: Callable[[], Awaitable[Response]]) -> Response:
+        """What a request with a key is answered: the second with the same one does nothing. Raises E601."""
+        key = call.idempotency_key
+        if not key:
+            return await work()
+        done, is_repeated = await self.idempotency.once(f"{call.principal.id} {kb_id}", key, body, work)
+        if not is_repeated:
+            return done
+        return Response(done.body, done.status_code, {"Idempotent-Replayed": "true"}, "application/json")
 
     async def working(self, work: Callable[[], _Result]) -> _Result:
         """In a thread, for as long as it takes."""
@@ -135,6 +149,14 @@ class Call:
         self.kb_id = kb_id or DEFAULT_KB
         rules.check_kb(self.principal, self.kb_id)
         return self.kb_id
+
+    @property
+    def idempotency_key(self) -> str:
+        """ "" for none. Raises E601."""
+        key = self.header(b"idempotency-key")
+        if len(key) > _MOST_KEY_CHARACTERS or not key.isprintable():
+            raise request_errors.request_invalid("an Idempotency-Key has at most 255 printable characters")
+        return key
 
     def header(self, name: bytes) -> str:
         return self.headers.get(name, b"").decode("latin-1")

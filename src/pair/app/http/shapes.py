@@ -22,6 +22,10 @@ Filter = Annotated[
         examples=[{"year": {"gte": 2020}}],
     ),
 ]
+VersionName = Annotated[int, Ge(1), Le(2**53)] | Annotated[str, MinLen(1), MaxLen(200)]
+_AT = "As it was in this version: its number, or that of the package installed then."
+At = Annotated[VersionName | None, Field(description=_AT)]
+AtParameter = Annotated[Annotated[str, MinLen(1), MaxLen(200)] | None, Field(description=_AT)]
 _YEAR_SECONDS = 31_536_000
 _Shape = TypeVar("_Shape")
 
@@ -64,6 +68,7 @@ class QueryRequest:
     max_distance: Annotated[float | None, Field(description="Only results strictly nearer than this.")] = None
     highlights: Annotated[bool, Field(description="Say what matched, as places in `content`.")] = False
     explain: Annotated[bool, Field(description="Say of each result how it got its score.")] = False
+    at: At = None
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,7 @@ class AskRequest:
     version: str | None = None
     requestId: str | None = None  # noqa: N815 - the name that librarians send
     timestamp: str | None = None
+    at: At = None
 
 
 @dataclass(frozen=True)
@@ -133,10 +139,7 @@ class RollbackRequest:
     """Which version is to be the current one again."""
 
     __pydantic_config__ = _STRICT
-    version: Annotated[
-        Annotated[int, Ge(1), Le(2**53)] | Annotated[str, MinLen(1), MaxLen(200)],
-        Field(description="Its number, or that of the package installed then."),
-    ]
+    version: Annotated[VersionName, Field(description="Its number, or that of the package installed then.")]
     kb_id: KbId = ""
 
 
@@ -151,6 +154,15 @@ class KbParameters:
 
     __pydantic_config__ = _STRICT
     kb_id: KbId = ""
+
+
+@dataclass(frozen=True)
+class DocumentParameters:
+    """In the address."""
+
+    __pydantic_config__ = _STRICT
+    kb_id: KbId = ""
+    at: AtParameter = None
 
 
 @dataclass(frozen=True)
@@ -191,6 +203,7 @@ class GraphParameters:
     document: Annotated[str, MaxLen(4096), Field(description="The graph around the document with this id.")] = ""
     entity: Annotated[str, MaxLen(200), Field(description="The graph around what is called this.")] = ""
     limit: Annotated[int, Ge(1), Le(100), Field(description="Most entities, and most documents.")] = 30
+    at: AtParameter = None
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,16 @@ async def list_versions(service: Service, call: Call) -> Response:
 
 
 async def roll_back(service: Service, call: Call) -> Response:
-    asked = await call.read(shapes.RollbackRequest, service.policy)
+    body = await call.body(service.policy)
+    asked = shapes.read(shapes.RollbackRequest, body)
     kb_id = call.use_kb(asked.kb_id)
-    async with service.turn(kb_id):
-        done = await service.working(lambda: service.kbs.get(kb_id).rollback(asked.version))
-    return answer({"status": "ok", **done.to_json()})
+
+    async def rolled_back() -> Response:
+        async with service.turn(kb_id):
+            done = await service.working(lambda: service.kbs.get(kb_id).rollback(asked.version))
+        return answer({"status": "ok", **done.to_json()})
+
+    return await service.once(call, kb_id, body, rolled_back)
 
 
 async def diff(service: Service, call: Call) -> Response:
