@@ -370,6 +370,7 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "address_unusable": {"host": "127.0.0.1", "port": 8080, "reason": "address already in use"},
     "no_such_key": {"key_id": "0a1b2c3d4e5f"},
     "jwks_unreadable": {"reason": "ConnectTimeout"},
+    "librarian_without_past": {"librarian_id": "router"},
     "write_waiting": {"kb_id": "handbook", "seconds": 30},
     "not_over_http": {"what": "a search with a vector"},
     "server_unreachable": {"address": "http://127.0.0.1:8080", "reason": "Connection refused"},

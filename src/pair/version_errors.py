@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pair.error_tree import ConflictError, DataError, NotFoundError, UsageError
 
 NO_SUCH_VERSION = "E218"
+"""For those who look again for what may have come back."""
 
 _MOST_NUMBERS = 10
 
@@ -17,7 +18,7 @@ def no_such_version(kb_id: str, wanted: str, kept: Sequence[int]) -> NotFoundErr
     """`kept`: the numbers of those that are, the newest first."""
     numbers = ", ".join(str(each) for each in kept[:_MOST_NUMBERS]) + (", …" if len(kept) > _MOST_NUMBERS else "")
     return NotFoundError(
-        NO_SUCH_VERSION,
+        "E218",
         f"Version {wanted} of {kb_id} is not kept",
         explanation=f"Kept are: {numbers}." if kept else "",
         hints=["List them: pair versions", "Keep more: engine.keep_versions, engine.keep_days"],

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pair.app.http.remembering import Known, Remembered, Version, Versions
+from pair.app.http.remembering import Known, Place, Remembered, Version, Versions
 
 
 class Store:
@@ -16,7 +16,7 @@ class Store:
         self.begun = asyncio.Event()
         self.let_go = asyncio.Event()
 
-    async def look(self, _kb_id: str) -> Version:
+    async def look(self, _place: Place) -> Version:
         self.looks += 1
         seen = self.number, "commit"
         self.begun.set()
@@ -28,9 +28,9 @@ def test_those_who_ask_at_the_same_time_share_a_look():
     async def story() -> None:
         store = Store()
         versions = Versions(store.look)
-        first = asyncio.ensure_future(versions.current("a"))
+        first = asyncio.ensure_future(versions.current(Place("a")))
         await store.begun.wait()
-        others = [asyncio.ensure_future(versions.current("a")) for _ in range(10)]
+        others = [asyncio.ensure_future(versions.current(Place("a"))) for _ in range(10)]
         await asyncio.sleep(0)
         store.let_go.set()
         assert await asyncio.gather(first, *others) == [(1, "commit")] * 11
@@ -43,15 +43,15 @@ def test_whoever_asks_after_a_write_is_not_told_of_before_it_by_a_look_that_was_
     async def story() -> None:
         store = Store()
         versions = Versions(store.look)
-        early = asyncio.ensure_future(versions.current("a"))
+        early = asyncio.ensure_future(versions.current(Place("a")))
         await store.begun.wait()
         store.number = 2
-        late = asyncio.ensure_future(versions.current("a"))
+        late = asyncio.ensure_future(versions.current(Place("a")))
         await asyncio.sleep(0)
         store.let_go.set()
         assert (await early)[0] == 1
         assert (await late)[0] == 2
-        assert (await versions.current("a"))[0] == 2
+        assert (await versions.current(Place("a")))[0] == 2
 
     asyncio.run(story())
 
@@ -60,9 +60,9 @@ def test_a_caller_that_leaves_keeps_nobody_else_from_the_look():
     async def story() -> None:
         store = Store()
         versions = Versions(store.look)
-        leaving = asyncio.ensure_future(versions.current("a"))
+        leaving = asyncio.ensure_future(versions.current(Place("a")))
         await store.begun.wait()
-        staying = asyncio.ensure_future(versions.current("a"))
+        staying = asyncio.ensure_future(versions.current(Place("a")))
         await asyncio.sleep(0)
         leaving.cancel()
         store.let_go.set()
@@ -75,22 +75,22 @@ def test_a_look_that_fails_fails_for_those_who_shared_it_and_for_nobody_after():
     async def story() -> None:
         is_away = True
 
-        async def look(_kb_id: str) -> Version:
+        async def look(_place: Place) -> Version:
             if is_away:
                 raise ConnectionError
             return 7, "commit"
 
         versions = Versions(look)
-        outcomes = await asyncio.gather(*(versions.current("a") for _ in range(3)), return_exceptions=True)
+        outcomes = await asyncio.gather(*(versions.current(Place("a")) for _ in range(3)), return_exceptions=True)
         assert [type(each) for each in outcomes] == [ConnectionError] * 3
         is_away = False
-        assert await versions.current("a") == (7, "commit")
+        assert await versions.current(Place("a")) == (7, "commit")
 
     asyncio.run(story())
 
 
 def known(size: int = 10) -> Known:
-    return Known("a", (1, "commit"), b"x" * size, b"", 1)
+    return Known(Place("a"), (1, "commit"), b"x" * size, b"", 1)
 
 
 def test_what_was_not_asked_for_longest_is_forgotten_first():

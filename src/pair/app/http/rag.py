@@ -34,8 +34,8 @@ async def _known(service: Service, call: Call, body: bytes, began: float) -> Res
     known = service.remembered.get(body)
     if known is None:
         return None
-    kb_id = call.use_kb(known.kb_id)
-    if known.version != await service.versions.current(Place(kb_id, known.at)):
+    kb_id = call.use_kb(known.place.kb_id)
+    if known.version != await service.versions.current(known.place):
         service.remembered.forget(body)
         return None
     took_ms = (time.perf_counter() - began) * 1000
@@ -55,8 +55,7 @@ async def _searched(service: Service, call: Call, body: bytes) -> Response:
         "results": [hit.to_json() for hit in hits],
     }
     known = Known(
-        kb_id,
-        asked.at,
+        Place(kb_id, asked.at),
         version,
         pydantic_core.to_json(before)[:-1] + b',"took_ms":',
         b"," + pydantic_core.to_json(after)[1:],

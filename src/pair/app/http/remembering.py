@@ -28,8 +28,7 @@ class Place:
 class Known:
     """An answer, in the two pieces around the time that it took."""
 
-    kb_id: str
-    at: int | str | None
+    place: Place
     version: Version
     before: bytes
     after: bytes

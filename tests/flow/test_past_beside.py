@@ -1,0 +1,262 @@
+"""Earlier versions beside the current one: read with what it has open, so many at a time, and let go again."""
+
+import gc
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pair.engine.adoption import Parcel
+from pair.errors import NotFoundError, UsageError
+from pair.kb import KnowledgeBase
+from pair.testing.faulty_store import Fault, FaultyStore
+from pair.values import Document
+from pair.wiring.past import PastCollection, PastKbs
+from support.engine_parts import MANY_SHARDS, Ground, counted
+
+COLOURS = ("red", "green", "blue", "amber", "violet")
+NAMES = ("door", "roof")
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    return Ground(tmp_path, keep_versions=10)
+
+
+def paint(kb: KnowledgeBase, colour: str, names: tuple[str, ...] = NAMES) -> int:
+    return kb.upsert([Document(name, f"The {name} is painted {colour}.") for name in names]).manifest_version
+
+
+def colours(kb: KnowledgeBase) -> set[str]:
+    """Of all that is found."""
+    hits = kb.search("painted", limit=100, exact=True)
+    return {hit.text.rpartition(" ")[2].rstrip(".") for hit in hits}
+
+
+def open_shards(folder: Path) -> set[str]:
+    """Folders of a cache in which this process has a file open, or in memory."""
+    gc.collect()
+    links = (os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd"))
+    mapped = (f"/{line.partition('/')[2]}" for line in Path("/proc/self/maps").read_text().splitlines())
+    return {str(Path(each).parent) for each in (*links, *mapped) if each.startswith(str(folder))}
+
+
+def test_each_version_is_read_as_it_was_beside_the_current_one(ground: Ground) -> None:
+    with ground.open() as kb:
+        numbers = {paint(kb, colour): colour for colour in COLOURS}
+        for number, colour in numbers.items():
+            with kb.at(number) as then, ground.open(at=number) as alone:
+                assert colours(then) == {colour}
+                assert then.document("door").text == f"The door is painted {colour}."
+                mine, others = (list(each.search("the door", exact=True)) for each in (then, alone))
+                assert mine == others
+        assert colours(kb) == {"violet"}
+
+
+def test_what_is_read_beside_cannot_be_written_to(ground: Ground) -> None:
+    with ground.open() as kb:
+        paint(kb, "red")
+        paint(kb, "green")
+        with kb.at(1) as then:
+            for write in (
+                lambda: paint(then, "blue"),
+                lambda: then.delete(["door"]),
+                lambda: then.rollback(1),
+                lambda: then.compact(everything=True),
+                lambda: then.collect(grace_seconds=0),
+            ):
+                with pytest.raises(UsageError) as refused:
+                    write()
+                assert refused.value.code == "E219"
+        assert (kb.version()[0], colours(kb)) == (2, {"green"})
+
+
+def test_shards_that_are_open_are_shared_and_stay_while_others_are_written(ground: Ground) -> None:
+    store, requests = counted(ground.blobs())
+    with ground.open(store=store) as kb:
+        number = paint(kb, "red")
+        assert colours(kb) == {"red"}
+        fetched = requests.counts["download"]
+        past = PastKbs()
+        assert past.read(kb, number, colours) == {"red"}
+        assert requests.counts["download"] == fetched, "the current one has it open"
+        paint(kb, "green")
+        assert colours(kb) == {"green"}
+        written = requests.counts["download"]
+        assert past.read(kb, number, colours) == {"red"}
+        assert requests.counts["download"] == written, "it is held"
+        past.close()
+        assert colours(kb) == {"green"}
+        assert requests.counts["download"] == written, "what is current is not let go with it"
+
+
+def test_so_many_are_open_and_no_more_and_closing_leaves_no_file_open(ground: Ground) -> None:
+    with ground.open() as kb:
+        numbers = [paint(kb, colour) for colour in COLOURS]
+        assert colours(kb) == {"violet"}
+        before = open_shards(ground.cache)
+        past = PastKbs(most=2)
+        seen = []
+        for number, colour in [*zip(numbers, COLOURS, strict=True)] * 2:
+            assert past.read(kb, number, colours) == {colour}
+            assert past.read(kb, number, lambda then: then.document("roof").text).endswith(f" {colour}.")
+            seen.append(len(open_shards(ground.cache)))
+        assert max(seen) == 3, "two of the past, and the current one"
+        past.close()
+        assert open_shards(ground.cache) == before
+
+
+def test_what_is_being_read_stays_open_until_it_was_read(ground: Ground) -> None:
+    with ground.open() as kb:
+        numbers = [paint(kb, colour) for colour in COLOURS]
+        past = PastKbs(most=1)
+
+        def slowly(then: KnowledgeBase) -> set[str]:
+            for number in numbers:
+                past.read(kb, number, colours)
+            past.close()
+            return colours(then)
+
+        assert past.read(kb, numbers[1], slowly) == {"green"}
+        assert past.read(kb, numbers[2], colours) == {"blue"}
+        past.close()
+
+
+def test_a_version_that_is_collected_between_two_questions_is_told_to_be_gone(ground: Ground) -> None:
+    with ground.with_policy(keep_versions=1).open() as kb:
+        past = PastKbs()
+        number = paint(kb, "red")
+        paint(kb, "green")
+        assert past.read(kb, number, colours) == {"red"}
+        shelf = PastCollection(kb, past, number)
+        assert shelf.search("door", limit=1, mode="hybrid", explain=False)[0].text == "The door is painted red."
+        for colour in COLOURS[2:]:
+            paint(kb, colour)
+        kb.collect(grace_seconds=0)
+        for ask in (
+            lambda: past.read(kb, number, colours),
+            lambda: past.read(kb, number, lambda then: then.document("door")),
+            lambda: past.read(kb, number, lambda then: then.version()),
+            lambda: shelf.search("door", limit=1, mode="hybrid", explain=False),
+        ):
+            with pytest.raises(NotFoundError) as gone:
+                ask()
+            assert gone.value.code == "E218"
+        past.close()
+
+
+def test_a_version_of_a_kb_that_was_made_anew_is_that_of_the_new_one(ground: Ground) -> None:
+    with ground.open() as kb:
+        past = PastKbs()
+        number = paint(kb, "red")
+        paint(kb, "green")
+        assert past.read(kb, number, colours) == {"red"}
+        shutil.rmtree(ground.store)
+        with ground.open() as other:
+            paint(other, "blue")
+            paint(other, "amber")
+        assert past.read(kb, number, colours) == {"blue"}
+        past.close()
+
+
+def test_the_version_of_a_package_is_the_one_that_was_installed_last(ground: Ground, tmp_path: Path) -> None:
+    with ground.open() as kb:
+        past = PastKbs()
+        for colour in ("red", "green"):
+            origin = Ground(tmp_path / colour)
+            with origin.open("origin") as made:
+                paint(made, colour)
+                packed = made.packed_index()
+            paths = {each.name: origin.store / each.key for each in packed.files}
+            parcel = Parcel(
+                packed.manifest, "house", "house 1.0.0", colour, paths.get, owner="package", is_verified=True
+            )
+            kb.adoption().take_up(parcel)
+            paint(kb, "blue", ("hall",))
+            assert past.read(kb, "1.0.0", colours) - {"blue"} == {colour}
+        past.close()
+
+
+def test_a_shard_that_is_collected_under_a_reader_is_an_answer_or_told(ground: Ground) -> None:
+    """The collection comes between any two requests of the reader."""
+    outcomes = set()
+    for step in range(0, 12, 2):
+        here = Ground(ground.folder / str(step), keep_versions=1)
+        with here.open() as writer:
+            number = paint(writer, "red")
+            paint(writer, "green")
+            with here.open(store=FaultyStore(here.blobs(), _Collecting(writer, step))) as kb:
+                past = PastKbs()
+                try:
+                    outcomes.add(tuple(past.read(kb, number, colours)))
+                except NotFoundError as gone:
+                    outcomes.add(gone.code)
+                past.close()
+    assert outcomes == {("red",), "E218"}
+
+
+class _Collecting:
+    """Before the n-th request of somebody, the version that it wants goes."""
+
+    def __init__(self, writer: KnowledgeBase, step: int) -> None:
+        self._writer = writer
+        self._left = step
+
+    def __call__(self, _operation: str, _key: str) -> Fault:
+        if self._left == 0:
+            for colour in COLOURS[2:]:
+                paint(self._writer, colour)
+            self._writer.collect(grace_seconds=0)
+        self._left -= 1
+        return "none"
+
+
+def test_readers_of_the_past_are_right_or_refused_while_it_is_written_rolled_back_and_collected(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, keep_versions=4, **MANY_SHARDS)
+    names = tuple(f"room {number}" for number in range(12))
+    with ground.open() as kb, ground.open() as writer:
+        told = {paint(writer, "red", names): "red"}
+        done, wrong = threading.Event(), list[object]()
+        past = PastKbs(most=2)
+
+        def read() -> None:
+            for number in _again(done, told):
+                expected = told[number]
+                try:
+                    found = past.read(kb, number, lambda then: [hit.text for hit in then.search("painted", limit=50)])
+                except NotFoundError as gone:
+                    if gone.code != "E218":
+                        wrong.append(gone)
+                    continue
+                except Exception as fault:  # noqa: BLE001 - the main thread tells
+                    wrong.append(fault)
+                    continue
+                if len(found) != len(names) or not all(text.endswith(f" {expected}.") for text in found):
+                    wrong.append((number, expected, found))
+
+        readers = [threading.Thread(target=read) for _ in range(2)]
+        for reader in readers:
+            reader.start()
+        try:
+            for turn in range(3):
+                colour = COLOURS[(turn + 1) % len(COLOURS)]
+                told[paint(writer, colour, names)] = colour
+                back = max(number for number, each in told.items() if each != colour)
+                told[writer.rollback(back).manifest_version] = told[back]
+                writer.compact(everything=True)
+                writer.collect(grace_seconds=0)
+        finally:
+            done.set()
+            for reader in readers:
+                reader.join()
+        past.close()
+        assert wrong == []
+
+
+def _again(done: threading.Event, told: dict[int, str]) -> Iterator[int]:
+    """Numbers of versions, the newest first, again and again."""
+    while not done.is_set():
+        yield from sorted(told, reverse=True)[:5]
