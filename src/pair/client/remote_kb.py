@@ -269,7 +269,10 @@ class RemoteKnowledgeBase:
 
     def rollback(self, version: int | str) -> Rollback:
         """Make an earlier version the current one, by its number or the version of the package installed then."""
-        return self._post("/rag/rollback", {"version": version}, reading.rollback_of, read_seconds=_LONG_SECONDS)
+        body = encoded({"kb_id": self._kb_id, "version": version})
+        key = {"idempotency-key": self._new_id()}
+        request = Request("POST", "/rag/rollback", body, headers=key, read_seconds=_LONG_SECONDS)
+        return self._connection.value(request, reading.rollback_of)
 
     def sweep(self) -> SweepReport:
         """Evict fetched shards that are too old or too many, from the cache of the server."""

@@ -468,7 +468,7 @@ class Engine:
         """What is one already is not looked up; the version of a package is. Raises E201, E218."""
         if is_number(wanted):
             return int(wanted)
-        return self._read(lambda current: self._manifest_of(current, wanted).number)
+        return self._read(lambda current: self._parts.publication.history.find(current, wanted).number)
 
     def at(self, wanted: str) -> "Engine":
         """As it was then, for reading, with what this one has open: to be closed before this one. Raises E201, E218."""
