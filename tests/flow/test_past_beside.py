@@ -182,7 +182,7 @@ def test_the_version_of_a_package_is_the_one_that_was_installed_last(ground: Gro
 
 def test_a_shard_that_is_collected_under_a_reader_is_an_answer_or_told(ground: Ground) -> None:
     """The collection comes between any two requests of the reader."""
-    outcomes = set()
+    outcomes = set[object]()
     for step in range(0, 12, 2):
         here = Ground(ground.folder / str(step), keep_versions=1)
         with here.open() as writer:

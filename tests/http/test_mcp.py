@@ -133,6 +133,30 @@ def test_a_filter_and_a_mode_narrow_a_search(writable: Keyed):
     over_http(writable.server.url, work, key=writable.key("write"))
 
 
+def test_an_older_version_is_searched_and_its_hits_lead_to_what_was_there_then(writable: Keyed):
+    async def work(client: Client) -> None:
+        for colour in ("red", "green"):
+            text = f"The door is {colour}. {'Paint takes time to dry. ' * 600}"
+            await called(client, "ingest", documents=[{"id": "door.md", "text": text}], kb="painted")
+        for at, colour in ((1, "red"), ("2", "green"), ("", "green")):
+            found = await called(client, "search", query="door", kb="painted", limit=1, mode="keyword", at=at)
+            address = found["results"][0]["id"]
+            assert address == "kb://painted/door.md" + (f"?at={at}" if at else "")
+            part = await called(client, "fetch", id=address)
+            assert (part["id"], part["text"].startswith(f"The door is {colour}.")) == (address, True)
+            read = (await client.read_resource(address)).contents
+            assert f"door is {colour}" in read_text(read[0])
+            assert ("at=" in str(read[1].uri)) == bool(at)
+        for tool, asked in (
+            ("search", {"query": "door", "kb": "painted", "at": 77}),
+            ("fetch", {"id": "kb://painted/door.md?at=77"}),
+        ):
+            assert (await refusal(client, tool, **asked))["code"] == "E218"
+        assert (await refusal(client, "delete", id="kb://painted/door.md?at=1"))["code"] == "E601"
+
+    over_http(writable.server.url, work, key=writable.key("write"))
+
+
 def test_a_long_document_is_read_in_parts_and_nothing_is_lost(writable: Keyed):
     async def work(client: Client) -> None:
         text, offset, parts = "", 0, 0

@@ -42,9 +42,9 @@ def test_a_list_is_cut_at_what_fits(texts: list[str], most_bytes: int):
     assert not kept or rules.size_of(kept) <= most_bytes
 
 
-@given(TEXTS.filter(bool), some.integers(0, 10**9))
-def test_an_address_leads_back_to_its_document(document_id: str, offset: int):
-    address = rules.Address("hand-book_1.x", document_id, offset)
+@given(TEXTS.filter(bool), some.integers(0, 10**9), TEXTS)
+def test_an_address_leads_back_to_its_document(document_id: str, offset: int, at: str):
+    address = rules.Address("hand-book_1.x", document_id, offset, at=at)
     assert str(address).isascii()
     assert rules.parsed(str(address)) == address
 
@@ -56,7 +56,8 @@ def test_an_address_may_be_of_a_list_of_documents():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "kb://", "kb:///x", "http://a/b", "kb://a/b?offset=x", "kb://a/b?offset=²", "kb://a?other=1"]
+    "text",
+    ["", "kb://", "kb:///x", "http://a/b", "kb://a/b?offset=x", "kb://a/b?offset=²", "kb://a?other=1", "kb://a?at=1"],
 )
 def test_what_is_no_address_is_refused(text: str):
     with pytest.raises(errors.UsageError) as caught:

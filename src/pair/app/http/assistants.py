@@ -48,12 +48,17 @@ class CallersLibrary:
 
     async def search(self, kb: str, wanted: "Wanted") -> Hits:
         asked = shapes.QueryRequest(
-            wanted.query, kb, wanted.limit, search_mode=wanted.mode, filter=wanted.filter or None
+            wanted.query,
+            kb,
+            wanted.limit,
+            search_mode=wanted.mode,
+            filter=wanted.filter or None,
+            at=wanted.at or None,
         )
         return (await rag.found(self.service, kb, asked))[0]
 
-    async def document(self, kb: str, document_id: str) -> StoredDocument:
-        return await self.service.reading(lambda: self.service.kbs.get(kb).document(document_id))
+    async def document(self, kb: str, document_id: str, at: str) -> StoredDocument:
+        return await rag.document(self.service, kb, document_id, at or None)
 
     async def documents(self, kb: str, after: str, limit: int) -> list[StoredDocument]:
         return await self.service.reading(lambda: self.service.kbs.get(kb).documents(after=after, limit=limit))

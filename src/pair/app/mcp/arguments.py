@@ -18,7 +18,9 @@ _Shape = TypeVar("_Shape")
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Kb = Annotated[str, MaxLen(128), Field(description="See list_kbs")]
 Query = Annotated[str, MinLen(1), MaxLen(20_000)]
-Id = Annotated[str, MinLen(1), MaxLen(20_000), Field(description="From search, or a document's id")]
+Id = Annotated[str, MinLen(1), MaxLen(20_000), Field(description="From search, or its id")]
+
+At = Annotated[str, MaxLen(200), Field(description="Older version", coerce_numbers_to_str=True)]
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class SearchArguments:
     limit: Annotated[int, Ge(1), Le(50)] = 8
     mode: SearchMode = DEFAULT_MODE
     filter: Annotated[Json, Field(description='On metadata: {"year": {"gte": 2020}}')] = field(default_factory=dict)
+    at: At = ""
 
 
 @dataclass(frozen=True)

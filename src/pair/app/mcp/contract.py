@@ -18,6 +18,8 @@ class Wanted:
     limit: int
     mode: SearchMode = DEFAULT_MODE
     filter: dict[str, Any] = field(default_factory=dict)
+    at: str = ""
+    """The version that is searched; "" for the current one."""
 
 
 class Library(Protocol):
@@ -35,10 +37,12 @@ class Library(Protocol):
         """The name of a KB. Raises E603."""
         ...
 
-    async def search(self, kb: str, wanted: Wanted) -> Hits: ...
+    async def search(self, kb: str, wanted: Wanted) -> Hits:
+        """Raises E218."""
+        ...
 
-    async def document(self, kb: str, document_id: str) -> StoredDocument:
-        """Raises E214."""
+    async def document(self, kb: str, document_id: str, at: str) -> StoredDocument:
+        """As it was in a version, or as it is with "". Raises E214, E218."""
         ...
 
     async def documents(self, kb: str, after: str, limit: int) -> list[StoredDocument]:

@@ -47,13 +47,13 @@ async def read(library: Library, uri: str) -> list[Part]:
     most_bytes = library.result_tokens * rules.BYTES_PER_TOKEN - _NOTE_BYTES
     if not address.document_id:
         return [await _documents(library, uri, address, most_bytes)]
-    found = await library.document(address.kb, address.document_id)
+    found = await library.document(address.kb, address.document_id, address.at)
     text = rules.cut(found.text[address.offset :], most_bytes)
     end = address.offset + len(text)
     is_markdown = found.id.lower().endswith(_MARKDOWN_NAMES)
     parts = [Part(uri, _MARKDOWN if is_markdown else _TEXT, text)]
     if end < len(found.text):
-        following = str(rules.Address(address.kb, found.id, end))
+        following = str(rules.Address(address.kb, found.id, end, at=address.at))
         told = f"Characters {address.offset} to {end} of {len(found.text)}. The rest is at {following}"
         parts.append(Part(following, _TEXT, told))
     return parts

@@ -61,20 +61,24 @@ def those_that_fit(values: Sequence[Any], most_bytes: int) -> list[Any]:
 
 @dataclass(frozen=True)
 class Address:
-    """`kb://handbook/guides%2Fdeploy.md?offset=9000`, or `kb://handbook?after=clocks.md` for a list of documents."""
+    """`kb://handbook/guides%2Fdeploy.md?offset=9000`, or `kb://handbook?after=clocks.md` for a list of documents.
+
+    `at`: the version that a document is of.
+    """
 
     kb: str
     document_id: str = ""
     offset: int = 0
     after: str = ""
+    at: str = ""
 
     def __str__(self) -> str:
         base = f"{_SCHEME}{quote(self.kb, safe='')}"
         if self.document_id:
             base += f"/{quote(self.document_id, safe='')}"
-        if self.offset:
-            return f"{base}?offset={self.offset}"
-        return f"{base}?after={quote(self.after, safe='')}" if self.after else base
+        named = {"at": quote(self.at, safe=""), "offset": self.offset, "after": quote(self.after, safe="")}
+        more = "&".join(f"{name}={value}" for name, value in named.items() if value)
+        return f"{base}?{more}" if more else base
 
 
 def is_address(text: str) -> bool:
@@ -87,11 +91,12 @@ def parsed(text: str) -> Address:
     kb, _, document_id = place.partition("/")
     given = dict(parse_qsl(more, keep_blank_values=True))
     offset = given.get("offset", "0")
-    if not is_address(text) or not kb or given.keys() - {"offset", "after"} or not _is_offset(offset):
+    known = {"offset", "after"} | ({"at"} if document_id else set())
+    if not is_address(text) or not kb or given.keys() - known or not _is_offset(offset):
         raise request_errors.request_invalid(
             "not the address of a document", hints=["kb://KB/ID, with ID percent-encoded, as search gives it"]
         )
-    return Address(unquote(kb), unquote(document_id), int(offset), given.get("after", ""))
+    return Address(unquote(kb), unquote(document_id), int(offset), given.get("after", ""), given.get("at", ""))
 
 
 def _is_offset(text: str) -> bool:

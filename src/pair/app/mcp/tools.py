@@ -52,10 +52,11 @@ def _budget(library: Library) -> int:
 
 async def search(library: Library, asked: SearchArguments) -> Json:
     kb = library.named(asked.kb)
-    hits = await library.search(kb, Wanted(asked.query, asked.limit, asked.mode, asked.filter))
+    hits = await library.search(kb, Wanted(asked.query, asked.limit, asked.mode, asked.filter, asked.at))
+    at = str(hits.manifest_version) if asked.at else ""
     value: Json = {"kb": kb, "results": []}
     left = _budget(library) - rules.size_of(value)
-    frames = rules.those_that_fit([_frame_of_hit(kb, hit) for hit in hits], left)
+    frames = rules.those_that_fit([_frame_of_hit(kb, hit, at) for hit in hits], left)
     shown = list(hits)[: len(frames)]
     texts = rules.cut_evenly([hit.text for hit in shown], left - rules.size_of(frames))
     value["results"] = [{**frame, "text": text} for frame, text in zip(frames, texts, strict=True)]
@@ -69,8 +70,8 @@ async def search(library: Library, asked: SearchArguments) -> Json:
     return _noted(value, notes)
 
 
-def _frame_of_hit(kb: str, hit: Hit) -> Json:
-    address = str(rules.Address(kb, hit.document_id))
+def _frame_of_hit(kb: str, hit: Hit, at: str) -> Json:
+    address = str(rules.Address(kb, hit.document_id, at=at))
     return {
         "id": address,
         "title": rules.cut(hit.title or hit.document_id, _MOST_TITLE_BYTES),
@@ -90,11 +91,12 @@ def _url(url: str, address: str) -> str:
 async def fetch(library: Library, asked: FetchArguments) -> Json:
     address = _address(library, asked.kb, asked.id)
     offset = asked.offset or address.offset
-    found = await library.document(address.kb, address.document_id)
+    found = await library.document(address.kb, address.document_id, address.at)
+    own = str(rules.Address(address.kb, found.id, at=address.at))
     value: Json = {
-        "id": str(rules.Address(address.kb, found.id)),
+        "id": own,
         "title": rules.cut(found.title or found.id, _MOST_TITLE_BYTES),
-        "url": _url(found.url, str(rules.Address(address.kb, found.id))),
+        "url": _url(found.url, own),
         "text": "",
         "metadata": {},
         "offset": offset,
@@ -123,7 +125,7 @@ def _address(library: Library, kb: str, given: str) -> rules.Address:
     address = rules.parsed(given)
     if not address.document_id:
         raise request_errors.request_invalid("the address of a knowledge base, not of a document")
-    return rules.Address(library.named(address.kb), address.document_id, address.offset)
+    return rules.Address(library.named(address.kb), address.document_id, address.offset, at=address.at)
 
 
 async def ask(library: Library, asked: AskArguments) -> Json | Refused:
@@ -217,6 +219,8 @@ async def ingest(library: Library, asked: IngestArguments) -> Json:
 
 async def delete(library: Library, asked: DeleteArguments) -> Json:
     address = _address(library, asked.kb, asked.id)
+    if address.at:
+        raise request_errors.request_invalid("nothing is deleted from an earlier version")
     done = await library.delete(address.kb, address.document_id)
     return {"kb": address.kb, "deleted": done["deleted"]}
 
@@ -279,7 +283,7 @@ _READS = {"readOnlyHint": True, "openWorldHint": False}
 TOOLS: tuple[Tool, ...] = (
     Tool(
         "search",
-        "Find passages of documents by words and meaning, best first.",
+        "Find passages by words and meaning, best first.",
         SearchArguments,
         _object(
             {
