@@ -132,7 +132,7 @@ def test_a_search_leads_to_the_passage_in_its_document(viewer: Viewer):
         first.locator("a.title").click()
         passage = page.locator("#passage")
         expect(passage).to_contain_text(ROLL_BACK)
-        start, end = map(int, parse_qs(page.url.partition("?")[2])["at"][0].split("-"))
+        start, end = map(int, parse_qs(page.url.partition("?")[2])["span"][0].split("-"))
         assert passage.text_content() == LONG[start:end]
         expect(passage).to_be_in_viewport()
         keep_screenshot(page, "document")
@@ -146,7 +146,7 @@ def test_a_search_leads_to_the_passage_in_its_document(viewer: Viewer):
 
 def test_a_passage_far_down_is_scrolled_to(viewer: Viewer):
     start = LONG.rindex("Long ago")
-    with viewer.page(f"#/search?doc=guides%2Fdeploy.md&at={start}-{start + 8}") as page:
+    with viewer.page(f"#/search?doc=guides%2Fdeploy.md&span={start}-{start + 8}") as page:
         expect(page.locator("#passage")).to_have_text("Long ago")
         expect(page.locator("#passage")).to_be_in_viewport()
 
@@ -339,11 +339,12 @@ def test_a_server_that_asks_for_a_key_is_given_one(browser: Browser, tmp_path: P
 
 VIEWS = {
     "search?q=protocol": ".passage",
+    "search?q=protocol&at=1": ".past a",
     "ask": ".empty",
     "documents": ".documents .line",
     "sources": ".documents .line",
     "server": "#jobs .card",
-    "search?doc=clocks.md&at=0-40": ".text",
+    "search?doc=clocks.md&span=0-40": ".text",
     "search?doc=clocks.md&tab=graph": "svg.graph",
 }
 """Each with what shows that it is there."""
@@ -354,7 +355,7 @@ def visited(page: Page) -> Iterator[tuple[str, str]]:
     for view, sign in VIEWS.items():
         page.evaluate("hash => { location.hash = hash }", f"#/{view}")
         page.locator(f".view:not([hidden]) {sign}, dialog {sign}").first.wait_for()
-        kind = "-graph" if "tab=" in view else "-open" if "doc=" in view else ""
+        kind = "-graph" if "tab=" in view else "-open" if "doc=" in view else "-past" if "at=" in view else ""
         yield view, view.partition("?")[0] + kind
 
 
@@ -465,11 +466,12 @@ TEXTS = {
         "#views a",
         ".why summary",
     ],
+    "search?q=protocol&at=1": [".past span", ".past a"],
     "ask": [".empty", ".primary", ".asking .quiet"],
     "documents": [".drop p", ".primary", ".danger-text", ".badge", ".path", "label"],
     "sources": [".badge", ".title", ".reason", ".foot", "label", "button"],
     "server": ["h1", "h2", "h3", "dt", "dd", ".badge"],
-    "search?doc=clocks.md&at=0-40": [".text", ".here", ".facts .quiet", ".tabs a", ".danger-text"],
+    "search?doc=clocks.md&span=0-40": [".text", ".here", ".facts .quiet", ".tabs a", ".danger-text"],
     "search?doc=clocks.md&tab=graph": [".lines a", ".lines .quiet"],
 }
 

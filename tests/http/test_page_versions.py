@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from urllib.parse import urlencode
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -90,6 +91,66 @@ def test_going_back_asks_first_and_shows_what_is_found_then(viewer: Viewer, serv
         expect(page.locator(".line .title").first).to_have_text("Version 4")
     found = server.post("/rag/query", {"kb_id": "kb-1", "query": "deploy on", "search_mode": "keyword"}).json()
     assert "Mondays" in found["results"][0]["content"]
+
+
+def test_an_older_version_is_searched_and_its_hits_are_opened_as_they_were(viewer: Viewer) -> None:
+    with viewer.page("#/versions?kb=kb-0&a=1") as page:
+        expect_versions(page, 3, 2, 1)
+        expect(page.get_by_role("link", name="Search in version 3")).to_have_count(0)
+        page.get_by_role("link", name="Search in version 1").click()
+        expect(page).to_have_url(re.compile(r"#/search\?kb=kb-0&at=1$"))
+        past = page.get_by_role("status").filter(has_text="version 1")
+        expect(past).to_have_text("You search version 1, not the current one.Search the current version")
+        expect(page.get_by_role("searchbox", name="Search")).to_be_focused()
+        page.keyboard.type("deploy on")
+        first = page.locator(".hit").first
+        expect(first.locator(".passage")).to_contain_text("Deploy on Mondays")
+        keep_screenshot(page, "search-past")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        expect(page.locator("#passage")).to_contain_text("Deploy on Mondays")
+        reader = page.get_by_role("dialog")
+        expect(reader.locator(".facts")).to_contain_text("version 1")
+        expect(reader.get_by_role("button", name="Delete")).to_have_count(0)
+        page.reload()
+        expect(page.locator("#passage")).to_contain_text("Deploy on Mondays")
+        page.keyboard.press("Escape")
+        expect(reader).to_be_hidden()
+        page.get_by_role("searchbox", name="Search").fill("have a look at the figures")
+        expect(first.locator(".passage")).to_contain_text("Mondays")
+        page.get_by_role("link", name="Search the current version").click()
+        expect(first.locator(".passage")).to_contain_text("Tuesdays")
+        expect(past).to_have_count(0)
+        expect(page.get_by_role("searchbox", name="Search")).to_have_value("have a look at the figures")
+        expect(page).to_have_url(re.compile("kb=kb-0"))
+        first.locator("a.title").click()
+        expect(page.locator("#passage")).to_contain_text("Tuesdays")
+        expect(reader.get_by_role("button", name="Delete")).to_be_visible()
+
+
+def test_the_past_is_left_with_its_view_and_with_its_kb(viewer: Viewer) -> None:
+    with viewer.page("#/search?kb=kb-0&at=1&q=lunch") as page:
+        expect(page.locator(".hit .passage").first).to_contain_text("Lunch is at one")
+        page.get_by_role("link", name="Search", exact=True).click()
+        expect(page.locator(".past")).to_contain_text("version 1")
+        for name in ("Ask", "Documents", "Versions"):
+            page.get_by_role("link", name=name, exact=True).click()
+            expect(page).not_to_have_url(re.compile("at=1"))
+            page.go_back()
+            expect(page.locator(".past")).to_contain_text("version 1")
+        page.get_by_label("Knowledge base").select_option("kb-2")
+        expect(page).to_have_url(re.compile("kb=kb-2"))
+        expect(page.locator(".past")).to_be_empty()
+
+
+def test_a_version_that_is_gone_is_told_where_it_was_to_be_searched(viewer: Viewer) -> None:
+    for at in ("77", EVIL):
+        with viewer.page("#/search?" + urlencode({"kb": "kb-0", "at": at, "q": "lunch"}), allowed=("404",)) as page:
+            expect(page.locator("#hits")).to_contain_text("E218")
+            expect(page.locator(".past")).to_contain_text(f"version {at}")
+            expect(page.locator(".past img")).to_have_count(0)
+            page.get_by_role("link", name="Search the current version").click()
+            expect(page.locator(".hit .passage").first).to_contain_text("Lunch")
 
 
 def test_who_may_not_go_back_sees_no_button_for_it(browser: Browser, keyed: Keyed) -> None:

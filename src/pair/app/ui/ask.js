@@ -102,7 +102,7 @@ function cited(text, sources) {
 function target(source) {
   const from = source.provenance;
   if (!from) return null;
-  return link({ doc: from.documentId, at: `${from.start}-${from.end}`, kb: from.kbId === "default" ? "" : from.kbId, tab: "", entity: "" });
+  return link({ doc: from.documentId, span: `${from.start}-${from.end}`, kb: from.kbId === "default" ? "" : from.kbId, tab: "", entity: "" });
 }
 
 function citation(source, number) {

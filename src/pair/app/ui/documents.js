@@ -93,7 +93,7 @@ function row(each) {
   const name = each.title || each.id;
   return make("li", { class: "line" },
     make("div", { class: "grow" },
-      make("a", { class: "title", href: link({ doc: each.id, at: "", tab: "", entity: "" }) }, name),
+      make("a", { class: "title", href: link({ doc: each.id, span: "", tab: "", entity: "" }) }, name),
       make("div", { class: "foot" }, make("span", { class: "path" }, each.id), badge(each.owner), make("span", { class: "quiet" }, amount(each.chunks, "chunk")))),
     make("button", { type: "button", class: "plain danger-text", "aria-label": `Delete ${name}`, onclick: () => deleteDocument(each.id, name, each.owner) }, "Delete"));
 }

@@ -142,7 +142,7 @@ function part(nodes, frame) {
 }
 
 function pictured(node) {
-  const open = () => go(node.kind === "entity" ? link({ doc: "", at: "", tab: "", entity: node.name }) : link({ doc: node.id, at: "", tab: "", entity: "" }));
+  const open = () => go(node.kind === "entity" ? link({ doc: "", span: "", tab: "", entity: node.name }) : link({ doc: node.id, span: "", tab: "", entity: "" }));
   const pressed = (event) => {
     if (event.key !== "Enter" && event.key !== " ") return;
     event.preventDefault();

@@ -53,7 +53,8 @@ function point(here) {
     const name = anchor.dataset.view;
     const kept = name === "search" || name === "ask" ? {} : { q: "", mode: "", filter: "" };
     const picked = name === "versions" ? {} : { a: "", b: "" };
-    anchor.setAttribute("href", link({ view: name, ...CLOSED, ...kept, ...picked }));
+    const version = name === here ? {} : { at: "" };
+    anchor.setAttribute("href", link({ view: name, ...CLOSED, ...kept, ...picked, ...version }));
     if (name === here) anchor.setAttribute("aria-current", "page");
     else anchor.removeAttribute("aria-current");
   }
@@ -77,7 +78,7 @@ async function listKbs() {
 }
 
 views.addEventListener("click", () => point(shown)); // something may have been typed since
-chosen.addEventListener("change", () => go(link({ ...CLOSED, a: "", b: "", kb: chosen.value === "default" ? "" : chosen.value })));
+chosen.addEventListener("change", () => go(link({ ...CLOSED, at: "", a: "", b: "", kb: chosen.value === "default" ? "" : chosen.value })));
 
 // ── who is asking ──
 

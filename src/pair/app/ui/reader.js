@@ -55,30 +55,32 @@ function head(route, title) {
 }
 
 async function showText(route, title, body, signal) {
-  const found = await get(documentPath(route.doc), { kb_id: route.kb }, signal);
+  const found = await get(documentPath(route.doc), { kb_id: route.kb, at: route.at }, signal);
   title.textContent = found.title || found.id;
   titles.set(found.id, title.textContent);
-  const span = /^(\d+)-(\d+)$/.exec(route.at);
+  const span = /^(\d+)-(\d+)$/.exec(route.span);
   const text = make("div", { class: "text", tabindex: 0, role: "region", "aria-label": "Text" },
     span ? marked(found.text, [[Number(span[1]), Number(span[2])]], { class: "here", id: "passage", tabindex: -1 }) : found.text);
-  body.replaceChildren(facts(found), text);
+  body.replaceChildren(facts(found, route.at), text);
   const passage = text.querySelector("#passage");
   passage?.scrollIntoView({ block: passage.offsetHeight > body.clientHeight ? "start" : "center" });
 }
 
-function facts(found) {
+/** What is of an earlier version is not there to be deleted. */
+function facts(found, at) {
   const isWeb = /^https?:\/\//.test(found.url);
   return make("div", { class: "facts" },
     make("span", { class: "path" }, found.id),
+    at ? badge(`version ${at}`, "warn") : null,
     badge(found.owner),
     make("span", { class: "quiet" }, amount(found.chunks, "chunk")),
     isWeb ? make("a", { href: found.url, target: "_blank", rel: "noopener noreferrer" }, "Open the original") : null,
     Object.entries(found.metadata).map(([name, value]) => make("span", { class: "tag" }, `${name}: ${said(value)}`)),
-    make("button", { type: "button", class: "plain danger-text", onclick: () => deleting(found.id, found.title, found.owner) }, "Delete"));
+    at ? null : make("button", { type: "button", class: "plain danger-text", onclick: () => deleting(found.id, found.title, found.owner) }, "Delete"));
 }
 
 async function showGraph(route, title, body, signal) {
-  const parameters = { kb_id: route.kb, limit: 24, ...(route.entity ? { entity: route.entity } : { document: route.doc }) };
+  const parameters = { kb_id: route.kb, at: route.at, limit: 24, ...(route.entity ? { entity: route.entity } : { document: route.doc }) };
   const around = await get("/rag/graph", parameters, signal);
   const centre = route.entity || route.doc;
   title.textContent = route.entity ? `“${centre}”` : titles.get(centre) || centre;
@@ -89,8 +91,8 @@ async function showGraph(route, title, body, signal) {
   body.replaceChildren(
     drawn(around, route.entity ? null : { id: route.doc, name: title.textContent }),
     make("div", { class: "two" },
-      listed("Names", around.entities.map((each) => [each.name, link({ doc: "", at: "", tab: "", entity: each.name }), amount(each.chunks, "chunk")])),
-      listed("Documents", around.documents.map((each) => [each.title || each.id, link({ doc: each.id, at: "", tab: "", entity: "" }), each.entities.slice(0, 4).join(", ")]))));
+      listed("Names", around.entities.map((each) => [each.name, link({ doc: "", span: "", tab: "", entity: each.name }), amount(each.chunks, "chunk")])),
+      listed("Documents", around.documents.map((each) => [each.title || each.id, link({ doc: each.id, span: "", tab: "", entity: "" }), each.entities.slice(0, 4).join(", ")]))));
 }
 
 function listed(name, rows) {

@@ -1,7 +1,8 @@
 // Where we are, kept behind the # of the address: reload, back and links lead to the same place.
 
 const VIEWS = ["search", "ask", "documents", "sources", "versions", "server"];
-const KEPT = ["q", "mode", "filter", "kb", "doc", "at", "entity", "tab", "a", "b"];
+// at: the version that is searched and read; "" for the current one. span: a passage of the open document.
+const KEPT = ["q", "mode", "filter", "kb", "at", "doc", "span", "entity", "tab", "a", "b"];
 
 let onMove = () => {};
 
@@ -23,7 +24,7 @@ export function link(changes) {
 }
 
 /** Of an open document or entity; none of them when it is closed. */
-export const CLOSED = { doc: "", at: "", entity: "", tab: "" };
+export const CLOSED = { doc: "", span: "", entity: "", tab: "" };
 
 function isOpen(route) {
   return Boolean(route.doc || route.entity);

@@ -22,7 +22,7 @@ const PARTS = {
   reranker: "reranker",
 };
 
-let input, mode, filter, status, list, asked, isAsking;
+let input, mode, filter, past, status, list, asked, isAsking;
 
 export function mount(root) {
   input = make("input", {
@@ -31,6 +31,7 @@ export function mount(root) {
   });
   mode = make("select", { id: "mode" }, MODES.map(([value, name, text]) => make("option", { value, title: text }, name)));
   filter = make("input", { id: "filter", type: "text", placeholder: "year>=2020, kind=file", autocomplete: "off", spellcheck: false });
+  past = make("div", { class: "row past", role: "status", "aria-live": "polite" });
   status = make("p", { class: "quiet status", role: "status", "aria-live": "polite" });
   list = make("ol", { class: "hits", id: "hits", "aria-label": "Passages found" });
   root.append(
@@ -41,7 +42,7 @@ export function mount(root) {
         make("label", { for: "mode" }, "Mode"), mode,
         make("label", { for: "filter" }, "Filter"), filter),
       make("p", { class: "hidden", id: "search-hint" }, "Results appear as you type. Arrow keys move through them.")),
-    status, list);
+    past, status, list);
   input.addEventListener("input", typed);
   filter.addEventListener("input", typed);
   mode.addEventListener("change", typed);
@@ -52,8 +53,23 @@ export function show(route, isNew) {
   if (input.value !== route.q) input.value = route.q;
   mode.value = route.mode || "hybrid";
   filter.value = route.filter;
+  tellVersion(route.at);
   if (isNew && !route.doc && !route.entity && !matchMedia("(pointer: coarse)").matches) input.focus({ preventScroll: true });
   look();
+}
+
+function tellVersion(at) {
+  if (past.dataset.at === at) return;
+  past.dataset.at = at;
+  past.replaceChildren(...(at ? [
+    make("span", {}, "You search ", make("strong", {}, `version ${at}`), ", not the current one."),
+    make("a", { href: link({ at: "" }), onclick: leave }, "Search the current version"),
+  ] : []));
+}
+
+/** With what was typed since. */
+function leave(event) {
+  event.currentTarget.setAttribute("href", link({ at: "" }));
 }
 
 function submitted(event) {
@@ -74,7 +90,9 @@ function typed() {
 function wanted() {
   const query = input.value.trim();
   const conditions = filter.value.split(",").map((each) => each.trim()).filter(Boolean);
-  const value = { query, kb_id: current().kb, k: HITS, search_mode: mode.value, highlights: true, explain: true };
+  const { kb, at } = current();
+  const value = { query, kb_id: kb, k: HITS, search_mode: mode.value, highlights: true, explain: true };
+  if (at) value.at = at;
   return conditions.length ? { ...value, filter: conditions } : value;
 }
 
@@ -127,7 +145,7 @@ function shown(items, query, text) {
 }
 
 function card(hit) {
-  const where = { doc: hit.id, at: `${hit.start}-${hit.end}` };
+  const where = { doc: hit.id, span: `${hit.start}-${hit.end}` };
   const [text, spans] = bestWindow(hit.content, hit.highlights);
   return make("li", { class: "card hit" },
     make("div", { class: "head" },

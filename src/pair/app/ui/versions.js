@@ -72,6 +72,7 @@ function causeOf(each) {
 function row(each) {
   const act = [];
   if (!each.current) {
+    act.push(make("a", { class: "quiet-link", href: link({ view: "search", at: String(each.version), a: "", b: "" }), "aria-label": `Search in version ${each.version}` }, "Search in it"));
     act.push(make("a", { class: "quiet-link", href: link({ a: String(each.version), b: "" }), "aria-label": `What changed since version ${each.version}` }, "What changed since"));
     if (mayRollBack) act.push(make("button", { type: "button", class: "plain", "aria-label": `Roll back to version ${each.version}`, onclick: () => rollBack(each) }, "Roll back"));
   }
