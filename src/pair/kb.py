@@ -125,6 +125,11 @@ class KnowledgeBase:
     def kb_id(self) -> str:
         return self._engine.kb_id
 
+    @property
+    def is_past(self) -> bool:
+        """Whether it is one version that is read, and never the next."""
+        return self._engine.is_past
+
     # Writing
 
     def sync(self, *, wait: bool = True) -> SyncReport:

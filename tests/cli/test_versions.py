@@ -61,6 +61,23 @@ def test_an_answer_of_the_past_is_refused_where_it_is_not_kept_or_not_known(tea:
     assert tea.pair("ask", "When?", "--at", "1", "--librarian", "catalogue", "--json").error_code == "E402"
 
 
+def test_a_librarian_in_the_place_of_the_shelf_does_not_answer_for_the_past(tea: Workplace) -> None:
+    write_files(
+        tea.folder,
+        {
+            "own.py": "from pair.librarians import Response\n\n\nasync def said(query):\n"
+            "    return Response(answer='Tea is served at noon.', confidence=0.9)\n",
+            "config.yaml": "librarians:\n  - {id: default, function: 'own:said'}\n",
+        },
+    )
+    assert "at noon" in tea.pair("ask", "When is tea served?", "--json").json["answer"]
+    assert "at four" in tea.pair("ask", "When is tea served?", "--at", "1", "--json").json["answer"]
+    (listed,) = [
+        each for each in tea.pair("librarians", "list", "--json").json["librarians"] if each["id"] == "default"
+    ]
+    assert listed["answers_from"] == "function own:said"
+
+
 def test_versions_of_a_kb_that_is_not_there_are_refused(workplace: Workplace) -> None:
     for command in (("versions",), ("rollback", "1")):
         refused = workplace.pair(*command, "--json")

@@ -151,6 +151,10 @@ class Engine:
         return self._parts.kb_id
 
     @property
+    def is_past(self) -> bool:
+        return self._parts.publication.is_past
+
+    @property
     def policy(self) -> EnginePolicy:
         return self._parts.policy
 
@@ -460,9 +464,8 @@ class Engine:
 
     def version_numbers(self) -> list[int]:
         """Of all that are kept, also of those that hold what the next one holds; the newest first. Raises E201."""
-        return self._read(
-            lambda current: [each.number for each in self._parts.publication.history.copies(current).line]
-        )
+        history = self._parts.publication.history
+        return self._read(lambda current: [each.number for each in history.copies(current).line])
 
     def version_number(self, wanted: str) -> int:
         """What is one already is not looked up; the version of a package is. Raises E201, E218."""

@@ -98,7 +98,8 @@ class FrontDesk:
         self._kbs: dict[str, KnowledgeBase] = {kb.kb_id: kb}
         self._answers_from: dict[str, str] = {}
         self.problems: list[Problem] = []
-        entries = self._configured()
+        # What others would have said then, nobody can tell.
+        entries = {} if kb.is_past else self._configured()
         configured = list(entries)
         for librarian_id, entry in self._own(configured).items():
             entries.setdefault(librarian_id, entry)
