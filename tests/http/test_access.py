@@ -141,6 +141,23 @@ def test_a_port_that_is_taken_is_told(keyed: Keyed):
     assert (done.returncode, json.loads(done.stdout)["error"]["code"]) == (3, "E612")
 
 
+def test_a_librarian_with_the_name_of_a_kb_is_no_shelf_to_those_who_may_use_that_kb_only(tmp_path: Path):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "own.py").write_text(
+        "from pair.librarians import Response\n\n\nasync def said(query):\n"
+        "    return Response(answer='Everything.', confidence=0.9)\n"
+    )
+    (folder / "config.yaml").write_text("librarians:\n  - {id: vault, function: 'own:said'}\n")
+    with Served(folder, PAIR__SERVER__AUTH="keys", PAIR__SERVER__SYNC="false") as server:
+        keyed = Keyed(server, folder)
+        everything = keyed.key("write")
+        server.ingest({"a.md": "The vault opens at nine."}, kb_id="vault", key=everything)
+        asked = {"query": "What do you know?", "kb_id": "vault"}
+        assert server.post("/ask", asked, key=everything).json()["answer"] == "Everything."
+        assert code_of(server.post("/ask", asked, key=keyed.key("read", "vault"))) == (403, "E603")
+
+
 # ── tokens ─────────────────────────────────────────────────────────────────────────────────────────
 
 
