@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pair.blobs.s3 import ObjectStore
 from pair.engine.adoption import Parcel
 from pair.errors import NotFoundError, UsageError
 from pair.kb import KnowledgeBase
@@ -16,6 +17,7 @@ from pair.testing.faulty_store import Fault, FaultyStore
 from pair.values import Document
 from pair.wiring.past import PastCollection, PastKbs
 from support.engine_parts import MANY_SHARDS, Ground, counted
+from support.s3_server import running_s3
 
 COLOURS = ("red", "green", "blue", "amber", "violet")
 NAMES = ("door", "roof")
@@ -196,6 +198,28 @@ def test_a_shard_that_is_collected_under_a_reader_is_an_answer_or_told(ground: G
                     outcomes.add(gone.code)
                 past.close()
     assert outcomes == {("red",), "E218"}
+
+
+def test_it_is_the_same_on_a_bucket(tmp_path: Path) -> None:
+    """Where files are read in pieces, and what a reader has is not what the writer has."""
+    with running_s3(tmp_path) as s3:
+
+        def opened(name: str) -> KnowledgeBase:
+            ground = Ground(tmp_path / name, keep_versions=1)
+            return ground.open(store=ObjectStore("s3://blobs/past", s3.options))
+
+        with opened("writer") as writer, opened("reader") as kb:
+            numbers = [paint(writer, colour) for colour in COLOURS[:2]]
+            past = PastKbs()
+            assert [past.read(kb, number, colours) for number in numbers] == [{"red"}, {"green"}]
+            third = paint(writer, "blue")
+            assert (past.read(kb, numbers[1], colours), colours(kb)) == ({"green"}, {"blue"})
+            writer.collect(grace_seconds=0)
+            with pytest.raises(NotFoundError) as gone:
+                past.read(kb, numbers[0], colours)
+            assert gone.value.code == "E218"
+            assert past.read(kb, third, colours) == {"blue"}
+            past.close()
 
 
 class _Collecting:
