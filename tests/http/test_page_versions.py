@@ -46,6 +46,11 @@ def expect_versions(page: Page, *numbers: int) -> None:
     expect(page.locator("#view-versions .line .title")).to_have_text([f"Version {number}" for number in numbers])
 
 
+def expect_hits_of(page: Page, text: str) -> None:
+    """Of all that was typed, and not of its first letters."""
+    expect(page.locator("#hits")).to_have_attribute("data-for", text)
+
+
 def test_versions_are_listed_and_two_are_compared(viewer: Viewer) -> None:
     with viewer.page("#/versions?kb=kb-0") as page:
         expect_versions(page, 3, 2, 1)
@@ -104,9 +109,11 @@ def test_an_older_version_is_searched_and_its_hits_are_opened_as_they_were(viewe
         expect(page.get_by_role("searchbox", name="Search")).to_be_focused()
         page.keyboard.type("deploy on")
         first = page.locator(".hit").first
+        expect_hits_of(page, "deploy on")
         expect(first.locator(".passage")).to_contain_text("Deploy on Mondays")
         keep_screenshot(page, "search-past")
         page.keyboard.press("ArrowDown")
+        expect(first.locator("a.title")).to_be_focused()
         page.keyboard.press("Enter")
         expect(page.locator("#passage")).to_contain_text("Deploy on Mondays")
         reader = page.get_by_role("dialog")
@@ -116,7 +123,9 @@ def test_an_older_version_is_searched_and_its_hits_are_opened_as_they_were(viewe
         expect(page.locator("#passage")).to_contain_text("Deploy on Mondays")
         page.keyboard.press("Escape")
         expect(reader).to_be_hidden()
+        expect(page).not_to_have_url(re.compile("doc="))
         page.get_by_role("searchbox", name="Search").fill("have a look at the figures")
+        expect_hits_of(page, "have a look at the figures")
         expect(first.locator(".passage")).to_contain_text("Mondays")
         page.get_by_role("link", name="Search the current version").click()
         expect(first.locator(".passage")).to_contain_text("Tuesdays")
