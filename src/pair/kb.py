@@ -18,12 +18,13 @@ from pair.engine.exporting import ExportReport
 from pair.engine.filters import Filter, parse_assignments, parse_filter
 from pair.engine.fsck import FsckOptions, FsckReport, Obtainable
 from pair.engine.garbage import GarbageReport
+from pair.engine.listing import StoredDocument
 from pair.engine.neighbourhood import Neighbourhood
 from pair.engine.packing import PackedFile, PackedIndex
 from pair.engine.prefetching import PrefetchReport
 from pair.engine.queries import Hits, Narrowing, TextQuery
 from pair.engine.reembedding import ReembedReport
-from pair.engine.runtime import Engine, EngineStats, StoredDocument
+from pair.engine.runtime import Engine, EngineStats
 from pair.engine.shard_cache import SweepReport
 from pair.engine.versions import Rollback, Version
 from pair.engine.writing import WriteReport

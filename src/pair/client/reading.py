@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 from pair.engine.compaction import CompactionReport
 from pair.engine.comparing import Changes
 from pair.engine.garbage import GarbageReport
+from pair.engine.listing import StoredDocument
 from pair.engine.queries import Hits
-from pair.engine.runtime import EngineStats, StoredDocument
+from pair.engine.runtime import EngineStats
 from pair.engine.shard_cache import SweepReport
 from pair.engine.versions import Rollback, Version
 from pair.engine.writing import WriteReport

@@ -1,7 +1,5 @@
 """Engine: upsert, delete, search, list, export, import, compact, reembed, collect, sweep, stats, for one KB."""
 
-import heapq
-import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +27,7 @@ from pair.engine.fsck import Fsck, FsckOptions, FsckReport
 from pair.engine.garbage import GarbageReport
 from pair.engine.history import is_number
 from pair.engine.importing import Importer
+from pair.engine.listing import Listing, StoredDocument
 from pair.engine.manifest import Manifest
 from pair.engine.neighbourhood import GraphView, Neighbourhood
 from pair.engine.packing import PackedFile, PackedIndex, packed
@@ -39,7 +38,6 @@ from pair.engine.queries import Hits, Narrowing, Query, TextQuery
 from pair.engine.reading import ShardReader
 from pair.engine.reembedding import Reembedder, ReembedReport
 from pair.engine.search import Search, reranked
-from pair.engine.shard import Listed
 from pair.engine.shard_archive import ShardArchive, ShardImporter, export_shards
 from pair.engine.shard_cache import ShardMissingError, SweepReport
 from pair.engine.stored_graphs import GraphRows
@@ -54,38 +52,10 @@ _MOST_COMPACTIONS = 16
 _TIDY_SHARDS = 3
 """After a long ingest even a few shards that arrived as they came are worth merging: the next thing is asking."""
 _READING_TRIES = 5
-_MOST_LOOKED_AT = 5000
-"""Documents, for one page of those that hold a text."""
 _RERANKED = 30
 """Hits that a reranker sees at least."""
 
 _Answer = TypeVar("_Answer")
-
-
-@dataclass(frozen=True, slots=True)
-class StoredDocument:
-    """A document as it is stored."""
-
-    id: str
-    text: str
-    title: str
-    url: str
-    metadata: Mapping[str, Any]
-    owner: str
-    content_hash: str
-    chunks: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "title": self.title,
-            "url": self.url,
-            "owner": self.owner,
-            "metadata": dict(self.metadata),
-            "chunks": self.chunks,
-            "content_hash": self.content_hash,
-            "text": self.text,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,12 +230,7 @@ class Engine:
 
     def documents(self, *, after: str = "", limit: int = 100, owner: str | None = None) -> list[StoredDocument]:
         """By id, from the first that comes after `after`."""
-
-        def read(manifest: Manifest) -> list[StoredDocument]:
-            wanted = (each for each in self._listed(manifest, after) if owner is None or each[0].owner == owner)
-            return [self._document(manifest, position, listed) for listed, position in itertools.islice(wanted, limit)]
-
-        return self._read(read)
+        return self._read(lambda manifest: self._listing(manifest).page(after, limit, owner))
 
     def documents_holding(
         self, text: str, *, after: str = "", limit: int = 100, owner: str | None = None
@@ -274,30 +239,14 @@ class Engine:
 
         So many documents are looked at and no more: there may be fewer than `limit`, even none, and still more to come.
         """
-        wanted = text.casefold()
-
-        def read(manifest: Manifest) -> tuple[list[StoredDocument], str | None]:
-            found: list[StoredDocument] = []
-            for number, (listed, position) in enumerate(self._listed(manifest, after), 1):
-                if owner is None or listed.owner == owner:
-                    search = self._parts.cache.open(manifest.shards[position]).search(self._parts.clock.monotonic())
-                    if wanted in listed.id.casefold() or wanted in search.header(listed.doc).title.casefold():
-                        found.append(self._document(manifest, position, listed))
-                if len(found) == limit or number == _MOST_LOOKED_AT:
-                    return found, listed.id
-            return found, None
-
-        return self._read(read)
+        return self._read(lambda manifest: self._listing(manifest).holding(text, after, limit, owner))
 
     def around_document(self, document_id: str, limit: int) -> Neighbourhood:
         """The graph around a document. Raises E201, E204, E214."""
 
         def read(manifest: Manifest) -> Neighbourhood:
-            stored = find_stored(manifest, self._parts.cache, [document_id])
-            if document_id not in stored:
-                raise errors.no_such_document(self.kb_id, document_id)
-            found = stored[document_id]
-            return self._graph(manifest).around_document(found.position, found.doc, limit)
+            position, number = self._listing(manifest).place(document_id)
+            return self._graph(manifest).around_document(position, number, limit)
 
         return self._read(read)
 
@@ -308,17 +257,12 @@ class Engine:
     def _graph(self, manifest: Manifest) -> GraphView:
         return GraphView(manifest, self._parts.cache, self._parts.clock.monotonic())
 
+    def _listing(self, manifest: Manifest) -> Listing:
+        return Listing(manifest, self._parts.cache, self._parts.clock.monotonic())
+
     def document(self, document_id: str) -> StoredDocument:
         """Raises E201, E214."""
-
-        def read(manifest: Manifest) -> StoredDocument:
-            stored = find_stored(manifest, self._parts.cache, [document_id])
-            if document_id not in stored:
-                raise errors.no_such_document(self.kb_id, document_id)
-            found = stored[document_id]
-            return self._document(manifest, found.position, Listed(document_id, "", found.content_hash, found.doc))
-
-        return self._read(read)
+        return self._read(lambda manifest: self._listing(manifest).document(document_id))
 
     def known(self, ids: Iterable[str]) -> frozenset[str]:
         """Raises E201."""
@@ -329,19 +273,11 @@ class Engine:
         """The content hash of each document of this owner; {} before the first write."""
         if self._parts.publication.current() is None:
             return {}
-        return self._read(
-            lambda manifest: {
-                each.id: each.content_hash for each, _ in self._listed(manifest, "") if each.owner == owner
-            }
-        )
+        return self._read(lambda manifest: self._listing(manifest).hashes(owner))
 
     def packaged_ids(self) -> set[str]:
         """Of documents that came with a package and are live."""
-        return self._read(
-            lambda manifest: {
-                each.id for each, position in self._listed(manifest, "") if manifest.shards[position].origin
-            }
-        )
+        return self._read(lambda manifest: self._listing(manifest).packaged_ids())
 
     def _read(self, read: Callable[[Manifest], _Answer]) -> _Answer:
         """By one manifest; by the current one when garbage collection took a shard meanwhile. Raises E201, E207."""
@@ -354,32 +290,6 @@ class Engine:
             except ShardMissingError as fault:
                 if tries == _READING_TRIES or self._parts.publication.required().version == published.version:
                     raise errors.stored_data_damaged(str(fault), "it is not in the store any more") from fault
-
-    def _listed(self, manifest: Manifest, after: str) -> Iterator[tuple[Listed, int]]:
-        """Live documents by id, each with the position of its shard."""
-        streams = [self._listed_in(manifest, position, after) for position in range(len(manifest.shards))]
-        return heapq.merge(*streams, key=lambda each: each[0].id)
-
-    def _listed_in(self, manifest: Manifest, position: int, after: str) -> Iterator[tuple[Listed, int]]:
-        shard = manifest.shards[position]
-        for listed in self._parts.cache.open(shard).ids().after(after):
-            if shard.tombstones is None or not shard.tombstones[listed.doc]:
-                yield listed, position
-
-    def _document(self, manifest: Manifest, position: int, listed: Listed) -> StoredDocument:
-        search = self._parts.cache.open(manifest.shards[position]).search(self._parts.clock.monotonic())
-        header = search.header(listed.doc)
-        chunks = int(np.count_nonzero(search.doc_of_row == listed.doc))
-        return StoredDocument(
-            header.id,
-            search.text(listed.doc),
-            header.title,
-            header.url,
-            header.metadata,
-            header.owner,
-            listed.content_hash,
-            chunks,
-        )
 
     # Backup
 
@@ -490,16 +400,7 @@ class Engine:
 
     def text_at(self, version: str, document_id: str) -> str | None:
         """Of a document as it was then; None where there was none. Raises E201, E218, E207."""
-
-        def read(current: Manifest) -> str | None:
-            manifest = self._manifest_of(current, version)
-            found = find_stored(manifest, self._parts.cache, [document_id]).get(document_id)
-            if found is None:
-                return None
-            shard = self._parts.cache.open(manifest.shards[found.position])
-            return shard.search(self._parts.clock.monotonic()).text(found.doc)
-
-        return self._read(read)
+        return self._read(lambda current: self._listing(self._manifest_of(current, version)).text(document_id))
 
     def _manifest_of(self, current: Manifest, wanted: str) -> Manifest:
         return current if wanted == CURRENT else self._parts.publication.history.find(current, wanted)

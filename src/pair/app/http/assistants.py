@@ -13,7 +13,7 @@ from pair.access import rules
 from pair.access.rules import SCOPES
 from pair.app.http import asking, bodies, ingest, rag, shapes
 from pair.app.http.service import Call, Service
-from pair.engine.runtime import StoredDocument
+from pair.engine.listing import StoredDocument
 from pair.kb import Hits
 from pair.librarians.contract import Response
 from pair.values import Document

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from pair.engine.runtime import StoredDocument
+from pair.engine.listing import StoredDocument
 from pair.kb import Hits
 from pair.librarians.contract import Response
 from pair.values import DEFAULT_MODE, Document, SearchMode
