@@ -1,13 +1,15 @@
 """Of a newer package with an index only the parts are fetched that are not here."""
 
 import json
+import random
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.clocks import Origin, files_of, hits_of, installed_from, put_up, shards_in, sizes_in
+from support.clocks import QUERIES, TOPICS, Origin, files_of, hits_of, installed_from, put_up, shards_in, sizes_in
 from support.command import Workplace, read_files, write_files
 from support.minisign import make_keys
 from support.releases import serve
@@ -41,6 +43,70 @@ def test_without_its_cache_an_update_still_fetches_only_what_the_engine_lacks(
     new = shards_in(second) - shards_in(first)
     assert server.sent_bytes["/clocks.zip"] <= 1.2 * sizes_in(second, new) + 40_000
     assert hits_of(elsewhere, "the sun", "--exact") == origin.search("the sun", "clocks", "--exact")
+
+
+def long_text(seed: int) -> str:
+    """Longer than what is read of the end of an archive to find its directory, also when it is compressed."""
+    return random.Random(seed).randbytes(40_000).hex()
+
+
+def spans_of_index(package: Path) -> list[range]:
+    """Where the files of the index lie in the archive."""
+    with zipfile.ZipFile(package) as opened:
+        entries = sorted(opened.infolist(), key=lambda each: each.header_offset)
+        ends = [each.header_offset for each in entries[1:]] + [opened.start_dir]
+    spans = zip(entries, ends, strict=True)
+    return [range(each.header_offset, end) for each, end in spans if each.filename.startswith(".pair-index/")]
+
+
+def fetched_of(server: Server, package: Path) -> list[range]:
+    size = package.stat().st_size
+    spans = []
+    for each in server.requests("/clocks.zip", "GET"):
+        start, _, last = each.headers["Range"].removeprefix("bytes=").partition("-")
+        spans.append(range(int(start), int(last) + 1) if start else range(size - int(last), size))
+    return spans
+
+
+@pytest.mark.parametrize("first", ["install", "install --no-index", "nothing"])
+def test_of_an_index_that_nobody_wants_nothing_is_fetched(
+    origin: Origin, elsewhere: Workplace, server: Server, first: str
+) -> None:
+    if first != "nothing":
+        put_up(server, origin.package("1.0.0", **{"tides.md": long_text(1)}))
+        assert elsewhere.pair(*first.split(), "--source", server.url("/clocks.zip")).status == 0
+        before = hits_of(elsewhere, "sundials", "--exact") if first == "install" else []
+    second = origin.package("1.1.0", **{"tides.md": long_text(2), "sundials.md": "# Sundials\n\nThey want the sun.\n"})
+    put_up(server, second)
+    server.received.clear()
+    command = "install" if first == "nothing" else "update"
+    done = elsewhere.pair(command, "--source", server.url("/clocks.zip"), "--no-index", "--json")
+    assert (done.status, done.json["version"], done.json["index"]) == (0, "1.1.0", None)
+    assert read_files(elsewhere.target) == read_files(origin.folder)
+    fetched = fetched_of(server, second)
+    assert sum(len(each) for each in fetched) > 40_000
+    touched = [(one, other) for one in fetched for other in spans_of_index(second)]
+    assert not [pair for pair in touched if max(each.start for each in pair) < min(each.stop for each in pair)]
+    if first == "install":
+        assert hits_of(elsewhere, "sundials", "--exact") == before
+    else:
+        assert elsewhere.pair("search", "sundials", "--json").error_code == "E201"
+
+
+def test_an_index_that_nobody_wanted_is_fetched_once_somebody_does(
+    origin: Origin, elsewhere: Workplace, server: Server
+) -> None:
+    package = origin.package("1.0.0", **{"tides.md": long_text(1)})
+    put_up(server, package)
+    url = server.url("/clocks.zip")
+    assert elsewhere.pair("install", "--source", url, "--no-index").status == 0
+    server.sent_bytes.clear()
+    done = elsewhere.pair("install", "--source", url, "--json").json
+    assert (done["unchanged"], done["index"]["new_shards"]) == (len(TOPICS) + 1, len(shards_in(package)))
+    assert hits_of(elsewhere, QUERIES[0], "--exact") == origin.search(QUERIES[0], "clocks", "--exact")
+    server.received.clear()
+    assert elsewhere.pair("install", "--source", url, "--force").status == 0
+    assert server.received == []
 
 
 def test_a_connection_that_is_cut_is_gone_on_with(origin: Origin, elsewhere: Workplace, server: Server) -> None:

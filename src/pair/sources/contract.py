@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from pair.sources.rules import is_of_index
+
 
 class Observer(Protocol):
     def say(self, text: str) -> None:
@@ -67,6 +69,20 @@ class Download:
 def note_of(part: Path) -> Path:
     """What makes a part resumable: a small file that says which version of the file it is a part of."""
     return part.with_name(part.name + ".json")
+
+
+@dataclass(frozen=True)
+class IndexDemand:
+    """What is needed of the index of a package."""
+
+    is_wanted: bool = True
+    """False for the texts alone."""
+    holds: Callable[[str], bool] = lambda path: False
+    """Whether the engine has a file of it already, by its path in the package."""
+
+    def leaves_out(self, path: str) -> bool:
+        """Whether a file of the package is neither fetched nor unpacked."""
+        return is_of_index(path) and (not self.is_wanted or self.holds(path))
 
 
 @dataclass(frozen=True)
