@@ -115,3 +115,64 @@ def test_a_lock_brings_the_index_too_unless_nobody_wants_it(origin: Origin, else
     assert elsewhere.pair("install", "--locked").status == 0
     assert hits_of(elsewhere, QUERIES[0]) == origin.search(QUERIES[0])
     assert elsewhere.pair("lock", "--check").status == 0
+
+
+# ── versions ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def labels(workplace: Workplace) -> list[tuple[str, str]]:
+    """What made each version, and the package that it is called by; the newest first."""
+    return [(each["made_by"], each["label"]) for each in workplace.pair("versions", "--json").json["versions"]]
+
+
+def test_after_an_update_without_an_index_no_version_claims_the_package_before(
+    origin: Origin, elsewhere: Workplace
+) -> None:
+    assert elsewhere.pair("install", "--offline", "--source", origin.package("1.0.0")).status == 0
+    before = hits_of(elsewhere, "sundials", "--exact")
+    write_files(origin.folder, pages(**{"sundials.md": "# Sundials\n\nThey want the sun.\n"}))
+    made = origin.workplace.pair("package", origin.folder, "-o", "bare.zip", "--version", "2.0.0")
+    assert made.status == 0, made.stderr
+    assert elsewhere.pair("update", "--offline", "--source", origin.workplace.folder / "bare.zip").status == 0
+    assert elsewhere.pair("sync", "--json").json["stored"] == 1
+    assert labels(elsewhere) == [("upsert", ""), ("install", "clocks 1.0.0")]
+    assert "want the sun" in elsewhere.pair("docs", "get", "sundials.md").stdout
+    assert hits_of(elsewhere, "sundials", "--exact", "--at", "1.0.0") == before
+    assert elsewhere.pair("rollback", "1.0.0").status == 0
+    assert hits_of(elsewhere, "sundials", "--exact") == before
+    assert labels(elsewhere)[0] == ("rollback", "clocks 1.0.0")
+
+
+def test_what_is_stored_on_top_of_a_package_is_not_called_by_it_and_the_package_need_not_be_taken_up_again(
+    origin: Origin, elsewhere: Workplace
+) -> None:
+    package = origin.package("1.0.0")
+    assert elsewhere.pair("install", "--offline", "--source", package).status == 0
+    assert elsewhere.pair("compact", "--all").status == 0
+    write_files(elsewhere.folder, {"mine.jsonl": json.dumps({"id": "mine", "text": "Water clocks drip."})})
+    assert elsewhere.pair("ingest", "mine.jsonl").status == 0
+    listed = labels(elsewhere)
+    assert listed[0] == ("upsert", "")
+    assert {label for _, label in listed[1:]} == {"clocks 1.0.0"}
+    assert elsewhere.pair("update", "--offline", "--source", package, "--json").json["index"] is None
+    assert labels(elsewhere) == listed
+    assert elsewhere.pair("docs", "get", "mine", "--json").status == 0
+
+
+def test_a_package_whose_version_is_a_number_is_found_where_no_version_has_that_number(
+    origin: Origin, elsewhere: Workplace
+) -> None:
+    assert elsewhere.pair("install", "--offline", "--source", origin.package("2024")).status == 0
+    before = hits_of(elsewhere, "sundials", "--exact")
+    changed = origin.package("1", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
+    assert elsewhere.pair("update", "--offline", "--source", changed).status == 0
+    assert labels(elsewhere) == [("install", "clocks 1"), ("install", "clocks 2024")]
+    after = hits_of(elsewhere, "sundials", "--exact")
+    found = {
+        at: hits_of(elsewhere, "sundials", "--exact", "--at", at) for at in ("2024", "clocks@2024", "1", "clocks@1")
+    }
+    assert found == {"2024": before, "clocks@2024": before, "1": before, "clocks@1": after}
+    told = elsewhere.pair("diff", "2024", "--stat", "--json").json
+    assert (told["a"], told["changed"]) == ("default@1", 1)
+    assert elsewhere.pair("rollback", "2024", "--json").json["restored"] == 1
+    assert elsewhere.pair("rollback", "2025", "--json").error_code == "E218"

@@ -268,7 +268,7 @@ class RemoteKnowledgeBase:
         return self._connection.value(Request("GET", "/rag/diff", parameters=parameters), reading.changes_of)
 
     def rollback(self, version: int | str) -> Rollback:
-        """Make an earlier version the current one, by its number or the version of the package installed then."""
+        """Make an earlier version the current one, by its number, else by the version of the package installed then."""
         return self._post("/rag/rollback", {"version": version}, reading.rollback_of, read_seconds=_LONG_SECONDS)
 
     def sweep(self) -> SweepReport:

@@ -135,7 +135,7 @@ class RollbackRequest:
     __pydantic_config__ = _STRICT
     version: Annotated[
         Annotated[int, Ge(1), Le(2**53)] | Annotated[str, MinLen(1), MaxLen(200)],
-        Field(description="Its number, or that of the package installed then."),
+        Field(description="Its number, else the version of the package installed then."),
     ]
     kb_id: KbId = ""
 
@@ -171,7 +171,7 @@ class DiffParameters:
     """In the address."""
 
     __pydantic_config__ = _STRICT
-    a: Annotated[str, MinLen(1), MaxLen(200), Field(description="A version: its number, or that of a package.")]
+    a: Annotated[str, MinLen(1), MaxLen(200), Field(description="A version: its number, else that of a package.")]
     b: Annotated[str, MinLen(1), MaxLen(200), Field(description="Another, or `current`.")] = "current"
     kb_id: KbId = ""
     entries: Annotated[
