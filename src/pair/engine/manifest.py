@@ -170,7 +170,7 @@ Cause = Literal[
 """What made a manifest."""
 _REARRANGING: frozenset[Cause] = frozenset({"compact", "collect", "release", "repair"})
 """Causes that leave every document as it was."""
-_CHANGING: frozenset[Cause] = frozenset({"upsert", "delete"})
+_CHANGING: frozenset[Cause] = frozenset({"upsert", "delete", "import"})
 """Causes after which a KB is no longer as a package left it."""
 
 

@@ -125,6 +125,20 @@ class TakenIndex:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class SearchedIndex:
+    """What a KB holds of the index that it took up last, and besides."""
+
+    embedder: str
+    index_sha256: str
+    """Empty when no index was taken up."""
+    label: str
+    """Name and version of the package, as long as the KB is as that left it."""
+    documents: int
+    """That came with packages of the name in question."""
+    other_documents: int
+
+
 class IndexKeeper(Protocol):
     """The engine, as far as packages are concerned: one KB of it."""
 
@@ -137,6 +151,10 @@ class IndexKeeper(Protocol):
 
     def is_current(self, index_sha256: str) -> bool:
         """Whether this very index is the one that was taken up last."""
+        ...
+
+    def searched(self, package_name: str) -> SearchedIndex | None:
+        """What is searched now, by the manifest alone; None when there is no such KB. Raises E207."""
         ...
 
     def refuse(self, index: OfferedIndex) -> None:

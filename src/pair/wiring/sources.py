@@ -14,7 +14,7 @@ from pair.clock import Clock, SystemClock
 from pair.settings import Settings
 from pair.sources import feed, inspection, record, resolution
 from pair.sources.cache import Cache
-from pair.sources.contract import Fetcher, IndexDemand, Observer, Signatures
+from pair.sources.contract import Fetcher, IndexDemand, Observer, SearchedIndex, Signatures
 from pair.sources.feed_rules import FeedAddress, has_moved
 from pair.sources.inspection import Description
 from pair.sources.installation import Installation, InstallReport, Mode, Request
@@ -191,10 +191,16 @@ class Desk:
             return Installation(request, self.clock, self.observer, token, locks, keeper).apply(offer)
 
     def _keeper(self, request: Request) -> "EngineKeeper":
+        return self._keeper_of(request.kb_id or record.kb_id_of(request.target, default_target=self.default_target))
+
+    def _keeper_of(self, kb_id: str) -> "EngineKeeper":
         from pair.wiring.packages import EngineKeeper  # noqa: PLC0415 - see the package's first lines
 
-        kb_id = request.kb_id or record.kb_id_of(request.target, default_target=self.default_target)
         return EngineKeeper(self.settings, kb_id, self.clock)
+
+    def searched(self, kb_id: str, package_name: str) -> SearchedIndex | None:
+        """What the engine finds in a KB; None when it has no such KB. Raises E206, E207."""
+        return self._keeper_of(kb_id).searched(package_name)
 
     def package(self, folder: Path, output: Path | None, packaging: "Packaging") -> PackageReport:
         """Raises E010, E012, E014, E024. The key is opened first: a bad one leaves everything as it is."""
