@@ -1,7 +1,9 @@
 """Packages whose index cannot be taken up are refused, and nothing changes."""
 
 import json
+import struct
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,9 @@ import pytest
 
 from pair import Settings, errors
 from pair.wiring.packages import open_package
-from support.clocks import Origin, files_of, pages, refit, rewritten
+from support.clocks import Origin, files_of, installed_from, pages, put_up, refit, rewritten
 from support.command import Workplace, write_files
+from support.server import Server
 
 
 def refused(elsewhere: Workplace, package: Path, code: str, command: str = "install", **variables: str) -> None:
@@ -85,6 +88,46 @@ def test_a_file_in_the_place_of_the_shards_is_refused_and_nothing_changes(origin
     contents[".pair-index/shards"] = b"none"
     refit(package, contents, value | {"files": {name: {} for name in contents if name != "manifest.json"}})
     refused(elsewhere, package, "E221")
+
+
+def cut_directory(content: bytes, start: int) -> bytes:
+    return content[: start + 20] + content[-22:]
+
+
+def sizes_without_their_field(content: bytes, start: int) -> bytes:
+    """What says that the sizes stand in a field for large files, which is not there."""
+    return content[: start + 20] + b"\xff" * 8 + content[start + 28 :]
+
+
+def field_that_is_cut(content: bytes, start: int) -> bytes:
+    """A field for large files that is shorter than it says, in the place of the first letters of the next entry."""
+    return content[: start + 20] + b"\xff" * 8 + content[start + 28 : start + 30] + b"\6\0" + content[start + 32 :]
+
+
+def large_end_that_lies(content: bytes, start: int) -> bytes:
+    """An end record for large files whose numbers lead out of the archive."""
+    far = 2**63
+    record = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, far, far, far, far)
+    return content[:-22] + record + struct.pack("<4sLQL", b"PK\6\7", 0, start, 1) + content[-22:]
+
+
+@pytest.mark.parametrize("spoil", [cut_directory, sizes_without_their_field, field_that_is_cut, large_end_that_lies])
+def test_an_archive_whose_directory_lies_is_refused_from_a_file_and_over_ranges_and_nothing_changes(
+    origin: Origin, elsewhere: Workplace, server: Server, spoil: Callable[[bytes, int], bytes]
+) -> None:
+    installed_from(elsewhere, server, origin.package("1.0.0"))
+    package = origin.package("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
+    with zipfile.ZipFile(package) as opened:
+        start = opened.start_dir
+    package.write_bytes(spoil(package.read_bytes(), start))
+    put_up(server, package)
+    before = files_of(elsewhere)
+    done = elsewhere.pair("update", "--json")
+    assert done.error_code == "E009", done.stdout
+    assert files_of(elsewhere) == before
+    assert any("Range" in each.headers for each in server.requests("/clocks.zip"))
+    package.with_name(package.name + ".sha256").unlink()
+    refused(elsewhere, package, "E009", "update")
 
 
 def test_a_manifest_beside_a_package_that_is_not_its_own_is_neither_verified_nor_published(origin: Origin) -> None:
