@@ -13,6 +13,7 @@ import itertools
 import os
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,7 +124,8 @@ def _fetch(content: bytes, manifest: PackageManifest, missing: Sequence[str], pl
             sizes = {path: manifest.files[path].size_bytes for path in missing} | {MANIFEST_NAME: len(content)}
             if any(entries[path].file_size != size_bytes for path, size_bytes in sizes.items()):
                 raise UnfitError("its files are not as long as the manifest says")
-            if opened.read(MANIFEST_NAME) != content:
+            # Every file has to be as the manifest beside it says; this one only tells early that they belong together.
+            if zlib.crc32(content) != entries[MANIFEST_NAME].CRC:
                 raise UnfitError("the manifest beside it is of another package")
         except (KeyError, *archive.UNREADABLE) as fault:
             raise UnfitError(str(fault)) from fault
