@@ -154,8 +154,12 @@ def documents_of(archive: Path, shard: str, scratch: Path) -> list[str]:
         return [row[0] for row in connection.execute("SELECT id FROM docs").fetchall()]
 
 
-def measure_delta(folder: Path) -> None:
-    """Every document of one shard of twenty is another in the next version; the one that is nearest to the average."""
+def measure_delta(folder: Path, *, is_smallest: bool) -> None:
+    """Every document of one shard of twenty is another in the next version.
+
+    Clusters are not of one size: it is the shard nearest to the average, or the smallest, beside which all else that has
+    to be fetched weighs most.
+    """
     dice = random.Random(1)
     files, chunks = 600, 40
     # All are clustered together, and documents lie in one shard each. What is written later is a shard of its own.
@@ -174,7 +178,7 @@ def measure_delta(folder: Path) -> None:
     with static_host(host) as (address, counted):
         reader.install(f"{address}/words.zip")
         whole = counted.sent
-        average = sum(before.values()) / len(before)
+        average = 0 if is_smallest else sum(before.values()) / len(before)
         chosen = min(before, key=lambda shard: abs(before[shard] - average))
         changed = [source / name for name in documents_of(archive, chosen, folder / "scratch")]
         for path in changed:
@@ -190,7 +194,7 @@ def measure_delta(folder: Path) -> None:
     texts = sum(path.stat().st_size for path in changed)
     allowed = 1.2 * new_bytes + 100_000
     show(
-        f"update with {len(new)} of {len(after)} shards new: bytes / allowed",
+        f"update, {len(new)} of {len(after)} shards new, {'the smallest' if is_smallest else 'average'}: bytes / allowed",
         f"{counted.sent / allowed:.2f}",
         "1.00",
         f"{counted.sent:,} bytes; the new shard has {new_bytes:,}, its texts {texts:,}, the whole {whole:,}",
@@ -297,7 +301,8 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pair-bench-") as name:
         folder = Path(name)
-        measure_delta(folder / "delta")
+        for is_smallest in (False, True):
+            measure_delta(folder / f"delta-{is_smallest}", is_smallest=is_smallest)
         measure_install(folder / "install", asked.chunks, asked.rounds)
         measure_versions(folder / "versions", asked.documents, asked.rounds)
 
