@@ -157,8 +157,8 @@ def documents_of(archive: Path, shard: str, scratch: Path) -> list[str]:
 def measure_delta(folder: Path, *, is_smallest: bool) -> None:
     """Every document of one shard of twenty is another in the next version.
 
-    Clusters are not of one size: it is the shard nearest to the average, or the smallest, beside which all else that has
-    to be fetched weighs most.
+    Clusters are not of one size: it is the shard nearest to the average, or the smallest, beside which all else that
+    has to be fetched weighs most.
     """
     dice = random.Random(1)
     files, chunks = 600, 40
@@ -194,7 +194,7 @@ def measure_delta(folder: Path, *, is_smallest: bool) -> None:
     texts = sum(path.stat().st_size for path in changed)
     allowed = 1.2 * new_bytes + 100_000
     show(
-        f"update, {len(new)} of {len(after)} shards new, {'the smallest' if is_smallest else 'average'}: bytes / allowed",
+        f"update, {len(new)} of {len(after)} shards new ({'smallest' if is_smallest else 'average'}): bytes / allowed",
         f"{counted.sent / allowed:.2f}",
         "1.00",
         f"{counted.sent:,} bytes; the new shard has {new_bytes:,}, its texts {texts:,}, the whole {whole:,}",
