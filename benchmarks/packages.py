@@ -19,10 +19,12 @@ import statistics
 import tempfile
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import uvicorn
 from starlette.applications import Starlette
@@ -34,7 +36,7 @@ from pair.engine.policy import EnginePolicy
 from pair.kb import KnowledgeBase
 from pair.settings import Settings
 from pair.sources.package import Label
-from pair.sources.rules import SourcesPolicy
+from pair.sources.rules import INDEX_FOLDER, SourcesPolicy
 from pair.sync.rules import SyncPolicy
 from pair.values import Document
 from pair.wiring import Desk, Packaging, Request, open_kb
@@ -132,47 +134,70 @@ def static_host(folder: Path) -> Iterator[tuple[str, Counting]]:
         running.join()
 
 
-def measure_delta(folder: Path) -> None:
-    """One shard of twenty is other in the next version."""
+def shards_of(archive: Path) -> dict[str, int]:
+    """Bytes of each shard in a package, by its content hash."""
+    sizes: dict[str, int] = {}
+    with zipfile.ZipFile(archive) as opened:
+        for entry in opened.infolist():
+            if entry.filename.startswith(f"{INDEX_FOLDER}/shards/"):
+                shard = entry.filename.split("/")[2]
+                sizes[shard] = sizes.get(shard, 0) + entry.file_size
+    return sizes
+
+
+def documents_of(archive: Path, shard: str, scratch: Path) -> list[str]:
+    """Ids of the documents in a shard of a package."""
+    with zipfile.ZipFile(archive) as opened:
+        [name] = [each for each in opened.namelist() if each.split("/")[2:3] == [shard] and each.endswith(".duckdb")]
+        rows = opened.extract(name, scratch)
+    with duckdb.connect(rows, read_only=True) as connection:
+        return [row[0] for row in connection.execute("SELECT id FROM docs").fetchall()]
+
+
+def measure_delta(folder: Path, *, is_smallest: bool) -> None:
+    """Every document of one shard of twenty is another in the next version.
+
+    Clusters are not of one size: it is the shard nearest to the average, or the smallest, beside which all else that
+    has to be fetched weighs most.
+    """
     dice = random.Random(1)
-    files, chunks = 30, 40
-    # About a shard for each topic: its words are its own, so that documents of a topic lie near to each other.
-    rows = files * chunks
-    policy = {"shard_trigger_vector_rows": rows, "max_vector_rows_per_shard": rows, "ingest_batch_documents": files}
+    files, chunks = 600, 40
+    # All are clustered together, and documents lie in one shard each. What is written later is a shard of its own.
+    rows = files * chunks // (SHARDS - 1)
+    policy = {"shard_trigger_vector_rows": 2 * rows, "max_vector_rows_per_shard": rows, "ingest_batch_bytes": 2**26}
     origin, reader = Place(folder / "origin", **policy), Place(folder / "reader")
     source = folder / "texts"
-    for topic in range(SHARDS):
-        for number in range(files):
-            path = source / f"topic-{topic:02}" / f"{number:03}.txt"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            text = text_of(dice, chunks).replace(".\n", f". {f'topic{topic} ' * 20}\n")
-            path.write_text(text, encoding="utf-8")
+    source.mkdir(parents=True)
+    for number in range(files):
+        (source / f"{number:03}.txt").write_text(text_of(dice, chunks), encoding="utf-8")
     host = folder / "host"
     host.mkdir()
     archive = host / "words.zip"
     origin.package(source, archive, "1.0.0")
+    before = shards_of(archive)
     with static_host(host) as (address, counted):
         reader.install(f"{address}/words.zip")
         whole = counted.sent
-        with reader.open() as kb:
-            before = {shard.folder for shard in kb.packed_index().manifest.shards}
-        for number in range(files):
-            path = source / "topic-07" / f"{number:03}.txt"
+        average = 0 if is_smallest else sum(before.values()) / len(before)
+        chosen = min(before, key=lambda shard: abs(before[shard] - average))
+        changed = [source / name for name in documents_of(archive, chosen, folder / "scratch")]
+        for path in changed:
             path.write_text(path.read_text(encoding="utf-8") + "One more word.\n", encoding="utf-8")
         origin.package(source, archive, "1.1.0")
+        after = shards_of(archive)
         counted.sent = 0
         reader.update()
-        with reader.open() as kb:
-            shards = kb.packed_index().manifest.shards
-    new = [shard for shard in shards if shard.folder not in before]
-    new_bytes = sum(shard.size_bytes for shard in new)
-    texts = sum(path.stat().st_size for path in (source / "topic-07").iterdir())
+    new = after.keys() - before.keys()
+    counts = len(before), len(after), len(new)
+    assert counts == (SHARDS, SHARDS, 1), f"what is measured is not one of twenty shards: {counts}"
+    new_bytes = sum(after[shard] for shard in new)
+    texts = sum(path.stat().st_size for path in changed)
     allowed = 1.2 * new_bytes + 100_000
     show(
-        f"update with {len(new)} of {len(shards)} shards new: bytes / allowed",
+        f"update, {len(new)} of {len(after)} shards new ({'smallest' if is_smallest else 'average'}): bytes / allowed",
         f"{counted.sent / allowed:.2f}",
         "1.00",
-        f"{counted.sent:,} bytes; the new shards have {new_bytes:,}, their texts {texts:,}, the whole {whole:,}",
+        f"{counted.sent:,} bytes; the new shard has {new_bytes:,}, its texts {texts:,}, the whole {whole:,}",
     )
 
 
@@ -276,7 +301,8 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pair-bench-") as name:
         folder = Path(name)
-        measure_delta(folder / "delta")
+        for is_smallest in (False, True):
+            measure_delta(folder / f"delta-{is_smallest}", is_smallest=is_smallest)
         measure_install(folder / "install", asked.chunks, asked.rounds)
         measure_versions(folder / "versions", asked.documents, asked.rounds)
 

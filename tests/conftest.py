@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from support.clocks import Origin
 from support.command import Workplace
 from support.server import Server
 
@@ -21,6 +22,18 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 @pytest.fixture
 def workplace(tmp_path: Path) -> Workplace:
     return Workplace(tmp_path)
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> Origin:
+    return Origin(tmp_path / "origin")
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Workplace:
+    """Another machine, as far as pair can tell."""
+    (tmp_path / "elsewhere").mkdir()
+    return Workplace(tmp_path / "elsewhere")
 
 
 @pytest.fixture

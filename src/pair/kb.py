@@ -449,7 +449,7 @@ class KnowledgeBase:
         return self._engine.text_at(str(version), document_id)
 
     def rollback(self, version: int | str) -> Rollback:
-        """Make an earlier version the current one, by its number or the version of the package installed then.
+        """Make an earlier version the current one, by its number, else by the version of the package installed then.
 
         It is a new version itself. Sync leaves it as it is until somebody syncs on purpose. Raises E201, E218.
         """

@@ -269,7 +269,7 @@ class RemoteKnowledgeBase:
         return self._connection.value(Request("GET", "/rag/diff", parameters=parameters), reading.changes_of)
 
     def rollback(self, version: int | str) -> Rollback:
-        """Make an earlier version the current one, by its number or the version of the package installed then."""
+        """Make an earlier version the current one, by its number, else by the version of the package installed then."""
         body = encoded({"kb_id": self._kb_id, "version": version})
         key = {"idempotency-key": self._new_id()}
         request = Request("POST", "/rag/rollback", body, headers=key, read_seconds=_LONG_SECONDS)

@@ -102,20 +102,26 @@ class History:
             return None
 
     def find(self, current: Manifest, wanted: str) -> Manifest:
-        """By number, or by the version of the package that was installed then: the newest such. Raises E218, E207."""
-        if wanted.isascii() and wanted.isdigit():
-            number = int(wanted) if is_number(wanted) else -1
-            if number == current.number:
-                return current
-            copy = next((each for each in self.copies(current).line if each.number == number), None)
-            found = self._read(copy.key) if copy is not None else None
-        else:
-            every = (current, *self.past(current))
-            found = next((each for each in every if is_labelled(each, wanted)), None)
+        """By number, else by the version of the package that was installed then: the newest such. Raises E218, E207."""
+        found = self._numbered(current, wanted) or self._labelled(current, wanted)
         if found is None:
             kept = tuple(copy.number for copy in self.copies(current).line)
             raise version_errors.no_such_version(self._kb_id, wanted, kept)
         return found
+
+    def _numbered(self, current: Manifest, wanted: str) -> Manifest | None:
+        if not is_number(wanted):
+            return None
+        number = int(wanted)
+        if number == current.number:
+            return current
+        copy = next((each for each in self.copies(current).line if each.number == number), None)
+        return self._read(copy.key) if copy is not None else None
+
+    def _labelled(self, current: Manifest, wanted: str) -> Manifest | None:
+        if is_labelled(current, wanted):
+            return current
+        return next((each for each in self.past(current) if is_labelled(each, wanted)), None)
 
     def _read(self, key: str) -> Manifest | None:
         """One that arrives damaged is read once more before it is an error."""

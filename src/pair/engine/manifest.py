@@ -170,6 +170,8 @@ Cause = Literal[
 """What made a manifest."""
 _REARRANGING: frozenset[Cause] = frozenset({"compact", "collect", "release", "repair"})
 """Causes that leave every document as it was."""
+_CHANGING: frozenset[Cause] = frozenset({"upsert", "delete", "import"})
+"""Causes after which a KB is no longer as a package left it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,9 +195,9 @@ class Manifest:
     made_by: Cause | Literal[""] = ""
     """Empty in what an older pair wrote."""
     label: str = ""
-    """Name and version of the package that was installed last, if any."""
+    """Name and version of the package that was installed, as long as no document was stored or deleted since."""
     index_sha256: str = ""
-    """Of the index that came with that package: tells whether it is the same again."""
+    """Of the index that was taken up last, whatever was stored since: tells whether it is the same again."""
     restored: int = 0
     """The version that a roll-back put back, until somebody lets sync go on; 0 for none."""
 
@@ -247,6 +249,7 @@ class Manifest:
             created_at=at,
             shards=kept,
             made_by=made_by,
+            label="" if made_by in _CHANGING else self.label,
             dropped=(*(each for each in self.dropped if each.folder not in folders), *dropped),
             recent_commits=(self.commit_id, *self.recent_commits)[:_KEPT_COMMITS] if self.number else (),
         )
@@ -323,7 +326,8 @@ def to_bytes(manifest: Manifest) -> bytes:
         "chunks": manifest.rows,
         "total_size_bytes": manifest.size_bytes,
         "made_by": manifest.made_by,
-        **({"label": manifest.label, "index_sha256": manifest.index_sha256} if manifest.label else {}),
+        **({"label": manifest.label} if manifest.label else {}),
+        **({"index_sha256": manifest.index_sha256} if manifest.index_sha256 else {}),
         **({"restored_version": manifest.restored} if manifest.restored else {}),
         "collections": manifest.collections,
         "recent_commits": list(manifest.recent_commits),

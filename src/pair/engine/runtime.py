@@ -378,8 +378,8 @@ class Engine:
         return self._read(lambda current: [each.number for each in history.copies(current).line])
 
     def version_number(self, wanted: str) -> int:
-        """What is one already is not looked up; the version of a package is. Raises E201, E218."""
-        if is_number(wanted):
+        """What must be one already is not looked up; the version of a package is. Raises E201, E218."""
+        if is_number(wanted) and int(wanted) <= self._parts.publication.known().manifest.number:
             return int(wanted)
         return self._read(lambda current: self._parts.publication.history.find(current, wanted).number)
 

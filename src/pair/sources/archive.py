@@ -92,9 +92,11 @@ def read_entry(archive: Path, name: str, policy: SourcesPolicy) -> bytes | None:
     """One small file out of the archive, or None when it is not there."""
     try:
         with _opened(archive, policy) as opened:
-            entry = next((entry for entry in opened.infolist() if _normalised(entry.orig_filename) == name), None)
+            entries = opened.infolist()
+            entry = next((entry for entry in entries if _normalised(entry.orig_filename) == name), None)
             if entry is None:
                 return None
+            _check_places(archive.stat().st_size, entries)
             if entry.file_size > 64 * _MEBIBYTE:
                 raise RefusedError(f"{name} is too large")
             return b"".join(_chunks(opened, entry))

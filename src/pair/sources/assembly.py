@@ -13,13 +13,14 @@ import itertools
 import os
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pair import errors, files
 from pair.sources import archive
-from pair.sources.contract import RemoteFile
+from pair.sources.contract import IndexDemand, RemoteFile
 from pair.sources.package import PackagedFile, PackageManifest
 from pair.sources.rules import (
     MANIFEST_NAME,
@@ -48,19 +49,20 @@ class Supplies:
 
     path_of: Callable[[str], Path | None]
     """A file with this SHA-256, if there is one here."""
-    holds: Callable[[str], bool]
-    """Whether the engine has a file of the index, by its path: then it is not needed at all."""
+    demand: IndexDemand
+    """What of the index is needed at all."""
 
 
 def missing_files(manifest: PackageManifest, supplies: Supplies, policy: SourcesPolicy) -> list[str] | None:
     """What has to be fetched; None when it is better to fetch everything. Raises E009."""
     _refuse_unsafe(manifest, policy)
-    listed = manifest.files
-    missing = [
-        path for path, each in listed.items() if not supplies.holds(path) and supplies.path_of(each.sha256) is None
-    ]
+    listed, demand = manifest.files, supplies.demand
+    needed = [path for path in listed if not demand.leaves_out(path)]
+    missing = [path for path in needed if supplies.path_of(listed[path].sha256) is None]
     wanted_bytes = sum(listed[path].size_bytes for path in missing)
-    return missing if wanted_bytes <= _WORTH_IT * manifest.size_bytes else None
+    # With the whole would come an index that nobody wants.
+    is_worth_it = not demand.is_wanted or wanted_bytes <= _WORTH_IT * manifest.size_bytes
+    return missing if is_worth_it else None
 
 
 def _refuse_unsafe(manifest: PackageManifest, policy: SourcesPolicy) -> None:
@@ -100,7 +102,7 @@ def assemble(
     for path in missing:
         hashes[path] = manifest.files[path].sha256
     for path, each in manifest.files.items():
-        at_hand = None if path in hashes or supplies.holds(path) else supplies.path_of(each.sha256)
+        at_hand = None if path in hashes or supplies.demand.leaves_out(path) else supplies.path_of(each.sha256)
         if at_hand is not None:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             if files.copy_file(str(at_hand), str(folder / path)) != each.sha256:
@@ -122,7 +124,8 @@ def _fetch(content: bytes, manifest: PackageManifest, missing: Sequence[str], pl
             sizes = {path: manifest.files[path].size_bytes for path in missing} | {MANIFEST_NAME: len(content)}
             if any(entries[path].file_size != size_bytes for path, size_bytes in sizes.items()):
                 raise UnfitError("its files are not as long as the manifest says")
-            if opened.read(MANIFEST_NAME) != content:
+            # Every file has to be as the manifest beside it says; this one only tells early that they belong together.
+            if zlib.crc32(content) != entries[MANIFEST_NAME].CRC:
                 raise UnfitError("the manifest beside it is of another package")
         except (KeyError, *archive.UNREADABLE) as fault:
             raise UnfitError(str(fault)) from fault

@@ -41,6 +41,8 @@ class Facts:
     """The public key whose signature of the archive held, if one was looked for."""
     is_assembled: bool = False
     """Of parts: its files are those of the manifest, but nobody hashed the archive."""
+    is_without_index: bool = False
+    """It has one, but nobody wanted it."""
 
 
 @dataclass(frozen=True)

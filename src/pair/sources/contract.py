@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from pair.sources.rules import is_of_index
+
 
 class Observer(Protocol):
     def say(self, text: str) -> None:
@@ -70,6 +72,20 @@ def note_of(part: Path) -> Path:
 
 
 @dataclass(frozen=True)
+class IndexDemand:
+    """What is needed of the index of a package."""
+
+    is_wanted: bool = True
+    """False for the texts alone."""
+    holds: Callable[[str], bool] = lambda path: False
+    """Whether the engine has a file of it already, by its path in the package."""
+
+    def leaves_out(self, path: str) -> bool:
+        """Whether a file of the package is neither fetched nor unpacked."""
+        return is_of_index(path) and (not self.is_wanted or self.holds(path))
+
+
+@dataclass(frozen=True)
 class OfferedIndex:
     """The index of a package, unpacked."""
 
@@ -109,6 +125,19 @@ class TakenIndex:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class SearchedIndex:
+    """What a KB holds of the index that it took up last."""
+
+    embedder: str
+    index_sha256: str
+    """Empty when no index was taken up."""
+    label: str
+    """Name and version of the package, as long as the KB is as that left it."""
+    documents: int
+    """That came with packages of the name in question."""
+
+
 class IndexKeeper(Protocol):
     """The engine, as far as packages are concerned: one KB of it."""
 
@@ -121,6 +150,10 @@ class IndexKeeper(Protocol):
 
     def is_current(self, index_sha256: str) -> bool:
         """Whether this very index is the one that was taken up last."""
+        ...
+
+    def searched(self, package_name: str) -> SearchedIndex | None:
+        """What is searched now, by the manifest alone; None when there is no such KB. Raises E207."""
         ...
 
     def refuse(self, index: OfferedIndex) -> None:

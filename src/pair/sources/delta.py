@@ -11,7 +11,7 @@ from pair import errors, files
 from pair.sources import package, record
 from pair.sources.assembly import Supplies, UnfitError, assemble, missing_files
 from pair.sources.cache import Cache, CacheEntry, Facts
-from pair.sources.contract import ChangedError, Fetcher, Signatures
+from pair.sources.contract import ChangedError, Fetcher, IndexDemand, Signatures
 from pair.sources.rules import MANIFEST_NAME, MANIFEST_SUFFIX, SourcesPolicy, beside, without_credentials
 from pair.values import KbSource
 
@@ -28,23 +28,24 @@ class Delta:
         fetcher: Fetcher,
         signatures: Signatures | None,
         policy: SourcesPolicy,
-        holds: Callable[[str], bool],
+        demand: IndexDemand,
     ) -> None:
         self._cache = cache
         self._fetcher = fetcher
         self._signatures = signatures
         self._policy = policy
-        self._holds = holds
+        self._demand = demand
 
     def fill(self, source: KbSource, earlier: CacheEntry | None, folder: Path, target: Path) -> Facts | None:
         """From what is here and parts of the archive; None when it is to be fetched as a whole, or not at all.
 
-        Only where a package with an index was installed before: else there is nothing here to build on.
+        Only where a package with an index was installed before, else there is nothing here to build on; or where
+        nobody wants its index.
         """
         installed = _installed_with_index(target)
-        if installed is None:
+        if installed is None and self._demand.is_wanted:
             return None
-        supplies = Supplies(self._path_finder(installed, target), self._holds)
+        supplies = Supplies(self._path_finder(installed, target), self._demand)
         for _ in range(_TRIES):
             parts = self._fetcher.parts(source.location, sha256=source.sha256)
             if parts is None or (earlier is not None and parts.sha256 == earlier.facts.identity):
@@ -72,6 +73,7 @@ class Delta:
                 hashes,
                 signed_by=key or None,
                 is_assembled=True,
+                is_without_index=not self._demand.is_wanted,
             )
         return None
 
@@ -88,8 +90,9 @@ class Delta:
         signer = self._signatures.signer_of(copy, signature, without_credentials(address))
         return signer.key if signer is not None else None
 
-    def _path_finder(self, installed: record.Record, target: Path) -> Callable[[str], Path | None]:
-        here = {each.sha256: target / name for name, each in installed.files.items()} | self._cache.files_by_hash()
+    def _path_finder(self, installed: record.Record | None, target: Path) -> Callable[[str], Path | None]:
+        files_there = installed.files if installed is not None else {}
+        here = {each.sha256: target / name for name, each in files_there.items()} | self._cache.files_by_hash()
 
         def path_of(sha256: str) -> Path | None:
             path = here.get(sha256)

@@ -1,11 +1,13 @@
 """What is installed, as a lock would say it, and in what it differs from what a lock says."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from pair import errors, files
 from pair.sources import inspection, record, tree
+from pair.sources.contract import SearchedIndex
 from pair.sources.lock import Lock, LockedKb, drift, is_below, locked_kb
-from pair.sources.record import Record
+from pair.sources.record import Record, RecordHeader
 from pair.sources.rules import RECORD_NAME
 
 _WORDS = {
@@ -19,6 +21,10 @@ _WORDS = {
     "embedder": "embedder",
     "manifest_version": "manifest version",
 }
+_SHOWN_DIGITS = 12
+
+Searched = Callable[[str, str], SearchedIndex | None]
+"""What is searched in a KB, by its id and the name of a package; None when there is no such KB."""
 
 
 def installed_kb(target: Path, lock_path: Path) -> LockedKb:
@@ -38,15 +44,15 @@ def _content_of(found: Record) -> str:
     return tree.content_checksum({path: entry.sha256 for path, entry in found.files.items()})
 
 
-def drifts_from(lock: Lock, *, also: Path) -> list[str]:
+def drifts_from(lock: Lock, searched: Searched, *, also: Path) -> list[str]:
     """Each in one line. `also`: a target that has to be locked if something is installed there."""
-    drifts = [each for kb in lock.kbs for each in _drifts_of(kb, lock)]
+    drifts = [each for kb in lock.kbs for each in _drifts_of(kb, lock, searched)]
     if (also / RECORD_NAME).exists() and is_below(also, lock.path) and lock.kb_at(also) is None:
         drifts.append(f"{also}: installed, and not locked")
     return drifts
 
 
-def _drifts_of(kb: LockedKb, lock: Lock) -> list[str]:
+def _drifts_of(kb: LockedKb, lock: Lock, searched: Searched) -> list[str]:
     target = lock.target_of(kb)
     try:
         with files.storage_errors():
@@ -54,6 +60,7 @@ def _drifts_of(kb: LockedKb, lock: Lock) -> list[str]:
             if found is None:
                 return [f"{kb.id}: not installed: {target}"]
             changes = inspection.changes_in(target, found)
+            index_drifts = _index_drifts(kb, found.header, searched)
     except errors.DataError as fault:
         return [f"{kb.id}: {fault.message}"]
     seen = _as_locked(found, target, lock.path)
@@ -64,7 +71,33 @@ def _drifts_of(kb: LockedKb, lock: Lock) -> list[str]:
     ]
     drifts += [f"{kb.id}: edited: {target / path}" for path in changes.modified]
     drifts += [f"{kb.id}: missing: {target / path}" for path in changes.missing]
-    return drifts + _record_drifts(kb, found, seen)
+    return drifts + _record_drifts(kb, found, seen) + index_drifts
+
+
+def _index_drifts(kb: LockedKb, header: RecordHeader, searched: Searched) -> list[str]:
+    """Of what is searched, where an index is locked and the engine took it up: nobody has to want the index.
+
+    How documents lie in shards is the engine's business. So neither compaction nor repair is a drift; nor are documents
+    beside those of the package, which no lock tells of.
+    """
+    if not (kb.embedder and header.index_sha256):
+        return []
+    found = searched(header.kb_id, header.name)
+    locked = _called(f"{header.name} {header.version}", header.index_sha256)
+    if found is None:
+        return [drift(kb.id, "index in the engine", locked, "")]
+    if found.index_sha256 != header.index_sha256:
+        seen = _called(found.label or "another", found.index_sha256) if found.index_sha256 else ""
+        return [drift(kb.id, "index in the engine", locked, seen)]
+    if found.embedder != header.embedder:
+        return [drift(kb.id, "embedder in the engine", header.embedder, found.embedder)]
+    if header.documents in {0, found.documents}:  # an older record does not say how many there should be
+        return []
+    return [drift(kb.id, "documents of the package in the engine", header.documents, found.documents)]
+
+
+def _called(label: str, index_sha256: str) -> str:
+    return f"{label} ({index_sha256[:_SHOWN_DIGITS]})"
 
 
 def _record_drifts(kb: LockedKb, found: Record, seen: LockedKb) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from pair import errors, files
 from pair.sources import archive, git, package, replacement, tree
 from pair.sources.cache import Cache, CacheEntry, Facts
-from pair.sources.contract import Fetcher, Known, OfferedIndex, Signatures, Signer, Validators
+from pair.sources.contract import Fetcher, IndexDemand, Known, OfferedIndex, Signatures, Signer, Validators
 from pair.sources.delta import Delta
 from pair.sources.package import PackageManifest
 from pair.sources.rules import (
@@ -84,11 +84,11 @@ class Offers:
         fetcher: Fetcher | None,
         policy: SourcesPolicy,
         token: str,
-        signatures: Signatures | None = None,
-        holds: Callable[[str], bool] = lambda path: False,
+        signatures: Signatures | None,
+        demand: IndexDemand,
     ) -> None:
-        """`holds`: whether the engine has a file of an index already; such files are not unpacked."""
-        self._holds = holds
+        """`demand`: what of an index is needed; the rest is not unpacked."""
+        self._demand = demand
         self._cache = cache
         self._fetcher = fetcher
         self._policy = policy
@@ -133,13 +133,14 @@ class Offers:
             if source.type == "git":
                 return self._fill_from_git(source, earlier, folder)
             assert self._fetcher is not None  # noqa: S101 - `offer` asks first
-            delta = Delta(self._cache, self._fetcher, self._signatures, self._policy, self._holds)
+            delta = Delta(self._cache, self._fetcher, self._signatures, self._policy, self._demand)
             return delta.fill(source, earlier, folder, target) or self._fill_from_archive(source, earlier, folder)
 
         def is_usable(entry: CacheEntry) -> bool:
             is_checked = entry.facts.verified or source.type == "git" or not self._policy.require_checksum
             is_signed = self._signatures is None or self._signatures.accepts(entry.facts.signed_by)
-            return is_checked and is_signed and _is_what_is_published(entry.facts, source)
+            has_index = not (entry.facts.is_without_index and self._demand.is_wanted)
+            return is_checked and is_signed and has_index and _is_what_is_published(entry.facts, source)
 
         # Bytes that are named by their hash cannot be out of date.
         asks = revalidate and not is_named_by_content(source)
@@ -171,7 +172,9 @@ class Offers:
             return None
         try:
             signer = self._signer_of(download.path, signature, shown)
-            unpacked = self._unpacked(download.path, folder, shown)
+            # An index that nobody wanted has arrived all the same: the cache keeps it for who wants it later.
+            demand = dataclasses.replace(self._demand, is_wanted=True)
+            unpacked = self._unpacked(download.path, folder, shown, demand)
         except (errors.DownloadError, errors.DataError):
             download.discard()
             raise
@@ -216,7 +219,7 @@ class Offers:
                 folder = replacement.staging_path(scratch, f"{self._token}-unpacked")
                 try:
                     try:
-                        written = self._unpacked(path, folder, path.name)
+                        written = self._unpacked(path, folder, path.name, self._demand)
                     finally:
                         sha256 = hashing.result()  # what is wrong with the whole is told first
                     kb = _kb_folder(folder, {name: entry.sha256 for name, entry in written.items()}, is_temporary=True)
@@ -228,26 +231,26 @@ class Offers:
             with files.storage_errors():
                 hashing.result()
 
-    def _unpacked(self, path: Path, folder: Path, shown: str) -> dict[str, archive.UnpackedFile]:
+    def _unpacked(self, path: Path, folder: Path, shown: str, demand: IndexDemand) -> dict[str, archive.UnpackedFile]:
         """Unpacked files, agreeing with the package's manifest if it has one."""
         try:
-            held = self._held_files(path)
-            unpacked = archive.unpack(path, folder, self._policy, shown=shown, leave_out=held.__contains__)
-            found = held | {name: entry.sha256 for name, entry in unpacked.items()}
+            left_out = self._left_out(path, demand)
+            unpacked = archive.unpack(path, folder, self._policy, shown=shown, leave_out=left_out.__contains__)
+            found = left_out | {name: entry.sha256 for name, entry in unpacked.items()}
             _check_against_manifest(folder, found, shown)
         except BaseException:
             files.remove_tree(folder)
             raise
         return unpacked
 
-    def _held_files(self, path: Path) -> dict[str, str]:
-        """Files of the index in an archive that the engine holds, with their SHA-256 as its manifest tells it."""
+    def _left_out(self, path: Path, demand: IndexDemand) -> dict[str, str]:
+        """Files of the index in an archive that are not needed, with their SHA-256 as its manifest tells it."""
         content = archive.read_entry(path, MANIFEST_NAME, self._policy)
         manifest = package.parse_manifest(content) if content is not None else None
         if manifest is None or manifest.index is None:
             return {}
         listed = manifest.files.items()
-        return {name: each.sha256 for name, each in listed if self._holds(name)}
+        return {name: each.sha256 for name, each in listed if demand.leaves_out(name)}
 
 
 def _is_what_is_published(facts: Facts, source: KbSource) -> bool:

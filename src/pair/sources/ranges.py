@@ -63,12 +63,13 @@ class RangedFile:
 
     def read(self, start: int, length: int) -> bytes:
         """Raises ChangedError, E005."""
-        in_tail = start - (self.size_bytes - len(self._tail))
-        if in_tail >= 0:
-            return self._tail[in_tail : in_tail + length]
+        before_tail = self.size_bytes - len(self._tail) - start
+        missing = min(length, max(0, before_tail))
         received = bytearray()
-        self._transfer(start, length, received.extend)
-        return bytes(received)
+        if missing:
+            self._transfer(start, missing, received.extend)
+        in_tail = max(0, -before_tail)
+        return bytes(received) + self._tail[in_tail : in_tail + length - missing]
 
     def copy(self, start: int, length: int, path: Path) -> None:
         """Raises ChangedError, E005."""

@@ -48,7 +48,7 @@ def open_kb(  # noqa: PLR0913 - the one that everybody calls
 ) -> "KnowledgeBase":
     """A KB by name. `store`: an address as in `engine.store`, or a store. Nothing is made before the first write.
 
-    `at`: as it was in this version, by number or by the version of the package installed then; only for reading.
+    `at`: as it was in this version, by number, else by the version of the package installed then; only for reading.
     `librarians`: whom `ask` may ask besides those of the configuration and the KB's own.
     """
     from pair.ai.embedding import Embedding  # noqa: PLC0415 - see the module's first lines

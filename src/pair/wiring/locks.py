@@ -83,7 +83,7 @@ class LockDesk:
     def check(self) -> LockReport:
         """Raises E022 with every drift, E023."""
         found = lock.read_lock(self.path)
-        if drifts := lock_check.drifts_from(found, also=self.desk.default_target):
+        if drifts := lock_check.drifts_from(found, self.desk.searched, also=self.desk.default_target):
             raise package_errors.lock_differs(str(self.path), drifts)
         return LockReport(self.path, found.kbs)
 

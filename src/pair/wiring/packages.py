@@ -13,7 +13,7 @@ from pair import errors, files
 from pair.clock import Clock
 from pair.settings import Settings
 from pair.sources import archive
-from pair.sources.contract import MissingIndexFileError, Observer, OfferedIndex, TakenIndex
+from pair.sources.contract import MissingIndexFileError, Observer, OfferedIndex, SearchedIndex, TakenIndex
 from pair.sources.package import IndexFile, IndexToPackage, PackagedIndex
 from pair.sources.rules import INDEX_FOLDER, INDEX_MANIFEST, name_from_folder
 from pair.wiring.engine import DEFAULT_KB, blob_store, open_kb
@@ -61,6 +61,23 @@ class EngineKeeper:
         with contextlib.closing(store):
             blob = store.get(self._manifest_key)
         return blob is not None and _json_of(blob.data).get("index_sha256") == index_sha256
+
+    def searched(self, package_name: str) -> SearchedIndex | None:
+        from pair.engine.manifest import from_bytes  # noqa: PLC0415 - see the package's first lines
+
+        store = blob_store(self._settings.engine.store, self._settings, self._clock)
+        with contextlib.closing(store):
+            blob = store.get(self._manifest_key)
+        if blob is None:
+            return None
+        manifest = from_bytes(blob.data, self._manifest_key)
+        documents = sum(shard.live_documents for shard in manifest.shards if shard.origin == package_name)
+        return SearchedIndex(
+            embedder=manifest.embedder,
+            index_sha256=manifest.index_sha256,
+            label=manifest.label,
+            documents=documents,
+        )
 
     def refuse(self, index: OfferedIndex) -> None:
         with self._opened() as kb:

@@ -14,7 +14,7 @@ from pair.clock import Clock, SystemClock
 from pair.settings import Settings
 from pair.sources import feed, inspection, record, resolution
 from pair.sources.cache import Cache
-from pair.sources.contract import Fetcher, Observer, Signatures
+from pair.sources.contract import Fetcher, IndexDemand, Observer, SearchedIndex, Signatures
 from pair.sources.feed_rules import FeedAddress, has_moved
 from pair.sources.inspection import Description
 from pair.sources.installation import Installation, InstallReport, Mode, Request
@@ -176,8 +176,8 @@ class Desk:
             if request.dry_run:
                 scratch = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="pair-"))) / "kb"
             keeper = self._keeper(request)
-            holds = keeper.holds if request.with_index and not as_a_whole else _holds_nothing
-            offers = held.enter_context(self._offers(token, source, holds, offline=offline))
+            demand = IndexDemand(request.with_index) if as_a_whole else IndexDemand(request.with_index, keeper.holds)
+            offers = held.enter_context(self._offers(token, source, demand, offline=offline))
             offer = held.enter_context(
                 offers.offer(
                     source,
@@ -191,10 +191,16 @@ class Desk:
             return Installation(request, self.clock, self.observer, token, locks, keeper).apply(offer)
 
     def _keeper(self, request: Request) -> "EngineKeeper":
+        return self._keeper_of(request.kb_id or record.kb_id_of(request.target, default_target=self.default_target))
+
+    def _keeper_of(self, kb_id: str) -> "EngineKeeper":
         from pair.wiring.packages import EngineKeeper  # noqa: PLC0415 - see the package's first lines
 
-        kb_id = request.kb_id or record.kb_id_of(request.target, default_target=self.default_target)
         return EngineKeeper(self.settings, kb_id, self.clock)
+
+    def searched(self, kb_id: str, package_name: str) -> SearchedIndex | None:
+        """What the engine finds in a KB; None when it has no such KB. Raises E206, E207."""
+        return self._keeper_of(kb_id).searched(package_name)
 
     def package(self, folder: Path, output: Path | None, packaging: "Packaging") -> PackageReport:
         """Raises E010, E012, E014, E024. The key is opened first: a bad one leaves everything as it is."""
@@ -276,12 +282,12 @@ class Desk:
             web.close()
 
     @contextlib.contextmanager
-    def _offers(self, token: str, source: KbSource, holds: Callable[[str], bool], *, offline: bool) -> Iterator[Offers]:
+    def _offers(self, token: str, source: KbSource, demand: IndexDemand, *, offline: bool) -> Iterator[Offers]:
         with contextlib.ExitStack() as held:
             fetcher: Fetcher | None = None
             if source.requires_download and not offline:
                 fetcher = self._bucket_fetcher() if is_in_bucket(source.location) else self._downloader(held)
-            yield Offers(self._cache(token), fetcher, self.settings.sources, token, self._signatures(), holds)
+            yield Offers(self._cache(token), fetcher, self.settings.sources, token, self._signatures(), demand)
 
     def _downloader(self, held: contextlib.ExitStack) -> Fetcher:
         from pair.sources.download import Downloader  # noqa: PLC0415 - see the module's first lines
@@ -345,10 +351,6 @@ class Desk:
         if not policy.default_url:
             cache.remember_release(feed, source)
         return source
-
-
-def _holds_nothing(_path: str) -> bool:
-    return False
 
 
 def _release_key(address: FeedAddress, name: str, version: str, sha256: str) -> str:

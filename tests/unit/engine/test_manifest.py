@@ -8,13 +8,14 @@ import tracemalloc
 import zlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from pair.engine.manifest import (
     SCHEMA_VERSION,
+    Cause,
     DroppedShard,
     Manifest,
     ShardFile,
@@ -455,6 +456,16 @@ def test_going_back_names_all_that_was_named_then() -> None:
     assert back.created_at == "2024-05-01T12:00:00+00:00"
     # What is named again is not waiting to be collected, and what is named no longer is.
     assert [each.folder for each in back.dropped] == [shard("d").folder]
+
+
+def test_a_label_goes_with_the_first_document_that_changes_and_what_was_taken_up_stays_known() -> None:
+    before = replace(manifest(), label="handbook 1.0.0", index_sha256="0a")
+    shards = list(before.shards)
+    labels = {cause: before.succeeded_by("c", NOON, shards, cause).label for cause in get_args(Cause)}
+    assert {cause for cause, label in labels.items() if not label} == {"upsert", "delete", "import"}
+    after = before.succeeded_by("c", NOON, shards, "upsert")
+    assert after.index_sha256 == "0a"
+    assert values_of(from_bytes(to_bytes(after), "key")) == values_of(after)
 
 
 def test_what_was_rolled_back_stays_so_until_it_is_released() -> None:

@@ -11,11 +11,12 @@ import pytest
 
 from pair import errors
 from pair.sources.assembly import Supplies, UnfitError, assemble, missing_files
+from pair.sources.contract import IndexDemand
 from pair.sources.package import PackagedFile, PackageManifest
 from pair.sources.ranges import _at_most
 from pair.sources.rules import SourcesPolicy
 
-SUPPLIES = Supplies(lambda sha256: None, lambda path: False)
+SUPPLIES = Supplies(lambda sha256: None, IndexDemand())
 
 
 class Elsewhere:

@@ -35,7 +35,8 @@ def lock(
 ) -> None:
     """Write down exactly which KBs are installed, to the byte.
 
-    With --check: compare the lock with the records and with every installed file.
+    With --check: compare the lock with the records, with every installed file, and with what is searched where a KB
+    came with its index.
     """
     session: Session = context.obj
     desk = LockDesk(session.desk(), lock_file)

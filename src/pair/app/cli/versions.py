@@ -25,10 +25,11 @@ ROLLBACK_EXAMPLE = """Examples:
   pair rollback 1.0.0            as it was when release 1.0.0 was installed
   pair sync                      follow the sources again"""
 
-AT_HELP = "As it was in this version: its number, or that of the package installed then."
+WANTED_HELP = "Its number, else the version of the package installed then."
+AT_HELP = "As it was in this version: its number, else the version of the package installed then."
 
 At = Annotated[str | None, typer.Option("--at", metavar="VERSION", help=AT_HELP)]
-Wanted = Annotated[str, typer.Argument(metavar="VERSION", help="Its number, or that of the package installed then.")]
+Wanted = Annotated[str, typer.Argument(metavar="VERSION", help=WANTED_HELP)]
 
 _CAUSES = {
     "upsert": "documents stored",

@@ -23,7 +23,7 @@ Filter = Annotated[
     ),
 ]
 VersionName = Annotated[int, Ge(1), Le(2**53)] | Annotated[str, MinLen(1), MaxLen(200)]
-_AT = "As it was in this version: its number, or that of the package installed then."
+_AT = "As it was in this version: its number, else the version of the package installed then."
 At = Annotated[VersionName | None, Field(description=_AT)]
 AtParameter = Annotated[Annotated[str, MinLen(1), MaxLen(200)] | None, Field(description=_AT)]
 _YEAR_SECONDS = 31_536_000
@@ -139,7 +139,7 @@ class RollbackRequest:
     """Which version is to be the current one again."""
 
     __pydantic_config__ = _STRICT
-    version: Annotated[VersionName, Field(description="Its number, or that of the package installed then.")]
+    version: Annotated[VersionName, Field(description="Its number, else the version of the package installed then.")]
     kb_id: KbId = ""
 
 
@@ -183,7 +183,7 @@ class DiffParameters:
     """In the address."""
 
     __pydantic_config__ = _STRICT
-    a: Annotated[str, MinLen(1), MaxLen(200), Field(description="A version: its number, or that of a package.")]
+    a: Annotated[str, MinLen(1), MaxLen(200), Field(description="A version: its number, else that of a package.")]
     b: Annotated[str, MinLen(1), MaxLen(200), Field(description="Another, or `current`.")] = "current"
     kb_id: KbId = ""
     entries: Annotated[

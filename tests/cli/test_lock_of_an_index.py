@@ -1,0 +1,127 @@
+"""`pair lock --check` where an index is locked: what is searched has to be what is locked."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from support.clocks import TOPICS, Origin, files_of
+from support.command import Outcome, Workplace, write_files
+
+CHANGED = {"sundials.md": "# Sundials\n\nThey want the sun.\n"}
+
+
+@pytest.fixture
+def locked(origin: Origin, elsewhere: Workplace) -> Workplace:
+    """With version 1.0.0 in the past, and 1.1.0 locked."""
+    for version, changes in (("1.0.0", {}), ("1.1.0", CHANGED)):
+        package = origin.package(version, **changes)
+        assert elsewhere.pair("install", "--offline", "--source", package).status == 0
+    assert elsewhere.pair("lock").status == 0
+    assert elsewhere.pair("lock", "--check").status == 0
+    return elsewhere
+
+
+def drifts(workplace: Workplace) -> list[str]:
+    """Without the hashes that identify an index."""
+    done = workplace.pair("lock", "--check", "--json")
+    assert (done.status, done.error_code) == (4, "E022"), done.stdout
+    return [line.partition(" (")[0] for line in done.json["error"]["details"]["drifts"]]
+
+
+def succeeded(done: Outcome) -> None:
+    assert done.status == 0, done.stdout + done.stderr
+
+
+def ingest(workplace: Workplace, **document: str) -> None:
+    write_files(workplace.folder, {"mine.jsonl": json.dumps(document)})
+    succeeded(workplace.pair("ingest", "mine.jsonl"))
+
+
+def manifest_of(workplace: Workplace) -> Path:
+    [found] = (workplace.folder / ".pair" / "store").glob("**/default.duckdb.manifest.json")
+    return found
+
+
+def test_a_roll_back_is_told_with_what_is_searched_now_until_it_is_taken_back(locked: Workplace) -> None:
+    succeeded(locked.pair("rollback", "1.0.0"))
+    told = locked.pair("lock", "--check").stderr
+    assert "default: index in the engine: locked clocks 1.1.0 (" in told
+    assert "found clocks 1.0.0 (" in told
+    succeeded(locked.pair("install", "--locked"))
+    succeeded(locked.pair("lock", "--check"))
+    succeeded(locked.pair("rollback", "1.0.0"))
+    succeeded(locked.pair("rollback", "1.1.0"))
+    succeeded(locked.pair("lock", "--check"))
+
+
+def test_a_document_beside_those_of_the_package_is_nobodys_drift(locked: Workplace) -> None:
+    ingest(locked, id="mine", text="Water clocks drip.")
+    succeeded(locked.pair("lock", "--check"))
+
+
+def test_a_document_of_the_package_that_was_replaced_or_deleted_is_told(locked: Workplace) -> None:
+    ingest(locked, id="sundials.md", text="They want the moon.")
+    count = len(TOPICS)
+    fewer = f"default: documents of the package in the engine: locked {count}, found {count - 1}"
+    assert drifts(locked) == [fewer]
+    succeeded(locked.pair("docs", "delete", "sundials.md"))
+    assert drifts(locked) == [fewer]
+    succeeded(locked.pair("install", "--locked", "--force"))
+    succeeded(locked.pair("lock", "--check"))
+
+
+def test_another_embedder_is_told(locked: Workplace) -> None:
+    succeeded(locked.pair("reembed", PAIR__ENGINE__EMBEDDING_DIMENSION="64"))
+    assert drifts(locked) == ["default: embedder in the engine: locked ngram-384-v1, found ngram-64-v1"]
+
+
+def test_another_package_in_the_same_kb_is_told(locked: Workplace, origin: Origin) -> None:
+    write_files(origin.workplace.folder / "rooms", {"red.md": "# Red\n\nIts walls are red.\n"})
+    succeeded(origin.workplace.pair("package", "rooms", "-o", "rooms.zip", "--with-index"))
+    rooms = origin.workplace.folder / "rooms.zip"
+    succeeded(locked.pair("install", "rooms", "--offline", "--source", rooms, "--kb", "default"))
+    told = locked.pair("lock", "--check").stderr
+    assert "index in the engine: locked clocks 1.1.0" in told
+    assert "found rooms 1.0.0" in told
+
+
+def test_a_kb_that_is_gone_or_damaged_is_told_and_none_is_made(locked: Workplace) -> None:
+    manifest = manifest_of(locked)
+    manifest.write_bytes(manifest.read_bytes().replace(b'"version":', b'"versinn":'))
+    [damaged] = drifts(locked)
+    assert damaged.startswith("default: ")
+    shutil.rmtree(locked.folder / ".pair" / "store")
+    before = files_of(locked)
+    assert drifts(locked) == ["default: index in the engine: locked clocks 1.1.0"]
+    assert files_of(locked) == before
+    succeeded(locked.pair("install", "--locked"))
+    succeeded(locked.pair("lock", "--check"))
+
+
+def test_neither_compaction_nor_collection_nor_repair_is_a_drift(locked: Workplace) -> None:
+    ingest(locked, id="mine", text="Water clocks drip.")
+    succeeded(locked.pair("docs", "delete", "mine"))
+    next((locked.folder / ".pair" / "store").glob("**/*.ids")).unlink()
+    for command in (("fsck", "--repair"), ("compact", "--all"), ("gc",), ("sync",)):
+        succeeded(locked.pair(*command))
+        succeeded(locked.pair("lock", "--check"))
+
+
+def test_where_nobody_wanted_the_index_no_kb_is_looked_at(origin: Origin, elsewhere: Workplace) -> None:
+    package = origin.package("1.0.0")
+    succeeded(elsewhere.pair("install", "--offline", "--source", package, "--no-index"))
+    succeeded(elsewhere.pair("lock"))
+    before = files_of(elsewhere)
+    succeeded(elsewhere.pair("lock", "--check"))
+    assert files_of(elsewhere) == before
+    succeeded(elsewhere.pair("sync"))
+    succeeded(elsewhere.pair("lock", "--check"))
+
+
+def test_an_edited_file_that_was_synced_is_told_of_the_files_and_of_what_is_searched(locked: Workplace) -> None:
+    write_files(locked.target, {"almanacs.md": "# Almanacs\n\nOurs are older.\n"})
+    assert drifts(locked) == ["default: edited: .pair/knowledge/almanacs.md"]
+    succeeded(locked.pair("sync"))
+    assert len(drifts(locked)) == 2

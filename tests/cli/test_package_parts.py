@@ -1,0 +1,240 @@
+"""Of a newer package with an index only the parts are fetched that are not here."""
+
+import json
+import random
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.clocks import QUERIES, TOPICS, Origin, files_of, hits_of, installed_from, put_up, shards_in, sizes_in
+from support.command import Workplace, read_files, write_files
+from support.minisign import make_keys
+from support.releases import serve
+from support.server import Page, Server
+
+
+def test_an_update_fetches_only_the_shards_that_are_not_here(
+    origin: Origin, elsewhere: Workplace, server: Server
+) -> None:
+    first = origin.package("1.0.0")
+    installed_from(elsewhere, server, first)
+    second = origin.package("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
+    new = shards_in(second) - shards_in(first)
+    assert 0 < len(new) < len(shards_in(second)) / 2
+    put_up(server, second)
+    assert elsewhere.pair("update").status == 0
+    assert server.sent_bytes["/clocks.zip"] <= 1.2 * sizes_in(second, new) + 40_000
+    assert hits_of(elsewhere, "the sun", "--exact") == origin.search("the sun", "clocks", "--exact")
+    assert elsewhere.pair("verify", ".pair/knowledge").status == 0
+
+
+def test_without_its_cache_an_update_still_fetches_only_what_the_engine_lacks(
+    origin: Origin, elsewhere: Workplace, server: Server
+) -> None:
+    first = origin.package("1.0.0")
+    installed_from(elsewhere, server, first)
+    shutil.rmtree(elsewhere.cache)
+    second = origin.package("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
+    put_up(server, second)
+    assert elsewhere.pair("update").status == 0
+    new = shards_in(second) - shards_in(first)
+    assert server.sent_bytes["/clocks.zip"] <= 1.2 * sizes_in(second, new) + 40_000
+    assert hits_of(elsewhere, "the sun", "--exact") == origin.search("the sun", "clocks", "--exact")
+
+
+def long_text(seed: int) -> str:
+    """Longer than what is read of the end of an archive to find its directory, also when it is compressed."""
+    return random.Random(seed).randbytes(40_000).hex()
+
+
+def spans_of_index(package: Path) -> list[range]:
+    """Where the files of the index lie in the archive."""
+    with zipfile.ZipFile(package) as opened:
+        entries = sorted(opened.infolist(), key=lambda each: each.header_offset)
+        ends = [each.header_offset for each in entries[1:]] + [opened.start_dir]
+    spans = zip(entries, ends, strict=True)
+    return [range(each.header_offset, end) for each, end in spans if each.filename.startswith(".pair-index/")]
+
+
+def fetched_of(server: Server, package: Path) -> list[range]:
+    size = package.stat().st_size
+    spans = []
+    for each in server.requests("/clocks.zip", "GET"):
+        start, _, last = each.headers["Range"].removeprefix("bytes=").partition("-")
+        spans.append(range(int(start), int(last) + 1) if start else range(size - int(last), size))
+    return spans
+
+
+@pytest.mark.parametrize("first", ["install", "install --no-index", "nothing"])
+def test_of_an_index_that_nobody_wants_nothing_is_fetched(
+    origin: Origin, elsewhere: Workplace, server: Server, first: str
+) -> None:
+    if first != "nothing":
+        put_up(server, origin.package("1.0.0", **{"tides.md": long_text(1)}))
+        assert elsewhere.pair(*first.split(), "--source", server.url("/clocks.zip")).status == 0
+        before = hits_of(elsewhere, "sundials", "--exact") if first == "install" else []
+    second = origin.package("1.1.0", **{"tides.md": long_text(2), "sundials.md": "# Sundials\n\nThey want the sun.\n"})
+    put_up(server, second)
+    server.received.clear()
+    command = "install" if first == "nothing" else "update"
+    done = elsewhere.pair(command, "--source", server.url("/clocks.zip"), "--no-index", "--json")
+    assert (done.status, done.json["version"], done.json["index"]) == (0, "1.1.0", None)
+    assert read_files(elsewhere.target) == read_files(origin.folder)
+    fetched = fetched_of(server, second)
+    assert sum(len(each) for each in fetched) > 40_000
+    touched = [(one, other) for one in fetched for other in spans_of_index(second)]
+    assert not [pair for pair in touched if max(each.start for each in pair) < min(each.stop for each in pair)]
+    if first == "install":
+        assert hits_of(elsewhere, "sundials", "--exact") == before
+    else:
+        assert elsewhere.pair("search", "sundials", "--json").error_code == "E201"
+
+
+def test_an_index_that_nobody_wanted_is_fetched_once_somebody_does(
+    origin: Origin, elsewhere: Workplace, server: Server
+) -> None:
+    package = origin.package("1.0.0", **{"tides.md": long_text(1)})
+    put_up(server, package)
+    url = server.url("/clocks.zip")
+    assert elsewhere.pair("install", "--source", url, "--no-index").status == 0
+    server.sent_bytes.clear()
+    done = elsewhere.pair("install", "--source", url, "--json").json
+    assert (done["unchanged"], done["index"]["new_shards"]) == (len(TOPICS) + 1, len(shards_in(package)))
+    assert hits_of(elsewhere, QUERIES[0], "--exact") == origin.search(QUERIES[0], "clocks", "--exact")
+    server.received.clear()
+    assert elsewhere.pair("install", "--source", url, "--force").status == 0
+    assert server.received == []
+
+
+def test_a_connection_that_is_cut_is_gone_on_with(origin: Origin, elsewhere: Workplace, server: Server) -> None:
+    installed_from(elsewhere, server, origin.package("1.0.0"))
+    second = origin.package("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
+    put_up(server, second, cut_after=[100_000_000, 5_000, 7_000, 9_000])
+    assert elsewhere.pair("update").status == 0
+    assert hits_of(elsewhere, "the sun", "--exact") == origin.search("the sun", "clocks", "--exact")
+
+
+def test_an_archive_that_changes_in_between_is_taken_as_it_is_then(
+    origin: Origin, elsewhere: Workplace, server: Server
+) -> None:
+    installed_from(elsewhere, server, origin.package("1.0.0"))
+    second = origin.package("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
+    third = origin.package("1.2.0", **{"sundials.md": "# Sundials\n\nThey want the moon.\n"})
+    changes = iter([third])
+
+    def change(received: Any) -> None:
+        if received.headers.get("If-Range") and (newer := next(changes, None)) is not None:
+            put_up(server, newer)
+
+    put_up(server, second, before_body=change)
+    assert elsewhere.pair("update").status == 0
+    assert "moon" in elsewhere.pair("docs", "get", "sundials.md").stdout
+    assert hits_of(elsewhere, "the sun", "--exact") == origin.search("the sun", "clocks", "--exact")
+
+
+@pytest.mark.parametrize("manner", ["honours_range", "manifest", "other manifest"])
+def test_where_parts_cannot_be_had_the_whole_is_fetched(
+    origin: Origin, elsewhere: Workplace, server: Server, manner: str
+) -> None:
+    first = origin.package("1.0.0")
+    installed_from(elsewhere, server, first)
+    second = origin.package("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
+    put_up(server, second, honours_range=manner != "honours_range")
+    if manner == "manifest":
+        del server.pages["/clocks.zip.manifest.json"]
+    if manner == "other manifest":
+        server.pages["/clocks.zip.manifest.json"].body = first.with_name(first.name + ".manifest.json").read_bytes()
+    assert elsewhere.pair("update").status == 0
+    assert hits_of(elsewhere, "the sun", "--exact") == origin.search("the sun", "clocks", "--exact")
+
+
+def test_a_feed_that_does_not_vouch_for_the_manifest_has_the_whole_fetched(
+    origin: Origin, elsewhere: Workplace, server: Server
+) -> None:
+    origin.publish("1.0.0")
+    feed = serve(server, origin.dist)
+    assert elsewhere.pair("install", "--source", feed).status == 0
+    origin.publish("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
+    serve(server, origin.dist)
+    server.sent_bytes.clear()
+    name = "/kbs/clocks-1.1.0.zip"
+    evil = json.loads(server.pages[f"{name}.manifest.json"].body)
+    evil["files"]["sundials.md"]["sha256"] = "0" * 64
+    server.pages[f"{name}.manifest.json"].body = json.dumps(evil).encode()
+    assert elsewhere.pair("update").status in {0, 2}
+    put = serve(server, origin.dist)
+    assert elsewhere.pair("update", "--source", put).status == 0
+    assert "the sun" in elsewhere.pair("docs", "get", "sundials.md").stdout
+
+
+def test_an_update_from_a_feed_fetches_parts_too(origin: Origin, elsewhere: Workplace, server: Server) -> None:
+    origin.publish("1.0.0")
+    assert elsewhere.pair("install", "--source", serve(server, origin.dist)).status == 0
+    origin.publish("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
+    serve(server, origin.dist)
+    server.sent_bytes.clear()
+    assert elsewhere.pair("update").status == 0
+    archives = [origin.dist / f"clocks-{version}.zip" for version in ("1.0.0", "1.1.0")]
+    new = shards_in(archives[1]) - shards_in(archives[0])
+    assert server.sent_bytes["/kbs/clocks-1.1.0.zip"] <= 1.2 * sizes_in(archives[1], new) + 40_000
+    assert hits_of(elsewhere, "the sun", "--exact") == origin.search("the sun", "clocks", "--exact")
+
+
+def put_up_signed(server: Server, package: Path) -> None:
+    put_up(server, package)
+    for suffix in ("", ".manifest.json"):
+        signature = package.with_name(f"{package.name}{suffix}.minisig").read_bytes()
+        server.pages[f"/clocks.zip{suffix}.minisig"] = Page(signature)
+
+
+def test_where_signatures_are_required_parts_are_taken_only_by_a_signed_manifest(
+    origin: Origin, elsewhere: Workplace, server: Server, tmp_path: Path
+) -> None:
+    keys, others = make_keys(tmp_path / "keys"), make_keys(tmp_path / "others")
+    elsewhere.environment |= {
+        "PAIR__SOURCES__SIGNATURE_KEYS": keys.line,
+        "PAIR__SOURCES__REQUIRE_SIGNATURE": "true",
+    }
+    put_up_signed(server, origin.package("1.0.0", "--sign", keys.secret))
+    assert elsewhere.pair("install", "--source", server.url("/clocks.zip")).status == 0
+    changed = {"sundials.md": "# Sundials\n\nThey want the sun.\n"}
+    put_up_signed(server, origin.package("1.1.0", "--sign", others.secret, **changed))
+    before = files_of(elsewhere)
+    assert elsewhere.pair("update", "--json").error_code == "E017"
+    assert files_of(elsewhere) == before
+    second = origin.package("1.1.0", "--sign", keys.secret, **changed)
+    put_up_signed(server, second)
+    server.sent_bytes.clear()
+    done = elsewhere.pair("update", "--json").json
+    assert (done["version"], done["signed_by"]) == ("1.1.0", keys.id)
+    assert server.sent_bytes["/clocks.zip"] < second.stat().st_size / 2
+    third = origin.package("1.2.0", "--sign", keys.secret, **{"sundials.md": "# Sundials\n\nThey want the moon.\n"})
+    put_up_signed(server, third)
+    del server.pages["/clocks.zip.manifest.json.minisig"]
+    server.sent_bytes.clear()
+    assert elsewhere.pair("update", "--json").json["signed_by"] == keys.id
+    assert server.sent_bytes["/clocks.zip"] >= third.stat().st_size
+
+
+def test_what_one_feed_has_put_together_is_not_taken_for_a_release_of_another(
+    origin: Origin, elsewhere: Workplace, server: Server
+) -> None:
+    """Parts are checked against the manifest, so the SHA-256 of the archive is only what the feed claims."""
+    origin.publish("1.0.0")
+    feed = serve(server, origin.dist, "/evil")
+    assert elsewhere.pair("install", "--source", feed).status == 0
+    origin.publish("1.1.0", **{"sundials.md": "# Sundials\n\nThey want the sun.\n"})
+    feed = serve(server, origin.dist, "/evil")
+    write_files(origin.workplace.folder / "rooms", {"red.md": "# Red\n\nIts walls are red.\n"})
+    assert origin.workplace.pair("publish", "honest", "rooms").status == 0
+    honest = serve(server, origin.workplace.folder / "honest", "/honest")
+    claimed = json.loads(server.pages["/evil/releases.json"].body)
+    theirs = json.loads(server.pages["/honest/releases.json"].body)["kbs"]["rooms"]["releases"][0]
+    claimed["kbs"]["clocks"]["releases"][1]["sha256"] = theirs["sha256"]
+    server.pages["/evil/releases.json"].body = json.dumps(claimed).encode()
+    assert elsewhere.pair("update").status == 0
+    assert elsewhere.pair("install", "rooms", "--source", honest).status == 0
+    assert read_files(elsewhere.folder / "rooms").keys() - {".pair-install.jsonl"} == {"red.md"}

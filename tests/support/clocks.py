@@ -1,0 +1,118 @@
+"""A KB about clocks that is packaged with its index, and hosts that serve its versions."""
+
+import hashlib
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from support.command import Workplace, read_files, write_files
+from support.server import Page, Server
+
+TOPICS = ("sundials", "hourglasses", "pendulums", "chronometers", "calendars", "almanacs")
+QUERIES = ("how do pendulums keep time?", "almanacs of sailors", "what is said of hourglasses")
+MANY_SHARDS = {
+    "PAIR__ENGINE__SHARD_TRIGGER_VECTOR_ROWS": "4",
+    "PAIR__ENGINE__MAX_VECTOR_ROWS_PER_SHARD": "1",
+}
+
+
+def pages(**changes: str) -> dict[str, str | bytes]:
+    texts = {f"{topic}.md": f"# {topic.title()}\n\nSailors and monks tell of {topic}.\n" for topic in TOPICS}
+    return {**texts, **changes}
+
+
+class Origin:
+    """A project that makes packages of one folder, and keeps its store from one to the next."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.workplace = Workplace(folder)
+        self.workplace.environment |= MANY_SHARDS
+        self.folder = self.workplace.folder / "clocks"
+        self.dist = self.workplace.folder / "dist"
+
+    def package(self, version: str, *more: str | Path, **changes: str) -> Path:
+        write_files(self.folder, pages(**changes))
+        path = self.workplace.folder / "out" / f"clocks-{version}.zip"
+        done = self.workplace.pair(
+            "package", self.folder, "-o", path, "--version", version, "--with-index", *more, "--json"
+        )
+        assert done.status == 0, done.stdout
+        return path
+
+    def publish(self, version: str, **changes: str) -> None:
+        write_files(self.folder, pages(**changes))
+        done = self.workplace.pair("publish", "dist", "clocks", "--version", version, "--with-index", "--json")
+        assert done.status == 0, done.stdout
+
+    def search(self, query: str, kb: str = "clocks", *more: str) -> list[Any]:
+        return hits_of(self.workplace, query, "--kb", kb, *more)
+
+
+def hits_of(workplace: Workplace, query: str, *more: str) -> list[Any]:
+    found = workplace.pair("search", query, *more, "--json")
+    assert found.status == 0, found.stdout
+    return [(hit["chunk_id"], hit["score"], hit["content"]) for hit in found.json["results"]]
+
+
+def shards_in(package: Path) -> set[str]:
+    with zipfile.ZipFile(package) as opened:
+        return {name.split("/")[2] for name in opened.namelist() if name.startswith(".pair-index/shards/")}
+
+
+def sizes_in(package: Path, shards: set[str]) -> int:
+    with zipfile.ZipFile(package) as opened:
+        return sum(each.file_size for each in opened.infolist() if set(each.filename.split("/")) & shards)
+
+
+def installed_from(elsewhere: Workplace, server: Server, package: Path) -> str:
+    """At an address that stays the same from version to version."""
+    put_up(server, package)
+    url = server.url("/clocks.zip")
+    done = elsewhere.pair("install", "--source", url, "--json")
+    assert done.status == 0, done.stdout
+    server.received.clear()
+    server.sent_bytes.clear()
+    return url
+
+
+def put_up(server: Server, package: Path, **manners: Any) -> None:
+    content = package.read_bytes()
+    checksum = hashlib.sha256(content).hexdigest()
+    server.pages["/clocks.zip"] = Page(content, etag=f'"{checksum}"', **manners)
+    server.pages["/clocks.zip.sha256"] = Page(f"{checksum}  clocks.zip\n".encode())
+    beside = package.with_name(package.name + ".manifest.json").read_bytes()
+    server.pages["/clocks.zip.manifest.json"] = Page(beside)
+
+
+def rewritten(package: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """The package with another index manifest, and everything else made to fit it, as an attacker would."""
+    with zipfile.ZipFile(package) as opened:
+        contents = {name: opened.read(name) for name in opened.namelist()}
+    index = json.loads(contents[".pair-index/manifest.json"])
+    change(index)
+    index.pop("content_sha256")
+    sealed = json.dumps(index, separators=(",", ":"), ensure_ascii=False).encode()[:-1]
+    seal = hashlib.sha256(sealed).hexdigest()
+    contents[".pair-index/manifest.json"] = sealed + f',"content_sha256":"{seal}"}}\n'.encode()
+    refit(package, contents, json.loads(contents["manifest.json"]))
+
+
+def refit(package: Path, contents: dict[str, bytes], value: dict[str, Any]) -> None:
+    for path in value["files"]:
+        content = contents[path]
+        value["files"][path] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    lines = "".join(f"{value['files'][path]['sha256']}  {path}\n" for path in sorted(value["files"]))
+    value["content_checksum"] = f"sha256:{hashlib.sha256(lines.encode()).hexdigest()}"
+    contents["manifest.json"] = json.dumps(value).encode()
+    with zipfile.ZipFile(package, "w") as made:
+        for name, content in contents.items():
+            made.writestr(name, content)
+    checksum = hashlib.sha256(package.read_bytes()).hexdigest()
+    package.with_name(package.name + ".sha256").write_text(f"{checksum}  {package.name}\n")
+
+
+def files_of(workplace: Workplace) -> dict[str, bytes]:
+    return {name: content for name, content in read_files(workplace.folder).items() if not name.endswith(".lock")}
