@@ -4,10 +4,8 @@ import contextlib
 import dataclasses
 import json
 import os
-import re
 import select
 import signal
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,8 +25,9 @@ from pair.wiring import builds, open_kb
 from pair.wiring.builds import runner
 from pair.wiring.processes import ProcessRunner
 from pair.wiring.workers import Setup, part_builder
-from support.command import PAIR, Workplace
+from support.command import Workplace
 from support.engine_parts import MANY_SHARDS, engine_settings
+from support.fed_ingest import FedIngest, lines_of
 
 KB = "kb"
 WORDS = ["castle", "river", "bridge", "harbour", "mountain", "winter", "letter", "garden", "window", "market"]
@@ -311,43 +310,6 @@ def test_an_error_in_a_worker_arrives_as_it_was(settings: Settings, tmp_path: Pa
         assert code_of(lambda: kb.build(pages(3), workers)) == "E010"
 
 
-class Commanded:
-    """`pair ingest --runner local` on a terminal, fed line by line, so that it cannot end by itself."""
-
-    def __init__(self, workplace: Workplace, documents: list[Document]) -> None:
-        self._terminal, slave = os.openpty()
-        lines = "".join(json.dumps({"id": each.id, "text": each.text}) + "\n" for each in documents)
-        command = [*PAIR, "ingest", "-", "--kb", KB, "--runner", "local", "--workers", "2"]
-        self.process = subprocess.Popen(
-            ["env", "--default-signal=INT", *command],
-            cwd=workplace.folder,
-            env=workplace.environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=slave,
-        )
-        os.close(slave)
-        assert self.process.stdin is not None
-        self.process.stdin.write(lines.encode())
-        self.process.stdin.flush()
-
-    def workers_when_built(self, count: int) -> list[int]:
-        """Processes, once so many documents are built."""
-        told = ""
-        while not any(int(built.replace(",", "")) >= count for built in re.findall(r"\[K([\d,]+) of", told)):
-            told += os.read(self._terminal, 4096).decode()
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
-        return list(map(int, children.split()))
-
-    def end(self, number: int) -> int:
-        self.process.send_signal(number)
-        status = self.process.wait(timeout=60)
-        os.close(self._terminal)
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()  # type: ignore[union-attr]
-        return status
-
-
 def wait_for_the_end_of(processes: list[int]) -> None:
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
@@ -363,7 +325,7 @@ def test_an_interrupted_build_leaves_the_kb_as_it_was_and_is_taken_up_again(
     workplace.environment["PAIR__ENGINE__BUILD_PART_BYTES"] = str(PART_BYTES)
     settings = engine_settings(workplace.folder / ".pair")
     documents = pages(60)
-    running = Commanded(workplace, documents)
+    running = FedIngest(workplace, KB, documents)
     workers = running.workers_when_built(20)
     assert len(workers) == 2
     assert running.end(number) == (130 if number is signal.SIGINT else -number)
@@ -372,8 +334,7 @@ def test_an_interrupted_build_leaves_the_kb_as_it_was_and_is_taken_up_again(
     kept = {key.split("/")[1] for key in records_in(settings)}
     assert len(kept) >= 2
     built_before = folders_in(settings)
-    lines = [json.dumps({"id": each.id, "text": each.text}) for each in documents]
-    (workplace.folder / "pages.jsonl").write_text("\n".join(lines))
+    (workplace.folder / "pages.jsonl").write_text(lines_of(documents))
     done = workplace.pair(
         *("ingest", "pages.jsonl", "--kb", KB, "--runner", "local", "--workers", "2", "--json"),
         PAIR__ENGINE__COMPACTION_ENABLED="false",

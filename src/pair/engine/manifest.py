@@ -198,6 +198,8 @@ class Manifest:
     """Of the index that came with that package: tells whether it is the same again."""
     restored: int = 0
     """The version that a roll-back put back, until somebody lets sync go on; 0 for none."""
+    rolled_back: int = 0
+    """The number of the last manifest that a roll-back made; 0 for none. What began before it is refused (E236)."""
 
     @property
     def is_rearranged(self) -> bool:
@@ -290,6 +292,7 @@ class Manifest:
             label=past.label,
             index_sha256=past.index_sha256,
             restored=past.number,
+            rolled_back=after.number,
         )
 
     def released(self, commit_id: str, now: datetime.datetime) -> "Manifest":
@@ -325,6 +328,7 @@ def to_bytes(manifest: Manifest) -> bytes:
         "made_by": manifest.made_by,
         **({"label": manifest.label, "index_sha256": manifest.index_sha256} if manifest.label else {}),
         **({"restored_version": manifest.restored} if manifest.restored else {}),
+        **({"rolled_back_version": manifest.rolled_back} if manifest.rolled_back else {}),
         "collections": manifest.collections,
         "recent_commits": list(manifest.recent_commits),
         "shards": [shard_to_json(shard) for shard in manifest.shards],
@@ -381,6 +385,7 @@ def from_bytes(content: bytes, key: str) -> Manifest:
             label=_text(value.get("label", "")),
             index_sha256=_text(value.get("index_sha256", "")),
             restored=_count(value.get("restored_version", 0)),
+            rolled_back=_count(value.get("rolled_back_version", 0)),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as fault:
         raise errors.stored_data_damaged(key, "it is not a manifest that can be read") from fault

@@ -1,5 +1,6 @@
 """Engine: upsert, delete, search, list, export, import, compact, reembed, collect, sweep, stats, for one KB."""
 
+import copy
 import heapq
 import itertools
 import logging
@@ -147,6 +148,12 @@ class Engine:
         return self._parts.policy
 
     # Writing
+
+    def since(self, number: int) -> "Engine":
+        """The same, for one who decided what to write when this version was current: see `Writer.since`."""
+        other = copy.copy(self)
+        other._writer = self._writer.since(number)  # noqa: SLF001 - of the same class
+        return other
 
     def upsert(
         self,
@@ -482,6 +489,11 @@ class Engine:
 
     def roll_back(self, wanted: str) -> Rollback:
         return versions.roll_back(self._parts, self._writer, wanted)
+
+    def current_number(self) -> int:
+        """Of what is stored now; 0 before the first write."""
+        published = self._parts.publication.current()
+        return published.manifest.number if published is not None else 0
 
     def restored_version(self) -> int:
         """That a roll-back put back and nobody let go since; 0 for none."""

@@ -285,6 +285,7 @@ def test_the_first_write_builds_on_nothing() -> None:
         "label": "",
         "index_sha256": "",
         "restored": 0,
+        "rolled_back": 0,
         "hashed_as": "",
     }
     first = nothing.succeeded_by("commit-1", NOON, [])
@@ -380,17 +381,19 @@ def test_what_made_a_manifest_and_what_it_brought_survives_its_json() -> None:
         label="handbook 1.0.0",
         index_sha256="0a1b",
         restored=3,
+        rolled_back=7,
         shards=(replace(shard("a"), origin="handbook"),),
     )
     assert values_of(from_bytes(to_bytes(made), "key")) == values_of(made)
     value = json.loads(to_bytes(made))
     assert (value["made_by"], value["label"], value["restored_version"]) == ("install", "handbook 1.0.0", 3)
+    assert value["rolled_back_version"] == 7
     assert (value["index_sha256"], value["shards"][0]["origin"]) == ("0a1b", "handbook")
 
 
 def test_what_is_not_so_is_not_written() -> None:
     value = json.loads(to_bytes(manifest()))
-    assert value.keys() & {"label", "index_sha256", "restored_version"} == set()
+    assert value.keys() & {"label", "index_sha256", "restored_version", "rolled_back_version"} == set()
     assert "origin" not in value["shards"][0]
     assert value["made_by"] == ""
 
@@ -458,11 +461,12 @@ def test_going_back_names_all_that_was_named_then() -> None:
 
 
 def test_what_was_rolled_back_stays_so_until_it_is_released() -> None:
-    back = replace(manifest(), restored=3)
-    after = back.succeeded_by("commit-8", NOON, list(back.shards))
-    assert after.restored == 3
-    free = after.released("commit-9", NOON)
-    assert (free.restored, free.number, free.commit_id, free.folders) == (0, 9, "commit-9", back.folders)
+    back = manifest().rolled_back_to(replace(manifest(), number=3), "commit-8", NOON)
+    after = back.succeeded_by("commit-9", NOON, list(back.shards))
+    assert (after.restored, after.rolled_back) == (3, 8)
+    free = after.released("commit-10", NOON)
+    assert free.rolled_back == 8, "what began before it would undo it still"
+    assert (free.restored, free.number, free.commit_id, free.folders) == (0, 10, "commit-10", back.folders)
 
 
 def test_an_import_takes_the_place_of_everything() -> None:
