@@ -275,11 +275,18 @@ class Manifest:
             restored=0,
         )
 
-    def after_collection(self, commit_id: str, now: datetime.datetime, taken: frozenset[str]) -> "Manifest":
-        """The next manifest, once these folders are garbage for good."""
+    def after_collection(
+        self, commit_id: str, now: datetime.datetime, taken: frozenset[str], forgotten: frozenset[str] = frozenset()
+    ) -> "Manifest":
+        """The next manifest, once these folders are garbage for good, and when those were dropped matters no more."""
         after = self.succeeded_by(commit_id, now, self.shards, "collect")
-        kept = tuple(each for each in after.dropped if each.folder not in taken)
-        return replace(after, dropped=kept, collections=self.collections + 1)
+        kept = tuple(each for each in after.dropped if each.folder not in taken | forgotten)
+        return replace(after, dropped=kept, collections=self.collections + (1 if taken else 0))
+
+    def as_kept(self) -> "Manifest":
+        """As it is kept when it is of the past. What waits to be collected then is for the current one to know: told in
+        every copy, it would be stored once for each version, and not once."""
+        return replace(self, dropped=())
 
     def rolled_back_to(self, past: "Manifest", commit_id: str, now: datetime.datetime) -> "Manifest":
         """The next manifest, with all that an earlier one named."""
