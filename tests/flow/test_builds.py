@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import select
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -267,6 +268,35 @@ def test_two_who_build_the_same_at_once_do_not_harm_each_other(settings: Setting
 
         assert code_of(building(sweep_away)) == "E217"
         assert {each["text"].rpartition(" told")[0][-5:] for each in state_of(kb)} == {"newer"}
+
+
+# ── memory ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def peak_bytes(process: int) -> int:
+    """The most memory that it ever had."""
+    status = Path(f"/proc/{process}/status").read_text()
+    return 1024 * int(re.findall(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)[0])
+
+
+def test_the_memory_of_a_worker_does_not_grow_with_the_documents(tmp_path: Path) -> None:
+    """Compared are its peaks after some parts, when it has all that it needs, and after many more."""
+    settings = engine_settings(tmp_path, build_part_bytes=500_000, compaction_enabled=False)
+    text_bytes, few, many = 10_000, 300, 800
+    words = " ".join(f"word{number}" for number in range(text_bytes // 4))
+    documents = (Document(f"page-{number}", words[number:][:text_bytes]) for number in range(many))
+    peaks: dict[int, int] = {}
+    with open_kb(KB, settings=settings) as kb, runner("local", KB, settings, 1) as workers:
+        assert isinstance(workers, ProcessRunner)
+
+        def look(progress: BuildProgress) -> None:
+            (worker,) = workers._crew
+            peaks[progress.built] = peak_bytes(worker._process.pid)
+
+        assert kb.build(documents, workers, on_progress=look).added == many
+    early = min(built for built in peaks if built >= few)
+    assert early < many / 2
+    assert peaks[many] - peaks[early] < text_bytes * (many - early), "it does not even keep the texts"
 
 
 # ── who dies ───────────────────────────────────────────────────────────────────────────────────────

@@ -1,5 +1,6 @@
 """Engine: upsert, delete, search, list, export, import, compact, reembed, collect, sweep, stats, for one KB."""
 
+import contextlib
 import copy
 import heapq
 import itertools
@@ -23,7 +24,7 @@ from pair.engine.compaction import CompactionReport, Compactor, Help
 from pair.engine.comparing import CURRENT, Comparison, compare
 from pair.engine.contract import Runner
 from pair.engine.document_lines import DocumentLines, kind_of_export
-from pair.engine.exporting import ExportReport, Snapshot, export_documents
+from pair.engine.exporting import ExportOptions, ExportReport, Snapshot, SpooledSnapshot, export_documents
 from pair.engine.extraction import Grapher
 from pair.engine.filters import Filter
 from pair.engine.fsck import Fsck, FsckOptions, FsckReport
@@ -43,7 +44,7 @@ from pair.engine.shard_archive import ShardArchive, ShardImporter, export_shards
 from pair.engine.shard_cache import ShardMissingError, SweepReport
 from pair.engine.stored_graphs import GraphRows
 from pair.engine.versions import Rollback, Version
-from pair.engine.writing import WriteParts, Writer, WriteReport, find_stored
+from pair.engine.writing import WriteParts, Writer, WriteReport, find_stored, scratch_folder
 from pair.files import CHUNK_BYTES
 from pair.values import Document
 
@@ -386,8 +387,16 @@ class Engine:
         on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> ExportReport:
         """Raises E201, E205, E206, E207, E010."""
-        snapshot = self._read(lambda manifest: Snapshot(manifest, self._parts.cache, self._parts.policy))
-        return export_documents(snapshot, target, vectors=vectors, on_progress=on_progress)
+        parts, options = self._parts, ExportOptions(vectors, on_progress)
+        with contextlib.ExitStack() as held:
+
+            def snapshot(manifest: Manifest) -> Snapshot | SpooledSnapshot:
+                if parts.cache.may_hold(manifest.size_bytes):
+                    return Snapshot(manifest, parts.cache, parts.policy)
+                folder = held.enter_context(scratch_folder(parts.cache))
+                return SpooledSnapshot(manifest, parts.cache, parts.policy, folder, options)
+
+            return export_documents(self._read(snapshot), target, options)
 
     def export_shards(
         self, path: Path, on_progress: Callable[[int, int], None] = lambda done, total: None
