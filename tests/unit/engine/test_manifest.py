@@ -349,6 +349,18 @@ def test_a_collection_forgets_what_it_took() -> None:
     assert (after.commit_id, after.number, len(after.shards)) == ("commit-8", 8, 2)
 
 
+def test_a_collection_that_takes_nothing_may_forget_what_was_dropped() -> None:
+    dropped = frozenset({"default.duckdb.shards/c"})
+    after = manifest().after_collection("commit-8", NOON, frozenset(), dropped)
+    assert (after.dropped, after.collections) == ((), 2), "what others are building is still there"
+
+
+def test_a_copy_tells_everything_but_what_waits_to_be_collected() -> None:
+    before = manifest()
+    assert before.dropped
+    assert values_of(before.as_kept()) == values_of(before) | {"dropped": ()}
+
+
 def test_the_list_of_commits_stays_short() -> None:
     current = no_manifest("default", "ngram-4-v1", 4)
     for number in range(200):
