@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from pair import errors
+from pair.engine.exporting import held_bytes
 from pair.engine.runtime import EngineStats
 from pair.kb import KnowledgeBase
 from pair.testing.faulty_store import FaultyStore
@@ -521,9 +522,9 @@ def test_a_kb_that_its_cache_does_not_hold_is_exported_as_any_other(ground: Grou
         kb.export(tmp_path / "bare.jsonl", vectors=False)
         shards = kb._engine._parts.publication.required().manifest.shards
     shutil.rmtree(ground.cache)
-    largest, total = max(shard.size_bytes for shard in shards), sum(shard.size_bytes for shard in shards)
-    limit = largest + 50_000  # what is beside the files of a shard takes room too
-    assert 3 * limit < total
+    sizes = list(map(held_bytes, shards))
+    limit = max(sizes) + 1_000  # what is beside the files of a shard takes room too
+    assert 3 * limit < sum(sizes)
     with ground.with_policy(cache_max_bytes=limit).open() as kb:
         report = kb.export(tmp_path / "spooled.jsonl", on_progress=lambda *each: told.append(each))
         kb.export(tmp_path / "bare-spooled.jsonl", vectors=False)
@@ -547,7 +548,7 @@ def test_what_is_collected_while_a_small_cache_is_filled_is_exported_as_it_is_by
     changed: list[bool] = []
     with ground.open() as other:
         fill(other)
-        limit = 2 * max(each.size_bytes for each in other._engine._parts.publication.required().manifest.shards)
+        limit = 2 * max(map(held_bytes, other._engine._parts.publication.required().manifest.shards))
 
         def interfere(*_: int) -> None:
             if not changed:

@@ -49,6 +49,12 @@ class ExportOptions:
     """Documents that were worked out, and all of them."""
 
 
+def held_bytes(shard: ShardRef) -> int:
+    """Of the files that an export reads of it."""
+    is_older = shard.graph_available and "graph" not in shard.files
+    return sum(file.size_bytes for role, file in shard.files.items() if role != "rows" or is_older)
+
+
 class Snapshot:
     """The shards of one manifest, whole and held open. Raises ShardMissingError, E205, E206, E207, E010."""
 

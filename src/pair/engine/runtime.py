@@ -24,7 +24,7 @@ from pair.engine.compaction import CompactionReport, Compactor, Help
 from pair.engine.comparing import CURRENT, Comparison, compare
 from pair.engine.contract import Runner
 from pair.engine.document_lines import DocumentLines, kind_of_export
-from pair.engine.exporting import ExportOptions, ExportReport, Snapshot, SpooledSnapshot, export_documents
+from pair.engine.exporting import ExportOptions, ExportReport, Snapshot, SpooledSnapshot, export_documents, held_bytes
 from pair.engine.extraction import Grapher
 from pair.engine.filters import Filter
 from pair.engine.fsck import Fsck, FsckOptions, FsckReport
@@ -391,7 +391,7 @@ class Engine:
         with contextlib.ExitStack() as held:
 
             def snapshot(manifest: Manifest) -> Snapshot | SpooledSnapshot:
-                if parts.cache.may_hold(manifest.size_bytes):
+                if parts.cache.may_hold(sum(map(held_bytes, manifest.shards))):
                     return Snapshot(manifest, parts.cache, parts.policy)
                 folder = held.enter_context(scratch_folder(parts.cache))
                 return SpooledSnapshot(manifest, parts.cache, parts.policy, folder, options)
