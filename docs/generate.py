@@ -230,6 +230,7 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "nothing_to_compare": {"path": "./handbook.tar"},
     "answer_unreadable": {"path": "answer.json", "reason": "it is not JSON"},
     "nothing_to_reproduce": {"path": "answer.json"},
+    "rolled_back_meanwhile": {"kb_id": "default", "began": 7, "rolled_back": 9},
     "package_of_another_schema": {"label": "handbook", "schema_version": 2},
     "export_damaged": {"file": "backup.jsonl", "reason": "its last line is missing"},
     "export_not_understood": {"file": "backup.jsonl", "reason": "it has format 2, which is newer than this pair"},

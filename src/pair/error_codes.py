@@ -73,6 +73,7 @@ CODES: dict[str, tuple[type[PairError], str]] = {
     "E231": (NotFoundError, "nothing to compare there"),
     "E232": (UsageError, "not an answer that was stored"),
     "E233": (UsageError, "answer does not say how its passages were found"),
+    "E236": (ConflictError, "knowledge base was rolled back meanwhile"),
     "E301": (ModelError, "model unreachable"),
     "E302": (ModelError, "model reply unusable"),
     "E303": (UsageError, "vector size differs from the knowledge base's"),

@@ -61,6 +61,7 @@ LEASE_LOST = "E210"
 """For those whose work is as good for another attempt."""
 
 BUILD_LOST = "E217"
+ROLLED_BACK_MEANWHILE = "E236"
 """For those who would try again what cannot succeed any more."""
 
 _OFFLINE_EXAMPLE = "pair install --offline --source ./local-kb"

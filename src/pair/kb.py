@@ -137,37 +137,56 @@ class KnowledgeBase:
         """Bring the index in line with files and URLs, then the engine with the index."""
         if self._sources is None:
             raise errors.settings_invalid("sync", "this knowledge base was opened without sources to sync")
+        began = self._engine.current_number()
         report = self._sources.run(wait=wait)
-        done = self.reconcile()
+        done = self.reconcile(since=began)
         return dataclasses.replace(report, stored=done.stored, unstored=done.removed)
 
-    def reconcile(self, on_batch: Callable[[WriteReport], None] = nothing_done, *, resume: bool = True) -> Reconciled:
+    def reconcile(
+        self,
+        on_batch: Callable[[WriteReport], None] = nothing_done,
+        *,
+        resume: bool = True,
+        since: int | None = None,
+    ) -> Reconciled:
         """Compare the hashes of what was synced with those of what is stored, and close the difference.
 
-        What was rolled back stays as it is, unless `resume`: somebody wants it to follow its sources again.
+        What was rolled back stays as it is, unless `resume`: somebody wants it to follow its sources again, and did so
+        when the version `since` was current (None for now). Raises E236 for what was rolled back later.
         """
         if self._sources is None:
             return Reconciled()
-        if restored := self._engine.restored_version():
-            if not resume:
-                return Reconciled(held_at=restored)
-            self._engine.release()
-        texts = self._sources.texts()
+        engine = self._engine.since(self._engine.current_number() if since is None else since)
+        restored = engine.restored_version()
+        if restored and not resume:
+            return Reconciled(held_at=restored)
+        try:
+            if restored:
+                engine.release()
+            return self._brought_in_line(engine, self._sources.texts(), on_batch)
+        except errors.ConflictError as fault:
+            if resume or fault.code != errors.ROLLED_BACK_MEANWHILE or not engine.restored_version():
+                raise
+            return Reconciled(held_at=engine.restored_version())
+
+    def _brought_in_line(
+        self, engine: Engine, texts: SourceTexts, on_batch: Callable[[WriteReport], None]
+    ) -> Reconciled:
         revisions = texts.revisions()
-        stored = self._engine.hashes(SYNC_OWNER)
+        stored = engine.hashes(SYNC_OWNER)
         changed = [
             source_id
             for source_id, revision in sorted(revisions.items())
-            if stored.get(source_id) != self._engine.revised_hash(revision, SYNC_OWNER)
+            if stored.get(source_id) != engine.revised_hash(revision, SYNC_OWNER)
         ]
         report = WriteReport()
         if changed:
             as_read = dict(revisions)
-            report = self._engine.upsert(
+            report = engine.upsert(
                 _documents(texts, changed, as_read), owner=SYNC_OWNER, revisions=as_read, on_batch=on_batch
             )
         gone = self._let_go(stored.keys() - revisions.keys())
-        removed = self._engine.delete(ids=gone).deleted if gone else 0
+        removed = engine.delete(ids=gone).deleted if gone else 0
         return Reconciled(report.added + report.replaced, removed, len(revisions) - len(changed))
 
     def _let_go(self, unknown: set[str]) -> list[str]:

@@ -142,3 +142,17 @@ def nothing_to_reproduce(path: str) -> UsageError:
         ],
         details={"path": path},
     )
+
+
+def rolled_back_meanwhile(kb_id: str, began: int, rolled_back: int) -> ConflictError:
+    """`began`: the version that was current when the work was begun; 0 for none."""
+    return ConflictError(
+        "E236",
+        f"{kb_id} was rolled back while this was under way, and stays as it was rolled back",
+        explanation=f"It began with version {began}; version {rolled_back} went back. Nothing of it was stored since.",
+        hints=[
+            "If it is still wanted, run the same command again: it builds on what is there now",
+            f"See what is there: pair versions --kb {kb_id}",
+        ],
+        details={"kb_id": kb_id, "began": began, "rolled_back": rolled_back},
+    )

@@ -7,7 +7,6 @@ import os
 import re
 import select
 import signal
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,9 @@ from pair.wiring import builds, open_kb
 from pair.wiring.builds import runner
 from pair.wiring.processes import ProcessRunner
 from pair.wiring.workers import Setup, part_builder
-from support.command import PAIR, Workplace
+from support.command import Workplace
 from support.engine_parts import MANY_SHARDS, engine_settings
+from support.fed_ingest import FedIngest, lines_of
 
 KB = "kb"
 WORDS = ["castle", "river", "bridge", "harbour", "mountain", "winter", "letter", "garden", "window", "market"]
@@ -270,6 +270,35 @@ def test_two_who_build_the_same_at_once_do_not_harm_each_other(settings: Setting
         assert {each["text"].rpartition(" told")[0][-5:] for each in state_of(kb)} == {"newer"}
 
 
+# ── memory ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def peak_bytes(process: int) -> int:
+    """The most memory that it ever had."""
+    status = Path(f"/proc/{process}/status").read_text()
+    return 1024 * int(re.findall(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)[0])
+
+
+def test_the_memory_of_a_worker_does_not_grow_with_the_documents(tmp_path: Path) -> None:
+    """Compared are its peaks after some parts, when it has all that it needs, and after many more."""
+    settings = engine_settings(tmp_path, build_part_bytes=500_000, compaction_enabled=False)
+    text_bytes, few, many = 10_000, 300, 800
+    words = " ".join(f"word{number}" for number in range(text_bytes // 4))
+    documents = (Document(f"page-{number}", words[number:][:text_bytes]) for number in range(many))
+    peaks: dict[int, int] = {}
+    with open_kb(KB, settings=settings) as kb, runner("local", KB, settings, 1) as workers:
+        assert isinstance(workers, ProcessRunner)
+
+        def look(progress: BuildProgress) -> None:
+            (worker,) = workers._crew
+            peaks[progress.built] = peak_bytes(worker._process.pid)
+
+        assert kb.build(documents, workers, on_progress=look).added == many
+    early = min(built for built in peaks if built >= few)
+    assert early < many / 2
+    assert peaks[many] - peaks[early] < text_bytes * (many - early), "it does not even keep the texts"
+
+
 # ── who dies ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -311,43 +340,6 @@ def test_an_error_in_a_worker_arrives_as_it_was(settings: Settings, tmp_path: Pa
         assert code_of(lambda: kb.build(pages(3), workers)) == "E010"
 
 
-class Commanded:
-    """`pair ingest --runner local` on a terminal, fed line by line, so that it cannot end by itself."""
-
-    def __init__(self, workplace: Workplace, documents: list[Document]) -> None:
-        self._terminal, slave = os.openpty()
-        lines = "".join(json.dumps({"id": each.id, "text": each.text}) + "\n" for each in documents)
-        command = [*PAIR, "ingest", "-", "--kb", KB, "--runner", "local", "--workers", "2"]
-        self.process = subprocess.Popen(
-            ["env", "--default-signal=INT", *command],
-            cwd=workplace.folder,
-            env=workplace.environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=slave,
-        )
-        os.close(slave)
-        assert self.process.stdin is not None
-        self.process.stdin.write(lines.encode())
-        self.process.stdin.flush()
-
-    def workers_when_built(self, count: int) -> list[int]:
-        """Processes, once so many documents are built."""
-        told = ""
-        while not any(int(built.replace(",", "")) >= count for built in re.findall(r"\[K([\d,]+) of", told)):
-            told += os.read(self._terminal, 4096).decode()
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
-        return list(map(int, children.split()))
-
-    def end(self, number: int) -> int:
-        self.process.send_signal(number)
-        status = self.process.wait(timeout=60)
-        os.close(self._terminal)
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()  # type: ignore[union-attr]
-        return status
-
-
 def wait_for_the_end_of(processes: list[int]) -> None:
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
@@ -363,7 +355,7 @@ def test_an_interrupted_build_leaves_the_kb_as_it_was_and_is_taken_up_again(
     workplace.environment["PAIR__ENGINE__BUILD_PART_BYTES"] = str(PART_BYTES)
     settings = engine_settings(workplace.folder / ".pair")
     documents = pages(60)
-    running = Commanded(workplace, documents)
+    running = FedIngest(workplace, KB, documents)
     workers = running.workers_when_built(20)
     assert len(workers) == 2
     assert running.end(number) == (130 if number is signal.SIGINT else -number)
@@ -372,8 +364,7 @@ def test_an_interrupted_build_leaves_the_kb_as_it_was_and_is_taken_up_again(
     kept = {key.split("/")[1] for key in records_in(settings)}
     assert len(kept) >= 2
     built_before = folders_in(settings)
-    lines = [json.dumps({"id": each.id, "text": each.text}) for each in documents]
-    (workplace.folder / "pages.jsonl").write_text("\n".join(lines))
+    (workplace.folder / "pages.jsonl").write_text(lines_of(documents))
     done = workplace.pair(
         *("ingest", "pages.jsonl", "--kb", KB, "--runner", "local", "--workers", "2", "--json"),
         PAIR__ENGINE__COMPACTION_ENABLED="false",

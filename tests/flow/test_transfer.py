@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from pair import errors
+from pair.engine.exporting import held_bytes
 from pair.engine.runtime import EngineStats
 from pair.kb import KnowledgeBase
 from pair.testing.faulty_store import FaultyStore
@@ -506,3 +507,59 @@ def test_readers_never_see_half_of_a_replacement(ground: Ground) -> None:
         with ground.open(store=FaultyStore(ground.blobs(), look)) as kb:
             kb.import_from(file, replace_all=True)
     assert seen == {5, 20}
+
+
+# ── a small cache ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_kb_that_its_cache_does_not_hold_is_exported_as_any_other(ground: Ground, tmp_path: Path) -> None:
+    odd = [Document(each, f"The document {each!a}.") for each in ("\uffff", "\U0001f511", "\ud800", "é", "z", "Z")]
+    told: list[tuple[int, int]] = []
+    with ground.open() as kb:
+        fill(kb)
+        kb.upsert(odd)
+        kb.export(tmp_path / "whole.jsonl")
+        kb.export(tmp_path / "bare.jsonl", vectors=False)
+        shards = kb._engine._parts.publication.required().manifest.shards
+    shutil.rmtree(ground.cache)
+    sizes = list(map(held_bytes, shards))
+    limit = max(sizes) + 1_000  # what is beside the files of a shard takes room too
+    assert 3 * limit < sum(sizes)
+    with ground.with_policy(cache_max_bytes=limit).open() as kb:
+        report = kb.export(tmp_path / "spooled.jsonl", on_progress=lambda *each: told.append(each))
+        kb.export(tmp_path / "bare-spooled.jsonl", vectors=False)
+        assert sum(path.stat().st_size for path in ground.cache.rglob("*") if path.is_file()) <= limit
+    for whole, spooled in (("whole.jsonl", "spooled.jsonl"), ("bare.jsonl", "bare-spooled.jsonl")):
+        assert (tmp_path / spooled).read_bytes() == (tmp_path / whole).read_bytes()
+    assert told[-1] == (report.documents, report.documents) == (41, 41)
+    assert not list(ground.cache.with_name("cache-scratch").iterdir()), "nothing is left beside the cache"
+
+
+def test_an_empty_kb_is_exported_also_with_a_small_cache(ground: Ground, tmp_path: Path) -> None:
+    with ground.with_policy(cache_max_bytes=1_000_000).open() as kb:
+        fill(kb)
+        kb.delete(all_ids(kb))
+        assert kb.export(tmp_path / "empty.jsonl").documents == 0
+
+
+def test_what_is_collected_while_a_small_cache_is_filled_is_exported_as_it_is_by_then(
+    ground: Ground, tmp_path: Path
+) -> None:
+    changed: list[bool] = []
+    with ground.open() as other:
+        fill(other)
+        limit = 2 * max(map(held_bytes, other._engine._parts.publication.required().manifest.shards))
+
+        def interfere(*_: int) -> None:
+            if not changed:
+                changed.append(True)
+                other.upsert([Document("late", "It came late.")])
+                other.compact(everything=True)
+                other.collect(grace_seconds=0)
+                shutil.rmtree(ground.cache)
+
+        with ground.with_policy(cache_max_bytes=limit).open() as kb:
+            report = kb.export(tmp_path / "export.jsonl", on_progress=interfere)
+            assert (report.documents, report.manifest_version) == (36, kb.version()[0])
+    with Ground(tmp_path / "again").open() as kb:
+        assert kb.import_from(tmp_path / "export.jsonl").added == 36

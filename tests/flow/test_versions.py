@@ -12,7 +12,7 @@ from pair.blobs.local import LocalStore
 from pair.blobs.memory import MemoryStore
 from pair.clock import SystemClock
 from pair.engine.adoption import Parcel
-from pair.engine.manifest import from_bytes, manifest_key, version_in_key, versions_prefix
+from pair.engine.manifest import from_bytes, manifest_key, to_bytes, version_in_key, versions_prefix
 from pair.errors import ConflictError, DataError, NotFoundError, UsageError
 from pair.kb import KnowledgeBase
 from pair.testing.clock import NOON, ManualClock
@@ -343,13 +343,15 @@ def test_a_copy_that_is_damaged_keeps_nobody_from_collecting(ground: Ground) -> 
 def test_each_copy_is_the_manifest_that_was_published(ground: Ground) -> None:
     with ground.open() as kb:
         paint(kb, "red")
+        paint(kb, "green")
         current = ground.blobs().get(manifest_key("default"))
-        (copy,) = ground.blobs().list(versions_prefix("default"))
+        _, copy = ground.blobs().list(versions_prefix("default"))
         kept_copy = ground.blobs().get(copy.key)
         assert current is not None
         assert kept_copy is not None
-        assert kept_copy.data == current.data
-        assert from_bytes(kept_copy.data, copy.key).made_by == "upsert"
+        published = from_bytes(current.data, "manifest")
+        assert published.dropped, "which a copy does not tell"
+        assert kept_copy.data == to_bytes(published.as_kept())
 
 
 def test_versions_of_an_earlier_pair_have_no_cause_and_can_be_gone_back_to(ground: Ground) -> None:

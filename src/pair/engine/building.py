@@ -4,6 +4,7 @@ Invariants
     Nothing is visible before all of it is; a build that fails or is killed leaves the KB as it was.
     A part that an earlier run built is not built again.
     Of several documents with one id the last one wins, wherever in the load they stand.
+    A KB that is rolled back meanwhile stays so: the build is refused, and what it built is there for the next run.
 Not here
     Who the workers are: the `Runner` of contract.py. What a worker does: part_builder.py.
 """
@@ -121,9 +122,11 @@ class Build:
         self._read = self._done = self._unchanged = 0
 
     def run(self, documents: Iterable[Document], load: Load, runner: Runner) -> WriteReport:
-        """Raises E213, E303, E304 for what cannot be stored, E216, E217; and what a write raises."""
+        """Raises E213, E303, E304 for what cannot be stored, E216, E217, E236; and what a write raises."""
         self._parts.publication.probe()
-        if self._parts.publication.current() is None:
+        before = self._parts.publication.current()
+        self._writer = self._writer.since(before.manifest.number if before is not None else 0)
+        if before is None:
             runner.expect_work()  # else it may all be stored as it is
         for part in runner.built(self._planned(documents, load, runner.workers)):
             self._take(part)
@@ -163,6 +166,7 @@ class Build:
     def _to_store(self, batch: Batch, hashes: dict[str, str]) -> list[Document]:
         """What is stored as it is costs nothing, unless this load holds another version of it that came before."""
         before = self._parts.publication.current()
+        self._writer.refuse_undoing(before)
         changed = {each.id for each in self._writer.changed(batch, hashes, before)[0]}
         beginnings = {each.id: identity(each.id)[:8] for each in batch.documents}
         to_store = [each for each in batch.documents if each.id in changed or beginnings[each.id] in self._coming]

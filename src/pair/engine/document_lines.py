@@ -84,22 +84,21 @@ class LineWriter:
     def __init__(self, stream: BinaryIO, header: LinesHeader) -> None:
         self._stream = stream
         self._digest = hashlib.sha256()
-        self._has_vectors = header.has_vectors
         self.documents = 0
-        self._write(header.to_json())
+        self._write(_line_of(header.to_json()))
 
-    def write(self, document: PreparedDocument) -> None:
-        self._write(_document_to_json(document, has_vectors=self._has_vectors))
+    def write(self, line: bytes) -> None:
+        """Of a document."""
+        self._write(line)
         self.documents += 1
 
     def end(self) -> str:
         """The SHA-256 of all lines but the last."""
         digest = self._digest.hexdigest()
-        self._write({"end": {"documents": self.documents, "sha256": digest}})
+        self._write(_line_of({"end": {"documents": self.documents, "sha256": digest}}))
         return digest
 
-    def _write(self, value: dict[str, Any]) -> None:
-        line = _line_of(value)
+    def _write(self, line: bytes) -> None:
         self._digest.update(line)
         self._stream.write(line)
 
@@ -118,6 +117,10 @@ def written_lines(target: Path | BinaryIO) -> Iterator[BinaryIO]:
                     yield cast("BinaryIO", packed)
             else:
                 yield stream
+
+
+def document_line(document: PreparedDocument, *, has_vectors: bool) -> bytes:
+    return _line_of(_document_to_json(document, has_vectors=has_vectors))
 
 
 def _line_of(value: dict[str, Any]) -> bytes:

@@ -1,17 +1,21 @@
 """All live documents of a KB into one file, as one manifest has them.
 
 Invariants
-    What is written is one state of the KB: its shards are held open before the first line, so nobody takes them away.
-    No more than one document is in memory.
+    What is written is one state of the KB: before the first line its shards are held open, or all lines are on disk.
+    No more than one document is in memory, and no more of the cache is held than it may take.
 """
 
+import contextlib
 import heapq
-from collections.abc import Callable, Iterator
+import itertools
+import mmap
+import struct
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pair.engine.document_lines import LinesHeader, LineWriter, written_lines
+from pair.engine.document_lines import LinesHeader, LineWriter, document_line, written_lines
 from pair.engine.graph_file import GraphFile
 from pair.engine.manifest import Manifest, ShardRef
 from pair.engine.policy import EnginePolicy
@@ -20,6 +24,9 @@ from pair.engine.shard_cache import OpenShard, ShardCache
 from pair.engine.stored_chunks import stored_chunks
 from pair.engine.stored_documents import PreparedDocument
 from pair.engine.stored_graphs import NO_GRAPH, GraphRows, StoredGraphs
+
+_SIZES = struct.Struct("<II")
+"""Bytes of an id, and of the line that follows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,19 @@ class ExportReport:
     """That the file has as they are; 0 for one of documents."""
 
 
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    vectors: bool
+    on_progress: Callable[[int, int], None]
+    """Documents that were worked out, and all of them."""
+
+
+def held_bytes(shard: ShardRef) -> int:
+    """Of the files that an export reads of it."""
+    is_older = shard.graph_available and "graph" not in shard.files
+    return sum(file.size_bytes for role, file in shard.files.items() if role != "rows" or is_older)
+
+
 class Snapshot:
     """The shards of one manifest, whole and held open. Raises ShardMissingError, E205, E206, E207, E010."""
 
@@ -46,15 +66,74 @@ class Snapshot:
     def chunks(self) -> int:
         return sum(shard.live_chunks() for shard in self._shards)
 
-    def documents(self) -> Iterator[PreparedDocument]:
+    def lines(self, options: ExportOptions) -> Iterator[bytes]:
         """By id."""
         streams = [self._listed_in(position) for position in range(len(self._shards))]
-        for listed, position in heapq.merge(*streams, key=lambda each: each[0].id):
-            yield self._shards[position].document(listed)
+        for number, (listed, position) in enumerate(heapq.merge(*streams, key=lambda each: each[0].id), 1):
+            yield document_line(self._shards[position].document(listed), has_vectors=options.vectors)
+            options.on_progress(number, self.manifest.documents)
 
     def _listed_in(self, position: int) -> Iterator[tuple[Listed, int]]:
         for listed in self._shards[position].listed():
             yield listed, position
+
+
+class SpooledSnapshot:
+    """The lines of one manifest on disk, shard after shard: for a cache that does not hold all shards at once.
+
+    Raises ShardMissingError, E205 when it does not hold one of them, E206, E207, E010.
+    """
+
+    def __init__(
+        self, manifest: Manifest, cache: ShardCache, policy: EnginePolicy, folder: Path, options: ExportOptions
+    ) -> None:
+        """`folder`: for the lines; it has to be there for as long as they are read."""
+        self.manifest = manifest
+        self.chunks = self._documents = 0
+        self._path = folder / "lines"
+        self._ends: list[int] = []
+        """Of the lines of each shard."""
+        with self._path.open("xb") as spool:
+            for ref in manifest.shards:
+                self._spool(_HeldShard(ref, cache.open(ref), policy), spool, options)
+                self._ends.append(spool.tell())
+
+    def _spool(self, shard: "_HeldShard", spool: BinaryIO, options: ExportOptions) -> None:
+        self.chunks += shard.live_chunks()
+        for listed in shard.listed():
+            name = listed.id.encode(errors="surrogatepass")
+            line = document_line(shard.document(listed), has_vectors=options.vectors)
+            spool.write(_SIZES.pack(len(name), len(line)) + name + line)
+            self._documents += 1
+            options.on_progress(self._documents, self.manifest.documents)
+
+    def lines(self, _options: ExportOptions) -> Iterator[bytes]:
+        """By id."""
+        if not self._ends or not self._ends[-1]:
+            return
+        with (
+            self._path.open("rb") as spool,
+            mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ) as content,
+            contextlib.ExitStack() as held,
+        ):
+            streams = [
+                held.enter_context(contextlib.closing(_spooled(content, begin, end)))
+                for begin, end in itertools.pairwise([0, *self._ends])
+            ]
+            # Bytes of UTF-8 are in the order of the characters.
+            for _, line in heapq.merge(*streams, key=lambda each: each[0]):
+                yield line
+
+
+def _spooled(content: mmap.mmap, begin: int, end: int) -> Generator[tuple[bytes, bytes]]:
+    """Ids and lines."""
+    while begin < end:
+        name_bytes, line_bytes = _SIZES.unpack_from(content, begin)
+        begin += _SIZES.size
+        name = content[begin : begin + name_bytes]
+        begin += name_bytes
+        yield name, content[begin : begin + line_bytes]
+        begin += line_bytes
 
 
 class _HeldShard:
@@ -94,7 +173,7 @@ class _HeldShard:
 
 
 def export_documents(
-    snapshot: Snapshot, target: Path | BinaryIO, *, vectors: bool, on_progress: Callable[[int, int], None]
+    snapshot: Snapshot | SpooledSnapshot, target: Path | BinaryIO, options: ExportOptions
 ) -> ExportReport:
     """Raises E010. A file appears whole or not at all."""
     manifest = snapshot.manifest
@@ -106,12 +185,11 @@ def export_documents(
         documents=manifest.documents,
         chunks=snapshot.chunks,
         manifest_version=manifest.number,
-        has_vectors=vectors,
+        has_vectors=options.vectors,
     )
     with written_lines(target) as stream:
         writer = LineWriter(stream, header)
-        for document in snapshot.documents():
-            writer.write(document)
-            on_progress(writer.documents, header.documents)
+        for line in snapshot.lines(options):
+            writer.write(line)
         digest = writer.end()
     return ExportReport(manifest.kb_id, writer.documents, header.chunks, manifest.number, manifest.embedder, digest)

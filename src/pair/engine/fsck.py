@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pair import errors
-from pair.blobs.contract import BlobStore
+from pair.blobs.contract import BlobStore, Version
 from pair.blobs.leases import HeldLease
 from pair.clock import to_timestamp
 from pair.engine.history import Copy
@@ -143,6 +143,8 @@ class Fsck:
         self._spares = SpareFiles(parts.kb_id, parts.cache, store, options.archives)
         self._tally = _Tally()
         self._lost: list[_Lost] = []
+        self._named: tuple[Version, frozenset[str]] | None = None
+        """Folders of shards, by the current manifest of this version or one that is kept with it."""
 
     def run(self) -> FsckReport:
         """Raises E201, E003, E225, E206, E010; ModelError where vectors have to be made anew."""
@@ -171,14 +173,11 @@ class Fsck:
         """The versions that are kept, before the current one or `until`. `tell`: of copies that cannot be read."""
         history = self._parts.publication.history
         found: list[_Kept] = []
-        for copy in history.copies(current).line:
-            try:
-                manifest = history.read(copy)
-            except errors.DataError as fault:
+        for copy, manifest in history.read_all(history.copies(current).line):
+            if isinstance(manifest, errors.DataError):
                 if tell:
-                    self._tell_copy(copy, current, str(fault.details["reason"]))
-                continue
-            if manifest is not None and manifest.number < (until or current.number):
+                    self._tell_copy(copy, current, str(manifest.details["reason"]))
+            elif manifest.number < (until or current.number):
                 found.append(_Kept(copy, manifest))
         return found
 
@@ -187,7 +186,7 @@ class Fsck:
         is_current = copy.number == current.number
         is_done = self._options.repair and (is_current or self._options.drop_lost)
         if is_done and is_current:
-            self._store.put(copy.key, to_bytes(current))
+            self._store.put(copy.key, to_bytes(current.as_kept()))
         elif is_done:
             self._store.delete(copy.key)
         remedy = "the manifest" if is_current else ""
@@ -224,10 +223,11 @@ class Fsck:
 
     def _is_named(self, shard: ShardRef) -> bool:
         """By now, by the current manifest or a version that is kept."""
-        manifest = self._parts.publication.required().manifest
-        return any(
-            shard.folder in each.folders for each in (manifest, *(kept.manifest for kept in self._past(manifest)))
-        )
+        published = self._parts.publication.required()
+        if self._named is None or self._named[0] != published.version:
+            manifests = (published.manifest, *(kept.manifest for kept in self._past(published.manifest)))
+            self._named = published.version, frozenset().union(*(each.folders for each in manifests))
+        return shard.folder in self._named[1]
 
     def _mend(self, inspected: InspectedShard, folder: Path, embedder: str) -> None:
         shard, sound = inspected.ref, dict(inspected.sound)

@@ -7,19 +7,20 @@ Invariants
     What a build has made and not published yet is left alone for as long as its record is kept (build_records.py).
     What a version names that is kept is kept with it. One that is not goes before the manifest is swapped: whoever goes
     back to it has read an earlier manifest, and can no longer publish either.
+    A version whose copy cannot be read is kept for as long as one that can, and as nobody can tell what it names, so is
+    all that was there before it. Then it goes.
     Grace and days are counted by the clock of the store: no machine whose clock is wrong cuts them short.
 """
 
-import contextlib
 import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pair import errors
 from pair.blobs.contract import BlobInfo, BlobStore
 from pair.blobs.leases import held
 from pair.engine import rules
 from pair.engine.build_records import BuildRecords
+from pair.engine.history import Copy
 from pair.engine.manifest import Manifest, lease_name, shards_prefix
 from pair.engine.writing import WriteParts
 
@@ -49,15 +50,18 @@ def collect(parts: WriteParts, store: BlobStore, *, grace_seconds: float) -> Gar
         protected, condemned = records.protected(now, parts.policy.gc_build_seconds)
         written = {folder: max(each.modified_at for each in blobs) for folder, blobs in stored.items()}
         versions = _versions(parts, before.manifest, now)
-        taken = rules.garbage(before.manifest, written, now, grace_seconds) - protected - versions.pinned
+        doubtful = versions.doubtful(stored)
+        taken = rules.garbage(before.manifest, written, now, grace_seconds) - protected - versions.pinned - doubtful
         idle = len(stored.keys() - before.manifest.folders - versions.pinned)
-        if not taken:
+        longest = max(grace_seconds, parts.policy.gc_grace_seconds)
+        forgotten = rules.drops_to_forget(before.manifest, now, longest, is_swapped=bool(taken))
+        if not taken and not forgotten:
             _forget(records, condemned)
             _delete(store, versions.expired)
             return GarbageReport(0, 0, idle, before.manifest.number, len(versions.kept))
         lease.check()
         _delete(store, versions.expired)
-        after = before.manifest.after_collection(parts.new_id(), now, taken)
+        after = before.manifest.after_collection(parts.new_id(), now, taken, forgotten)
         published = parts.publication.swap(before, after)
         parts.on_step("condemned")
         for folder in sorted(taken):
@@ -77,33 +81,53 @@ class _Versions:
     """Folders of shards that those name."""
     expired: tuple[str, ...]
     """Keys of copies that nobody may go back to."""
+    unread_at: datetime.datetime | None
+    """When the last one of those that are kept and cannot be read became current."""
+
+    def doubtful(self, stored: Mapping[str, Sequence[BlobInfo]]) -> frozenset[str]:
+        """Folders that one that cannot be read may name: they were there before it."""
+        if self.unread_at is None:
+            return frozenset()
+        began = {folder: min(each.modified_at for each in blobs) for folder, blobs in stored.items()}
+        return frozenset(folder for folder, at in began.items() if at <= self.unread_at)
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What is remembered of a manifest: there may be thousands of them."""
+
+    folders: frozenset[str]
+    is_rearranged: bool
 
 
 def _versions(parts: WriteParts, current: Manifest, now: datetime.datetime) -> _Versions:
-    """A copy that cannot be read keeps nobody from collecting: it is left where it is, and names nothing."""
-    history = parts.publication.history
+    """One that cannot be read takes no place from one that can."""
+    history, policy = parts.publication.history, parts.policy
     copies = history.copies(current)
-    found: dict[str, Manifest] = {}
-    for copy in copies.line:
-        with contextlib.suppress(errors.DataError):
-            manifest = history.read(copy) if copy.number < current.number else None
-            if manifest is not None:
-                found[copy.key] = manifest
-    by_number = {each.number: each for each in (current, *found.values())}
+    found = {current.number: _Named(current.folders, current.is_rearranged)}
+    there: list[Copy] = []
+    for copy, manifest in history.read_all([each for each in copies.line if each.number < current.number]):
+        there.append(copy)
+        if isinstance(manifest, Manifest):
+            found[copy.number] = _Named(manifest.folders, manifest.is_rearranged)
     stored_at = {copy.number: copy.stored_at for copy in copies.line}
-    past = [_past_version(each, by_number.get(each.number + 1), stored_at) for each in found.values()]
-    kept = rules.versions_to_keep(past, parts.policy, now)
-    pinned = frozenset(folder for each in found.values() if each.number in kept for folder in each.folders)
-    expired = tuple(key for key, each in found.items() if each.number not in kept)
-    return _Versions(kept, pinned, (*expired, *copies.stray))
+    past = [_past_version(copy.number, found.get(copy.number + 1), stored_at) for copy in there]
+    kept = rules.versions_to_keep([each for each in past if each.number in found], policy, now)
+    as_if_read = rules.versions_to_keep(past, policy, now)
+    unread = [copy for copy in there if copy.number not in found and copy.number in as_if_read]
+    spared = kept | {copy.number for copy in unread}
+    return _Versions(
+        kept,
+        pinned=frozenset(folder for number in kept for folder in found[number].folders),
+        expired=(*(copy.key for copy in there if copy.number not in spared), *copies.stray),
+        unread_at=max((copy.stored_at for copy in unread), default=None),
+    )
 
 
-def _past_version(
-    manifest: Manifest, after: Manifest | None, stored_at: Mapping[int, datetime.datetime]
-) -> rules.PastVersion:
+def _past_version(number: int, after: _Named | None, stored_at: Mapping[int, datetime.datetime]) -> rules.PastVersion:
     """When it was replaced is not known any more once the next one is gone: then it is as old as it is."""
-    replaced_at = stored_at.get(manifest.number + 1, stored_at[manifest.number])
-    return rules.PastVersion(manifest.number, replaced_at, after is not None and after.is_rearranged)
+    replaced_at = stored_at.get(number + 1, stored_at[number])
+    return rules.PastVersion(number, replaced_at, after is not None and after.is_rearranged)
 
 
 def _delete(store: BlobStore, keys: Sequence[str]) -> None:

@@ -11,7 +11,8 @@ Not here
 import contextlib
 import datetime
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pair import errors, version_errors
@@ -22,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 _MOST_DIGITS = 20
 """Of a number that somebody may mean."""
+_FEW = 64
+"""Copies that are not worth a thread; and so many are read ahead."""
+_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +66,13 @@ class History:
 
     def _line(self, current: Manifest, listed: dict[tuple[int, str], str]) -> Iterator[tuple[str, int]]:
         """Keys and numbers."""
-        commits, line = _commits(current), list[str]()
+        commits, line, unreadable = _commits(current), list[str](), set[str]()
         by_number: dict[int, dict[str, str]] = {}
         for (number, commit), key in listed.items():
             by_number.setdefault(number, {})[commit] = key
         for number in sorted((each for each in by_number if each <= current.number), reverse=True):
             if number not in commits:  # a manifest names the last ones before it only
-                commits = self._commits_of_oldest(line)
+                commits = self._commits_of_oldest(line, unreadable)
             those = by_number[number]
             # Beyond a gap, nobody can tell any more; but whoever made the gap took the strays of that time, too.
             commit = commits.get(number, next(iter(those)) if len(those) == 1 else "")
@@ -76,22 +80,48 @@ class History:
                 line.append(those[commit])
                 yield those[commit], number
 
-    def _commits_of_oldest(self, line: Sequence[str]) -> dict[int, str]:
-        """That the oldest of them names which can be read."""
+    def _commits_of_oldest(self, line: Sequence[str], unreadable: set[str]) -> dict[int, str]:
+        """That the oldest of them names which can be read. `unreadable`: those that were tried, and are not again."""
         for key in reversed(line):
-            if (manifest := self._readable(key)) is not None:
-                return _commits(manifest)
+            if key not in unreadable:
+                if (manifest := self._readable(key)) is not None:
+                    return _commits(manifest)
+                unreadable.add(key)
         return {}
-
-    def read(self, copy: Copy) -> Manifest | None:
-        """None when it is gone. Raises E207."""
-        return self._read(copy.key)
 
     def past(self, current: Manifest) -> Iterator[Manifest]:
         """Those that are kept and can be read, without the current one, the newest first."""
-        for copy in self.copies(current).line:
-            if copy.number < current.number and (manifest := self._readable(copy.key)) is not None:
+        for _, manifest in self.read_all([copy for copy in self.copies(current).line if copy.number < current.number]):
+            if isinstance(manifest, Manifest):
                 yield manifest
+
+    def read_all(self, copies: Sequence[Copy]) -> Iterator[tuple[Copy, Manifest | errors.DataError]]:
+        """Those that are there, in their order, with what is wrong with those that cannot be read.
+
+        Many are read some at a time: waiting for a store, one after another, is what takes long.
+        """
+        if len(copies) <= _FEW:
+            yield from self._looked_at(copies, map(self._read_or_fault, copies))
+            return
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pair-history") as pool:
+            for begin in range(0, len(copies), _FEW):
+                some = copies[begin : begin + _FEW]
+                yield from self._looked_at(some, pool.map(self._read_or_fault, some))
+
+    def _looked_at(
+        self, copies: Iterable[Copy], read: Iterable[Manifest | errors.DataError | None]
+    ) -> Iterator[tuple[Copy, Manifest | errors.DataError]]:
+        for copy, found in zip(copies, read, strict=True):
+            if isinstance(found, errors.DataError):
+                logger.warning("a version cannot be read", extra={"key": copy.key, "reason": found.message})
+            if found is not None:
+                yield copy, found
+
+    def _read_or_fault(self, copy: Copy) -> Manifest | errors.DataError | None:
+        try:
+            return self._read(copy.key)
+        except errors.DataError as fault:
+            return fault
 
     def _readable(self, key: str) -> Manifest | None:
         """One that is damaged hides no other: `pair fsck` tells of it."""

@@ -79,6 +79,8 @@ class Importer:
 
         Raises E224, E225, E226, E307, E304, E303; and what a build raises.
         """
+        begun_with = self._parts.publication.current()
+        self._writer = self._writer.since(begun_with.manifest.number if begun_with is not None else 0)
         header = file.header
         if header.embedder != self._embedding.name and not embed:
             raise version_errors.export_of_another_embedder(

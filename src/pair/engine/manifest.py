@@ -200,6 +200,8 @@ class Manifest:
     """Of the index that was taken up last, whatever was stored since: tells whether it is the same again."""
     restored: int = 0
     """The version that a roll-back put back, until somebody lets sync go on; 0 for none."""
+    rolled_back: int = 0
+    """The number of the last manifest that a roll-back made; 0 for none. What began before it is refused (E236)."""
 
     @property
     def is_rearranged(self) -> bool:
@@ -276,11 +278,18 @@ class Manifest:
             restored=0,
         )
 
-    def after_collection(self, commit_id: str, now: datetime.datetime, taken: frozenset[str]) -> "Manifest":
-        """The next manifest, once these folders are garbage for good."""
+    def after_collection(
+        self, commit_id: str, now: datetime.datetime, taken: frozenset[str], forgotten: frozenset[str] = frozenset()
+    ) -> "Manifest":
+        """The next manifest, once these folders are garbage for good, and when those were dropped matters no more."""
         after = self.succeeded_by(commit_id, now, self.shards, "collect")
-        kept = tuple(each for each in after.dropped if each.folder not in taken)
-        return replace(after, dropped=kept, collections=self.collections + 1)
+        kept = tuple(each for each in after.dropped if each.folder not in taken | forgotten)
+        return replace(after, dropped=kept, collections=self.collections + (1 if taken else 0))
+
+    def as_kept(self) -> "Manifest":
+        """As it is kept when it is of the past. What waits to be collected then is for the current one to know: told in
+        every copy, it would be stored once for each version, and not once."""
+        return replace(self, dropped=())
 
     def rolled_back_to(self, past: "Manifest", commit_id: str, now: datetime.datetime) -> "Manifest":
         """The next manifest, with all that an earlier one named."""
@@ -293,6 +302,7 @@ class Manifest:
             label=past.label,
             index_sha256=past.index_sha256,
             restored=past.number,
+            rolled_back=after.number,
         )
 
     def released(self, commit_id: str, now: datetime.datetime) -> "Manifest":
@@ -329,6 +339,7 @@ def to_bytes(manifest: Manifest) -> bytes:
         **({"label": manifest.label} if manifest.label else {}),
         **({"index_sha256": manifest.index_sha256} if manifest.index_sha256 else {}),
         **({"restored_version": manifest.restored} if manifest.restored else {}),
+        **({"rolled_back_version": manifest.rolled_back} if manifest.rolled_back else {}),
         "collections": manifest.collections,
         "recent_commits": list(manifest.recent_commits),
         "shards": [shard_to_json(shard) for shard in manifest.shards],
@@ -385,6 +396,7 @@ def from_bytes(content: bytes, key: str) -> Manifest:
             label=_text(value.get("label", "")),
             index_sha256=_text(value.get("index_sha256", "")),
             restored=_count(value.get("restored_version", 0)),
+            rolled_back=_count(value.get("rolled_back_version", 0)),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as fault:
         raise errors.stored_data_damaged(key, "it is not a manifest that can be read") from fault

@@ -6,14 +6,16 @@ Invariants
 """
 
 import contextlib
+import datetime
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pair import errors
 from pair.blobs.contract import Blob, BlobStore
 from pair.blobs.leases import HeldLease, held
 from pair.engine.inspection import Fault
 from pair.engine.manifest import (
+    DroppedShard,
     Manifest,
     from_bytes,
     lease_name,
@@ -104,6 +106,14 @@ class ManifestRepair:
         copy = self._copy(blob)
         if copy is None:
             raise errors.stored_data_damaged(self._key, "there is no copy of it that can be read")
-        after = copy.succeeded_by(parts.new_id(), parts.clock.now(), copy.shards, "repair")
+        now = parts.publication.now()
+        after = copy.succeeded_by(parts.new_id(), now, copy.shards, "repair")
+        after = replace(after, dropped=self._waiting(after, now))
         lease.check()
         return parts.publication.swap(None if blob is None else Published(copy, blob.version), after).manifest
+
+    def _waiting(self, manifest: Manifest, now: datetime.datetime) -> tuple[DroppedShard, ...]:
+        """What nobody names: when it was dropped is lost, and slow readers may have it still."""
+        stored = {info.key.rpartition("/")[0] for info in self._store.list(shards_prefix(manifest.kb_id))}
+        at = now.astimezone(datetime.UTC).isoformat()
+        return tuple(DroppedShard(folder, at) for folder in sorted(stored - manifest.folders))

@@ -51,7 +51,7 @@ class PackedIndex:
 
 def packed(manifest: Manifest) -> PackedIndex:
     """Without what only concerns the store that it is in."""
-    travelling = replace(manifest, dropped=(), recent_commits=(), restored=0, collections=0)
+    travelling = replace(manifest, dropped=(), recent_commits=(), restored=0, rolled_back=0, collections=0)
     files = tuple(
         PackedFile(packed_name(shard, role), shard.key(role), each.size_bytes, each.sha256)
         for shard in manifest.shards

@@ -151,7 +151,7 @@ class Publication:
         copy = version_key(self._kb_id, after.number, after.commit_id)
         if self._keeps_versions:
             self._on_step("copy")
-            self._store.put(copy, content)
+            self._store.put(copy, to_bytes(after.as_kept()))
         self._on_step("swap")
         try:
             return self._swapped(before, after, content)
@@ -179,7 +179,8 @@ class Publication:
     def keep(self, manifest: Manifest) -> None:
         """A copy of one that may have been written by somebody who keeps none, so that it can be gone back to."""
         if self._keeps_versions:
-            self._store.put(version_key(self._kb_id, manifest.number, manifest.commit_id), to_bytes(manifest))
+            key = version_key(self._kb_id, manifest.number, manifest.commit_id)
+            self._store.put(key, to_bytes(manifest.as_kept()))
 
     def refuse_past(self) -> None:
         """Raises E219."""

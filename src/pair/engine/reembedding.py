@@ -7,6 +7,7 @@ Invariants
     Texts, chunks, keywords, graphs, owners and content hashes stay as they are.
     The long part needs no lease. At the end, what others wrote and deleted meanwhile is in the new shards too.
     What was embedded is kept until the swap: an interrupted run goes on where it stopped.
+    A KB that is rolled back meanwhile to what has another embedder stays so; any other roll-back is only taken up.
 """
 
 import logging
@@ -18,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pair import build_errors, errors
+from pair import build_errors, errors, version_errors
 from pair.ai.embedding import DEFAULT_BATCH_SIZE, Embedding
 from pair.blobs.leases import HeldLease, held
 from pair.clock import to_timestamp
@@ -103,6 +104,7 @@ class Reembedder:
         self._on_progress = on_progress
         self._tally = _Tally()
         self._total = 0
+        self._begun_with: Manifest | None = None
         self._made: list[_Made] = []
         self._places: dict[str, RecordNumbers] = {}
         """By folder of a shard: for each of its rows the record with its vector; -1 for what is gone."""
@@ -133,11 +135,12 @@ class Reembedder:
         return self._report(manifest, manifest)
 
     def run(self) -> ReembedReport:
-        """Raises E201, E206, E207, E307, E308, ModelError; E202, E203, E208, E210 after all attempts."""
+        """Raises E201, E206, E207, E236, E307, E308, ModelError; E202, E203, E208, E210 after all attempts."""
         before = self._parts.publication.required().manifest
         name, dimension = self._embedding.name, self._embedding.dimension
         if before.embedder == name:
             return self._report(before, before)
+        self._begun_with = before
         with kept_vectors(self._folder, name, dimension, on_busy=self._refuse_company) as kept:
             published, rounds = self._in_rounds(kept)
         self._parts.on_step("re-embedded")
@@ -235,7 +238,14 @@ class Reembedder:
         made_of = {folder for each in self._usable(manifest) for folder, _ in each.output.origins}
         return [shard for shard in manifest.shards if shard.folder not in made_of and shard.live_documents]
 
+    def _refuse_undoing(self, manifest: Manifest) -> None:
+        """Raises E236: somebody wants the embedder of then, and those who ask have it."""
+        begun_with = self._begun_with or manifest
+        if manifest.rolled_back > begun_with.number and manifest.embedder != begun_with.embedder:
+            raise version_errors.rolled_back_meanwhile(manifest.kb_id, begun_with.number, manifest.rolled_back)
+
     def _make_up_for(self, manifest: Manifest, kept: KeptVectors) -> None:
+        self._refuse_undoing(manifest)
         missing = self._missing(manifest)
         self._made = self._usable(manifest)
         self._refuse_textless(missing)

@@ -238,6 +238,23 @@ def garbage(
     )
 
 
+_WORTH_FORGETTING = 100
+"""Entries of a manifest, which every writer writes and every reader reads."""
+
+
+def drops_to_forget(
+    manifest: Manifest, now: datetime.datetime, grace_seconds: float, *, is_swapped: bool
+) -> frozenset[str]:
+    """Folders whose grace period is over: a version or a build may keep them, and when they were dropped tells nothing
+    more. `is_swapped`: the manifest is, anyway; else few of them are not worth it.
+    """
+    until = now - datetime.timedelta(seconds=grace_seconds)
+    over = frozenset(
+        each.folder for each in manifest.dropped if datetime.datetime.fromisoformat(each.dropped_at) <= until
+    )
+    return over if is_swapped or len(over) >= _WORTH_FORGETTING else frozenset()
+
+
 @dataclass(frozen=True, slots=True)
 class PastVersion:
     number: int

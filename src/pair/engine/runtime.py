@@ -1,5 +1,7 @@
 """Engine: upsert, delete, search, list, export, import, compact, reembed, collect, sweep, stats, for one KB."""
 
+import contextlib
+import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +22,7 @@ from pair.engine.compaction import CompactionReport, Compactor, Help
 from pair.engine.comparing import CURRENT, Comparison, compare
 from pair.engine.contract import Runner
 from pair.engine.document_lines import DocumentLines, kind_of_export
-from pair.engine.exporting import ExportReport, Snapshot, export_documents
+from pair.engine.exporting import ExportOptions, ExportReport, Snapshot, SpooledSnapshot, export_documents, held_bytes
 from pair.engine.extraction import Grapher
 from pair.engine.filters import Filter
 from pair.engine.fsck import Fsck, FsckOptions, FsckReport
@@ -42,7 +44,7 @@ from pair.engine.shard_archive import ShardArchive, ShardImporter, export_shards
 from pair.engine.shard_cache import ShardMissingError, SweepReport
 from pair.engine.stored_graphs import GraphRows
 from pair.engine.versions import Rollback, Version
-from pair.engine.writing import WriteParts, Writer, WriteReport, find_stored
+from pair.engine.writing import WriteParts, Writer, WriteReport, find_stored, scratch_folder
 from pair.files import CHUNK_BYTES
 from pair.values import Document
 
@@ -129,6 +131,12 @@ class Engine:
         return self._parts.policy
 
     # Writing
+
+    def since(self, number: int) -> "Engine":
+        """The same, for one who decided what to write when this version was current: see `Writer.since`."""
+        other = copy.copy(self)
+        other._writer = self._writer.since(number)  # noqa: SLF001 - of the same class
+        return other
 
     def upsert(
         self,
@@ -301,8 +309,16 @@ class Engine:
         on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> ExportReport:
         """Raises E201, E205, E206, E207, E010."""
-        snapshot = self._read(lambda manifest: Snapshot(manifest, self._parts.cache, self._parts.policy))
-        return export_documents(snapshot, target, vectors=vectors, on_progress=on_progress)
+        parts, options = self._parts, ExportOptions(vectors, on_progress)
+        with contextlib.ExitStack() as held:
+
+            def snapshot(manifest: Manifest) -> Snapshot | SpooledSnapshot:
+                if parts.cache.may_hold(sum(map(held_bytes, manifest.shards))):
+                    return Snapshot(manifest, parts.cache, parts.policy)
+                folder = held.enter_context(scratch_folder(parts.cache))
+                return SpooledSnapshot(manifest, parts.cache, parts.policy, folder, options)
+
+            return export_documents(self._read(snapshot), target, options)
 
     def export_shards(
         self, path: Path, on_progress: Callable[[int, int], None] = lambda done, total: None
@@ -407,6 +423,11 @@ class Engine:
 
     def roll_back(self, wanted: str) -> Rollback:
         return versions.roll_back(self._parts, self._writer, wanted)
+
+    def current_number(self) -> int:
+        """Of what is stored now; 0 before the first write."""
+        published = self._parts.publication.current()
+        return published.manifest.number if published is not None else 0
 
     def restored_version(self) -> int:
         """That a roll-back put back and nobody let go since; 0 for none."""

@@ -143,21 +143,22 @@ class ShardImporter:
         self._records = BuildRecords(store, parts.kb_id, parts.new_id)
 
     def run(self, archive: ShardArchive, embedder: str, *, replace_all: bool) -> WriteReport:
-        """`embedder`: the one that is configured. Raises E224, E226, E227, E202, E203, E206, E208, E210."""
-        origin = archive.manifest
+        """`embedder`: the one that is configured. Raises E224, E226, E227, E202, E203, E206, E208, E210, E236."""
+        origin, before = archive.manifest, self._parts.publication.current()
+        writer = self._writer.since(before.manifest.number if before is not None else 0)
         if origin.embedder != embedder:
             raise version_errors.export_of_another_embedder(
                 str(archive.path), origin.embedder, embedder, is_shards=True
             )
-        self._refuse_others(self._parts.publication.current(), replace_all=replace_all)
+        self._refuse_others(before, replace_all=replace_all)
         archive.verify()
         shards = [self._rerooted(shard) for shard in origin.shards]
         self._parts.publication.probe()
         record = self._records.announce(f"import-{origin.commit_id}", shards, origin.dimension)
         if self._parts.publication.current() is not None:  # whoever collects garbage now does not know of the record
-            self._writer.retried(lambda lease, before: WriteReport())
+            writer.retried(lambda lease, before: WriteReport())
         self._upload(archive, shards)  # before others are kept waiting
-        report = self._writer.retried(
+        report = writer.retried(
             lambda lease, before: self._publish(lease, before, archive, shards, replace_all=replace_all)
         )
         self._records.forget(record)

@@ -260,6 +260,10 @@ class ShardCache:
         """What can be fetched without evicting anything."""
         return self._max_bytes - self.size_bytes() if self._max_bytes else math.inf
 
+    def may_hold(self, size_bytes: int) -> bool:
+        """Whether so much can be held at once, and others still find room to read."""
+        return not self._max_bytes or size_bytes <= self._max_bytes // 2
+
     def size_bytes(self) -> int:
         return sum(each.size_bytes for each in self._cached())
 

@@ -77,12 +77,12 @@ class Rollback:
 def list_versions(parts: WriteParts) -> list[Version]:
     """The current one and those that can be gone back to, the newest first. Raises E201, E207."""
     current = parts.publication.required().manifest
-    shown, after = [current], current
+    shown, after = [_told(current, current)], current
     for each in parts.publication.history.past(current):
         if not (after.is_rearranged and after.number == each.number + 1):  # else it holds what the next one holds
-            shown.append(each)
+            shown.append(_told(each, current))
         after = each
-    return [_told(each, current) for each in shown]
+    return shown
 
 
 def _told(manifest: Manifest, current: Manifest) -> Version:

@@ -5,6 +5,8 @@ workspace, upload (each file), uploaded (the workspace is removed), swap, swappe
 Invariants
     What is unchanged is neither embedded nor written. What is replaced goes in the manifest that brings the new.
     A write that fails leaves the KB as it was; what it uploaded is garbage.
+    What was decided before a roll-back is not written after it (`since`): the roll-back would be undone in part, and
+    what looked stored as it is may be gone. A batch by itself is decided under the lease, and so after it.
 """
 
 import contextlib
@@ -17,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pair import errors, files
+from pair import errors, files, version_errors
 from pair.blobs.contract import Leases
 from pair.blobs.leases import HeldLease, held
 from pair.clock import Clock, to_timestamp
@@ -37,7 +39,7 @@ from pair.values import Document
 logger = logging.getLogger(__name__)
 
 
-_SETTLED = frozenset({errors.PUBLISH_UNKNOWN, errors.BUILD_LOST})
+_SETTLED = frozenset({errors.PUBLISH_UNKNOWN, errors.BUILD_LOST, errors.ROLLED_BACK_MEANWHILE})
 """Codes of what another attempt would not better."""
 
 
@@ -81,10 +83,22 @@ class _Stored:
 
 
 class Writer:
-    def __init__(self, parts: WriteParts, preparation: Preparation) -> None:
+    def __init__(self, parts: WriteParts, preparation: Preparation, *, began: int | None = None) -> None:
+        """`began`: see `since`."""
         self._parts = parts
         self._preparation = preparation
         self._embedding = preparation.embedding
+        self._began = began
+
+    def since(self, number: int) -> "Writer":
+        """The same, for what was begun when this version was current: refuses to write once a roll-back came after."""
+        return Writer(self._parts, self._preparation, began=number)
+
+    def refuse_undoing(self, before: Published | None) -> None:
+        """Raises E236."""
+        rolled_back = before.manifest.rolled_back if before is not None else 0
+        if self._began is not None and rolled_back > self._began:
+            raise version_errors.rolled_back_meanwhile(self._parts.kb_id, self._began, rolled_back)
 
     def upsert(self, batch: Batch) -> WriteReport:
         """Raises E213, E303, E304 for what cannot be stored; E202, E203, E206, E208, E210 after all attempts."""
@@ -146,6 +160,7 @@ class Writer:
                 with self._lease() as lease:
                     parts.on_step("read")
                     before = parts.publication.current()
+                    self.refuse_undoing(before)
                     parts.cache.keep_only(before.manifest.folders if before else frozenset())
                     report = attempt(lease, before)
                 parts.on_step("released")

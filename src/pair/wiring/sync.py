@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import importlib.util
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -69,34 +70,47 @@ class SyncDesk:
             return SyncRun(self.settings.kb, self.places, shop).run(wait=wait)
 
     def sync(self) -> SyncReport:
-        """One run, and the engine brought in line with it."""
-        return self._synced(self.run(), resume=True)
+        """One run, and the engine brought in line with it. Raises E236 when it was rolled back meanwhile."""
+        began = self._stored_number()
+        return self._synced(self.run(), resume=True, since=began)
 
     def sync_in_background(self) -> SyncReport:
         """The same, for those who come again: waits for nobody, and leaves a KB as it is that was rolled back."""
-        return self._synced(self.run(wait=False), resume=False)
+        return self._synced(self.run(wait=False), resume=False, since=None)
 
-    def _synced(self, report: SyncReport, *, resume: bool) -> SyncReport:
-        done = self._bring_engine_in_line(resume=resume)
+    def _synced(self, report: SyncReport, *, resume: bool, since: int | None) -> SyncReport:
+        done = self._bring_engine_in_line(resume=resume, since=since)
         if done is None:
             return report
         return dataclasses.replace(report, stored=done.stored, unstored=done.removed, held_at=done.held_at)
 
-    def _bring_engine_in_line(self, *, resume: bool) -> "Reconciled | None":
+    def _bring_engine_in_line(self, *, resume: bool, since: int | None) -> "Reconciled | None":
         """None when nothing changed on either side since the last time: that is told without loading the engine."""
         store = blob_store(self.settings.engine.store, self.settings, self.clock)
         mark = self.places.cache.with_name(f".{self.places.cache.name}.stored")
         if mark.exists() and mark.read_text(encoding="utf-8") == self._state_of(store):
             return None
         with open_kb(self.kb_id, settings=self.settings, store=store, sources=self.sources()) as kb:
-            done = kb.reconcile(resume=resume)
+            done = kb.reconcile(resume=resume, since=since)
             if self.places.cache.exists() and not done.held_at:
                 files.write_atomically(mark, self._state_of(store).encode())
         return done
 
+    def _stored_number(self) -> int | None:
+        """The version that is stored now, told without loading the engine; None when that cannot be told."""
+        store = blob_store(self.settings.engine.store, self.settings, self.clock)
+        with contextlib.closing(store), contextlib.suppress(errors.StorageError, ValueError, KeyError, TypeError):
+            head = store.get(self._manifest_key)
+            return int(json.loads(head.data)["version"]) if head is not None else 0
+        return None
+
+    @property
+    def _manifest_key(self) -> str:
+        return f"{self.kb_id}.duckdb.manifest.json"
+
     def _state_of(self, store: "BlobStore") -> str:
         """What tells whether the saved state or the stored KB changed."""
-        head = store.get(f"{self.kb_id}.duckdb.manifest.json")
+        head = store.get(self._manifest_key)
         return f"{store.address}\n{_signature(self.places.cache)}\n{head.version if head else 'none'}\n"
 
     def plan(self) -> SyncPlan:

@@ -286,6 +286,7 @@ def test_the_first_write_builds_on_nothing() -> None:
         "label": "",
         "index_sha256": "",
         "restored": 0,
+        "rolled_back": 0,
         "hashed_as": "",
     }
     first = nothing.succeeded_by("commit-1", NOON, [])
@@ -349,6 +350,18 @@ def test_a_collection_forgets_what_it_took() -> None:
     assert (after.commit_id, after.number, len(after.shards)) == ("commit-8", 8, 2)
 
 
+def test_a_collection_that_takes_nothing_may_forget_what_was_dropped() -> None:
+    dropped = frozenset({"default.duckdb.shards/c"})
+    after = manifest().after_collection("commit-8", NOON, frozenset(), dropped)
+    assert (after.dropped, after.collections) == ((), 2), "what others are building is still there"
+
+
+def test_a_copy_tells_everything_but_what_waits_to_be_collected() -> None:
+    before = manifest()
+    assert before.dropped
+    assert values_of(before.as_kept()) == values_of(before) | {"dropped": ()}
+
+
 def test_the_list_of_commits_stays_short() -> None:
     current = no_manifest("default", "ngram-4-v1", 4)
     for number in range(200):
@@ -381,17 +394,19 @@ def test_what_made_a_manifest_and_what_it_brought_survives_its_json() -> None:
         label="handbook 1.0.0",
         index_sha256="0a1b",
         restored=3,
+        rolled_back=7,
         shards=(replace(shard("a"), origin="handbook"),),
     )
     assert values_of(from_bytes(to_bytes(made), "key")) == values_of(made)
     value = json.loads(to_bytes(made))
     assert (value["made_by"], value["label"], value["restored_version"]) == ("install", "handbook 1.0.0", 3)
+    assert value["rolled_back_version"] == 7
     assert (value["index_sha256"], value["shards"][0]["origin"]) == ("0a1b", "handbook")
 
 
 def test_what_is_not_so_is_not_written() -> None:
     value = json.loads(to_bytes(manifest()))
-    assert value.keys() & {"label", "index_sha256", "restored_version"} == set()
+    assert value.keys() & {"label", "index_sha256", "restored_version", "rolled_back_version"} == set()
     assert "origin" not in value["shards"][0]
     assert value["made_by"] == ""
 
@@ -469,11 +484,12 @@ def test_a_label_goes_with_the_first_document_that_changes_and_what_was_taken_up
 
 
 def test_what_was_rolled_back_stays_so_until_it_is_released() -> None:
-    back = replace(manifest(), restored=3)
-    after = back.succeeded_by("commit-8", NOON, list(back.shards))
-    assert after.restored == 3
-    free = after.released("commit-9", NOON)
-    assert (free.restored, free.number, free.commit_id, free.folders) == (0, 9, "commit-9", back.folders)
+    back = manifest().rolled_back_to(replace(manifest(), number=3), "commit-8", NOON)
+    after = back.succeeded_by("commit-9", NOON, list(back.shards))
+    assert (after.restored, after.rolled_back) == (3, 8)
+    free = after.released("commit-10", NOON)
+    assert free.rolled_back == 8, "what began before it would undo it still"
+    assert (free.restored, free.number, free.commit_id, free.folders) == (0, 10, "commit-10", back.folders)
 
 
 def test_an_import_takes_the_place_of_everything() -> None:

@@ -310,6 +310,23 @@ def test_a_clock_that_went_back_makes_no_garbage() -> None:
     assert rules.garbage(manifest(), {"kb.duckdb.shards/orphan": ago(-3600)}, NOON, 120) == frozenset()
 
 
+def test_when_shards_were_dropped_is_forgotten_once_the_grace_period_is_over() -> None:
+    names = [f"kb.duckdb.shards/{number}" for number in range(101)]
+    few, many = (
+        manifest(
+            dropped=(
+                DroppedShard("kb.duckdb.shards/fresh", ago(119).isoformat()),
+                *(DroppedShard(name, ago(120).isoformat()) for name in chosen),
+            )
+        )
+        for chosen in (names[:99], names[:100])
+    )
+    assert rules.drops_to_forget(few, NOON, 120, is_swapped=True) == set(names[:99])
+    assert rules.drops_to_forget(few, NOON, 120, is_swapped=False) == frozenset(), "no manifest is written for few"
+    assert rules.drops_to_forget(many, NOON, 120, is_swapped=False) == set(names[:100])
+    assert rules.drops_to_forget(many, NOON, 121, is_swapped=True) == frozenset()
+
+
 # ── evicting ───────────────────────────────────────────────────────────────────────────────────────
 
 CACHED = [CachedShard("a", 100, 10), CachedShard("b", 200, 30), CachedShard("c", 300, 20)]

@@ -1,0 +1,280 @@
+"""A roll-back while others are at work: what began before it does not undo it, and says so."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pair.engine.policy import EnginePolicy
+from pair.errors import ConflictError
+from pair.kb import KnowledgeBase
+from pair.settings import Settings
+from pair.sync.rules import SyncPolicy
+from pair.values import Document
+from pair.wiring import SyncDesk, open_kb
+from support.command import Workplace, write_files
+from support.engine_parts import DIMENSION, CountingEmbedder, Ground, MirroredEmbedder
+from support.engine_worker import Job, Workers, read_log, running_workers
+from support.fed_ingest import FedIngest, lines_of
+from support.server import Received, Server
+
+KB = "kb"
+PART_BYTES = 2_500
+
+
+def pages(count: int, told: str = "first") -> list[Document]:
+    return [
+        Document(f"page-{number:03}", f"The bridge of page {number} was {told} told of.") for number in range(count)
+    ]
+
+
+def texts_in(kb: KnowledgeBase) -> dict[str, str]:
+    return {each.id: each.text for each in kb.documents(limit=1000)}
+
+
+def texts_of(documents: list[Document]) -> dict[str, str]:
+    return {each.id: each.text for each in documents}
+
+
+# ── a build ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def listed(workplace: Workplace) -> set[str]:
+    found = workplace.pair("docs", "list", "--kb", KB, "--limit", "1000", "--json").json
+    return {each["id"] for each in found["documents"]}
+
+
+def test_a_build_that_began_before_a_rollback_is_refused_and_taken_up_again(workplace: Workplace) -> None:
+    workplace.environment |= {
+        "PAIR__ENGINE__BUILD_PART_BYTES": str(PART_BYTES),
+        "PAIR__ENGINE__COMPACTION_ENABLED": "false",
+    }
+    for name, documents in (("few", pages(2)), ("more", pages(40)[:10])):
+        (workplace.folder / f"{name}.jsonl").write_text(lines_of(documents))
+        assert workplace.pair("ingest", f"{name}.jsonl", "--kb", KB).status == 0
+    running = FedIngest(workplace, KB, pages(90))
+    running.workers_when_built(20)
+    assert workplace.pair("rollback", "1", "--kb", KB, "--json").json["manifest_version"] == 3
+    status, told = running.finish()
+    assert (status, "E236" in told, "run the same command again" in told) == (4, True, True)
+    assert listed(workplace) == {"page-000", "page-001"}, "as it was rolled back"
+    built = set((workplace.folder / ".pair" / "store").rglob("*.search"))
+    (workplace.folder / "all.jsonl").write_text(lines_of(pages(90)))
+    again = workplace.pair("ingest", "all.jsonl", "--kb", KB, "--runner", "local", "--workers", "2", "--json").json
+    assert (again["added"], again["unchanged"]) == (88, 2), "also what was stored when it began"
+    assert listed(workplace) == {each.id for each in pages(90)}
+    after = set((workplace.folder / ".pair" / "store").rglob("*.search"))
+    assert len(after) < 2 * len(built), "what was built was not built again"
+
+
+def test_a_build_that_begins_after_a_rollback_is_published(workplace: Workplace) -> None:
+    for documents in (pages(2), pages(4)):
+        (workplace.folder / "some.jsonl").write_text(lines_of(documents))
+        workplace.pair("ingest", "some.jsonl", "--kb", KB)
+    workplace.pair("rollback", "1", "--kb", KB)
+    running = FedIngest(workplace, KB, pages(30))
+    assert running.finish()[0] == 0
+    assert listed(workplace) == {each.id for each in pages(30)}
+
+
+# ── writes, imports ────────────────────────────────────────────────────────────────────────────────
+
+
+class Meanwhile:
+    """Does something when a step comes for the first time."""
+
+    def __init__(self, step: str) -> None:
+        self._step = step
+        self.act: Callable[[], object] = lambda: None
+
+    def __call__(self, step: str) -> None:
+        if step == self._step:
+            act, self.act = self.act, lambda: None
+            act()
+
+
+def test_a_batch_that_comes_after_a_rollback_is_an_ordinary_write(tmp_path: Path) -> None:
+    ground, meanwhile = Ground(tmp_path, keep_versions=10, ingest_batch_documents=2), Meanwhile("released")
+    with ground.open() as other, ground.open(on_step=meanwhile) as kb:
+        other.upsert(pages(1))
+        other.upsert([Document("other", "Something else.")])
+        meanwhile.act = lambda: other.rollback(1)
+        kb.upsert(pages(6)[2:])
+        assert texts_in(kb).keys() == {"page-000", "page-004", "page-005"}
+
+
+@pytest.mark.parametrize("kind", ["documents", "shards"])
+def test_an_import_that_began_before_a_rollback_is_refused(tmp_path: Path, kind: str) -> None:
+    ground, meanwhile = Ground(tmp_path / "here", keep_versions=10), Meanwhile("upload")
+    file = tmp_path / "export"
+    with Ground(tmp_path / "there").open() as origin:
+        origin.upsert(pages(5, "elsewhere"))
+        origin.export(file) if kind == "documents" else origin.export_shards(file)
+    with ground.open() as other, ground.open(on_step=meanwhile) as kb:
+        other.upsert(pages(2))
+        other.upsert(pages(3))
+        meanwhile.act = lambda: other.rollback(1)
+        with pytest.raises(ConflictError) as refused:
+            kb.import_from(file, replace_all=True)
+        assert refused.value.code == "E236"
+        assert texts_in(kb) == texts_of(pages(2))
+        assert kb.versions()[0].made_by == "rollback"
+        kb.import_from(file, replace_all=True)
+        assert texts_in(kb) == texts_of(pages(5, "elsewhere"))
+
+
+# ── a re-embedding ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    with running_workers() as running:
+        yield running
+
+
+def reembedding(ground: Ground, step: str) -> Job:
+    options: dict[str, Any] = {"chunker": "seed", "graph": "off", "embedding_dimension": DIMENSION, "keep_versions": 10}
+    places = {"store": str(ground.store), "cache_dir": str(ground.cache)}
+    at = (step, 1, int(signal.SIGSTOP))
+    return Job("default", options | places, [("reembed", None)], str(ground.folder / "log"), at=at, mirrored=True)
+
+
+@pytest.mark.parametrize("step", ["embed", "lease"])
+def test_a_rollback_to_another_embedder_is_not_undone_by_a_re_embedding_that_began_before_it(
+    tmp_path: Path, workers: Workers, step: str
+) -> None:
+    ground = Ground(tmp_path, keep_versions=10)
+    with ground.open(embedder=CountingEmbedder(24)) as kb:
+        kb.upsert(pages(3))
+    with ground.open(embedder=CountingEmbedder()) as kb:
+        kb.reembed()
+        process = workers.start(reembedding(ground, step))
+        assert workers.wait(process) == signal.SIGSTOP
+        kb.rollback(1)
+        os.kill(process, signal.SIGCONT)
+        assert workers.wait(process) == 0
+    assert [each.error for each in read_log(ground.folder / "log")] == ["E236"]
+    with ground.open(embedder=CountingEmbedder(24)) as kb:
+        assert kb.versions()[0].made_by == "rollback"
+        assert kb.search("the bridge of page 1", limit=1)
+    again = MirroredEmbedder()
+    with ground.open(embedder=again) as kb:
+        assert kb.reembed().changed
+        assert again.texts == [], "what was embedded is not embedded again"
+
+
+def test_a_rollback_of_documents_is_taken_up_by_a_re_embedding_that_began_before_it(
+    tmp_path: Path, workers: Workers
+) -> None:
+    ground = Ground(tmp_path, keep_versions=10)
+    with ground.open() as kb:
+        kb.upsert(pages(3))
+        kb.upsert([*pages(2, "then"), Document("late", "Not here for long.")])
+        process = workers.start(reembedding(ground, "lease"))
+        assert workers.wait(process) == signal.SIGSTOP
+        kb.rollback(1)
+        os.kill(process, signal.SIGCONT)
+        assert workers.wait(process) == 0
+    assert [each.error for each in read_log(ground.folder / "log")] == [""]
+    with ground.open(embedder=MirroredEmbedder()) as kb:
+        assert texts_in(kb) == texts_of(pages(3))
+        assert (kb.versions()[0].made_by, kb.versions()[0].restored) == ("reembed", 1)
+
+
+# ── a sync ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_sync_that_began_before_a_rollback_is_refused_and_the_next_one_is_not(
+    workplace: Workplace, server: Server
+) -> None:
+    write_files(workplace.target, {"lunch.md": "# Lunch\n\nLunch is at one.\n"})
+    (workplace.folder / "config.yaml").write_text("kb: {allow_private_addresses: true}\n")
+    assert workplace.pair("sync").status == 0
+    write_files(workplace.target, {"lunch.md": "# Lunch\n\nLunch is at two.\n"})
+    assert workplace.pair("sync").status == 0
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def wait(_: Received) -> None:
+        asked.set()
+        may_answer.wait(60)
+
+    server.add("/tea", b"Tea is at five.", checksum=False, before_body=wait, headers={"Content-Type": "text/plain"})
+    (workplace.folder / ".pair" / "links.txt").write_text(server.url("/tea") + "\n")
+    syncing = workplace.start("sync", "--json")
+    assert asked.wait(60)
+    assert workplace.pair("rollback", "1").status == 0
+    may_answer.set()
+    stdout, _ = syncing.communicate(timeout=60)
+    assert (syncing.returncode, '"E236"' in stdout) == (4, True)
+    assert "at one" in workplace.pair("search", "lunch", "--json").stdout
+    assert workplace.pair("sync", "--json").json["stored"] == 2
+    assert "at two" in workplace.pair("search", "lunch", "--json").stdout
+
+
+class Project:
+    """A folder with sources and its store, of which each batch is one document."""
+
+    def __init__(self, folder: Path) -> None:
+        self.sources = folder / "knowledge"
+        self.settings = Settings(
+            kb=SyncPolicy(
+                sources_dir=str(self.sources),
+                links_file_path=str(folder / "links.txt"),
+                index_path=str(folder / "index.txt"),
+                index_cache_path=str(folder / "index-cache.json"),
+                web_fetch_cache_dir=str(folder / "web-cache"),
+            ),
+            engine=EnginePolicy(
+                store=str(folder / "store"),
+                cache_dir=str(folder / "cache"),
+                embedder="ngram",
+                embedding_dimension=DIMENSION,
+                ingest_batch_documents=1,
+            ),
+        )
+
+    def open(self, **more: Any) -> KnowledgeBase:
+        return open_kb(settings=self.settings, sources=SyncDesk(self.settings).sources(), **more)
+
+
+@pytest.mark.parametrize("resume", [True, False])
+@pytest.mark.parametrize("step", ["lease", "released"])
+def test_no_batch_of_a_sync_that_began_before_a_rollback_comes_after_it(
+    tmp_path: Path, step: str, *, resume: bool
+) -> None:
+    project, meanwhile = Project(tmp_path), Meanwhile(step)
+    write_files(project.sources, {"a.md": "one\n", "b.md": "one\n", "c.md": "one\n"})
+    SyncDesk(project.settings).sync()
+    with project.open() as other, project.open(on_step=meanwhile) as kb:
+        first = other.version()[0]
+        other.upsert([Document("mine", "Of somebody else.")])
+        write_files(project.sources, {"a.md": "two\n", "b.md": "two\n", "c.md": "two\n"})
+        SyncDesk(project.settings).run()
+        meanwhile.act = lambda: other.rollback(first)
+        if resume:
+            with pytest.raises(ConflictError) as refused:
+                kb.reconcile()
+            assert refused.value.code == "E236"
+        else:
+            assert kb.reconcile(resume=False).held_at == first
+        assert texts_in(other) == {"a.md": "one\n", "b.md": "one\n", "c.md": "one\n"}
+        kb.reconcile()
+        assert set(texts_in(other).values()) == {"two\n"}
+
+
+def test_a_sync_on_purpose_does_not_release_a_rollback_that_came_after_it_began(tmp_path: Path) -> None:
+    project, meanwhile = Project(tmp_path), Meanwhile("lease")
+    write_files(project.sources, {"a.md": "one\n"})
+    SyncDesk(project.settings).sync()
+    with project.open() as other, project.open(on_step=meanwhile) as kb:
+        other.upsert([Document("mine", "Of somebody else.")])
+        other.rollback(1)
+        meanwhile.act = lambda: other.rollback(2)
+        with pytest.raises(ConflictError) as refused:
+            kb.reconcile()
+        assert refused.value.code == "E236"
+        assert other.versions()[0].restored == 2
