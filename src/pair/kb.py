@@ -89,6 +89,8 @@ class Reconciled:
     unchanged: int = 0
     held_at: int = 0
     """The version that a roll-back put back, and that was left as it is; 0 for none."""
+    seen_version: str = ""
+    """What the store calls the manifest that is in line; what others write later is not."""
 
 
 def nothing_done(_report: WriteReport) -> None:
@@ -187,7 +189,12 @@ class KnowledgeBase:
             )
         gone = self._let_go(stored.keys() - revisions.keys())
         removed = engine.delete(ids=gone).deleted if gone else 0
-        return Reconciled(report.added + report.replaced, removed, len(revisions) - len(changed))
+        return Reconciled(
+            stored=report.added + report.replaced,
+            removed=removed,
+            unchanged=len(revisions) - len(changed),
+            seen_version=engine.seen_version(),
+        )
 
     def _let_go(self, unknown: set[str]) -> list[str]:
         """Of what is stored and no source any more. Pages that came with a package were never sources here."""

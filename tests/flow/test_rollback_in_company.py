@@ -278,3 +278,18 @@ def test_a_sync_on_purpose_does_not_release_a_rollback_that_came_after_it_began(
             kb.reconcile()
         assert refused.value.code == "E236"
         assert other.versions()[0].restored == 2
+
+
+def test_what_is_in_line_is_what_was_seen_and_not_a_rollback_right_after_it(tmp_path: Path) -> None:
+    project, meanwhile = Project(tmp_path), Meanwhile("released")
+    write_files(project.sources, {"a.md": "one\n"})
+    SyncDesk(project.settings).sync()
+    with project.open() as other, project.open(on_step=meanwhile) as kb:
+        write_files(project.sources, {"a.md": "two\n"})
+        SyncDesk(project.settings).run()
+        meanwhile.act = lambda: other.rollback(1)
+        seen = kb.reconcile().seen_version
+        assert texts_in(other) == {"a.md": "one\n"}
+        assert seen != other.reconcile(resume=True).seen_version
+        assert texts_in(other) == {"a.md": "two\n"}
+        assert kb.reconcile().seen_version == other.reconcile().seen_version

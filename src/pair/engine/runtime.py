@@ -429,6 +429,11 @@ class Engine:
         published = self._parts.publication.current()
         return published.manifest.number if published is not None else 0
 
+    def seen_version(self) -> str:
+        """What the store calls the manifest that was last read or written; "" for none."""
+        published = self._parts.publication.seen()
+        return published.version if published is not None else ""
+
     def restored_version(self) -> int:
         """That a roll-back put back and nobody let go since; 0 for none."""
         published = self._parts.publication.current()

@@ -88,12 +88,13 @@ class SyncDesk:
         """None when nothing changed on either side since the last time: that is told without loading the engine."""
         store = blob_store(self.settings.engine.store, self.settings, self.clock)
         mark = self.places.cache.with_name(f".{self.places.cache.name}.stored")
-        if mark.exists() and mark.read_text(encoding="utf-8") == self._state_of(store):
+        saved, head = _signature(self.places.cache), store.get(self._manifest_key)
+        if mark.exists() and mark.read_text(encoding="utf-8") == _in_line(store, saved, head.version if head else ""):
             return None
         with open_kb(self.kb_id, settings=self.settings, store=store, sources=self.sources()) as kb:
             done = kb.reconcile(resume=resume, since=since)
             if self.places.cache.exists() and not done.held_at:
-                files.write_atomically(mark, self._state_of(store).encode())
+                files.write_atomically(mark, _in_line(store, saved, done.seen_version).encode())
         return done
 
     def _stored_number(self) -> int | None:
@@ -107,11 +108,6 @@ class SyncDesk:
     @property
     def _manifest_key(self) -> str:
         return f"{self.kb_id}.duckdb.manifest.json"
-
-    def _state_of(self, store: "BlobStore") -> str:
-        """What tells whether the saved state or the stored KB changed."""
-        head = store.get(self._manifest_key)
-        return f"{store.address}\n{_signature(self.places.cache)}\n{head.version if head else 'none'}\n"
 
     def plan(self) -> SyncPlan:
         model = self.settings.ai
@@ -190,6 +186,11 @@ def _signature(cache: Path) -> str:
     """Of the saved state: another one when it was saved again."""
     seen = cache.stat() if cache.exists() else None
     return f"{seen.st_ino} {seen.st_size} {seen.st_mtime_ns}" if seen else "none"
+
+
+def _in_line(store: "BlobStore", saved: str, stored: str) -> str:
+    """What is noted once both sides agree: the saved state, and the stored KB by what its store calls the manifest."""
+    return f"{store.address}\n{saved}\n{stored}\n"
 
 
 @dataclass
