@@ -167,9 +167,10 @@ class KnowledgeBase:
                 engine.release()
             return self._brought_in_line(engine, self._sources.texts(), on_batch)
         except errors.ConflictError as fault:
-            if resume or fault.code != errors.ROLLED_BACK_MEANWHILE or not engine.restored_version():
+            restored = engine.restored_version()
+            if resume or fault.code != errors.ROLLED_BACK_MEANWHILE or not restored:
                 raise
-            return Reconciled(held_at=engine.restored_version())
+            return Reconciled(held_at=restored)
 
     def _brought_in_line(
         self, engine: Engine, texts: SourceTexts, on_batch: Callable[[WriteReport], None]

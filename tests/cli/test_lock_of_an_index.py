@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.clocks import TOPICS, Origin, files_of
+from support.clocks import Origin, files_of
 from support.command import Outcome, Workplace, write_files
 
 CHANGED = {"sundials.md": "# Sundials\n\nThey want the sun.\n"}
@@ -61,14 +61,12 @@ def test_a_document_beside_those_of_the_package_is_nobodys_drift(locked: Workpla
     succeeded(locked.pair("lock", "--check"))
 
 
-def test_a_document_of_the_package_that_was_replaced_or_deleted_is_told(locked: Workplace) -> None:
-    ingest(locked, id="sundials.md", text="They want the moon.")
-    count = len(TOPICS)
-    fewer = f"default: documents of the package in the engine: locked {count}, found {count - 1}"
-    assert drifts(locked) == [fewer]
-    succeeded(locked.pair("docs", "delete", "sundials.md"))
-    assert drifts(locked) == [fewer]
-    succeeded(locked.pair("install", "--locked", "--force"))
+def test_a_file_that_an_update_left_as_it_was_here_is_nobodys_drift(locked: Workplace, origin: Origin) -> None:
+    write_files(locked.target, {"water.md": "# Water\n\nOurs drip.\n"})
+    succeeded(locked.pair("sync"))
+    newer = origin.package("1.2.0", **{"water.md": "# Water\n\nTheirs drip.\n"})
+    assert locked.pair("update", "--offline", "--source", newer, "--json").json["kept"]
+    succeeded(locked.pair("lock"))
     succeeded(locked.pair("lock", "--check"))
 
 
@@ -120,8 +118,8 @@ def test_where_nobody_wanted_the_index_no_kb_is_looked_at(origin: Origin, elsewh
     succeeded(elsewhere.pair("lock", "--check"))
 
 
-def test_an_edited_file_that_was_synced_is_told_of_the_files_and_of_what_is_searched(locked: Workplace) -> None:
+def test_an_edited_file_is_told_once_whether_or_not_it_was_synced(locked: Workplace) -> None:
     write_files(locked.target, {"almanacs.md": "# Almanacs\n\nOurs are older.\n"})
     assert drifts(locked) == ["default: edited: .pair/knowledge/almanacs.md"]
     succeeded(locked.pair("sync"))
-    assert len(drifts(locked)) == 2
+    assert drifts(locked) == ["default: edited: .pair/knowledge/almanacs.md"]

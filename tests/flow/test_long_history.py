@@ -8,6 +8,7 @@ import pytest
 from pair.blobs.contract import BlobStore
 from pair.blobs.memory import MemoryStore
 from pair.engine.manifest import Manifest, from_bytes, manifest_key, shards_prefix, to_bytes, versions_prefix
+from pair.errors import NotFoundError
 from pair.kb import KnowledgeBase
 from pair.testing.clock import NOON, ManualClock
 from pair.values import Document
@@ -106,6 +107,19 @@ def test_what_is_asked_of_a_long_history_takes_few_requests(
         act(kb)
         assert requests.counts.total() - requests.counts["release"] <= most + 4, requests.counts
         assert requests.counts["list"] <= 4
+
+
+def test_a_label_that_is_asked_for_again_and_again_takes_few_requests(past: Past) -> None:
+    store, requests = counted(past.store)
+    with past.ground().open(store=store) as kb:
+        with pytest.raises(NotFoundError):
+            kb.at("1.0.0")
+        for act in (kb.at, kb.version_number, kb.rollback):
+            for wanted in ("1.0.0", "99999"):
+                requests.counts.clear()
+                with pytest.raises(NotFoundError):
+                    act(wanted)
+                assert requests.counts.total() <= 20, (act, requests.counts)
 
 
 def test_many_copies_that_cannot_be_read_take_a_few_requests_each(past: Past) -> None:

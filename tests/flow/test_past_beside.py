@@ -46,6 +46,25 @@ def open_shards(folder: Path) -> set[str]:
     return {str(Path(each).parent) for each in (*links, *mapped) if each.startswith(str(folder))}
 
 
+def test_a_version_is_read_on_when_its_copy_is_written_anew(ground: Ground) -> None:
+    with ground.open() as kb, ground.open() as other:
+        paint(kb, "red")
+        number = paint(kb, "blue")
+        with kb.at(number) as then, ground.open(at=number) as alone:
+            assert (colours(then), colours(alone)) == ({"blue"}, {"blue"})
+            other.rollback(1)
+            [copy] = ground.store.rglob(f"{number:010}-*.json")
+            content = copy.read_bytes()
+            copy.unlink()
+            copy.write_bytes(content)  # as a repair does
+            assert (colours(then), colours(alone), colours(kb)) == ({"blue"}, {"blue"}, {"red"})
+            copy.unlink()
+            for each in (then, alone):
+                with pytest.raises(NotFoundError) as gone:
+                    colours(each)
+                assert gone.value.code == "E218"
+
+
 def test_each_version_is_read_as_it_was_beside_the_current_one(ground: Ground) -> None:
     with ground.open() as kb:
         numbers = {paint(kb, colour): colour for colour in COLOURS}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pair.engine.adoption import Parcel
 from pair.engine.manifest import from_bytes, manifest_key
 from pair.engine.policy import EnginePolicy
 from pair.errors import ConflictError
@@ -39,6 +40,31 @@ def texts_in(kb: KnowledgeBase) -> dict[str, str]:
 
 def texts_of(documents: list[Document]) -> dict[str, str]:
     return {each.id: each.text for each in documents}
+
+
+# ── a package ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_package_whose_index_came_before_a_rollback_is_not_taken_up_after_it(tmp_path: Path) -> None:
+    def house(colour: str) -> Parcel:
+        origin = Ground(tmp_path / colour)
+        with origin.open("origin") as made:
+            made.upsert([Document("door", f"The door is {colour}.")])
+            packed = made.packed_index()
+        paths = {each.name: origin.store / each.key for each in packed.files}
+        return Parcel(packed.manifest, "house", f"house {colour}", colour, paths.get, owner="package", is_verified=True)
+
+    ground, meanwhile = Ground(tmp_path / "kb", keep_versions=10), Meanwhile("uploaded")
+    with ground.open() as other, ground.open(on_step=meanwhile) as kb:
+        for colour in ("red", "green"):
+            other.adoption().take_up(house(colour))
+        meanwhile.act = lambda: other.rollback("red")
+        with pytest.raises(ConflictError) as refused:
+            kb.adoption().take_up(house("blue"))
+        assert refused.value.code == "E236"
+        assert (texts_in(other), other.versions()[0].restored) == ({"door": "The door is red."}, 1)
+        kb.adoption().take_up(house("blue"))
+        assert texts_in(other) == {"door": "The door is blue."}
 
 
 # ── a build ────────────────────────────────────────────────────────────────────────────────────────

@@ -148,7 +148,9 @@ def test_a_librarian_with_the_name_of_a_kb_is_no_shelf_to_those_who_may_use_that
         "from pair.librarians import Response\n\n\nasync def said(query):\n"
         "    return Response(answer='Everything.', confidence=0.9)\n"
     )
-    (folder / "config.yaml").write_text("librarians:\n  - {id: vault, function: 'own:said'}\n")
+    (folder / "config.yaml").write_text(
+        "librarians:\n  - {id: vault, function: 'own:said'}\n  - {id: cellar, function: 'os:sep'}\n"
+    )
     with Served(folder, PAIR__SERVER__AUTH="keys", PAIR__SERVER__SYNC="false") as server:
         keyed = Keyed(server, folder)
         everything = keyed.key("write")
@@ -156,6 +158,10 @@ def test_a_librarian_with_the_name_of_a_kb_is_no_shelf_to_those_who_may_use_that
         asked = {"query": "What do you know?", "kb_id": "vault"}
         assert server.post("/ask", asked, key=everything).json()["answer"] == "Everything."
         assert code_of(server.post("/ask", asked, key=keyed.key("read", "vault"))) == (403, "E603")
+        # One that cannot be used takes nobody's place.
+        server.ingest({"a.md": "The cellar opens at ten."}, kb_id="cellar", key=everything)
+        asked |= {"query": "When does the cellar open?", "kb_id": "cellar", "at": "1"}
+        assert "at ten" in server.post("/ask", asked, key=keyed.key("read", "cellar")).json()["answer"]
 
 
 # ── tokens ─────────────────────────────────────────────────────────────────────────────────────────

@@ -109,7 +109,9 @@ class Adoption:
         return all(found.get(shard.key(role)) == each.size_bytes for role, each in shard.files.items())
 
     def take_up(self, parcel: Parcel) -> AdoptionReport:
-        """Raises E203 and what any write raises, and MissingFileError."""
+        """Raises E203 and what any write raises, E236, and MissingFileError."""
+        found = self._parts.publication.current()
+        writer = self._writer.since(found.manifest.number if found is not None else 0)
         self.refuse(parcel.manifest)
         self.bring(parcel)
         outcome: list[Manifest] = []
@@ -127,7 +129,7 @@ class Adoption:
             outcome[:] = [manifest]
             return WriteReport(manifest_version=manifest.number)
 
-        self._writer.retried(attempt)
+        writer.retried(attempt)
         return AdoptionReport(outcome[0].number, outcome[0].documents)
 
     def _publish(

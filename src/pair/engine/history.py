@@ -52,6 +52,8 @@ class History:
     def __init__(self, store: BlobStore, kb_id: str) -> None:
         self._store = store
         self._kb_id = kb_id
+        self._labels: dict[str, str] = {}
+        """Of copies, by key: no copy ever gets another."""
 
     def copies(self, current: Manifest) -> Copies:
         """One listing; one more request for every 64 versions."""
@@ -149,9 +151,21 @@ class History:
         return self._read(copy.key) if copy is not None else None
 
     def _labelled(self, current: Manifest, wanted: str) -> Manifest | None:
-        if is_labelled(current, wanted):
+        if is_called(current.label, wanted):
             return current
-        return next((each for each in self.past(current) if is_labelled(each, wanted)), None)
+        line = [copy for copy in self.copies(current).line if copy.number < current.number]
+        labels = self._labels_of(line)
+        named = next((copy for copy in line if is_called(labels.get(copy.key, ""), wanted)), None)
+        return self._read(named.key) if named is not None else None
+
+    def _labels_of(self, line: Sequence[Copy]) -> dict[str, str]:
+        """Of those that can be read. Each is read once, however often somebody asks."""
+        known = {copy.key: self._labels[copy.key] for copy in line if copy.key in self._labels}
+        for copy, manifest in self.read_all([copy for copy in line if copy.key not in known]):
+            if isinstance(manifest, Manifest):
+                known[copy.key] = manifest.label
+        self._labels = known
+        return known
 
     def _read(self, key: str) -> Manifest | None:
         """One that arrives damaged is read once more before it is an error."""
@@ -169,10 +183,10 @@ def is_number(wanted: str) -> bool:
     return wanted.isascii() and wanted.isdigit() and len(wanted) <= _MOST_DIGITS
 
 
-def is_labelled(manifest: Manifest, wanted: str) -> bool:
+def is_called(label: str, wanted: str) -> bool:
     """`handbook 1.0.0` is meant by `handbook 1.0.0`, `handbook@1.0.0` and `1.0.0`."""
-    name, _, version = manifest.label.rpartition(" ")
-    return bool(manifest.label) and wanted in {manifest.label, f"{name}@{version}", version}
+    name, _, version = label.rpartition(" ")
+    return bool(label) and wanted in {label, f"{name}@{version}", version}
 
 
 def _commits(manifest: Manifest) -> dict[int, str]:

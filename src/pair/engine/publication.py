@@ -71,7 +71,9 @@ class Publication:
 
     def at(self, wanted: str) -> "Publication":
         """Of one version of the same KB."""
-        return Publication(self._store, self._kb_id, before_first_write=self._before_first_write, at=wanted)
+        past = Publication(self._store, self._kb_id, before_first_write=self._before_first_write, at=wanted)
+        past.history = self.history  # what is known of copies
+        return past
 
     def current(self) -> Published | None:
         """None when nothing was ever written. One call to the store; next to nothing when nothing changed."""
@@ -96,16 +98,25 @@ class Publication:
             if newest is None:
                 return None
             found = self.history.find(newest.manifest, wanted)
-            blob = self._store.get(version_key(self._kb_id, found.number, found.commit_id))
-            if blob is None and found is not newest.manifest:
+            copy = self._copy(found)
+            if copy is None and found is not newest.manifest:
                 raise version_errors.no_such_version(self._kb_id, wanted, ())
             # Where no versions are kept, the current one is one for as long as it is current.
-            return self._remember(newest if blob is None else Published(found, blob.version))
+            return self._remember(copy or newest)
         key = version_key(self._kb_id, last.manifest.number, last.manifest.commit_id)
         for each in (key, self._key):
             if isinstance(self._store.get_if_changed(each, last.version), BlobUnchanged):
                 return last
-        raise version_errors.no_such_version(self._kb_id, wanted, ())
+        copy = self._copy(last.manifest)  # a repair writes it anew
+        if copy is None:
+            raise version_errors.no_such_version(self._kb_id, wanted, ())
+        return self._remember(copy)
+
+    def _copy(self, manifest: Manifest) -> Published | None:
+        """As it is kept. Raises E207."""
+        key = version_key(self._kb_id, manifest.number, manifest.commit_id)
+        blob = self._store.get(key)
+        return None if blob is None else Published(from_bytes(blob.data, key), blob.version)
 
     def required(self) -> Published:
         """Raises E201."""
@@ -178,9 +189,15 @@ class Publication:
 
     def keep(self, manifest: Manifest) -> None:
         """A copy of one that may have been written by somebody who keeps none, so that it can be gone back to."""
-        if self._keeps_versions:
+        if self._keeps_versions and not self._is_kept(manifest):
             key = version_key(self._kb_id, manifest.number, manifest.commit_id)
             self._store.put(key, to_bytes(manifest.as_kept()))
+
+    def _is_kept(self, manifest: Manifest) -> bool:
+        try:
+            return self._copy(manifest) is not None
+        except errors.DataError:
+            return False
 
     def refuse_past(self) -> None:
         """Raises E219."""

@@ -5,6 +5,7 @@ Invariants
 """
 
 import datetime
+import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -159,28 +160,29 @@ def compaction_plan(
 ) -> CompactionPlan:
     """Shards that have outlived their layout. `min_shards`: instead of the policy's.
 
-    Runs are merged from the smallest up, as long as the next is not more than twice what was taken so far: so a row is
-    rewritten a logarithmic number of times, and a large KB is not rewritten for a small addition. Shards that came with
-    a package are left as they are: they belong to who made it, and an update brings only those that are not here.
+    Runs are merged up to the largest that is not more than twice all smaller ones together: so whenever a row is
+    rewritten, its run grows by half at least, and a large KB is not rewritten for a small addition. Shards that came
+    with a package are left as they are: they belong to who made it, and an update brings only those that are not here.
     """
     own = [shard for shard in manifest.shards if not shard.origin]
     if everything:
         return CompactionPlan("no_compaction_debt", ()) if _is_tidy(own) else CompactionPlan("size_tier", tuple(own))
     runs = _runs_by_size(own)
     least = policy.compaction_min_shard_count if min_shards is None else min_shards
-    if len(own) >= least and len(runs) > 1:
-        taken = list(runs[0])
-        for run in runs[1:]:
-            if _rows(run) > 2 * _rows(taken):
-                break
-            taken += run
-        if len(taken) > len(runs[0]):
-            return CompactionPlan("size_tier", tuple(taken))
+    count = _runs_worth_merging([_rows(run) for run in runs]) if len(own) >= least else 0
+    if count:
+        return CompactionPlan("size_tier", tuple(shard for run in runs[:count] for shard in run))
     worn = tuple(shard for shard in own if shard.tombstone_ratio >= policy.compaction_tombstone_ratio)
     if worn:
         return CompactionPlan("tombstone_pressure", worn)
     old = tuple(shard for shard in own if "keywords" not in shard.files)
     return CompactionPlan("keywords_missing", old) if old else CompactionPlan("no_compaction_debt", ())
+
+
+def _runs_worth_merging(rows: Sequence[int]) -> int:
+    """How many of them, the smallest first; 0 for none. `rows`: of each run, in ascending order."""
+    smaller = list(itertools.accumulate(rows))
+    return max((number + 1 for number in range(1, len(rows)) if rows[number] <= 2 * smaller[number - 1]), default=0)
 
 
 def _is_tidy(shards: Sequence[ShardRef]) -> bool:

@@ -134,8 +134,6 @@ class SearchedIndex:
     """Empty when no index was taken up."""
     label: str
     """Name and version of the package, as long as the KB is as that left it."""
-    documents: int
-    """That came with packages of the name in question."""
 
 
 class IndexKeeper(Protocol):
@@ -152,7 +150,7 @@ class IndexKeeper(Protocol):
         """Whether this very index is the one that was taken up last."""
         ...
 
-    def searched(self, package_name: str) -> SearchedIndex | None:
+    def searched(self) -> SearchedIndex | None:
         """What is searched now, by the manifest alone; None when there is no such KB. Raises E207."""
         ...
 

@@ -357,7 +357,6 @@ class Installation:
             embedder=index.embedder if index is not None else "",
             manifest_version=index.manifest_version if index is not None else 0,
             index_sha256=kb.index.sha256 if kb.index is not None and self._keeper is not None else "",
-            documents=index.documents if index is not None else 0,
             signed_by=compared.offer.signed_by,
         )
         return Record(header, installed).to_bytes()

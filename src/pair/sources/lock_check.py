@@ -23,8 +23,8 @@ _WORDS = {
 }
 _SHOWN_DIGITS = 12
 
-Searched = Callable[[str, str], SearchedIndex | None]
-"""What is searched in a KB, by its id and the name of a package; None when there is no such KB."""
+Searched = Callable[[str], SearchedIndex | None]
+"""What is searched in a KB, by its id; None when there is no such KB."""
 
 
 def installed_kb(target: Path, lock_path: Path) -> LockedKb:
@@ -77,12 +77,12 @@ def _drifts_of(kb: LockedKb, lock: Lock, searched: Searched) -> list[str]:
 def _index_drifts(kb: LockedKb, header: RecordHeader, searched: Searched) -> list[str]:
     """Of what is searched, where an index is locked and the engine took it up: nobody has to want the index.
 
-    How documents lie in shards is the engine's business. So neither compaction nor repair is a drift; nor are documents
-    beside those of the package, which no lock tells of.
+    What is stored beside the package or over it is no drift, no more than how the engine lays it out: where files were
+    kept or edited, and where they were repaired from, the KB holds what its folder holds.
     """
     if not (kb.embedder and header.index_sha256):
         return []
-    found = searched(header.kb_id, header.name)
+    found = searched(header.kb_id)
     locked = _called(f"{header.name} {header.version}", header.index_sha256)
     if found is None:
         return [drift(kb.id, "index in the engine", locked, "")]
@@ -91,9 +91,7 @@ def _index_drifts(kb: LockedKb, header: RecordHeader, searched: Searched) -> lis
         return [drift(kb.id, "index in the engine", locked, seen)]
     if found.embedder != header.embedder:
         return [drift(kb.id, "embedder in the engine", header.embedder, found.embedder)]
-    if header.documents in {0, found.documents}:  # an older record does not say how many there should be
-        return []
-    return [drift(kb.id, "documents of the package in the engine", header.documents, found.documents)]
+    return []
 
 
 def _called(label: str, index_sha256: str) -> str:

@@ -173,7 +173,7 @@ class Offers:
         try:
             signer = self._signer_of(download.path, signature, shown)
             # An index that nobody wanted has arrived all the same: the cache keeps it for who wants it later.
-            demand = dataclasses.replace(self._demand, is_wanted=True)
+            demand = self._demand if self._demand.is_wanted else IndexDemand()
             unpacked = self._unpacked(download.path, folder, shown, demand)
         except (errors.DownloadError, errors.DataError):
             download.discard()

@@ -55,8 +55,6 @@ class RecordHeader:
     """The same; 0 without an index."""
     index_sha256: str = ""
     """The same, if the engine took it up."""
-    documents: int = 0
-    """In that index."""
     signed_by: str | None = None
     """Id of the key whose signature of the archive held."""
 
@@ -80,7 +78,6 @@ class RecordHeader:
             "embedder": self.embedder,
             "manifest_version": self.manifest_version,
             "index_sha256": self.index_sha256,
-            "documents": self.documents,
             **({"signed_by": self.signed_by} if self.signed_by is not None else {}),
         }
 
@@ -161,7 +158,7 @@ def _checked(header: RecordHeader) -> RecordHeader:
     texts = [header.name, header.version, header.installed_at, header.source_fingerprint, header.target_fingerprint]
     texts += [header.kb_id, header.archive_sha256, header.commit, header.content_sha256]
     texts += [header.embedder, header.index_sha256]
-    counts = (header.file_count, header.size_bytes, header.kept_files, header.manifest_version, header.documents)
+    counts = (header.file_count, header.size_bytes, header.kept_files, header.manifest_version)
     is_text = isinstance(header.signed_by, str | None) and all(isinstance(each, str) for each in texts)
     if not is_text or not all(type(each) is int for each in counts):
         raise ValueError("something else where a text or a number belongs")

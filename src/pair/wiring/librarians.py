@@ -158,12 +158,14 @@ class FrontDesk:
                 configured = _validated(value)
                 if configured.id in entries:
                     raise _UnusableError("there is another of this id before it")
-                entry = self._entry(configured)
+                kind = _kind_of(configured)
+                entry = self._entry(configured, kind)
                 Registry({configured.id: entry})  # refuses what it could not serve
             except (_UnusableError, errors.PairError) as fault:
                 self.problems.append(Problem(name, str(fault)))
             else:
                 entries[configured.id] = entry
+                self._answers_from[configured.id] = f"{kind} {getattr(configured, kind)}"
         return entries
 
     def _own(self, configured: Sequence[str]) -> dict[str, Entry]:
@@ -177,14 +179,9 @@ class FrontDesk:
             self._answers_from.setdefault(ROUTER, "colleagues")
         return own
 
-    def _entry(self, configured: ConfiguredLibrarian) -> Entry:
-        given = [kind for kind in _KINDS if getattr(configured, kind)]
-        if len(given) != 1:
-            raise _UnusableError(f"it needs exactly one of {', '.join(_KINDS)}, and has {', '.join(given) or 'none'}")
-        librarian = getattr(self, f"_from_{given[0]}")(configured)
-        self._answers_from[configured.id] = f"{given[0]} {getattr(configured, given[0])}"
+    def _entry(self, configured: ConfiguredLibrarian, kind: str) -> Entry:
         return Entry(
-            librarian,
+            getattr(self, f"_from_{kind}")(configured),
             LibrarianInfo(
                 configured.id,
                 configured.name,
@@ -260,6 +257,13 @@ class FrontDesk:
 
 class _UnusableError(Exception):
     """Why an entry cannot be used, fit for people."""
+
+
+def _kind_of(configured: ConfiguredLibrarian) -> str:
+    given = [kind for kind in _KINDS if getattr(configured, kind)]
+    if len(given) != 1:
+        raise _UnusableError(f"it needs exactly one of {', '.join(_KINDS)}, and has {', '.join(given) or 'none'}")
+    return given[0]
 
 
 def _validated(value: object) -> ConfiguredLibrarian:

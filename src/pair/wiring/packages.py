@@ -62,7 +62,7 @@ class EngineKeeper:
             blob = store.get(self._manifest_key)
         return blob is not None and _json_of(blob.data).get("index_sha256") == index_sha256
 
-    def searched(self, package_name: str) -> SearchedIndex | None:
+    def searched(self) -> SearchedIndex | None:
         from pair.engine.manifest import from_bytes  # noqa: PLC0415 - see the package's first lines
 
         store = blob_store(self._settings.engine.store, self._settings, self._clock)
@@ -71,12 +71,10 @@ class EngineKeeper:
         if blob is None:
             return None
         manifest = from_bytes(blob.data, self._manifest_key)
-        documents = sum(shard.live_documents for shard in manifest.shards if shard.origin == package_name)
         return SearchedIndex(
             embedder=manifest.embedder,
             index_sha256=manifest.index_sha256,
             label=manifest.label,
-            documents=documents,
         )
 
     def refuse(self, index: OfferedIndex) -> None:

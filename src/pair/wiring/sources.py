@@ -198,9 +198,9 @@ class Desk:
 
         return EngineKeeper(self.settings, kb_id, self.clock)
 
-    def searched(self, kb_id: str, package_name: str) -> SearchedIndex | None:
+    def searched(self, kb_id: str) -> SearchedIndex | None:
         """What the engine finds in a KB; None when it has no such KB. Raises E206, E207."""
-        return self._keeper_of(kb_id).searched(package_name)
+        return self._keeper_of(kb_id).searched()
 
     def package(self, folder: Path, output: Path | None, packaging: "Packaging") -> PackageReport:
         """Raises E010, E012, E014, E024. The key is opened first: a bad one leaves everything as it is."""

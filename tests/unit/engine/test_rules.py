@@ -204,6 +204,16 @@ def test_runs_are_merged_from_the_smallest_up_but_never_a_large_one_for_a_small_
     assert rules.compaction_plan(manifest(*lonely), POLICY).reason == "no_compaction_debt"
 
 
+@pytest.mark.parametrize(
+    ("rows", "merged"),
+    [([1, 16, 16, 128, 128, 128], 6), ([1, 16, 16, 1000], 3), ([1, 16, 48], 0), ([1, 3], 0), ([5], 0), ([], 0)],
+)
+def test_a_small_last_batch_does_not_keep_larger_runs_apart(rows: list[int], merged: int) -> None:
+    shards = [shard(f"run-{number}", size, run=f"run-{number}") for number, size in enumerate(rows)]
+    plan = rules.compaction_plan(manifest(*shards), POLICY, min_shards=1)
+    assert names_of(plan.shards) == [f"run-{number}" for number in range(merged)]
+
+
 def test_a_shard_without_keywords_is_a_debt() -> None:
     old = shard("old")
     old = dataclasses.replace(old, files={role: old.files[role] for role in old.files if role != "keywords"})
