@@ -10,15 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from pair.engine.policy import EnginePolicy
 from pair.errors import PairError
-from pair.kb import KnowledgeBase
-from pair.settings import Settings
 from pair.sync.report import SyncReport
-from pair.sync.rules import SyncPolicy
 from pair.values import Document
-from pair.wiring import SyncDesk, open_kb
+from pair.wiring import SyncDesk
 from support.command import write_files
+from support.synced_project import SyncedProject
 
 PAGES: dict[str, str | bytes] = {
     "deploy.md": "# Deploying\n\nWe deploy on Tuesdays with `make ship`.\n",
@@ -27,67 +24,29 @@ PAGES: dict[str, str | bytes] = {
 }
 
 
-class Project:
-    """A folder with sources, its index and its store."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.sources = folder / "knowledge"
-        self.store = folder / "store"
-        self.settings = Settings(
-            kb=SyncPolicy(
-                sources_dir=str(self.sources),
-                links_file_path=str(folder / "links.txt"),
-                index_path=str(folder / "index.txt"),
-                index_cache_path=str(folder / "index-cache.json"),
-                web_fetch_cache_dir=str(folder / "web-cache"),
-            ),
-            engine=EnginePolicy(
-                store=str(self.store), cache_dir=str(folder / "cache"), embedder="ngram", embedding_dimension=64
-            ),
-        )
-
-    def sync(self) -> SyncReport:
-        return SyncDesk(self.settings).sync()
-
-    def open(self) -> KnowledgeBase:
-        return open_kb(settings=self.settings, sources=SyncDesk(self.settings).sources())
-
-    def stored(self) -> dict[str, str]:
-        with self.open() as kb:
-            return {each.id: each.text for each in kb.documents(limit=1000)}
-
-    def everything(self) -> dict[str, tuple[bytes, int]]:
-        return {
-            path.relative_to(self.folder).as_posix(): (path.read_bytes(), path.stat().st_mtime_ns)
-            for path in self.folder.rglob("*")
-            if path.is_file() and not path.name.endswith(".lock")
-        }
-
-
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
-    project = Project(tmp_path)
+def project(tmp_path: Path) -> SyncedProject:
+    project = SyncedProject(tmp_path)
     write_files(project.sources, PAGES)
     return project
 
 
-def by_desk(project: Project) -> SyncReport:
+def by_desk(project: SyncedProject) -> SyncReport:
     return project.sync()
 
 
-def by_kb(project: Project) -> SyncReport:
+def by_kb(project: SyncedProject) -> SyncReport:
     with project.open() as kb:
         return kb.sync()
 
 
 both_ways = pytest.mark.parametrize("sync", [by_desk, by_kb])
-Sync = Callable[[Project], SyncReport]
+Sync = Callable[[SyncedProject], SyncReport]
 
 
 @both_ways
 @pytest.mark.rule("engine-22")
-def test_files_that_come_change_and_go_do_so_in_the_engine(project: Project, sync: Sync) -> None:
+def test_files_that_come_change_and_go_do_so_in_the_engine(project: SyncedProject, sync: Sync) -> None:
     report = sync(project)
     assert (report.stored, report.unstored) == (3, 0)
     assert project.stored() == PAGES
@@ -102,7 +61,7 @@ def test_files_that_come_change_and_go_do_so_in_the_engine(project: Project, syn
     assert (report.stored, report.unstored) == (0, 0)
 
 
-def test_what_was_synced_is_found_by_title_kind_and_words(project: Project) -> None:
+def test_what_was_synced_is_found_by_title_kind_and_words(project: SyncedProject) -> None:
     project.sync()
     with project.open() as kb:
         hit = kb.search("how to undo a release and roll back", limit=1)[0]
@@ -112,7 +71,7 @@ def test_what_was_synced_is_found_by_title_kind_and_words(project: Project) -> N
 
 @both_ways
 @pytest.mark.rule("engine-22")
-def test_a_sync_never_takes_what_was_ingested(project: Project, sync: Sync) -> None:
+def test_a_sync_never_takes_what_was_ingested(project: SyncedProject, sync: Sync) -> None:
     with project.open() as kb:
         kb.upsert([Document("by-hand", "Brought by hand")])
     sync(project)
@@ -124,7 +83,9 @@ def test_a_sync_never_takes_what_was_ingested(project: Project, sync: Sync) -> N
 
 
 @both_ways
-def test_a_document_that_was_ingested_under_the_name_of_a_source_is_set_right(project: Project, sync: Sync) -> None:
+def test_a_document_that_was_ingested_under_the_name_of_a_source_is_set_right(
+    project: SyncedProject, sync: Sync
+) -> None:
     sync(project)
     with project.open() as kb:
         kb.upsert([Document("notes.txt", "Not what the file says")])
@@ -133,7 +94,7 @@ def test_a_document_that_was_ingested_under_the_name_of_a_source_is_set_right(pr
 
 
 @both_ways
-def test_documents_of_a_source_that_somebody_deleted_come_back(project: Project, sync: Sync) -> None:
+def test_documents_of_a_source_that_somebody_deleted_come_back(project: SyncedProject, sync: Sync) -> None:
     sync(project)
     with project.open() as kb:
         kb.delete(["notes.txt"])
@@ -142,7 +103,7 @@ def test_documents_of_a_source_that_somebody_deleted_come_back(project: Project,
 
 
 @both_ways
-def test_a_store_that_was_wiped_is_filled_by_the_next_sync(project: Project, sync: Sync) -> None:
+def test_a_store_that_was_wiped_is_filled_by_the_next_sync(project: SyncedProject, sync: Sync) -> None:
     sync(project)
     before = (project.folder / "index.txt").read_bytes()
     shutil.rmtree(project.store)
@@ -152,7 +113,7 @@ def test_a_store_that_was_wiped_is_filled_by_the_next_sync(project: Project, syn
     assert (project.folder / "index.txt").read_bytes() == before
 
 
-def test_another_store_is_filled_although_no_source_changed(project: Project) -> None:
+def test_another_store_is_filled_although_no_source_changed(project: SyncedProject) -> None:
     project.sync()
     elsewhere = str(project.folder / "elsewhere")
     engine = dataclasses.replace(project.settings.engine, store=elsewhere)
@@ -162,7 +123,7 @@ def test_another_store_is_filled_although_no_source_changed(project: Project) ->
 
 
 @both_ways
-def test_a_failure_of_the_engine_is_told_and_healed_by_the_next_run(project: Project, sync: Sync) -> None:
+def test_a_failure_of_the_engine_is_told_and_healed_by_the_next_run(project: SyncedProject, sync: Sync) -> None:
     project.store.write_text("a file where the store should be")
     with pytest.raises(PairError) as caught:
         sync(project)
@@ -174,7 +135,7 @@ def test_a_failure_of_the_engine_is_told_and_healed_by_the_next_run(project: Pro
     assert project.stored() == PAGES
 
 
-def test_a_failure_after_a_success_is_healed_too(project: Project) -> None:
+def test_a_failure_after_a_success_is_healed_too(project: SyncedProject) -> None:
     project.sync()
     aside = project.store.rename(project.folder / "aside")
     project.store.write_text("a file where the store should be")
@@ -187,7 +148,7 @@ def test_a_failure_after_a_success_is_healed_too(project: Project) -> None:
     assert project.stored() == PAGES | {"notes.txt": "Lunch is at two.\n"}
 
 
-def test_a_damaged_manifest_is_told_by_every_sync_until_it_is_put_right(project: Project) -> None:
+def test_a_damaged_manifest_is_told_by_every_sync_until_it_is_put_right(project: SyncedProject) -> None:
     project.sync()
     [manifest] = project.store.rglob("*manifest.json*")
     content = manifest.read_bytes()
@@ -201,7 +162,7 @@ def test_a_damaged_manifest_is_told_by_every_sync_until_it_is_put_right(project:
     assert project.stored() == PAGES
 
 
-def test_when_nothing_is_new_no_byte_changes(project: Project) -> None:
+def test_when_nothing_is_new_no_byte_changes(project: SyncedProject) -> None:
     project.sync()
     before = project.everything()
     report = project.sync()
@@ -210,14 +171,14 @@ def test_when_nothing_is_new_no_byte_changes(project: Project) -> None:
 
 
 def test_a_project_without_sources_makes_no_store(tmp_path: Path) -> None:
-    project = Project(tmp_path)
+    project = SyncedProject(tmp_path)
     project.sources.mkdir()
     report = project.sync()
     assert (report.stored, report.unstored) == (0, 0)
     assert not project.store.exists()
 
 
-def test_when_the_last_source_goes_the_kb_is_empty_and_usable(project: Project) -> None:
+def test_when_the_last_source_goes_the_kb_is_empty_and_usable(project: SyncedProject) -> None:
     project.sync()
     for path in [path for path in project.sources.rglob("*") if path.is_file()]:
         path.unlink()
@@ -248,7 +209,9 @@ def test_when_nothing_is_new_the_engine_is_not_even_loaded(tmp_path: Path) -> No
     assert loaded[1] & {"duckdb", "faiss", "numpy"} == set()
 
 
-def test_a_source_whose_text_vanished_between_the_index_and_the_engine_is_not_lost_for_good(project: Project) -> None:
+def test_a_source_whose_text_vanished_between_the_index_and_the_engine_is_not_lost_for_good(
+    project: SyncedProject,
+) -> None:
     """What was saved is ahead of the files: the next sync brings both in line."""
     desk = SyncDesk(project.settings)
     desk.run()
@@ -260,7 +223,7 @@ def test_a_source_whose_text_vanished_between_the_index_and_the_engine_is_not_lo
     assert project.stored().keys() == {"deploy.md", "guides/rollback.md"}
 
 
-def test_a_source_that_changed_and_changed_back_meanwhile_is_stored_as_it_is(project: Project) -> None:
+def test_a_source_that_changed_and_changed_back_meanwhile_is_stored_as_it_is(project: SyncedProject) -> None:
     """The engine may read a file later than the index did: what it stores is known by what it read."""
     SyncDesk(project.settings).run()
     write_files(project.sources, {"notes.txt": "Lunch is at two.\n"})
@@ -275,7 +238,7 @@ def test_a_source_that_changed_and_changed_back_meanwhile_is_stored_as_it_is(pro
 # ── after a roll-back ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_kb_that_was_rolled_back_is_left_alone_until_somebody_syncs_on_purpose(project: Project) -> None:
+def test_a_kb_that_was_rolled_back_is_left_alone_until_somebody_syncs_on_purpose(project: SyncedProject) -> None:
     project.sync()
     write_files(project.sources, {"notes.txt": "Lunch is at two.\n"})
     project.sync()

@@ -3,7 +3,7 @@
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +11,16 @@ import pytest
 
 from pair.engine.adoption import Parcel
 from pair.engine.manifest import from_bytes, manifest_key
-from pair.engine.policy import EnginePolicy
 from pair.errors import ConflictError
 from pair.kb import KnowledgeBase
-from pair.settings import Settings
-from pair.sync.rules import SyncPolicy
 from pair.values import Document
-from pair.wiring import SyncDesk, open_kb
+from pair.wiring import SyncDesk
 from support.command import Workplace, write_files
-from support.engine_parts import DIMENSION, CountingEmbedder, Ground, MirroredEmbedder
+from support.engine_parts import DIMENSION, CountingEmbedder, Ground, MirroredEmbedder, Once
 from support.engine_worker import Job, Workers, read_log, running_workers
 from support.fed_ingest import FedIngest, lines_of
 from support.server import Received, Server
+from support.synced_project import SyncedProject
 
 KB = "kb"
 PART_BYTES = 2_500
@@ -54,7 +52,7 @@ def test_a_package_whose_index_came_before_a_rollback_is_not_taken_up_after_it(t
         paths = {each.name: origin.store / each.key for each in packed.files}
         return Parcel(packed.manifest, "house", f"house {colour}", colour, paths.get, owner="package", is_verified=True)
 
-    ground, meanwhile = Ground(tmp_path / "kb", keep_versions=10), Meanwhile("uploaded")
+    ground, meanwhile = Ground(tmp_path / "kb", keep_versions=10), Once("uploaded")
     with ground.open() as other, ground.open(on_step=meanwhile) as kb:
         for colour in ("red", "green"):
             other.adoption().take_up(house(colour))
@@ -121,21 +119,8 @@ def test_a_build_that_begins_after_a_rollback_is_published(workplace: Workplace)
 # ── writes, imports ────────────────────────────────────────────────────────────────────────────────
 
 
-class Meanwhile:
-    """Does something when a step comes for the first time."""
-
-    def __init__(self, step: str) -> None:
-        self._step = step
-        self.act: Callable[[], object] = lambda: None
-
-    def __call__(self, step: str) -> None:
-        if step == self._step:
-            act, self.act = self.act, lambda: None
-            act()
-
-
 def test_a_batch_that_comes_after_a_rollback_is_an_ordinary_write(tmp_path: Path) -> None:
-    ground, meanwhile = Ground(tmp_path, keep_versions=10, ingest_batch_documents=2), Meanwhile("released")
+    ground, meanwhile = Ground(tmp_path, keep_versions=10, ingest_batch_documents=2), Once("released")
     with ground.open() as other, ground.open(on_step=meanwhile) as kb:
         other.upsert(pages(1))
         other.upsert([Document("other", "Something else.")])
@@ -146,7 +131,7 @@ def test_a_batch_that_comes_after_a_rollback_is_an_ordinary_write(tmp_path: Path
 
 @pytest.mark.parametrize("kind", ["documents", "shards"])
 def test_an_import_that_began_before_a_rollback_is_refused(tmp_path: Path, kind: str) -> None:
-    ground, meanwhile = Ground(tmp_path / "here", keep_versions=10), Meanwhile("upload")
+    ground, meanwhile = Ground(tmp_path / "here", keep_versions=10), Once("upload")
     file = tmp_path / "export"
     with Ground(tmp_path / "there").open() as origin:
         origin.upsert(pages(5, "elsewhere"))
@@ -252,40 +237,14 @@ def test_a_sync_that_began_before_a_rollback_is_refused_and_the_next_one_is_not(
     assert "at two" in workplace.pair("search", "lunch", "--json").stdout
 
 
-class Project:
-    """A folder with sources and its store, of which each batch is one document."""
-
-    def __init__(self, folder: Path) -> None:
-        self.sources = folder / "knowledge"
-        self.settings = Settings(
-            kb=SyncPolicy(
-                sources_dir=str(self.sources),
-                links_file_path=str(folder / "links.txt"),
-                index_path=str(folder / "index.txt"),
-                index_cache_path=str(folder / "index-cache.json"),
-                web_fetch_cache_dir=str(folder / "web-cache"),
-            ),
-            engine=EnginePolicy(
-                store=str(folder / "store"),
-                cache_dir=str(folder / "cache"),
-                embedder="ngram",
-                embedding_dimension=DIMENSION,
-                ingest_batch_documents=1,
-            ),
-        )
-
-    def open(self, **more: Any) -> KnowledgeBase:
-        return open_kb(settings=self.settings, sources=SyncDesk(self.settings).sources(), **more)
-
-
 @pytest.mark.parametrize("resume", [True, False])
 @pytest.mark.parametrize("step", ["lease", "released"])
 def test_no_batch_of_a_sync_that_began_before_a_rollback_comes_after_it(
     tmp_path: Path, step: str, *, resume: bool
 ) -> None:
-    project, meanwhile = Project(tmp_path), Meanwhile(step)
+    project, meanwhile = SyncedProject(tmp_path, ingest_batch_documents=1), Once(step)
     write_files(project.sources, {"a.md": "one\n", "b.md": "one\n", "c.md": "one\n"})
-    SyncDesk(project.settings).sync()
+    project.sync()
     with project.open() as other, project.open(on_step=meanwhile) as kb:
         first = other.version()[0]
         other.upsert([Document("mine", "Of somebody else.")])
@@ -304,9 +263,9 @@ def test_no_batch_of_a_sync_that_began_before_a_rollback_comes_after_it(
 
 
 def test_a_sync_on_purpose_does_not_release_a_rollback_that_came_after_it_began(tmp_path: Path) -> None:
-    project, meanwhile = Project(tmp_path), Meanwhile("lease")
+    project, meanwhile = SyncedProject(tmp_path, ingest_batch_documents=1), Once("lease")
     write_files(project.sources, {"a.md": "one\n"})
-    SyncDesk(project.settings).sync()
+    project.sync()
     with project.open() as other, project.open(on_step=meanwhile) as kb:
         other.upsert([Document("mine", "Of somebody else.")])
         other.rollback(1)
@@ -318,9 +277,9 @@ def test_a_sync_on_purpose_does_not_release_a_rollback_that_came_after_it_began(
 
 
 def test_what_is_in_line_is_what_was_seen_and_not_a_rollback_right_after_it(tmp_path: Path) -> None:
-    project, meanwhile = Project(tmp_path), Meanwhile("released")
+    project, meanwhile = SyncedProject(tmp_path, ingest_batch_documents=1), Once("released")
     write_files(project.sources, {"a.md": "one\n"})
-    SyncDesk(project.settings).sync()
+    project.sync()
     with project.open() as other, project.open(on_step=meanwhile) as kb:
         write_files(project.sources, {"a.md": "two\n"})
         SyncDesk(project.settings).run()

@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from pair.kb import KnowledgeBase
 from pair.testing.clock import NOON, ManualClock
 from pair.testing.faulty_store import Fault, FaultyStore
 from pair.values import Document
-from support.engine_parts import MANY_SHARDS, CountingEmbedder, Ground, MirroredEmbedder, counted
+from support.engine_parts import MANY_SHARDS, CountingEmbedder, Ground, MirroredEmbedder, Once, counted
 
 COLOURS = ("red", "green", "blue", "amber", "violet")
 
@@ -366,19 +365,6 @@ def test_versions_of_an_earlier_pair_have_no_cause_and_can_be_gone_back_to(groun
 
 
 # ── in company ─────────────────────────────────────────────────────────────────────────────────────
-
-
-class Once:
-    """Does something when a step comes for the first time."""
-
-    def __init__(self, step: str) -> None:
-        self._step = step
-        self.act: Callable[[], object] = lambda: None
-
-    def __call__(self, step: str) -> None:
-        if step == self._step:
-            act, self.act = self.act, lambda: None
-            act()
 
 
 @pytest.mark.parametrize("step", ["uploaded", "lease"])

@@ -4,7 +4,7 @@ import dataclasses
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -180,3 +180,16 @@ def replace_content(path: Path, content: bytes) -> None:
     path.chmod(0o600)
     path.write_bytes(content)
     os.utime(path)
+
+
+class Once:
+    """Does something when a step comes for the first time."""
+
+    def __init__(self, step: str) -> None:
+        self._step = step
+        self.act: Callable[[], object] = lambda: None
+
+    def __call__(self, step: str) -> None:
+        if step == self._step:
+            act, self.act = self.act, lambda: None
+            act()

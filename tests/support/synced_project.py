@@ -1,0 +1,52 @@
+"""A folder with sources, its index and its store."""
+
+from pathlib import Path
+from typing import Any
+
+from pair.engine.policy import EnginePolicy
+from pair.kb import KnowledgeBase
+from pair.settings import Settings
+from pair.sync.report import SyncReport
+from pair.sync.rules import SyncPolicy
+from pair.wiring import SyncDesk, open_kb
+
+
+class SyncedProject:
+    def __init__(self, folder: Path, **engine: Any) -> None:
+        """`engine`: settings besides those that every test has."""
+        self.folder = folder
+        self.sources = folder / "knowledge"
+        self.store = folder / "store"
+        self.settings = Settings(
+            kb=SyncPolicy(
+                sources_dir=str(self.sources),
+                links_file_path=str(folder / "links.txt"),
+                index_path=str(folder / "index.txt"),
+                index_cache_path=str(folder / "index-cache.json"),
+                web_fetch_cache_dir=str(folder / "web-cache"),
+            ),
+            engine=EnginePolicy(
+                store=str(self.store),
+                cache_dir=str(folder / "cache"),
+                embedder="ngram",
+                embedding_dimension=64,
+                **engine,
+            ),
+        )
+
+    def sync(self) -> SyncReport:
+        return SyncDesk(self.settings).sync()
+
+    def open(self, **more: Any) -> KnowledgeBase:
+        return open_kb(settings=self.settings, sources=SyncDesk(self.settings).sources(), **more)
+
+    def stored(self) -> dict[str, str]:
+        with self.open() as kb:
+            return {each.id: each.text for each in kb.documents(limit=1000)}
+
+    def everything(self) -> dict[str, tuple[bytes, int]]:
+        return {
+            path.relative_to(self.folder).as_posix(): (path.read_bytes(), path.stat().st_mtime_ns)
+            for path in self.folder.rglob("*")
+            if path.is_file() and not path.name.endswith(".lock")
+        }
