@@ -1,0 +1,42 @@
+"""What tests of sync runs share: two pages, times, and what a run did."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from support.sync_parts import UNREACHABLE, UNUSABLE, Project, later, summary_of
+
+URL = "https://example.com/page"
+OTHER = "https://other.example/page"
+TICK = 300
+INTERVAL = 3600
+FAULTS = [UNREACHABLE, UNUSABLE]
+both_faults = pytest.mark.parametrize("fault", FAULTS, ids=["unreachable", "unusable"])
+
+
+def text_at(seconds: float) -> str:
+    """An instant so many seconds after the clock's first, as it is stored."""
+    return later(seconds).isoformat().replace("+00:00", "Z")
+
+
+def entry(source_id: str, text: str) -> str:
+    """What the index must say of a source with this text."""
+    return f"{source_id}\n{summary_of(source_id, text)}\n".replace("\n\n", "\n")
+
+
+def did(project: Project) -> tuple[list[str], list[str]]:
+    """Sources that were summarised, and URLs that were requested, by the last run."""
+    return sorted(project.summariser.calls), project.pages.urls
+
+
+def changed_fields(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
+    def flat(record: dict[str, Any]) -> dict[str, Any]:
+        return {**record, **record.get("url", {}), **record.get("file", {})}
+
+    was, has = flat(before), flat(after)
+    return {name for name in was.keys() | has.keys() if was.get(name) != has.get(name)} - {"url", "file"}
+
+
+def assert_set(event: threading.Event) -> None:
+    assert event.wait(60)
