@@ -1,0 +1,210 @@
+"""The shards that were fetched: what is kept, and what goes."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import pair
+from pair.engine.policy import EnginePolicy
+from pair.errors import PairError
+from pair.values import Document
+from support.engine_parts import Ground, all_ids, ids_of, numbered
+from support.engine_state import code_of, live_folders_of
+
+TESTS = Path(__file__).parents[2]
+
+
+@pytest.mark.rule("engine-19")
+def test_a_budget_smaller_than_one_shard_cannot_be_met(ground: Ground) -> None:
+    with ground.open() as kb:
+        kb.upsert(numbered(3))
+    tight = ground.with_policy(cache_max_bytes=100)
+    with tight.open() as kb, pytest.raises(PairError) as caught:
+        kb.search("rivers")
+    assert caught.value.code == "E205"
+    assert caught.value.exit_status == 3
+    assert caught.value.hints
+
+
+@pytest.mark.rule("engine-19")
+def test_a_sweep_keeps_to_the_budget_by_last_use(many: Ground) -> None:
+    with many.open() as kb:
+        kb.upsert(numbered(30))
+        kb.search("rivers", limit=100, exact=True)
+        whole = kb.sweep().kept_bytes
+    half = many.with_policy(cache_max_bytes=whole // 2)
+    with half.open() as kb:
+        report = kb.sweep()
+        assert report.evicted_size > 0
+        assert report.kept_bytes <= whole // 2
+        assert report.freed_bytes + report.kept_bytes == whole
+        assert sum(path.stat().st_size for path in half.cache.rglob("*") if path.is_file()) == report.kept_bytes
+        assert all_ids(kb) == [each.id for each in numbered(30)], "one shard after the other fits"
+        assert code_of(lambda: kb.search("rivers", limit=100, exact=True)) == "E205", "a query holds what it asked"
+
+
+def test_what_is_in_use_stays_and_others_go_in_its_place(many: Ground) -> None:
+    with many.open() as kb:
+        kb.upsert(numbered(30))
+        kb.search("rivers", limit=100, exact=True)
+        whole = kb.sweep().kept_bytes
+        shard = max(kb._engine._parts.publication.required().manifest.shards, key=lambda each: each.size_bytes)
+    with many.open() as reader:
+        held = reader._engine._parts.cache.open(shard)
+        held.search(0.0)
+        folder = many.cache / shard.folder.rpartition("/")[2]
+        for path in folder.iterdir():
+            os.utime(path, (1_000_000, 1_000_000))  # the first that would have to go
+        with many.with_policy(cache_max_bytes=whole - 1).open() as kb:
+            report = kb.sweep()
+            assert report.evicted_size >= 1
+            assert report.kept_bytes < whole
+            assert folder.exists()
+        with many.with_policy(cache_max_bytes=1).open() as kb:
+            assert code_of(kb.sweep) == "E205"
+            assert [path.name for path in many.cache.iterdir()] == [folder.name]
+        del held
+
+
+def test_what_nobody_asked_for_long_is_evicted(many: Ground) -> None:
+    with many.open() as kb:
+        kb.upsert(numbered(30))
+        kb.search("rivers", limit=100, exact=True)
+    for path in many.cache.rglob("*"):
+        os.utime(path, (1_000_000, 1_000_000))
+    with many.with_policy(cache_ttl_seconds=3600.0).open() as kb:
+        report = kb.sweep()
+        assert report.evicted_ttl > 0
+        assert report.kept_bytes == 0
+        assert len(kb.search("rivers", limit=100, exact=True)) == 30
+
+
+def cached_names(ground: Ground) -> set[str]:
+    return {path.name for path in ground.cache.iterdir()}
+
+
+def test_what_no_manifest_names_any_more_does_not_stay_in_the_cache(many: Ground) -> None:
+    with many.open() as writer, many.open() as reader:
+        for number in range(20):
+            writer.upsert(numbered(1, begin=number))
+            assert len(reader.search("rivers", limit=100, exact=True)) == number + 1
+        live = {folder.rpartition("/")[2] for folder in live_folders_of(many)}
+        assert cached_names(many) <= live
+        writer.compact(everything=True)
+        assert len(reader.search("rivers", limit=100, exact=True)) == 20
+        assert cached_names(many) == {folder.rpartition("/")[2] for folder in live_folders_of(many)}
+        kept = cached_names(many)
+    assert cached_names(many) == kept, "what is closed is kept for the next time"
+
+
+def test_a_stray_file_in_the_cache_does_no_harm(ground: Ground) -> None:
+    with ground.open() as kb:
+        kb.upsert(numbered(3))
+        kb.search("rivers")
+        (ground.cache / ".DS_Store").write_bytes(b"stray")
+        stats = kb.stats()
+        assert stats is not None
+        assert stats.cache["size_bytes"] > 0
+        kb.sweep()
+        assert (ground.cache / ".DS_Store").exists()
+
+
+@pytest.mark.rule("engine-19")
+def test_eviction_under_eight_readers_hurts_none_of_them(many: Ground) -> None:
+    """Everything that is not in use at the moment is too old."""
+    with many.open() as kb:
+        kb.upsert(numbered(30))
+        expected = ids_of(kb.search("castles", limit=100, exact=True))
+    faults: list[BaseException] = []
+    done = threading.Event()
+    answers: list[list[str]] = []
+
+    with many.with_policy(cache_ttl_seconds=0.000001).open() as kb:
+
+        def read() -> None:
+            try:
+                for number in range(15):
+                    answers.append(ids_of(kb.search("castles", limit=100, exact=True)))
+                    assert kb.document(f"doc-{number:04}").id == f"doc-{number:04}"
+            except BaseException as fault:  # noqa: BLE001 - told by the assertion below
+                faults.append(fault)
+
+        def sweep() -> None:
+            try:
+                while not done.is_set():
+                    kb.sweep()
+            except BaseException as fault:  # noqa: BLE001
+                faults.append(fault)
+
+        readers = [threading.Thread(target=read) for _ in range(8)]
+        sweeper = threading.Thread(target=sweep)
+        for thread in (*readers, sweeper):
+            thread.start()
+        for thread in readers:
+            thread.join()
+        done.set()
+        sweeper.join()
+    assert faults == []
+    assert answers == [expected] * (8 * 15)
+
+
+READER = """
+import sys
+from pathlib import Path
+from support.engine_parts import MANY_SHARDS, Ground, ids_of
+
+ground = Ground(Path(sys.argv[1]), **MANY_SHARDS, cache_ttl_seconds=0.000001)
+expected = sys.argv[2].split(",")
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(int(sys.argv[3])):
+    with ground.open() as kb:
+        assert ids_of(kb.search("castles", limit=100, exact=True)) == expected
+        kb.sweep()
+        assert ids_of(kb.search("castles", limit=100, exact=True)) == expected
+print("done", flush=True)
+"""
+
+
+def test_eviction_under_readers_in_other_processes_hurts_none_of_them(many: Ground) -> None:
+    with many.open() as kb:
+        kb.upsert(numbered(30))
+        expected = ids_of(kb.search("castles", limit=100, exact=True))
+    command = [sys.executable, "-c", READER, str(many.folder), ",".join(expected), "15"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
+    readers = [
+        subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    for reader in readers:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "ready\n"
+    outcomes = []
+    for reader in readers:
+        assert reader.stdin is not None
+        reader.stdin.write("\n")
+        reader.stdin.flush()
+    for reader in readers:
+        stdout, stderr = reader.communicate(timeout=120)
+        outcomes.append((reader.returncode, stdout, stderr))
+    assert [(status, stdout) for status, stdout, _ in outcomes] == [(0, "done\n")] * 2, outcomes
+
+
+@pytest.mark.rule("engine-23")
+def test_what_an_older_layout_left_goes_with_the_first_publication(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    for name in ("old.duckdb", "old.snapshot.json", "other.duckdb"):
+        (store / name).write_bytes(b"of an older layout")
+    policy = EnginePolicy(store=str(store), cache_dir=str(tmp_path / "cache"), embedder="ngram")
+    with pair.open("old", settings=pair.Settings(engine=policy)) as kb:
+        kb.upsert([Document(id="a", text="first")])
+    assert (store / "other.duckdb").exists()
+    assert not (store / "old.duckdb").exists()
+    assert not (store / "old.snapshot.json").exists()
