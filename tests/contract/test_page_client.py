@@ -271,6 +271,27 @@ def test_a_page_longer_than_its_length_is_cut_and_the_next_one_is_whole(server: 
     assert got(client, server.url("/next")).body == b"next"
 
 
+def test_a_server_that_hangs_up_on_an_idle_connection_is_asked_on_another(
+    server: PageServer, client: PageClient
+) -> None:
+    hanging_up = RawReply(lambda _: iter(()))
+    replies: list[Reply | RawReply] = [hanging_up, Reply(body=b"next"), hanging_up, hanging_up, Reply(body=b"late")]
+    server.pages["/"] = Reply(body=b"first")
+    server.pages["/next"] = lambda _: replies.pop(0)
+    assert got(client, server.url()).body == b"first"
+    assert got(client, server.url("/next")).body == b"next"
+    assert (len(server.asked), server.connections) == (3, 2)
+    assert fault_of(client, server.url("/next")).kind == "error", "once more, and no more"
+    assert fault_of(client, server.url("/gone")).status == 404
+    assert len(replies) == 1
+
+
+def test_a_server_that_hangs_up_on_a_new_connection_is_not_asked_again(server: PageServer, client: PageClient) -> None:
+    server.pages["/"] = RawReply(lambda _: iter(()))
+    assert fault_of(client, server.url()).kind == "error"
+    assert len(server.asked) == 1
+
+
 @pytest.mark.parametrize(
     "page",
     [

@@ -123,7 +123,7 @@ class PageClient:
     def _ask(self, url: httpx2.URL, conditions: Headers, deadline: float) -> PageAnswer | httpx2.URL:
         """One request; where it is redirected to, if it is."""
         try:
-            return self._answer(url, conditions, deadline)
+            return self._answer_despite_hanging_up(url, conditions, deadline)
         except RefusedAddress as fault:
             raise PageFault(fault.reason) from fault
         except TimeoutError as fault:
@@ -139,7 +139,23 @@ class PageClient:
         ) as fault:
             raise PageFault(_words_of(fault)) from fault
 
-    def _answer(self, url: httpx2.URL, conditions: Headers, deadline: float) -> PageAnswer | httpx2.URL:
+    def _answer_despite_hanging_up(
+        self, url: httpx2.URL, conditions: Headers, deadline: float
+    ) -> PageAnswer | httpx2.URL:
+        """A server may hang up on an idle connection in the very moment in which it is used again: then on another."""
+        course = _Course()
+        try:
+            return self._answer(url, conditions, deadline, course)
+        except TimeoutError:
+            raise
+        except (OSError, httpcore2.NetworkError, httpcore2.RemoteProtocolError):
+            if course.is_connected_for_it or course.is_answered:
+                raise
+        return self._answer(url, conditions, deadline, _Course())
+
+    def _answer(
+        self, url: httpx2.URL, conditions: Headers, deadline: float, course: "_Course"
+    ) -> PageAnswer | httpx2.URL:
         headers = [
             (b"Host", url.netloc),
             (b"User-Agent", b"pair"),
@@ -149,8 +165,8 @@ class PageClient:
         ]
         target = httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
         # httpcore hands these on to the streams of our own backend, which read them as the moment when time is up.
-        limits = {"timeout": dict.fromkeys(("connect", "read", "write"), deadline)}
-        with self._pool_for(url).stream("GET", target, headers=headers, extensions=limits) as response:
+        extensions = {"timeout": dict.fromkeys(("connect", "read", "write"), deadline), "trace": course}
+        with self._pool_for(url).stream("GET", target, headers=headers, extensions=extensions) as response:
             if response.status in _REDIRECTS:
                 return checked_url(_location(response), base=url)
             if response.status == 304 and not conditions:
@@ -182,6 +198,18 @@ class PageClient:
         pause = _seconds_until(_header(response, b"retry-after"), self._clock.now())
         reason = f"HTTP {response.status} {phrase}".strip()
         return PageFault(reason, retry_after_seconds=pause, status=response.status)
+
+
+@dataclass
+class _Course:
+    """Of one request, as httpcore tells it."""
+
+    is_connected_for_it: bool = False
+    is_answered: bool = False
+
+    def __call__(self, event: str, _details: dict[str, Any]) -> None:
+        self.is_connected_for_it |= event == "connection.connect_tcp.started"
+        self.is_answered |= event == "http11.receive_response_headers.complete"
 
 
 class _Backend(httpcore2.NetworkBackend):
