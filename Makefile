@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test check fix docs lint-deploy bench lock system clean
+.PHONY: demo test check fix docs golden lint-deploy bench lock system clean
 
 demo: $(VENV)/ready
 	@BIN=$(BIN) bash examples/demo.sh
@@ -33,6 +33,10 @@ fix: $(VENV)/ready-dev
 docs: $(VENV)/ready-dev
 	$(BIN)/python docs/generate.py
 
+# Records what tests/flow/test_surface.py compares: look at the difference before you commit it.
+golden: $(VENV)/ready-dev
+	cd tests && ../$(BIN)/python -m support.surface
+
 # The engines that we compare ourselves with are installed here, and nowhere else.
 # TEXTS=FILE.jsonl (title, text) searches real texts and not made-up ones.
 # CORPUS=FOLDER (corpus.jsonl) measures how much more workers help.
@@ -55,6 +59,7 @@ bench: $(VENV)/ready-dev $(VENV)-bench/ready system
 lock: $(VENV)/ready-dev
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml --all-extras --group dev -c requirements.lock -o requirements-dev.lock
+	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml --extra s3 --extra redis --extra documents --extra otel --group image -c requirements-dev.lock -o deploy/requirements.lock
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" pyproject.toml --all-extras --group dev --group bench -c requirements-dev.lock -o requirements-bench.lock
 
 # Programs that the tests and benchmarks run against for real. At run level 1 none of them is started as a service.

@@ -214,8 +214,7 @@ def loaded(
     """
     import uvloop
 
-    from pair.app.load import Seen, Server, load, percentile
-    from pair.app.load_plan import Plan
+    from load import Plan, Seen, Server, load, percentile
 
     server, seen, before = Server.of(f"http://127.0.0.1:{port}"), Seen(), time.process_time()
     asked = (

@@ -30,8 +30,7 @@ from typing import Any
 import uvloop
 
 import pair
-from pair.app.load import Client, Seen, Server, load
-from pair.app.load_plan import Plan
+from load import Client, Plan, Seen, Server, load
 
 PASSAGES = 20_000
 QUESTIONS = 500

@@ -58,6 +58,9 @@ class UnsavedStore:
     def note_problems(self, problems: dict[str, str]) -> None:
         self.state.problems = problems
 
+    def note_interval(self, seconds: float) -> None:
+        self.state.interval_seconds = seconds
+
     def put(self, record: Record) -> None:
         self.state.sources[record.source_id] = record.to_json()
 

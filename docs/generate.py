@@ -21,6 +21,7 @@ from annotated_types import Ge, Gt
 
 import pair
 from pair import build_errors, error_tree, errors, package_errors, request_errors, settings, version_errors
+from pair.access import folder_settings
 from pair.app import render
 from pair.app.cli.commands import build
 
@@ -122,13 +123,30 @@ def settings_page() -> str:
         "that exists; none is needed. Later wins: default, file, named variable, "
         f"`{settings.OVERRIDE_PREFIX}SECTION__KEY`. An unknown section or key is an error (E401). "
         "In the file, `${NAME}` in a text becomes the value of that environment variable, which must be set; "
-        "`$${NAME}` stays `${NAME}`."
+        "`$${NAME}` stays `${NAME}`. A file that was found, not named, counts in full only in a "
+        "[trusted folder](../guides/trust.md): see [the last table](#before-a-folder-is-trusted)."
     )
     blocks = [order]
     for section, policy in settings.SECTIONS.items():
         blocks += [f"## {section}", inspect.getdoc(policy) or "", _settings_table(section, policy, used)]
     blocks += ["## Environment variables", _variables_table(), "## Example", _fenced(_example(), "yaml")]
-    return _page("Settings", *blocks)
+    return _page("Settings", *blocks, "## Before a folder is trusted", _trust_table())
+
+
+def _trust_table() -> str:
+    places = {
+        "path": "a path that stays in the folder",
+        "store": "a path that stays in the folder, `memory:`",
+    }
+    rows = [("every other key", "every value without `${NAME}`")]
+    for key, rule in folder_settings.RULES.items():
+        safe = ", ".join(f"`{json.dumps(value)}`" for value in folder_settings.SAFE_VALUES.get(key, ()))
+        counts = places.get(rule) or safe or ("a loopback address" if key == "server.host" else "nothing")
+        if key == "librarians.entries":
+            counts = "entries without `function`, `endpoint` and `token`"
+        if rule != "safe" or key == "librarians.entries":
+            rows.append((f"`{key}`", counts))
+    return _table(("key", "what counts"), rows)
 
 
 def _settings_table(section: str, policy: Any, used: set[str]) -> str:
@@ -230,7 +248,9 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "nothing_to_compare": {"path": "./handbook.tar"},
     "answer_unreadable": {"path": "answer.json", "reason": "it is not JSON"},
     "nothing_to_reproduce": {"path": "answer.json"},
+    "reproduce_elsewhere": {"kb_id": "payroll:default"},
     "rolled_back_meanwhile": {"kb_id": "default", "began": 7, "rolled_back": 9},
+    "manifest_lost": {"kb_id": "default"},
     "package_of_another_schema": {"label": "handbook", "schema_version": 2},
     "export_damaged": {"file": "backup.jsonl", "reason": "its last line is missing"},
     "export_not_understood": {"file": "backup.jsonl", "reason": "it has format 2, which is newer than this pair"},
@@ -259,6 +279,17 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
         "published": "0a" * 32,
         "given": "1b" * 32,
     },
+    "release_differs": {
+        "feed": "https://example.com/releases.json",
+        "release": "handbook 1.1.0",
+        "said": "handbook 1.0.0",
+    },
+    "version_older": {
+        "source": "https://example.com/releases.json",
+        "name": "handbook",
+        "installed": "1.1.0",
+        "offered": "1.0.0",
+    },
     "lock_differs": {
         "lock": "pair.lock",
         "drifts": ["default: version: locked 1.0.0, found 1.1.0", "default: edited: README.md"],
@@ -278,7 +309,7 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "download_failed": {"url": "https://example.com/kb.zip", "reason": "Connection timeout after 30s"},
     "checksum_failed": {
         "subject": "File: https://example.com/kb.zip",
-        "reason": f"Expected SHA-256: {'0a' * 32}\nActual SHA-256:   {'1b' * 32}",
+        "reason": [f"Expected SHA-256: {'0a' * 32}", f"Actual SHA-256:   {'1b' * 32}"],
     },
     "download_while_offline": {},
     "git_failed": {
@@ -287,8 +318,11 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     },
     "archive_refused": {"archive": "kb.zip", "reason": "path leads out of the archive: '../outside.md'"},
     "storage_failed": {"path": ".pair/knowledge", "reason": "permission denied"},
+    "link_refused": {"path": ".pair/cache-scratch"},
+    "foreign_file": {"path": ".pair/.index-cache.json.lock"},
     "files_in_the_way": {"target": ".pair/knowledge", "files": ["README.md"], "is_installed": True},
-    "no_kb_at": {"path": ".pair/knowledge", "reason": "nothing is installed there"},
+    "no_kb_at": {"path": "handbook", "reason": "the folder has no files"},
+    "nothing_installed_at": {"path": ".pair/knowledge"},
     "installed_kb_damaged": {"path": ".pair/knowledge", "modified": ["README.md"], "missing": ["clocks/tsc.md"]},
     "record_unreadable": {
         "path": ".pair/knowledge/.pair-install.jsonl",
@@ -303,6 +337,8 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
         "reason": "It is not whole JSON",
         "kept_at": ".pair/index-cache.json.damaged-20260131T120000",
     },
+    "no_url_matches": {"pattern": "*/guide/*"},
+    "document_synced": {"ids": ["notes.txt"]},
     "sync_place_missing": {"what": "sources folder", "path": ".pair/knowledge"},
     "kb_uninitialised": {"kb_id": "handbook"},
     "manifest_changed": {"kb_id": "handbook"},
@@ -314,6 +350,7 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "publish_unknown": {"kb_id": "handbook"},
     "kb_id_invalid": {"kb_id": "team/handbook"},
     "document_invalid": {"document_id": "faq", "reason": "its vector holds something that is not a number"},
+    "argument_invalid": {"name": "limit", "expected": "a whole number", "given": "x"},
     "workers_died": {"part": 3, "attempts": 3, "reason": "was ended by SIGKILL"},
     "build_lost": {"kb_id": "handbook"},
     "no_such_document": {"kb_id": "handbook", "document_id": "faq"},
@@ -342,6 +379,7 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "graph_unavailable": {"kb_id": "handbook", "missing": ["shard-00001"], "total": 2},
     "lease_held": {"name": "handbook", "holder": "build-7, process 4242", "expires_at": "2026-01-31T12:00:30Z"},
     "store_unreachable": {"address": "s3://example-kb/handbook", "reason": "The server answered 403 Forbidden"},
+    "lease_server_unreachable": {"address": "redis://redis.example.com/0", "reason": "No connection to Redis"},
     "store_without_compare_and_swap": {
         "address": "s3://example-kb/handbook",
         "reason": "a blob was created twice under one key",
@@ -361,15 +399,21 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "not_allowed": {"what": "writing needs the scope write"},
     "no_such_route": {"path": "/rag/quary"},
     "no_such_librarian": {"librarian_id": "payroll"},
+    "no_such_remote_librarian": {"librarian_id": "payroll"},
+    "cannot_open_citation": {"librarian_id": "payroll", "endpoint": "https://example.com/ask"},
     "no_such_model": {"model": "gpt-4o", "known": ["pair", "default"]},
     "method_not_allowed": {"method": "PUT", "allowed": "GET, HEAD"},
-    "request_too_large": {"what": "The request", "max_bytes": 52_428_800},
+    "request_too_large": {"what": "The request", "most": 52_428_800},
     "too_many_requests": {},
     "took_too_long": {"seconds": 30},
+    "head_too_large": {"what": "65,536 bytes"},
+    "server_full": {"what": "the bodies of other requests fill its memory"},
     "request_too_slow": {"seconds": 30},
     "server_stopping": {},
     "address_unusable": {"host": "127.0.0.1", "port": 8080, "reason": "address already in use"},
     "no_such_key": {"key_id": "0a1b2c3d4e5f"},
+    "keys_untrusted": {"path": ".pair/keys.json"},
+    "nothing_to_trust": {"folder": "/home/me/project"},
     "jwks_unreadable": {"reason": "ConnectTimeout"},
     "librarian_without_past": {"librarian_id": "router"},
     "write_waiting": {"kb_id": "handbook", "seconds": 30},

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from support.clocks import Origin
-from support.command import Workplace
-from support.server import Server
+pytest.register_assert_rewrite("pair.testing")  # before anything below imports it
+
+from support.clocks import Origin  # noqa: E402
+from support.command import Workplace  # noqa: E402
+from support.server import Server  # noqa: E402
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

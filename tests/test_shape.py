@@ -17,6 +17,23 @@ FILES = sorted(SOURCE.rglob("*.py"))
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 MAX_PARAMETERS = 6
+BUDGETS = {
+    ".": (3800, 20),
+    "access": (970, 7),
+    "ai": (2950, 22),
+    "app": (8450, 70),  # 50 more than it had: bodies of requests are bounded before they are parsed
+    "blobs": (1850, 13),
+    "client": (850, 5),
+    "engine": (14650, 68),
+    "evaluation": (400, 4),
+    "librarians": (3900, 23),
+    "sources": (5750, 27),
+    "sync": (3200, 23),
+    "testing": (900, 7),
+    "web": (1300, 8),
+    "wiring": (4050, 21),
+}
+"""Lines and files of each package."""
 MAY_TAKE_MANY = {("kb.py", "search"), ("client/remote_kb.py", "search"), ("wiring/engine.py", "open_kb")}
 MAY_CATCH_EVERYTHING = {
     "app/cli/commands.py",
@@ -54,7 +71,6 @@ HEAVY = {
     "rich",
     "pydantic",
     "yaml",
-    "filelock",
     "stamina",
     "asyncio",
     "cryptography",
@@ -86,65 +102,81 @@ def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     return (node for node in nodes(path) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
-every_file = pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_files_are_short_and_say_what_they_are_for() -> None:
+    lengths = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
+    assert {name: length for name, length in lengths.items() if length > MAX_FILE_LINES} == {}
+    assert [name_of(path) for path in FILES if not ast.get_docstring(tree_of(path))] == []
 
 
-@every_file
-def test_a_file_is_short_and_says_what_it_is_for(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= MAX_FILE_LINES
-    assert ast.get_docstring(tree_of(path)), "a module begins with its responsibility"
+def test_packages_are_within_their_budgets() -> None:
+    """Lower a budget when a package gets below it. Raise one only with a reason beside it."""
+    used: dict[str, list[int]] = {}
+    for path in FILES:
+        package = name_of(path).partition("/")[0] if "/" in name_of(path) else "."
+        lines, files = used.setdefault(package, [0, 0])
+        used[package] = [lines + len(path.read_text(encoding="utf-8").splitlines()), files + 1]
+    assert used.keys() == BUDGETS.keys()
+    assert {name: each for name, each in used.items() if each[0] > BUDGETS[name][0] or each[1] > BUDGETS[name][1]} == {}
 
 
-@every_file
-def test_functions_are_short_and_take_few_parameters(path: Path) -> None:
-    for function in functions(path):
-        assert (function.end_lineno or 0) - function.lineno < MAX_FUNCTION_LINES, function.name
-        if name_of(path).startswith("app/cli/"):
-            continue  # a command has as many parameters as options
-        if (name_of(path), function.name) in MAY_TAKE_MANY:
-            continue  # so have those that everybody calls
-        given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
-        own = [argument for argument in given if argument.arg not in {"self", "cls"}]
-        assert len(own) <= MAX_PARAMETERS, function.name
+def test_functions_are_short_and_take_few_parameters() -> None:
+    long, wide = [], []
+    for path in FILES:
+        for function in functions(path):
+            if (function.end_lineno or 0) - function.lineno >= MAX_FUNCTION_LINES:
+                long.append(f"{name_of(path)}:{function.name}")
+            if name_of(path).startswith("app/cli/") or (name_of(path), function.name) in MAY_TAKE_MANY:
+                continue  # a command has as many parameters as options, and so have those that everybody calls
+            given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+            if len([argument for argument in given if argument.arg not in {"self", "cls"}]) > MAX_PARAMETERS:
+                wide.append(f"{name_of(path)}:{function.name}")
+    assert (long, wide) == ([], [])
 
 
-@every_file
-def test_no_function_passes_on_unnamed_keywords(path: Path) -> None:
-    assert [function.name for function in functions(path) if function.args.kwarg is not None] == []
+def test_no_function_passes_on_unnamed_keywords() -> None:
+    assert [
+        f"{name_of(path)}:{function.name}"
+        for path in FILES
+        for function in functions(path)
+        if function.args.kwarg is not None
+    ] == []
 
 
-@every_file
-def test_inheritance_is_one_deep_but_for_errors(path: Path) -> None:
-    for node in nodes(path):
-        if isinstance(node, ast.ClassDef) and name_of(path) != "error_tree.py":
-            assert len(node.bases) <= 1, node.name
+def test_inheritance_is_one_deep_but_for_errors() -> None:
+    deep = []
+    for path in FILES:
+        if name_of(path) == "error_tree.py":
+            continue
+        for node in nodes(path):
+            if not isinstance(node, ast.ClassDef):
+                continue
             bases = {base.id for base in node.bases if isinstance(base, ast.Name)}
-            assert bases <= {"Exception", "Protocol", "NamedTuple", "StrEnum"} or name_of(path).startswith("app/cli"), (
-                node.name
-            )
+            is_plain = bases <= {"Exception", "Protocol", "NamedTuple", "StrEnum"}
+            if len(node.bases) > 1 or not (is_plain or name_of(path).startswith("app/cli")):
+                deep.append(f"{name_of(path)}:{node.name}")
+    assert deep == []
 
 
-@every_file
-def test_everything_is_caught_only_at_the_boundaries(path: Path) -> None:
-    blind = [
-        node.lineno
+def test_everything_is_caught_only_at_the_boundaries() -> None:
+    assert [
+        f"{name_of(path)}:{node.lineno}"
+        for path in FILES
+        if name_of(path) not in MAY_CATCH_EVERYTHING
         for node in nodes(path)
         if isinstance(node, ast.ExceptHandler)
         and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id == "Exception"))
-    ]
-    assert blind == [] or name_of(path) in MAY_CATCH_EVERYTHING
+    ] == []
 
 
-@every_file
-def test_imports_stand_at_the_top(path: Path) -> None:
-    late = [
-        statement.lineno
+def test_imports_stand_at_the_top() -> None:
+    assert [
+        f"{name_of(path)}:{statement.lineno}"
+        for path in FILES
+        if name_of(path) not in MAY_IMPORT_LATE
         for function in functions(path)
         for statement in ast.walk(function)
         if isinstance(statement, ast.Import | ast.ImportFrom)
-    ]
-    assert late == [] or name_of(path) in MAY_IMPORT_LATE
+    ] == []
 
 
 def test_the_public_names_are_these() -> None:

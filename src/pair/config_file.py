@@ -12,16 +12,25 @@ _MOST_VALUES = 100_000
 _DEEPEST = 50
 
 
-def root_of(path: Path) -> yaml.Node | None:
+def read(path: Path) -> bytes:
+    """Return the bytes of the file, read once: what is trusted is what is parsed."""
     try:
-        content = path.read_bytes()
-        if len(content) > _MOST_BYTES:
-            raise errors.settings_invalid(str(path), f"larger than {_MOST_BYTES:,} bytes")
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+    except OSError as fault:
+        raise errors.settings_invalid(str(path), "not a readable YAML file") from fault
+    if len(content) > _MOST_BYTES:
+        raise errors.settings_invalid(str(path), f"larger than {_MOST_BYTES:,} bytes")
+    return content
+
+
+def root_of(content: bytes, path: Path) -> yaml.Node | None:
+    try:
         root: yaml.Node | None = yaml.compose(content.decode("utf-8"), Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as fault:
         line = fault.problem_mark.line + 1 if fault.problem_mark else 1
         raise errors.settings_invalid(f"{path}:{line}", f"not valid YAML: {fault.problem}") from fault
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as fault:
+    except (yaml.YAMLError, UnicodeDecodeError) as fault:
         raise errors.settings_invalid(str(path), "not a readable YAML file") from fault
     except RecursionError as fault:
         raise errors.settings_invalid(str(path), "nested too deeply") from fault
@@ -72,3 +81,8 @@ def value_of(node: yaml.Node, where: str) -> Any:
 
 def is_list(node: yaml.Node) -> bool:
     return isinstance(node, yaml.SequenceNode)
+
+
+def places_of_items(node: yaml.Node, path: Path) -> list[str]:
+    """Return where each item of a list stands; nothing for what is no list."""
+    return [place(path, item) for item in node.value] if isinstance(node, yaml.SequenceNode) else []

@@ -15,6 +15,8 @@ import copyreg
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+_PRIVATE_DETAILS = {"path": "a local file", "folder": "a local folder", "address": "(address not shown)"}
+"""Details that messages repeat, and what callers elsewhere read instead."""
 BUG_EXIT_STATUS = 70
 INTERRUPTED_EXIT_STATUS = 130
 
@@ -22,7 +24,8 @@ INTERRUPTED_EXIT_STATUS = 130
 class PairError(Exception):
     """Root of all errors raised on purpose.
 
-    `message` is one line; `explanation` a paragraph about this case; `hints` are what to try, under `lead`.
+    `message` is one line; `explanation` is about this case, one line or a sequence of lines; `hints` are what to try,
+    under `lead`. Text in one of these lines that breaks the line does not make it two.
     """
 
     exit_status: ClassVar[int] = BUG_EXIT_STATUS
@@ -34,7 +37,7 @@ class PairError(Exception):
         code: str,
         message: str,
         *,
-        explanation: str = "",
+        explanation: str | Sequence[str] = "",
         lead: str = "Suggestions:",
         hints: Sequence[str] = (),
         details: Mapping[str, Any] | None = None,
@@ -42,7 +45,8 @@ class PairError(Exception):
         super().__init__(message)
         self.code = code
         self.message = message
-        self.explanation = explanation
+        self.explanation_lines = (explanation,) if isinstance(explanation, str) else tuple(explanation)
+        self.explanation = "\n".join(self.explanation_lines)
         self.lead = lead
         self.hints = tuple(hints)
         self.details = dict(details or {})
@@ -62,9 +66,23 @@ class PairError(Exception):
         return {"error": value}
 
     def to_public_json(self) -> dict[str, Any]:
-        """Without explanation and details: they name paths and addresses of this machine."""
-        told = self.to_json()["error"]
+        """Without explanation and details, and without the paths and addresses of this machine in the message."""
+        told = {**self.to_json()["error"], "message": self.public_message}
         return {"error": {key: value for key, value in told.items() if key not in {"explanation", "details"}}}
+
+    @property
+    def public_message(self) -> str:
+        """The message for callers elsewhere: it names no path and no address of this machine."""
+        return self.message_without("path", "folder", "address")
+
+    def message_without(self, *names: str) -> str:
+        """The message, with these details replaced by words that say nothing of this machine."""
+        message = self.message
+        for name in names:
+            private = self.details.get(name)
+            if isinstance(private, str) and private:
+                message = message.replace(private, _PRIVATE_DETAILS[name])
+        return message
 
 
 class UsageError(PairError, ValueError):

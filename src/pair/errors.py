@@ -46,6 +46,7 @@ LEASE_HELD = "E203"
 CACHE_FULL = "E205"
 """For those who count how often."""
 
+STORED_DATA_DAMAGED = "E207"
 STORE_UNREACHABLE = "E206"
 """For those who look whether a write of unknown outcome happened."""
 
@@ -116,23 +117,40 @@ def download_failed(url: str, reason: str) -> DownloadError:
         "E005",
         f"Failed to download KB from {url}",
         explanation=f"Network error: {reason}",
-        hints=[
-            "Check internet connection",
-            "Verify firewall settings",
-            "Try different mirror with --source",
-            "Use offline mode with local KB",
-        ],
+        hints=_hints_for_download(reason),
         details={"url": url, "reason": reason},
     )
 
 
-def checksum_failed(subject: str, reason: str, *, cache: str = "~/.pair/kb/") -> DownloadError:
+def _hints_for_download(reason: str) -> list[str]:
+    """A server that answered with a status can be reached: the network is not what to check."""
+    elsewhere = ["Try different mirror with --source", "Use offline mode with local KB"]
+    if not reason.startswith("HTTP "):
+        return ["Check internet connection", "Verify firewall settings", *elsewhere]
+    if reason.startswith(("HTTP 401", "HTTP 403")):
+        return ["Check that you may read this address, and the token if it needs one", *elsewhere]
+    return ["Check the address" if reason.startswith("HTTP 4") else "Try again later", *elsewhere]
+
+
+def checksum_failed(
+    subject: str, reason: str | Sequence[str], *, cache: str = "~/.pair/kb/", is_local: bool = False
+) -> DownloadError:
+    """`reason`: one line, or several. `is_local`: the file was not downloaded by pair."""
+    reasons = [reason] if isinstance(reason, str) else list(reason)
+    hints = ["Retry download", f"Clear cache: rm -rf {cache}", "Verify source integrity"]
+    if is_local:
+        hints = ["Get the file and its .sha256 again from the publisher", "Verify source integrity"]
     return DownloadError(
         "E006",
         "KB checksum validation failed",
-        explanation=f"Downloaded file may be corrupted or tampered with.\n\n{subject}\n{reason}",
-        hints=["Retry download", f"Clear cache: rm -rf {cache}", "Verify source integrity"],
-        details={"subject": subject, "reason": reason},
+        explanation=[
+            f"{'The' if is_local else 'Downloaded'} file may be corrupted or tampered with.",
+            "",
+            subject,
+            *reasons,
+        ],
+        hints=hints,
+        details={"subject": subject, "reason": "\n".join(reasons)},
     )
 
 
@@ -175,21 +193,45 @@ def storage_failed(path: str, reason: str, *, is_reading: bool = False) -> Stora
         f"Cannot {'read' if is_reading else 'write'} {path}: {reason}"
         if path
         else f"Cannot use the file system: {reason}",
-        hints=["Free space on the disk", "Check the permissions of the folder", "Choose another folder"],
+        hints=[
+            "Free space on the disk"
+            if any(word in reason for word in ("space", "quota", "full"))
+            else f"Check that you may {'read' if is_reading else 'write'} there: the path, its permissions, its mount",
+            "Choose another folder",
+        ],
         details={"path": path, "reason": reason},
     )
 
 
+def link_refused(path: str) -> StorageError:
+    return StorageError(
+        "E025",
+        f"Cannot use {path}: it is a symbolic link, and pair follows none here",
+        explanation="Nothing was changed behind it.",
+        hints=[f"See where it leads: ls -l {path}", f"Remove it: rm {path}", "Name the real folder in the settings"],
+        details={"path": path},
+    )
+
+
+def foreign_file(path: str) -> StorageError:
+    return StorageError(
+        "E026",
+        f"Cannot write {path}: pair did not make this file",
+        explanation="It has a second name (a hard link), is not a regular file, or has content of another program.",
+        hints=["Move it away, then try again", f"Keep a copy of it: cp -p {path} {path}.mine && rm {path}"],
+        details={"path": path},
+    )
+
+
 def files_in_the_way(target: str, files: Sequence[str], *, is_installed: bool) -> ConflictError:
-    shown = "\n".join(f"  {file}" for file in files[:10])
-    more = f"\n  and {len(files) - 10} more" if len(files) > 10 else ""
+    more = [f"  and {len(files) - 10} more"] if len(files) > 10 else []
     hints = ["Move them away", "Overwrite them with --force"]
     if is_installed:
         hints.append(f"Keep them and take the rest: pair update {target}")
     return ConflictError(
         "E011",
         f"Target has files that are not as pair installed them: {target}",
-        explanation=f"These would be overwritten:\n{shown}{more}",
+        explanation=["These would be overwritten:", *(f"  {file}" for file in files[:10]), *more],
         hints=hints,
         details={"target": target, "files": list(files)},
     )
@@ -199,6 +241,15 @@ def no_kb_at(path: str, reason: str) -> NotFoundError:
     return NotFoundError(
         "E012",
         f"No knowledge base at {path}: {reason}",
+        hints=["Name a folder with files, or a .zip package"],
+        details={"path": path},
+    )
+
+
+def nothing_installed_at(path: str) -> NotFoundError:
+    return NotFoundError(
+        "E012",
+        f"No knowledge base at {path}: nothing is installed there",
         hints=["Install one first: pair install", "Name the folder or the .zip that holds it"],
         details={"path": path},
     )
@@ -210,7 +261,7 @@ def installed_kb_damaged(path: str, modified: Sequence[str], missing: Sequence[s
     return DataError(
         "E013",
         f"Installed KB differs from what was installed: {path}",
-        explanation="\n".join(lines[:10] + more),
+        explanation=lines[:10] + more,
         hints=[f"Put the installed files back: pair update --force {path}", "Keep your edits: nothing to do"],
         details={"path": path, "modified": list(modified), "missing": list(missing)},
     )
@@ -223,34 +274,6 @@ def record_unreadable(path: str, reason: str) -> DataError:
         explanation=reason,
         hints=["Install again over it: pair install --force"],
         details={"path": path, "reason": reason},
-    )
-
-
-def cannot_package(folder: str, reason: str) -> UsageError:
-    return UsageError(
-        "E014",
-        f"Cannot package {folder}: {reason}",
-        lead="Example:",
-        hints=["pair package ./handbook -o handbook.zip --name handbook --version 1.0.0"],
-        details={"folder": folder, "reason": reason},
-    )
-
-
-def source_overlaps_target(source: str, target: str) -> UsageError:
-    return UsageError(
-        "E015",
-        f"KB source and target overlap: {source} and {target}",
-        hints=["Choose a target outside the source folder", "Choose a source outside the target folder"],
-        details={"source": source, "target": target},
-    )
-
-
-def target_changing(target: str) -> ConflictError:
-    return ConflictError(
-        "E016",
-        f"Target keeps changing while it is being updated: {target}",
-        hints=["Stop the program that writes to it, then try again"],
-        details={"target": target},
     )
 
 
@@ -283,6 +306,27 @@ def sync_place_missing(what: str, path: str) -> NotFoundError:
         explanation="Nothing that came from it was removed.",
         hints=["Mount or create it", "Name another one in the configuration"],
         details={"path": path},
+    )
+
+
+def no_url_matches(pattern: str) -> NotFoundError:
+    return NotFoundError(
+        "E104",
+        f"Cannot refresh: no URL of the links file matches {pattern}",
+        explanation="Nothing was fetched or written.",
+        hints=["Check every URL: pair sync --refresh", "List what would be done: pair sync --dry-run"],
+        details={"pattern": pattern},
+    )
+
+
+def document_synced(ids: Sequence[str]) -> UsageError:
+    shown = ", ".join(sorted(ids)[:3]) + (f" and {len(ids) - 3:,} more" if len(ids) > 3 else "")
+    return UsageError(
+        "E105",
+        f"Cannot delete what is synced from a source: {shown}",
+        explanation="Nothing was deleted. The next sync would bring it back.",
+        hints=["Remove the file, or the line in the links file; then: pair sync"],
+        details={"ids": sorted(ids)[:100]},
     )
 
 
@@ -343,6 +387,17 @@ def store_unreachable(address: str, reason: str) -> StorageError:
         f"Blob store cannot be reached, or refuses: {address}",
         explanation=f"{reason}. If this was a write, it may have happened all the same.",
         hints=["Check that the store runs and can be reached from here", "Check its address and credentials"],
+        details={"address": address, "reason": reason},
+    )
+
+
+def lease_server_unreachable(address: str, reason: str) -> StorageError:
+    """The blob store may be well: its leases are kept by Redis."""
+    return StorageError(
+        "E206",
+        f"Lease server (Redis) cannot be reached, or refuses: {address}",
+        explanation=f"{reason}. Without a lease nothing is written; searching goes on.",
+        hints=["Check that Redis runs and can be reached from here", "Check engine.redis_url and its credentials"],
         details={"address": address, "reason": reason},
     )
 
@@ -425,6 +480,15 @@ def document_invalid(document_id: str, reason: str) -> UsageError:
         f"Document {shown!r} cannot be stored: {reason}",
         explanation="Nothing of its batch was stored.",
         details={"id": document_id, "reason": reason},
+    )
+
+
+def argument_invalid(name: str, expected: str, given: object) -> UsageError:
+    return UsageError(
+        "E238",
+        f"Cannot use the argument {name}: it must be {expected}, not {type(given).__name__}",
+        hints=[f"Give {expected}"],
+        details={"argument": name, "expected": expected, "given": type(given).__name__},
     )
 
 

@@ -7,17 +7,17 @@ import hashlib
 import logging
 import os
 import re
-import shutil
-import tempfile
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-import filelock
+from pair import errors, folders
 
-from pair import errors
-
-_TEMPORARY_NAME = re.compile(r"\.(?P<name>.+)\.\d+\.tmp")
+_TEMPORARY_NAME = re.compile(r"\.(?P<name>.+)\.(?:\d+|[0-9a-f]{8})\.tmp")
+"""Earlier versions of pair used the number of their process."""
+_SCRATCH_NAME = re.compile(r"scratch-[0-9a-f]{16}")
+_HOLDER = re.compile(rb"(?:process \d+\n)?")
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +25,12 @@ CHUNK_BYTES = 1024 * 1024
 
 
 def expanded(named: str) -> Path:
-    """A path of the settings, where no shell has made a home of `~`."""
-    return Path(os.path.expanduser(named))  # noqa: PTH111 - Path.expanduser fails without a home
+    """Return a path of the settings: `~` is the home folder, and links of an absolute path are followed.
+
+    A relative path stays as it is, and may have no link: see `folders`.
+    """
+    path = Path(os.path.expanduser(named))  # noqa: PTH111 - Path.expanduser fails without a home
+    return Path(os.path.realpath(path)) if path.is_absolute() else path
 
 
 def sha256_of(path: str | Path) -> str:
@@ -68,94 +72,93 @@ def write_all(descriptor: int, content: bytes | bytearray) -> None:
 
 def write_new_file(path: Path, chunks: Iterable[bytes]) -> None:
     """A file that does not exist yet; there is none afterwards either when the chunks cannot all be had or written."""
-    with path.open("xb") as file:
+    with os.fdopen(folders.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
         try:
             file.writelines(chunks)
             file.flush()
         except BaseException:
-            path.unlink(missing_ok=True)
+            folders.unlink(path, missing_ok=True)
             raise
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Readers see the old file or the new one, after a power cut too."""
-    write_together((path, content))
+def write_atomically(path: Path, content: bytes, *, mode: int = 0o666) -> None:
+    """Readers see the old file or the new one, after a power cut too. `mode`: of the new file, before the umask."""
+    with replaced_file(path, mode=mode) as stream:
+        stream.write(content)
 
 
 def copy_atomically(source: Path, path: Path) -> None:
     """The same for the bytes of another file, however many."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.unlink(missing_ok=True)
-        copy_file(str(source), str(temporary))
-        descriptor = os.open(temporary, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    with source.open("rb") as reader, replaced_file(path) as stream:
+        while chunk := reader.read(CHUNK_BYTES):
+            stream.write(chunk)
 
 
 def write_together(*contents: tuple[Path, bytes]) -> None:
     """Several files whose contents belong together: all are on disk before the first takes its place."""
-    temporaries = [path.with_name(f".{path.name}.{os.getpid()}.tmp") for path, _ in contents]
-    try:
-        for temporary, (_, content) in zip(temporaries, contents, strict=True):
-            _write_synced(temporary, content)
-        for temporary, (path, _) in zip(temporaries, contents, strict=True):
-            temporary.replace(path)
-    finally:
-        for temporary in temporaries:
-            temporary.unlink(missing_ok=True)
+    with contextlib.ExitStack() as held:
+        begun = [held.enter_context(_temporary_file(path)) for path, _ in contents]
+        for (stream, _), (_, content) in zip(begun, contents, strict=True):
+            stream.write(content)
+            _flush_to_disk(stream)
+        for _, place in begun:
+            place()
     for folder in {path.parent for path, _ in contents}:
         sync_folder(folder)
 
 
 @contextlib.contextmanager
-def replaced_file(path: Path) -> Iterator[BinaryIO]:
+def replaced_file(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A stream whose content takes the place of the file when the block ends without a fault; else nothing changes."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with _temporary_file(path, mode) as (stream, place):
+        yield stream
+        _flush_to_disk(stream)
+        place()
     sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def _temporary_file(path: Path, mode: int = 0o666) -> Iterator[tuple[BinaryIO, Callable[[], None]]]:
+    """Give a stream of a new file beside the path, and the function that lets it take the place of the path."""
+    with folders.open_folder(path.parent) as folder, contextlib.ExitStack() as held:
+        with folders.naming(path):
+            folders.refuse_link_below(folder, path)
+            temporary = f".{path.name}.{secrets.token_hex(4)}.tmp"
+            descriptor = folders.open_below(folder, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+
+        def place() -> None:
+            with folders.naming(path):
+                os.rename(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+
+        def remove() -> None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=folder)
+
+        held.callback(remove)
+        yield held.enter_context(os.fdopen(descriptor, "w+b")), place
+
+
+def _flush_to_disk(stream: BinaryIO) -> None:
+    stream.flush()
+    os.fsync(stream.fileno())
 
 
 def remove_half_written(*paths: Path) -> None:
     """What killed processes left of these files while writing them. The caller knows that nobody writes them now."""
-    for folder in {path.parent for path in paths}:
-        names = {path.name for path in paths if path.parent == folder}
-        with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
-            for entry in entries:
-                temporary = _TEMPORARY_NAME.fullmatch(entry.name)
+    for parent in {path.parent for path in paths}:
+        names = {path.name for path in paths if path.parent == parent}
+        with contextlib.suppress(FileNotFoundError), folders.open_folder(parent) as folder:
+            for name in folders.list_below(folder):
+                temporary = _TEMPORARY_NAME.fullmatch(name)
                 if temporary is not None and temporary["name"] in names:
-                    Path(entry.path).unlink(missing_ok=True)
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-    try:
-        write_all(descriptor, content)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+                    with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+                        os.unlink(name, dir_fd=folder)
 
 
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    with folders.open_folder(folder) as descriptor:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def is_closed(folder: Path) -> bool:
@@ -164,53 +167,48 @@ def is_closed(folder: Path) -> bool:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder if it is there; a folder without write permission inside it too."""
-
-    def make_writable_and_retry(function: Callable[[str], object], name: str, _fault: object) -> None:
-        parent = Path(name).parent
-        parent.chmod(0o700)
-        if Path(name).is_dir() and not Path(name).is_symlink():
-            Path(name).chmod(0o700)
-        function(name)
-
-    if path.is_symlink() or path.is_file():
-        path.unlink()
-    elif path.exists():
-        shutil.rmtree(path, onerror=make_writable_and_retry)
+    """Remove a folder if it is there; a folder without write permission inside it too. A link is not followed."""
+    with contextlib.suppress(FileNotFoundError), folders.open_folder(path.parent) as parent, folders.naming(path):
+        folders.remove_below(parent, path.name)
 
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
     """A folder for as long as the block runs. Those that killed processes left beside it go too."""
-    parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(parent)
-    folder, descriptor = _locked_folder(parent)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(descriptor)
+    with folders.open_folder(parent, make=True) as descriptor:
+        _remove_abandoned(descriptor)
+        name, lock = _make_scratch_folder(descriptor)
+        try:
+            yield parent / name
+        finally:
+            with contextlib.suppress(OSError):
+                folders.remove_below(descriptor, name)
+            os.close(lock)
 
 
-def _locked_folder(parent: Path) -> tuple[Path, int]:
+def _make_scratch_folder(parent: int) -> tuple[str, int]:
     while True:
-        folder = Path(tempfile.mkdtemp(dir=parent))
-        with contextlib.suppress(FileNotFoundError):
-            descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        name = f"scratch-{secrets.token_hex(8)}"
+        os.mkdir(name, 0o700, dir_fd=parent)
+        with contextlib.suppress(FileNotFoundError):  # taken for an abandoned one, in the moment before it was locked
+            descriptor = folders.open_below(parent, name, os.O_RDONLY | os.O_DIRECTORY)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if folder.exists():
-                return folder, descriptor
-            os.close(descriptor)  # taken for an abandoned one, in the moment before it was locked
+            try:
+                os.stat(name, dir_fd=parent, follow_symlinks=False)
+            except FileNotFoundError:
+                os.close(descriptor)
+            else:
+                return name, descriptor
 
 
-def _remove_abandoned(parent: Path) -> None:
-    """A process that lives holds the lock of its folder."""
-    for folder in parent.iterdir():
+def _remove_abandoned(parent: int) -> None:
+    """Remove scratch folders that no living process holds the lock of. What has another name is not ours."""
+    for name in filter(_SCRATCH_NAME.fullmatch, folders.list_below(parent)):
         with contextlib.suppress(OSError):
-            descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = folders.open_below(parent, name, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
+                folders.remove_below(parent, name)
             finally:
                 os.close(descriptor)
 
@@ -221,29 +219,44 @@ def exclusive_lock(path: Path, *, on_wait: Callable[[str], None]) -> Iterator[No
 
     `on_wait` is called once, with who holds it, when somebody else does; it may raise rather than wait.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(path, fallback_to_soft=False, on_acquired=_write_holder)
+    folders.make_folder(path.parent)
+    descriptor = folders.open_file(path, os.O_RDWR | os.O_CREAT)
     try:
-        lock.acquire(blocking=False)
-    except filelock.Timeout:
-        on_wait(_holder_of(path))
-        lock.acquire()
-    try:
+        if not _HOLDER.fullmatch(os.pread(descriptor, 64, 0)):
+            raise folders.foreign_file(path)
+        _lock(descriptor, on_wait, lambda: os.pread(descriptor, 64, 0).decode().strip())
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()}\n".encode(), 0)
         yield
     finally:
-        lock.release()
+        os.close(descriptor)
 
 
-def _write_holder(descriptor: int) -> None:
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"process {os.getpid()}\n".encode(), 0)
+@contextlib.contextmanager
+def lock_folder(folder: Path, *, on_wait: Callable[[str], None]) -> Iterator[None]:
+    """Hold a lock on the folder itself, which leaves no file anywhere; else as `exclusive_lock`."""
+    with folders.open_folder(folder, make=True) as descriptor:
+        _lock(descriptor, on_wait, lambda: _holder_in_kernel(os.fstat(descriptor).st_ino))
+        yield
 
 
-def _holder_of(path: Path) -> str:
+def _lock(descriptor: int, on_wait: Callable[[str], None], holder: Callable[[], str]) -> None:
     try:
-        return path.read_text(encoding="utf-8").strip() or "another process"
-    except OSError:
-        return "another process"
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        on_wait(holder() or "another process")
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _holder_in_kernel(inode: int) -> str:
+    """Return who holds the lock of a file, as Linux lists it; nothing where it is not listed."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
+            # `1: FLOCK  ADVISORY  WRITE 4242 fd:00:131074 0 EOF`
+            fields = line.split()
+            if fields[1:2] == ["FLOCK"] and fields[5].rpartition(":")[2] == str(inode) and int(fields[4]) > 0:
+                return f"process {fields[4]}"
+    return ""
 
 
 _REASONS = {
@@ -265,10 +278,14 @@ def reason_of(fault: OSError) -> str:
 
 @contextlib.contextmanager
 def storage_errors() -> Iterator[None]:
-    """File-system faults inside the block become E010."""
+    """File-system faults inside the block become E010; links E025, and files of others E026."""
     try:
         yield
     except OSError as fault:
         path = os.fsdecode(fault.filename2 or fault.filename or "")
+        if fault.errno == errno.ELOOP:
+            raise errors.link_refused(path) from fault
+        if fault.errno == errno.EMLINK:
+            raise errors.foreign_file(path) from fault
         is_reading = os.path.exists(path) and not os.access(path, os.R_OK)  # noqa: PTH110 - "" does not exist
         raise errors.storage_failed(path, reason_of(fault), is_reading=is_reading) from fault

@@ -39,11 +39,12 @@ class Inputs:
                 with files.storage_errors():
                     found = find_files(Path(path))
                 for name in sorted(found.files):
-                    yield from self._file(Path(path) / name)
+                    yield from self._file(Path(path) / name, skips_blank=True)
             else:
-                yield from self._file(Path(path))
+                yield from self._file(Path(path), skips_blank=False)
 
-    def _file(self, path: Path) -> Iterator[Document]:
+    def _file(self, path: Path, *, skips_blank: bool) -> Iterator[Document]:
+        """`skips_blank`: a file without text is skipped; otherwise it is refused where it is stored (E213)."""
         if path.suffix.lower() in _JSON_LINES:
             with files.storage_errors(), path.open("rb") as stream:
                 yield from _lines_of(stream, str(path))
@@ -53,6 +54,9 @@ class Inputs:
                 content = Reader(path.parent, 0, self._documents).text_of_any_size(path.name)
         except UnreadableDocument as fault:
             self._on_skip(str(path), str(fault))
+            return
+        if skips_blank and not content.strip():
+            self._on_skip(str(path), "it holds no text")
             return
         yield Document(id=path.as_posix(), text=content, title=text.title_of(content) or path.name)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, Self
 
 import numpy as np
 
-from pair import errors
+from pair import errors, values
 from pair.engine.adoption import Adoption
 from pair.engine.building import BuildProgress
 from pair.engine.compaction import CompactionReport
@@ -22,6 +22,7 @@ from pair.engine.listing import StoredDocument
 from pair.engine.neighbourhood import Neighbourhood
 from pair.engine.packing import PackedFile, PackedIndex
 from pair.engine.prefetching import PrefetchReport
+from pair.engine.preparation import check_document
 from pair.engine.queries import Hits, Narrowing, TextQuery
 from pair.engine.reembedding import ReembedReport
 from pair.engine.runtime import Engine, EngineStats
@@ -91,6 +92,20 @@ class Reconciled:
     """The version that a roll-back put back, and that was left as it is; 0 for none."""
     seen_version: str = ""
     """What the store calls the manifest that is in line; what others write later is not."""
+    refused: tuple[tuple[str, str], ...] = ()
+    """Source and reason, for each that cannot be stored."""
+
+    def complete_report(self, report: SyncReport) -> SyncReport:
+        """Return the report of the run with what the engine did about it."""
+        problems = dict(report.problems) | dict(self.refused)
+        return dataclasses.replace(
+            report,
+            stored=self.stored,
+            unstored=self.removed,
+            held_at=self.held_at,
+            failed=report.failed + len(self.refused),
+            problems=tuple(sorted(problems.items())),
+        )
 
 
 def nothing_done(_report: WriteReport) -> None:
@@ -142,7 +157,7 @@ class KnowledgeBase:
         began = self._engine.current_number()
         report = self._sources.run(wait=wait)
         done = self.reconcile(since=began)
-        return dataclasses.replace(report, stored=done.stored, unstored=done.removed)
+        return done.complete_report(report)
 
     def reconcile(
         self,
@@ -182,19 +197,25 @@ class KnowledgeBase:
             for source_id, revision in sorted(revisions.items())
             if stored.get(source_id) != engine.revised_hash(revision, SYNC_OWNER)
         ]
-        report = WriteReport()
-        if changed:
-            as_read = dict(revisions)
-            report = engine.upsert(
-                _documents(texts, changed, as_read), owner=SYNC_OWNER, revisions=as_read, on_batch=on_batch
-            )
         gone = self._let_go(stored.keys() - revisions.keys())
-        removed = engine.delete(ids=gone).deleted if gone else 0
+        refused: dict[str, str] = {}
+
+        def drop(source_id: str) -> None:
+            if source_id in stored:
+                gone.append(source_id)
+
+        report = WriteReport()
+        if changed or gone:
+            as_read = dict(revisions)
+            documents = _documents(texts, changed, as_read, refused, drop)
+            report = engine.replace(documents, owner=SYNC_OWNER, removed=gone, revisions=as_read)
+            on_batch(report)
         return Reconciled(
             stored=report.added + report.replaced,
-            removed=removed,
+            removed=report.deleted,
             unchanged=len(revisions) - len(changed),
             seen_version=engine.seen_version(),
+            refused=tuple(sorted(refused.items())),
         )
 
     def _let_go(self, unknown: set[str]) -> list[str]:
@@ -210,8 +231,12 @@ class KnowledgeBase:
         chunk_size: int | None = None,
         on_batch: Callable[[WriteReport], None] = nothing_done,
     ) -> WriteReport:
-        """Add or replace. What is stored as it is costs nothing. Documents may be a stream of any length."""
-        return self._engine.upsert(documents, owner=owner, chunk_size_bytes=chunk_size, on_batch=on_batch)
+        """Add or replace. What is stored as it is costs nothing. Documents may be a stream of any length.
+
+        Raises E213, E238.
+        """
+        checked = _check_load(documents, owner, chunk_size)
+        return self._engine.upsert(checked, owner=owner, chunk_size_bytes=chunk_size, on_batch=on_batch)
 
     def build(
         self,
@@ -226,7 +251,8 @@ class KnowledgeBase:
 
         Run again after an interruption, it does not build again what was built.
         """
-        return self._engine.build(documents, runner, owner=owner, chunk_size_bytes=chunk_size, on_progress=on_progress)
+        checked = _check_load(documents, owner, chunk_size)
+        return self._engine.build(checked, runner, owner=owner, chunk_size_bytes=chunk_size, on_progress=on_progress)
 
     def delete(
         self,
@@ -235,9 +261,18 @@ class KnowledgeBase:
         owner: str | None = None,
         filter: Conditions | None = None,  # noqa: A002
     ) -> WriteReport:
-        """Documents with these ids, all of an owner, and all whose metadata meets the filter."""
+        """Documents with these ids, all of an owner, and all whose metadata meets the filter.
+
+        Raises E105, and deletes nothing, if a source that is synced would bring one of them back.
+        """
+        values.check_texts("ids", ids)
+        values.check_text("owner", owner, optional=True)
+        values.check_filter(filter)
         condition = _condition(filter) if filter else None
-        return self._engine.delete(ids=ids, owner=owner, condition=condition)
+        synced = self._sources.known().revisions().keys() if self._sources is not None else set[str]()
+        if owner is None and condition is None:
+            synced = synced & set(ids)
+        return self._engine.delete(ids=ids, owner=owner, condition=condition, synced=sorted(synced))
 
     # Reading
 
@@ -252,10 +287,11 @@ class KnowledgeBase:
         explain: bool = False,
         options: SearchOptions | None = None,
     ) -> Hits:
-        """Passages that answer the query, best first. Raises E201, E204, E215, E304; ModelError.
+        """Passages that answer the query, best first. Raises E201, E204, E215, E238, E304; ModelError.
 
         `exact` asks every row of every shard; `explain` says of each hit how it got its score.
         """
+        values.check_search(query, limit, filter, options)
         if mode not in MODES:
             raise errors.query_invalid(f"unknown mode: {mode}", hints=[f"Modes: {', '.join(MODES)}"])
         if not query.strip():
@@ -283,9 +319,12 @@ class KnowledgeBase:
         max_distance: float | None = None,
         exact: bool = False,
     ) -> Hits:
-        """Chunks near to a vector, nearest first. `exact` asks every shard and every row."""
+        """Chunks near to a vector, nearest first. `exact` asks every shard and every row. Raises E238, E303."""
+        values.check_count("limit", limit)
+        values.check_filter(filter)
+        values.check_number("max_distance", max_distance)
         condition = _condition(filter) if filter else None
-        return self._engine.search_vector(vector, limit, Narrowing(condition, max_distance, exact))
+        return self._engine.search_vector(_check_vector(vector), limit, Narrowing(condition, max_distance, exact))
 
     def search_by_distance(self, vector: Sequence[float] | np.ndarray, max_distance: float) -> Hits:
         """Up to a thousand chunks that are strictly nearer than this."""
@@ -306,6 +345,7 @@ class KnowledgeBase:
 
         `first`: who is asked, by id. `timeout`: seconds, for everybody together.
         """
+        values.check_text("query", query)
         if self._desk is None:
             self._desk = self._make_desk(self)
         return await self._desk.ask(query, first=first, context=context, timeout=timeout)
@@ -328,6 +368,9 @@ class KnowledgeBase:
 
     def documents(self, *, after: str = "", limit: int = 100, owner: str | None = None) -> list[StoredDocument]:
         """Stored documents by id, from the first that comes after `after`."""
+        values.check_text("after", after)
+        values.check_count("limit", limit)
+        values.check_text("owner", owner, optional=True)
         return self._engine.documents(after=after, limit=limit, owner=owner)
 
     def documents_holding(
@@ -346,10 +389,12 @@ class KnowledgeBase:
 
     def document(self, document_id: str) -> StoredDocument:
         """Raises E214."""
+        values.check_text("document_id", document_id)
         return self._engine.document(document_id)
 
     def known(self, ids: Iterable[str]) -> frozenset[str]:
         """Those of these ids that a stored document has. Raises E201."""
+        values.check_texts("ids", ids)
         return self._engine.known(ids)
 
     # Backup
@@ -499,17 +544,54 @@ class KnowledgeBase:
         return self._engine.stats()
 
 
-def _documents(texts: SourceTexts, source_ids: Iterable[str], revisions: dict[str, str]) -> Iterator[Document]:
+def _documents(
+    texts: SourceTexts,
+    source_ids: Iterable[str],
+    revisions: dict[str, str],
+    refused: dict[str, str],
+    drop: Callable[[str], None],
+) -> Iterator[Document]:
     """Read one by one, as the engine takes them; each is entered into `revisions` as it was read.
 
+    One that cannot be stored is entered into `refused`, and keeps no other from being stored.
+
     A source may have changed since it was synced: known by what was synced, it would be taken for that for ever.
+    A source without text is not stored; `drop` is told of it.
     """
     for source_id in source_ids:
         document = texts.document(source_id)
-        if document is not None:
-            revisions[source_id] = texts.revision_of(document.text)
-            yield document
+        if document is None:
+            continue
+        if not document.text.strip():
+            drop(source_id)
+            continue
+        try:
+            check_document(document)
+        except errors.UsageError as fault:
+            refused[source_id] = f"cannot be stored: {fault.details['reason']}"
+            continue
+        revisions[source_id] = texts.revision_of(document.text)
+        yield document
 
 
 def _condition(conditions: Conditions) -> Filter:
     return parse_filter(conditions) if isinstance(conditions, Mapping) else parse_assignments(conditions)
+
+
+def _check_load(documents: Iterable[Document], owner: str, chunk_size: int | None) -> Iterator[Document]:
+    """Raises E238."""
+    values.check_text("owner", owner)
+    values.check_count("chunk_size", chunk_size, optional=True)
+    return values.check_documents(documents)
+
+
+def _check_vector(vector: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Raises E238."""
+    try:
+        with np.errstate(over="ignore"):
+            asked = np.asarray(vector, dtype=np.float32)
+    except (TypeError, ValueError) as fault:
+        raise errors.argument_invalid("vector", "a list of numbers", vector) from fault
+    if asked.ndim != 1:
+        raise errors.argument_invalid("vector", "a list of numbers", vector)
+    return asked

@@ -16,7 +16,7 @@ def signature_refused(subject: str, reason: str, signed_by: str, expected: Seque
     return DataError(
         "E017",
         f"No valid signature of {subject}: {reason}",
-        explanation="\n".join(keys),
+        explanation=keys,
         hints=[
             "Ask its publisher for the package together with its .minisig",
             "If you trust another key, add it to sources.signature_keys",
@@ -64,7 +64,7 @@ def version_moved(feed: str, version: str, installed: str, offered: str) -> Conf
     return ConflictError(
         "E021",
         f"The feed {feed} has other bytes for version {version} than what was installed from it",
-        explanation=f"Installed SHA-256: {installed}\nOffered SHA-256:   {offered}",
+        explanation=[f"Installed SHA-256: {installed}", f"Offered SHA-256:   {offered}"],
         hints=[
             "Ask the publisher: a version that is published should not change",
             "Take what the feed has now with --force",
@@ -78,7 +78,7 @@ def version_published(place: str, release: str, published: str, given: str) -> C
     return ConflictError(
         "E021",
         f"{release} is published at {place} already, with other bytes",
-        explanation=f"Published SHA-256: {published}\nGiven SHA-256:     {given}",
+        explanation=[f"Published SHA-256: {published}", f"Given SHA-256:     {given}"],
         hints=[
             "Publish it as a new version, with --version",
             "If that publication was given up before it was in the feed, delete its .sha256 there",
@@ -92,7 +92,7 @@ def lock_differs(lock: str, drifts: Sequence[str]) -> ConflictError:
     return ConflictError(
         "E022",
         f"Not as {lock} says",
-        explanation="\n".join(f"  {drift}" for drift in drifts),
+        explanation=[f"  {drift}" for drift in drifts],
         hints=[
             "Bring back what is locked: pair install --locked --force",
             "Lock what is installed: pair lock",
@@ -117,4 +117,53 @@ def key_unusable(key: str, reason: str) -> UsageError:
         f"Key cannot be used: {key}: {reason}",
         hints=["Make a pair of keys: minisign -G", "PAIR_SIGN_PASSWORD opens a key where nobody can be asked"],
         details={"key": key, "reason": reason},
+    )
+
+
+def release_differs(feed: str, release: str, said: str) -> DataError:
+    """`release`: name and version in the feed. `said`: the same in the package."""
+    return DataError(
+        "E027",
+        f"Cannot install {release} from {feed}: the package is another one",
+        explanation=f"The feed names:   {release}\nThe package says: {said}\nNothing was installed.",
+        hints=["Ask the publisher: an old or another package may have been put in its place"],
+        details={"feed": feed, "release": release, "said": said},
+    )
+
+
+def version_older(source: str, name: str, installed: str, offered: str) -> ConflictError:
+    return ConflictError(
+        "E028",
+        f"Cannot replace {name} {installed} by {offered} from {source}: that version is older",
+        explanation="Nothing was changed.",
+        hints=["Install the older version with --force", "Keep the installed version: there is nothing to do"],
+        details={"source": source, "name": name, "installed": installed, "offered": offered},
+    )
+
+
+def cannot_package(folder: str, reason: str) -> UsageError:
+    return UsageError(
+        "E014",
+        f"Cannot package {folder}: {reason}",
+        lead="Example:",
+        hints=["pair package ./handbook -o handbook.zip --name handbook --version 1.0.0"],
+        details={"folder": folder, "reason": reason},
+    )
+
+
+def source_overlaps_target(source: str, target: str) -> UsageError:
+    return UsageError(
+        "E015",
+        f"KB source and target overlap: {source} and {target}",
+        hints=["Choose a target outside the source folder", "Choose a source outside the target folder"],
+        details={"source": source, "target": target},
+    )
+
+
+def target_changing(target: str) -> ConflictError:
+    return ConflictError(
+        "E016",
+        f"Target keeps changing while it is being updated: {target}",
+        hints=["Stop the program that writes to it, then try again"],
+        details={"target": target},
     )

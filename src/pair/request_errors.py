@@ -38,6 +38,23 @@ def no_such_librarian(librarian_id: str) -> NotFoundError:
     return NotFoundError("E605", f"No librarian {shown!r}", hints=["All librarians: GET /librarians"])
 
 
+def no_such_remote_librarian(librarian_id: str) -> NotFoundError:
+    return NotFoundError(
+        "E605",
+        f"Cannot open the citation: no remote librarian {librarian_id[:100]!r} is configured here",
+        hints=["List the librarians: pair librarians list", "Run pair cite where the answer was given"],
+    )
+
+
+def cannot_open_citation(librarian_id: str, endpoint: str) -> UsageError:
+    return UsageError(
+        "E620",
+        f"Cannot open the citation: the endpoint of {librarian_id[:100]!r} is not a librarian of pair serve",
+        hints=["Read the quoted passage in the answer: pair ask --json"],
+        details={"endpoint": endpoint},
+    )
+
+
 def no_such_model(model: str, known: Sequence[str]) -> NotFoundError:
     """To chat clients every librarian is a model. `known`: those that the caller may use."""
     shown = model if len(model) <= 100 else f"{model[:100]}…"
@@ -51,12 +68,12 @@ def method_not_allowed(method: str, allowed: str) -> UsageError:
     return UsageError("E606", f"Method {method[:20]} is not allowed here", hints=[f"Allowed: {allowed}"])
 
 
-def request_too_large(what: str, max_bytes: int) -> UsageError:
+def request_too_large(what: str, most: int, unit: str = "bytes") -> UsageError:
     return UsageError(
         "E607",
-        f"{what} has more than {max_bytes:,} bytes",
+        f"{what} has more than {most:,} {unit}",
         hints=["Send documents in several requests", "Send them as application/x-ndjson, a document a line"],
-        details={"max_bytes": max_bytes},
+        details={f"max_{unit}": most},
     )
 
 
@@ -94,6 +111,28 @@ def address_unusable(host: str, port: int, reason: str) -> StorageError:
     )
 
 
+def keys_untrusted(path: str) -> UsageError:
+    return UsageError(
+        "E404",
+        "Cannot check keys: the keys file of this folder is not trusted",
+        explanation=f"{path} came with the folder, or was changed by something other than `pair keys`.",
+        hints=["Review and trust it: pair trust", "Name the file yourself: PAIR__SERVER__KEYS_FILE=FILE"],
+        details={"path": path},
+    )
+
+
+def nothing_to_trust(folder: str) -> NotFoundError:
+    return NotFoundError(
+        "E403",
+        f"Cannot trust {folder}: it has no configuration and no keys file",
+        hints=[
+            "Go to the folder with config.yaml or .pair/config.yaml, then: pair trust",
+            "Files named with --config, PAIR_CONFIG or PAIR__SERVER__KEYS_FILE need no trust",
+        ],
+        details={"folder": folder},
+    )
+
+
 def no_such_key(key_id: str) -> NotFoundError:
     return NotFoundError("E613", f"No key {key_id!r}", hints=["List all keys: pair keys list"])
 
@@ -113,6 +152,22 @@ def librarian_without_past(librarian_id: str) -> UsageError:
         explanation="Only the shelf of a knowledge base can answer as it would have then.",
         hints=["Ask the shelf: POST /ask with kb_id and at", "Ask about the current version: leave out at"],
         details={"librarian": librarian_id},
+    )
+
+
+def head_too_large(what: str) -> UsageError:
+    return UsageError(
+        "E616",
+        f"Cannot read the request: its head has more than {what}",
+        hints=["Send a shorter address and fewer headers"],
+    )
+
+
+def server_full(what: str) -> StorageError:
+    return StorageError(
+        "E617",
+        f"Cannot take another request now: {what}",
+        hints=["Try again", "Send smaller requests, or fewer at once"],
     )
 
 

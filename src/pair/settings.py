@@ -2,33 +2,68 @@
 
 Order, later wins: defaults, the configuration file, the specification's variables (`PAIR_KB_CACHE_DIR`, ...),
 `PAIR__SECTION__KEY`.
+A configuration found in the current folder counts in full only if the user trusts it (access/folder_settings.py).
 """
 
 import dataclasses
 import datetime
 import difflib
+import hashlib
+import logging
 import os
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pair import errors
+from pair.access.folder_settings import VARIABLE, TrustRequest, find_need, find_need_of_librarian
 from pair.access.policy import ServerPolicy
+from pair.access.trust import TrustStore, place_of
 from pair.ai.rules import ModelPolicy
 from pair.engine.policy import EnginePolicy
 from pair.librarians.policy import LibrariansPolicy
 from pair.sources.rules import SourcesPolicy
 from pair.sync.rules import SyncPolicy
 
+logger = logging.getLogger(__name__)
+
 CONFIG_PLACES = ("config.yaml", ".pair/config.yaml")
 OVERRIDE_PREFIX = "PAIR__"
 _MOST_CHARACTERS = 200
+_MOST_KEYS_SHOWN = 5
 NAMED_VARIABLES = {
     "PAIR_KB_CACHE_DIR": ("sources", "cache_dir"),
     "PAIR_KB_DEFAULT_URL": ("sources", "default_url"),
 }
+
+
+@dataclass(frozen=True)
+class FolderConfig:
+    """A configuration that was found in the current folder, and whether it counts in full."""
+
+    path: Path
+    sha256: str
+    requests: tuple[TrustRequest, ...] = ()
+    """What it asks for that needs trust."""
+    is_trusted: bool = False
+    fault: str = ""
+    """Why the trust store could not be read."""
+
+    @property
+    def ignored(self) -> tuple[TrustRequest, ...]:
+        return () if self.is_trusted else self.requests
+
+    @property
+    def warning(self) -> str:
+        """One line for people about what is ignored, with the way out; empty when nothing is."""
+        if not self.ignored:
+            return ""
+        shown = ", ".join(f"{request.key} ({request.where})" for request in self.ignored[:_MOST_KEYS_SHOWN])
+        more = len(self.ignored) - _MOST_KEYS_SHOWN
+        shown += f" and {more:,} more" if more > 0 else ""
+        because = f" ({self.fault})" if self.fault else ""
+        return f"{self.path} is not trusted{because}. Ignored: {shown}. To review and trust it: pair trust"
 
 
 @dataclass(frozen=True)
@@ -45,27 +80,42 @@ class Settings:
     """Where: a line of the configuration file, or a variable."""
     config_path: Path | None = None
     """The configuration file that was read."""
+    folder_config: FolderConfig | None = field(default=None, compare=False)
+    """The same, if it was found in the current folder and not named."""
+    from_folder: frozenset[str] = field(default=frozenset(), compare=False)
+    """Keys whose value comes from a configuration that was found in the current folder."""
     diagnostics: bool = False
     """PAIR_DIAG: log every decision."""
     source_date: datetime.datetime | None = None
     """SOURCE_DATE_EPOCH: the date that packages carry."""
     github_token: str = field(default="", repr=False)
-    """GITHUB_TOKEN: sent to the release feed's host only."""
+    """GITHUB_TOKEN: sent to the release feed's host only, and never to one that a file of the folder names."""
     sign_password: str = field(default="", repr=False)
     """PAIR_SIGN_PASSWORD: opens the encrypted key of `pair package --sign`."""
 
     @staticmethod
-    def load(config_path: str | Path | None = None, environment: Mapping[str, str] | None = None) -> "Settings":
-        """Raises E401 with the key, its place, and the nearest valid name."""
+    def load(
+        config_path: str | Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        on_ignored: Callable[[str], None] = logger.warning,
+    ) -> "Settings":
+        """Raises E401 with the key, its place, and the nearest valid name.
+
+        `on_ignored`: is given one line when keys of the folder's configuration do not count, because it is not trusted.
+        """
         variables = os.environ if environment is None else environment
-        path = _find_config(config_path, variables)
+        path, is_named = _find_config(config_path, variables)
         values = _Values()
-        if path is not None:
-            values.read_file(path, variables)
+        folder_config = None if path is None else values.read_file(path, variables, is_named=is_named)
         values.read_environment(variables)
+        if folder_config is not None and folder_config.ignored:
+            on_ignored(folder_config.warning)
+        sources = values.section("sources", SourcesPolicy)
+        is_host_from_folder = "sources.github_api_url" in values.from_folder()
+        may_send_token = not is_host_from_folder or sources.github_api_url == SourcesPolicy.github_api_url
         return Settings(
             kb=values.section("kb", SyncPolicy),
-            sources=values.section("sources", SourcesPolicy),
+            sources=sources,
             engine=values.section("engine", EnginePolicy),
             ai=values.section("ai", ModelPolicy),
             librarians=values.section("librarians", LibrariansPolicy),
@@ -73,9 +123,11 @@ class Settings:
             named=frozenset(values.places()),
             places=values.places(),
             config_path=path,
+            folder_config=folder_config,
+            from_folder=values.from_folder(),
             diagnostics=variables.get("PAIR_DIAG", "").strip().lower() in {"1", "true", "yes", "on"},
             source_date=_source_date(variables),
-            github_token=variables.get("GITHUB_TOKEN", ""),
+            github_token=variables.get("GITHUB_TOKEN", "") if may_send_token else "",
             sign_password=variables.get("PAIR_SIGN_PASSWORD", ""),
         )
 
@@ -92,13 +144,25 @@ _LISTS = {"librarians": "entries"}
 """Sections that may be a list: then it is this key's value."""
 
 
-def _find_config(named: str | Path | None, variables: Mapping[str, str]) -> Path | None:
+def read_folder_config(config_path: str | Path | None = None) -> FolderConfig | None:
+    """Return what the configuration of the current folder asks for; None without one, or when another is named."""
+    from pair import config_file  # noqa: PLC0415 - where there is no file, nobody waits for YAML
+
+    path, is_named = _find_config(config_path, os.environ)
+    if path is None or is_named:
+        return None
+    content = config_file.read(path)
+    return _judge(path, content, _parse(content, path))
+
+
+def _find_config(named: str | Path | None, variables: Mapping[str, str]) -> tuple[Path | None, bool]:
+    """Return the file, and whether it was named: then it counts in full."""
     for given, where in ((named, "--config"), (variables.get("PAIR_CONFIG"), "PAIR_CONFIG")):
         if given:
             if not Path(given).is_file():
                 raise errors.settings_invalid(where, f"no such file: {given}")
-            return Path(given)
-    return next((Path(place) for place in CONFIG_PLACES if Path(place).is_file()), None)
+            return Path(given), True
+    return next((Path(place) for place in CONFIG_PLACES if Path(place).is_file()), None), False
 
 
 def _source_date(variables: Mapping[str, str]) -> datetime.datetime | None:
@@ -115,6 +179,7 @@ def _source_date(variables: Mapping[str, str]) -> datetime.datetime | None:
 class _Given:
     value: Any
     where: str
+    is_from_folder: bool = False
 
 
 class _Values:
@@ -123,23 +188,23 @@ class _Values:
     def __init__(self) -> None:
         self._given: dict[str, dict[str, _Given]] = {name: {} for name in SECTIONS}
 
-    def read_file(self, path: Path, variables: Mapping[str, str]) -> None:
+    def read_file(self, path: Path, variables: Mapping[str, str], *, is_named: bool) -> FolderConfig | None:
+        """Return what a file asks for that was found, not named."""
         from pair import config_file  # noqa: PLC0415 - where there is no file, nobody waits for YAML
 
-        for section, section_node in config_file.pairs(config_file.root_of(path), path):
-            where = config_file.place(path, section_node[0])
-            _check_name(section, SECTIONS, where, "section")
-            if section in _LISTS and config_file.is_list(section_node[1]):
-                value = _with_known_variables(config_file.value_of(section_node[1], where), variables)
-                self._given[section][_LISTS[section]] = _Given(value, where)
+        content = config_file.read(path)
+        raw = _parse(content, path)
+        found = None if is_named else _judge(path, content, raw)
+        ignored = {request.key for request in found.ignored} if found is not None else set()
+        for (section, key), (value, where, _) in raw.items():
+            if f"{section}.{key}" in ignored:
                 continue
-            for key, key_node in config_file.pairs(section_node[1], path):
-                place = config_file.place(path, key_node[0])
-                _check_name(key, _keys_of(section), place, f"key of {section}")
-                value = config_file.value_of(key_node[1], place)
-                is_list = _LISTS.get(section) == key
-                value = _with_known_variables(value, variables) if is_list else _with_variables(value, variables, place)
-                self._given[section][key] = _Given(value, place)
+            if _LISTS.get(section) == key:
+                expanded = _with_known_variables(_without_entries(value, ignored), variables)
+            else:
+                expanded = _with_variables(value, variables, where)
+            self._given[section][key] = _Given(expanded, where, is_from_folder=found is not None)
+        return found
 
     def read_environment(self, variables: Mapping[str, str]) -> None:
         for name, (section, key) in NAMED_VARIABLES.items():
@@ -151,6 +216,14 @@ class _Values:
                 _check_name(section, SECTIONS, name, "section")
                 _check_name(key, _keys_of(section), name, f"key of {section}")
                 self._given[section][key] = _Given(_as_listed(section, key, variables[name]), name)
+
+    def from_folder(self) -> frozenset[str]:
+        return frozenset(
+            f"{section}.{key}"
+            for section, keys in self._given.items()
+            for key, item in keys.items()
+            if item.is_from_folder
+        )
 
     def places(self) -> dict[str, str]:
         return {f"{section}.{key}": item.where for section, keys in self._given.items() for key, item in keys.items()}
@@ -171,6 +244,65 @@ class _Values:
             key = str(first["loc"][0])
             reason = f"{name}.{key}: {first['msg'].lower()}, got {_clipped(repr(first['input']))}"
             raise errors.settings_invalid(given[key].where, reason) from fault
+
+
+_Raw = dict[tuple[str, str], tuple[Any, str, list[str]]]
+"""By section and key: the value without variables, where it stands, and where the items of a list stand."""
+
+
+def _parse(content: bytes, path: Path) -> _Raw:
+    from pair import config_file  # noqa: PLC0415 - as above
+
+    raw: _Raw = {}
+
+    def add(section: str, key: str, node: Any, where: str) -> None:
+        raw[section, key] = config_file.value_of(node, where), where, config_file.places_of_items(node, path)
+
+    for section, section_node in config_file.pairs(config_file.root_of(content, path), path):
+        where = config_file.place(path, section_node[0])
+        _check_name(section, SECTIONS, where, "section")
+        if section in _LISTS and config_file.is_list(section_node[1]):
+            add(section, _LISTS[section], section_node[1], where)
+            continue
+        for key, key_node in config_file.pairs(section_node[1], path):
+            place = config_file.place(path, key_node[0])
+            _check_name(key, _keys_of(section), place, f"key of {section}")
+            add(section, key, key_node[1], place)
+    return raw
+
+
+def _judge(path: Path, content: bytes, raw: _Raw) -> FolderConfig:
+    """Find what a configuration of the folder asks for, and whether the user trusts it."""
+    requests: list[TrustRequest] = []
+    for (section, key), (value, where, item_places) in raw.items():
+        if _LISTS.get(section) == key and isinstance(value, list):
+            for number, entry in enumerate(value, 1):
+                if need := find_need_of_librarian(entry):
+                    requests.append(TrustRequest(_entry_name(number), need, entry, item_places[number - 1]))
+        elif need := find_need(f"{section}.{key}", value, _default_of(section, key)):
+            requests.append(TrustRequest(f"{section}.{key}", need, value, where))
+    config = FolderConfig(path, hashlib.sha256(content).hexdigest(), tuple(requests))
+    if not requests:
+        return config
+    try:
+        return dataclasses.replace(config, is_trusted=TrustStore().trusts(place_of(path), content))
+    except errors.PairError as fault:
+        return dataclasses.replace(config, fault=fault.message)
+
+
+def _without_entries(value: Any, ignored: Collection[str]) -> Any:
+    if not isinstance(value, list):
+        return value
+    return [entry for number, entry in enumerate(value, 1) if _entry_name(number) not in ignored]
+
+
+def _entry_name(number: int) -> str:
+    return f"librarians.entries[{number}]"
+
+
+def _default_of(section: str, key: str) -> Any:
+    (default,) = (each.default for each in dataclasses.fields(SECTIONS[section]) if each.name == key)
+    return default
 
 
 def _as_listed(section: str, key: str, text: str) -> str | list[str]:
@@ -220,9 +352,7 @@ def _with_variables(value: Any, variables: Mapping[str, str], where: str) -> Any
         return [_with_variables(each, variables, where) for each in value]
     if not isinstance(value, str):
         return value
-    missing = [
-        name for dollars, name in re.findall(r"(\$\$?)\{(\w+)\}", value) if dollars == "$" and name not in variables
-    ]
+    missing = [name for dollars, name in VARIABLE.findall(value) if dollars == "$" and name not in variables]
     if missing:
         raise errors.settings_invalid(where, f"not set in the environment: {', '.join(missing)}")
     return _substituted(value, variables)
@@ -238,8 +368,6 @@ def _with_known_variables(value: Any, variables: Mapping[str, str]) -> Any:
 
 
 def _substituted(text: str, variables: Mapping[str, str]) -> str:
-    return re.sub(
-        r"(\$\$?)\{(\w+)\}",
-        lambda match: variables.get(match[2], match[0]) if match[1] == "$" else f"${{{match[2]}}}",
-        text,
+    return VARIABLE.sub(
+        lambda match: variables.get(match[2], match[0]) if match[1] == "$" else f"${{{match[2]}}}", text
     )

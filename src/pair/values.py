@@ -1,7 +1,9 @@
-"""Frozen values that cross a border between parts of pair."""
+"""Frozen values that cross a border between parts of pair, and checks of arguments that come from outside."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 from pair import errors
@@ -13,6 +15,18 @@ SearchMode = Literal["hybrid", "keyword", "vector", "graph", "adaptive"]
 MODES: tuple[SearchMode, ...] = get_args(SearchMode)
 DEFAULT_MODE: SearchMode = "hybrid"
 """All ways to search."""
+
+_USER_OF_URL = re.compile(r"([a-z][a-z0-9+.-]*://)[^/?#\s]*@", re.IGNORECASE)
+_SECRET_OF_URL = re.compile(
+    r"([?&;](?:[\w.-]*(?:token|secret|password|passwd|signature|credential|api[_-]?key)|sig|auth)=)[^&;#\s]*",
+    re.IGNORECASE,
+)
+
+
+def redact_url(url: str) -> str:
+    """Return a URL, or a text with URLs, without user names, passwords and tokens."""
+    return _SECRET_OF_URL.sub(r"\1…", _USER_OF_URL.sub(r"\1", url))
+
 
 SourceType = Literal["url", "local", "monorepo", "github-release", "git"]
 
@@ -32,6 +46,8 @@ class KbSource:
     """The feed of releases that was asked, as it was named: with the KB and the version behind `#`, if so."""
     manifest_sha256: str | None = None
     """Of the manifest beside the archive, when the release feed publishes it."""
+    name: str | None = None
+    """Of the package, when the release feed says it: the package has to say the same."""
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {
@@ -47,6 +63,8 @@ class KbSource:
             value["manifestSha256"] = self.manifest_sha256
         if self.feed is not None:
             value["feed"] = self.feed
+        if self.name is not None:
+            value["name"] = self.name
         return value
 
     @staticmethod
@@ -59,8 +77,9 @@ class KbSource:
             sha256=value.get("sha256"),
             manifest_sha256=value.get("manifestSha256"),
             feed=value.get("feed"),
+            name=value.get("name"),
         )
-        more = (source.version, source.sha256, source.manifest_sha256, source.feed)
+        more = (source.version, source.sha256, source.manifest_sha256, source.feed, source.name)
         texts = (source.location, *(each or "" for each in more))
         if source.type not in get_args(SourceType) or not all(isinstance(each, str) for each in texts):
             raise ValueError("not the source of a KB")
@@ -115,7 +134,8 @@ class SearchOptions:
     """How far and along what the modes `graph` and `adaptive` go."""
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.diversity < 1.0:
+        check_number("max_distance", self.max_distance)
+        if not isinstance(self.diversity, Real) or not 0.0 <= self.diversity < 1.0:
             raise errors.query_invalid(f"diversity is from 0 to below 1: {self.diversity}")
 
 
@@ -169,13 +189,15 @@ class Hit:
     end: int
     graph_score: float | None = None
     also_in: tuple[AlsoIn, ...] = ()
-    """Other places with the same text."""
+    """Other places with the same text; the first 20 of them."""
     highlights: tuple[tuple[int, int], ...] = ()
     """What matched: starts and ends in `text`, ascending, without overlap."""
     explanation: Mapping[str, float | str] | None = None
     """How the score came about, when that was asked for."""
     shard: str = ""
     """The content hash of the shard that holds it."""
+    also_in_count: int = 0
+    """How many other places with the same text the search came across."""
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {
@@ -193,6 +215,77 @@ class Hit:
             "also_in": [each.to_json() for each in self.also_in],
             "highlights": [list(each) for each in self.highlights],
         }
+        if self.also_in_count > len(self.also_in):
+            value["also_in_count"] = self.also_in_count
         if self.explanation is not None:
             value["explanation"] = dict(self.explanation)
         return value
+
+
+# ── checks of arguments ────────────────────────────────────────────────────────────────────────────
+# Callers are not all type-checked: what they give is refused at the border, before it fails somewhere inside.
+
+
+def check_text(name: str, given: object, *, optional: bool = False) -> None:
+    """Raises E238."""
+    if not isinstance(given, str) and not (optional and given is None):
+        raise errors.argument_invalid(name, "text", given)
+
+
+def check_count(name: str, given: object, *, optional: bool = False) -> None:
+    """Raises E238."""
+    is_count = isinstance(given, Integral) and not isinstance(given, bool)
+    if not is_count and not (optional and given is None):
+        raise errors.argument_invalid(name, "a whole number", given)
+
+
+def check_number(name: str, given: object) -> None:
+    """Accept None as well. Raises E238."""
+    if given is not None and (not isinstance(given, Real) or isinstance(given, bool)):
+        raise errors.argument_invalid(name, "a number", given)
+
+
+def check_texts(name: str, given: object) -> None:
+    """Raises E238 for anything but several texts; one text is not taken for its letters."""
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise errors.argument_invalid(name, "a list of texts", given)
+    if isinstance(given, Sequence | set | frozenset):
+        for each in given:
+            check_text(name, each)
+
+
+def check_filter(given: object) -> None:
+    """Raises E238."""
+    if given is not None and not isinstance(given, Mapping):
+        check_texts("filter", given)
+
+
+def check_search(query: object, limit: object, condition: object, options: object) -> None:
+    """Check what every search is called with. Raises E238."""
+    check_text("query", query)
+    check_count("limit", limit)
+    check_filter(condition)
+    if options is not None and not isinstance(options, SearchOptions):
+        raise errors.argument_invalid("options", "SearchOptions", options)
+
+
+def check_documents(given: object) -> Iterator[Document]:
+    """Return the documents, each checked when it is taken. Raises E238; E213 from the iterator."""
+    if isinstance(given, str | bytes | Mapping | Document) or not isinstance(given, Iterable):
+        raise errors.argument_invalid("documents", "a list of Document", given)
+    return map(_check_document, given)
+
+
+def _check_document(given: object) -> Document:
+    if not isinstance(given, Document):
+        raise errors.argument_invalid("documents", "a list of Document", given)
+    for name in ("id", "text", "title", "url"):
+        if not isinstance(getattr(given, name), str):
+            raise errors.document_invalid(str(given.id), f"its {name} is not a text")
+    if not isinstance(given.metadata, Mapping):
+        raise errors.document_invalid(given.id, "its metadata is not a mapping")
+    if given.vector is not None and (isinstance(given.vector, str | bytes) or not hasattr(given.vector, "__len__")):
+        raise errors.document_invalid(given.id, "its vector is not a list of numbers")
+    if given.vector is None and not given.text.strip():
+        raise errors.document_invalid(given.id, "its text is blank")
+    return given

@@ -49,6 +49,19 @@ def index_damaged(label: str, reason: str) -> DataError:
     )
 
 
+def manifest_lost(kb_id: str) -> DataError:
+    return DataError(
+        "E237",
+        f"Cannot write to {kb_id}: its manifest is missing, but its shards or earlier versions are there",
+        explanation="A write would start an empty knowledge base in their place. Nothing was written.",
+        hints=[
+            f"Restore the manifest from the newest version that is kept: pair fsck --repair --kb {kb_id}",
+            "Put the manifest back from a backup of the store",
+        ],
+        details={"kb_id": kb_id},
+    )
+
+
 def past_is_read_only(kb_id: str, number: int) -> UsageError:
     return UsageError(
         "E219",
@@ -141,6 +154,16 @@ def nothing_to_reproduce(path: str) -> UsageError:
             "Answers of other librarians than the shelf of a KB are not reproduced",
         ],
         details={"path": path},
+    )
+
+
+def reproduce_elsewhere(kb_id: str) -> UsageError:
+    """`kb_id`: as an answer of a remote librarian names it, `LIBRARIAN:KB`."""
+    librarian, _, name = kb_id.rpartition(":")
+    return UsageError(
+        "E233",
+        f"Cannot reproduce the answer: its passages are on the server of the librarian {librarian}",
+        hints=[f"Search a copy of that KB instead: pair reproduce --kb {name}", "Run pair reproduce on that server"],
     )
 
 

@@ -120,6 +120,7 @@ def test_a_bad_entry_is_reported_by_name_and_the_rest_serve(work: Workplace) -> 
             ),
         },
     )
+    work.trust()
     listed = work.pair("librarians", "list", "--json")
     assert listed.status == 0, listed.stderr
     assert [each["name"] for each in listed.json["problems"]] == [

@@ -205,6 +205,7 @@ def test_keys_come_from_the_configuration_file_too(workplace: Workplace, keys: K
     signed_package(workplace, keys)
     config = f"sources:\n  require_signature: true\n  signature_keys:\n    - {others.line}\n    - ${{KEY_FILE}}\n"
     write_files(workplace.folder, {"config.yaml": config})
+    workplace.trust()
     done = workplace.pair("install", "--source", "./kb.zip", "--json", KEY_FILE=str(keys.public))
     assert done.json["signed_by"] == keys.id
 

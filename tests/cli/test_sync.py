@@ -1,6 +1,7 @@
 """`pair sync` and `pair status` as a person runs them: real files, a real server, real processes."""
 
 import contextlib
+import datetime
 import json
 import os
 import pty
@@ -302,6 +303,78 @@ def test_a_page_that_is_unlisted_goes_with_its_copy(project: Workplace, server: 
 
 
 @pytest.mark.rule("sync-50")
+@pytest.mark.rule("sync-49")
+def test_a_link_that_cannot_be_stored_is_reported_and_keeps_no_other_source_from_being_stored(
+    project: Workplace, server: Server
+) -> None:
+    long_url = server.add(f"/{'x' * 4200}", b"A page about clocks.", checksum=False)
+    other_url = server.add("/other", b"A page about watches.", checksum=False)
+    for path in server.pages:
+        server.pages[path].headers = {"Content-Type": "text/plain"}
+    write_links(project, long_url, other_url)
+    done = project.pair("sync", "--json", **LOOPBACK)
+    assert (done.status, done.json["stored"], done.json["failed"]) == (0, 4, 1)
+    assert done.json["problems"] == [
+        {"source": long_url, "reason": "cannot be stored: its id is longer than 4,096 characters"}
+    ]
+    stored = project.pair("docs", "list", "--json").json["documents"]
+    assert sorted(each["id"] for each in stored) == sorted([*PAGES, other_url])
+    write_files(project.target, {"notes.txt": "Lunch is at two.\n"})
+    assert project.pair("sync", "--json", **LOOPBACK).json["stored"] == 1, "and so it goes on"
+
+
+@pytest.mark.rule("sync-23")
+@pytest.mark.rule("sync-26")
+@pytest.mark.rule("sync-31")
+def test_the_next_check_is_one_interval_away_whatever_the_server_says_about_age(
+    project: Workplace, server: Server
+) -> None:
+    url = server.add("/page", b"A page.", checksum=False)
+    server.pages["/page"].headers = {"Content-Type": "text/plain", "ETag": '"1"', "Cache-Control": "max-age=86400"}
+    write_links(project, url)
+    variables = LOOPBACK | {"PAIR__KB__URL_REFRESH_MIN_INTERVAL_SECONDS": "60"}
+    for arguments in ((), ("--refresh",)):
+        project.pair("sync", *arguments, **variables)
+        record = state_of(project)[url]["url"]
+        assert isinstance(record, dict)
+        fetched_at, next_at = (
+            datetime.datetime.fromisoformat(record[key]) for key in ("last_fetched_at", "next_check_at")
+        )
+        assert (next_at - fetched_at).total_seconds() == 60
+
+
+def test_a_page_is_searchable_again_after_its_copy_and_the_store_were_deleted(
+    project: Workplace, server: Server
+) -> None:
+    url = server.add("/page", b"A page about sundials.", checksum=False)
+    server.pages["/page"].headers = {"Content-Type": "text/plain", "ETag": '"1"'}
+    write_links(project, url)
+    project.pair("sync", **LOOPBACK)
+    shutil.rmtree(project.folder / ".pair/web-cache")
+    shutil.rmtree(project.folder / ".pair/store")
+    project.pair("sync", "--refresh", **LOOPBACK)
+    assert project.pair("docs", "get", url).stdout == "A page about sundials.\n"
+
+
+def test_a_refresh_checks_all_pages_or_those_that_match_also_as_a_dry_run(project: Workplace, server: Server) -> None:
+    urls = [server.add(path, b"A page.", checksum=False) for path in ("/one", "/two")]
+    for path in ("/one", "/two"):
+        server.pages[path].headers = {"Content-Type": "text/plain"}
+    write_links(project, *urls)
+    project.pair("sync", **LOOPBACK)
+    asked = len(server.received)
+    planned = project.pair("sync", "--refresh", "*/two", "--dry-run", "--json", **LOOPBACK).json["sources"]
+    assert [each["source"] for each in planned if each["reason"] == "due"] == [urls[1]]
+    assert len(server.received) == asked
+    assert project.pair("sync", "--refresh", "/two", "--json", **LOOPBACK).json["not_modified"] == 1
+    assert project.pair("sync", "--refresh", "--json", **LOOPBACK).json["not_modified"] == 2
+    assert len(server.received) == asked + 3
+    nothing = project.pair("sync", "--refresh", "three", "--json", **LOOPBACK)
+    assert (nothing.status, nothing.json["error"]["code"]) == (1, "E104")
+    assert project.pair("sync", "docs").status == 1
+    assert project.pair("sync", "--refresh", "--watch").status == 1
+
+
 def test_a_vanished_folder_does_not_empty_the_index(project: Workplace) -> None:
     project.pair("sync")
     before = index_of(project)
@@ -667,3 +740,49 @@ def test_the_whole_way_from_package_to_index(workplace: Workplace) -> None:
 
 
 RECORD_NAME = ".pair-install.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "other"),
+    [
+        ("index_path", ".pair/knowledge/index.txt", "kb.sources_dir"),
+        ("index_path", "linked/notes.txt", "kb.sources_dir"),
+        ("index_cache_path", ".pair/knowledge/guides/cache.json", "kb.sources_dir"),
+        ("web_fetch_cache_dir", ".pair/knowledge/pages", "kb.sources_dir"),
+        ("web_fetch_cache_dir", ".pair/knowledge", "kb.sources_dir"),
+        ("index_path", ".pair/links.txt", "kb.links_file_path"),
+        ("index_cache_path", "./.pair/../.pair/links.txt", "kb.links_file_path"),
+        ("index_cache_path", ".pair/index.txt", "kb.index_path"),
+        ("web_fetch_cache_dir", ".pair/index.txt", "kb.index_path"),
+    ],
+)
+def test_places_that_are_in_each_others_way_are_refused_and_nothing_is_overwritten(
+    project: Workplace, name: str, place: str, other: str
+) -> None:
+    (project.folder / "linked").symlink_to(project.target)
+    write_links(project, "https://example.com/")
+    before = read_files(project.folder / ".pair")
+    for arguments in (("sync", "--json"), ("sync", "--dry-run", "--json")):
+        done = project.pair(*arguments, **{f"PAIR__KB__{name.upper()}": place})
+        assert (done.status, done.error_code) == (1, "E401")
+        assert f"kb.{name}" in done.stdout
+        assert other in done.stdout
+    assert read_files(project.folder / ".pair") == before
+
+
+def test_hidden_places_below_the_sources_folder_are_no_sources_and_allowed(project: Workplace) -> None:
+    write_files(project.folder, {"README.md": "# Read me\n"})
+    for count in ("added", "unchanged"):
+        assert project.pair("sync", "--json", PAIR__KB__SOURCES_DIR=".").json[count] == 1
+
+
+def test_a_synced_document_is_not_deleted_and_the_command_says_what_to_do(project: Workplace) -> None:
+    project.pair("sync")
+    refused = project.pair("docs", "delete", "notes.txt")
+    assert refused.status == 1
+    assert "notes.txt" in refused.stderr
+    assert "then: pair sync" in refused.stderr
+    assert project.pair("docs", "get", "notes.txt").status == 0
+    (project.target / "notes.txt").unlink()
+    project.pair("sync")
+    assert project.pair("docs", "get", "notes.txt").status == 1

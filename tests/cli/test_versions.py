@@ -70,6 +70,7 @@ def test_a_librarian_in_the_place_of_the_shelf_does_not_answer_for_the_past(tea:
             "config.yaml": "librarians:\n  - {id: default, function: 'own:said'}\n",
         },
     )
+    tea.trust()
     assert "at noon" in tea.pair("ask", "When is tea served?", "--json").json["answer"]
     assert "at four" in tea.pair("ask", "When is tea served?", "--at", "1", "--json").json["answer"]
     (listed,) = [

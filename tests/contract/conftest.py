@@ -4,10 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.register_assert_rewrite("pair.testing")
-
-from support.redis_server import RedisServer, running_redis  # noqa: E402
-from support.s3_server import S3Server, running_s3  # noqa: E402
+from support.redis_server import RedisServer, running_redis
+from support.s3_server import S3Server, running_s3
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ from pair.clock import Clock, SystemClock
 from pair.testing.clock import ManualClock
 from pair.testing.faulty_store import Fault, FaultyStore, drawn, planned
 from pair.testing.lease_suite import LeaseSuite
+from support.engine_parts import counted
 from support.ports import free_ports
 from support.redis_server import PASSWORD, RedisServer, running_redis
 from support.s3_server import S3Server
@@ -378,6 +379,23 @@ def test_fence_ascends_and_no_lease_has_two_holders_on_a_store_that_fails_at_ran
         fences.append(lease.fence)
     assert fences
     assert all(earlier < later for earlier, later in itertools.pairwise(fences))
+
+
+def test_one_who_waits_asks_the_store_once_for_each_try() -> None:
+    clock = ManualClock()
+    store, requests = counted(MemoryStore(clock))
+    on_blobs(store, clock=clock).acquire("kb", seconds=30)
+    rival = on_blobs(store, clock=clock)
+    with pytest.raises(errors.ConflictError):
+        rival.acquire("kb", seconds=30)
+    requests.counts.clear()
+    for _ in range(50):
+        clock.advance(0.5)
+        with pytest.raises(errors.ConflictError):
+            rival.acquire("kb", seconds=30)
+    assert requests.counts == {"get": 50}
+    clock.advance(6.5)
+    assert rival.acquire("kb", seconds=30).fence == 2
 
 
 def test_blob_that_is_no_lease_is_replaced() -> None:

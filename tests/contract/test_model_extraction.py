@@ -1,10 +1,13 @@
 """Graphs with a model, against a real server that behaves as servers do."""
 
+import dataclasses
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from pair import errors
 from pair.ai.contract import EntityExtractor, Extraction
 from pair.ai.entities import ModelExtractor
 from pair.ai.openai import OpenAiLanguageModel
@@ -12,6 +15,9 @@ from pair.ai.rules import ModelPolicy
 from pair.engine.extraction import DocumentText
 from pair.engine.model_extraction import ExtractionCounts, ModelGrapher
 from pair.engine.stored_graphs import GraphRows
+from pair.values import Document
+from pair.wiring import open_kb
+from support.engine_parts import engine_settings
 from support.model_server import Answer, ModelServer
 
 
@@ -34,7 +40,7 @@ def reply(*edges: tuple[str, str, float]) -> Answer:
     )
 
 
-MALFORMED = Answer(text='{"entities": ["Ada"')
+MALFORMED = Answer(text="I see no names in it.")
 BROKEN = Answer(500, body="oh no")
 
 
@@ -112,3 +118,44 @@ def test_many_workers_give_the_graphs_of_one(server: ModelServer, extractor: Ent
     graphs = grapher.graphs_of([DocumentText("", ["x"] * number) for number in range(9)])
     assert [len({chunk for _, _, chunk in graph.mentions}) for graph in graphs] == list(range(9))
     assert grapher.counts == ExtractionCounts(extracted=36)
+
+
+@pytest.mark.rule("engine-30")
+@pytest.mark.parametrize(
+    ("text", "names", "edges"),
+    [
+        ('{"entities": ["Ada", "Bo', {"ada"}, 0),
+        ('{"entities": ["Ada"], "edges": [{"src": "Ada", "dst": "Bo"}, {"src": "Ada", "ds', {"ada", "bo"}, 1),
+        ('<think>{"entities": ["Eve"]}</think>```json\n{"entities": ["Ada"]}\n```', {"ada"}, 0),
+    ],
+)
+def test_a_reply_that_was_cut_off_or_thinks_aloud_is_read_as_far_as_it_goes(
+    server: ModelServer, extractor: EntityExtractor, text: str, names: set[str], edges: int
+) -> None:
+    server.answers.append(Answer(text=text))
+    (graph,) = ModelGrapher(extractor).graphs_of([DocumentText("", ["text"])])
+    assert ({name for name, _, _ in graph.mentions}, len(graph.edges)) == (names, edges)
+    assert server.calls == 1
+
+
+@pytest.mark.rule("engine-29")
+def test_documents_stored_while_the_model_was_away_get_their_graph_later(server: ModelServer, tmp_path: Path) -> None:
+    settings = dataclasses.replace(
+        engine_settings(tmp_path, graph="model"), ai=ModelPolicy(server.url, "tiny", retries=0)
+    )
+    documents = [Document("a", "Ada knows Bob."), Document("b", "Nothing.")]
+    server.stop()
+    with open_kb("default", settings=settings) as kb:
+        assert kb.upsert(documents).added == 2
+        again = kb.upsert(documents)
+        assert (again.unchanged, again.manifest_version) == (2, 1), "nothing is gained by storing the same again"
+        with pytest.raises(errors.NotFoundError):  # there is no graph to walk
+            kb.search("Ada", mode="graph")
+    server.start()
+    server.answers += [reply(("Ada", "Bob", 1.0)), Answer(text="nothing here")] * 2
+    with open_kb("default", settings=settings) as kb:
+        assert kb.upsert(documents).replaced == 2
+        assert next(iter(kb.search("Ada", mode="graph"))).document_id == "a"
+        calls = server.calls
+        assert kb.upsert(documents).unchanged == 2
+    assert server.calls == calls

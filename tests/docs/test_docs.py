@@ -69,6 +69,13 @@ def test_every_command_has_a_help_text_with_an_example(name: str, command: Any) 
     assert f"  {name}" in command.epilog
 
 
+def test_every_command_and_section_of_settings_has_its_line_in_the_scope() -> None:
+    rows = re.findall(r"^\| (.*?) \| ", text_of(ROOT / "docs" / "scope.md"), flags=re.MULTILINE)
+    earned = set(re.findall(r"\w+", " ".join(rows)))
+    names = {word for name, _ in command_tree() for word in name.split()[1:]}
+    assert {*names, *settings.SECTIONS} - earned == set()
+
+
 def test_every_setting_is_in_the_reference_with_its_variable() -> None:
     page = text_of(REFERENCE / "settings.md")
     for section, policy in settings.SECTIONS.items():

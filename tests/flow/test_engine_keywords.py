@@ -147,7 +147,10 @@ def test_a_document_that_did_not_change_stays_as_it_is(tmp_path: Path) -> None:
 
 def test_the_number_of_rows_is_that_of_the_vectors(many: Ground) -> None:
     with many.open() as kb:
-        kb.upsert([*numbered(20), Document("empty", ""), Document("placed", "at a place", vector=np.ones(16).tolist())])
+        vector = np.ones(16).tolist()
+        kb.upsert(
+            [*numbered(20), Document("empty", "", vector=vector), Document("placed", "at a place", vector=vector)]
+        )
     cache = ShardCache(many.blobs(), many.cache, ManualClock())
     for shard in manifest_of(many).shards:
         index = cache.open(shard).keywords()

@@ -7,10 +7,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pair.errors import PairError
+from pair.errors import PairError, UsageError
 from pair.sync.report import SyncReport
 from pair.values import Document
 from pair.wiring import SyncDesk
@@ -61,6 +62,52 @@ def test_files_that_come_change_and_go_do_so_in_the_engine(project: SyncedProjec
     assert (report.stored, report.unstored) == (0, 0)
 
 
+def version_of(project: SyncedProject) -> int:
+    with project.open() as kb:
+        return kb.version()[0]
+
+
+@both_ways
+@pytest.mark.parametrize("batch_documents", [5000, 4], ids=["one batch", "several batches"])
+def test_a_sync_that_adds_changes_and_removes_makes_one_version(
+    tmp_path: Path, sync: Sync, batch_documents: int
+) -> None:
+    project = SyncedProject(tmp_path, ingest_batch_documents=batch_documents, compaction_enabled=False)
+    write_files(project.sources, {f"{number:02}.md": f"# Page {number}\n" for number in range(20)})
+    assert sync(project).stored == 20
+    assert version_of(project) == 1
+    write_files(project.sources, {f"{number:02}.md": f"# Other page {number}\n" for number in range(6, 24)})
+    for number in range(6):
+        (project.sources / f"{number:02}.md").unlink()
+    report = sync(project)
+    assert (report.stored, report.unstored) == (18, 6)
+    assert version_of(project) == 2
+    assert project.stored() == {f"{number:02}.md": f"# Other page {number}\n" for number in range(6, 24)}
+    for number in range(6, 24):
+        (project.sources / f"{number:02}.md").unlink()
+    assert sync(project).unstored == 18
+    assert version_of(project) == 3
+
+
+def test_a_large_sync_that_fails_on_the_way_changes_nothing_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    project = SyncedProject(tmp_path, ingest_batch_documents=4)
+    write_files(project.sources, {f"{number:02}.md": f"# Page {number}\n" for number in range(20)})
+    project.sync()
+    before = version_of(project)
+    write_files(project.sources, {f"{number:02}.md": f"# Other page {number}\n" for number in range(20)})
+
+    def fail(step: str) -> None:
+        if step == "swap":
+            raise KeyboardInterrupt
+
+    SyncDesk(project.settings).run()
+    with pytest.raises(KeyboardInterrupt), project.open(on_step=fail) as kb:
+        kb.reconcile()
+    assert version_of(project) == before
+    assert project.sync().stored == 20
+    assert project.stored() == {f"{number:02}.md": f"# Other page {number}\n" for number in range(20)}
+
+
 def test_what_was_synced_is_found_by_title_kind_and_words(project: SyncedProject) -> None:
     project.sync()
     with project.open() as kb:
@@ -94,12 +141,25 @@ def test_a_document_that_was_ingested_under_the_name_of_a_source_is_set_right(
 
 
 @both_ways
-def test_documents_of_a_source_that_somebody_deleted_come_back(project: SyncedProject, sync: Sync) -> None:
+@pytest.mark.parametrize(
+    "chosen",
+    [{"ids": ["by-hand", "notes.txt"]}, {"owner": "sync"}, {"filter": {"kind": "file"}}],
+    ids=["by id", "by owner", "by filter"],
+)
+def test_a_document_that_its_source_would_bring_back_is_not_deleted(
+    project: SyncedProject, sync: Sync, chosen: dict[str, Any]
+) -> None:
     sync(project)
     with project.open() as kb:
-        kb.delete(["notes.txt"])
-    assert sync(project).stored == 1
-    assert project.stored() == PAGES
+        kb.upsert([Document("by-hand", "Brought by hand")])
+        before = kb.version()
+        with pytest.raises(UsageError) as caught:
+            kb.delete(**chosen)
+        assert (caught.value.code, kb.version()) == ("E105", before)
+        assert kb.delete(["by-hand", "absent"]).deleted == 1, "what no source brings can be deleted"
+    (project.sources / "notes.txt").unlink()
+    assert sync(project).unstored == 1
+    assert project.stored().keys() == PAGES.keys() - {"notes.txt"}
 
 
 @both_ways

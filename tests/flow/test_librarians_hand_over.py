@@ -16,6 +16,7 @@ from pair.librarians import (
     DelegateRequest,
     Entry,
     ErrorCode,
+    ErrorInfo,
     LibrarianInfo,
     Permissions,
     Registry,
@@ -238,13 +239,74 @@ def blocking(event: threading.Event) -> Any:
     return librarian
 
 
+async def pausing(query: str, context: Context) -> Response:
+    await asyncio.sleep(0.05)  # needs its event loop again
+    return Response(answer="Yes.")
+
+
+@pytest.mark.rule("librarian-14")
 @pytest.mark.rule("librarian-23")
-def test_what_was_found_comes_with_the_error_even_when_a_sibling_blocks() -> None:
+@pytest.mark.parametrize("order", [("good", "late"), ("late", "good"), ("late", "good", "later")])
+@pytest.mark.parametrize("good", [answering("Yes."), pausing])
+def test_a_sibling_that_blocks_takes_nobody_down(order: tuple[str, ...], good: Any) -> None:
     release = threading.Event()
-    librarians = {"desk": handing("good", "late"), "good": answering("Yes."), "late": blocking(release)}
-    response = asked(librarians, "desk", timeout=0.5)
+    librarians = {"desk": handing(*order), "good": good, "late": blocking(release), "later": blocking(release)}
+    response = asked(librarians, "desk", timeout=1.0)
     release.set()
-    assert (response.answer, response.partial, code(response)) == ("Yes.", True, "TIMEOUT")
+    assert (response.answer, response.partial, response.error) == ("Yes.", True, None)
+
+
+@pytest.mark.rule("librarian-19")
+@pytest.mark.parametrize("beside", [(), ("good",)])
+def test_the_fallback_of_one_that_blocks_is_asked(beside: tuple[str, ...]) -> None:
+    release = threading.Event()
+    requests = (DelegateRequest("late", fallback="second"), *(DelegateRequest(each) for each in beside))
+    desk = returning(Response(delegate=requests, metadata={"aggregation": "first-success"}))
+    librarians = {"desk": desk, "late": blocking(release), "second": pausing, "good": hanging}
+    response = asked(librarians, "desk", timeout=1.5)
+    release.set()
+    assert (response.answer, response.error) == ("Yes.", None)
+
+
+@pytest.mark.rule("librarian-23")
+def test_a_librarian_below_that_blocks_leaves_its_own_siblings() -> None:
+    """Deadlines shrink on the way down, so that each level has time to merge what it got."""
+    release = threading.Event()
+    librarians = {
+        "desk": handing("middle", "nobody"),
+        "middle": handing("late", "good"),
+        "late": blocking(release),
+        "good": pausing,
+    }
+    response = asked(librarians, "desk", timeout=1.5)
+    release.set()
+    assert (response.answer, response.partial, response.error) == ("Yes.", True, None)
+
+
+@pytest.mark.rule("librarian-20")
+@pytest.mark.parametrize(
+    ("librarian", "expected"),
+    [
+        (raising(ValueError("no")), ("INTERNAL_ERROR", False)),
+        (raising(TimeoutError()), ("TIMEOUT", True)),
+        (returning(Response(error=ErrorInfo("NOT_FOUND", "no such page"))), ("NOT_FOUND", False)),
+    ],
+)
+def test_an_error_says_who_what_was_asked_whether_it_may_pass_and_what_to_do(
+    librarian: Any, expected: tuple[str, bool]
+) -> None:
+    error = asked({"one": librarian}, "one", "When is lunch?").to_json()["error"]
+    assert (error["code"], error["recoverable"]) == expected
+    assert (error["librarian"], error["query"]) == ("one", "When is lunch?")
+    assert error["suggestion"]
+
+
+@pytest.mark.rule("librarian-20")
+def test_a_hand_over_to_one_that_breaks_is_a_failed_delegation() -> None:
+    error = asked({"desk": handing("bad"), "bad": raising(ValueError("no"))}, "desk").error
+    assert error is not None
+    assert (error.code, error.librarian) == ("DELEGATION_FAILED", "bad")
+    assert [each["code"] for each in error.details["errors"]] == ["INTERNAL_ERROR"]
 
 
 @pytest.mark.rule("librarian-22")

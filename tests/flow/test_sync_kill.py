@@ -55,7 +55,7 @@ class Pages:
     def fetch(self, url, *, etag, last_modified, validated_at=None):
         text = f"Page {int(url[-3:])} of the web."
         note("fetched", url)
-        return FetchedPage(text, '"1"', None, None, len(text))
+        return FetchedPage(text, '"1"', None, len(text))
 
 class Summariser:
     model_calls = 0

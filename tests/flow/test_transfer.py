@@ -72,7 +72,7 @@ def fill(kb: KnowledgeBase) -> None:
     """Documents of two owners and of all kinds, with some that were replaced or deleted."""
     kb.upsert(numbered(30))
     kb.upsert(PAGES, owner="sync", chunk_size=600)
-    kb.upsert([placed("own", [0.5] * 16), Document("blank", "  "), Document("odd \ud800", "a lone \udfff one")])
+    kb.upsert([placed("own", [0.5] * 16), Document("dot", "."), Document("odd \ud800", "a lone \udfff one")])
     kb.upsert([Document("doc-0003", "Another text about rivers.")])
     kb.delete(["doc-0005", "doc-0017"])
 

@@ -129,6 +129,9 @@ def test_files_of_the_server_are_synced_when_asked(server: Served):
         assert len(results) == 6
         assert kb.document("milk.md").owner == "sync"
     assert server.post("/sync", {}).json().keys() == samples.SYNCED.keys()
+    refused = server.request("DELETE", "/rag/docs/milk.md")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "E105")
+    assert server.get("/rag/docs/milk.md").status_code == 200, "its source would bring it back"
 
 
 def test_what_http_cannot_carry_is_refused_before_anything_is_sent():

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -140,3 +141,22 @@ def test_damaged_data_is_500_and_the_rest_goes_on(cramped: Served, plain: Served
     assert_error(cramped.get("/rag/docs?kb_id=broken"), 500, "E207")
     (plain.folder / ".pair" / "store" / "broken.duckdb.manifest.json").unlink()
     assert cramped.get("/readyz").status_code == 200
+
+
+def test_no_path_of_the_server_is_told(cramped: Served, tmp_path: Path):
+    """Neither where the cache has no room, nor where a file cannot be read; on no kind of route."""
+    question = {"query": "lunch"}
+    chat = {"model": "pair", "messages": [{"role": "user", "content": "lunch?"}]}
+    for path, body in (("/rag/query", question), ("/ask", question), ("/v1/chat/completions", chat)):
+        answer = cramped.post(path, body)
+        assert answer.status_code == 503
+        assert "E205" in answer.text
+        assert str(cramped.folder) not in answer.text
+    (tmp_path / "cache").write_text("This is no folder.")
+    store = cramped.environment["PAIR__ENGINE__STORE"]
+    settings = {"PAIR__ENGINE__CACHE_DIR": str(tmp_path / "cache"), "PAIR__SERVER__SYNC": "false"}
+    with Served(tmp_path / "project", PAIR__ENGINE__STORE=store, **settings) as server:
+        error = assert_error(server.post("/rag/query", question), 503, "E010")
+        assert error["message"].startswith(("Cannot write a local file: ", "Cannot read a local file: "))
+        assert str(tmp_path) not in server.post("/rag/query", question).text + server.post("/ask", question).text
+        assert any(str(tmp_path) in str(each.get("reason")) for each in server.logged), "the log names the path"

@@ -123,10 +123,10 @@ class Reference:
         self.records: dict[str, Record] = {}
         self.copies: dict[str, str] = {}
         self.no_text: dict[str, tuple[int, int]] = {}
+        self.pauses: dict[str, datetime.datetime] = {}
 
     def run(self, world: World) -> Expected:
         self.world, self.done = world, Expected()
-        self.resting: set[str] = set()
         for source_id in [*self.records]:
             self.done.stages[source_id] = [self.records[source_id]]
             kind = self.records[source_id]["source_type"]
@@ -189,26 +189,25 @@ class Reference:
 
     def _url(self, url: str) -> None:
         record, now = self.records.get(url), self.world.now
-        if record is not None and record["next_check_at"] > now:
+        if record is not None and not self._is_due(record):
             if record["summary_pending"]:
                 self._summarise_copy(url)
             return
         host = urlsplit(url).netloc
-        if host in self.resting:
+        if host in self.pauses and now < self.pauses[host] <= later(WEEK, now):
             return
-        # A pending page without copy needs its text: no condition then.
-        is_plain = record is None or (record["summary_pending"] and url not in self.copies)
+        # A page without copy needs its text: no condition then.
+        is_plain = record is None or url not in self.copies
         etag, date = (None, None) if is_plain or record is None else (record["etag"], record["last_modified"])
         self.done.requests.append(Request(url, etag, date))
         page = self.world.pages[url]
         if page.failure is not None:
             if page.failure.retry_after_seconds:
-                self.resting.add(host)
+                self.pauses[host] = later(min(page.failure.retry_after_seconds, WEEK), now)
             if record is not None:
-                next_check = self._after(TICK, page.failure.retry_after_seconds)
-                self._set(url, record | {"fetch_status": page.failure.status, "next_check_at": next_check})
+                self._set(url, record | {"fetch_status": page.failure.status, "next_check_at": later(TICK, now)})
             return
-        fetched = {"last_fetched_at": now, "next_check_at": self._after(INTERVAL, page.max_age_seconds)}
+        fetched = {"last_fetched_at": now, "next_check_at": later(INTERVAL, now)}
         if record is not None and page.matches(etag, date):
             self._set(url, record | fetched | {"fetch_status": "not_modified"})
             if record["summary_pending"]:
@@ -226,9 +225,11 @@ class Reference:
             self._set(url, first | fetched)
             self._summarise_copy(url)
             return
-        validators = {"etag": page.etag, "last_modified": page.last_modified}
-        if not any(validators.values()) and record["content_hash"] == fetched["content_hash"]:
-            validators = {"etag": record["etag"], "last_modified": record["last_modified"]}
+        is_same = record["content_hash"] == fetched["content_hash"]
+        etag = page.etag or (record["etag"] if is_same else None)
+        keeps_date = etag is not None or (is_same and page.last_modified is None)
+        date = page.last_modified or (record["last_modified"] if keeps_date else None)
+        validators = {"etag": etag, "last_modified": date}
         is_needed = (
             record["content_hash"] != fetched["content_hash"]
             or record["summary_pending"]
@@ -236,7 +237,7 @@ class Reference:
         )
         self._set(url, record | fetched | validators | {"summary_pending": is_needed})
         if is_needed and not self._summarise_copy(url):
-            self._set(url, self.records[url] | {"next_check_at": self._after(TICK, None)})
+            self._set(url, self.records[url] | {"next_check_at": later(TICK, self.world.now)})
 
     def _summarise_copy(self, url: str) -> bool:
         copy = self.copies.get(url)
@@ -247,8 +248,9 @@ class Reference:
         self._set(url, self.records[url] | settled | {"content_hash": normalised_hash(copy)})
         return True
 
-    def _after(self, seconds: float, asked: float | None) -> datetime.datetime:
-        return self.world.now + datetime.timedelta(seconds=max(seconds, min(asked or 0, WEEK)))
+    def _is_due(self, record: Record) -> bool:
+        """At its time, or when that is so far away that only a clock that was ahead can have set it."""
+        return not self.world.now < record["next_check_at"] <= later(INTERVAL, self.world.now)
 
     def index(self) -> str:
         entries = []
@@ -344,11 +346,10 @@ class SyncMachine(RuleBasedStateMachine):
         text=st.sampled_from(PAGES),
         etag=st.sampled_from(ETAGS),
         date=st.sampled_from(DATES),
-        max_age=st.sampled_from([None, None, 60.0, 7200.0, 1e9]),
     )
-    def change_page(self, url: str, text: str, etag: str | None, date: str | None, max_age: float | None) -> None:
+    def change_page(self, url: str, text: str, etag: str | None, date: str | None) -> None:
         """Also one whose text changes under the same validators, and the other way round."""
-        self.world.pages[url] = Page(text, etag, date, max_age)
+        self.world.pages[url] = Page(text, etag, date)
 
     @rule(
         url=st.sampled_from(URLS),
@@ -409,7 +410,8 @@ class SyncMachine(RuleBasedStateMachine):
         self.run(seconds)
         now = self.project.clock.instant
         records = self.reference.records.values()
-        is_busy = any(each["summary_pending"] or each.get("next_check_at", later(1, now)) <= now for each in records)
+        soon, last = later(1, now), later(INTERVAL, now)
+        is_busy = any(each["summary_pending"] or not now < each.get("next_check_at", soon) <= last for each in records)
         self._run_and_compare()  # may note that all is settled
         before = self.project.made
         expected = self._run_and_compare()
@@ -482,6 +484,7 @@ class SyncMachine(RuleBasedStateMachine):
         self.reference.no_text = {
             path: (value["size_bytes"], value["mtime_ns"]) for path, value in state.skipped.items()
         }
+        self.reference.pauses = {host: datetime.datetime.fromisoformat(at) for host, at in state.pauses.items()}
         copies = {url: self.project.copy_of(url) for url in URLS}
         self.reference.copies = {url: path.read_bytes().decode() for url, path in copies.items() if path.exists()}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from support.prepared import PREPARED
+from support.trust import trust_folder
 
 PAIR = (sys.executable, "-m", "pair")
 
@@ -51,6 +52,10 @@ class Workplace:
         if os.geteuid() == 0:
             dropped = "-dac_override,-dac_read_search"
             self._wrapper = ("setpriv", f"--bounding-set={dropped}", f"--inh-caps={dropped}")
+
+    def trust(self) -> None:
+        """From now on the configuration of the project counts in full, as it is now."""
+        trust_folder(self.folder, home=Path(self.environment["HOME"]))
 
     def pair(self, *arguments: str | Path, **variables: str) -> Outcome:
         if not self._wrapper:

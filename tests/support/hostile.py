@@ -232,6 +232,7 @@ _CONTROL, _EMPTY, _ENDING, _RESERVED = "control character", "empty part", "ends 
 _SPECIAL, _TWICE, _ALIKE, _BOTH = "special file", "one name", "case or accents", "folder too"
 _RATIO, _TOTAL, _SHARED, _CROWD = "times its size", "it unpacks to", "share the same bytes", "more than 100000"
 _NOT_WHOLE, _DAMAGED, _OWN = "not a whole zip", "damaged entry", "reserved for pair"
+_VERSIONED = "belongs to version control"
 _LENGTH, _OUTSIDE = "another length than declared", "outside the archive"
 
 NAMES: Sequence[Hostile] = (
@@ -278,6 +279,24 @@ NAMES: Sequence[Hostile] = (
     _named("own-cache-entry", _OWN, ".pair-entry.json"),
     _named("own-record-as-folder", _OWN, ".pair-install.jsonl/a.md"),
     _named("own-cache-entry-as-empty-folder", _OWN, ".pair-entry.json/", "a.md"),
+    _named("git-config", _VERSIONED, "a.md", ".git/config"),
+    _named("git-deep-inside", _VERSIONED, "a/b/.git/config"),
+    _named("git-as-file", _VERSIONED, "a/.git"),
+    _named("git-as-empty-folder", _VERSIONED, ".git/", "a.md"),
+    _named("git-upper-case", _VERSIONED, ".Git/config"),
+    _named("git-with-invisible-character", _VERSIONED, ".g\u200cit/config"),
+    _named("git-full-width", _VERSIONED, ".\uff47it/config"),
+    _named("git-with-dot-at-the-end", _VERSIONED, ".git./config"),
+    _named("git-short-name", _VERSIONED, "git~1/config"),
+    _named("git-stream", _VERSIONED, ".git::$INDEX_ALLOCATION/config"),
+    _named("mercurial", _VERSIONED, ".hg/hgrc"),
+    _named("subversion", _VERSIONED, "docs/.svn/entries"),
+    _named("bazaar", _VERSIONED, ".bzr/branch"),
+    _named("darcs", _VERSIONED, "_darcs/prefs"),
+    _named("jujutsu", _VERSIONED, ".jj/repo"),
+    _named("cvs", _VERSIONED, "CVS/Root"),
+    _named("bare-git-repository", "for a repository", "a/HEAD", "a/config", "a/objects/x", "a/refs/x"),
+    _named("nested-folders", "too many folders", "/".join(["a"] * 1990)),
     _named("name-not-utf-8", _NOT_WHOLE, b"a\xff\xfe.md"),
 )
 

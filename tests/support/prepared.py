@@ -58,8 +58,9 @@ class Copy:
         return int(self._connection.recv(16)) if ready else None
 
     def kill(self) -> int | None:
-        """It may have ended by itself; a number that is taken again meanwhile would be news to the server first."""
-        os.kill(self.pid, signal.SIGKILL)
+        """Kill the command and return how it ended. It may have ended by itself just before."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
         return self.wait()
 
     @property

@@ -17,15 +17,22 @@ import httpx2
 
 from pair.access.keys import KeyFile
 from pair.access.rules import Scope
+from pair.access.trust import TrustedFile, TrustStore
 from pair.clock import SystemClock
 from pair.kb import KnowledgeBase
 from pair.settings import Settings
 from pair.wiring import open_kb
 from support.prepared import PREPARED
+from support.trust import trust_folder
 
 _START_SECONDS = 60
 BURST = 100
 """Requests of one client that the server with keys answers. Everybody without a key is one client."""
+
+
+def home_of(folder: Path) -> Path:
+    """Return the home of the user of a project: trust is kept outside the project."""
+    return folder.with_name(f"{folder.name}-home")
 
 
 class Served:
@@ -36,7 +43,7 @@ class Served:
         folder.mkdir(parents=True, exist_ok=True)
         kept = {name: value for name, value in os.environ.items() if name in {"PATH", "LANG", "TMPDIR"}}
         self.environment = kept | {
-            "HOME": str(folder),
+            "HOME": str(home_of(folder)),
             "PAIR__ENGINE__EMBEDDER": "ngram",
             "PAIR__SERVER__LOG_FORMAT": "json",
             "PAIR__SERVER__PORT": "0",
@@ -50,6 +57,7 @@ class Served:
         self._heard = threading.Condition()
 
     def __enter__(self) -> Self:
+        trust_folder(self.folder, home=Path(self.environment["HOME"]))
         self.process = subprocess.Popen(
             ["env", "--default-signal=INT,TERM", sys.executable, *self.program],
             cwd=self.folder,
@@ -145,7 +153,7 @@ def opened(folder: Path, kb_id: str = "default") -> KnowledgeBase:
 def pair(folder: Path, *arguments: str, **variables: str) -> Any:
     """The JSON that a command prints."""
     environment = {name: value for name, value in os.environ.items() if name in {"PATH", "LANG", "TMPDIR"}}
-    environment |= {"HOME": str(folder), "PAIR__ENGINE__EMBEDDER": "ngram", **variables}
+    environment |= {"HOME": str(home_of(folder)), "PAIR__ENGINE__EMBEDDER": "ngram", **variables}
     status, stdout, stderr = PREPARED.run([*arguments, "--json"], folder, environment)
     assert stdout, (status, stderr)
     return json.loads(stdout)
@@ -162,5 +170,11 @@ class Keyed:
     def key(self, scope: Scope, *kbs: str) -> str:
         """A new one: each has its own share of requests."""
         self._made += 1
-        file = KeyFile(self._folder / ".pair" / "keys.json", SystemClock(), secrets.token_hex)
-        return file.add(f"{scope}-{self._made}", scope, kbs, None)[1]
+        return self.keys.add(f"{scope}-{self._made}", scope, kbs, None)[1]
+
+    @property
+    def keys(self) -> KeyFile:
+        """The file of the server's folder, trusted as `pair keys` trusts it."""
+        path = Path(os.path.realpath(self._folder)) / ".pair" / "keys.json"
+        trust = TrustedFile(TrustStore(Path(self.server.environment["HOME"]) / ".pair" / "trusted.json"), path)
+        return KeyFile(path, SystemClock(), secrets.token_hex, trust)

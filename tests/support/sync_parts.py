@@ -73,7 +73,6 @@ class Page:
     text: str = ""
     etag: str | None = None
     last_modified: str | None = None
-    max_age_seconds: float | None = None
     failure: FetchFailure | None = None
 
     def failing(self, status: str = "error", retry_after_seconds: float | None = None) -> "Page":
@@ -114,8 +113,8 @@ class ScriptedPages:
         if page.failure is not None:
             raise PageUnavailable(page.failure)
         if url in self.always_not_modified or page.matches(etag, last_modified):
-            return NotModified(page.max_age_seconds)
-        return FetchedPage(page.text, page.etag, page.last_modified, page.max_age_seconds, len(page.text.encode()))
+            return NotModified()
+        return FetchedPage(page.text, page.etag, page.last_modified, len(page.text.encode()))
 
     @property
     def urls(self) -> list[str]:
@@ -206,13 +205,13 @@ class Project:
     def sync_run(self) -> SyncRun:
         return SyncRun(self.policy, self.places, self.workshop())
 
-    def run(self, *, wait: bool = True) -> SyncReport:
+    def run(self, *, wait: bool = True, refresh: str | None = None) -> SyncReport:
         """One run; calls, requests and what the observer heard are those of this run alone."""
         self.summariser.calls.clear()
         self.pages.requests.clear()
         self.observer.done.clear()
         self.observer.totals.clear()
-        return self.sync_run().run(wait=wait)
+        return self.sync_run().run(wait=wait, refresh=refresh)
 
     # What it made
 

@@ -10,18 +10,22 @@ from pair.errors import UsageError
 from pair.settings import SECTIONS, Settings
 from pair.sources.rules import SourcesPolicy
 from pair.sync.rules import SyncPolicy
+from support.served import home_of
+from support.trust import trust_folder
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to be in: settings are looked for in the current one."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(home_of(tmp_path)))
     return tmp_path
 
 
 def load(text: str | None = None, *, config: str | None = None, **variables: str) -> Settings:
     if text is not None:
         Path("config.yaml").write_text(text, encoding="utf-8")
+    trust_folder(Path(), home=home_of(Path.cwd()))
     return Settings.load(config, variables)
 
 

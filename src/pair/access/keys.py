@@ -4,6 +4,7 @@ A key is 256 random bits, so a plain SHA-256 of it cannot be turned back: there 
 Invariants
     The key itself is shown once, by whoever made it, and never written anywhere.
     A key that is revoked is refused by the next request: the file is read again whenever it changed.
+    A file of the folder that neither `pair keys` wrote nor `pair trust` accepted lets no key in.
 """
 
 import contextlib
@@ -20,9 +21,11 @@ from typing import Any
 
 from pair import errors, files, request_errors
 from pair.access.rules import SCOPES, Principal, Scope
+from pair.access.trust import TrustedFile
 from pair.clock import Clock, to_timestamp
 
 _KEY = re.compile(r"pair_([0-9a-f]{12})_([0-9a-f]{64})")
+_READ_ATTEMPTS = 10
 _NOBODY = hashlib.sha256(b"").hexdigest()
 """Compared with when no key has that id, so that this takes as long."""
 
@@ -57,11 +60,14 @@ class ApiKey:
 class KeyFile:
     """Used from several threads at once, and changed by several processes."""
 
-    def __init__(self, path: Path, clock: Clock, new_secret: Callable[[int], str]) -> None:
-        """`new_secret`: so many random bytes, in hexadecimal."""
+    def __init__(
+        self, path: Path, clock: Clock, new_secret: Callable[[int], str], trust: TrustedFile | None = None
+    ) -> None:
+        """`new_secret`: so many random bytes, in hexadecimal. `trust`: decides which bytes count; None for all."""
         self._path = path
         self._clock = clock
         self._new_secret = new_secret
+        self._trust = trust
         self._lock = threading.Lock()
         self._read: tuple[tuple[int, int, int] | None, dict[str, ApiKey]] = (None, {})
 
@@ -86,6 +92,7 @@ class KeyFile:
         return made, text
 
     def all(self) -> list[ApiKey]:
+        """Raises E401, E404."""
         return list(self._current().values())
 
     def revoke(self, key_id: str) -> ApiKey:
@@ -98,7 +105,7 @@ class KeyFile:
             return keys[key_id]
 
     def verified(self, text: str) -> Principal:
-        """Raises E602."""
+        """Raises E602; E404 while the file is not trusted."""
         found = _KEY.fullmatch(text)
         key = self._current().get(found[1]) if found else None
         digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
@@ -109,7 +116,8 @@ class KeyFile:
             raise request_errors.credentials_refused("the key was revoked")
         if key.expires_at and key.expires_at <= to_timestamp(self._clock.now()):
             raise request_errors.credentials_refused("the key has expired")
-        return Principal(f"key:{key.name}", key.scope, None if key.kbs is None else frozenset(key.kbs))
+        kbs = None if key.kbs is None else frozenset(key.kbs)
+        return Principal(f"key:{key.name}", key.scope, kbs, credential=f"key {key.id}")
 
     def _current(self) -> dict[str, ApiKey]:
         signature = self._signature()
@@ -128,13 +136,19 @@ class KeyFile:
         return seen.st_ino, seen.st_size, seen.st_mtime_ns
 
     def _from_disk(self) -> dict[str, ApiKey]:
-        try:
+        return parse_keys(self._trusted_content(), self._path)
+
+    def _trusted_content(self) -> bytes:
+        """Read the file once, and check the same bytes; again when another process replaced it in between."""
+        for _ in range(_READ_ATTEMPTS):
+            signature = self._signature()
             with files.storage_errors():
-                value = json.loads(self._path.read_bytes())
-            kept = [_key_from(each) for each in value["keys"]]
-        except (ValueError, KeyError, TypeError, RecursionError) as fault:
-            raise errors.settings_invalid(str(self._path), "not a file of keys") from fault
-        return {key.id: key for key in kept}
+                content = self._path.read_bytes()
+            if self._trust is None or self._trust.trusts(content):
+                return content
+            if signature == self._signature():
+                break
+        raise request_errors.keys_untrusted(str(self._path))
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[dict[str, ApiKey]]:
@@ -142,12 +156,22 @@ class KeyFile:
             files.storage_errors(),
             files.exclusive_lock(self._path.with_name(f".{self._path.name}.lock"), on_wait=_wait),
         ):
-            keys = self._from_disk() if self._path.exists() else {}
+            old = self._trusted_content() if self._path.exists() else None
+            keys = {} if old is None else parse_keys(old, self._path)
             yield keys
             entries = [{**key.to_json(), "sha256": key.sha256} for key in keys.values()]
             content = json.dumps({"version": 1, "keys": entries}, indent=2).encode() + b"\n"
-            files.write_atomically(self._path, content)
-            self._path.chmod(0o600)
+            with contextlib.nullcontext() if self._trust is None else self._trust.replacing(old, content):
+                files.write_atomically(self._path, content, mode=0o600)
+
+
+def parse_keys(content: bytes, path: Path) -> dict[str, ApiKey]:
+    """Return the keys of a file by id. Raises E401."""
+    try:
+        kept = [_key_from(each) for each in json.loads(content)["keys"]]
+    except (ValueError, KeyError, TypeError, RecursionError) as fault:
+        raise errors.settings_invalid(str(path), "not a file of keys") from fault
+    return {key.id: key for key in kept}
 
 
 def _key_from(value: dict[str, Any]) -> ApiKey:

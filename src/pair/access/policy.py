@@ -41,9 +41,15 @@ class ServerPolicy:
     cors_origins: str = ""
     """Sites whose pages may call the server, with commas between: https://app.example.com; empty for none"""
     max_body_bytes: Positive = 52_428_800
-    """Longest request; of a stream of documents, the longest line"""
+    """Longest request that stores documents; of a stream of documents, the longest line. Others have at most 1 MiB"""
+    max_buffered_bytes: Positive = 209_715_200
+    """Memory for the bodies of all requests together; what does not fit is refused with E617"""
+    max_connections: Positive = 4_096
+    """Connections at a time; a new one takes the place of the one that has waited longest for its request"""
+    client_workers: Annotated[int, Gt(0), Le(64)] = 16
+    """Threads, of 64, that the requests of one key or token may use at the same time; more of them wait"""
     body_timeout_seconds: Seconds = 30.0
-    """In this time a request must have arrived; of a stream, its next part"""
+    """In this time a request must have arrived; of a stream, its next document. A client must read as fast"""
     header_timeout_seconds: Seconds = 10.0
     """In this time the head of a request must have arrived"""
     keep_alive_seconds: Seconds = 15.0

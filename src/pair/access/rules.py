@@ -31,6 +31,13 @@ class Principal:
     email: str = ""
     teams: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
+    credential: str = ""
+    """What it was verified by, where several credentials may have one `id`."""
+
+    @property
+    def client(self) -> str:
+        """Name the one whose limits, and whose repeated requests, are counted."""
+        return self.credential or self.id
 
     @property
     def sees_all(self) -> bool:

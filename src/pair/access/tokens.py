@@ -3,9 +3,13 @@
 Invariants
     Only asymmetric algorithms that the settings list; never `none`, never a shared secret.
     A token needs an end, an issuer, an audience and a subject; what it claims counts once its signature is right.
+    Of its scopes those count that begin with `pair:`; others are meant for somebody else.
+    Public keys are read by one caller at a time, and not again before a pause, whatever tokens name and whether or not
+    the last read succeeded.
 """
 
 import contextlib
+import copy
 import json
 import threading
 from collections.abc import Callable, Mapping
@@ -20,8 +24,11 @@ from pair.clock import Clock
 
 _REQUIRED = ["exp", "iss", "aud", "sub"]
 _SECONDS_BETWEEN_READS = 30.0
+_LEAST_SECONDS_AFTER_FAILURE = 2.0
+"""Doubled with every failure in a row, up to `_SECONDS_BETWEEN_READS`."""
 _MOST_SECONDS_OF_AGE = 300.0
 """A key that its issuer took back is trusted so long."""
+_SCOPE_PREFIX = "pair:"
 _MOST_TOKEN_CHARACTERS = 16_384
 
 
@@ -33,28 +40,27 @@ class TokenVerifier:
         self._policy = policy
         self._read_jwks = read_jwks
         self._clock = clock
-        self._lock = threading.Lock()
+        self._reading = threading.Lock()
         self._keys: dict[str, jwt.PyJWK] = {}
-        self._read_at = 0.0
+        self._read_at: float | None = None
+        """When they were last read with success."""
+        self._tried_at: float | None = None
+        self._failures = 0
+        """Since then."""
+        self._last_failure: errors.PairError | None = None
         self._algorithms = checked_algorithms(policy)
 
-    def verified(self, token: str) -> Principal:
-        """Raises E602, E614."""
-        if len(token) > _MOST_TOKEN_CHARACTERS:
-            raise request_errors.credentials_refused("the token is too long")
-        try:
-            header = jwt.get_unverified_header(token)
-        except (jwt.PyJWTError, ValueError, TypeError) as fault:
-            raise request_errors.credentials_refused("the token is not valid") from fault
-        algorithm = header.get("alg")
-        if not isinstance(algorithm, str) or algorithm not in self._algorithms:
-            raise request_errors.credentials_refused("the token is not signed in an accepted way")
+    def verified(self, token: str, *, may_read: bool = True) -> Principal:
+        """Raises E602, E614. `may_read`: read public keys first if that is due, which takes its time."""
+        header = self._header(token)
+        if may_read and self._is_read_due(header):
+            self.read_keys()
         key = self._key(header)
         try:
             claims = jwt.decode(
                 token,
                 key,
-                algorithms=[algorithm],
+                algorithms=[header["alg"]],
                 audience=self._policy.jwt_audience,
                 issuer=self._policy.jwt_issuer,
                 leeway=self._policy.jwt_leeway_seconds,
@@ -66,30 +72,64 @@ class TokenVerifier:
             raise request_errors.credentials_refused("the token is not valid") from fault
         return _principal(claims)
 
-    def _key(self, header: Mapping[str, Any]) -> jwt.PyJWK:
-        """Raises E602, E614. Keys change: one that is not known is looked for again, but not all the time."""
-        key_id = str(header.get("kid", ""))
-        with self._lock:
-            if not self._keys:
-                self._keys = _keys_of(self._read_jwks())  # nobody can be let in before
-                self._read_at = self._clock.monotonic()
-            age = self._clock.monotonic() - self._read_at
-            is_known = self._found(key_id) is not None
-            is_due = age >= (_MOST_SECONDS_OF_AGE if is_known else _SECONDS_BETWEEN_READS)
-            if is_due:
-                self._read_at = self._clock.monotonic()
-        if is_due:
-            # The others do not wait for this; and keys that are known do while they cannot be read again.
-            with contextlib.suppress(*([errors.StorageError] if is_known else [])):
+    def needs_keys(self, token: str) -> bool:
+        """Whether public keys should be read before this token is verified. Raises E602."""
+        return self._is_read_due(self._header(token))
+
+    def read_keys(self) -> None:
+        """Read them, unless somebody does already: then wait for that. What goes wrong is told by `verified`."""
+        before = self._tried_at
+        with self._reading:
+            if self._tried_at != before:
+                return
+            self._tried_at = self._clock.monotonic()
+            try:
                 self._keys = _keys_of(self._read_jwks())
-        found = self._found(key_id)
+            except errors.PairError as fault:
+                self._failures += 1
+                self._last_failure = fault
+            else:
+                self._failures = 0
+                self._read_at = self._clock.monotonic()
+
+    def _header(self, token: str) -> Mapping[str, Any]:
+        """Raises E602."""
+        if len(token) > _MOST_TOKEN_CHARACTERS:
+            raise request_errors.credentials_refused("the token is too long")
+        try:
+            header = jwt.get_unverified_header(token)
+        except (jwt.PyJWTError, ValueError, TypeError) as fault:
+            raise request_errors.credentials_refused("the token is not valid") from fault
+        algorithm = header.get("alg")
+        if not isinstance(algorithm, str) or algorithm not in self._algorithms:
+            raise request_errors.credentials_refused("the token is not signed in an accepted way")
+        return header
+
+    def _is_read_due(self, header: Mapping[str, Any]) -> bool:
+        """Keys change: one that is not known is looked for again, but not all the time."""
+        if self._tried_at is None:
+            return True
+        now, pause = self._clock.monotonic(), _SECONDS_BETWEEN_READS
+        if self._failures:
+            pause = min(pause, _LEAST_SECONDS_AFTER_FAILURE * 2 ** min(self._failures - 1, 10))
+        if now - self._tried_at < pause:
+            return False
+        is_fresh = self._read_at is not None and now - self._read_at < _MOST_SECONDS_OF_AGE
+        return not is_fresh or self._found(header) is None
+
+    def _key(self, header: Mapping[str, Any]) -> jwt.PyJWK:
+        """Raises E602; E614 before any key could be read. Keys that are known count while they cannot be read again."""
+        if self._read_at is None:
+            # A copy: an error that is raised again and again would gather tracebacks.
+            raise copy.copy(self._last_failure) or request_errors.jwks_unreadable("there was no answer yet")
+        found = self._found(header)
         if found is None or (found.algorithm_name and found.algorithm_name != header["alg"]):
             raise request_errors.credentials_refused("the token is signed with a key that is not known")
         return found
 
-    def _found(self, key_id: str) -> jwt.PyJWK | None:
+    def _found(self, header: Mapping[str, Any]) -> jwt.PyJWK | None:
         """A token that names no key can only mean the only one there is."""
-        keys = self._keys
+        keys, key_id = self._keys, str(header.get("kid", ""))
         if not key_id and len(keys) == 1:
             return next(iter(keys.values()))
         return keys.get(key_id)
@@ -130,7 +170,7 @@ def _principal(claims: Mapping[str, Any]) -> Principal:
     kbs = claims.get("kbs")
     return Principal(
         str(claims["sub"]),
-        widest(each.removeprefix("pair:") for each in named) or "read",
+        widest(each.removeprefix(_SCOPE_PREFIX) for each in named if each.startswith(_SCOPE_PREFIX)) or "read",
         None if kbs is None else frozenset(_texts(kbs)),
         email=str(claims.get("email", "")),
         teams=tuple(_texts(claims.get("teams"))),

@@ -20,6 +20,7 @@ from pair import errors
 from pair.ai import rules
 from pair.ai.characters import clip, on_one_line, printable
 from pair.ai.rules import ModelPolicy
+from pair.network_faults import describe_fault
 
 _LONGEST_PAUSE_SECONDS = 120.0
 _MAX_REASON_CHARACTERS = 300
@@ -113,7 +114,7 @@ class ModelConnection:
         except openai.OpenAIError as caught:
             fault = self._fault_of(caught)
         except (httpx2.HTTPError, ValueError) as caught:  # in the middle of a reply
-            fault = ModelFault(self._fit_for_people(str(caught) or type(caught).__name__), retryable=True)
+            fault = ModelFault(self._fit_for_people(describe_fault(caught)), retryable=True)
         else:
             return
         raise fault
@@ -134,7 +135,7 @@ class ModelConnection:
         if isinstance(caught, openai.APIStatusError):
             return self._fault_of_status(caught.response)
         cause = caught.__cause__ or caught
-        reason = self._fit_for_people(str(cause) or type(cause).__name__)
+        reason = self._fit_for_people(describe_fault(cause))
         return ModelFault(reason, retryable=not isinstance(cause, httpx2.UnsupportedProtocol))
 
     def _fault_of_status(self, response: httpx2.Response) -> ModelFault:

@@ -175,6 +175,25 @@ _PASSING_STATUSES = frozenset({408, 429})
 _CLOSED_DOORS = frozenset({401, 402, 403, 404, 405, 407, 410})
 
 
+def strip_reasoning(reply: str) -> str:
+    """Remove what a model thinks aloud between marks such as <think> and </think>."""
+    for opening, closing in _REASONING:
+        # Some servers leave out the opening mark; a reply cut short has no closing one.
+        while closing in reply:
+            before, _, after = reply.partition(closing)
+            reply = before.partition(opening)[0] + after if opening in before else after
+        reply = reply.partition(opening)[0]
+    return reply
+
+
+def strip_unfinished_reasoning(reply: str) -> str:
+    """Do the same with the beginning of a reply: hold back an end that may become an opening mark."""
+    text = strip_reasoning(reply)
+    mark = text.rfind("<")
+    is_held = mark >= 0 and any(opening.startswith(text[mark:]) for opening, _ in _REASONING)
+    return text[:mark] if is_held else text
+
+
 def reply_text(body: str) -> str | None:
     """What the model says in the JSON of a chat completion; None when it is none."""
     try:
@@ -192,7 +211,7 @@ def reply_text(body: str) -> str | None:
 
 def tidy_reply(reply: str) -> str:
     """Only the description: without reasoning, code fences, labels, list marks, quotation marks and empty lines."""
-    reply = _without_reasoning(printable(reply)).strip()
+    reply = strip_reasoning(printable(reply)).strip()
     lines = [line.strip() for line in reply.splitlines() if not line.strip().startswith(("```", "~~~"))]
     text = _unquoted("\n".join(line for line in lines if line))
     label = _LABEL.match(text)
@@ -244,16 +263,6 @@ def shown_address(base_url: str) -> str:
 
 def _member(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, dict) else None
-
-
-def _without_reasoning(reply: str) -> str:
-    for opening, closing in _REASONING:
-        # Some servers leave out the opening mark; a reply cut short has no closing one.
-        while closing in reply:
-            before, _, after = reply.partition(closing)
-            reply = before.partition(opening)[0] + after if opening in before else after
-        reply = reply.partition(opening)[0]
-    return reply
 
 
 def _unquoted(text: str) -> str:

@@ -6,6 +6,7 @@ import pydantic
 
 _Shape = TypeVar("_Shape")
 
+_MAX_LISTED = 1_000
 _adapters: dict[type[Any], Any] = {}
 
 
@@ -19,6 +20,8 @@ def adapter(shape: type[_Shape]) -> "pydantic.TypeAdapter[_Shape]":
 
 def first_problem(fault: pydantic.ValidationError) -> str:
     """Without what was given, which may be long or secret."""
+    if fault.error_count() > _MAX_LISTED:  # the first of them cannot be had without all
+        return f"{fault.error_count():,} values are not as they should be"
     first = fault.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(str(each) for each in first["loc"])[:200]
     message = first["msg"][:1].lower() + first["msg"][1:200]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from pair.access.rules import ANYBODY, Principal
 from pair.app.http.assistants import CallersLibrary
+from pair.app.http.bodies import Held, Incoming
 from pair.app.http.service import Call, Service
 from pair.app.mcp.stdio import serve as exchange
 from pair.settings import Settings
@@ -34,8 +35,10 @@ def serve(settings: Settings, kbs: Sequence[str]) -> int:
 
 
 async def _serve(service: Service, local: Principal) -> None:
+    nothing = Incoming(None, {}, Held(service.body_memory))
+
     def library() -> CallersLibrary:
-        return CallersLibrary(service, Call({}, None, secrets.token_hex(16), {}, local))
+        return CallersLibrary(service, Call({}, nothing, secrets.token_hex(16), {}, local))
 
     is_cut_off = await exchange(library)
     service.stop()

@@ -1,4 +1,9 @@
-"""Errors and results as text for people or JSON for programs; the only place that prints."""
+"""Errors and results as text for people or JSON for programs; the only place that prints.
+
+Invariants
+    What others wrote is escaped here, on its way out (terminal.py). A line that is handed over stays one line, so that
+    nobody can add lines of their own to a report; only what is a text of several lines is printed as one.
+"""
 
 import contextlib
 import getpass
@@ -8,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
 
+from pair.app.terminal import escape_json, escape_line, escape_text
 from pair.errors import PairError
 
 _NAMES_SHOWN = 5
@@ -17,22 +23,22 @@ _SOURCES_WORTH_PERCENTS = 50
 
 def error_text(error: PairError) -> str:
     """The layout of the specification's error catalogue: message, explanation, what to do; then the code."""
-    blocks = [f"Error: {error.message}"]
+    lines = [f"Error: {error.message}", ""]
     if error.explanation:
-        blocks.append(error.explanation)
+        lines += [*error.explanation_lines, ""]
     if error.hints:
         mark = "• " if len(error.hints) > 1 else ""
-        blocks.append("\n".join([error.lead, *(f"  {mark}{hint}" for hint in error.hints)]))
-    return "\n\n".join([*blocks, f"Code: {error.code}"])
+        lines += [error.lead, *(f"  {mark}{hint}" for hint in error.hints), ""]
+    return "\n".join(escape_line(line) for line in [*lines, f"Code: {error.code}"])
 
 
 def print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=True) + "\n")
+    sys.stdout.write(escape_json(json.dumps(value, indent=2, ensure_ascii=True)) + "\n")
 
 
 def print_json_line(value: Any) -> None:
     """One value of a stream of them."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=True) + "\n")
+    sys.stdout.write(escape_json(json.dumps(value, ensure_ascii=True)) + "\n")
     sys.stdout.flush()
 
 
@@ -40,12 +46,17 @@ def print_error(error: PairError, *, as_json: bool) -> None:
     if as_json:
         print_json(error.to_json())
     else:
-        print_note(error_text(error))
+        _write(sys.stderr, error_text(error) + "\n")
 
 
-def print_result(text: str) -> None:
-    """What a command was asked for."""
-    _write(sys.stdout, text + "\n")
+def print_result(*lines: str) -> None:
+    """What a command was asked for, line by line."""
+    _write_lines(sys.stdout, lines)
+
+
+def print_text(text: str) -> None:
+    """A text of several lines that a command was asked for, such as a document."""
+    _write(sys.stdout, escape_text(text) + "\n")
 
 
 def binary_output() -> BinaryIO:
@@ -55,19 +66,19 @@ def binary_output() -> BinaryIO:
 
 def print_piece(text: str) -> None:
     """A part of a result, as it comes."""
-    _write(sys.stdout, text)
+    _write(sys.stdout, escape_text(text))
     sys.stdout.flush()
 
 
-def print_note(text: str) -> None:
-    """What a person should know besides."""
-    _write(sys.stderr, text + "\n")
+def print_note(*lines: str) -> None:
+    """What a person should know besides, line by line."""
+    _write_lines(sys.stderr, lines)
 
 
 def print_progress(text: str) -> None:
     """A line that the next one replaces; nothing where nobody watches."""
     if sys.stderr.isatty():
-        _write(sys.stderr, f"\r\x1b[K{text}")
+        _write(sys.stderr, f"\r\x1b[K{escape_line(text)}")
         sys.stderr.flush()
 
 
@@ -81,8 +92,21 @@ def ask_password() -> str:
     return getpass.getpass("Password of the key: ", sys.stderr) if sys.stdin is not None and sys.stdin.isatty() else ""
 
 
+def ask_confirmation(question: str) -> bool | None:
+    """Return the answer to a yes-or-no question; None where standard input is no terminal."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        return None
+    _write(sys.stderr, f"{escape_line(question)} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def _write_lines(stream: Any, lines: Sequence[str]) -> None:
+    _write(stream, "".join(f"{escape_line(line)}\n" for line in lines))
+
+
 def _write(stream: Any, text: str) -> None:
-    """File names may hold what the terminal cannot show."""
+    """Write text that is safe to show; what the encoding of the terminal lacks is escaped."""
     encoding = stream.encoding or "utf-8"
     stream.write(text.encode(encoding, errors="backslashreplace").decode(encoding))
 
@@ -178,7 +202,7 @@ class SyncProgress:
             self._done += 1
             if self._bar is not None:
                 progress, task = self._bar
-                progress.update(task, advance=1, description=source_id[-40:])
+                progress.update(task, advance=1, description=escape_line(source_id)[-40:])
                 if self._done == self._total:
                     self.close()
                 return
@@ -225,7 +249,7 @@ def _bar(name: str, total_bytes: int | None, have_bytes: int) -> Iterator[Callab
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(name, total=total_bytes, completed=have_bytes)
+        task = progress.add_task(escape_line(name), total=total_bytes, completed=have_bytes)
         yield lambda count: progress.advance(task, count)
 
 

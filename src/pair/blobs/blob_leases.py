@@ -78,6 +78,8 @@ class _Seen:
     version: Version
     at: float
     """By the monotonic clock of this machine."""
+    age_seconds: float
+    """By the clock of the store, at that time."""
 
 
 class BlobLeases:
@@ -169,11 +171,15 @@ class BlobLeases:
         now = self._clock.monotonic()
         with self._lock:
             seen = self._seen.get(name)
-            if seen is None or seen.version != blob.version:
-                seen = self._seen[name] = _Seen(blob.version, now)
-        if now - seen.at >= state.seconds:
-            return True
+        if seen is not None and seen.version == blob.version:
+            if now - seen.at >= state.seconds:
+                return True
+            if seen.age_seconds + now - seen.at - _STORE_CLOCK_SECONDS < state.seconds:
+                return False  # one who waits need not ask for the time of the store again and again
         age_seconds = self._age_by_the_store(name)
+        if seen is None or seen.version != blob.version:
+            with self._lock:
+                self._seen[name] = _Seen(blob.version, now, age_seconds or 0.0)
         return age_seconds is not None and age_seconds - _STORE_CLOCK_SECONDS >= state.seconds
 
     def _age_by_the_store(self, name: str) -> float | None:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from pair import errors, files
+from pair import errors, files, folders
 from pair.blobs.contract import Lease, LeaseLostError
 
 _FENCE = re.compile(r"[0-9]{1,18}")
@@ -31,8 +31,8 @@ class FileLeases:
     def acquire(self, name: str, *, seconds: float) -> Lease:
         with files.storage_errors():
             path = self._folder / f"{name}.lease"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            folders.make_folder(path.parent)
+            descriptor = folders.open_file(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as fault:

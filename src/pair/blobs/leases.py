@@ -78,6 +78,9 @@ class MemoryLeases:
 class HeldLease:
     """A lease that a thread renews. `check` it before anything that only its holder may do."""
 
+    refusals = 0
+    """How many times it was waited for."""
+
     def __init__(self, leases: Leases, name: str, *, seconds: float, clock: Clock) -> None:
         self._leases = leases
         self._seconds = seconds
@@ -126,7 +129,13 @@ class HeldLease:
 @contextlib.contextmanager
 def held(leases: Leases, name: str, *, seconds: float, clock: Clock) -> Iterator[HeldLease]:
     """The lease for as long as the block runs, or E203 at once."""
-    lease = HeldLease(leases, name, seconds=seconds, clock=clock)
+    with renewed(HeldLease(leases, name, seconds=seconds, clock=clock), name, seconds) as lease:
+        yield lease
+
+
+@contextlib.contextmanager
+def renewed(lease: HeldLease, name: str, seconds: float) -> Iterator[HeldLease]:
+    """Renew the lease while the block runs, then release it."""
     is_over = threading.Event()
 
     def keep_renewing() -> None:
@@ -140,3 +149,85 @@ def held(leases: Leases, name: str, *, seconds: float, clock: Clock) -> Iterator
         to_do.callback(thread.join)
         to_do.callback(is_over.set)
         yield lease
+
+
+_NEXT_SECONDS = 10.0
+"""How long a writer that died while it was next keeps others from being next."""
+_MOST_TRIES = 10
+_SHORT_PAUSE, _LONG_PAUSE = 1, 3
+
+
+@dataclass(frozen=True, slots=True)
+class _LastTurn:
+    released_at: float
+    fence: int
+    has_rivals: bool
+    """Whether another writer had the lease shortly before, or at the time when it was asked for."""
+
+
+class LeaseQueue:
+    """Waits for leases in turn, whatever their kind.
+
+    The writer that is next holds a second lease, `<name>.next`, until it has the first one. A writer that was refused,
+    or that released the lease a short while ago, has to be next before it may take the lease. After a turn a writer
+    with rivals pauses as long as those that wait to be next, so that all of them are equally likely to be. An
+    occasional writer pays for one lease only, and one without rivals never pauses. Fairness is all that `<name>.next`
+    is for: it may end early, and the last try does without it.
+    """
+
+    def __init__(self, leases: Leases, clock: Clock, pause: Callable[[int], None]) -> None:
+        """`pause(n)` waits about the square of n, times 10 ms."""
+        self._leases = leases
+        self._clock = clock
+        self._pause = pause
+        self._last_turns: dict[str, _LastTurn] = {}
+
+    @contextlib.contextmanager
+    def hold(
+        self, name: str, *, seconds: float, attempts: int, before_try: Callable[[], None] = lambda: None
+    ) -> Iterator[HeldLease]:
+        """Hold the lease while the block runs. Raises E203 after all attempts; E206.
+
+        The n-th attempt is n tries, and at most ten.
+        """
+        last = self._last_turns.get(name)
+        if last is not None and self._clock.monotonic() >= last.released_at + seconds:
+            last = None
+        lease = self._acquire(name, seconds, attempts, before_try, last)
+        has_rivals = bool(lease.refusals) or (last is not None and lease.fence != last.fence + 1)
+        try:
+            with renewed(lease, name, seconds):
+                yield lease
+        finally:
+            self._last_turns[name] = _LastTurn(self._clock.monotonic(), lease.fence, has_rivals)
+
+    def _acquire(
+        self, name: str, seconds: float, attempts: int, before_try: Callable[[], None], last: _LastTurn | None
+    ) -> HeldLease:
+        is_queued = last is not None
+        if last is not None and last.has_rivals:
+            self._pause(_LONG_PAUSE)
+        tries = [number for number in range(attempts) for _ in range(min(number + 1, _MOST_TRIES))]
+        place: Lease | None = None
+        try:
+            for refusals in tries[:-1]:
+                before_try()
+                pause = _LONG_PAUSE if is_queued else 0
+                with contextlib.suppress(errors.ConflictError):
+                    if is_queued and place is None:
+                        place = self._leases.acquire(f"{name}.next", seconds=min(seconds, _NEXT_SECONDS))
+                    pause = _SHORT_PAUSE if place else pause
+                    return self._take(name, seconds, refusals)
+                is_queued = True
+                self._pause(pause)
+            before_try()
+            return self._take(name, seconds, attempts - 1)
+        finally:
+            if place is not None:
+                with contextlib.suppress(errors.StorageError):  # it ends by itself
+                    self._leases.release(place)
+
+    def _take(self, name: str, seconds: float, refusals: int) -> HeldLease:
+        lease = HeldLease(self._leases, name, seconds=seconds, clock=self._clock)
+        lease.refusals = refusals
+        return lease

@@ -15,6 +15,8 @@ import functools
 import hashlib
 import itertools
 import os
+import re
+import secrets
 import stat
 import threading
 import zlib
@@ -22,13 +24,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pair import files
+from pair import files, folders
 from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version, VersionMismatchError
 from pair.blobs.file_names import folder_names, key_of, names_of
 from pair.blobs.keys import check_key, folder_of
 
 _OWN_FOLDER = ".pair-store"
 _STRIPES = 64
+_STAGED_NAME = re.compile(r"[0-9a-f]{32}\.staged")
 _STEPS_NS = (1, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000)
 """How finely file systems keep times: nanoseconds to the two seconds of FAT."""
 
@@ -37,7 +40,9 @@ _STEPS_NS = (1, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000)
 class _Staged:
     """A whole new content, on disk, in a file of which this process holds the lock."""
 
-    path: Path
+    folder: int
+    """Descriptor of the folder that it is in."""
+    name: str
     descriptor: int
     sha256: str
 
@@ -56,7 +61,7 @@ class LocalStore:
         self._folder = folder
         self._own = folder / _OWN_FOLDER
         self._staging = self._own / "staged"
-        self._numbers = itertools.count()
+        self._is_checked = False
         self._is_prepared = False
         self._preparing = threading.Lock()
 
@@ -75,7 +80,7 @@ class LocalStore:
         # One stat. It can be relied on because times strictly ascend: see _make_younger.
         with files.storage_errors():
             try:
-                found = self._path(key).stat()
+                found = self._path(key).lstat()
             except (FileNotFoundError, NotADirectoryError):
                 return None
         return BlobUnchanged() if version.startswith(_signature(found)) else self.get(key)
@@ -132,17 +137,22 @@ class LocalStore:
     def delete(self, key: str) -> None:
         path = self._path(key)
         with files.storage_errors():
-            if not path.exists():
+            if not os.path.lexists(path):
                 return
         with files.storage_errors(), self._locked(key) as mark:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                _raise_mark(mark, path.stat().st_mtime_ns)
-                path.unlink()
-                files.sync_folder(path.parent)
+            with (
+                contextlib.suppress(FileNotFoundError, NotADirectoryError),
+                folders.open_folder(path.parent) as folder,
+                folders.naming(path),
+            ):
+                folders.refuse_link_below(folder, path)
+                _raise_mark(mark, os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mtime_ns)
+                os.unlink(path.name, dir_fd=folder)
+                os.fsync(folder)
             # A put that has just made one of these folders makes it again: see _publish.
             with contextlib.suppress(OSError):
-                for folder in itertools.takewhile(lambda folder: folder != self._folder, path.parents):
-                    folder.rmdir()
+                for parent in itertools.takewhile(lambda parent: parent != self._folder, path.parents):
+                    folders.remove_empty_folder(parent)
 
     def close(self) -> None:
         """Nothing is kept open."""
@@ -152,8 +162,10 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _opened(self, key: str) -> Iterator[int | None]:
+        """A link in the place of a blob is refused; one on the way to the store, when it is first asked."""
+        self._check_place()
         try:
-            descriptor = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except (FileNotFoundError, NotADirectoryError):
             yield None
             return
@@ -174,107 +186,130 @@ class LocalStore:
             current = _current(path)
             if not is_wanted(current[0] if current else None):
                 raise VersionMismatchError(key)
-            _make_younger(staged.descriptor, max(mark.stat().st_mtime_ns, current[1] if current else 0))
-            self._publish(staged.path, path)
+            _make_younger(staged.descriptor, max(os.fstat(mark).st_mtime_ns, current[1] if current else 0))
+            self._publish(staged, path)
             return _version(os.fstat(staged.descriptor), staged.sha256)
 
-    def _publish(self, staged: Path, path: Path) -> None:
+    def _publish(self, staged: _Staged, path: Path) -> None:
         while True:
             try:
-                _make_folder(path.parent)
-                staged.replace(path)
-                files.sync_folder(path.parent)
+                with folders.open_folder(path.parent, make=True) as folder, folders.naming(path):
+                    folders.refuse_link_below(folder, path)
+                    os.rename(staged.name, path.name, src_dir_fd=staged.folder, dst_dir_fd=folder)
+                    os.fsync(folder)
             except FileNotFoundError:
                 # A deletion under another lock removed a folder while it was empty. Each turn means that another
                 # deletion was finished, so this ends.
-                if staged.exists():
+                if staged.name in folders.list_below(staged.folder):
                     continue
                 raise
             return
 
     @contextlib.contextmanager
-    def _locked(self, key: str) -> Iterator[Path]:
+    def _locked(self, key: str) -> Iterator[int]:
         """Gives the file whose time of change is not below that of any blob deleted under this lock."""
         self._prepare()
         stripe = f"{zlib.crc32(key.encode()) % _STRIPES:02d}"
-        # Not filelock: it asks again and again, where the kernel wakes the next writer as soon as the lock is free.
-        descriptor = os.open(self._own / "locks" / stripe, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
+        with contextlib.ExitStack() as held:
+            descriptor = folders.open_file(self._own / "locks" / stripe, os.O_RDWR | os.O_CREAT)
+            held.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            mark = self._own / "marks" / stripe
-            if not mark.exists():
-                mark.touch()
-                os.utime(mark, ns=(0, 0))
+            mark = self._open_mark(self._own / "marks" / stripe)
+            held.callback(os.close, mark)
             yield mark
-        finally:
-            os.close(descriptor)
+
+    def _open_mark(self, path: Path) -> int:
+        try:
+            return folders.open_file(path, os.O_RDWR)
+        except FileNotFoundError:
+            mark = folders.open_file(path, os.O_RDWR | os.O_CREAT)
+            os.utime(mark, ns=(0, 0))
+            return mark
 
     @contextlib.contextmanager
     def _staged(self, chunks: Iterable[bytes]) -> Iterator[_Staged]:
-        path, descriptor = self._new_staged_file()
-        try:
-            digest = hashlib.sha256()
-            for chunk in chunks:
-                digest.update(chunk)
-                files.write_all(descriptor, chunk)
-            os.fsync(descriptor)
-            yield _Staged(path, descriptor, digest.hexdigest())
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
-        finally:
-            os.close(descriptor)
+        with folders.open_folder(self._staging) as folder:
+            name, descriptor = _new_staged_file(folder)
+            try:
+                digest = hashlib.sha256()
+                for chunk in chunks:
+                    digest.update(chunk)
+                    files.write_all(descriptor, chunk)
+                os.fsync(descriptor)
+                yield _Staged(folder, name, descriptor, digest.hexdigest())
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=folder)
+                raise
+            finally:
+                os.close(descriptor)
 
     @contextlib.contextmanager
     def _linked(self, path: Path, sha256: str) -> Iterator[_Staged]:
         """Locked before it has its second name: nobody takes it for one that was left behind."""
-        with _opened(path) as descriptor:
+        with _opened(path) as descriptor, folders.open_folder(self._staging) as folder:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            link = self._staging / f"{os.getpid()}-{id(self):x}-{next(self._numbers)}"
+            name = _new_staged_name()
             try:
-                os.link(path, link, follow_symlinks=False)
+                os.link(path, name, dst_dir_fd=folder, follow_symlinks=False)
             except OSError as fault:
                 raise _CannotLinkError from fault
             try:
                 os.fsync(descriptor)
-                yield _Staged(link, descriptor, sha256)
+                yield _Staged(folder, name, descriptor, sha256)
             finally:
-                link.unlink(missing_ok=True)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=folder)
 
-    def _new_staged_file(self) -> tuple[Path, int]:
-        while True:
-            path = self._staging / f"{os.getpid()}-{id(self):x}-{next(self._numbers)}"
-            try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            except FileExistsError:
-                continue  # left behind by an earlier process with the same number, or of another machine
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if os.fstat(descriptor).st_nlink:
-                return path, descriptor
-            os.close(descriptor)  # taken for one that was left behind, in the moment before it was locked
+    def _check_place(self) -> None:
+        """Refuse a link on the way to the store, once."""
+        if not self._is_checked:
+            with (
+                contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError),
+                folders.open_folder(self._folder),
+            ):
+                self._is_checked = True
 
     def _prepare(self) -> None:
         with self._preparing:
             if self._is_prepared and self._staging.is_dir():
                 return
             for folder in (self._staging, self._own / "locks", self._own / "marks"):
-                _make_folder(folder)
+                folders.make_folder(folder)
             self._remove_left_behind()
             self._is_prepared = True
 
     def _remove_left_behind(self) -> None:
-        """Staged files of processes that died: nobody holds their lock."""
+        """Staged files of processes that died: nobody holds their lock. What has another name is not ours."""
         # Whoever may only read the store can still list it.
-        with contextlib.suppress(FileNotFoundError, PermissionError):
-            for path in self._staging.iterdir():
-                with contextlib.suppress(OSError), _opened(path) as descriptor:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    path.unlink()
+        with contextlib.suppress(FileNotFoundError, PermissionError), folders.open_folder(self._staging) as folder:
+            for name in filter(_STAGED_NAME.fullmatch, folders.list_below(folder)):
+                with contextlib.suppress(OSError):
+                    descriptor = folders.open_below(folder, name, os.O_RDONLY)
+                    try:
+                        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        os.unlink(name, dir_fd=folder)
+                    finally:
+                        os.close(descriptor)
+
+
+def _new_staged_name() -> str:
+    return f"{secrets.token_hex(16)}.staged"
+
+
+def _new_staged_file(folder: int) -> tuple[str, int]:
+    while True:
+        name = _new_staged_name()
+        descriptor = folders.open_below(folder, name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return name, descriptor
+        os.close(descriptor)  # taken for one that was left behind, in the moment before it was locked
 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         yield descriptor
     finally:
@@ -321,49 +356,34 @@ def _make_younger(descriptor: int, than_ns: int) -> None:
         os.fsync(descriptor)
 
 
-def _raise_mark(mark: Path, deleted_ns: int) -> None:
-    if mark.stat().st_mtime_ns < deleted_ns:
+def _raise_mark(mark: int, deleted_ns: int) -> None:
+    if os.fstat(mark).st_mtime_ns < deleted_ns:
         os.utime(mark, ns=(deleted_ns, deleted_ns))
-
-
-def _make_folder(folder: Path) -> None:
-    """With its parents, each of which survives a power cut."""
-    while not folder.is_dir():
-        try:
-            folder.mkdir()
-        except FileExistsError:
-            if folder.is_dir():
-                return
-            raise
-        except FileNotFoundError:
-            _make_folder(folder.parent)
-        else:
-            files.sync_folder(folder.parent)
-            return
 
 
 def _blobs_below(root: Path, top: tuple[str, ...]) -> Iterator[BlobInfo]:
     waiting = [top]
     while waiting:
         names = waiting.pop()
-        try:
-            entries = list(os.scandir(root.joinpath(*names)))
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        for entry in entries:
-            below = (*names, entry.name)
-            if below == (_OWN_FOLDER,):
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                waiting.append(below)
-            elif info := _info(entry, below):
-                yield info
+        with (
+            contextlib.suppress(FileNotFoundError, NotADirectoryError),
+            folders.open_folder(root.joinpath(*names)) as folder,
+            os.scandir(folder) as entries,
+        ):
+            for entry in entries:
+                below = (*names, entry.name)
+                if below == (_OWN_FOLDER,):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(below)
+                elif info := _info(entry, below):
+                    yield info
 
 
 def _info(entry: "os.DirEntry[str]", names: tuple[str, ...]) -> BlobInfo | None:
     key = key_of(names)
     try:
-        found = entry.stat()
+        found = entry.stat(follow_symlinks=False)
     except FileNotFoundError:
         return None
     if key is None or not stat.S_ISREG(found.st_mode):

@@ -1,13 +1,14 @@
 """Blobs inside a zip archive, for reading only."""
 
 import datetime
+import os
 import shutil
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pair import errors, files
+from pair import errors, files, folders
 from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version
 
 
@@ -45,12 +46,15 @@ class PackagedStore:
         entry = self._entry(key)
         if entry is None:
             return False
-        with files.storage_errors(), path.open("xb") as target:
+        with (
+            files.storage_errors(),
+            os.fdopen(folders.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as target,
+        ):
             try:
                 with self._archive.open(entry) as stream:
                     shutil.copyfileobj(stream, target, files.CHUNK_BYTES)
             except (zipfile.BadZipFile, zlib.error, EOFError) as fault:
-                path.unlink(missing_ok=True)
+                folders.unlink(path, missing_ok=True)
                 raise self._damaged(entry) from fault
         return True
 

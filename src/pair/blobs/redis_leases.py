@@ -107,7 +107,7 @@ class RedisLeases:
         try:
             yield
         except redis.RedisError as fault:
-            raise errors.store_unreachable(self._address, _reason(fault)) from fault
+            raise errors.lease_server_unreachable(self._address, _reason(fault)) from fault
 
 
 def _value(token: str, holder: str) -> str:

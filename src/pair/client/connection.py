@@ -18,6 +18,7 @@ import stamina
 
 from pair import __version__, errors, request_errors
 from pair.librarians.contract import ErrorCode
+from pair.network_faults import describe_fault
 
 _LONGEST_PAUSE_SECONDS = 120.0
 _FIRST_PAUSE_SECONDS = 0.2
@@ -133,9 +134,9 @@ class Connection:
                 return read(response)
         except httpx2.TransportError as caught:
             again = request.is_repeatable or isinstance(caught, _NOT_SENT)
-            fault = Failed(self._unreachable(_words_of(caught)), again=again)
+            fault = Failed(self._unreachable(describe_fault(caught)), again=again)
         except (httpx2.HTTPError, httpx2.InvalidURL) as caught:
-            fault = Failed(self._unreachable(_words_of(caught)))
+            fault = Failed(self._unreachable(describe_fault(caught)))
         raise fault
 
     def made(self, body: bytes, of: Callable[[Json], Result]) -> Result:
@@ -232,7 +233,3 @@ def _origin_of(url: str) -> str:
 
 def _pause_in(header: str) -> float | None:
     return float(header) if _SECONDS.fullmatch(header.strip()) else None
-
-
-def _words_of(fault: Exception) -> str:
-    return str(fault) or type(fault).__name__

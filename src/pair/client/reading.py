@@ -52,6 +52,7 @@ def hit_of(value: Json) -> Hit:
         also_in,
         tuple((start, end) for start, end in value["highlights"]),
         value.get("explanation"),
+        also_in_count=value.get("also_in_count", len(also_in)),
     )
 
 

@@ -27,7 +27,18 @@ from pair.engine.versions import Rollback, Version
 from pair.engine.writing import WriteReport
 from pair.librarians.contract import Context, Response
 from pair.sync.report import SyncReport
-from pair.values import DEFAULT_MODE, MODES, Document, GraphParameters, SearchOptions
+from pair.values import (
+    DEFAULT_MODE,
+    MODES,
+    Document,
+    GraphParameters,
+    SearchOptions,
+    check_count,
+    check_documents,
+    check_search,
+    check_text,
+    check_texts,
+)
 
 if TYPE_CHECKING:
     import httpx2
@@ -111,8 +122,9 @@ class RemoteKnowledgeBase:
         """
         if owner != INGEST_OWNER:
             raise request_errors.not_over_http(f"documents of the owner {owner!r}")
+        check_count("chunk_size", chunk_size, optional=True)
         total = WriteReport()
-        for batch in _batches(documents):
+        for batch in _batches(check_documents(documents)):
             report = self._stored(batch, chunk_size)
             total = reading.summed(total, report)
             on_batch(report)
@@ -148,6 +160,7 @@ class RemoteKnowledgeBase:
         filter: Conditions | None = None,  # noqa: A002 - as in KnowledgeBase
     ) -> WriteReport:
         """Documents with these ids, each with a request of its own. Raises E620 for an owner or a filter."""
+        check_texts("ids", ids)
         if owner is not None or filter:
             raise request_errors.not_over_http("deleting by owner or filter", hints=["Delete by ids"])
         paths = [f"/rag/docs/{in_path(each)}" for each in ids if each]
@@ -177,6 +190,7 @@ class RemoteKnowledgeBase:
         options: SearchOptions | None = None,
     ) -> Hits:
         """Passages that answer the query, best first. Raises E620 for `exact`, and for options that HTTP has not."""
+        check_search(query, limit, filter, options)
         if mode not in MODES:
             raise errors.query_invalid(f"unknown mode: {mode}", hints=[f"Modes: {', '.join(MODES)}"])
         if not query.strip():
@@ -209,10 +223,13 @@ class RemoteKnowledgeBase:
 
         Who asks is whom the key belongs to, whatever the context says.
         """
+        check_text("query", query)
         return await self._questions.ask(query, first=first, context=context, timeout=timeout)
 
     def documents(self, *, after: str = "", limit: int = 100, owner: str | None = None) -> list[StoredDocument]:
         """Stored documents by id, from the first that comes after `after`."""
+        check_text("after", after)
+        check_count("limit", limit)
         found: list[StoredDocument] = []
         while len(found) < limit:
             wanted = min(_PAGE_DOCUMENTS, limit - len(found))

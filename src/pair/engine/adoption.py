@@ -8,21 +8,24 @@ Not here
     What travels: packing.py. Fetching and unpacking packages: the stage `sources`.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from pair import version_errors
+from pair import errors, version_errors
 from pair.ai.embedding import Embedding
 from pair.blobs.contract import BlobStore, TakingStore
 from pair.blobs.leases import HeldLease
-from pair.engine.manifest import Manifest, ShardRef
+from pair.engine.manifest import FileRole, Manifest, ShardRef
 from pair.engine.packing import files_of, packed_name
 from pair.engine.publication import Published
+from pair.engine.shard import IdFile, SearchFile
 from pair.engine.shard_cache import ShardCache
+from pair.engine.shard_files import OPENERS, open_ids, open_search
 from pair.engine.stored_documents import identity
 from pair.engine.writing import WriteParts, Writer, WriteReport
 from pair.files import sha256_of
@@ -46,6 +49,8 @@ class Parcel:
     """Of documents that come and go with the package."""
     is_verified: bool
     """Whether the files are known to be what they should be."""
+    text_of: Callable[[str], str | None] = lambda document_id: None
+    """The text of the packaged file that a document was made of; None when there is none that can be read."""
     edited: frozenset[str] = frozenset()
     """Ids of documents that are kept as they are here."""
     gone: frozenset[str] = frozenset()
@@ -77,20 +82,40 @@ class Adoption:
         if before is not None and before.manifest.shards:
             self._writer.check_embedder(before.manifest)
 
+    def check(self, parcel: Parcel) -> frozenset[str]:
+        """Open every file of the package, and return the ids of documents whose text is not that of the packaged file.
+
+        Raises E221 for a file that is damaged, or anything but data; MissingFileError. Changes nothing.
+        """
+        differing: set[str] = set()
+        for shard in parcel.manifest.shards:
+            with _index_errors(parcel.label):
+                ids, search = self._opened_files(parcel, shard)
+                differing |= _differing(parcel, shard, ids, search)
+        return frozenset(differing)
+
+    def _opened_files(self, parcel: Parcel, shard: ShardRef) -> tuple[IdFile, SearchFile]:
+        """Of a shard that is stored already, what is stored: it has the same bytes, and may not have been brought."""
+        if self._is_stored(shard):
+            opened = self._parts.cache.open(shard)
+            return opened.ids(), opened.search(0.0)
+        paths = {role: _sound_path(parcel, shard, role) for role in shard.files}
+        for role, path in paths.items():
+            if path.stat().st_size != shard.files[role].size_bytes:
+                raise version_errors.index_damaged(parcel.label, f"{path.name} has another size than its manifest says")
+            OPENERS[role](shard, path)
+        return open_ids(shard, paths["ids"]), open_search(shard, paths["search"])
+
     def bring(self, parcel: Parcel, named: frozenset[str] = frozenset()) -> int:
         """Upload the shards that the store lacks, and tell how many. Raises MissingFileError; none is visible yet.
 
         `named`: folders of shards that need not be looked for.
         """
-        self._parts.publication.probe()
+        self._parts.publication.read_for_write()
         unnamed = [shard for shard in parcel.manifest.shards if shard.folder not in named]
         lacking = [shard for shard in unnamed if not self._is_stored(shard)]
         for shard, role in files_of(tuple(lacking)):
-            name = packed_name(shard, role)
-            path = parcel.path_of(name)
-            is_sound = path is not None and (parcel.is_verified or sha256_of(path) == shard.files[role].sha256)
-            if path is None or not is_sound:
-                raise MissingFileError(name)
+            path = _sound_path(parcel, shard, role)
             self._parts.on_step("upload")
             self._put(shard.key(role), path, shard.files[role].sha256 if parcel.is_verified else "")
         self._parts.on_step("uploaded")
@@ -151,6 +176,39 @@ class Adoption:
             hashed_as=parcel.manifest.hashed_as if is_alone else after.hashed_as,
         )
         return self._writer.publish(lease, before, after).manifest
+
+
+@contextlib.contextmanager
+def _index_errors(label: str) -> Iterator[None]:
+    """Raises E221 for E207: what is damaged is the package, and not the KB."""
+    try:
+        yield
+    except errors.DataError as fault:
+        if fault.code != errors.STORED_DATA_DAMAGED:
+            raise
+        raise version_errors.index_damaged(label, f"{fault.details['key']}: {fault.details['reason']}") from fault
+
+
+def _differing(parcel: Parcel, shard: ShardRef, ids: IdFile, search: SearchFile) -> set[str]:
+    """Live documents whose text is not that of the packaged file. Raises E221, E207."""
+    found: set[str] = set()
+    live = _live(shard)
+    for listed in ids.after(""):
+        if search.header(listed.doc).id != listed.id:
+            raise version_errors.index_damaged(parcel.label, f"{listed.id} is the id of two documents")
+        expected = parcel.text_of(listed.id) if live[listed.doc] else None
+        if expected is not None and search.text(listed.doc) != expected:
+            found.add(listed.id)
+    return found
+
+
+def _sound_path(parcel: Parcel, shard: ShardRef, role: FileRole) -> Path:
+    """Where a file of the package is. Raises MissingFileError."""
+    name = packed_name(shard, role)
+    path = parcel.path_of(name)
+    if path is None or not (parcel.is_verified or sha256_of(path) == shard.files[role].sha256):
+        raise MissingFileError(name)
+    return path
 
 
 def _are_same(one: Sequence[ShardRef], other: Sequence[ShardRef]) -> bool:

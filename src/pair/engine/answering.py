@@ -5,6 +5,7 @@ Not here
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -37,6 +38,10 @@ _REACHED_ROWS = 200
 """Of the rows that the walk meets, so many of the strongest become candidates."""
 _MORE_ROWS = 4
 """Times as many candidates, when those that there are make too few passages."""
+_MOST_ROWS = 4000
+"""Rows that are looked at one by one for a query, or ten for each hit: texts that differ by case or whitespace only."""
+_MANY_TIES = 200
+"""Of more rows that are equally good, only the first by id of each shard are looked at."""
 _MORE_ALIKE = 10
 """Rows behind the last hit that are looked at for what says the same as a hit."""
 _NAMES_NOTHING = "the question names nothing"
@@ -54,18 +59,31 @@ class Answering:
         self._vector = query.vector
         self._vector_weight = query.vector_weight
         self._words = analysis.parse(query.asked.text) if query.asked.mode != "vector" else None
-        self._gathering = self._gathered(max(query.asked.limit, 0))
+        self._gathering = self._first_gathering = self._gathered(max(query.asked.limit, 0))
+        self._copies: Counter[str] = Counter()
+        """How many rows with this text were set aside, for it is stored very often."""
+        self._crowding: dict[str, list[_Named]] = {}
+        """Rows that crowd out others by saying the same; by text."""
+        self._kept: dict[str, int] = {}
 
     def hits(self) -> Hits:
+        limit = max(self._query.limit, 0)
         while True:
             ranking = self._ranked(self._gathering.all())
             if self._query.mode in {"graph", "adaptive"}:
                 ranking = self._with_graph(ranking)
             found, rows = self._passages(ranking), len(ranking.found)
             # Where a text is stored a thousand times, the best rows are all one passage, and others have to be found.
-            if len(found) >= self._query.limit or rows < self._query.limit or self._gathering.is_complete:
+            if len(found) >= self._query.limit or rows < self._query.limit:
                 break
-            self._gathering = self._gathered(_MORE_ROWS * rows)
+            if self._crowding:
+                self._set_copies_aside()
+            elif self._gathering.is_complete or rows >= self._most_rows:
+                break
+            else:
+                limit = _MORE_ROWS * rows
+            self._gathering = self._gathered(limit)
+        found = self._counted(found)
         asked = self._gathering.shards_asked if self._query.mode == "vector" else len(self._reading.view.shards)
         found = self._highlighted(found)
         return replace(hits_of(self._reading, found, asked, ranking), term_weights=dict(self._gathering.term_weights))
@@ -75,6 +93,32 @@ class Answering:
         wanted = Wanted(limit, narrowing.max_distance, narrowing.exact)
         return Gathering(self._reading, self._policy, wanted, self._vector, self._words)
 
+    @property
+    def _most_rows(self) -> int:
+        return max(_MOST_ROWS, 10 * self._query.limit)
+
+    # Texts that are stored very often
+
+    def _note_crowding(self, named: Sequence["_Named"], made: Mapping[int, Hit]) -> None:
+        """Find out which texts more rows have than a passage names, since copies were last set aside."""
+        by_text: dict[str, list[_Named]] = {}
+        for each in named:
+            by_text.setdefault(made[each.number].text, []).append(each)
+        most = passages.MOST_ALSO_IN
+        self._crowding = {text: rows for text, rows in by_text.items() if len(rows) > self._kept.get(text, 0) + most}
+
+    def _set_copies_aside(self) -> None:
+        for text, rows in self._crowding.items():
+            kept = by_shard(np.array([each.shard for each in rows]), np.array([each.row for each in rows]))
+            self._copies[text] += self._reading.set_aside(text, kept)
+            self._kept[text] = len(rows)
+        self._crowding = {}
+
+    def _counted(self, found: tuple[Hit, ...]) -> tuple[Hit, ...]:
+        """With the copies that were set aside. Of a passage of several rows, that of the most frequent one counts."""
+        more = [max((n for text, n in self._copies.items() if text in hit.text), default=0) for hit in found]
+        return tuple(replace(hit, also_in_count=hit.also_in_count + n) for hit, n in zip(found, more, strict=True))
+
     # Scores
 
     def _ranked(self, found: Candidates) -> "_Ranking":
@@ -82,7 +126,7 @@ class Answering:
         if query.mode == "vector":
             scores = np.asarray(1.0 / (1.0 + found.distances.astype(np.float64)), np.float64)
             return _Ranking("vector", found, scores, {})
-        scale = self._gathering.scale(self._vector_weight, found)
+        scale = self._first_gathering.scale(self._vector_weight, found)
         if query.mode == "keyword":
             keyword = scale.keyword(found.keyword)
             return _Ranking("keyword", found, keyword, {"keyword": keyword})
@@ -138,7 +182,7 @@ class Answering:
             np.concatenate([hybrid.found.shards, shards[chosen]]), np.concatenate([hybrid.found.rows, rows[chosen]])
         )
         # By the scale of the candidates that there were first: what the graph adds does not move it.
-        again = _hybrid(self._gathering.scale(self._vector_weight, hybrid.found), found)
+        again = _hybrid(self._first_gathering.scale(self._vector_weight, hybrid.found), found)
         strength = dict(zip(zip(shards.tolist(), rows.tolist(), strict=True), reached.scores.tolist(), strict=True))
         places = zip(found.shards.tolist(), found.rows.tolist(), strict=True)
         graph = np.array([strength.get(each, 0.0) for each in places])
@@ -181,7 +225,9 @@ class Answering:
             together = passages.fold_duplicates(
                 passages.merge_neighbours(hits, text_of, most_characters=_LONGEST_PASSAGE)
             )[:limit]
-            if len(together) == limit or wanted >= len(found):
+            if len(together) < limit:
+                self._note_crowding(named, made)
+            if len(together) == limit or self._crowding or wanted >= min(len(found), self._most_rows):
                 return _with_more_alike(together, named, best)
             wanted *= 2
 
@@ -257,7 +303,13 @@ def best_named(
     limit: int,
 ) -> list[_Named]:
     """The best, in their order; more of them where several are as good as the last one."""
-    chosen = np.flatnonzero(scores >= _least_of_best(scores, limit)) if limit > 0 else np.empty(0, np.int64)
+    if limit <= 0:
+        return []
+    least = _least_of_best(scores, limit)
+    chosen = np.flatnonzero(scores >= least)
+    if len(chosen) > limit + _MANY_TIES:
+        tied, better = np.flatnonzero(scores == least), np.flatnonzero(scores > least)
+        chosen = np.concatenate([better, _first_by_id(reading, shards, rows, tied, limit + _MORE_ALIKE)])
     reading.fetch_rows(by_shard(shards[chosen], rows[chosen]), texts=True)
     named = []
     places = zip(chosen.tolist(), shards[chosen].tolist(), rows[chosen].tolist(), scores[chosen].tolist(), strict=True)
@@ -269,6 +321,21 @@ def best_named(
     # Chunks of one document lie in their order.
     named.sort(key=lambda each: (-each.score, each.header.id, each.row))
     return named
+
+
+def _first_by_id(
+    reading: Reading,
+    shards: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.int64],
+    tied: npt.NDArray[np.int64],
+    count: int,
+) -> npt.NDArray[np.int64]:
+    """Return numbers of candidates among those that are equally good: so many of each shard, which are enough."""
+    kept = []
+    for position in np.unique(shards[tied]).tolist():
+        own = tied[shards[tied] == position]
+        kept.append(own[np.isin(rows[own], reading.first_by_id(position, rows[own], count))])
+    return np.concatenate(kept)
 
 
 def _with_more_alike(hits: Sequence[Hit], named: Sequence[_Named], best: Sequence[_Named]) -> tuple[Hit, ...]:

@@ -11,8 +11,8 @@ Not here
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from pair.engine.preparation import Batch, Preparation, size_of
 from pair.engine.publication import Published
 from pair.engine.shard_cache import ShardCache, ShardMissingError
 from pair.engine.stored_documents import identity
-from pair.engine.writing import WriteParts, Writer, WriteReport
+from pair.engine.writing import WriteParts, Writer, WriteReport, find_stored, remove_stored
 from pair.values import Document
 
 _LEAST_PART_BYTES = 1 << 20
@@ -43,6 +43,10 @@ class Load:
 
     owner: str
     chunk_size_bytes: int
+    revisions: Mapping[str, str] = field(default_factory=dict)
+    """What the caller knows a document's content by, by document id."""
+    removed: Sequence[str] = ()
+    """Ids of stored documents that go with the same version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +127,7 @@ class Build:
 
     def run(self, documents: Iterable[Document], load: Load, runner: Runner) -> WriteReport:
         """Raises E213, E303, E304 for what cannot be stored, E216, E217, E236; and what a write raises."""
-        self._parts.publication.probe()
-        before = self._parts.publication.current()
+        before = self._parts.publication.read_for_write()
         self._writer = self._writer.since(before.manifest.number if before is not None else 0)
         if before is None:
             runner.expect_work()  # else it may all be stored as it is
@@ -134,10 +137,13 @@ class Build:
         built = [self._built[number] for number in sorted(self._built)]
         if not built:
             published = self._parts.publication.current()
+            if published is not None and load.removed:
+                done = self._writer.delete(ids=load.removed, owner=None, condition=None)
+                return replace(done, unchanged=self._unchanged)
             return WriteReport(
                 unchanged=self._unchanged, manifest_version=published.manifest.number if published else 0
             )
-        report = self._published(built)
+        report = self._published(built, load.removed)
         for part in built:
             self._records.forget(part.record)
         return report
@@ -147,7 +153,8 @@ class Build:
         policy = self._parts.policy
         for number, given in enumerate(divided(documents, workers, policy.build_part_bytes)):
             self._read += len(given)
-            batch = Batch(list({each.id: each for each in given}.values()), load.owner, load.chunk_size_bytes, {}, {})
+            last = list({each.id: each for each in given}.values())
+            batch = Batch(last, load.owner, load.chunk_size_bytes, {}, load.revisions)
             hashes = self._preparation.checked_hashes(batch, self._parts.publication.current())
             changed = self._to_store(batch, hashes)
             self._unchanged += len(batch.documents) - len(changed)
@@ -182,7 +189,7 @@ class Build:
 
     # Publishing
 
-    def _published(self, built: Sequence[Built]) -> WriteReport:
+    def _published(self, built: Sequence[Built], removed: Sequence[str]) -> WriteReport:
         shards = [shard for part in built for shard in part.shards]
         try:
             placed = placed_shards(shards, self._parts.cache)
@@ -197,8 +204,10 @@ class Build:
             known = {shard.folder for shard in manifest.shards} if manifest else set()
             self._require(built, known)
             kept, replaced = without_documents(manifest, placed, self._parts.cache)
+            gone = find_stored(replace(manifest, shards=tuple(kept)), self._parts.cache, removed) if manifest else {}
+            kept = remove_stored(kept, gone.values())
             fresh = [shard for shard in placed.shards if shard.folder not in known]
-            if fresh:
+            if fresh or gone:
                 number = self._writer.swap(lease, before, [*kept, *fresh], commit_id).manifest.number
             else:
                 number = manifest.number if manifest else 0
@@ -206,6 +215,7 @@ class Build:
                 added=len(placed.identities) - replaced,
                 replaced=replaced,
                 unchanged=self._unchanged,
+                deleted=len(gone),
                 chunks=sum(shard.rows for shard in shards),
                 manifest_version=number,
             )

@@ -16,6 +16,7 @@ from pair.engine.analysis import KeywordQuery
 from pair.engine.keyword_search import KeywordSearch
 from pair.engine.policy import EnginePolicy
 from pair.engine.reading import Reading, by_shard
+from pair.engine.shard import SearchFile
 from pair.engine.vector_search import NearRows, VectorQuery, VectorSearch
 from pair.engine.vectors import Vectors, exact_distances
 
@@ -25,6 +26,7 @@ NEAR_ROWS = 200
 """The nearest rows of a query: they are candidates, and the range of their distances is the scale of the vector."""
 KEYWORD_ROWS = 100
 _PER_HIT = 2
+_BLOCK_ROWS = 4096
 _FOLDED = 10
 
 
@@ -51,6 +53,12 @@ class Wanted:
     limit: int
     max_distance: float | None
     exact: bool
+
+
+def _distances(search: SearchFile, rows: Rows, vector: Vectors) -> npt.NDArray[np.float32]:
+    """A block at a time: where a text is stored often, all rows with it are equally good, and candidates."""
+    blocks = np.array_split(rows, len(rows) // _BLOCK_ROWS + 1)
+    return np.concatenate([exact_distances(search.row_vectors(block), vector) for block in blocks])
 
 
 class Gathering:
@@ -107,7 +115,7 @@ class Gathering:
             if self._keywords is not None:
                 keyword[own] = self._keywords.scores_of(position, rows[own])
             if self._vector is not None:
-                distances[own] = exact_distances(search.row_vectors(rows[own]), self._vector)
+                distances[own] = _distances(search, rows[own], self._vector)
         found = Candidates(shards, rows, keyword, distances)
         chosen = readable & (keyword > -np.inf)
         if self._wanted.max_distance is not None and self._vector is not None:

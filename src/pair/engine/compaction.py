@@ -16,12 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pair import errors
-from pair.blobs.leases import held
 from pair.clock import to_timestamp
 from pair.engine import rules
 from pair.engine.build_records import BuildRecords
 from pair.engine.contract import Merge, Runner
-from pair.engine.manifest import Manifest, ShardRef, lease_name
+from pair.engine.manifest import Manifest, ShardRef
 from pair.engine.publication import Published
 from pair.engine.shard_cache import ShardMissingError
 from pair.engine.stored_graphs import NO_GRAPHS
@@ -84,7 +83,7 @@ class Compactor:
         """Pay the most urgent debt, or all. Raises E201, E202, E203, E206, E207, E208, E210."""
         self._parts.publication.refuse_past()
         for conflicts in range(_TRIES):
-            before = self._parts.publication.required()
+            before = self._parts.publication.require_for_write()
             self._parts.cache.keep_only(before.manifest.folders)
             plan = rules.compaction_plan(
                 before.manifest, self._parts.policy, everything=everything, min_shards=min_shards
@@ -131,7 +130,7 @@ class Compactor:
     def _finish(
         self, before: Published, plan: rules.CompactionPlan, outputs: Sequence[Output], commit_id: str
     ) -> CompactionReport:
-        published = self._publish_when_free(before, plan.shards, outputs, commit_id)
+        published = self._publish(before, plan.shards, outputs, commit_id)
         return CompactionReport(
             reason=plan.reason,
             shards_before=len(plan.shards),
@@ -180,27 +179,12 @@ class Compactor:
         self._on_progress(task.number + 1, total)
         return Output(replace(built.ref, created_at=to_timestamp(parts.clock.now())), _origins(task))
 
-    def _publish_when_free(
-        self, before: Published, replaced: Sequence[ShardRef], outputs: Sequence[Output], commit_id: str
-    ) -> Published:
-        """Waits for the lease as a writer does: what was built stays good while others write."""
-        attempt = 1
-        while True:
-            try:
-                return self._publish(before, replaced, outputs, commit_id)
-            except errors.ConflictError as fault:
-                if fault.code != errors.LEASE_HELD or attempt >= self._parts.policy.write_attempts:
-                    raise
-            self._parts.pause(attempt)
-            attempt += 1
-
     def _publish(
         self, before: Published, replaced: Sequence[ShardRef], outputs: Sequence[Output], commit_id: str
     ) -> Published:
+        """Waits for the lease as a writer does: what was built stays good while others write."""
         parts = self._parts
-        name, seconds = lease_name(parts.kb_id), parts.policy.lease_seconds
-        parts.on_step("lease")
-        with held(parts.leases, name, seconds=seconds, clock=parts.clock) as lease:
+        with parts.hold_lease() as lease:
             parts.on_step("read")
             now = parts.publication.required()
             shards = _rebased(now.manifest, before.manifest, replaced, outputs)

@@ -1,34 +1,106 @@
-"""DuckDB, loaded with the first shard whose rows are written or asked: most searches never need it."""
+"""DuckDB, loaded with the first shard whose rows are written or asked: most searches never need it.
+
+Invariants
+    A rows file may come from a stranger. It is data: nothing in it is executed, and it reaches no other file.
+"""
 
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pair import errors
 
 if TYPE_CHECKING:
     import duckdb
 
-_ONE_THREAD: dict[str, str | bool | int | float | list[str]] = {"threads": 1}
+_Config = dict[str, str | bool | int | float | list[str]]
+
+_WRITING: _Config = {
+    "threads": 1,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "allow_community_extensions": False,
+    "python_enable_replacements": False,
+    "lock_configuration": True,
+}
+"""For our own statements about our own files, which have to be attached."""
+_READING: _Config = {**_WRITING, "enable_external_access": False, "memory_limit": "1GB"}
+
+Tables = Mapping[str, Mapping[str, str]]
+"""The type of each column of each table."""
+
+_OTHER_ENTRIES = """
+SELECT 'the view ' || view_name FROM duckdb_views() WHERE NOT internal
+UNION ALL SELECT 'the macro ' || function_name FROM duckdb_functions() WHERE NOT internal
+UNION ALL SELECT 'the sequence ' || sequence_name FROM duckdb_sequences()
+UNION ALL SELECT 'the index ' || index_name FROM duckdb_indexes()
+UNION ALL SELECT 'the type ' || type_name FROM duckdb_types() WHERE NOT internal
+UNION ALL SELECT 'the schema ' || schema_name FROM duckdb_schemas() WHERE NOT internal AND schema_name <> 'main'
+LIMIT 1
+"""
 
 
-def open_rows(path: Path) -> "duckdb.DuckDBPyConnection":
-    """For reading. Raises FileNotFoundError."""
+def open_rows(path: Path, tables: Tables) -> "duckdb.DuckDBPyConnection":
+    """Open a file for reading. Raises FileNotFoundError; ValueError for one that holds anything but these tables."""
     import duckdb  # noqa: PLC0415 - see above
 
     try:
-        return duckdb.connect(str(path), read_only=True, config=_ONE_THREAD)
-    except duckdb.IOException as fault:
+        connection = duckdb.connect(str(path), read_only=True, config=_READING)
+        try:
+            _check_tables(connection, tables)
+        except BaseException:
+            connection.close()
+            raise
+    except duckdb.Error as fault:
         if not path.exists():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from fault
-        raise
+        raise ValueError(_first_line(fault)) from fault
+    return connection
+
+
+def _check_tables(connection: "duckdb.DuckDBPyConnection", tables: Tables) -> None:
+    """A column that is computed, has a default, a constraint or another type is written differently."""
+    if (entry := connection.execute(_OTHER_ENTRIES).fetchone()) is not None:
+        raise ValueError(f"it holds more than tables: {entry[0]}")
+    found = connection.execute("SELECT table_name, sql FROM duckdb_tables()").fetchall()
+    if sorted(name for name, _ in found) != sorted(tables):
+        raise ValueError("it holds other tables than those of a shard")
+    for name, statement in found:
+        columns = ", ".join(f"{_written_name(column)} {kind}" for column, kind in tables[name].items())
+        if re.fullmatch(rf"CREATE TABLE {_written_name(name)}\({columns}\);", statement) is None:
+            raise ValueError(f"the table {name} has other columns than that of a shard")
+
+
+def _written_name(name: str) -> str:
+    """A pattern: DuckDB puts what is also a word of SQL in quotes."""
+    return f'(?:{name}|"{name}")'
+
+
+@contextlib.contextmanager
+def query_errors(key: str) -> Iterator[None]:
+    """Raises E207 for rows that turn out damaged while they are read. `key`: of their file."""
+    import duckdb  # noqa: PLC0415 - see above
+
+    try:
+        yield
+    except (duckdb.InterruptException, duckdb.ParserException, duckdb.BinderException):
+        raise  # a fault of the query
+    except duckdb.Error as fault:
+        raise errors.stored_data_damaged(key, f"it cannot be read: {_first_line(fault)}") from fault
+
+
+def _first_line(fault: Exception) -> str:
+    return str(fault).partition("\n")[0]
 
 
 def open_memory() -> "duckdb.DuckDBPyConnection":
     import duckdb  # noqa: PLC0415 - see above
 
-    return duckdb.connect(":memory:", config=_ONE_THREAD)
+    return duckdb.connect(":memory:", config=_WRITING)
 
 
 @contextlib.contextmanager

@@ -21,14 +21,18 @@ from typing import Any, BinaryIO, Literal, cast
 
 import numpy as np
 
-from pair import errors, files, version_errors
+from pair import errors, files, folders, version_errors
+from pair.engine.bounded_json import load_json
 from pair.engine.stored_documents import Header, PreparedDocument, Vectors
 from pair.engine.stored_graphs import NO_GRAPH, GraphRows
 from pair.values import Chunk
 
 FORMAT = "pair-documents"
 FORMAT_VERSION = 1
-_MOST_LINE_BYTES = 1 << 28
+_MOST_LINE_BYTES = 1 << 27
+_MOST_RATIO = 100
+_FREE_BYTES = 1 << 24
+"""A packed file may grow so many times over, and by so many bytes more. Texts grow by 3 to 20 times, vectors hardly."""
 _HASH_BYTES = 16
 _GZIP, _ZIP = b"\x1f\x8b", b"PK"
 
@@ -110,8 +114,9 @@ def written_lines(target: Path | BinaryIO) -> Iterator[BinaryIO]:
         yield target
         return
     with files.storage_errors():
-        files.remove_half_written(target)
-        with files.replaced_file(target) as stream:
+        path = folders.resolve_parent(target)
+        files.remove_half_written(path)
+        with files.replaced_file(path) as stream:
             if target.suffix == ".gz":
                 with gzip.GzipFile("", "wb", fileobj=stream, mtime=0) as packed:
                     yield cast("BinaryIO", packed)
@@ -204,17 +209,21 @@ class DocumentLines:
             is_packed = raw.read(2) == _GZIP
             raw.seek(0)
             stream: Any = gzip.GzipFile(fileobj=raw) if is_packed else raw
+            left = _MOST_RATIO * self.path.stat().st_size + _FREE_BYTES
             try:
-                while line := stream.readline(_MOST_LINE_BYTES):
+                while line := stream.readline(min(_MOST_LINE_BYTES, left)):
                     if len(line) == _MOST_LINE_BYTES:
                         raise self._not_understood(f"a line is longer than {_MOST_LINE_BYTES:,} bytes")
+                    left -= len(line)
+                    if left <= 0:
+                        raise self._not_understood(f"it unpacks to more than {_MOST_RATIO} times its size")
                     yield line
             except (EOFError, zlib.error, gzip.BadGzipFile) as fault:
                 raise self._damaged("it cannot be unpacked to its end") from fault
 
     def _header(self, line: bytes) -> LinesHeader:
         try:
-            value = json.loads(line)
+            value = load_json(line)
             if not isinstance(value, dict) or value.get("format") != FORMAT:
                 raise self._not_understood("its first line is not that of an export")
             if value["format_version"] > FORMAT_VERSION:
@@ -236,14 +245,14 @@ class DocumentLines:
 
     def _trailer(self, line: bytes) -> tuple[int, str] | None:
         try:
-            value = json.loads(line)["end"]
+            value = load_json(line)["end"]
             return value["documents"], value["sha256"]
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def _document(self, line: bytes, where: str) -> PreparedDocument:
         try:
-            return _document_from_json(json.loads(line), self.header)
+            return _document_from_json(load_json(line), self.header)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as fault:
             raise self._not_understood(f"{where} is not a document: {fault}") from fault
 

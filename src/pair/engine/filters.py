@@ -7,6 +7,7 @@ Invariants
     `matches` and the expression of `to_sql` choose the same documents.
     Whole numbers beyond 2**53 are not exact as DOUBLE, so their rows have their digits as text beside the number: equal
     means equal digits, and no number without them equals one with them. Ranges compare them as DOUBLE all the same.
+    A filter has at most MAX_CONDITIONS conditions and MAX_VALUES values, and is one pass over the rows of a shard.
 Not here
     Who may see what: a filter narrows a search and protects nothing.
 """
@@ -14,6 +15,7 @@ Not here
 import datetime
 import math
 import re
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -31,7 +33,14 @@ _OPERATORS: Mapping[str, Operator] = {sign: operator for operator, sign in _SIGN
 _ASSIGNMENT = re.compile(r"([^=<>]+)(>=|<=|=|>|<)(.*)", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,4000}(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
-_CHOSEN = "doc IN (SELECT doc FROM doc_metadata WHERE key = ? AND ({}))"
+MAX_CONDITIONS = 100
+MAX_VALUES = 2_000
+"""Of all conditions together."""
+_MEETING_ALL = "doc IN (SELECT doc FROM doc_metadata GROUP BY doc HAVING {})"
+_FEW_VALUES = 3
+_SEPARATOR = "\x1f"
+_ANY_TEXT = "number IS NULL AND list_contains(string_split(?, chr(31)), text)"
+_ANY_NUMBER = "text IS NULL AND list_contains(string_split(?, chr(31))::DOUBLE[], number)"
 _LARGEST_EXACT = 2**53
 _LARGEST_SHOWN_BITS = 10_000
 _MAX_SHOWN_CHARACTERS = 80
@@ -88,22 +97,29 @@ class Condition:
         )
 
     def to_sql(self) -> tuple[str, list[Any]]:
-        texts = [checks[0].text for checks in self.alternatives if _is_plain(checks) and checks[0].number is None]
-        numbers = [checks[0].number for checks in self.alternatives if _is_plain(checks) and checks[0].text is None]
+        """Return an aggregate over the rows of one document, with its parameters."""
+        texts = [checks for checks in self.alternatives if _is_plain_text(checks)]
+        numbers = [checks for checks in self.alternatives if _is_plain_number(checks)]
         words: list[str] = []
         parameters: list[Any] = []
-        # Many values are one parameter: with IN and one for each, thousands take ten times as long.
-        for listed, column, other in ((texts, "text", "number"), (numbers, "number", "text")):
-            if listed:
-                words.append(f"{other} IS NULL AND {column} = ANY(?)")
-                parameters.append(listed)
+        listed: set[tuple[Check, ...]] = set()
+        # DuckDB takes a tenth of a millisecond for each parameter or element of one, so many values are one text. With
+        # `= ANY` each list would become a join.
+        for plain, sql, values in (
+            (texts, _ANY_TEXT, [str(checks[0].text) for checks in texts]),
+            (numbers, _ANY_NUMBER, [repr(checks[0].number) for checks in numbers]),
+        ):
+            if len(plain) > _FEW_VALUES:
+                words.append(sql)
+                parameters.append(_SEPARATOR.join(values))
+                listed.update(plain)
         for checks in self.alternatives:
-            if not _is_plain(checks):
+            if checks not in listed:
                 parts = [check.to_sql() for check in checks]
                 words.append(" AND ".join(sql for sql, _ in parts))
                 parameters += [parameter for _, some in parts for parameter in some]
         any_of = " OR ".join(f"({word})" for word in words)
-        return _CHOSEN.format(any_of), [self.key, *parameters]
+        return f"bool_or(CASE WHEN key = ? THEN {any_of} END)", [self.key, *parameters]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +128,22 @@ class Filter:
 
     conditions: tuple[Condition, ...] = ()
 
+    @property
+    def values(self) -> int:
+        """Count the values of all conditions."""
+        return sum(len(checks) for condition in self.conditions for checks in condition.alternatives)
+
     def matches(self, metadata: Mapping[str, Any]) -> bool:
         rows = flatten_metadata(metadata)
         return all(condition.holds(rows) for condition in self.conditions)
 
     def to_sql(self) -> tuple[str, list[Any]]:
         """An expression about `doc`, with its parameters, for `doc_metadata(doc, key, text, number)`."""
+        if not self.conditions:
+            return "TRUE", []
         parts = [condition.to_sql() for condition in self.conditions]
-        return " AND ".join(sql for sql, _ in parts) or "TRUE", [value for _, values in parts for value in values]
+        all_of = " AND ".join(sql for sql, _ in parts)
+        return _MEETING_ALL.format(all_of), [value for _, values in parts for value in values]
 
 
 # ── stored values ──────────────────────────────────────────────────────────────────────────────────
@@ -193,9 +217,16 @@ def _is_within(value: Any, operator: Operator, bound: Any) -> bool:
     return bool(value < bound) if operator == "lt" else bool(value <= bound)
 
 
-def _is_plain(checks: Sequence[Check]) -> bool:
-    """One text or one number to be equal to."""
-    return len(checks) == 1 and checks[0].operator == "equals" and None in {checks[0].text, checks[0].number}
+def _is_plain_text(checks: Sequence[Check]) -> bool:
+    """Whether a value must equal one text that can be part of a separated list."""
+    check = checks[0]
+    is_equality = len(checks) == 1 and check.operator == "equals" and check.number is None
+    return is_equality and check.text is not None and _SEPARATOR not in check.text
+
+
+def _is_plain_number(checks: Sequence[Check]) -> bool:
+    """Whether a value must equal one number that has no digits beside it."""
+    return len(checks) == 1 and checks[0].operator == "equals" and checks[0].text is None
 
 
 # ── as it is written in Python and JSON ────────────────────────────────────────────────────────────
@@ -208,6 +239,7 @@ def parse_filter(value: Mapping[str, Any]) -> Filter:
     """
     if not isinstance(value, Mapping):
         raise _refused(value, "a filter is a mapping of keys to values")
+    _check_counts(len(value), 0)
     return _filter_of(_condition(key, wanted) for key, wanted in value.items())
 
 
@@ -220,6 +252,7 @@ def _condition(key: Any, wanted: Any) -> Condition:
     if isinstance(wanted, list | tuple | AbstractSet):
         if not wanted:
             raise _refused(shown, "no value is in an empty list")
+        _check_counts(0, len(wanted))
         return _any_of(key, [(_equal_to(element, shown),) for element in wanted])
     return _any_of(key, [(_equal_to(wanted, shown),)])
 
@@ -227,7 +260,7 @@ def _condition(key: Any, wanted: Any) -> Condition:
 def _equal_to(value: Any, shown: Any) -> Check:
     stored = _stored(value)
     if stored is None or stored == _NOTHING:
-        raise _refused(shown, f"a value is a text, a number, true or false: {_clipped(repr(value))}")
+        raise _refused(shown, f"a value is a text, a number, true or false: {_clipped(_shown(value))}")
     return Check("equals", stored.text, stored.number)
 
 
@@ -245,14 +278,14 @@ def _checks(key: str, wanted: Mapping[Any, Any]) -> tuple[Check, ...]:
             checks.append(_bound(_BOUNDS[name], bound, {key: wanted}))
         else:
             hint = f"; a value inside another has the key {key}.{name}" if isinstance(name, str) else ""
-            raise _refused({key: wanted}, f"unknown operator: {_clipped(repr(name))}{hint}")
+            raise _refused({key: wanted}, f"unknown operator: {_clipped(_shown(name))}{hint}")
     return _of_one_kind(checks, {key: wanted})
 
 
 def _bound(operator: Operator, value: Any, shown: Any) -> Check:
     stored = None if isinstance(value, bool) else _stored(value)
     if stored is None or stored == _NOTHING:
-        raise _refused(shown, f"a bound is a number or a text: {_clipped(repr(value))}")
+        raise _refused(shown, f"a bound is a number or a text: {_clipped(_shown(value))}")
     return Check(operator, stored.text if stored.number is None else None, stored.number)
 
 
@@ -271,6 +304,7 @@ def parse_assignments(assignments: Sequence[str]) -> Filter:
     `year=2024` is the text and the number; `year>=2020` is about numbers, `date>=2020-01-01` about texts.
     Raises UsageError, E211.
     """
+    _check_counts(len(assignments), sum(assignment.count("|") for assignment in assignments))
     conditions: list[Condition] = []
     ranges: dict[str, list[Check]] = {}
     for assignment in assignments:
@@ -319,11 +353,39 @@ def _any_of(key: str, alternatives: Sequence[tuple[Check, ...]]) -> Condition:
 
 
 def _filter_of(conditions: Iterator[Condition] | Sequence[Condition]) -> Filter:
-    return Filter(tuple(sorted(set(conditions), key=repr)))
+    made = Filter(tuple(sorted(set(conditions), key=repr)))
+    _check_counts(len(made.conditions), made.values)
+    return made
+
+
+def _check_counts(conditions: int, values: int) -> None:
+    """Raises E211."""
+    if conditions > MAX_CONDITIONS:
+        raise errors.filter_invalid(
+            f"it has {conditions:,} conditions, and at most {MAX_CONDITIONS} are allowed",
+            "several values of one key are one condition",
+        )
+    if values > MAX_VALUES:
+        raise errors.filter_invalid(
+            f"it has {values:,} values, and at most {MAX_VALUES:,} are allowed",
+            "the values of all conditions count together",
+        )
 
 
 def _refused(value: Any, reason: str) -> errors.UsageError:
-    return errors.filter_invalid(_clipped(value if isinstance(value, str) else repr(value)), reason)
+    return errors.filter_invalid(_clipped(value if isinstance(value, str) else _shown(value)), reason)
+
+
+def _shown(value: Any) -> str:
+    """Show the beginning of a value, however large or deep it is."""
+    shortened = reprlib.Repr()
+    shortened.maxlevel = 10
+    shortened.maxdict = shortened.maxlist = shortened.maxtuple = shortened.maxset = _MAX_SHOWN_CHARACTERS
+    shortened.maxstring = shortened.maxother = 4 * _MAX_SHOWN_CHARACTERS
+    try:
+        return shortened.repr(value)
+    except ValueError:  # an integer with more digits than Python writes
+        return type(value).__name__
 
 
 def _clipped(text: str) -> str:

@@ -29,6 +29,7 @@ from pair.engine.publication import Published
 from pair.engine.recovery import Recovery
 from pair.engine.shard import IdFile, Listed
 from pair.engine.shard_cache import ShardMissingError
+from pair.engine.shard_files import open_ids
 from pair.engine.spare_files import SpareFiles
 from pair.engine.workspace import BuiltShard, build_shard
 from pair.engine.writing import WriteParts, Writer, WriteReport, scratch_folder
@@ -150,7 +151,9 @@ class Fsck:
         """Raises E201, E003, E225, E206, E010; ModelError where vectors have to be made anew."""
         if self._options.repair:
             self._parts.publication.refuse_past()
-        found = ManifestRepair(self._parts, self._store).find(repair=self._options.repair)
+        options = self._options
+        empty = self._writer.nothing_yet() if options.repair and options.drop_lost else None
+        found = ManifestRepair(self._parts, self._store).find(repair=options.repair, empty=empty)
         self._tally.faults += [found.fault] if found.fault else []
         manifest = found.manifest
         if manifest is not None and (found.fault is None or found.fault.is_repaired):
@@ -403,7 +406,7 @@ def _required(before: Published | None, kb_id: str) -> Manifest:
 
 
 def _listed(shard: ShardRef, sound: dict[FileRole, Path]) -> list[Listed] | None:
-    return list(_live(shard, IdFile(sound["ids"]))) if "ids" in sound else None
+    return list(_live(shard, open_ids(shard, sound["ids"]))) if "ids" in sound else None
 
 
 def _live(shard: ShardRef, ids: IdFile) -> list[Listed]:

@@ -17,11 +17,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pair.blobs.contract import BlobInfo, BlobStore
-from pair.blobs.leases import held
 from pair.engine import rules
 from pair.engine.build_records import BuildRecords
 from pair.engine.history import Copy
-from pair.engine.manifest import Manifest, lease_name, shards_prefix
+from pair.engine.manifest import Manifest, shards_prefix
 from pair.engine.writing import WriteParts
 
 
@@ -36,13 +35,14 @@ class GarbageReport:
 
 
 def collect(parts: WriteParts, store: BlobStore, *, grace_seconds: float) -> GarbageReport:
-    """Raises E201: before a first manifest there is nothing that could stop a slow first writer."""
+    """Waits for the lease as a writer does. Raises E203, E237.
+
+    Raises E201: before a first manifest there is nothing that could stop a slow first writer.
+    """
     parts.publication.refuse_past()
-    parts.publication.required()  # before a lease makes a folder for a KB that is not there
-    name, seconds = lease_name(parts.kb_id), parts.policy.lease_seconds
-    parts.on_step("lease")
-    with held(parts.leases, name, seconds=seconds, clock=parts.clock) as lease:
-        before = parts.publication.required()
+    parts.publication.require_for_write()  # before a lease makes a folder for a KB that is not there
+    with parts.hold_lease() as lease:
+        before = parts.publication.require_for_write()
         parts.on_step("listing")
         now = parts.publication.now()
         stored = _by_folder(store, parts.kb_id)

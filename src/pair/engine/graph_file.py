@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pair.engine.bounded_json import load_texts
 from pair.engine.extraction import TOGETHER
-from pair.engine.pack import Pack, Section
+from pair.engine.pack import Pack, Section, check_below, check_length, check_starts, check_utf8
 from pair.engine.stored_graphs import EDGE_TYPE, MENTION_TYPE, GraphRows, StoredGraphs
 
 Numbers = npt.NDArray[np.int64]
@@ -75,21 +76,46 @@ def _starts(keys: npt.NDArray[Any], count: int) -> npt.NDArray[np.uint32]:
 
 
 class GraphFile:
+    """Raises ValueError for a file that is no graph."""
+
     def __init__(self, path: Path) -> None:
         pack = Pack(path)
-        self.hashes: Hashes = pack.array("hashes")
-        self.row_starts = pack.array("row_starts")
-        self.row_entities = pack.array("row_entities")
-        self.row_weights = pack.array("row_weights")
-        self.entity_starts = pack.array("entity_starts")
-        self.entity_rows = pack.array("entity_rows")
-        self.edges = pack.array("edges")
-        self._edge_starts = pack.array("edge_starts")
-        self._edges_by_target = pack.array("edges_by_target")
-        self._edge_target_starts = pack.array("edge_target_starts")
-        self.kinds: tuple[str, ...] = tuple(json.loads(bytes(pack.bytes("kinds")).decode(errors="surrogatepass")))
-        self._name_starts = pack.array("name_starts")
+        self.hashes: Hashes = pack.array("hashes", "<u8")
+        self.row_starts = pack.array("row_starts", "<u4")
+        self.row_entities = pack.array("row_entities", "<u4")
+        self.row_weights = pack.array("row_weights", "<f4")
+        self.entity_starts = pack.array("entity_starts", "<u4")
+        self.entity_rows = pack.array("entity_rows", "<u4")
+        self.edges = pack.array("edges", _LINK_TYPE)
+        self._edge_starts = pack.array("edge_starts", "<u4")
+        self._edges_by_target = pack.array("edges_by_target", "<u4")
+        self._edge_target_starts = pack.array("edge_target_starts", "<u4")
+        self.kinds: tuple[str, ...] = tuple(load_texts(pack.bytes("kinds")))
+        self._name_starts = pack.array("name_starts", "<u8")
         self._names = pack.bytes("names")
+        self._check()
+
+    def _check(self) -> None:
+        """Everything that a query follows leads to something that is here."""
+        entities, mentions, related = len(self.hashes), len(self.row_entities), len(self._edges_by_target)
+        check_starts("name_starts", self._name_starts, entities, len(self._names))
+        check_utf8("names", self._names, self._name_starts)
+        check_starts("row_starts", self.row_starts, max(self.rows, 0), mentions)
+        check_starts("entity_starts", self.entity_starts, entities, mentions)
+        check_length("row_weights", self.row_weights, mentions)
+        check_length("entity_rows", self.entity_rows, mentions)
+        check_below("row_entities", self.row_entities, entities)
+        check_below("entity_rows", self.entity_rows, self.rows)
+        check_starts("edge_starts", self._edge_starts, entities, related)
+        check_starts("edge_target_starts", self._edge_target_starts, entities, related)
+        check_below("edges_by_target", self._edges_by_target, related)
+        limits = {"row": self.rows, "source": entities, "target": entities, "kind": len(self.kinds)}
+        for column, limit in limits.items():
+            check_below("edges", self.edges[column], limit)
+        if related > len(self.edges):
+            raise ValueError("the section edges_by_target names what is not there")
+        if not (np.isfinite(self.row_weights).all() and np.isfinite(self.edges["weight"]).all()):
+            raise ValueError("a weight is not a number")
 
     @property
     def rows(self) -> int:

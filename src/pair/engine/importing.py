@@ -90,8 +90,7 @@ class Importer:
         if embed or not header.has_vectors:
             self._refuse_textless(file, embed=embed)
         for attempt in range(1, _TRIES + 1):
-            self._parts.publication.probe()
-            before = self._parts.publication.current()
+            before = self._parts.publication.read_for_write()
             try:
                 return self._attempt(file, before, replace_all=replace_all, embed=embed)
             except _OutdatedError:

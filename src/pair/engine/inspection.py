@@ -8,12 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pair import files
+from pair import errors, files
 from pair.blobs.contract import BlobStore
-from pair.engine.graph_file import GraphFile
-from pair.engine.keywords import KeywordIndex
 from pair.engine.manifest import FileRole, ShardRef, file_name
-from pair.engine.shard import IdFile, SearchFile
+from pair.engine.shard_files import OPENERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +57,11 @@ def inspect_shard(ref: ShardRef, store: BlobStore, folder: Path) -> InspectedSha
             damaged |= {role: path} if path.exists() else {}
         else:
             sound[role] = path
-    if faults:
-        return InspectedShard(ref, sound, damaged, faults, is_as_written=False)
-    return InspectedShard(ref, sound, {}, _disagreements(ref, sound), is_as_written=True)
+    is_as_written = not faults
+    for role, reason in _disagreements(ref, sound).items():
+        faults[role] = reason
+        damaged[role] = sound.pop(role)
+    return InspectedShard(ref, sound, damaged, faults, is_as_written)
 
 
 def _fault_of(ref: ShardRef, role: FileRole, store: BlobStore, path: Path) -> str:
@@ -77,20 +77,11 @@ def _fault_of(ref: ShardRef, role: FileRole, store: BlobStore, path: Path) -> st
 
 
 def _disagreements(ref: ShardRef, paths: Mapping[FileRole, Path]) -> dict[FileRole, str]:
-    """Files that are what was written, and were written wrong: they hold other numbers than the manifest says."""
-    found: dict[FileRole, tuple[int, int]] = {}
-    try:
-        search = SearchFile(paths["search"])
-        found["search"] = len(search.docs), len(search.chunks)
-        found["ids"] = len(IdFile(paths["ids"]).identities()[1]), ref.rows
-        if "keywords" in paths:
-            found["keywords"] = ref.documents, KeywordIndex(paths["keywords"]).count
-        if "graph" in paths:
-            found["graph"] = ref.documents, GraphFile(paths["graph"]).rows
-    except (ValueError, KeyError) as fault:
-        return {"search": f"it, or a file beside it, cannot be read: {fault}"}
-    return {
-        role: "it holds another number of documents or chunks than the manifest says"
-        for role, held in found.items()
-        if held != (ref.documents, ref.rows)
-    }
+    """Files that are what was written, and were written wrong: damaged, or of another shard."""
+    found: dict[FileRole, str] = {}
+    for role, path in paths.items():
+        try:
+            OPENERS[role](ref, path)
+        except errors.DataError as fault:
+            found[role] = str(fault.details["reason"])
+    return found

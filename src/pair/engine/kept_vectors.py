@@ -9,6 +9,7 @@ Invariants
 import contextlib
 import hashlib
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,12 +18,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pair import files
+from pair import files, folders
 
 Vectors = npt.NDArray[np.float32]
 RecordNumbers = npt.NDArray[np.int64]
 
 _KEY_BYTES = 16
+_FILE_NAME = re.compile(r"[0-9a-f]{32}\.vectors")
 _MOST_RECENT = 1 << 16
 """Keys that are looked up one by one, before they are sorted among the others."""
 
@@ -61,7 +63,7 @@ class KeptVectors:
         records["key"], records["vector"] = keys, vectors
         records["check"] = _checks(records)
         with files.storage_errors():
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            descriptor = folders.open_file(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             try:
                 if not self._is_trimmed:
                     os.ftruncate(descriptor, self._count * self._type.itemsize)
@@ -106,8 +108,8 @@ def kept_vectors(
     """
     with files.storage_errors(), files.exclusive_lock(folder / "lock", on_wait=on_busy):
         yield KeptVectors(kept_path(folder, embedder, dimension), dimension)
-        for path in folder.glob("*.vectors"):  # also what was begun with another embedder, and given up
-            path.unlink(missing_ok=True)
+        for name in filter(_FILE_NAME.fullmatch, folders.list_folder(folder)):
+            folders.unlink(folder / name, missing_ok=True)  # also what was begun with another embedder, and given up
 
 
 def _checks(records: npt.NDArray[Any]) -> list[int]:

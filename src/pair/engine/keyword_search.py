@@ -117,14 +117,14 @@ class KeywordSearch:
         self, positions: Sequence[int], limit: int, allowed: Callable[[int], Selection | None]
     ) -> dict[int, tuple[Scores, Rows]]:
         """The best rows of several parts together, by part: what one finds, the next need not look below."""
-        best: list[float] = []
+        best: Scores = np.empty(0)
         found: dict[int, tuple[Scores, Rows]] = {}
         for position in positions:
-            floor = best[0] if len(best) == limit else 0.0
+            floor = float(best[0]) if len(best) == limit and limit > 0 else 0.0
             scores, rows = self.best(position, limit, allowed=allowed(position), floor=floor)
-            best = sorted([*best, *scores.tolist()])[-limit:] if limit > 0 else []
+            best = np.sort(np.concatenate([best, scores]))[-limit:] if limit > 0 else best
             found[position] = scores, rows
-        if len(best) < limit or not best:
+        if len(best) < limit or not len(best):
             return found
         return {
             position: (scores[scores >= best[0]], rows[scores >= best[0]]) for position, (scores, rows) in found.items()

@@ -14,11 +14,12 @@ import numpy.typing as npt
 
 from pair.engine import analysis
 from pair.engine.keyword_rows import KeywordRows
-from pair.engine.pack import Pack, WrittenFile, write_pack
+from pair.engine.pack import Pack, WrittenFile, check_below, check_length, check_starts, check_utf8, write_pack
 from pair.engine.pieces import Outline, outline_sections
 
 Selection = npt.NDArray[np.bool_]
 _KEY_BYTES = 8
+_UNSIGNED = ("|u1", "<u2", "<u4", "<u8")
 _WORTH_REMEMBERING = 128
 _REMEMBERED_ROUNDS = 8
 
@@ -73,10 +74,13 @@ def keys_of(words: Iterable[bytes]) -> npt.NDArray[np.uint64]:
 class _Vocabulary(Sequence[bytes]):
     """Sorted words in a mapped file."""
 
-    def __init__(self, keys: npt.NDArray[np.uint64], starts: npt.NDArray[np.uint32], content: memoryview) -> None:
-        self.keys = keys
-        self._starts = starts
-        self._content = content
+    def __init__(self, pack: Pack, keys: str, starts: str, content: str) -> None:
+        """`keys`, `starts`, `content`: names of sections. Raises ValueError."""
+        self.keys: npt.NDArray[np.uint64] = pack.array(keys, "<u8")
+        self._starts: npt.NDArray[np.uint32] = pack.array(starts, "<u4")
+        self._content = pack.bytes(content)
+        check_starts(starts, self._starts, len(self.keys), len(self._content))
+        check_utf8(content, self._content, self._starts)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -109,29 +113,43 @@ class KeywordIndex:
 
     def __init__(self, path: Path) -> None:
         pack = Pack(path)
-        try:
-            self.version, self.count, self.total_length = pack.array("about").tolist()
-            self.vocabulary = _Vocabulary(pack.array("keys"), pack.array("word_starts"), pack.bytes("words"))
-            self._starts = pack.array("starts")
-            self.most_counts = pack.array("most")
-            """Of each term, how often it stands in one row at most."""
-            self.shortest_rows = pack.array("shortest")
-            """Of each term, the length of the shortest row that it stands in."""
-            self.lengths = pack.array("lengths")
-            self._rows = pack.array("rows")
-            self._counts = pack.array("counts")
-            self._forms = _Vocabulary(pack.array("form_keys"), pack.array("form_starts"), pack.bytes("forms"))
-            self._form_terms = pack.array("form_terms")
-            self.search_outline = (
-                Outline(bytes(pack.bytes("search_head")), pack.array("search_hashes"))
-                if "search_hashes" in pack
-                else None
-            )
-            """None in a file of an older pair."""
-        except KeyError as fault:
-            raise ValueError(f"a keyword index without {fault}") from fault
+        about = pack.array("about", "<i8")
+        check_length("about", about, 3)
+        self.version, self.count, self.total_length = about.tolist()
+        self.vocabulary = _Vocabulary(pack, "keys", "word_starts", "words")
+        self._starts = pack.array("starts", "<u4", "<u8")
+        self.most_counts = pack.array("most", *_UNSIGNED)
+        """Of each term, how often it stands in one row at most."""
+        self.shortest_rows = pack.array("shortest", "<u4")
+        """Of each term, the length of the shortest row that it stands in."""
+        self.lengths = pack.array("lengths", "<u4")
+        self._rows = pack.array("rows", *_UNSIGNED)
+        self._counts = pack.array("counts", *_UNSIGNED)
+        self._forms = _Vocabulary(pack, "form_keys", "form_starts", "forms")
+        self._form_terms = pack.array("form_terms", "<u4")
+        self.search_outline = (
+            Outline(bytes(pack.bytes("search_head")), pack.array("search_hashes", "|u1", dimensions=2))
+            if "search_hashes" in pack
+            else None
+        )
+        """None in a file of an older pair."""
+        self._check()
         self._live_totals: tuple[Selection, tuple[int, int]] | None = None
         self._impacts: Impacts | None = None
+
+    def _check(self) -> None:
+        """Everything that a query follows leads to something that is here."""
+        terms = len(self.vocabulary)
+        check_length("lengths", self.lengths, self.count)
+        check_starts("starts", self._starts, terms, len(self._rows))
+        check_length("counts", self._counts, len(self._rows))
+        check_length("most", self.most_counts, terms)
+        check_length("shortest", self.shortest_rows, terms)
+        check_below("rows", self._rows, self.count)
+        check_length("form_terms", self._form_terms, len(self._forms))
+        check_below("form_terms", self._form_terms, terms)
+        if self.total_length != int(self.lengths.sum(dtype=np.int64)):
+            raise ValueError("the section about has another length than its rows")
 
     @property
     def is_current(self) -> bool:

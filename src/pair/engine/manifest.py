@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from pair import errors
 from pair.blobs.keys import check_key
+from pair.engine.bounded_json import load_json
 
 SCHEMA_VERSION = 1
 LAYOUT = "duckdb_shard_files"
@@ -51,6 +52,11 @@ def manifest_key(kb_id: str) -> str:
 def older_keys(kb_id: str) -> tuple[str, str]:
     """Of the layout before shards: one database, and a snapshot of it."""
     return f"{kb_id}.duckdb", f"{kb_id}.snapshot.json"
+
+
+def first_write_key(kb_id: str) -> str:
+    """Of the marker that is there from before the first upload of a new KB until its first manifest is."""
+    return f"{kb_id}.duckdb.first-write"
 
 
 def shards_prefix(kb_id: str) -> str:
@@ -372,7 +378,7 @@ def _is_as_written(content: bytes, names: Iterable[str]) -> bool:
 def from_bytes(content: bytes, key: str) -> Manifest:
     """Raises E207 for one that is damaged or newer than this pair."""
     try:
-        value = json.loads(content)
+        value = load_json(content)
         if value["schema_version"] > SCHEMA_VERSION or value["layout"] != LAYOUT:
             raise errors.stored_data_damaged(
                 key, f"it has schema {value['schema_version']} ({value['layout']}), which is newer than this pair"
@@ -380,6 +386,8 @@ def from_bytes(content: bytes, key: str) -> Manifest:
         if not _is_as_written(content, value):
             raise errors.stored_data_damaged(key, "its SHA-256 is not the one that it ends with")
         dimension = _count(value["embedder"]["dimension"])
+        if sum(_count(each["documents"]) for each in _list(value["shards"]) if each["tombstones"]) > _MOST_ROWS:
+            raise ValueError("it has more marks on documents than fit into memory")
         return Manifest(
             kb_id=_text(value["kb_id"]),
             number=_count(value["version"]),

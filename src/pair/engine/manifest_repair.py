@@ -3,6 +3,7 @@
 Invariants
     What is put back is a new manifest with the shards of the copy: whoever saw the lost one goes on from there.
     Which copy: the one whose commit the damaged bytes still tell, else the newest that can be read.
+    Where a manifest is missing and there is no copy, an empty one is put only for a caller that gives up what is lost.
 """
 
 import contextlib
@@ -12,13 +13,12 @@ from dataclasses import dataclass, replace
 
 from pair import errors
 from pair.blobs.contract import Blob, BlobStore
-from pair.blobs.leases import HeldLease, held
+from pair.blobs.leases import HeldLease
 from pair.engine.inspection import Fault
 from pair.engine.manifest import (
     DroppedShard,
     Manifest,
     from_bytes,
-    lease_name,
     manifest_key,
     shards_prefix,
     version_in_key,
@@ -45,26 +45,30 @@ class ManifestRepair:
         self._store = store
         self._key = manifest_key(parts.kb_id)
 
-    def find(self, *, repair: bool) -> FoundManifest:
-        """Raises E201 for a KB of which there is nothing; E203 and what a swap raises when it is repaired."""
+    def find(self, *, repair: bool, empty: Manifest | None = None) -> FoundManifest:
+        """Raises E201 for a KB of which there is nothing; E203 and what a swap raises when it is repaired.
+
+        `empty`: what to put in the place of a missing manifest without a copy; None to leave the KB as it is.
+        """
         try:
             published = self._parts.publication.current()
         except errors.DataError as fault:
             return self._mended(str(fault.details["reason"]), repair=repair)
         if published is not None:
             return FoundManifest(published.manifest)
-        kb_id = self._parts.kb_id
-        if not any(True for prefix in (shards_prefix, versions_prefix) for _ in self._store.list(prefix(kb_id))):
-            raise errors.kb_uninitialised(kb_id)
-        return self._mended("it is missing", repair=repair)
+        publication = self._parts.publication
+        is_new = not publication.has_leftovers() or publication.is_first_write_unfinished()
+        if is_new and self._copy(None) is None:
+            raise errors.kb_uninitialised(self._parts.kb_id)
+        return self._mended("it is missing", repair=repair, empty=empty)
 
-    def _mended(self, reason: str, *, repair: bool) -> FoundManifest:
+    def _mended(self, reason: str, *, repair: bool, empty: Manifest | None = None) -> FoundManifest:
         copy = self._copy(self._store.get(self._key))
-        if copy is None:
+        if copy is None and empty is None:
             return FoundManifest(None, Fault(self._key, reason, 0))
-        remedy = f"the copy of version {copy.number}"
-        fault = Fault(self._key, reason, copy.documents, (), remedy, is_repaired=repair)
-        return FoundManifest(self._put_back() if repair else copy, fault)
+        remedy = "" if copy is None else f"the copy of version {copy.number}"
+        fault = Fault(self._key, reason, copy.documents if copy else 0, (), remedy, is_repaired=repair)
+        return FoundManifest(self._put_back(empty) if repair else copy, fault)
 
     def _copy(self, damaged: Blob | None) -> Manifest | None:
         told = _COMMIT.search(damaged.data) if damaged is not None else None
@@ -83,27 +87,17 @@ class ManifestRepair:
                 continue
         return None
 
-    def _put_back(self) -> Manifest:
+    def _put_back(self, empty: Manifest | None) -> Manifest:
         """Waits for the lease as a writer does."""
-        parts, attempt = self._parts, 1
-        name, seconds = lease_name(parts.kb_id), parts.policy.lease_seconds
-        while True:
-            try:
-                parts.on_step("lease")
-                with held(parts.leases, name, seconds=seconds, clock=parts.clock) as lease:
-                    return self._swapped(lease)
-            except errors.ConflictError as fault:
-                if fault.code != errors.LEASE_HELD or attempt >= parts.policy.write_attempts:
-                    raise
-            parts.pause(attempt)
-            attempt += 1
+        with self._parts.hold_lease() as lease:
+            return self._swapped(lease, empty)
 
-    def _swapped(self, lease: HeldLease) -> Manifest:
+    def _swapped(self, lease: HeldLease, empty: Manifest | None) -> Manifest:
         parts, blob = self._parts, self._store.get(self._key)
         with contextlib.suppress(errors.DataError):
             if blob is not None:
                 return from_bytes(blob.data, self._key)  # somebody else was faster
-        copy = self._copy(blob)
+        copy = self._copy(blob) or empty
         if copy is None:
             raise errors.stored_data_damaged(self._key, "there is no copy of it that can be read")
         now = parts.publication.now()

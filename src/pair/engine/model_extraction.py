@@ -2,6 +2,7 @@
 
 Invariants
     A chunk that brought nothing after all attempts is skipped and counted, and so is what a model that died leaves.
+    A document with a chunk that the model could not be asked about is marked incomplete; an unusable reply is final.
 """
 
 import itertools
@@ -11,16 +12,24 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import StrEnum
 
 from pair import errors
 from pair.ai.contract import EntityExtractor, Extraction
 from pair.engine.extraction import DocumentText, canonical_name, title_entity
-from pair.engine.stored_graphs import NO_GRAPH, GraphRows
+from pair.engine.stored_graphs import NO_GRAPH, NO_GRAPH_YET, GraphRows
 
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 2
 _TITLE_WEIGHT = 2.0
+
+
+class _Skipped(StrEnum):
+    """Why a chunk has no extraction."""
+
+    UNREACHABLE = "unreachable"
+    UNUSABLE = "unusable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +61,12 @@ class ModelGrapher:
     def graphs_of(self, documents: Sequence[DocumentText]) -> list[GraphRows]:
         texts = [chunk for document in documents for chunk in document.chunks]
         is_dead = threading.Event()
-        found: list[Extraction | None] = []
+        found: list[Extraction | _Skipped] = []
         with ThreadPoolExecutor(self._workers, thread_name_prefix="pair-graph") as pool:
             for begin in range(0, len(texts), self._batch_chunks):
                 batch = texts[begin : begin + self._batch_chunks]
                 found += pool.map(lambda text: self._extracted(text, is_dead), batch)
-        skipped = found.count(None)
+        skipped = sum(isinstance(extraction, _Skipped) for extraction in found)
         with self._lock:
             before = self._counts
             self._counts = ExtractionCounts(before.extracted + len(found) - skipped, before.skipped + skipped)
@@ -68,27 +77,29 @@ class ModelGrapher:
             _graph(document.title, list(itertools.islice(remaining, len(document.chunks)))) for document in documents
         ]
 
-    def _extracted(self, text: str, is_dead: threading.Event) -> Extraction | None:
+    def _extracted(self, text: str, is_dead: threading.Event) -> Extraction | _Skipped:
         for _ in range(_ATTEMPTS):
             if is_dead.is_set():
-                return None
+                return _Skipped.UNREACHABLE
             try:
                 return self._extractor.extract(text)
             except errors.ModelError as fault:
                 last = fault
         if last.code == errors.MODEL_UNREACHABLE:
             is_dead.set()  # waiting for it once more with each chunk would take the ingest with it
-        return None
+            return _Skipped.UNREACHABLE
+        return _Skipped.UNUSABLE
 
 
-def _graph(title: str, extractions: Sequence[Extraction | None]) -> GraphRows:
-    if extractions and not any(extractions):
-        return NO_GRAPH
+def _graph(title: str, extractions: Sequence[Extraction | _Skipped]) -> GraphRows:
+    is_complete = _Skipped.UNREACHABLE not in extractions
+    if extractions and all(isinstance(extraction, _Skipped) for extraction in extractions):
+        return NO_GRAPH if is_complete else NO_GRAPH_YET
     about = title_entity(title)
     mentions: list[tuple[str, float, int]] = []
     edges: list[tuple[str, str, str, float, int]] = []
     for number, extraction in enumerate(extractions):
-        if extraction is None:
+        if isinstance(extraction, _Skipped):
             continue
         related: dict[str, int] = {canonical_name(each): 0 for each in extraction.entities}
         for relation in extraction.relations:
@@ -102,4 +113,4 @@ def _graph(title: str, extractions: Sequence[Extraction | None]) -> GraphRows:
         if about:
             weights[about] = weights.get(about, 0.0) + _TITLE_WEIGHT
         mentions += [(name, round(weight, 3), number) for name, weight in weights.items()]
-    return GraphRows(tuple(mentions), tuple(edges))
+    return GraphRows(tuple(mentions), tuple(edges), is_complete)

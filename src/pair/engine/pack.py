@@ -5,6 +5,7 @@ magic · length of the header · header (JSON: place, type and shape of each sec
 
 import hashlib
 import json
+import math
 import mmap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
+
+from pair.engine.bounded_json import load_json
 
 _MAGIC = b"pairpak1"
 _BORDER = 64
@@ -82,7 +85,10 @@ class _HashingSink:
 
 
 class Pack:
-    """A mapped pack. Arrays are views into the mapping, and keep it alive. Raises ValueError for other files."""
+    """A mapped pack. Arrays are views into the mapping, and keep it alive.
+
+    Raises ValueError for a file that is no pack, and for a section that is missing, cut off or of another type.
+    """
 
     def __init__(self, path: Path) -> None:
         with path.open("rb") as stream:
@@ -91,28 +97,100 @@ class Pack:
         if self._map[: len(_MAGIC)] != _MAGIC:
             raise ValueError("not a pack")
         header_size = int.from_bytes(self._map[len(_MAGIC) : fixed], "little")
-        self._sections: dict[str, Any] = json.loads(self._map[fixed : fixed + header_size])
         self._start = fixed + header_size
-        if any(self._start + each["offset"] + each["size"] > len(self._map) for each in self._sections.values()):
+        if self._start > len(self._map):
             raise ValueError("a pack that was cut off")
+        sections = load_json(self._map[fixed : self._start])
+        if not isinstance(sections, dict):
+            raise ValueError("a pack without sections")
+        self._sections: dict[str, Any] = sections
+        for name in sections:
+            _check_place(name, sections[name], len(self._map) - self._start)
 
     def __contains__(self, name: str) -> bool:
         return name in self._sections
 
     def span(self, name: str) -> tuple[int, int]:
         """Where the section is: from this byte of the file to before that one."""
-        section = self._sections[name]
+        section = self._section(name)
         begin = self._start + section["offset"]
         return begin, begin + section["size"]
 
-    def array(self, name: str) -> npt.NDArray[Any]:
-        section = self._sections[name]
-        kind = section["type"]
-        dtype = np.dtype(kind[0][1]) if len(kind) == 1 and not kind[0][0] else np.dtype([tuple(each) for each in kind])
-        count = section["size"] // dtype.itemsize
-        flat = np.frombuffer(self._map, dtype=dtype, count=count, offset=self._start + section["offset"])
+    def array(self, name: str, *types: npt.DTypeLike, dimensions: int = 1) -> npt.NDArray[Any]:
+        """Map a section. `types`: those that it may have; without any, it is one that this pair wrote itself."""
+        section = self._section(name)
+        if types:
+            dtype = _expected_type(name, section, types)
+            if len(section["shape"]) != dimensions:
+                raise ValueError(f"the section {name} has another number of dimensions")
+        else:
+            dtype = _described_type(section["type"])
+        begin, end = self.span(name)
+        if math.prod(section["shape"]) * dtype.itemsize != end - begin or begin % _BORDER:
+            raise ValueError(f"the section {name} has another size than its values")
+        flat = np.frombuffer(self._map, dtype=dtype, count=(end - begin) // dtype.itemsize, offset=begin)
         return flat.reshape(section["shape"])
 
     def bytes(self, name: str) -> memoryview:
         begin, end = self.span(name)
         return memoryview(self._map)[begin:end]
+
+    def _section(self, name: str) -> dict[str, Any]:
+        if name not in self._sections:
+            raise ValueError(f"the section {name} is missing")
+        section: dict[str, Any] = self._sections[name]
+        return section
+
+
+def _check_place(name: str, section: Any, room: int) -> None:
+    offset, size = (section.get("offset"), section.get("size")) if isinstance(section, dict) else (None, None)
+    if type(offset) is not int or type(size) is not int or min(offset, size) < 0:
+        raise ValueError(f"the section {name} has no place")
+    if offset + size > room:
+        raise ValueError("a pack that was cut off")
+
+
+def _expected_type(name: str, section: dict[str, Any], types: Sequence[npt.DTypeLike]) -> np.dtype[Any]:
+    """The types are compared as they are written: nothing is made of what the file says."""
+    shape = section.get("shape")
+    is_shape = isinstance(shape, list) and all(type(length) is int and length >= 0 for length in shape)
+    for kind in types:
+        dtype: np.dtype[Any] = np.dtype(kind)
+        if is_shape and section.get("type") == [list(field) for field in dtype.descr]:
+            return dtype
+    raise ValueError(f"the section {name} is of another type")
+
+
+def _described_type(fields: Any) -> np.dtype[Any]:
+    return (
+        np.dtype(fields[0][1]) if len(fields) == 1 and not fields[0][0] else np.dtype([tuple(each) for each in fields])
+    )
+
+
+# ── checks of what a section holds ─────────────────────────────────────────────────────────────────
+
+
+def check_length(name: str, values: npt.NDArray[Any], length: int) -> None:
+    if len(values) != length:
+        raise ValueError(f"the section {name} has another length than those beside it")
+
+
+def check_below(name: str, values: npt.NDArray[Any], limit: int) -> None:
+    """Refuse unsigned numbers that are no place in a list of this length."""
+    if len(values) and int(values.max()) >= limit:
+        raise ValueError(f"the section {name} names what is not there")
+
+
+def check_starts(name: str, starts: npt.NDArray[Any], keys: int, entries: int) -> None:
+    """Refuse what does not say, for each of these keys, where its entries begin; and after the last, where they end."""
+    check_length(name, starts, keys + 1)
+    if int(starts[0]) != 0 or int(starts[-1]) != entries or bool((starts[1:] < starts[:-1]).any()):
+        raise ValueError(f"the section {name} is not in order")
+
+
+def check_utf8(name: str, content: memoryview, cuts: npt.NDArray[Any]) -> None:
+    """Refuse what is not text, or is cut within a character."""
+    str(content, "utf-8", "surrogatepass")
+    inner = cuts[cuts < len(content)]
+    if bool((np.frombuffer(content, np.uint8)[inner] & 0xC0 == 0x80).any()):
+        raise ValueError(f"the section {name} is cut within a character")

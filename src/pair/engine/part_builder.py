@@ -4,7 +4,7 @@ Not here
     Publishing: building.py and compaction.py, in the one process that has everything.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -57,3 +57,17 @@ class PartBuilder:
             for role, path in each.paths.items():
                 self.store.upload(each.ref.key(role), path)
         return Built(number, record, shards)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRunner:
+    """Builds one part after another in this process and thread."""
+
+    builder: PartBuilder
+    workers: int = 1
+
+    def expect_work(self) -> None:
+        pass
+
+    def built(self, tasks: Iterator[Task]) -> Iterator[Built]:
+        return map(self.builder.build, tasks)

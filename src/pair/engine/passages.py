@@ -3,6 +3,7 @@
 Invariants
     Hits come and go best first; ties keep the order in which they came. Doing it twice changes nothing more.
     No text is lost: what a hit showed is in the passage it became part of, or is said word for word by another one.
+    A passage names a bounded number of other places, and counts all of them.
 Not here
     Which hits there are, and what they are worth: search.py.
 """
@@ -40,6 +41,10 @@ def merge_neighbours(
     return tuple(merged[number] for number in sorted(merged))
 
 
+MOST_ALSO_IN = 20
+"""Other places that a passage names."""
+
+
 def fold_duplicates(hits: Sequence[Hit]) -> tuple[Hit, ...]:
     """Hits that say the same, but for case and whitespace, become the best of them, which names the others."""
     alike: dict[str, list[Hit]] = {}
@@ -57,7 +62,8 @@ def _folded(first: Hit, others: Sequence[Hit]) -> Hit:
         for each in (own, *hit.also_in):
             places.setdefault(_place(each), each)
     places.pop(_place(first), None)
-    return replace(first, also_in=tuple(places.values()))
+    unnamed = sum(hit.also_in_count - len(hit.also_in) for hit in (first, *others))
+    return replace(first, also_in=tuple(places.values())[:MOST_ALSO_IN], also_in_count=len(places) + unnamed)
 
 
 def diversified(scores: Sequence[float], vectors: npt.NDArray[np.float32], limit: int, weight: float) -> list[int]:
@@ -131,7 +137,8 @@ def _joined(group: Sequence[Hit], text_of: Callable[[Hit, int, int], str]) -> Hi
         text=text_of(best, start, end),
         start=start,
         end=end,
-        also_in=tuple(also_in.values()),
+        also_in=tuple(also_in.values())[:MOST_ALSO_IN],
+        also_in_count=max(len(also_in), *(each.also_in_count for each in group)),
     )
 
 

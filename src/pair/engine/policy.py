@@ -35,7 +35,7 @@ class EnginePolicy:
     redis_url: str = ""
     """Address of the Redis server that keeps leases"""
     cache_dir: str = ".pair/cache"
-    """Where shards are kept once they were fetched"""
+    """Where shards are kept once they were fetched, in a folder `pair-shards`"""
     cache_max_bytes: Annotated[int, Ge(0)] = 0
     """Most bytes of fetched shards on disk; 0 for no limit"""
     cache_ttl_seconds: Annotated[float, Ge(0), Le(_LONGEST_SECONDS)] = 0.0
@@ -85,7 +85,7 @@ class EnginePolicy:
     max_vector_rows_per_shard: Positive = 75_000
     """Most chunks of a shard after a cut"""
     query_shard_fanout: Annotated[int, Ge(1), Le(64)] = 4
-    """Shards of each clustering that are fetched together for a query"""
+    """Nearest shards of each clustering that every query asks"""
     query_shard_fanout_adaptive_max: Annotated[int, Ge(1), Le(64)] = 6
     """Shards of each clustering that are asked at most, while one is likely to hold something nearer"""
     query_shard_parallelism: Positive = 128

@@ -93,7 +93,7 @@ class Preparation:
         cut = cutting(self._chunker, batch.chunk_size_bytes)
         made_with = self.made_with(before)
         for document in batch.documents:
-            _check(document)
+            check_document(document)
             if document.vector is not None and len(document.vector) != self.embedding.dimension:
                 raise errors.vector_size_differs(self._kb_id, self.embedding.dimension, len(document.vector))
             if (revision := batch.revisions.get(document.id)) is not None:
@@ -126,8 +126,9 @@ class Preparation:
                 begin += len(chunks)
             else:
                 own = np.asarray(each.vector, dtype=np.float32)[None, :]
-            header = Header(each.id, batch.owner, each.title, each.url, each.metadata, hashes[each.id])
             graph = graphs.get(each.id, NO_GRAPH)
+            content = hashes[each.id] if graph.is_complete else _hash_incomplete(hashes[each.id])
+            header = Header(each.id, batch.owner, each.title, each.url, each.metadata, content)
             own_keywords = PreparedKeywords(keywords, first)
             first += len(chunks)
             done[each.id] = PreparedDocument(header, each.text, chunks, own, graph, own_keywords)
@@ -165,12 +166,17 @@ def revised_hash(revision: str, owner: str, made_with: str, cutting: str) -> str
     return hashlib.sha256(f"{revision}\0{owner}\0{made_with}\0{cutting}".encode()).hexdigest()[:32]
 
 
+def _hash_incomplete(content: str) -> str:
+    """Return the content hash of a document without its whole graph: the next write of it is a change."""
+    return hashlib.sha256(f"incomplete graph\0{content}".encode()).hexdigest()[:32]
+
+
 def _graph_text(graph: GraphRows | None) -> str:
     return json.dumps([graph.mentions, graph.edges]) if graph else ""
 
 
-def _check(document: Document) -> None:
-    """Raises E213."""
+def check_document(document: Document) -> None:
+    """Raises E213 for a document that cannot be stored."""
     if not document.id or len(document.id) > _MOST_ID_CHARACTERS:
         reason = "its id is empty" if not document.id else f"its id is longer than {_MOST_ID_CHARACTERS:,} characters"
         raise errors.document_invalid(document.id, reason)
@@ -178,8 +184,11 @@ def _check(document: Document) -> None:
         json.dumps(dict(document.metadata), allow_nan=False, sort_keys=True)
     except (TypeError, ValueError) as fault:
         raise errors.document_invalid(document.id, f"its metadata cannot be written as JSON: {fault}") from fault
-    with np.errstate(over="ignore"):
-        is_finite = document.vector is None or np.isfinite(np.asarray(document.vector, dtype=np.float32)).all()
+    try:
+        with np.errstate(over="ignore"):
+            is_finite = document.vector is None or np.isfinite(np.asarray(document.vector, dtype=np.float32)).all()
+    except (TypeError, ValueError) as fault:
+        raise errors.document_invalid(document.id, "its vector is not a list of numbers") from fault
     if not is_finite:
         raise errors.document_invalid(document.id, "its vector holds something that is not a number")
 

@@ -4,6 +4,9 @@ Invariants
     A manifest never names a shard that is not already uploaded.
     A swap either wins, loses (E202), or is settled by reading the manifest back and looking for our commit id.
     A manifest that arrives damaged is read once more before it is an error.
+    A missing manifest means a new KB only if nothing was published before. The first writer of a KB puts a marker
+    before it uploads anything, and removes the marker after its swap. Shards or history without manifest and marker
+    mean that the manifest was lost: writes are refused (E237).
 Not here
     Building shards: workspace.py. Deleting old ones: garbage.py.
 """
@@ -18,7 +21,19 @@ from dataclasses import dataclass
 from pair import errors, version_errors
 from pair.blobs.contract import Blob, BlobStore, BlobUnchanged, Version, VersionMismatchError
 from pair.engine.history import History
-from pair.engine.manifest import Manifest, clock_key, from_bytes, manifest_key, older_keys, to_bytes, version_key
+from pair.engine.manifest import (
+    Manifest,
+    clock_key,
+    first_write_key,
+    from_bytes,
+    manifest_key,
+    older_keys,
+    shards_prefix,
+    to_bytes,
+    version_in_key,
+    version_key,
+    versions_prefix,
+)
 from pair.engine.workspace import BuiltShard
 
 logger = logging.getLogger(__name__)
@@ -125,6 +140,48 @@ class Publication:
             raise errors.kb_uninitialised(self._kb_id)
         return published
 
+    def read_for_write(self) -> Published | None:
+        """Return the manifest to build on; None for a new KB, which gets its marker. Raises E237, E209."""
+        published = self.current()
+        if published is None:
+            published = self._refuse_lost()
+        if published is None:
+            self.probe()
+            self._store.put(first_write_key(self._kb_id), b"")
+        return published
+
+    def require_for_write(self) -> Published:
+        """Return the manifest of a KB that must exist already. Raises E201, E237."""
+        published = self.current() or self._refuse_lost()
+        if published is None:
+            raise errors.kb_uninitialised(self._kb_id)
+        return published
+
+    def _refuse_lost(self) -> Published | None:
+        """Raise E237 when a manifest was published and is gone. Return the one that was published this moment, if any.
+
+        The order matters: whoever uploaded what is listed put its marker before, and removes it after its swap.
+        """
+        if not self.has_leftovers() or self.is_first_write_unfinished():
+            return None
+        published = self.current()
+        if published is None:
+            raise version_errors.manifest_lost(self._kb_id)
+        return published
+
+    def has_leftovers(self) -> bool:
+        """Tell whether there are shards or copies of manifests of this KB. Two listings, of one entry each."""
+        prefixes = shards_prefix(self._kb_id), versions_prefix(self._kb_id)
+        return any(True for prefix in prefixes for _ in self._store.list(prefix))
+
+    def is_first_write_unfinished(self) -> bool:
+        """Tell whether the first write of the KB is running, or was interrupted before its swap."""
+        if self._store.get(first_write_key(self._kb_id)) is None:
+            return False
+        copies = (version_in_key(info.key) for info in self._store.list(versions_prefix(self._kb_id)))
+        # The second version is built on the first, which was published then.
+        return not any(copy is not None and copy[0] > 1 for copy in copies)
+
     def first(self) -> Published | None:
         """The manifest, if none was read before, and None otherwise. Raises E201."""
         return self.required() if self._last is None else None
@@ -176,8 +233,7 @@ class Publication:
         for _ in range(_SETTLING_TRIES):
             try:
                 published = self._remember(Published(after, self._put(content, before)))
-                if before is None:
-                    self._remove_older_layout()
+                self._remove_obsolete()
                 return published  # noqa: TRY300 - what was put is published
             except VersionMismatchError:
                 logger.info("swap was refused", extra={"kb": self._kb_id})
@@ -204,9 +260,9 @@ class Publication:
         if self._at is not None:
             raise version_errors.past_is_read_only(self._kb_id, self.required().manifest.number)
 
-    def _remove_older_layout(self) -> None:
-        """As far as that succeeds: nobody reads these any more."""  # engine-23
-        for key in older_keys(self._kb_id):
+    def _remove_obsolete(self) -> None:
+        """Delete files of the older layout and the marker of a first write, as far as that succeeds."""  # engine-23
+        for key in (*older_keys(self._kb_id), first_write_key(self._kb_id)):
             with contextlib.suppress(errors.StorageError):
                 self._store.delete(key)
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pair import errors
+from pair import cancellation, errors
 from pair.engine.filters import Filter
 from pair.engine.graph_search import GraphShard
 from pair.engine.keyword_search import KeywordPart
@@ -146,6 +146,35 @@ class Reading:
             self._allowed[position] = self._selection(position)
         return self._allowed[position]
 
+    def first_by_id(self, position: int, rows: Rows, count: int) -> Rows:
+        """Return so many of these rows of a shard: the first by the ids of their documents, then by row."""
+        search = self.search(position)
+        if search is None or len(rows) <= count:
+            return rows
+        ids = self._or_fault(self._open(position).ids)
+        if ids is None:
+            return rows[:count]
+        order = np.lexsort((rows, ids.ranks()[search.doc_of_row[rows]]))
+        return rows[order[:count]]
+
+    def set_aside(self, text: str, kept: Mapping[int, Rows]) -> int:
+        """Find no more rows with this text but those that are kept, by shard. Return how many are not.
+
+        Looks at shards that were read already.
+        """
+        content, count = text.encode(errors="surrogatepass"), 0
+        for position, search in list(self._searches.items()):
+            if search is None:
+                continue
+            allowed = self.allowed(position)
+            chosen = ~search.no_rows() if allowed is None else allowed.copy()
+            before, own = int(np.count_nonzero(chosen)), kept.get(position, np.empty(0, np.int64))
+            chosen[search.rows_with_text(content)] = False
+            chosen[own] = True
+            self._allowed[position] = chosen
+            count += before - int(np.count_nonzero(chosen))
+        return count
+
     def keyword_parts(self) -> list[KeywordPart]:
         """Of all shards, for a score depends on all of them."""
         return [self._keyword_part(position) for position in range(len(self.view.shards))]
@@ -207,6 +236,7 @@ class Reading:
         return opened
 
     def _or_fault(self, ask: Callable[[], _Asked]) -> _Asked | None:
+        cancellation.check()
         try:
             return ask()
         except ShardMissingError as fault:

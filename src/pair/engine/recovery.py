@@ -20,7 +20,6 @@ import numpy.typing as npt
 
 from pair.engine.chunking import embedded_text
 from pair.engine.extraction import DocumentText
-from pair.engine.graph_file import GraphFile
 from pair.engine.keyword_rows import KeywordRows, RowText, rows_of
 from pair.engine.keywords import KeywordIndex
 from pair.engine.manifest import FileRole, ShardRef
@@ -28,7 +27,8 @@ from pair.engine.pack import Pack
 from pair.engine.pieces import BLOCK_BYTES, Outline, sound_blocks
 from pair.engine.policy import EnginePolicy
 from pair.engine.preparation import Preparation
-from pair.engine.shard import RowsFile, SearchFile, spans_of_vectors
+from pair.engine.shard import SearchFile, spans_of_vectors
+from pair.engine.shard_files import open_graph, open_keywords, open_rows, open_search
 from pair.engine.stored_chunks import stored_chunks
 from pair.engine.stored_documents import Header, PreparedDocument, StoredDocuments, Vectors, store_form
 from pair.engine.stored_graphs import NO_GRAPHS, StoredGraphs, graphs_in_columns
@@ -85,7 +85,10 @@ class Recovery:
             return vectors, known
         blocks = sound_blocks(path, outline)
         pack = self._laid_out(path, outline)
-        stored = pack.array("vectors") if pack is not None else vectors[:0]
+        try:
+            stored = pack.array("vectors", "<f4", dimensions=2) if pack is not None else vectors[:0]
+        except ValueError:
+            return vectors, known
         if pack is None or stored.shape != vectors.shape:
             return vectors, known
         for row, (begin, end) in enumerate(spans_of_vectors(pack, np.arange(len(known)))):
@@ -113,7 +116,7 @@ class Recovery:
 
     @property
     def _outline(self) -> Outline | None:
-        return KeywordIndex(self._sound["keywords"]).search_outline if "keywords" in self._sound else None
+        return open_keywords(self._ref, self._sound["keywords"]).search_outline if "keywords" in self._sound else None
 
     def documents(self) -> StoredDocuments:
         """All of them, by number. Raises ModelError."""
@@ -125,11 +128,11 @@ class Recovery:
         return None if index is None else index.lengths.tolist()
 
     def _keywords(self) -> KeywordIndex | None:
-        index = KeywordIndex(self._sound["keywords"]) if "keywords" in self._sound else None
+        index = open_keywords(self._ref, self._sound["keywords"]) if "keywords" in self._sound else None
         return index if index is not None and index.is_current else None
 
     def _from_search(self) -> StoredDocuments:
-        search = SearchFile(self._sound["search"])
+        search = open_search(self._ref, self._sound["search"])
         documents = search.documents(np.arange(len(search.docs)), NO_GRAPHS)
         index = self._keywords()
         if index is not None:
@@ -146,7 +149,7 @@ class Recovery:
         return rows_of(texts)
 
     def _from_rows(self) -> StoredDocuments:
-        rows = RowsFile(self._sound["rows"], self._ref.documents)
+        rows = open_rows(self._ref, self._sound["rows"])
         lengths, index = self._lengths(), self._keywords()
         found: list[tuple[Header, str, tuple[Chunk, ...]]] = []
         begin = 0
@@ -173,9 +176,10 @@ class Recovery:
         counts = stored.chunk_counts()
         if "graph" in self._sound:
             first_chunks = np.cumsum(counts) - counts
-            return GraphFile(self._sound["graph"]).graphs(stored.chunks["doc"].astype(np.uint32), first_chunks)
+            graph = open_graph(self._ref, self._sound["graph"])
+            return graph.graphs(stored.chunks["doc"].astype(np.uint32), first_chunks)
         if "rows" in self._sound:
-            made = RowsFile(self._sound["rows"], self._ref.documents).graphs()
+            made = open_rows(self._ref, self._sound["rows"]).graphs()
         else:
             made = dict(enumerate(self._preparation.graphs_of(_texts_of(stored))))
         return replace(graphs_in_columns(made, counts.tolist()), is_made=True)

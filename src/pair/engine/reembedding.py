@@ -21,13 +21,13 @@ import numpy.typing as npt
 
 from pair import build_errors, errors, version_errors
 from pair.ai.embedding import DEFAULT_BATCH_SIZE, Embedding
-from pair.blobs.leases import HeldLease, held
+from pair.blobs.leases import HeldLease
 from pair.clock import to_timestamp
 from pair.engine import rules
 from pair.engine.chunking import cut_again, embedded_text
 from pair.engine.compaction import Group, Output, are_whole_in, live_numbers, sampled, with_late_deletes
 from pair.engine.kept_vectors import KeptVectors, RecordNumbers, kept_path, kept_vectors, key_of
-from pair.engine.manifest import Manifest, ShardRef, lease_name
+from pair.engine.manifest import Manifest, ShardRef
 from pair.engine.publication import Published
 from pair.engine.shard import SearchFile
 from pair.engine.shard_cache import ShardMissingError
@@ -136,7 +136,7 @@ class Reembedder:
 
     def run(self) -> ReembedReport:
         """Raises E201, E206, E207, E236, E307, E308, ModelError; E202, E203, E208, E210 after all attempts."""
-        before = self._parts.publication.required().manifest
+        before = self._parts.publication.require_for_write().manifest
         name, dimension = self._embedding.name, self._embedding.dimension
         if before.embedder == name:
             return self._report(before, before)
@@ -191,18 +191,8 @@ class Reembedder:
 
     def _publish_when_free(self, kept: KeptVectors, *, is_last_round: bool) -> Published | None:
         """Waits for the lease as a writer does. None when others wrote so much that another round is due."""
-        parts, attempt = self._parts, 1
-        name, seconds = lease_name(parts.kb_id), parts.policy.lease_seconds
-        while True:
-            try:
-                parts.on_step("lease")
-                with held(parts.leases, name, seconds=seconds, clock=parts.clock) as lease:
-                    return self._publish(kept, lease, is_last_round=is_last_round)
-            except errors.ConflictError as fault:
-                if fault.code != errors.LEASE_HELD or attempt >= parts.policy.write_attempts:
-                    raise
-            parts.pause(attempt)
-            attempt += 1
+        with self._parts.hold_lease() as lease:
+            return self._publish(kept, lease, is_last_round=is_last_round)
 
     def _publish(self, kept: KeptVectors, lease: HeldLease, *, is_last_round: bool) -> Published | None:
         parts = self._parts

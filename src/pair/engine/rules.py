@@ -21,7 +21,7 @@ _KB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 def check_kb_id(kb_id: str) -> str:
     """Raises E212."""
-    if not _KB_ID.fullmatch(kb_id):
+    if not isinstance(kb_id, str) or not _KB_ID.fullmatch(kb_id):
         raise errors.kb_id_invalid(kb_id)
     return kb_id
 
@@ -46,9 +46,9 @@ class AskingOrder:
     first: tuple[int, ...]
     """Asked in any case; the nearest of each run before others."""
     fanned_out: tuple[Ranked, ...] = ()
-    """Asked one after another, the nearest first, while they are likely to hold something nearer; fetched together."""
+    """Asked in any case as well, one after another, the nearest first; fetched together."""
     further: tuple[Ranked, ...] = ()
-    """The same, but fetched when they are asked, unless many rows are wanted."""
+    """Asked while likely to hold something nearer; fetched when they are asked, unless many rows are wanted."""
     rest: tuple[Ranked, ...] = ()
     """Asked while they could hold something nearer, where the cap on shards must hide nothing: `may_exceed_cap`."""
 

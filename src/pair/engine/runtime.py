@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,7 @@ from pair.engine.listing import Listing, StoredDocument
 from pair.engine.manifest import Manifest
 from pair.engine.neighbourhood import GraphView, Neighbourhood
 from pair.engine.packing import PackedFile, PackedIndex, packed
+from pair.engine.part_builder import LocalRunner, PartBuilder
 from pair.engine.policy import EnginePolicy
 from pair.engine.prefetching import Prefetching, PrefetchReport
 from pair.engine.preparation import Batch, Preparation, cutting, in_batches, revised_hash
@@ -167,6 +169,33 @@ class Engine:
             total = replace(total, manifest_version=self._pay_debt() or total.manifest_version)
         return total
 
+    def replace(
+        self, documents: Iterable[Document], *, owner: str, removed: Sequence[str], revisions: Mapping[str, str]
+    ) -> WriteReport:
+        """Store documents and remove others in one version, whatever their number; parameters as for `upsert`.
+
+        More than a batch is built part by part, and nothing of it is visible before all of it is.
+        """
+        policy = self._parts.policy
+        batches = in_batches(documents, policy.ingest_batch_documents, policy.ingest_batch_bytes)
+        first, second = next(batches, []), next(batches, [])
+        if not first and not removed:
+            return WriteReport(manifest_version=self.current_number())
+        if not second:
+            return self._writer.upsert(Batch(first, owner, policy.chunk_bytes, {}, revisions), removed)
+        parts = replace(self._parts, policy=replace(policy, build_part_bytes=policy.ingest_batch_bytes))
+        records = BuildRecords(self._store, self.kb_id, parts.new_id)
+        builder = PartBuilder(
+            self.kb_id, parts.policy, self._store, self._preparation, parts.clock, parts.new_id, parts.cache
+        )
+        load = Load(owner, policy.chunk_bytes, revisions, removed)
+        given = itertools.chain(first, second, itertools.chain.from_iterable(batches))
+        build = Build(parts, self._writer, self._preparation, records, lambda progress: None)
+        report = build.run(given, load, LocalRunner(builder))
+        if policy.compaction_enabled:
+            report = replace(report, manifest_version=self._pay_debt() or report.manifest_version)
+        return report
+
     def build(
         self,
         documents: Iterable[Document],
@@ -187,9 +216,15 @@ class Engine:
         return report
 
     def delete(
-        self, *, ids: Sequence[str] = (), owner: str | None = None, condition: Filter | None = None
+        self,
+        *,
+        ids: Sequence[str] = (),
+        owner: str | None = None,
+        condition: Filter | None = None,
+        synced: Sequence[str] = (),
     ) -> WriteReport:
-        return self._writer.delete(ids=ids, owner=owner, condition=condition)
+        """Raises E105 for documents among those that are `synced`."""
+        return self._writer.delete(ids=ids, owner=owner, condition=condition, synced=synced)
 
     def revised_hash(self, revision: str, owner: str) -> str:
         """What `hashes` says of a document that was stored under this revision."""

@@ -4,8 +4,8 @@ Invariants
     Nothing here writes. What a shard hands out stays valid for as long as somebody holds it.
 """
 
+import contextlib
 import functools
-import json
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,21 +15,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pair.engine.database import open_rows
+from pair import cancellation
+from pair.engine.bounded_json import load_json, load_texts
+from pair.engine.damage import damage_errors, damage_of
+from pair.engine.database import open_rows, query_errors
 from pair.engine.filters import Filter
 from pair.engine.keyword_rows import empty_rows
-from pair.engine.pack import Pack
+from pair.engine.pack import Pack, check_below, check_length, check_utf8
 from pair.engine.pieces import Pieces, Span
-from pair.engine.stored_documents import Header, StoredDocuments
+from pair.engine.stored_documents import CHUNK_TYPE, Header, StoredDocuments
 from pair.engine.stored_graphs import GraphRows, StoredGraphs
 from pair.engine.vectors import Codes, VectorIndex, Vectors
-from pair.engine.workspace import chunk_id
+from pair.engine.workspace import COLUMNS, DOC_TYPE, ID_TYPE, chunk_id
 from pair.values import Hit
 
 if TYPE_CHECKING:
     import duckdb
 
 _REMEMBERED_FILTERS = 64
+_MOST_REMEMBERED_VALUES = 100
+"""Of a filter: a longer one takes more memory than it saves time."""
 _SHORT_BYTES = 65_536
 """Documents of which everything is fetched, where a passage is wanted."""
 
@@ -46,12 +51,15 @@ def span_of_index(pack: Pack) -> Span:
 
 def spans_of_vectors(pack: Pack, rows: npt.NDArray[np.int64]) -> list[Span]:
     begin, end = pack.span("vectors")
-    size = (end - begin) // max(len(pack.array("vectors")), 1)
+    size = (end - begin) // max(len(pack.array("vectors", "<f4", dimensions=2)), 1)
     return [(begin + row * size, begin + (row + 1) * size) for row in rows.tolist()]
 
 
 class SearchFile:
-    """Vectors, chunks and texts."""
+    """Vectors, chunks and texts.
+
+    Raises ValueError for a file that is none, and E207 when something that is only looked at later turns out damaged.
+    """
 
     def __init__(self, path: Path, pieces: Pieces | None = None) -> None:
         """`pieces`: of a file that is not here as a whole. Then everything here may fetch, and raise PieceError."""
@@ -59,21 +67,35 @@ class SearchFile:
         self._pack = pack = Pack(path) if pieces is None else pieces.pack
         self.name = path.parent.name
         """The content hash, by which its folder is called."""
+        self._key = f"{self.name}/{path.name}"
         if pieces is not None:
             pieces.want(spans_of_places(pack))
-        self.vectors: Vectors = pack.array("vectors")
+        self.vectors: Vectors = pack.array("vectors", "<f4", dimensions=2)
         """All of them; in a file that is read in pieces, ask for `row_vectors`."""
-        self.chunks = pack.array("chunks")
-        self.docs = pack.array("docs")
+        self.chunks = pack.array("chunks", CHUNK_TYPE)
+        self.docs = pack.array("docs", DOC_TYPE)
         self._all_texts = pack.bytes("texts")
         self.doc_of_row: npt.NDArray[np.uint32] = np.ascontiguousarray(self.chunks["doc"])
+        check_length("vectors", self.vectors, len(self.chunks))
+        _check_documents(self.docs, self.chunks, len(self._all_texts))
+        if pieces is None:
+            self._checked_codes()
 
     @functools.cached_property
     def index(self) -> VectorIndex:
         if self._pieces is not None:
             self._pieces.want([span_of_index(self._pack)])
-        codes = Codes(self._pack.array("codes"), self._pack.array("code_error")) if "codes" in self._pack else None
-        return VectorIndex(self.vectors, self._pack.array("squares"), codes)
+        with damage_errors(self._key):
+            squares = self._pack.array("squares", "<f4")
+            check_length("squares", squares, len(self.vectors))
+            return VectorIndex(self.vectors, squares, self._checked_codes())
+
+    def _checked_codes(self) -> Codes | None:
+        if "codes" not in self._pack:
+            return None
+        codes = Codes(self._pack.array("codes", "|u1"), self._pack.array("code_error", "<f4"))
+        codes.check(*self.vectors.shape)
+        return codes
 
     def row_vectors(self, rows: npt.NDArray[np.int64]) -> Vectors:
         if self._pieces is not None:
@@ -96,7 +118,11 @@ class SearchFile:
 
     def header(self, doc: int) -> Header:
         begin, header_size, _, _ = self.docs[doc].item()
-        return Header.from_bytes(self._texts(begin, begin + header_size))
+        content = self._texts(begin, begin + header_size)
+        try:
+            return Header.from_bytes(content)
+        except ValueError as fault:
+            raise damage_of(self._key, fault) from fault
 
     def _texts(self, begin: int, end: int) -> memoryview:
         if self._pieces is not None:
@@ -104,8 +130,14 @@ class SearchFile:
             self._pieces.want([(first + begin, first + end)])
         return self._all_texts[begin:end]
 
+    def _decoded(self, content: memoryview) -> str:
+        try:
+            return str(content, "utf-8", "surrogatepass")
+        except ValueError as fault:
+            raise damage_of(self._key, fault) from fault
+
     def text(self, doc: int) -> str:
-        return bytes(self._text_bytes(doc)).decode(errors="surrogatepass")
+        return self._decoded(self._text_bytes(doc))
 
     def slice_of(self, row: int, start: int, end: int) -> str:
         """These characters of the text of the row's document."""
@@ -121,7 +153,7 @@ class SearchFile:
             chunk_id=chunk_id(header.id, row - first_row),
             title=header.title,
             url=header.url,
-            text=str(self._texts(begin + start_byte, begin + end_byte), "utf-8", "surrogatepass"),
+            text=self._decoded(self._texts(begin + start_byte, begin + end_byte)),
             score=score,
             distance=distance,
             metadata=header.metadata,
@@ -130,11 +162,31 @@ class SearchFile:
             shard=self.name,
         )
 
+    def rows_with_text(self, content: bytes) -> npt.NDArray[np.int64]:
+        """Return the rows whose text is exactly this. Only texts of the same length are read."""
+        chunks = self.chunks
+        rows = np.flatnonzero(chunks["end_byte"] - chunks["start_byte"] == len(content))
+        docs = self.docs[self.doc_of_row[rows]]
+        begins = docs["offset"].astype(np.int64) + docs["header_size"] + chunks["start_byte"][rows]
+        texts, size = self._all_texts, len(content)
+        if self._pieces is not None and len(begins):
+            first, _ = self._pack.span("texts")
+            ordered = np.sort(begins)
+            # Many are close together: what lies between is fetched with them.
+            groups = np.split(ordered, np.flatnonzero(np.diff(ordered) > _SHORT_BYTES) + 1)
+            self._pieces.want([(first + int(each[0]), first + int(each[-1]) + size) for each in groups])
+        return rows[[bytes(texts[begin : begin + size]) == content for begin in begins.tolist()]]
+
     def documents(self, numbers: npt.NDArray[np.int64], graphs: StoredGraphs) -> StoredDocuments:
         """These documents of a whole file, but for their keywords, as another shard can take them up.
 
-        `graphs`: of all documents of this shard.
+        `graphs`: of all documents of this shard. Raises E207.
         """
+        for number in numbers.tolist():
+            self.header(number)
+            places = self.chunks[self.rows_of_document(number)]
+            with damage_errors(self._key):
+                check_utf8("texts", self._text_bytes(number), np.append(places["start_byte"], places["end_byte"]))
         everything = StoredDocuments(
             _Slices(self._all_texts, self.docs["offset"], self.docs["header_size"]),
             _Slices(self._all_texts, self.docs["offset"] + self.docs["header_size"], self.docs["text_size"]),
@@ -168,11 +220,30 @@ class SearchFile:
         doc = int(chunk["doc"])
         begin = int(self.docs[doc]["offset"]) + int(self.docs[doc]["header_size"])
         content = self._texts(begin + int(chunk["start_byte"]), begin + int(chunk["end_byte"]))
-        return bytes(content).decode(errors="surrogatepass"), self.header(doc).title
+        return self._decoded(content), self.header(doc).title
 
     def _text_bytes(self, doc: int) -> memoryview:
         begin, header_size, text_size, _ = self.docs[doc].item()
         return self._texts(begin + header_size, begin + header_size + text_size)
+
+
+def _check_documents(docs: npt.NDArray[Any], chunks: npt.NDArray[Any], texts_size: int) -> None:
+    """Refuse documents that do not follow each other in the texts, and chunks that are not within their documents."""
+    sizes = docs["header_size"].astype(np.uint64) + docs["text_size"]
+    ends = np.cumsum(sizes, dtype=np.uint64)
+    if (int(ends[-1]) if len(docs) else 0) != texts_size or not np.array_equal(docs["offset"], ends - sizes):
+        raise ValueError("the texts of documents do not follow each other")
+    check_below("chunks", chunks["doc"], len(docs))
+    counts = np.bincount(chunks["doc"], minlength=len(docs))
+    if not np.array_equal(docs["first_chunk"], np.cumsum(counts) - counts):
+        raise ValueError("the chunks of documents do not follow each other")
+    owners = chunks["doc"]
+    is_next = owners[1:] == owners[:-1]
+    for start, end in (("start_byte", "end_byte"), ("start", "end")):
+        is_within = (chunks[start] <= chunks[end]) & (chunks[end] <= docs["text_size"][owners])
+        is_behind = chunks[start][1:] >= chunks[end][:-1]
+        if not is_within.all() or bool((is_next & ~is_behind).any()) or bool((owners[1:] < owners[:-1]).any()):
+            raise ValueError("a chunk is not within its document")
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,6 +262,12 @@ class _Slices(Sequence[bytes]):
         return bytes(self.content[begin : begin + int(self.sizes[number])])
 
 
+def _header_of(document_id: str, owner: str, title: str, url: str, metadata: str, content_hash: str) -> Header:
+    """Raises ValueError, as for one that is read from bytes."""
+    header = Header(document_id, owner, title, url, load_json(metadata.encode()), content_hash)
+    return Header.from_bytes(header.to_bytes())
+
+
 @dataclass(frozen=True, slots=True)
 class Listed:
     """A document, as the id directory knows it."""
@@ -202,15 +279,36 @@ class Listed:
 
 
 class IdFile:
-    """Which documents a shard holds, without opening anything else of it."""
+    """Which documents a shard holds, without opening anything else of it. Raises ValueError for a file that is none."""
 
     def __init__(self, path: Path) -> None:
         pack = Pack(path)
-        self._lines = pack.array("lines")
-        self._order = pack.array("order")
+        self._lines = pack.array("lines", ID_TYPE)
+        self._order = pack.array("order", "<u4")
         self._names = pack.bytes("names")
-        self._owners: list[str] = json.loads(bytes(pack.bytes("owners")).decode(errors="surrogatepass"))
+        self._owners = load_texts(pack.bytes("owners"))
         self._prefixes = np.ascontiguousarray(self._lines["prefix"])
+        self._check()
+
+    def _check(self) -> None:
+        """Each document has one line, and each line one place in the order and a name of its own."""
+        count = len(self._lines)
+        for name, numbers in (("lines", self._lines["doc"]), ("order", self._order)):
+            check_length(name, numbers, count)
+            check_below(name, numbers, count)
+            if count and int(np.bincount(numbers).min()) != 1:
+                raise ValueError(f"the section {name} names something twice")
+        check_below("lines", self._lines["owner"], len(self._owners))
+        begins, sizes = self._lines["id_offset"], self._lines["id_size"].astype(np.uint64)
+        check_below("lines", begins, len(self._names) + 1)
+        check_below("lines", begins + sizes, len(self._names) + 1)
+        if int(sizes.sum()) != len(self._names):
+            raise ValueError("the section names has another size than its names")
+        check_utf8("names", self._names, np.concatenate([begins, begins + sizes]))
+
+    @property
+    def count(self) -> int:
+        return len(self._lines)
 
     def find(self, identities: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """The line of each identity (a row of two numbers); -1 for those that are not here."""
@@ -231,6 +329,12 @@ class IdFile:
         """Of every document (a row of two numbers), and its number."""
         both = np.stack([self._prefixes, self._lines["rest"]], axis=1)
         return both, self._lines["doc"].astype(np.int64)
+
+    def ranks(self) -> npt.NDArray[np.int64]:
+        """Return the place of each document, by number, in the order of their ids."""
+        ranks = np.empty(len(self._order), np.int64)
+        ranks[self._lines["doc"][self._order]] = np.arange(len(self._order))
+        return ranks
 
     def lines_of(self, wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
         """Of documents that are marked, by their numbers."""
@@ -274,55 +378,100 @@ class IdFile:
 
 
 class RowsFile:
-    """The shard's tables, kept open; each question has a cursor of its own."""
+    """The shard's tables, kept open; each question has a cursor of its own.
 
-    def __init__(self, path: Path, documents: int) -> None:
+    Raises ValueError for a file that is none, and E207 when something that is only looked at later turns out damaged.
+    """
+
+    def __init__(self, path: Path, documents: int, shard_bytes: int) -> None:
+        """`shard_bytes`: of all files of the shard; nothing here is more than the others can hold."""
         self._documents = documents
+        self._shard_bytes = shard_bytes
+        self._key = f"{path.parent.name}/{path.name}"
         self._lock = threading.Lock()
-        self._connection = open_rows(path)
-        self.selected = functools.lru_cache(maxsize=_REMEMBERED_FILTERS)(self._selected)
+        self._connection = open_rows(path, COLUMNS)
+        with query_errors(self._key):
+            self._check()
+        self._remembered = functools.lru_cache(maxsize=_REMEMBERED_FILTERS)(self._select)
 
-    def _selected(self, condition: Filter) -> npt.NDArray[np.bool_]:
-        """Which documents meet the condition, by number."""
+    def _check(self) -> None:
+        """A table takes next to no room when its rows are all alike, and could be larger than all memory."""
+        numbers = self._cursor().execute("SELECT count(*), count(doc), min(doc), max(doc) FROM docs").fetchone()
+        expected = (0, 0, None, None) if not self._documents else (self._documents,) * 2 + (0, self._documents - 1)
+        if numbers != expected:
+            raise ValueError("it holds another number of documents than the manifest says")
+        for table in COLUMNS:
+            count = self._cursor().execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608 - our own names
+            if count is None or count[0] > self._shard_bytes:
+                raise ValueError(f"the table {table} holds more than the shard can")
+
+    def selected(self, condition: Filter) -> npt.NDArray[np.bool_]:
+        """Which documents meet the condition, by number. Raises E609 when the caller has given up."""
+        return (self._remembered if condition.values <= _MOST_REMEMBERED_VALUES else self._select)(condition)
+
+    def _select(self, condition: Filter) -> npt.NDArray[np.bool_]:
         where, parameters = condition.to_sql()
-        found = self._cursor().execute(f"SELECT doc FROM docs WHERE {where}", parameters).fetchnumpy()["doc"]  # noqa: S608
+        cursor = self._cursor()
+        with query_errors(self._key), contextlib.closing(cursor), cancellation.interruptible(cursor.interrupt):
+            found = cursor.execute(f"SELECT doc FROM docs WHERE {where}", parameters).fetchnumpy()["doc"]  # noqa: S608
         chosen = np.zeros(self._documents, np.bool_)
-        chosen[np.asarray(found, dtype=np.int64)] = True
+        with damage_errors(self._key):
+            chosen[np.asarray(found, dtype=np.int64)] = True
         return chosen
 
     def documents(self) -> list[tuple[Header, str, list[tuple[int, int]]]]:
         """Header, text and places of chunks of each document, by number."""
         cursor = self._cursor()
-        found = cursor.execute(
-            "SELECT id, owner, title, url, metadata, content_hash, text FROM docs ORDER BY doc"
-        ).fetchall()
-        places: list[list[tuple[int, int]]] = [[] for _ in found]
-        for doc, start, end in cursor.execute(
-            "SELECT doc, start_at, end_at FROM chunks ORDER BY doc, number"
-        ).fetchall():
-            places[doc].append((start, end))
-        return [
-            (Header(own, owner, title, url, json.loads(metadata), content_hash), text, places[doc])
-            for doc, (own, owner, title, url, metadata, content_hash, text) in enumerate(found)
-        ]
+        with query_errors(self._key), damage_errors(self._key):
+            self._refuse_any("docs", "id IS NULL OR title IS NULL OR url IS NULL OR text IS NULL OR metadata IS NULL")
+            self._refuse_any("chunks", "number IS NULL OR start_at IS NULL OR end_at IS NULL OR NOT start_at <= end_at")
+            self._refuse_any("chunks", "start_at < 0")
+            sizes = cursor.execute("SELECT sum(strlen(text) + strlen(metadata)) FROM docs").fetchone()
+            if sizes is None or (sizes[0] or 0) > self._shard_bytes:
+                raise ValueError("its texts are longer than those of the shard")
+            found = cursor.execute(
+                "SELECT id, owner, title, url, metadata, content_hash, text FROM docs ORDER BY doc"
+            ).fetchall()
+            places: list[list[tuple[int, int]]] = [[] for _ in found]
+            for doc, start, end in cursor.execute(
+                "SELECT doc, start_at, end_at FROM chunks ORDER BY doc, number"
+            ).fetchall():
+                if end > len(found[doc][-1]):
+                    raise ValueError("a chunk is not within the text of its document")
+                places[doc].append((start, end))
+            return [
+                (_header_of(own, owner, title, url, metadata, content_hash), text, places[doc])
+                for doc, (own, owner, title, url, metadata, content_hash, text) in enumerate(found)
+            ]
 
     def graphs(self) -> dict[int, GraphRows]:
         """Of each document that has one, by number."""
         cursor = self._cursor()
-        mentions = cursor.execute(
-            """SELECT doc, entity_id, weight, chunk_number FROM doc_entities
-               ORDER BY doc, chunk_number, entity_id, weight"""
-        ).fetchall()
-        edges = cursor.execute(
-            """SELECT doc, src, dst, rel_type, weight, chunk_number FROM edges
-               ORDER BY doc, chunk_number, src, dst, rel_type, weight"""
-        ).fetchall()
+        with query_errors(self._key), damage_errors(self._key):
+            self._refuse_any("doc_entities", "entity_id IS NULL OR chunk_number IS NULL OR NOT isfinite(weight)")
+            self._refuse_any("edges", "src IS NULL OR dst IS NULL OR rel_type IS NULL OR NOT isfinite(weight)")
+            for table in ("doc_entities", "edges"):
+                self._refuse_any(table, "weight IS NULL OR chunk_number IS NULL OR chunk_number < 0")
+            mentions = cursor.execute(
+                """SELECT doc, entity_id, weight, chunk_number FROM doc_entities
+                   ORDER BY doc, chunk_number, entity_id, weight"""
+            ).fetchall()
+            edges = cursor.execute(
+                """SELECT doc, src, dst, rel_type, weight, chunk_number FROM edges
+                   ORDER BY doc, chunk_number, src, dst, rel_type, weight"""
+            ).fetchall()
         found: dict[int, tuple[list[Any], list[Any]]] = {}
         for doc, *mention in mentions:
             found.setdefault(doc, ([], []))[0].append(tuple(mention))
         for doc, *edge in edges:
             found.setdefault(doc, ([], []))[1].append(tuple(edge))
         return {doc: GraphRows(tuple(rows[0]), tuple(rows[1])) for doc, rows in found.items()}
+
+    def _refuse_any(self, table: str, condition: str) -> None:
+        """Refuse rows of a table of documents that meet this condition, or are of no document."""
+        where = f"doc IS NULL OR doc < 0 OR doc >= {self._documents} OR {condition}"
+        if self._cursor().execute(f"SELECT 1 FROM {table} WHERE {where} LIMIT 1").fetchone() is not None:  # noqa: S608
+            raise ValueError(f"a row of the table {table} cannot be")
 
     def _cursor(self) -> "duckdb.DuckDBPyConnection":
         with self._lock:

@@ -14,11 +14,11 @@ import hashlib
 import shutil
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pair import errors, files, version_errors
+from pair import errors, files, folders, version_errors
 from pair.blobs.contract import BlobStore
 from pair.blobs.leases import HeldLease
 from pair.engine.build_records import BuildRecords
@@ -27,6 +27,7 @@ from pair.engine.manifest import Manifest, ShardRef, content_hash, file_name, fr
 from pair.engine.packing import MANIFEST_NAME, content_hash_of, packed, packed_name
 from pair.engine.publication import Published
 from pair.engine.shard_cache import ShardMissingError
+from pair.engine.shard_files import OPENERS
 from pair.engine.writing import WriteParts, Writer, WriteReport, scratch_folder
 
 _FOLDER = "index/"
@@ -46,8 +47,9 @@ def export_shards(
     count = sum(len(shard.files) for shard in manifest.shards)
     done = 0
     with files.storage_errors(), scratch_folder(parts.cache) as folder:
-        files.remove_half_written(path)
-        with files.replaced_file(path) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+        place = folders.resolve_parent(path)
+        files.remove_half_written(place)
+        with files.replaced_file(place) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
             archive.writestr(zipfile.ZipInfo(_MANIFEST_ENTRY, _ZIP_EPOCH), content)
             for shard in sorted(manifest.shards, key=lambda each: each.folder):
                 for role in shard.files:
@@ -110,6 +112,8 @@ class ShardArchive:
                 for role, expected in shard.files.items():
                     name = _FOLDER + packed_name(shard, role)
                     try:
+                        if archive.getinfo(name).file_size != expected.size_bytes:
+                            raise version_errors.export_damaged(str(self.path), f"{name} is not what its manifest says")
                         with archive.open(name) as stream:
                             digest = hashlib.sha256()
                             while block := stream.read(files.CHUNK_BYTES):
@@ -153,7 +157,7 @@ class ShardImporter:
         self._refuse_others(before, replace_all=replace_all)
         archive.verify()
         shards = [self._rerooted(shard) for shard in origin.shards]
-        self._parts.publication.probe()
+        self._parts.publication.read_for_write()
         record = self._records.announce(f"import-{origin.commit_id}", shards, origin.dimension)
         if self._parts.publication.current() is not None:  # whoever collects garbage now does not know of the record
             writer.retried(lambda lease, before: WriteReport())
@@ -203,6 +207,7 @@ class ShardImporter:
             if missing:
                 with scratch_folder(self._parts.cache) as folder:
                     unpacked = archive.unpack(source, folder / "shard")
+                    _check_shard(archive.path, shard, unpacked)
                     for role in missing:
                         path = unpacked[file_name(shard.shard_id, role)]
                         if files.sha256_of(path) != shard.files[role].sha256:
@@ -210,3 +215,14 @@ class ShardImporter:
                         self._parts.on_step("upload")
                         self._store.upload(shard.key(role), path)
             self._on_progress(number, len(shards))
+
+
+def _check_shard(archive: Path, shard: ShardRef, unpacked: Mapping[str, Path]) -> None:
+    """Raises E224 for a shard that is damaged, or anything but data, though its bytes are what the manifest says."""
+    for role in shard.files:
+        try:
+            OPENERS[role](shard, unpacked[file_name(shard.shard_id, role)])
+        except errors.DataError as fault:
+            raise version_errors.export_damaged(
+                str(archive), f"{shard.key(role)}: {fault.details['reason']}"
+            ) from fault

@@ -1,7 +1,9 @@
 """Local shard files: fetched once for all who wait, verified, evicted by last use, never while in use.
 
-Layout: `<cache>/<content hash>/<file>`, a stamp beside each file that was verified, and `use`, which readers lock.
+Layout: `<cache>/pair-shards/<content hash>/<file>`, a stamp beside each file that was verified, and `use`, which
+readers lock. A file in `pair-shards` marks it as made by pair.
 Invariants
+    Only folders named as above are ever removed, in a folder with the mark; all else is somebody else's, and stays.
     A file appears under its name only after its SHA-256 was verified.
     A file that was touched since is verified again, and fetched again when it is no longer what it was.
     Whoever deletes the folder, or fills its disk, makes queries slower and not wrong: what is missing is fetched again,
@@ -10,16 +12,16 @@ Invariants
 
 import contextlib
 import errno
-import fcntl
 import functools
+import hashlib
 import logging
 import math
 import os
+import re
 import secrets
-import shutil
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -27,7 +29,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pair import errors, files
+from pair import errors, files, folders
 from pair.blobs.contract import BlobStore
 from pair.clock import Clock
 from pair.engine import rules
@@ -37,6 +39,8 @@ from pair.engine.manifest import FileRole, ShardRef, file_name
 from pair.engine.pieces import Pieces
 from pair.engine.rules import CachedShard
 from pair.engine.shard import IdFile, RowsFile, SearchFile, span_of_index, spans_of_places, spans_of_vectors
+from pair.engine.shard_files import open_graph, open_ids, open_keywords, open_rows, open_search
+from pair.engine.shard_use import Use, in_use
 from pair.engine.stored_graphs import NO_GRAPHS, StoredGraphs, graphs_in_columns
 
 logger = logging.getLogger(__name__)
@@ -50,7 +54,11 @@ _RETRY_SECONDS = 0.025
 _RETRY_TIMES = 6
 _LEAST_ROOM_BYTES = 1_000_000
 """That is made when a disk is full, so that it is not full again at once."""
-_USE = "use"
+_OWN_FOLDER = "pair-shards"
+_MARK = ".made-by-pair"
+_ENTRY = re.compile(r"[0-9a-f]{64}")
+_CONDEMNED = re.compile(r"\.[0-9a-f]{64}\.[0-9a-f]{16}")
+"""An entry that is being removed."""
 _STAMP = ".ok"
 _PART = ".part"
 _TOUCH_SECONDS = 30.0
@@ -88,6 +96,7 @@ class ShardCache:
         self.reads_pieces = reads_pieces
         self._store = store
         self._folder = folder
+        self._own = folder / _OWN_FOLDER
         self._clock = clock
         self._max_bytes = max_bytes
         self._ttl_seconds = ttl_seconds
@@ -106,23 +115,25 @@ class ShardCache:
         if shard is None:
             with self._lock:
                 shard = self._open.setdefault(ref.folder, OpenShard(ref, self))
+        elif shard.has_files:
+            self.hits += 1
         return shard
 
     def is_open(self, ref: ShardRef) -> bool:
         shard = self._open.get(ref.folder)
         return shard is not None and shard.has_search
 
-    def keep_only(self, folders: frozenset[str]) -> None:
+    def keep_only(self, keys: frozenset[str]) -> None:
         """Close and evict what was opened, and is neither among these nor held; what somebody still reads stays."""
         with self._lock:
-            self._kept = folders
-            dropped = self._open.keys() - folders.union(*self._held.values())
+            self._kept = keys
+            dropped = self._open.keys() - keys.union(*self._held.values())
         self._drop(dropped)
 
-    def hold(self, holder: object, folders: frozenset[str]) -> None:
+    def hold(self, holder: object, keys: frozenset[str]) -> None:
         """These stay, whatever else is kept, until the holder lets them go."""
         with self._lock:
-            self._held[holder] = folders
+            self._held[holder] = keys
 
     def let_go(self, holder: object) -> None:
         """Close what nobody else holds or keeps, and evict it, unless nobody said yet what is kept."""
@@ -134,10 +145,10 @@ class ShardCache:
         if self._kept is not None:
             self._drop(dropped)
 
-    def _drop(self, folders: Iterable[str]) -> None:
-        for folder in folders:
+    def _drop(self, keys: Iterable[str]) -> None:
+        for key in keys:
             with contextlib.suppress(OSError):  # it takes room, but nobody should fail for it
-                self._remove(folder.rpartition("/")[2])
+                self._remove(_entry_name(key))
 
     def close(self) -> None:
         """Whoever still reads a shard keeps it alive."""
@@ -157,7 +168,17 @@ class ShardCache:
         return self._folder.with_name(self._folder.name + "-unfinished")
 
     def place(self, ref: ShardRef) -> Path:
-        return self._folder / ref.folder.rpartition("/")[2]
+        return self._own / _entry_name(ref.folder)
+
+    def make_place(self, ref: ShardRef) -> Path:
+        """Create the folder of a shard, below one with the mark. Raises OSError."""
+        with folders.open_folder(self._own, make=True) as own:
+            names = folders.list_below(own)
+            if all(_is_ours(name) for name in names):
+                with contextlib.suppress(FileExistsError):
+                    os.close(folders.open_below(own, _MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        folders.make_folder(self.place(ref))
+        return self.place(ref)
 
     def path(self, ref: ShardRef, role: FileRole) -> Path:
         """A verified local file. Raises ShardMissingError, E207, E205, E206, E010."""
@@ -172,9 +193,9 @@ class ShardCache:
                 self._insist(lambda: self._fetch(ref, role, path), ref.files[role].size_bytes)
         return path
 
-    def use(self, ref: ShardRef) -> "_Use":
+    def use(self, ref: ShardRef) -> Use:
         """Raises E010."""
-        return self._insist(lambda: _Use(self.place(ref)), 0)
+        return self._insist(lambda: Use(functools.partial(self.make_place, ref)), 0)
 
     def _insist(self, act: Callable[[], _Done], wanted_bytes: int) -> _Done:
         """A few times, while the next time may be better. Raises E010, E207 and what the act raises."""
@@ -225,7 +246,7 @@ class ShardCache:
             return
         self.misses += 1
         self._make_room(expected.size_bytes)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self.make_place(ref)
         # Processes in different containers may have one number.
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
         try:
@@ -233,10 +254,10 @@ class ShardCache:
                 raise ShardMissingError(ref.key(role))
             if files.sha256_of(temporary) != expected.sha256:
                 raise errors.stored_data_damaged(ref.key(role), "its SHA-256 is not the one in the manifest")
-            temporary.replace(path)
-            self.part(ref, role).unlink(missing_ok=True)
+            folders.rename(temporary, path)
+            folders.unlink(self.part(ref, role), missing_ok=True)
         finally:
-            temporary.unlink(missing_ok=True)
+            folders.unlink(temporary, missing_ok=True)
         self.bytes_fetched += expected.size_bytes
         _stamp(path)
 
@@ -265,7 +286,8 @@ class ShardCache:
         return not self._max_bytes or size_bytes <= self._max_bytes // 2
 
     def size_bytes(self) -> int:
-        return sum(each.size_bytes for each in self._cached())
+        with files.storage_errors():
+            return sum(each.size_bytes for each in self._cached())
 
     def _make_room(self, wanted_bytes: int) -> None:
         if not self._max_bytes:
@@ -303,99 +325,56 @@ class ShardCache:
     def _cached(self) -> list[CachedShard]:
         now = self._clock.now().timestamp()
         found: list[CachedShard] = []
-        with contextlib.suppress(FileNotFoundError), os.scandir(self._folder) as entries:
-            for entry in entries:
-                if not entry.is_dir(follow_symlinks=False):
-                    continue  # not ours
-                with contextlib.suppress(FileNotFoundError):
-                    found.append(_measured(entry, now))
+        with contextlib.suppress(FileNotFoundError):
+            names = folders.list_folder(self._own)
+            for name in names if _MARK in names else ():
+                if _is_ours(name):
+                    with contextlib.suppress(OSError):  # gone meanwhile, or no folder
+                        found.append(_measured(self._own / name, now))
         return found
 
     def _remove(self, name: str) -> bool:
         """False when somebody uses it, here or in another process."""
         with self._lock:
-            for key in [each for each in self._open if each.rpartition("/")[2] == name]:
+            for key in [key for key in self._open if _entry_name(key) == name]:
                 del self._open[key]  # unless a query holds it, this ends its use
-        folder = self._folder / name
-        with _in_use(folder, exclusive=True) as is_ours:
+        folder = self._own / name
+        with in_use(folder, exclusive=True) as is_ours:
             if is_ours:
-                condemned = folder.with_name(f".{name}.{secrets.token_hex(8)}")
+                condemned = folder.with_name(f".{name.lstrip('.')[:64]}.{secrets.token_hex(8)}")
                 with contextlib.suppress(FileNotFoundError):
-                    folder.rename(condemned)
-                    shutil.rmtree(condemned, ignore_errors=True)
+                    folders.rename(folder, condemned)
+                    files.remove_tree(condemned)
         return is_ours
 
 
-def _measured(entry: os.DirEntry[str], now: float) -> CachedShard:
+def _is_ours(name: str) -> bool:
+    return bool(_ENTRY.fullmatch(name) or _CONDEMNED.fullmatch(name))
+
+
+def _entry_name(key: str) -> str:
+    """Return the name of a shard in the cache: its content hash, as the last part of its key says, else one of the key.
+
+    The key comes from a manifest, and may be that of a stranger.
+    """
+    name = key.rpartition("/")[2]
+    return name if _ENTRY.fullmatch(name) else hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
+
+
+def _measured(folder: Path, now: float) -> CachedShard:
     size, used_at = 0, 0.0
-    with os.scandir(entry.path) as members:
+    with folders.open_folder(folder) as descriptor, os.scandir(descriptor) as members:
         for member in members:
-            seen = member.stat()
+            seen = member.stat(follow_symlinks=False)
             size += min(seen.st_size, seen.st_blocks * _DISK_BLOCK_BYTES)  # some files are here in part only
             used_at = max(used_at, seen.st_mtime)
-    return CachedShard(entry.name, size, max(0.0, now - used_at))
-
-
-@contextlib.contextmanager
-def _in_use(folder: Path, *, exclusive: bool) -> Iterator[bool]:
-    try:
-        descriptor = os.open(folder / _USE, os.O_RDWR | os.O_CREAT, 0o666)
-    except FileNotFoundError:
-        yield exclusive  # there is nothing that could be in use
-        return
-    try:
-        try:
-            fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
-    finally:
-        os.close(descriptor)
-
-
-class _Use:
-    """Says that a shard's files are in use, for as long as this object lives: the lock ends with its descriptor."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / _USE
-        self._descriptor = -1
-        while True:
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
-            except FileNotFoundError:
-                continue  # evicted between two lines
-            except FileExistsError:
-                if folder.is_file():
-                    raise
-                continue  # evicted between two looks of mkdir at it
-            fcntl.flock(self._descriptor, fcntl.LOCK_SH)
-            if self.is_the_one_on_disk():
-                return
-            os.close(self._descriptor)
-
-    def is_the_one_on_disk(self) -> bool:
-        """False when the folder was evicted while we waited for its lock, or deleted since."""
-        try:
-            on_disk, ours = self._path.stat(), os.fstat(self._descriptor)
-        except FileNotFoundError:
-            return False
-        return (on_disk.st_dev, on_disk.st_ino) == (ours.st_dev, ours.st_ino)
-
-    def touch(self) -> None:
-        os.utime(self._descriptor)
-
-    def __del__(self) -> None:
-        if self._descriptor >= 0:
-            with contextlib.suppress(OSError):
-                os.close(self._descriptor)
+    return CachedShard(folder.name, size, max(0.0, now - used_at))
 
 
 def _is_verified(path: Path, ref: ShardRef, role: FileRole) -> bool:
     """Verified once, and not touched since."""
     try:
-        seen = path.stat()
+        seen = path.lstat()
         stamp = path.with_name(path.name + _STAMP).read_text(encoding="ascii")
     except (OSError, ValueError):
         return False
@@ -405,7 +384,9 @@ def _is_verified(path: Path, ref: ShardRef, role: FileRole) -> bool:
 def _stamp(path: Path) -> None:
     """Where it cannot be written, the file is verified again the next time."""
     with contextlib.suppress(OSError):
-        path.with_name(path.name + _STAMP).write_text(_stamp_text(path.stat()), encoding="ascii")
+        stamp = folders.open_file(path.with_name(path.name + _STAMP), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        with os.fdopen(stamp, "wb") as stream:
+            stream.write(_stamp_text(path.lstat()).encode())
 
 
 def _stamp_text(seen: os.stat_result) -> str:
@@ -423,7 +404,7 @@ class OpenShard:
         self._fetching = {role: threading.Lock() for role in ref.files}
         self.rows_asked = 0
         """How often some rows were asked for while the search file was not here as a whole."""
-        self._use: _Use | None = None
+        self._use: Use | None = None
         self._touched_at = 0.0
         self._search: SearchFile | None = None
         self._pieces: Pieces | None = None
@@ -432,6 +413,11 @@ class OpenShard:
         self._rows: RowsFile | None = None
         self._keywords: KeywordIndex | None = None
         self._graph: GraphFile | None = None
+
+    @property
+    def has_files(self) -> bool:
+        """Whether a file of it was opened."""
+        return self._use is not None
 
     @property
     def has_search(self) -> bool:
@@ -462,7 +448,7 @@ class OpenShard:
         if self._search is None:
             with self._fetching["search"]:
                 if self._search is None:
-                    self._search = self._opened("search", SearchFile)
+                    self._search = self._opened("search", open_search)
                     self._in_pieces = self._pieces = None
         return self._search
 
@@ -477,7 +463,7 @@ class OpenShard:
         self._touch(now)
         self.rows_asked += 1
         if self._in_pieces is None:
-            self._in_pieces = SearchFile(pieces.path, pieces)
+            self._in_pieces = open_search(self._ref, pieces.path, pieces)
         return self._in_pieces
 
     def fetches_of_index(self, *, in_pieces: bool) -> list[Callable[[], object]]:
@@ -517,8 +503,11 @@ class OpenShard:
             return cache.fetch_range(ref, "search", begin, size)
 
         with files.storage_errors():
-            cache.place(ref).mkdir(parents=True, exist_ok=True)  # somebody may have emptied the cache
-            return Pieces(cache.part(ref, "search"), ref.files["search"].size_bytes, outline, fetch)
+            cache.make_place(ref)  # somebody may have emptied the cache
+            try:
+                return Pieces(cache.part(ref, "search"), ref.files["search"].size_bytes, outline, fetch)
+            except ValueError:  # of another file: the whole one tells what is wrong
+                return None
 
     def _touch(self, now: float) -> None:
         if self._use is not None and now - self._touched_at > _TOUCH_SECONDS:
@@ -529,14 +518,14 @@ class OpenShard:
         if self._ids is None:
             with self._fetching["ids"]:
                 if self._ids is None:
-                    self._ids = self._opened("ids", IdFile)
+                    self._ids = self._opened("ids", open_ids)
         return self._ids
 
     def rows(self) -> RowsFile:
         if self._rows is None:
             with self._fetching["rows"]:
                 if self._rows is None:
-                    self._rows = self._opened("rows", lambda path: RowsFile(path, self._ref.documents))
+                    self._rows = self._opened("rows", open_rows)
         return self._rows
 
     def keywords(self) -> KeywordIndex | None:
@@ -544,7 +533,7 @@ class OpenShard:
         if self._keywords is None and "keywords" in self._ref.files:
             with self._fetching["keywords"]:
                 if self._keywords is None:
-                    self._keywords = self._opened("keywords", KeywordIndex)
+                    self._keywords = self._opened("keywords", open_keywords)
         return self._keywords if self._keywords is not None and self._keywords.is_current else None
 
     def graph(self) -> GraphFile | None:
@@ -552,7 +541,7 @@ class OpenShard:
         if self._graph is None and "graph" in self._ref.files:
             with self._fetching["graph"]:
                 if self._graph is None:
-                    self._graph = self._opened("graph", GraphFile)
+                    self._graph = self._opened("graph", open_graph)
         return self._graph
 
     def stored_graphs(self) -> StoredGraphs:
@@ -566,14 +555,14 @@ class OpenShard:
         counts = np.bincount(search.doc_of_row, minlength=len(search.docs))
         return graphs_in_columns(self.rows().graphs(), counts.tolist())
 
-    def _opened(self, role: FileRole, open_file: Callable[[Path], _Done]) -> _Done:
+    def _opened(self, role: FileRole, open_file: Callable[[ShardRef, Path], _Done]) -> _Done:
         """Raises as `ShardCache.path` does."""
         tries = 0
         while True:
             tries += 1
             path = self._sound_path(role)
             try:
-                return open_file(path)
+                return open_file(self._ref, path)
             except FileNotFoundError as fault:  # deleted between two lines
                 if tries == _OPEN_TRIES:
                     raise errors.storage_failed(str(path), "somebody deletes it again and again") from fault

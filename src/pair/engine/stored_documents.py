@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,14 +11,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pair.engine.bounded_json import load_json
 from pair.engine.keyword_rows import KeywordRows, RowText, concatenate_rows, rows_of
-from pair.engine.stored_graphs import NO_GRAPH, GraphRows, StoredGraphs, concatenate_graphs, graphs_in_columns
+from pair.engine.stored_graphs import (
+    NO_GRAPH,
+    NO_GRAPH_YET,
+    GraphRows,
+    StoredGraphs,
+    concatenate_graphs,
+    graphs_in_columns,
+)
 from pair.values import Chunk, Document
 
 Vectors = npt.NDArray[np.float32]
 
 CHUNK_TYPE = np.dtype([("doc", "<u4"), ("start_byte", "<u4"), ("end_byte", "<u4"), ("start", "<u4"), ("end", "<u4")])
 """`start` and `end` count characters of the text, as people and Python do."""
+
+_CONTENT_HASH = re.compile("[0-9a-f]{32}")
 
 IdentityHash = bytes
 """16 bytes that stand for the id of a document."""
@@ -47,8 +58,17 @@ class Header:
 
     @staticmethod
     def from_bytes(content: bytes | memoryview) -> "Header":
-        value = json.loads(str(content, "utf-8", "surrogatepass"))
-        return Header(value["id"], value["owner"], value["title"], value["url"], value["metadata"], value["hash"])
+        """Raises ValueError."""
+        value = load_json(content)
+        try:
+            own, owner, title, url = value["id"], value["owner"], value["title"], value["url"]
+            metadata, content_hash = value["metadata"], value["hash"]
+        except (KeyError, TypeError, IndexError) as fault:
+            raise ValueError("what it says of a document cannot be") from fault
+        is_text = type(own) is type(owner) is type(title) is type(url) is type(content_hash) is str
+        if not is_text or type(metadata) is not dict or _CONTENT_HASH.fullmatch(content_hash) is None:
+            raise ValueError("what it says of a document cannot be")
+        return Header(own, owner, title, url, metadata, content_hash)
 
 
 def identity(document_id: str) -> IdentityHash:
@@ -201,7 +221,7 @@ def store_form(documents: Sequence[PreparedDocument], dimension: int) -> StoredD
             rows.append((number, start_byte, end_byte, chunk.start, chunk.end))
         vectors.append(document.vectors)
         counts.append(len(document.chunks))
-        if document.graph is not NO_GRAPH:
+        if document.graph is not NO_GRAPH and document.graph is not NO_GRAPH_YET:
             graphs[number] = document.graph
     return StoredDocuments(
         headers,

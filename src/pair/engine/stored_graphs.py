@@ -6,7 +6,7 @@ Invariants
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,10 +27,14 @@ class GraphRows:
     """Entity, weight, chunk."""
     edges: tuple[tuple[str, str, str, float, int], ...] = ()
     """Source entity, target entity, kind, weight, chunk."""
+    is_complete: bool = field(default=True, compare=False)
+    """False when a model could not be reached for some chunks: the document is extracted again by the next write."""
 
 
 NO_GRAPH = GraphRows()
 """This very one stands for none: a document that names nothing has a graph of its own, which is empty."""
+NO_GRAPH_YET = GraphRows(is_complete=False)
+"""The same, for a document whose chunks a model could not be asked about."""
 
 
 @dataclass(frozen=True, eq=False)

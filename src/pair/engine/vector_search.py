@@ -60,10 +60,10 @@ class VectorSearch:
     def nearest(self) -> NearRows:
         order = self._order
         self._reading.fetch(self.surely_asked)
-        for position in order.first:
+        always = [*order.first, *(shard.position for shard in order.fanned_out)]  # engine-12
+        for position in always:
             self._ask(position)
-        asked = len(order.first)
-        asked += sum(map(self._ask_if_worth, order.fanned_out))
+        asked = len(always)
         self._reading.fetch([each.position for each in order.further if self._is_worth_asking(each)])
         asked += sum(map(self._ask_if_worth, order.further))
         # In ascending order of what is compared: when one is not worth asking, no later one is.

@@ -6,6 +6,7 @@ Invariants
 """
 
 import math
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,8 @@ Selection = npt.NDArray[np.bool_]
 ANN_MIN_ROWS = 2048
 """Below this, looking at every row is as fast as an index."""
 _CODE_BITS = 4
+_CODE_BLOCK = 32
+"""Rows whose codes lie together."""
 _MORE_CANDIDATES = 130
 _CANDIDATES_PER_HIT = 2
 """Rows that are taken by their codes, to be ranked by their numbers: so many for each hit, and so many more."""
@@ -61,6 +64,41 @@ class Codes:
     error: npt.NDArray[np.float32]
     """One number: the mean square of the distance between a vector and what its code stands for."""
 
+    def check(self, rows: int, dimension: int) -> None:
+        """Raises ValueError for all but the index that `encode` makes of so many vectors.
+
+        The reader of faiss trusts what it reads: it maps files that an index names, and reads beyond its own bytes.
+        So everything but the numbers of centroids and codes has to be, byte for byte, what it would write.
+        """
+        begin, centroids_bytes, middle, codes_bytes = _expected_layout(rows, dimension)
+        centroids_end = len(begin) + centroids_bytes
+        is_expected = (
+            self.index.size == centroids_end + len(middle) + codes_bytes
+            and self.index[: len(begin)].tobytes() == begin
+            and self.index[centroids_end : centroids_end + len(middle)].tobytes() == middle
+        )
+        if not is_expected:
+            raise ValueError("its codes are of another kind or number than its vectors")
+        if self.error.size != 1 or not 0 <= float(self.error[0]) < math.inf:
+            raise ValueError("the error of its codes is no number")
+
+
+def _code_parts(dimension: int) -> int:
+    return dimension // 2 if dimension % 2 == 0 else dimension
+
+
+def _expected_layout(rows: int, dimension: int) -> tuple[bytes, int, bytes, int]:
+    """How faiss writes an IndexPQFastScan: what comes before its centroids, their size, what follows, size of codes."""
+    parts, values = _code_parts(dimension), 1 << _CODE_BITS
+    # Type; dimension, rows, two numbers without a meaning, is trained, L2; quantizer; length of the centroids.
+    begin = struct.pack("<4siqqq?i", b"IPfs", dimension, rows, 1 << 20, 1 << 20, True, 1)
+    begin += struct.pack("<QQQQ", dimension, parts, _CODE_BITS, dimension * values)
+    padded_rows = -(-rows // _CODE_BLOCK) * _CODE_BLOCK
+    padded_parts = parts + parts % 2
+    codes_bytes = padded_rows * padded_parts * _CODE_BITS // 8
+    middle = struct.pack("<iiiQQQ", 0, _CODE_BLOCK, 0, padded_rows, padded_parts, codes_bytes)
+    return begin, dimension * values * 4, middle, codes_bytes
+
 
 def _use_one_thread() -> None:
     """For what this thread asks of faiss, whose own threads wait for each other in a busy loop after every small step.
@@ -76,7 +114,7 @@ def encode(vectors: Vectors) -> Codes | None:
     if rows < ANN_MIN_ROWS:
         return None
     _use_one_thread()
-    index = faiss.IndexPQFastScan(dimension, dimension // 2 if dimension % 2 == 0 else dimension, _CODE_BITS)
+    index = faiss.IndexPQFastScan(dimension, _code_parts(dimension), _CODE_BITS)
     index.pq.cp.niter = _CODE_ROUNDS
     index.pq.cp.max_points_per_centroid = _CODE_SAMPLE
     contiguous = np.ascontiguousarray(vectors)
@@ -161,7 +199,7 @@ class VectorIndex:
         # What a code stands for is farther away than its vector by the code's error at most: so it is where the query
         # shares what the code leaves out, as one from the same cluster does; else it is nearer by as much, on average.
         deviation = 2 * within * math.sqrt(self._error / len(query))
-        return rows[squared <= within * within + self._error + _DEVIATIONS * deviation]
+        return rows[(rows >= 0) & (squared <= within * within + self._error + _DEVIATIONS * deviation)]
 
 
 # ── groups of near vectors ─────────────────────────────────────────────────────────────────────────

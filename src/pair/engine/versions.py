@@ -103,7 +103,7 @@ def _told(manifest: Manifest, current: Manifest) -> Version:
 
 def roll_back(parts: WriteParts, writer: Writer, wanted: str) -> Rollback:
     """Raises E201, E218, and what any write raises."""
-    parts.publication.required()  # before a lease makes a folder for a KB that is not there
+    parts.publication.require_for_write()  # before a lease makes a folder for a KB that is not there
     outcome: list[tuple[Manifest, Published]] = []
 
     def attempt(lease: HeldLease, before: Published | None) -> WriteReport:

@@ -48,7 +48,7 @@ DOC_TYPE = np.dtype([("offset", "<u8"), ("header_size", "<u4"), ("text_size", "<
 
 _Value = str | int | float | None
 _Row = tuple[_Value, ...]
-_COLUMNS = {
+COLUMNS = {
     "docs": {
         "doc": "INTEGER",
         "id": "VARCHAR",
@@ -90,7 +90,7 @@ _COLUMNS = {
 }
 _TABLES = "".join(
     f"CREATE TABLE {table} ({', '.join(f'{name} {kind}' for name, kind in columns.items())});"
-    for table, columns in _COLUMNS.items()
+    for table, columns in COLUMNS.items()
 )
 _STORAGE_VERSION = "v1.2.0"
 """The oldest DuckDB that can read our shards."""
@@ -229,11 +229,11 @@ def _insert(connection: "duckdb.DuckDBPyConnection", scratch: Path, table: str, 
     longest = 0
     with scratch.open("w", encoding="utf-8") as stream:
         for row in rows:
-            line = json.dumps(dict(zip(_COLUMNS[table], map(_sound, row), strict=True)))
+            line = json.dumps(dict(zip(COLUMNS[table], map(_sound, row), strict=True)))
             longest = max(longest, len(line))
             stream.write(line + "\n")
     if longest:
-        types = ", ".join(f"{name}: '{kind}'" for name, kind in _COLUMNS[table].items())
+        types = ", ".join(f"{name}: '{kind}'" for name, kind in COLUMNS[table].items())
         reading = f"read_json({_quoted(scratch)}, format='newline_delimited', columns={{{types}}}"
         limit = 2 * longest + 1024
         connection.execute(f"INSERT INTO {table} SELECT * FROM {reading}, maximum_object_size={limit})")  # noqa: S608

@@ -12,8 +12,8 @@ Invariants
 import contextlib
 import datetime
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from pair import errors, files, version_errors
 from pair.blobs.contract import Leases
-from pair.blobs.leases import HeldLease, held
+from pair.blobs.leases import HeldLease, LeaseQueue
 from pair.clock import Clock, to_timestamp
 from pair.engine import rules
 from pair.engine.contract import Merge
@@ -57,6 +57,24 @@ class WriteParts:
     pause: Callable[[int], None]
     """Wait before the n-th next attempt."""
     on_step: Callable[[str], None]
+    _queue: LeaseQueue = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_queue", LeaseQueue(self.leases, self.clock, self.pause))
+
+    @contextlib.contextmanager
+    def hold_lease(self, *, refusals: int = 0) -> Iterator[HeldLease]:
+        """Hold the write lease of the KB while the block runs, after waiting in turn. Raises E203, E206.
+
+        `refusals`: how many of the attempts are used up.
+        """
+        with self._queue.hold(
+            lease_name(self.kb_id),
+            seconds=self.policy.lease_seconds,
+            attempts=max(self.policy.write_attempts - refusals, 1),
+            before_try=lambda: self.on_step("lease"),
+        ) as lease:
+            yield lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +110,8 @@ class Writer:
 
     def since(self, number: int) -> "Writer":
         """The same, for what was begun when this version was current: refuses to write once a roll-back came after."""
-        return Writer(self._parts, self._preparation, began=number)
+        began = number if self._began is None else min(number, self._began)
+        return Writer(self._parts, self._preparation, began=began)
 
     def refuse_undoing(self, before: Published | None) -> None:
         """Raises E236."""
@@ -100,8 +119,11 @@ class Writer:
         if self._began is not None and rolled_back > self._began:
             raise version_errors.rolled_back_meanwhile(self._parts.kb_id, self._began, rolled_back)
 
-    def upsert(self, batch: Batch) -> WriteReport:
-        """Raises E213, E303, E304 for what cannot be stored; E202, E203, E206, E208, E210 after all attempts."""
+    def upsert(self, batch: Batch, removed: Sequence[str] = ()) -> WriteReport:
+        """Store a batch; `removed`: ids of documents that go with the same version.
+
+        Raises E213, E303, E304 for what cannot be stored; E202, E203, E206, E208, E210 after all attempts.
+        """
         before = self._parts.publication.current()
         hashes = self._preparation.checked_hashes(batch, before)
         prepared: dict[str, PreparedDocument] = {}
@@ -111,31 +133,48 @@ class Writer:
 
         def attempt(lease: HeldLease, before: Published | None) -> WriteReport:
             changed, stored = self.changed(batch, hashes, before)
-            if not changed:
+            self._prepare(batch, changed, hashes, prepared)
+            # A document whose graph is still incomplete is stored already as far as it can be.
+            contents = {document_id: place.content_hash for document_id, place in stored.items()}
+            changed = [each for each in changed if prepared[each.id].header.content_hash != contents.get(each.id)]
+            gone = find_stored(before.manifest, self._parts.cache, removed) if before else {}
+            if not changed and not gone:
                 number = before.manifest.number if before else 0
                 return WriteReport(unchanged=len(batch.documents), manifest_version=number)
-            self._prepare(batch, changed, hashes, prepared)
+            if before is not None and not changed:
+                shards = remove_stored(before.manifest.shards, gone.values())
+                published = self.swap(lease, before, shards, self._parts.new_id(), "delete")
+                return WriteReport(
+                    unchanged=len(batch.documents), deleted=len(gone), manifest_version=published.manifest.number
+                )
             fresh = store_form([prepared[each.id] for each in changed], self._embedding.dimension)
             replaced = {each.id: stored[each.id] for each in changed if each.id in stored}
-            published = self._write(lease, before, fresh, list(replaced.values()))
+            published = self._write(lease, before, fresh, [*replaced.values(), *gone.values()])
             return WriteReport(
                 added=len(changed) - len(replaced),
                 replaced=len(replaced),
                 unchanged=len(batch.documents) - len(changed),
+                deleted=len(gone),
                 chunks=len(fresh.chunks),
                 manifest_version=published.manifest.number,
             )
 
         return self.retried(attempt)
 
-    def delete(self, *, ids: Sequence[str], owner: str | None, condition: Filter | None) -> WriteReport:
-        """Documents with these ids, or all of this owner, or all that meet the condition. Raises E201."""
-        self._parts.publication.required()  # before a lease makes a folder for a KB that is not there
+    def delete(
+        self, *, ids: Sequence[str], owner: str | None, condition: Filter | None, synced: Sequence[str] = ()
+    ) -> WriteReport:
+        """Documents with these ids, or all of this owner, or all that meet the condition. Raises E201.
+
+        Raises E105 if one of them is among those that are `synced`.
+        """
+        self._parts.publication.require_for_write()  # before a lease makes a folder for a KB that is not there
 
         def attempt(lease: HeldLease, before: Published | None) -> WriteReport:
             if before is None:
                 raise errors.kb_uninitialised(self._parts.kb_id)
             gone = self._chosen(before.manifest, ids, owner, condition)
+            self._refuse_synced(before.manifest, gone, synced)
             count = sum(len(numbers) for numbers in gone.values())
             if not count:
                 return WriteReport(manifest_version=before.manifest.number)
@@ -157,9 +196,10 @@ class Writer:
         while True:
             before = None
             try:
-                with self._lease() as lease:
+                with parts.hold_lease(refusals=conflicts) as lease:
+                    conflicts += lease.refusals
                     parts.on_step("read")
-                    before = parts.publication.current()
+                    before = parts.publication.read_for_write()
                     self.refuse_undoing(before)
                     parts.cache.keep_only(before.manifest.folders if before else frozenset())
                     report = attempt(lease, before)
@@ -170,7 +210,8 @@ class Writer:
                 conflicts += 1
                 is_settled = isinstance(fault, errors.ConflictError) and fault.code in _SETTLED
                 is_lost = isinstance(fault, ShardMissingError) and self._is_still(before)
-                if is_lost or is_settled or conflicts >= parts.policy.write_attempts:
+                is_held = isinstance(fault, errors.ConflictError) and fault.code == errors.LEASE_HELD
+                if is_lost or is_settled or is_held or conflicts >= parts.policy.write_attempts:
                     if isinstance(fault, ShardMissingError):
                         raise errors.stored_data_damaged(str(fault), "it is not in the store any more") from fault
                     raise
@@ -180,15 +221,6 @@ class Writer:
     def _is_still(self, before: Published | None) -> bool:
         now = self._parts.publication.current()
         return before is not None and now is not None and now.version == before.version
-
-    @contextlib.contextmanager
-    def _lease(self) -> Iterator[HeldLease]:
-        parts = self._parts
-        parts.on_step("lease")
-        with held(
-            parts.leases, lease_name(parts.kb_id), seconds=parts.policy.lease_seconds, clock=parts.clock
-        ) as lease:
-            yield lease
 
     # What is to be written
 
@@ -231,7 +263,7 @@ class Writer:
     ) -> Published:
         parts = self._parts
         manifest = before.manifest if before else self.nothing_yet()
-        shards = _without(manifest.shards, replaced)
+        shards = remove_stored(manifest.shards, replaced)
         tail = [shard for shard in shards if not shard.run and not shard.origin and shard.live_documents]
         merged = rules.shards_to_merge(tail, len(fresh.chunks))
         commit_id = parts.new_id()
@@ -295,8 +327,17 @@ class Writer:
                 chosen[position] = numbers
         return chosen
 
+    def _refuse_synced(
+        self, manifest: Manifest, gone: Mapping[int, npt.NDArray[np.int64]], synced: Sequence[str]
+    ) -> None:
+        stored = find_stored(manifest, self._parts.cache, synced) if gone else {}
+        refused = [each for each, place in stored.items() if place.doc in gone.get(place.position, ())]
+        if refused:
+            raise errors.document_synced(refused)
 
-def _without(shards: Sequence[ShardRef], replaced: Sequence[_Stored]) -> list[ShardRef]:
+
+def remove_stored(shards: Sequence[ShardRef], replaced: Iterable[_Stored]) -> list[ShardRef]:
+    """Return the shards without these documents."""
     gone: dict[int, list[int]] = {}
     for each in replaced:
         gone.setdefault(each.position, []).append(each.doc)
@@ -310,7 +351,7 @@ def find_stored(manifest: Manifest, cache: ShardCache, ids: Sequence[str]) -> di
     """Where the live documents among these are."""
     identities = np.array([np.frombuffer(identity(each), "<u8") for each in ids], "<u8").reshape(-1, 2)
     found: dict[str, _Stored] = {}
-    for position, shard in enumerate(manifest.shards):
+    for position, shard in enumerate(manifest.shards if ids else ()):
         directory = cache.open(shard).ids()
         lines = directory.find(identities)
         for number in np.flatnonzero(lines >= 0).tolist():

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pair.ai.contract import LanguageModel
+from pair.ai.rules import strip_reasoning
 from pair.error_tree import ModelError, PairError
 from pair.librarians.contract import Citation, Context, Response
 from pair.librarians.matching import matches
@@ -104,7 +105,7 @@ def _chosen_by_model(model: LanguageModel, query: str, entries: Sequence[IndexEn
         reply = model.reply(INSTRUCTIONS, "Index:\n" + "\n".join(lines) + f"\n\nQuestion: {query}")
     except ModelError:
         return None
-    found = re.search(r"\[[\d,\s]*\]", reply)
+    found = re.search(r"\[[\d,\s]*\]", strip_reasoning(reply))
     if found is None:
         return None
     numbers = [each for each in dict.fromkeys(map(int, re.findall(r"\d{1,9}", found[0]))) if 1 <= each <= len(entries)]

@@ -1,17 +1,21 @@
 """Citations: from a hit to something one can check, and from its id back to the passage.
 
 An id is `KB/DOCUMENT#START-END@HASH`: characters of a document, and the beginning of the hash of what they were.
+A citation of a remote librarian has `LIBRARIAN:` before it: the KB is on that librarian's server.
 """
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pair.librarians.contract import Citation, Provenance
 from pair.values import Hit
 
 _HASH_CHARACTERS = 12
-_ID = re.compile(r"(?P<kb>[^/]+)/(?P<document>.+)#(?P<start>\d+)-(?P<end>\d+)@(?P<hash>[0-9a-f]{12})", re.DOTALL)
+_ID = re.compile(
+    r"(?:(?P<librarian>[^/]+):)?(?P<kb>[^/:]+)/(?P<document>.+)#(?P<start>\d+)-(?P<end>\d+)@(?P<hash>[0-9a-f]{12})",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,8 @@ class CitedPlace:
     start: int
     end: int
     hash_prefix: str
+    librarian: str = ""
+    """The remote librarian whose server has the KB; "" for a KB here."""
 
     def is_still(self, text: str) -> bool:
         """Whether this is what was cited."""
@@ -59,4 +65,13 @@ def cited_place(citation_id: str) -> CitedPlace | None:
     found = _ID.fullmatch(citation_id)
     if found is None:
         return None
-    return CitedPlace(found["kb"], found["document"], int(found["start"]), int(found["end"]), found["hash"])
+    start, end = int(found["start"]), int(found["end"])
+    return CitedPlace(found["kb"], found["document"], start, end, found["hash"], found["librarian"] or "")
+
+
+def mark_remote(citation: Citation, librarian_id: str) -> Citation:
+    """Return the citation with its KB named as one of a remote librarian, so that nobody looks for it here."""
+    provenance = citation.provenance
+    if provenance is not None:
+        provenance = replace(provenance, kb_id=f"{librarian_id}:{provenance.kb_id}")
+    return replace(citation, id=f"{librarian_id}:{citation.id}" if citation.id else "", provenance=provenance)

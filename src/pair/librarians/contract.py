@@ -368,10 +368,11 @@ class Response:
         code: ErrorCode,
         message: str,
         *,
-        recoverable: bool = False,
+        recoverable: bool | None = None,
         suggestion: str = "",
         details: Mapping[str, Any] = NO_METADATA,
     ) -> "Response":
+        """Return an error. What is not given is completed from the code when the librarian is asked."""
         return Response(error=ErrorInfo(code, message, recoverable=recoverable, suggestion=suggestion, details=details))
 
     @staticmethod
@@ -379,7 +380,7 @@ class Response:
         """What went wrong, in the specification's words."""
         return Response.failing(
             code_of(fault),
-            fault.message,
+            fault.message_without("path", "folder"),
             recoverable=fault.retryable,
             suggestion="\n".join(fault.hints),
             details={"code": fault.code},
@@ -458,9 +459,13 @@ def _freeze(value: Any, *names: str) -> None:
 def _to_json(value: Any, names: Mapping[str, str], left_out: Sequence[str] = ()) -> dict[str, Any]:
     """Without what was not given."""
     written: dict[str, Any] = {}
-    for name in value.__dataclass_fields__:
+    for name, declared in value.__dataclass_fields__.items():
         each = getattr(value, name)
-        if name in left_out or each is None or each is False or (not each and isinstance(each, str | tuple | Mapping)):
+        if name in left_out or each is None or (not each and isinstance(each, str | tuple | Mapping)):
+            continue
+        if (
+            each is False and declared.default is False
+        ):  # `recoverable: false` says something, `partial: false` does not
             continue
         written[names.get(name, name)] = _plain(each)
     return written

@@ -33,9 +33,11 @@ from pair.librarians.contract import (
     code_of,
 )
 from pair.librarians.floors import Floors
+from pair.librarians.loop_threads import LoopThreads
 from pair.librarians.merging import (
     BLENDING,
     Aggregation,
+    as_failed_delegation,
     asked_for,
     blended,
     blending,
@@ -46,6 +48,7 @@ from pair.librarians.merging import (
 from pair.librarians.metering import Ledger, MeteredModel
 from pair.librarians.registry import Desk, Registry
 from pair.librarians.rules import (
+    DEFAULT_ADVICE,
     FALLBACK_SHARE,
     HandOver,
     fault_of,
@@ -61,8 +64,12 @@ from pair.librarians.workers import in_thread
 GRACE_SECONDS = 0.05
 """Beyond the deadline, for a floor to say what was found until then."""
 
+MERGE_SECONDS = 0.05
+"""The most that a librarian's deadline lies before that of the librarian that asks it beside others."""
+
 _AUDIT = logging.getLogger("pair.audit")
 _FLOORS = Floors()
+_LOOP_THREADS = LoopThreads()
 _NOTHING = Context()
 _now = SystemClock().monotonic
 
@@ -191,14 +198,14 @@ async def _entered(step: Step) -> Outcome:
     """What comes of a question at its next librarian, with all who are asked in turn."""
     refused = _refused(step)
     if refused is not None:
-        return Outcome(_signed(refused, step.to), (*step.chain, step.to))
+        return Outcome(_signed(refused, step), (*step.chain, step.to))
     desk = step.registry.desk(step.to)
     trace = step.context.trace
     parent = "" if trace is None else tracing.traceparent(trace.trace_id, trace.span_id)
     about = {tracing.AGENT_ID: step.to, tracing.AGENT_NAME: desk.card.name}
     with tracing.span(tracing.INVOKE_AGENT, step.to, attributes=about, parent=parent) as span:
         hop = _hop(step, desk, span)
-        response = _signed(await _called(hop, step.query), step.to)
+        response = _signed(await _called(hop, step.query), step)
         outcome = Outcome(response, hop.chain)
         if response.error is not None:
             outcome = replace(outcome, response=replace(response, delegate=None))
@@ -364,7 +371,8 @@ async def _followed(hop: Hop, step: Step, delegating: Response) -> Outcome:
         outcomes = await _together(hop, step, requests, how)
         outcome = Outcome(await _as_one(hop, step.query, outcomes, how), hop.chain, is_delegated=True)
     if outcome.response.error is not None:
-        return replace(outcome, response=with_what_was_known(outcome.response, delegating))
+        failed = as_failed_delegation(outcome.response)
+        return replace(outcome, response=with_what_was_known(failed, delegating))
     return outcome
 
 
@@ -390,11 +398,25 @@ async def _delegated(hop: Hop, step: Step, request: DelegateRequest, *, is_alone
         hop.desk.entry.delegates_to,
         step.is_final,
     )
-    outcome = await _entered(onwards)
+    outcome = await (_entered(onwards) if is_alone and not request.fallback else _enter_apart(onwards))
     if outcome.response.error is not None and request.fallback:
-        second = await _entered(replace(onwards, to=request.fallback, ends_at=hop.ends_at))
+        fallback = replace(onwards, to=request.fallback, ends_at=hop.ends_at)
+        second = await (_entered(fallback) if is_alone else _enter_apart(fallback))
         outcome = second if second.response.error is None else _first_failure(outcome, second)
     return outcome
+
+
+async def _enter_apart(step: Step) -> Outcome:
+    """Ask on another event loop, so that a librarian that blocks holds up neither its siblings nor the fallback."""
+    reserve = min(MERGE_SECONDS, max(0.0, step.ends_at - _now()) / 10)
+    step = replace(step, ends_at=step.ends_at - reserve)
+    try:
+        return await _LOOP_THREADS.run(lambda: _entered(step), step.ends_at - _now() + reserve / 2)
+    except TimeoutError:
+        chain = (*step.chain, step.to)
+        response = _timed_out()
+        _blame(response, [hop for hop in tuple(step.tree.running) if hop.chain[: len(chain)] == chain])
+        return Outcome(_signed(response, step), chain)
 
 
 def _first_failure(first: Outcome, second: Outcome) -> Outcome:
@@ -500,23 +522,38 @@ def _stamped(outcome: Outcome, tree: Tree) -> Response:
     return with_metadata(outcome.response, about)
 
 
-def _signed(response: Response, librarian_id: str) -> Response:
-    if response.error is None or response.error.librarian:
+def _signed(response: Response, step: Step) -> Response:
+    """Complete an error: the librarian, the question, whether it may pass, and what to do."""
+    error = response.error
+    if error is None:
         return response
-    return replace(response, error=replace(response.error, librarian=librarian_id))
+    suggestion, is_recoverable = DEFAULT_ADVICE[ErrorCode(error.code)]
+    completed = replace(
+        error,
+        librarian=error.librarian or step.to,
+        query=error.query or (step.query if isinstance(step.query, str) else ""),
+        recoverable=is_recoverable if error.recoverable is None else error.recoverable,
+        suggestion=error.suggestion or suggestion,
+    )
+    return replace(response, error=completed)
 
 
 def _given_up(tree: Tree, step: Step) -> Response:
     """The floor is blocked: what was found before is what there is, and whoever was at work is to blame."""
     response = _timed_out()
-    for hop in tuple(tree.running):
-        tree.running.discard(hop)
-        hop.desk.breaker.note(response)
+    _blame(response, tuple(tree.running))
     answers = tuple(tree.answers)
     if answers:
         found = merged([replace(each, delegate=None, error=None) for each in answers])
         response = replace(found, error=response.error, partial=True)
-    return _signed(response, step.to)
+    return _signed(response, step)
+
+
+def _blame(response: Response, hops: Sequence[Hop]) -> None:
+    """Count the failure against librarians that were at work and gave nothing back."""
+    for hop in hops:
+        hop.tree.running.discard(hop)
+        hop.desk.breaker.note(response)
 
 
 def _timed_out() -> Response:

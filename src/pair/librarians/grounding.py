@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pair.ai.rules import strip_reasoning
+
 REFUSAL = "NOT IN THE PASSAGES"
 _MARK_CHARACTERS = 12
 _PASSAGE_CHARACTERS = 3000
@@ -26,6 +28,9 @@ INSTRUCTIONS = f"""You answer questions from numbered passages of a knowledge ba
 
 _CITATION = re.compile(r"\[(\d{1,3}(?:\s*,\s*\d{1,3})*)\]")
 _STATEMENT_END = re.compile(r"(?<=[.!?。！？])(?:\s*\[\d+\])*(?:\s+(?!\[\d)|$)|\n+")  # noqa: RUF001 - ends of sentences elsewhere
+_IMAGE = re.compile(r"!\[([^\]\n]*)\](?:\([^)\n]*\)|\[[^\]\n]*\])|<img\b[^>\n]*>", re.IGNORECASE)
+_LINK = re.compile(r"\[([^\]\n]+)\]\(\s*<?([^)\s>]*)>?[^)\n]*\)")
+_TEMPLATE_TOKEN = re.compile(r"<\|[\w ▁-]{1,40}\|>|\[/?INST\]|<</?SYS>>|</?s>|<(?:start|end)_of_turn>")
 _SPACES_BEFORE_STOP = re.compile(r"\s+([.,;:!?])")
 
 
@@ -54,10 +59,25 @@ def prompt(query: str, passages: Sequence[tuple[str, str]]) -> str:
     return "\n\n".join([*parts, f"Question: {query}"])
 
 
+def clean_reply(reply: str, passages: Sequence[str] = ()) -> str:
+    """Return the words of a reply: no reasoning, template tokens or images, and only links that a passage holds.
+
+    A reply may repeat what a hostile document told the model, and a chat client fetches images by itself.
+    """
+    text = _TEMPLATE_TOKEN.sub("", strip_reasoning(reply))
+    text = _IMAGE.sub(lambda image: image[1] or "", text)
+    return _LINK.sub(lambda link: link[0] if any(link[2] in passage for passage in passages) else link[1], text).strip()
+
+
+def is_refusal(text: str) -> bool:
+    """Whether a reply, or the beginning of one, says that the passages hold no answer."""
+    return REFUSAL in text.upper() or REFUSAL.startswith(text.upper())
+
+
 def checked(reply: str, count: int) -> Grounded:
     """`count`: how many passages the model was given."""
     text = reply.strip()
-    if not text or REFUSAL in text.upper():
+    if not text or is_refusal(text):
         return Grounded("", (), 0, 0, is_refusal=True)
     order: list[int] = []
     dropped = 0

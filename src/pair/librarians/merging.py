@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 from pair.librarians import retrieval
 from pair.librarians.contract import ErrorCode, ErrorInfo, Response
+from pair.librarians.grounding import clean_reply
 from pair.librarians.rules import ordered, remarked, tidied
 
 Aggregation = Literal["first-success", "best-confidence", "merge-all", "blend"]
@@ -101,6 +102,23 @@ def _first_error(errors: Sequence[ErrorInfo]) -> ErrorInfo:
     )
 
 
+def as_failed_delegation(response: Response) -> Response:
+    """Tell the caller that a librarian further on failed: an INTERNAL_ERROR there is a DELEGATION_FAILED here."""
+    error = response.error
+    if error is None or error.code != ErrorCode.INTERNAL_ERROR:
+        return response
+    told = {"librarian": error.librarian, "code": error.code, "message": error.message}
+    return replace(
+        response,
+        error=replace(
+            error,
+            code=ErrorCode.DELEGATION_FAILED.value,
+            message=f"{error.librarian or 'A librarian'} could not answer: {error.message}",
+            details={"errors": [told], **error.details},
+        ),
+    )
+
+
 def with_what_was_known(failed: Response, delegating: Response) -> Response:
     """The error of a hand-over, with the answer of whoever handed over where the others left none."""
     if delegating.answer is None or failed.answer is not None:
@@ -130,4 +148,5 @@ def blending(query: str, responses: Sequence[Response]) -> str:
 def blended(text: str, responses: Sequence[Response]) -> Response:
     """What a model made of the answers, with the sources and the confidence that they have together."""
     together = merged(responses)
-    return tidied(replace(together, answer=text.strip())) if text.strip() else together
+    text = clean_reply(text, [each.answer for each in responses if each.answer])
+    return tidied(replace(together, answer=text)) if text else together

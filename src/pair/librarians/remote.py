@@ -3,6 +3,7 @@
 Invariants
     Who asks is not told in the body: the other side believes its own credential only.
     No redirect is followed, so the credential goes to the endpoint and nowhere else.
+    Citations name the librarian before the KB: what they point to is on its server.
 """
 
 import asyncio
@@ -15,7 +16,10 @@ from typing import Any
 import httpx2
 
 from pair import tracing
+from pair.librarians import retrieval
+from pair.librarians.citing import mark_remote
 from pair.librarians.contract import Context, ErrorCode, Response
+from pair.values import redact_url
 
 VERSION = "1.0"
 MAX_ANSWER_BYTES = 2_000_000
@@ -52,11 +56,19 @@ class RemoteLibrarian:
         seconds = self._timeout_seconds if given.timeout_ms is None else given.timeout_ms / 1000
         try:
             async with asyncio.timeout(seconds):
-                return await self._asked(query, given)
+                response = await self._asked(query, given)
         except TimeoutError:
             return self._failed(ErrorCode.TIMEOUT, "did not answer in time")
         except httpx2.HTTPError as fault:
             return self._failed(ErrorCode.SERVICE_UNAVAILABLE, f"cannot be reached ({type(fault).__name__})")
+        if given.librarian is None:
+            return response
+        librarian_id = given.librarian.id
+        return replace(
+            response,
+            sources=tuple(mark_remote(source, librarian_id) for source in response.sources),
+            metadata=retrieval.mark_remote(response.metadata, librarian_id),
+        )
 
     async def _asked(self, query: str, context: Context) -> Response:
         request = self._client().build_request(
@@ -97,7 +109,7 @@ class RemoteLibrarian:
     def _failed(self, code: ErrorCode, what: str) -> Response:
         return Response.failing(
             code,
-            f"The librarian at {self.endpoint} {what}",
+            f"The librarian at {redact_url(self.endpoint)} {what}",
             recoverable=code in {ErrorCode.TIMEOUT, ErrorCode.SERVICE_UNAVAILABLE, ErrorCode.RATE_LIMITED},
         )
 

@@ -93,6 +93,20 @@ def joined(metadatas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {KEY: every} if every else {}
 
 
+def mark_remote(metadata: Mapping[str, Any], librarian_id: str) -> Mapping[str, Any]:
+    """Return the metadata of a remote librarian's response with its KBs named as being there."""
+    entries = metadata.get(KEY)
+    if not isinstance(entries, list | tuple):
+        return metadata
+    marked = [
+        {**entry, "kbId": f"{librarian_id}:{entry['kbId']}"}
+        if isinstance(entry, Mapping) and "kbId" in entry
+        else entry
+        for entry in entries
+    ]
+    return {**metadata, KEY: marked}
+
+
 def _passage(value: Any) -> FoundPassage:
     score = _of(value, "score")
     if type(score) not in {int, float}:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from pair.ai.contract import LanguageModel
+from pair.ai.rules import strip_reasoning
 from pair.error_tree import ModelError
 from pair.librarians.contract import Context, Delegate, DelegateRequest, ErrorCode, Response
 from pair.librarians.matching import Match, matches
@@ -83,7 +84,7 @@ def _chosen_by_model(model: LanguageModel, query: str, colleagues: Sequence[Dele
     """None when its reply is of no use: then words decide. Raises ModelError."""
     lines = [" | ".join(" ".join(part.split()) for part in _parts(each)) for each in colleagues]
     reply = model.reply(INSTRUCTIONS, "Colleagues:\n" + "\n".join(lines) + f"\n\nQuestion: {query}")
-    found = re.search(r"\[[^\[\]]*\]", reply)
+    found = re.search(r"\[[^\[\]]*\]", strip_reasoning(reply))
     if found is None:
         return None
     try:

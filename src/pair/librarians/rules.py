@@ -29,6 +29,22 @@ MAX_ANSWER_CHARACTERS = 4_000
 FALLBACK_SHARE = 1 / 3
 """Of the time left, kept for the fallback: whoever waits for the first one to the end has nothing left to fall back."""
 
+DEFAULT_ADVICE: Mapping[ErrorCode, tuple[str, bool]] = {
+    ErrorCode.INVALID_QUERY: ("Ask one question in plain text", False),
+    ErrorCode.UNAUTHORIZED: ("Log in, or ask the team that owns the librarian for access", False),
+    ErrorCode.NOT_FOUND: ("List the librarians: pair librarians list", False),
+    ErrorCode.RATE_LIMITED: ("Wait a moment, then ask again", True),
+    ErrorCode.INTERNAL_ERROR: ("Check the librarian: pair librarians check", False),
+    ErrorCode.TIMEOUT: ("Ask again with more time, or ask something narrower", True),
+    ErrorCode.SERVICE_UNAVAILABLE: ("Wait a moment, then ask again", True),
+    ErrorCode.DELEGATION_FAILED: ("Ask one of the librarians directly: pair ask --librarian ID", False),
+    ErrorCode.LOOP_DETECTED: ("Ask one of the librarians directly: pair ask --librarian ID", False),
+    ErrorCode.MAX_DEPTH_EXCEEDED: ("Ask one of the last librarians directly: pair ask --librarian ID", False),
+    ErrorCode.AI_UNAVAILABLE: ("Check the model server, then ask again: pair doctor", True),
+    ErrorCode.DATA_SOURCE_ERROR: ("Check the knowledge base: pair doctor", True),
+}
+"""For each code, what to suggest and whether asking again may help, where the error itself does not say."""
+
 _CODES = frozenset(code.value for code in ErrorCode)
 _SENTENCE_END = re.compile(r"[.!?…][\"'”’)\]*_]*(?=\s)|[。！？]|\n(?=\s*\n)")  # noqa: RUF001
 _MARKS = re.compile(r"(?<![\w\]])\[(\d{1,4}(?:\s*,\s*\d{1,4})*)\](?!\()")

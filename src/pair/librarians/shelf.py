@@ -9,10 +9,11 @@ Invariants
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, cast
 
 from pair import tracing
 from pair.ai.contract import LanguageModel, StreamingModel
+from pair.ai.rules import strip_unfinished_reasoning
 from pair.error_tree import ModelError, PairError
 from pair.librarians import confidence, grounding, quoting
 from pair.librarians.citing import citation_of
@@ -90,26 +91,32 @@ class Shelf:
 
     async def __call__(self, query: str, context: Context | None = None) -> Response:
         context = context or Context()
+        began_at = asyncio.get_running_loop().time()
         try:
             reading = await in_thread(lambda: self._read(query))
             if reading.confidence < confidence.NOTHING_RELEVANT or not reading.hits:
                 return _nothing(self._collection.kb_id, reading, context)
             if context.ai is None:
                 return _quoted(reading)
-            return await self._written(query, context, context.ai, reading)
+            spent = asyncio.get_running_loop().time() - began_at
+            limit = None if context.timeout_ms is None else context.timeout_ms / 1000 * _MODEL_SHARE - spent
+            return await self._written(query, context, reading, limit)
         except PairError as fault:
             return Response.of_fault(fault)
 
-    async def _written(self, query: str, context: Context, model: LanguageModel, reading: _Reading) -> Response:
+    async def _written(self, query: str, context: Context, reading: _Reading, limit: float | None) -> Response:
+        """`limit`: seconds that the model may take."""
+        model = cast("LanguageModel", context.ai)
         passages = [(hit.title or hit.document_id, hit.text) for hit in reading.hits[:_MOST_PASSAGES]]
         asked = grounding.prompt(query, passages)
-        limit = None if context.timeout_ms is None else context.timeout_ms / 1000 * _MODEL_SHARE
         try:
             reply = await asyncio.wait_for(in_thread(lambda: _reply(model, asked, context)), limit)
         except (ModelError, TimeoutError) as fault:
             reason = fault.message if isinstance(fault, ModelError) else "the model did not reply in time"
-            quoted = _quoted(reading)
-            return replace(quoted, partial=True, metadata={**quoted.metadata, "aiUnavailable": reason})
+            return _quote_without_model(reading, reason)
+        reply = grounding.clean_reply(reply, [text for _, text in passages])
+        if not reply:
+            return _quote_without_model(reading, "the model gave an empty reply")
         grounded = grounding.checked(reply, len(passages))
         if grounded.is_refusal:
             return _nothing(self._collection.kb_id, reading, context)
@@ -174,11 +181,16 @@ def _reply(model: LanguageModel, asked: str, context: Context) -> str:
     """Piece by piece where somebody reads along and the model can."""
     if context.on_text is None or not isinstance(model, StreamingModel):
         return model.reply(grounding.INSTRUCTIONS, asked)
-    pieces = []
+    reply = shown = ""
     for piece in model.stream(grounding.INSTRUCTIONS, asked):
-        pieces.append(piece)
-        context.on_text(piece)
-    return "".join(pieces)
+        reply += piece
+        visible = strip_unfinished_reasoning(reply).lstrip()
+        if grounding.is_refusal(visible):
+            continue
+        if len(visible) > len(shown) and visible.startswith(shown):
+            context.on_text(visible[len(shown) :])
+            shown = visible
+    return reply
 
 
 def _quoted(reading: _Reading) -> Response:
@@ -197,6 +209,12 @@ def _quoted(reading: _Reading) -> Response:
         partial=reading.is_partial,
         metadata={"method": "quotation", **reading.about},
     )
+
+
+def _quote_without_model(reading: _Reading, reason: str) -> Response:
+    """Quote the passages and say why no model wrote the answer."""
+    quoted = _quoted(reading)
+    return replace(quoted, partial=True, metadata={**quoted.metadata, "aiUnavailable": reason})
 
 
 def _nothing(kb_id: str, reading: _Reading, context: Context) -> Response:

@@ -6,6 +6,7 @@ Every entry is judged from the archive's directory before the first byte is writ
 import hashlib
 import mmap
 import os
+import re
 import shutil
 import stat
 import struct
@@ -17,7 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pair import errors, files
-from pair.sources.rules import SourcesPolicy, collision, folders_above, name_fault, own_name_fault, unpacks_suspiciously
+from pair.sources.rules import (
+    SourcesPolicy,
+    bare_repositories,
+    collision,
+    folders_above,
+    name_fault,
+    own_name_fault,
+    unpacks_suspiciously,
+)
 
 _MEBIBYTE = 1024 * 1024
 _END_RECORD = struct.Struct("<4s4H2LH")
@@ -88,8 +97,8 @@ def refuse_unsafe(archive: Path, policy: SourcesPolicy) -> None:
         raise errors.archive_refused(archive.name, str(refusal)) from refusal.__cause__
 
 
-def read_entry(archive: Path, name: str, policy: SourcesPolicy) -> bytes | None:
-    """One small file out of the archive, or None when it is not there."""
+def read_entry(archive: Path, name: str, policy: SourcesPolicy, *, shown: str = "") -> bytes | None:
+    """One small file out of the archive, or None when it is not there. `shown`: see `unpack`."""
     try:
         with _opened(archive, policy) as opened:
             entries = opened.infolist()
@@ -101,7 +110,7 @@ def read_entry(archive: Path, name: str, policy: SourcesPolicy) -> bytes | None:
                 raise RefusedError(f"{name} is too large")
             return b"".join(_chunks(opened, entry))
     except RefusedError as refusal:
-        raise errors.archive_refused(archive.name, str(refusal)) from refusal.__cause__
+        raise errors.archive_refused(shown or archive.name, str(refusal)) from refusal.__cause__
 
 
 # ── the archive as a whole ─────────────────────────────────────────────────────────────────────────
@@ -112,7 +121,20 @@ def _opened(archive: Path, policy: SourcesPolicy) -> zipfile.ZipFile:
         _check_directory_size(archive, policy)
         return zipfile.ZipFile(archive)
     except UNREADABLE as fault:
-        raise RefusedError("it is not a whole zip archive") from fault
+        raise RefusedError(f"it is not a whole zip archive{_describe_other(archive)}") from fault
+
+
+def _describe_other(archive: Path) -> str:
+    """Say what a file is instead, by its first bytes: servers answer with pages where an archive was."""
+    with archive.open("rb") as stream:
+        head = stream.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if not head:
+        return " but an empty file"
+    if head.startswith(b"<") and re.search(rb"<(?:!doctype html|html|head|body)\b", head):
+        return " but an HTML page (a login page?)"
+    kinds = {b"<": "an XML file", b"{": "a JSON file", b"\x1f\x8b": "a gzip file", b"%pdf": "a PDF file"}
+    kind = next((words for start, words in kinds.items() if head.startswith(start)), None)
+    return f" but {kind}" if kind is not None else ""
 
 
 def _check_directory_size(archive: Path, policy: SourcesPolicy) -> None:
@@ -227,6 +249,8 @@ def _check_places(archive_bytes: int, entries: list[zipfile.ZipInfo]) -> None:
 def _check_collisions(entries: dict[str, zipfile.ZipInfo]) -> None:
     if (name := collision(entries)) is not None:
         raise RefusedError(f"names differ only in case or accents: {name!r}")
+    if repositories := bare_repositories(entries):
+        raise RefusedError(f"folder that git takes for a repository: {min(repositories)!r}")
     for path in entries:
         for folder in folders_above(path):
             if folder in entries and not entries[folder].is_dir():

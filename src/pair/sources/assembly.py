@@ -25,6 +25,7 @@ from pair.sources.package import PackagedFile, PackageManifest
 from pair.sources.rules import (
     MANIFEST_NAME,
     SourcesPolicy,
+    bare_repositories,
     collision,
     folders_above,
     name_fault,
@@ -73,6 +74,8 @@ def _refuse_unsafe(manifest: PackageManifest, policy: SourcesPolicy) -> None:
             raise errors.archive_refused(label, f"{fault}: {path!r}")
     if (name := collision(manifest.files)) is not None:
         raise errors.archive_refused(label, f"names differ only in case or accents: {name!r}")
+    if repositories := bare_repositories(manifest.files):
+        raise errors.archive_refused(label, f"folder that git takes for a repository: {min(repositories)!r}")
     if len(manifest.files) > policy.max_archive_entries or manifest.size_bytes > policy.max_unpacked_bytes:
         raise errors.archive_refused(label, "it is larger than sources.max_unpacked_bytes or has too many files")
 

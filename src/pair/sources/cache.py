@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pair import files
+from pair import files, folders
 from pair.clock import Clock, to_timestamp
 from pair.sources import replacement
 from pair.sources.contract import Observer
@@ -43,6 +43,8 @@ class Facts:
     """Of parts: its files are those of the manifest, but nobody hashed the archive."""
     is_without_index: bool = False
     """It has one, but nobody wanted it."""
+    size_bytes: int = 0
+    """Of the archive; 0 for git, and where nobody wrote it down."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Cache:
 
     def drop(self, entry: CacheEntry) -> None:
         """Call inside the block that got it. Its description goes first: without it there is no entry."""
-        (entry.folder / ENTRY_NAME).unlink(missing_ok=True)
+        folders.unlink(entry.folder / ENTRY_NAME, missing_ok=True)
         files.remove_tree(entry.folder)
 
     def files_by_hash(self) -> dict[str, Path]:
@@ -103,7 +105,7 @@ class Cache:
         """A read-only cache remembers nothing, and that is no reason to stop."""
         path = self._release_path(feed)
         with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            folders.make_folder(path.parent)
             files.write_atomically(path, json.dumps(source.to_json()).encode())
 
     def recall_release(self, feed: str) -> KbSource | None:
@@ -163,7 +165,7 @@ class Cache:
             if facts is None:
                 assert earlier is not None  # noqa: S101 - `fill` may only keep what it was given
                 return earlier
-            (staged / ENTRY_NAME).write_bytes(self._entry_json(source, facts))
+            files.write_atomically(staged / ENTRY_NAME, self._entry_json(source, facts))
             replacement.put_in_place(staged, folder)
         finally:
             files.remove_tree(staged.parent)

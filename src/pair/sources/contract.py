@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from pair import folders
 from pair.sources.rules import is_of_index
 
 
@@ -51,6 +52,8 @@ class Known:
 
     sha256: str
     validators: Validators
+    size_bytes: int = 0
+    """Of the archive; 0 when nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,8 @@ class Download:
 
     def discard(self) -> None:
         """The archive is of no more use; until then a killed process finds it again."""
-        self.path.unlink(missing_ok=True)
-        note_of(self.path).unlink(missing_ok=True)
+        folders.unlink(self.path, missing_ok=True)
+        folders.unlink(note_of(self.path), missing_ok=True)
 
 
 def note_of(part: Path) -> Path:
@@ -100,6 +103,8 @@ class OfferedIndex:
     label: str
     is_fresh: bool
     """Unpacked and verified this moment; what lay in the cache meanwhile has to be verified again."""
+    packaged: frozenset[str] = frozenset()
+    """Paths of the files that were packaged with it; they lie in the folder above."""
 
     @property
     def sha256(self) -> str:
@@ -156,6 +161,13 @@ class IndexKeeper(Protocol):
 
     def refuse(self, index: OfferedIndex) -> None:
         """Raises for an index that cannot be taken up; changes nothing."""
+        ...
+
+    def check(self, index: OfferedIndex) -> frozenset[str]:
+        """Return the ids of documents that have to be made of their files; the index holds other texts of them.
+
+        Raises E221 for an index that is damaged, or lies about its files, and MissingIndexFileError; changes nothing.
+        """
         ...
 
     def bring(self, index: OfferedIndex) -> int:

@@ -45,6 +45,8 @@ class Delta:
         installed = _installed_with_index(target)
         if installed is None and self._demand.is_wanted:
             return None
+        if self._policy.require_checksum and source.manifest_sha256 is None:
+            return None
         supplies = Supplies(self._path_finder(installed, target), self._demand)
         for _ in range(_TRIES):
             parts = self._fetcher.parts(source.location, sha256=source.sha256)
@@ -67,13 +69,15 @@ class Delta:
             validators = parts.validators
             return Facts(
                 parts.sha256,
-                True,
+                # The files are those of the manifest; nobody hashed the archive that a `.sha256` beside it is about.
+                source.manifest_sha256 is not None,
                 validators.etag,
                 validators.last_modified,
                 hashes,
                 signed_by=key or None,
                 is_assembled=True,
                 is_without_index=not self._demand.is_wanted,
+                size_bytes=parts.file.size_bytes,
             )
         return None
 

@@ -15,12 +15,12 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
 from urllib.parse import unquote, urlsplit
 
-from pair import errors, files, package_errors
+from pair import errors, files, folders, package_errors
 from pair.sources.contract import Download, Known, Observer, Parts, Validators, note_of
 from pair.sources.ranges import open_ranges
 from pair.sources.rules import (
@@ -32,6 +32,7 @@ from pair.sources.rules import (
     without_credentials,
 )
 from pair.web.requests import RequestFault, Web
+from pair.web.unpacking import BodyError, unpack_body
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,6 @@ class _Response(Protocol):
     headers: Any
 
     def iter_raw(self) -> Iterator[bytes]: ...
-    def iter_bytes(self) -> Iterator[bytes]: ...
 
 
 class Downloader:
@@ -59,20 +59,21 @@ class Downloader:
     def fetch(self, url: str, part: Path, *, sha256: str | None, known: Known | None) -> Download | None:
         """Download into `part`; None when what is known is still current. `sha256`: published by the release feed."""
         try:
-            length = self._announced_length(url)
+            head = self._look(url)
             expected = sha256 or self._published_checksum(url)
-            if known is not None and expected == known.sha256:
+            if known is not None and expected == known.sha256 and (sha256 is not None or head.tells_of(known)):
                 logger.debug("checksum unchanged", extra={"url": without_credentials(url)})
                 return None
             if expected is None:
                 self._accept_unverified(url)
             conditions = known.validators.conditions() if known is not None else {}
-            transfer = _Transfer(self._web, url, part, self._observer, conditions, length)
+            transfer = _Transfer(self._web, url, part, self._observer, conditions, head.size_bytes)
+            transfer.limit_bytes = self._policy.max_download_bytes
             transfer.is_checked = expected is not None
             download = self._verified_transfer(transfer, expected)
         except RequestFault as fault:
             raise errors.download_failed(without_credentials(url), fault.reason) from fault
-        if download is None and known is not None and expected is not None:
+        if download is None and known is not None and expected not in {None, known.sha256}:
             raise self._mismatch(url, expected, known.sha256)
         return download
 
@@ -86,6 +87,8 @@ class Downloader:
             if expected is None:
                 return None
             file = open_ranges(self._web, url, self._observer)
+            if file is not None and file.size_bytes > self._policy.max_download_bytes:
+                raise _too_large(url, self._policy.max_download_bytes)
             # Whoever replaces an archive replaces all that lies beside it: what was read before the change is no good.
             if file is None or (sha256 is None and self._published_checksum(url) != expected):
                 return None
@@ -112,21 +115,25 @@ class Downloader:
     def _signature_error(self, url: str, reason: str) -> errors.DataError:
         return package_errors.signature_refused(without_credentials(url), f"it cannot be read: {reason}", "", [])
 
-    def _announced_length(self, url: str) -> int | None:
-        """From HEAD; a server without HEAD, or one that lies about it with 0, is no obstacle."""
+    def _look(self, url: str) -> "_Head":
+        """Ask with HEAD; a server without HEAD, or one that lies about the length with 0, is no obstacle."""
 
-        def attempt() -> int | None:
+        def attempt() -> _Head:
             with self._web.open("HEAD", url, {"Accept-Encoding": "identity"}) as response:
-                length = response.headers.get("Content-Length", "")
-                return int(length) or None if response.is_success and length.isdigit() else None
+                if not response.is_success:
+                    return _Head()
+                return _Head(_content_length(response) or None, _validators_of(response))
 
         try:
-            return self._web.retrying(attempt, on_retry=self._say_retry)
+            head = self._web.retrying(attempt, on_retry=self._say_retry)
         except RequestFault as fault:
             if fault.was_reached:
                 logger.debug("no HEAD", extra={"reason": fault.reason})
-                return None
+                return _Head()
             raise
+        if head.size_bytes is not None and head.size_bytes > self._policy.max_download_bytes:
+            raise _too_large(url, self._policy.max_download_bytes)
+        return head
 
     def _published_checksum(self, url: str) -> str | None:
         name = _file_name(url)
@@ -171,8 +178,8 @@ class Downloader:
         return Download(download.path, download.sha256, verified=True, validators=download.validators)
 
     def _mismatch(self, url: str, expected: str, actual: str) -> errors.DownloadError:
-        reason = f"Expected SHA-256: {expected}\nActual SHA-256:   {actual}"
-        return self._checksum_error(f"File: {without_credentials(url)}", reason)
+        hashes = [f"Expected SHA-256: {expected}", f"Actual SHA-256:   {actual}"]
+        return self._checksum_error(f"File: {without_credentials(url)}", hashes)
 
     def _check_announced_length(self, download: Download, transfer: "_Transfer") -> None:
         """Without a checksum, HEAD is the only witness of the length; a checksum makes it needless."""
@@ -181,11 +188,41 @@ class Downloader:
             transfer.discard()
             raise RequestFault(f"the server announced {transfer.announced_bytes} bytes and sent {size_bytes}")
 
-    def _say_retry(self, reason: str) -> None:
-        self._observer.say(f"{reason}: trying again")
+    def _say_retry(self, text: str) -> None:
+        self._observer.say(text)
 
-    def _checksum_error(self, subject: str, reason: str) -> errors.DownloadError:
+    def _checksum_error(self, subject: str, reason: str | list[str]) -> errors.DownloadError:
         return errors.checksum_failed(subject, reason, cache=self._policy.cache_dir.rstrip("/") + "/")
+
+
+@dataclass(frozen=True)
+class _Head:
+    """What a server says of a file without sending it."""
+
+    size_bytes: int | None = None
+    validators: Validators = field(default_factory=Validators)
+
+    def tells_of(self, known: Known) -> bool:
+        """Whether this is still the known file: a checksum beside it may be older than the file itself.
+
+        Where the server says nothing that could be compared, a conditional request decides, or else the checksum.
+        """
+        pairs = [
+            (self.validators.etag, known.validators.etag),
+            (self.validators.last_modified, known.validators.last_modified),
+            (self.size_bytes, known.size_bytes or None),
+        ]
+        told = [here == there for here, there in pairs if here is not None and there is not None]
+        return all(told) if told else not known.validators.conditions()
+
+
+def _validators_of(response: _Response) -> Validators:
+    return Validators(response.headers.get("ETag"), response.headers.get("Last-Modified"))
+
+
+def _too_large(url: str, limit_bytes: int) -> errors.DownloadError:
+    reason = f"it has more than {limit_bytes} bytes, the most that sources.max_download_bytes allows"
+    return errors.archive_refused(without_credentials(url), reason)
 
 
 def _file_name(url: str) -> str:
@@ -207,6 +244,7 @@ class _Transfer:
         self.url = url
         self.was_resumed = False
         self.was_encoded = False
+        self.limit_bytes = SourcesPolicy().max_download_bytes
         self.is_checked = False
         """A checksum will tell whether the parts belong together."""
         self._web = web
@@ -217,13 +255,13 @@ class _Transfer:
         self.announced_bytes = announced_bytes
 
     def discard(self) -> None:
-        self._part.unlink(missing_ok=True)
-        self._note.unlink(missing_ok=True)
+        folders.unlink(self._part, missing_ok=True)
+        folders.unlink(self._note, missing_ok=True)
         self.was_resumed = False
 
     def run(self, on_retry: Callable[[str], None]) -> Download | None:
         """Retries are counted anew after each stretch that brought something."""
-        self._part.parent.mkdir(parents=True, exist_ok=True)
+        folders.make_folder(self._part.parent)
         while True:
             before = self._have_bytes()
             try:
@@ -272,7 +310,9 @@ class _Transfer:
 
     def _check_continues(self, response: _Response, have_bytes: int, known: Validators) -> None:
         """A 206 counts only when it is the rest of the same file; else start over."""
-        match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", response.headers.get("Content-Range", ""))
+        match = re.fullmatch(
+            r"bytes ([0-9]{1,18})-[0-9]{1,18}/(?:[0-9]{1,18}|\*)", response.headers.get("Content-Range", "")
+        )
         etag = response.headers.get("ETag")
         if match and int(match[1]) == have_bytes and (not etag or not known.etag or etag == known.etag):
             return
@@ -281,7 +321,7 @@ class _Transfer:
 
     def _already_whole(self, response: _Response, have_bytes: int, known: Validators) -> Download:
         """The server has nothing behind what we have: that was all, or it is another file now."""
-        match = re.fullmatch(r"bytes \*/(\d+)", response.headers.get("Content-Range", ""))
+        match = re.fullmatch(r"bytes \*/([0-9]{1,18})", response.headers.get("Content-Range", ""))
         total_bytes = int(match[1]) if match else self.announced_bytes
         if have_bytes != total_bytes:
             self.discard()
@@ -290,30 +330,43 @@ class _Transfer:
         return Download(self._part, files.sha256_of(self._part), verified=False, validators=known)
 
     def _receive(self, response: _Response, have_bytes: int) -> Download:
-        validators = Validators(response.headers.get("ETag"), response.headers.get("Last-Modified"))
-        is_encoded = response.headers.get("Content-Encoding", "identity") not in {"", "identity"}
+        validators = _validators_of(response)
+        encoding = response.headers.get("Content-Encoding", "")
+        is_encoded = encoding not in {"", "identity"}
         rest_bytes = _content_length(response)
         self.was_encoded = is_encoded
         total_bytes = None if is_encoded or rest_bytes is None else have_bytes + rest_bytes
+        if total_bytes is not None and total_bytes > self.limit_bytes:
+            self.discard()
+            raise _too_large(self.url, self.limit_bytes)
         if have_bytes == 0:
             self._begin_part(validators, resumable=not is_encoded)
         if total_bytes is not None:
             self._check_free_space(total_bytes - have_bytes)
         with _Sink(self._part, have_bytes) as sink:
             with self._observer.transfer(_file_name(self.url), total_bytes, have_bytes) as advance:
-                for chunk in response.iter_bytes() if is_encoded else response.iter_raw():
+                for chunk in self._chunks(response, encoding, self.limit_bytes - have_bytes):
                     sink.write(chunk)
                     advance(len(chunk))
             sha256, received_bytes = sink.finish()
         self._check_length(received_bytes, total_bytes)
         return Download(self._part, sha256, verified=False, validators=validators)
 
+    def _chunks(self, response: _Response, encoding: str, limit_bytes: int) -> Iterator[bytes]:
+        try:
+            yield from unpack_body(response.iter_raw(), encoding, limit_bytes)
+        except BodyError as fault:
+            if not fault.is_too_long:
+                raise RequestFault(str(fault)) from fault
+            self.discard()
+            raise _too_large(self.url, self.limit_bytes) from fault
+
     def _begin_part(self, validators: Validators, *, resumable: bool) -> None:
         """The note is written after the part was emptied."""
-        self._note.unlink(missing_ok=True)
-        self._part.write_bytes(b"")
+        folders.unlink(self._note, missing_ok=True)
+        os.close(folders.open_file(self._part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
         if resumable:
-            self._note.write_text(json.dumps(asdict(validators)), encoding="utf-8")
+            files.write_atomically(self._note, json.dumps(asdict(validators)).encode())
 
     def _check_free_space(self, needed_bytes: int) -> None:
         free_bytes = shutil.disk_usage(self._part.parent).free
@@ -330,7 +383,7 @@ class _Transfer:
 
 def _content_length(response: _Response) -> int | None:
     value = response.headers.get("Content-Length", "")
-    return int(value) if value.isdigit() else None
+    return int(value) if re.fullmatch(r"[0-9]{1,18}", value) else None
 
 
 class _Sink:
@@ -338,7 +391,7 @@ class _Sink:
 
     def __init__(self, part: Path, have_bytes: int) -> None:
         self._digest = hashlib.sha256()
-        self._descriptor = os.open(part, os.O_RDWR)
+        self._descriptor = folders.open_file(part, os.O_RDWR)
         self._block = bytearray()
         self._size = have_bytes
         self._hashing: Future[None] | None = None

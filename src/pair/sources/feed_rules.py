@@ -104,6 +104,11 @@ def version_order(version: str) -> VersionOrder:
     return _without_zeros(_parts(match["core"])), False, _parts(before.lower()), version
 
 
+def is_older(version: str, other: str) -> bool:
+    """Whether a version comes before another one; 1.2 and 1.2.0 are the same."""
+    return bool(other) and version_order(version)[:3] < version_order(other)[:3]
+
+
 def latest(versions: list[str]) -> str:
     """Of one or more. A pre-release only where there is nothing else."""
     released = [version for version in versions if not is_pre_release(version)]

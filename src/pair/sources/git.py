@@ -8,26 +8,32 @@ import subprocess
 from pathlib import Path
 
 from pair import errors, files
-from pair.sources.rules import VERSION_CONTROL_NAMES, without_credentials
+from pair.sources.rules import MOST_FOLDERS, is_git, without_credentials
 
 logger = logging.getLogger(__name__)
 
 _LONGEST_FETCH_SECONDS = 1800
-_OPTIONS = (
-    "-c",
+_SETTINGS = (
     "http.lowSpeedLimit=1",
-    "-c",
     "http.lowSpeedTime=30",
-    "-c",
     "protocol.ext.allow=never",
-    "-c",
     "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.protectHFS=true",
+    "core.protectNTFS=true",
+    "fetch.recurseSubmodules=false",
+    "submodule.recurse=false",
 )
+"""None of them is left to the user: a repository of a stranger is fetched and checked out."""
+_OPTIONS = tuple(word for setting in _SETTINGS for word in ("-c", setting))
+_PROTOCOLS = "git:http:https:ssh"
 
 
 def split_ref(location: str) -> tuple[str, str]:
-    """`repository#ref` -> (repository, ref); without a ref the default branch."""
+    """Split `repository#ref`; without a ref the default branch. Raises E004 for what is no address of a repository."""
     repository, _, ref = location.partition("#")
+    if not is_git(location):
+        raise errors.source_format_unknown(without_credentials(location), suggestion="It is no git repository.")
     return repository, ref or "HEAD"
 
 
@@ -43,17 +49,24 @@ def remote_commit(location: str) -> str | None:
 def check_out(location: str, folder: Path) -> str:
     """Put the files of the ref into `folder`, which must not exist; returns the commit."""
     repository, ref = split_ref(location)
-    _git(location, "init", "--quiet", "--", str(folder))
+    _git(location, "init", "--quiet", "--template=", "--", str(folder))
     try:
         _git(location, "-C", str(folder), "fetch", "--quiet", "--depth=1", "--no-tags", "--", repository, ref)
+        _refuse_deep_folders(location, folder)
         _git(location, "-C", str(folder), "checkout", "--quiet", "--detach", "FETCH_HEAD")
         commit = _git(location, "-C", str(folder), "rev-parse", "HEAD").strip()
     except BaseException:
         files.remove_tree(folder)
         raise
-    for name in VERSION_CONTROL_NAMES:
-        files.remove_tree(folder / name)
+    files.remove_tree(folder / ".git")
     return commit
+
+
+def _refuse_deep_folders(location: str, folder: Path) -> None:
+    """Judge the fetched commit before a folder of it is made: a deep tree can hardly be removed again."""
+    listed = _git(location, "-C", str(folder), "ls-tree", "-r", "-d", "-z", "--name-only", "FETCH_HEAD")
+    if any(path.count("/") >= MOST_FOLDERS for path in listed.split("\0")):
+        raise errors.archive_refused(without_credentials(location), "path has too many folders")
 
 
 def _git(location: str, *arguments: str, may_be_absent: bool = False) -> str:
@@ -70,6 +83,7 @@ def _git(location: str, *arguments: str, may_be_absent: bool = False) -> str:
             errors="replace",
             timeout=_LONGEST_FETCH_SECONDS,
             stdin=subprocess.DEVNULL,
+            cwd="/",  # outside of any repository, whose configuration would count
             env=_environment(),
             check=False,
         )
@@ -83,8 +97,13 @@ def _git(location: str, *arguments: str, may_be_absent: bool = False) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Never ask for a password: nobody may be there to answer."""
-    return os.environ | {  # noqa: TID251 - handed on to a child process, not read
+    """Return the environment of the user without what redirects git, as GIT_DIR would to the user's own repository.
+
+    git never asks for a password: nobody may be there to answer.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # noqa: TID251 - handed on
+    return kept | {
+        "GIT_ALLOW_PROTOCOL": _PROTOCOLS,
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_SSH_COMMAND": "ssh -o BatchMode=yes -o ConnectTimeout=30",
         "LC_ALL": "C",

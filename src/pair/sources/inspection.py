@@ -71,7 +71,8 @@ def _verify_package(path: Path, policy: SourcesPolicy, signatures: Signatures | 
 def _verify_beside(beside: Path, found: Mapping[str, archive.UnpackedFile], signatures: Signatures | None) -> None:
     """The manifest beside a package, and the signature of it: updates by parts rely on them."""
     if MANIFEST_NAME not in found or files.sha256_of(beside) != found[MANIFEST_NAME].sha256:
-        raise errors.checksum_failed(f"File: {beside}", "It is not the manifest of the package that it lies beside")
+        reason = "It is not the manifest of the package that it lies beside"
+        raise errors.checksum_failed(f"File: {beside}", reason, is_local=True)
     signature = sibling_signature(beside)
     if signatures is not None and signature is not None:
         signatures.signer_of(beside, signature, str(beside))
@@ -152,5 +153,5 @@ def _read_or_refuse(path: Path, read: Callable[[Path], Found | None]) -> Found:
         raise errors.no_kb_at(str(path), "the path does not exist")
     found = read(path)
     if found is None:
-        raise errors.no_kb_at(str(path), "nothing was installed there")
+        raise errors.nothing_installed_at(str(path))
     return found

@@ -7,7 +7,6 @@ Invariants
 
 import contextlib
 import dataclasses
-import hashlib
 import logging
 import os
 import shutil
@@ -17,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pair import errors, files, package_errors
+from pair import errors, files, folders, package_errors
 from pair.clock import Clock, to_timestamp
 from pair.sources import record, replacement, tree
 from pair.sources.contract import IndexKeeper, MissingIndexFileError, Observer, TakenIndex
-from pair.sources.lock import Locked, Origin
+from pair.sources.feed_rules import is_older
+from pair.sources.lock import Locked, Origin, refuse_links, relative_target
 from pair.sources.offers import DamagedCopyError, KbFolder, Offer
 from pair.sources.record import InstalledFile, Record, RecordHeader
 from pair.sources.rules import (
@@ -116,7 +116,7 @@ class _Comparison:
 
 
 class Installation:
-    """Carries out one request. `token` names its temporary folder; `locks` is a folder where locks may be made."""
+    """Carries out one request. `token` names its temporary folder."""
 
     def __init__(
         self,
@@ -124,25 +124,26 @@ class Installation:
         clock: Clock,
         observer: Observer,
         token: str,
-        locks: Path,
         keeper: IndexKeeper,
     ) -> None:
         """`keeper`: who takes up the index of a package."""
         self._keeper = keeper if request.with_index else None
         self._kb_id = keeper.kb_id
         self._request = request
-        self._target = Path(os.path.realpath(request.target))
+        with files.storage_errors():
+            self._target = _resolve_target(request)
         self._clock = clock
         self._observer = observer
         self._token = token
-        self._locks = locks
 
     def apply(self, offer: Offer) -> InstallReport:
-        """Raises E010-E013, E016, E022 and DamagedCopyError; the target is then what it was."""
+        """Raises E010-E013, E016, E022, E023, E027, E028 and DamagedCopyError; the target is then what it was."""
         with files.storage_errors():
+            self._refuse_links()
             if self._request.dry_run:
                 return self._apply(offer)
-            with files.exclusive_lock(lock_path(self._target, self._locks), on_wait=self._say_waiting):
+            # Of the parent, for the target itself is replaced.
+            with files.lock_folder(self._target.parent, on_wait=self._say_waiting):
                 replacement.clear_leftovers(self._target)
                 for _ in range(_TRIES_WHILE_TARGET_CHANGES - 1):
                     try:
@@ -152,7 +153,12 @@ class Installation:
                 try:
                     return self._apply(offer)
                 except _TargetChangedError as fault:
-                    raise errors.target_changing(str(self._request.target)) from fault
+                    raise package_errors.target_changing(str(self._request.target)) from fault
+
+    def _refuse_links(self) -> None:
+        """A lock may be a stranger's, and so may the links around it."""
+        if self._request.locked is not None:
+            refuse_links(self._request.target, Path(self._request.locked.lock))
 
     def _say_waiting(self, holder: str) -> None:
         self._observer.say(f"waiting for {holder}, which is working on {self._request.target}")
@@ -168,34 +174,45 @@ class Installation:
         with offer.open() as kb:
             if not kb.files:
                 raise errors.no_kb_at(without_credentials(offer.source.location), "the source has no files")
+            self._refuse_other_release(offer, kb, found)
             compared = self._compare(offer, kb, current)
             self._refuse_unlocked(compared)
             if self._request.mode == "install" and compared.plan.kept:
                 kept = [kept.path for kept in compared.plan.kept]
                 raise errors.files_in_the_way(str(self._request.target), kept, is_installed=found is not None)
             self._check_writable(compared)
-            new_shards = self._bring_index(kb)
+            new_shards, differing = self._bring_index(kb)
             if self._request.dry_run:
                 return self._report(compared)
             self._carry_out(compared)
-            taken = self._take_up_index(compared)
+            taken = self._take_up_index(compared, differing)
             index = None if taken is None else dataclasses.replace(taken, new_shards=new_shards)
             return dataclasses.replace(self._report(compared), index=index)
 
     # The index: stored before the files change, made visible after they did. Killed in between, the next run goes on.
 
-    def _bring_index(self, kb: KbFolder) -> int:
+    def _bring_index(self, kb: KbFolder) -> tuple[int, frozenset[str]]:
+        """Count the shards that are new, and name the documents that the index has other texts of."""
         if self._keeper is None or kb.index is None:
-            return 0
+            return 0, frozenset()
         self._keeper.refuse(kb.index)
+        if self._request.dry_run:
+            return 0, frozenset()
         with _damage_is_told():
-            return 0 if self._request.dry_run else self._keeper.bring(kb.index)
+            differing = self._keeper.check(kb.index)
+            return self._keeper.bring(kb.index), differing
 
-    def _take_up_index(self, compared: _Comparison) -> TakenIndex | None:
+    def _take_up_index(self, compared: _Comparison, differing: frozenset[str]) -> TakenIndex | None:
+        """`differing`: documents that are left out, for a sync to make them of their files."""
         if self._keeper is None or compared.kb.index is None:
             return None
         kept = {reason: {each.path for each in compared.plan.kept if each.reason == reason} for reason in KEPT_REASONS}
-        gone = kept["deleted"] | set(compared.plan.removed)
+        gone = kept["deleted"] | set(compared.plan.removed) | differing
+        if differing:
+            self._observer.say(
+                f"the index is used without {len(differing):,} documents whose text is not that of the packaged file: "
+                f"{min(differing)}. Run pair sync to index them"
+            )
         edited = kept["edited"] | kept["yours"] | kept["in the way"]
         with _damage_is_told():
             return self._keeper.take_up(compared.kb.index, edited=frozenset(edited), gone=frozenset(gone))
@@ -204,6 +221,22 @@ class Installation:
         if self._keeper is None or not header.embedder:
             return True
         return bool(header.index_sha256) and self._keeper.is_current(header.index_sha256)
+
+    def _refuse_other_release(self, offer: Offer, kb: KbFolder, header: RecordHeader | None) -> None:
+        """The manifest, which a signature covers, has to say what the feed says: else an old package may stand in."""
+        source, manifest = offer.source, kb.manifest
+        shown = without_credentials(source.feed or source.location)
+        if source.name is not None and (
+            manifest is None or (manifest.name, manifest.version) != (source.name, source.version)
+        ):
+            said = f"{manifest.name} {manifest.version}" if manifest is not None else "nothing: it has no manifest"
+            raise package_errors.release_differs(shown, f"{source.name} {source.version}", said)
+        is_asked_for = self._request.force or self._request.locked is not None
+        is_chosen_by_host = source.feed is not None or (self._request.mode == "update" and source.requires_download)
+        if manifest is None or header is None or is_asked_for or not is_chosen_by_host:
+            return
+        if manifest.name == header.name and is_older(manifest.version, header.version):
+            raise package_errors.version_older(shown, header.name, header.version, manifest.version)
 
     def _refuse_unlocked(self, compared: _Comparison) -> None:
         locked = self._request.locked
@@ -313,6 +346,7 @@ class Installation:
             if self._list_target().fingerprint() != compared.current.fingerprint():
                 raise _TargetChangedError
             _keep_modes(self._target, staged, compared.current.folders)
+            self._refuse_links()  # again: building the new state took time
             replacement.put_in_place(staged, self._target)
         finally:
             files.remove_tree(staged.parent)
@@ -410,11 +444,12 @@ def _damage_is_told() -> Iterator[None]:
         raise DamagedCopyError(str(fault)) from fault
 
 
-def lock_path(target: Path, elsewhere: Path) -> Path:
-    """Beside the target, where all find it; where nothing can be made beside it, in another folder by its path."""
-    if not files.is_closed(target.parent):
-        return target.with_name(f".{target.name}.lock")
-    return elsewhere / f"target-{hashlib.sha256(os.fsencode(target)).hexdigest()}.lock"
+def _resolve_target(request: Request) -> Path:
+    """A locked target is below the lock's folder by its name: a link, whenever it comes, does not count."""
+    if request.locked is None:
+        return folders.resolve(request.target)
+    lock = Path(request.locked.lock)
+    return Path(os.path.realpath(lock.parent)) / relative_target(request.target, lock)
 
 
 def _without_record(listing: tree.Listing) -> tree.Listing:

@@ -6,6 +6,7 @@ Invariants
 """
 
 import dataclasses
+import errno
 import os
 import re
 import tomllib
@@ -18,7 +19,7 @@ import tomli_w
 
 from pair import errors, files, package_errors
 from pair.sources.record import RecordHeader
-from pair.sources.rules import VERSION_CONTROL_NAMES, is_local_path, is_on_one_line, is_remote, stays_inside
+from pair.sources.rules import is_local_path, is_on_one_line, is_remote, is_version_control, stays_inside
 
 LOCK_NAME = "pair.lock"
 SCHEMA_VERSION = 1
@@ -118,6 +119,33 @@ def relative_target(target: Path, lock_path: Path) -> str:
     return os.path.relpath(target, lock_path.parent)
 
 
+def refuse_links(target: Path, lock_path: Path) -> None:
+    """Raises E023 when a link is on the way from the lock's folder to a target: it may lead anywhere.
+
+    Each folder is opened inside the one before it, so that a link which comes meanwhile is not followed.
+    """
+    path = lock_path.parent
+    if not path.is_dir():
+        return
+    flags = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
+    descriptor = os.open(path, flags)
+    try:
+        for name in relative_target(target, lock_path).split("/"):
+            path /= name
+            inner = os.open(name, flags | os.O_NOFOLLOW, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = inner
+    except FileNotFoundError:
+        return  # what is not there yet is made by pair
+    except OSError as fault:
+        if fault.errno not in {errno.ENOTDIR, errno.ELOOP}:
+            raise
+        reason = f"{path} is a link or a file, and a locked KB stays below the folder of the lock. Move it away."
+        raise package_errors.lock_unusable(str(lock_path), reason) from fault
+    finally:
+        os.close(descriptor)
+
+
 def locked_kb(header: RecordHeader, target: Path, lock_path: Path, content_sha256: str) -> LockedKb:
     """What is to be locked of an installed KB."""
     return LockedKb(
@@ -202,10 +230,10 @@ def _kb_from(table: dict[str, Any]) -> LockedKb:
     manifest_version = table["manifest_version"]
     if type(manifest_version) is not int:
         raise ValueError("manifest_version is no number")
+    if any(is_version_control(name) for name in texts["target"].split("/")):
+        raise ValueError(f"the target {texts['target']!r:.80} belongs to version control")
     if not texts["id"] or not stays_inside(texts["target"]):
         raise ValueError(f"the target {texts['target']!r:.80} is not below the folder of the lock, or has no id")
-    if VERSION_CONTROL_NAMES & set(texts["target"].split("/")):
-        raise ValueError(f"the target {texts['target']!r:.80} belongs to version control")
     if not re.fullmatch(r"[0-9a-f]{64}", texts["content_sha256"]):
         raise ValueError("content_sha256 is no SHA-256")
     if not re.fullmatch(r"(?:[0-9a-f]{64})?", texts["archive_sha256"]):

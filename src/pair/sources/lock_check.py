@@ -6,7 +6,7 @@ from pathlib import Path
 from pair import errors, files
 from pair.sources import inspection, record, tree
 from pair.sources.contract import SearchedIndex
-from pair.sources.lock import Lock, LockedKb, drift, is_below, locked_kb
+from pair.sources.lock import Lock, LockedKb, drift, is_below, locked_kb, refuse_links
 from pair.sources.record import Record, RecordHeader
 from pair.sources.rules import RECORD_NAME
 
@@ -30,9 +30,10 @@ Searched = Callable[[str], SearchedIndex | None]
 def installed_kb(target: Path, lock_path: Path) -> LockedKb:
     """Raises E012, E013, E023."""
     with files.storage_errors():
+        refuse_links(target, lock_path)
         found = record.read_record(target)
     if found is None:
-        raise errors.no_kb_at(str(target), "nothing is installed there")
+        raise errors.nothing_installed_at(str(target))
     return _as_locked(found, target, lock_path)
 
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pair import errors, files
+from pair import errors, files, package_errors
 from pair.sources import archive, git, package, replacement, tree
 from pair.sources.cache import Cache, CacheEntry, Facts
 from pair.sources.contract import Fetcher, IndexDemand, Known, OfferedIndex, Signatures, Signer, Validators
@@ -161,7 +161,7 @@ class Offers:
         known = None
         if earlier is not None:
             validators = Validators(earlier.facts.etag, earlier.facts.last_modified)
-            known = Known(earlier.facts.identity, validators)
+            known = Known(earlier.facts.identity, validators, earlier.facts.size_bytes)
         shown = without_credentials(source.location)
         signature = self._fetcher.signature(source.location) if self._signatures is not None else None
         if self._signatures is not None and signature is None:
@@ -170,6 +170,7 @@ class Offers:
         download = self._fetcher.fetch(source.location, part, sha256=source.sha256, known=known)
         if download is None:
             return None
+        size_bytes = download.path.stat().st_size
         try:
             signer = self._signer_of(download.path, signature, shown)
             # An index that nobody wanted has arrived all the same: the cache keeps it for who wants it later.
@@ -188,6 +189,7 @@ class Offers:
             validators.last_modified,
             hashes,
             signed_by=signer.key if signer is not None else None,
+            size_bytes=size_bytes,
         )
 
     def _signer_of(self, path: Path, signature: bytes | None, shown: str) -> Signer | None:
@@ -234,7 +236,7 @@ class Offers:
     def _unpacked(self, path: Path, folder: Path, shown: str, demand: IndexDemand) -> dict[str, archive.UnpackedFile]:
         """Unpacked files, agreeing with the package's manifest if it has one."""
         try:
-            left_out = self._left_out(path, demand)
+            left_out = self._left_out(path, demand, shown)
             unpacked = archive.unpack(path, folder, self._policy, shown=shown, leave_out=left_out.__contains__)
             found = left_out | {name: entry.sha256 for name, entry in unpacked.items()}
             _check_against_manifest(folder, found, shown)
@@ -243,9 +245,9 @@ class Offers:
             raise
         return unpacked
 
-    def _left_out(self, path: Path, demand: IndexDemand) -> dict[str, str]:
+    def _left_out(self, path: Path, demand: IndexDemand, shown: str) -> dict[str, str]:
         """Files of the index in an archive that are not needed, with their SHA-256 as its manifest tells it."""
-        content = archive.read_entry(path, MANIFEST_NAME, self._policy)
+        content = archive.read_entry(path, MANIFEST_NAME, self._policy, shown=shown)
         manifest = package.parse_manifest(content) if content is not None else None
         if manifest is None or manifest.index is None:
             return {}
@@ -276,7 +278,9 @@ def _published_sha256(path: Path, published: str | None) -> list[str]:
     if beside.exists():
         expected = parse_checksum(beside.read_text(encoding="utf-8", errors="replace"), path.name)
         if expected is None:
-            raise errors.checksum_failed(f"Checksum file: {beside}", "It holds no SHA-256 for this archive")
+            raise errors.checksum_failed(
+                f"Checksum file: {beside}", "It holds no SHA-256 for this archive", is_local=True
+            )
         wanted.append(expected)
     return wanted
 
@@ -286,7 +290,8 @@ def _verified_sha256(path: Path, wanted: Sequence[str]) -> str:
     actual = files.sha256_of(path)
     for expected in wanted:
         if actual != expected:
-            raise errors.checksum_failed(f"File: {path}", f"Expected SHA-256: {expected}\nActual SHA-256:   {actual}")
+            hashes = [f"Expected SHA-256: {expected}", f"Actual SHA-256:   {actual}"]
+            raise errors.checksum_failed(f"File: {path}", hashes, is_local=True)
     return actual
 
 
@@ -312,8 +317,9 @@ def _check_against_manifest(folder: Path, hashes: dict[str, str], shown: str) ->
 def refuse_differences(manifest: PackageManifest, found: dict[str, str], shown: str) -> None:
     differences = {kind: paths for kind, paths in manifest.differences(found).items() if paths}
     if differences:
-        reasons = [f"{kind}: {', '.join(paths[:5])}" for kind, paths in differences.items()]
-        raise errors.checksum_failed(f"Package: {shown}", "It differs from its manifest\n" + "\n".join(reasons))
+        reasons = ["It differs from its manifest"]
+        reasons += [f"{kind}: {', '.join(paths[:5])}" for kind, paths in differences.items()]
+        raise errors.checksum_failed(f"Package: {shown}", reasons, is_local="://" not in shown)
 
 
 def _entry_folder(entry: CacheEntry, kind: SourceType) -> AbstractContextManager[KbFolder]:
@@ -358,6 +364,7 @@ def _index_in(
         package_name=manifest.name,
         label=f"{manifest.name} {manifest.version}",
         is_fresh=is_temporary,
+        packaged=frozenset(path for path in hashes if not is_of_index(path) and path != MANIFEST_NAME),
     )
 
 
@@ -365,7 +372,7 @@ def _folder_offer(source: KbSource, target: Path) -> Offer:
     folder = Path(source.location)
     real_folder, real_target = folder.resolve(), target.resolve()
     if real_folder.is_relative_to(real_target):
-        raise errors.source_overlaps_target(str(folder), str(target))
+        raise package_errors.source_overlaps_target(str(folder), str(target))
     with files.storage_errors():
         own = [*_target_inside(folder, real_folder, real_target), folder / INDEX_FOLDER]
         found = tree.list_kb_files(folder, leave_out=own)

@@ -4,14 +4,13 @@ import dataclasses
 import datetime
 import hashlib
 import json
-import os
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from pair import errors, files, package_errors
+from pair import errors, files, folders, package_errors
 from pair.sources import tree
 from pair.sources.rules import (
     INDEX_FOLDER,
@@ -171,7 +170,8 @@ def parse_manifest(content: bytes) -> PackageManifest | None:
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     if claimed != actual:
-        raise errors.checksum_failed("manifest.json", "its content checksum is not that of the files it lists")
+        reason = "its content checksum is not that of the files it lists"
+        raise errors.checksum_failed("manifest.json", reason, is_local=True)
     return manifest
 
 
@@ -243,7 +243,7 @@ def make_package(
 def _default_output(folder: Path, label: Label) -> Path:
     name = f"{label.name}-{label.version}.zip"
     if (fault := file_name_fault(name)) is not None:
-        raise errors.cannot_package(str(folder), fault)
+        raise package_errors.cannot_package(str(folder), fault)
     return Path(name)
 
 
@@ -259,7 +259,7 @@ def _complete_label(folder: Path, label: Label) -> Label:
         tags=label.tags if label.tags is not None else earlier.tags,
     )
     if (fault := package_label_fault(complete.name or "", complete.version or "")) is not None:
-        raise errors.cannot_package(str(folder), fault)
+        raise package_errors.cannot_package(str(folder), fault)
     return complete
 
 
@@ -269,7 +269,9 @@ def _manifest_in(folder: Path) -> PackageManifest | None:
         return None
     manifest = parse_manifest(path.read_bytes())
     if manifest is None:
-        raise errors.cannot_package(str(folder), "its manifest.json is not a package manifest; the name is taken")
+        raise package_errors.cannot_package(
+            str(folder), "its manifest.json is not a package manifest; the name is taken"
+        )
     return manifest
 
 
@@ -282,9 +284,9 @@ def _files_to_package(folder: Path, output: Path) -> tree.KbFiles:
         raise errors.no_kb_at(str(folder), "the folder has no files")
     for path in found.listing.files:
         if (fault := name_fault(path) or own_name_fault(path)) is not None:
-            raise errors.cannot_package(str(folder), f"{fault}: {path!r}")
+            raise package_errors.cannot_package(str(folder), f"{fault}: {path!r}")
     if (name := collision(found.listing.files)) is not None:
-        raise errors.cannot_package(str(folder), f"names differ only in case or accents: {name!r}")
+        raise package_errors.cannot_package(str(folder), f"names differ only in case or accents: {name!r}")
     return found
 
 
@@ -328,43 +330,46 @@ class _Contents:
         return _chunks_of(self.folder / name)
 
 
-def _write_package(contents: _Contents, path: Path, skipped: tuple[tuple[str, str], ...]) -> PackageReport:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def _write_package(contents: _Contents, named: Path, skipped: tuple[tuple[str, str], ...]) -> PackageReport:
+    path = folders.resolve_parent(named)
+    folders.make_folder(path.parent)
     checksum_path = path.with_name(path.name + ".sha256")
     manifest_path = path.with_name(path.name + MANIFEST_SUFFIX)
-    try:
-        _write_zip(temporary, contents)
-        sha256 = files.sha256_of(temporary)
+    with files.replaced_file(path) as stream:
+        _write_zip(stream, contents)
+        stream.seek(0)
+        digest = hashlib.sha256()
+        while chunk := stream.read(files.CHUNK_BYTES):
+            digest.update(chunk)
         # Between the renames there is nothing beside it, rather than something wrong.
         for suffix in _SUFFIXES_BESIDE:
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+            folders.unlink(path.with_name(path.name + suffix), missing_ok=True)
     if contents.index is not None:
         files.write_atomically(manifest_path, contents.manifest_bytes)
-    files.write_atomically(checksum_path, f"{sha256}  {path.name}\n".encode())
-    return PackageReport(path, contents.manifest, path.stat().st_size, sha256, skipped)
+    files.write_atomically(checksum_path, f"{digest.hexdigest()}  {path.name}\n".encode())
+    return PackageReport(named, contents.manifest, path.stat().st_size, digest.hexdigest(), skipped)
 
 
-def _write_zip(path: Path, contents: _Contents) -> None:
+def _write_zip(stream: BinaryIO, contents: _Contents) -> None:
     """Deflated; what compresses so well that unpacking it would look like an attack is stored instead."""
-    _write_entries(path, contents, stored=frozenset())
-    with zipfile.ZipFile(path) as package:
+    _write_entries(stream, contents, stored=frozenset())
+    size_bytes = stream.tell()
+    with zipfile.ZipFile(stream) as package:
         entries = package.infolist()
     dense = frozenset(entry.filename for entry in entries if entry.file_size > _DENSE_RATIO * entry.compress_size)
-    whole = (contents.manifest.size_bytes, path.stat().st_size)
+    whole = (contents.manifest.size_bytes, size_bytes)
     if any(
         unpacks_suspiciously(unpacked_bytes, packed_bytes, _DENSE_RATIO)
         for unpacked_bytes, packed_bytes in [whole, *((entry.file_size, entry.compress_size) for entry in entries)]
     ):
-        _write_entries(path, contents, stored=dense)
+        stream.seek(0)
+        stream.truncate()
+        _write_entries(stream, contents, stored=dense)
 
 
-def _write_entries(path: Path, contents: _Contents, *, stored: frozenset[str]) -> None:
+def _write_entries(stream: BinaryIO, contents: _Contents, *, stored: frozenset[str]) -> None:
     """An index is stored as it is: it hardly compresses, and its bytes can be taken from where they lie."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as package:
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as package:
         content, listed = contents.manifest_bytes, contents.manifest.files
         package.writestr(_entry(MANIFEST_NAME, len(content), zipfile.ZIP_DEFLATED), content)
         for name in sorted(listed):
@@ -375,7 +380,7 @@ def _write_entries(path: Path, contents: _Contents, *, stored: frozenset[str]) -
                     digest.update(chunk)
                     entry.write(chunk)
             if digest.hexdigest() != listed[name].sha256:
-                raise errors.cannot_package(str(contents.folder), f"{name!r} changed while it was packaged")
+                raise package_errors.cannot_package(str(contents.folder), f"{name!r} changed while it was packaged")
 
 
 def _entry(name: str, size_bytes: int, method: int) -> zipfile.ZipInfo:

@@ -6,19 +6,21 @@ Invariants
 """
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from pair import errors, files
+from pair import errors, files, folders
 from pair.blobs.contract import BlobStore, VersionMismatchError
 from pair.sources.contract import ChangedError, Download, Known, Parts, Validators
 from pair.sources.feed import LIMIT_BYTES
 from pair.sources.feed_rules import FEED_NAME
-from pair.sources.rules import MANIFEST_SUFFIX, SIGNATURE_SUFFIX
+from pair.sources.rules import MANIFEST_SUFFIX, SIGNATURE_SUFFIX, SourcesPolicy
 
 _MOST_ATTEMPTS = 30
 _MOST_SIGNATURE_BYTES = 64 * 1024
+_MOST_MANIFEST_BYTES = 64 * 1024 * 1024
 _BLOCK_BYTES = 8 * 1024 * 1024
 
 Change = Callable[[bytes | None], bytes | None]
@@ -49,23 +51,17 @@ class Place(Protocol):
 
 
 class FolderPlace:
-    """`lock` is a file that all who publish there lock; `on_wait` is told who holds it."""
+    """`on_wait` is told who else publishes there."""
 
-    def __init__(self, folder: Path, lock: Path, on_wait: Callable[[str], None]) -> None:
-        self._folder = folder
-        self._lock = lock
+    def __init__(self, folder: Path, on_wait: Callable[[str], None]) -> None:
+        self.address = str(folder)
+        self._folder = Path(os.path.realpath(folder))
         self._on_wait = on_wait
-
-    @property
-    def address(self) -> str:
-        return str(self._folder)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        with files.storage_errors():
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with files.exclusive_lock(self._lock, on_wait=self._on_wait):
-                yield
+        with files.storage_errors(), files.lock_folder(self._folder, on_wait=self._on_wait):
+            yield
 
     def read(self, name: str) -> bytes | None:
         return read_file(self._folder / name)
@@ -171,17 +167,25 @@ class StoredFile:
 class BucketFetcher:
     """Fetches archives from buckets; `store_at` gives the store at an address."""
 
-    def __init__(self, store_at: Callable[[str], BlobStore]) -> None:
+    def __init__(self, store_at: Callable[[str], BlobStore], policy: SourcesPolicy | None = None) -> None:
         self._store_at = store_at
+        self._limit_bytes = (policy or SourcesPolicy()).max_download_bytes
 
     def parts(self, url: str, *, sha256: str | None) -> Parts | None:
         folder, _, key = url.rpartition("/")
         store = self._store_at(folder)
-        manifest = store.get(key + MANIFEST_SUFFIX)
-        size_bytes = next((info.size_bytes for info in store.list(key) if info.key == key), None)
-        if manifest is None or size_bytes is None or sha256 is None:
+        manifest = store.get_range(key + MANIFEST_SUFFIX, 0, _MOST_MANIFEST_BYTES + 1)
+        size_bytes = self._size_of(store, key, url)
+        if manifest is None or len(manifest) > _MOST_MANIFEST_BYTES or size_bytes is None or sha256 is None:
             return None
-        return Parts(manifest.data, sha256, StoredFile(store, key, size_bytes), Validators())
+        return Parts(manifest, sha256, StoredFile(store, key, size_bytes), Validators())
+
+    def _size_of(self, store: BlobStore, key: str, url: str) -> int | None:
+        size_bytes = next((info.size_bytes for info in store.list(key) if info.key == key), None)
+        if size_bytes is not None and size_bytes > self._limit_bytes:
+            reason = f"it has more than {self._limit_bytes} bytes, the most that sources.max_download_bytes allows"
+            raise errors.archive_refused(url, reason)
+        return size_bytes
 
     def signature(self, url: str) -> bytes | None:
         folder, _, key = url.rpartition("/")
@@ -192,12 +196,14 @@ class BucketFetcher:
         if known is not None and sha256 == known.sha256:
             return None
         folder, _, key = url.rpartition("/")
-        part.parent.mkdir(parents=True, exist_ok=True)
-        part.unlink(missing_ok=True)
-        if not self._store_at(folder).download(key, part):
+        folders.make_folder(part.parent)
+        folders.unlink(part, missing_ok=True)
+        store = self._store_at(folder)
+        self._size_of(store, key, url)
+        if not store.download(key, part):
             raise errors.download_failed(url, "there is no such object in the bucket")
         actual = files.sha256_of(part)
         if sha256 not in {None, actual}:
-            part.unlink()
-            raise errors.checksum_failed(f"File: {url}", f"Expected SHA-256: {sha256}\nActual SHA-256:   {actual}")
+            folders.unlink(part)
+            raise errors.checksum_failed(f"File: {url}", [f"Expected SHA-256: {sha256}", f"Actual SHA-256:   {actual}"])
         return Download(part, actual, verified=sha256 is not None, validators=Validators())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pair import errors, files, package_errors
+from pair import files, package_errors
 from pair.clock import Clock, to_timestamp
 from pair.sources.feed import Feed, Release, parse_feed
 from pair.sources.feed_rules import FEED_NAME
@@ -86,7 +86,7 @@ def publish(package: Path, manifest: PackageManifest, place: Place, clock: Clock
 def _release_of(package: Path, manifest: PackageManifest, clock: Clock) -> Release:
     file = f"{manifest.name}-{manifest.version}.zip"
     if (fault := file_name_fault(file)) is not None:
-        raise errors.cannot_package(str(package), fault)
+        raise package_errors.cannot_package(str(package), fault)
     described = package.with_name(package.name + MANIFEST_SUFFIX)
     with files.storage_errors():
         return Release(

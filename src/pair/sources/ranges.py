@@ -32,7 +32,7 @@ def open_ranges(web: Web, url: str, observer: Observer) -> "RangedFile | None":
             validators = Validators(response.headers.get("ETag"), response.headers.get("Last-Modified"))
         return RangedFile(web, url, observer, (size_bytes, tail), validators)
 
-    return web.retrying(attempt, on_retry=lambda reason: observer.say(f"{reason}: trying again"))
+    return web.retrying(attempt, on_retry=observer.say)
 
 
 def _at_most(chunks: Iterable[bytes], length: int) -> Iterator[bytes]:
@@ -46,7 +46,7 @@ def _at_most(chunks: Iterable[bytes], length: int) -> Iterator[bytes]:
 
 def _place(content_range: str) -> tuple[int, int, int] | None:
     """Start, end and size of the whole."""
-    match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", content_range)
+    match = re.fullmatch(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})", content_range)
     return (int(match[1]), int(match[2]) + 1, int(match[3])) if match else None
 
 
@@ -106,10 +106,7 @@ class RangedFile:
         while True:
             before = arrived
             try:
-                return self._web.retrying(attempt, on_retry=self._say_retry)
+                return self._web.retrying(attempt, on_retry=self._observer.say)
             except RequestFault as fault:
                 if not fault.retryable or arrived < before + _PROGRESS_WORTH_ANOTHER_TRY_BYTES:
                     raise errors.download_failed(without_credentials(self._url), fault.reason) from fault
-
-    def _say_retry(self, reason: str) -> None:
-        self._observer.say(f"{reason}: trying again")

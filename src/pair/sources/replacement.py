@@ -8,17 +8,20 @@ Not here
     Deciding what the new folder holds: rules.py. Filling it: installation.py.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-from pair import files
+from pair import files, folders
 
 _RENAME_EXCHANGE = 2
-_AT_FDCWD = -100
 _STAGING = "staging"
+_TOKEN = re.compile(r"[0-9a-f]{12}(-unpacked)?")
 _NOTE_NAME = "moving"
 _OLD_NAME = "old"
 _NEW_NAME = "new"
@@ -26,9 +29,11 @@ _NEW_NAME = "new"
 
 def staging_for(target: Path, token: str) -> Path:
     """A new, empty folder that `put_in_place` can bring to `target`: beside it, or inside a mount point."""
-    new = staging_path(target, token) / _NEW_NAME
-    new.mkdir(parents=True)
-    return new
+    staging = staging_path(target, token)
+    with folders.open_folder(staging.parent, make=True) as home, folders.naming(staging):
+        os.mkdir(staging.name, dir_fd=home)
+    folders.make_folder(staging / _NEW_NAME)
+    return staging / _NEW_NAME
 
 
 def staging_path(target: Path, token: str) -> Path:
@@ -40,7 +45,7 @@ def put_in_place(new: Path, target: Path) -> None:
     """`new` comes from `staging_for`; what was in the target is gone afterwards."""
     staging = new.parent
     if not target.exists():
-        new.rename(target)
+        folders.rename(new, target)
     elif _moves_entry_by_entry(target) or not _exchange(new, target):
         _move_entries(staging, target)
     files.remove_tree(staging)
@@ -51,18 +56,17 @@ def clear_leftovers(target: Path) -> None:
     for home in (target.parent, target):
         if not home.is_dir():
             continue
-        for staging in [home / name for name in _names_in(home) if _is_leftover(name, target)]:
-            if (staging / _NOTE_NAME).exists():
+        for staging in [home / name for name in folders.list_folder(home) if _is_leftover(name, target)]:
+            with folders.open_folder(staging) as descriptor:
+                is_moving = _NOTE_NAME in folders.list_below(descriptor)
+            if is_moving:
                 _undo_moves(staging, target)
             files.remove_tree(staging)
 
 
-def _names_in(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
 def _is_leftover(name: str, target: Path) -> bool:
-    return name.startswith(f".{target.name}.{_STAGING}-")
+    prefix = f".{target.name}.{_STAGING}-"
+    return name.startswith(prefix) and _TOKEN.fullmatch(name.removeprefix(prefix)) is not None
 
 
 def _moves_entry_by_entry(target: Path) -> bool:
@@ -80,39 +84,71 @@ def _exchange(first: Path, second: Path) -> bool:
     library = ctypes.CDLL(None, use_errno=True)
     if not hasattr(library, "renameat2"):
         return False
-    arguments = (_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE)
-    if library.renameat2(*arguments) == 0:
-        return True
+    with folders.open_folder(first.parent) as here, folders.open_folder(second.parent) as there:
+        arguments = (here, os.fsencode(first.name), there, os.fsencode(second.name), _RENAME_EXCHANGE)
+        if library.renameat2(*arguments) == 0:
+            return True
     code = ctypes.get_errno()
     if code in {errno.EINVAL, errno.ENOSYS, errno.EBUSY, errno.EXDEV}:
         return False
     raise OSError(code, os.strerror(code), str(second))
 
 
+@contextlib.contextmanager
+def _open_places(staging: Path, target: Path) -> Iterator[tuple[int, int, int]]:
+    """Give descriptors of the new entries, the old ones and the target: nothing is moved through a link."""
+    with (
+        folders.open_folder(staging / _NEW_NAME) as new,
+        folders.open_folder(staging / _OLD_NAME) as old,
+        folders.open_folder(target) as present,
+    ):
+        yield new, old, present
+
+
 def _move_entries(staging: Path, target: Path) -> None:
-    new, old = staging / _NEW_NAME, staging / _OLD_NAME
-    old.mkdir()
-    incoming = _names_in(new)
-    outgoing = [name for name in _names_in(target) if not _is_leftover(name, target)]
-    files.write_atomically(staging / _NOTE_NAME, "\0".join(incoming).encode(errors="surrogateescape"))
-    try:
-        for name in outgoing:
-            (target / name).rename(old / name)
-        for name in incoming:
-            (new / name).rename(target / name)
-    except OSError:
-        _undo_moves(staging, target)
-        raise
-    (staging / _NOTE_NAME).unlink()
+    folders.make_folder(staging / _OLD_NAME)
+    with _open_places(staging, target) as (new, old, present):
+        incoming = folders.list_below(new)
+        outgoing = [name for name in folders.list_below(present) if not _is_leftover(name, target)]
+        note = "\0".join(f"{_inode(new, name)}/{name}" for name in incoming)
+        files.write_atomically(staging / _NOTE_NAME, note.encode(errors="surrogateescape"))
+        try:
+            for name in outgoing:
+                _move(name, present, old)
+            for name in incoming:
+                _move(name, new, present)
+        except OSError:
+            _undo_moves(staging, target)
+            raise
+    folders.unlink(staging / _NOTE_NAME)
 
 
 def _undo_moves(staging: Path, target: Path) -> None:
-    """Safe to repeat: an entry that has come is told from one that has not left by where it lies."""
-    new, old = staging / _NEW_NAME, staging / _OLD_NAME
-    incoming = (staging / _NOTE_NAME).read_bytes().decode(errors="surrogateescape").split("\0")
-    for name in incoming:
-        if name and not os.path.lexists(new / name) and os.path.lexists(target / name):
-            (target / name).rename(new / name)
-    for name in _names_in(old):
-        (old / name).rename(target / name)
-    (staging / _NOTE_NAME).unlink()
+    """Safe to repeat: an entry that has come is told from one that has not left by where it lies.
+
+    The note is not trusted: a name in it must be a plain one, and only what has the inode that it names is moved out of
+    the target.
+    """
+    note = folders.read_file(staging / _NOTE_NAME).decode(errors="surrogateescape")
+    with _open_places(staging, target) as (new, old, present):
+        for inode, _, name in (entry.partition("/") for entry in note.split("\0")):
+            is_plain = name not in {"", ".", ".."} and "/" not in name
+            if is_plain and inode == _inode(present, name) and not _inode(new, name):
+                _move(name, present, new)
+        for name in folders.list_below(old):
+            if _inode(present, name):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target / name))
+            _move(name, old, present)
+    folders.unlink(staging / _NOTE_NAME)
+
+
+def _move(name: str, source: int, destination: int) -> None:
+    os.rename(name, name, src_dir_fd=source, dst_dir_fd=destination)
+
+
+def _inode(folder: int, name: str) -> str:
+    """Return the number of an entry as text, which a move keeps; nothing for an entry that is not there."""
+    try:
+        return str(os.stat(name, dir_fd=folder, follow_symlinks=False).st_ino)
+    except FileNotFoundError:
+        return ""

@@ -27,7 +27,8 @@ OWN_NAMES = frozenset({RECORD_NAME, ENTRY_NAME})
 INDEX_FOLDER = ".pair-index"
 """Of a package: what the engine needs of it. It is not installed beside the texts."""
 INDEX_MANIFEST = f"{INDEX_FOLDER}/{MANIFEST_NAME}"
-VERSION_CONTROL_NAMES = frozenset({".git", ".hg", ".svn"})
+MOST_FOLDERS = 100
+"""Above a file in a KB."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class SourcesPolicy:
     """How often a failed request is tried again."""
     retry_wait_seconds: Annotated[float, Ge(0), Le(LONGEST_WAIT_SECONDS)] = 1.0
     """First pause before trying again; it doubles each time."""
+    max_download_bytes: Annotated[int, Gt(0)] = 4 * 1024**3
+    """Most bytes of an archive that is downloaded."""
     max_archive_entries: Annotated[int, Gt(0)] = 100_000
     """Most files and folders in an archive."""
     max_unpacked_bytes: Annotated[int, Gt(0)] = 4 * 1024**3
@@ -230,6 +233,8 @@ def name_fault(name: str) -> str | None:
         return "name is not valid Unicode"
     if len(name.encode()) > 4000:
         return "path is too long"
+    if name.count("/") > MOST_FOLDERS:
+        return "path has too many folders"
     for part in name.split("/"):
         if (fault := _part_fault(part)) is not None:
             return fault
@@ -237,8 +242,53 @@ def name_fault(name: str) -> str | None:
 
 
 def stays_inside(path: str) -> bool:
-    """Whether a path with `/` between its parts names a file below the folder that it belongs to."""
-    return "\0" not in path and all(part not in {"", ".", ".."} for part in path.split("/"))
+    """Whether a path with `/` between its parts names a file below the folder that it belongs to.
+
+    A path that version control owns does not: writing there makes a later `git status` run commands.
+    """
+    parts = path.split("/")
+    return "\0" not in path and all(part not in {"", ".", ".."} and not is_version_control(part) for part in parts)
+
+
+_VERSION_CONTROL = re.compile(r"\.(?:git|hg|svn|bzr|jj)|_darcs|cvs|(?:git|hg|svn|bzr|jj)~[0-9]+")
+"""Folders of version control, and the short names that Windows gives them."""
+_IGNORABLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""Default-ignorable code points of Unicode: some file systems leave them out when they compare names."""
+
+
+def is_version_control(name: str) -> bool:
+    """Whether some file system takes a name for that of a folder of version control."""
+    return _VERSION_CONTROL.fullmatch(_fold_name(name)) is not None
+
+
+def _fold_name(name: str) -> str:
+    """Return a name in the form in which the most lenient file systems compare it.
+
+    HFS+ ignores case and invisible characters; NTFS also dots and spaces at the end, and a stream after a colon.
+    """
+    if not name.isascii():
+        name = unicodedata.normalize("NFKC", _IGNORABLE.sub("", name))
+        name = _IGNORABLE.sub("", unicodedata.normalize("NFKC", name.casefold()))
+    return name.lower().partition(":")[0].rstrip(". ")
+
+
+def bare_repositories(paths: Iterable[str]) -> set[str]:
+    """Return the folders that git takes for a repository although they are not called `.git`.
+
+    A command of git in such a folder obeys the configuration that lies in it.
+    """
+    paths = list(paths)
+    heads = [path.rpartition("/") for path in paths]
+    names: dict[str, set[str]] = {folder: set() for folder, _, name in heads if _fold_name(name) == "head"}
+    for path in paths if names else ():
+        for below in (path, *folders_above(path)):
+            folder, _, name = below.rpartition("/")
+            if folder in names:
+                names[folder].add(_fold_name(name))
+    return {folder for folder, held in names.items() if "commondir" in held or held >= {"objects", "refs"}}
 
 
 def _part_fault(part: str) -> str | None:
@@ -246,6 +296,8 @@ def _part_fault(part: str) -> str | None:
         return "path leads out of the archive"
     if part in {"", "."}:
         return "empty part in the path"
+    if is_version_control(part):
+        return "name belongs to version control"
     if part.rstrip(". ") != part:
         return "name ends in a dot or a space"
     if part.partition(".")[0].rstrip().lower() in _WINDOWS_DEVICES:
@@ -273,7 +325,7 @@ def is_of_index(path: str) -> bool:
 
 
 def own_name_fault(name: str) -> str | None:
-    return "name is reserved for pair" if name.partition("/")[0] in OWN_NAMES else None
+    return "name is reserved for pair" if _fold_name(name.partition("/")[0]) in OWN_NAMES else None
 
 
 def collision(paths: Iterable[str]) -> str | None:

@@ -20,7 +20,7 @@ from typing import BinaryIO
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from pair import errors, files, package_errors
+from pair import errors, files, folders, package_errors
 from pair.sources.contract import Signer
 from pair.sources.package import PackageManifest, PackageReport
 from pair.sources.rules import MANIFEST_SUFFIX, SIGNATURE_SUFFIX, key_id
@@ -223,7 +223,8 @@ def sign_package(report: PackageReport, key: SecretKey) -> None:
         signed = [(report.path, sign(report.path, key, comment, sha256=report.sha256))]
         if manifest_path.exists():
             signed.append((manifest_path, sign(manifest_path, key, comment)))
-        files.write_together(*((path.with_name(path.name + SIGNATURE_SUFFIX), text) for path, text in signed))
+        beside = [(folders.resolve_parent(path), text) for path, text in signed]
+        files.write_together(*((path.with_name(path.name + SIGNATURE_SUFFIX), text) for path, text in beside))
 
 
 def trusted_comment(manifest: PackageManifest) -> str:
@@ -236,7 +237,7 @@ def sign(path: Path, key: SecretKey, comment: str, *, sha256: str | None = None)
     with path.open("rb") as stream:
         prehash, found = _hashes_of(stream)
     if sha256 is not None and found != sha256:
-        raise errors.cannot_package(str(path), "somebody else wrote it before it was signed")
+        raise package_errors.cannot_package(str(path), "somebody else wrote it before it was signed")
     private = _opened(key.seed)
     of_file, told = private.sign(prehash), comment.encode()
     lines = [

@@ -3,12 +3,19 @@
 import hashlib
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from pair import files
-from pair.sources.rules import INDEX_FOLDER, OWN_NAMES, VERSION_CONTROL_NAMES
+from pair.sources.rules import (
+    INDEX_FOLDER,
+    MOST_FOLDERS,
+    OWN_NAMES,
+    bare_repositories,
+    folders_above,
+    is_version_control,
+)
 
 _TYPE_BITS = 0o170000
 
@@ -27,9 +34,9 @@ class Listing:
 
 
 def list_folder(
-    root: Path, *, leave_out: frozenset[str] = frozenset(), leave_out_names: frozenset[str] = frozenset()
+    root: Path, *, leave_out: frozenset[str] = frozenset(), leave_out_name: Callable[[str], bool] = lambda name: False
 ) -> Listing:
-    """`leave_out`: absolute paths that are not looked at; `leave_out_names`: names, wherever they are."""
+    """`leave_out`: absolute paths that are not looked at; `leave_out_name`: judges names, wherever they are."""
     found: dict[str, os.stat_result] = {}
     folders: list[str] = []
     waiting = [("", os.path.abspath(root))]  # noqa: PTH100 - Path.absolute keeps ".."
@@ -40,7 +47,7 @@ def list_folder(
                 if leave_out and entry.path in leave_out:
                     continue
                 path = prefix + entry.name
-                if entry.name in leave_out_names:
+                if leave_out_name(entry.name):
                     continue
                 if not entry.is_dir(follow_symlinks=False):
                     found[path] = entry.stat(follow_symlinks=False)
@@ -63,8 +70,8 @@ def list_kb_files(root: Path, *, leave_out: Iterable[Path] = ()) -> KbFiles:
     real_root = root.resolve()
     own = root / INDEX_FOLDER
     left_out = frozenset(os.path.abspath(path) for path in (own, *leave_out))  # noqa: PTH100 - as in list_folder
-    everything = list_folder(root, leave_out=left_out, leave_out_names=VERSION_CONTROL_NAMES)
-    skipped: list[tuple[str, str]] = []
+    everything = list_folder(root, leave_out=left_out, leave_out_name=is_version_control)
+    skipped = _leave_out_unsafe(everything)
     special = [path for path, seen in everything.files.items() if seen.st_mode & _TYPE_BITS != stat.S_IFREG]
     for path in special:
         target = _file_behind_link(root / path, real_root)
@@ -76,6 +83,18 @@ def list_kb_files(root: Path, *, leave_out: Iterable[Path] = ()) -> KbFiles:
     for name in OWN_NAMES:
         everything.files.pop(name, None)
     return KbFiles(everything, tuple(sorted(skipped)))
+
+
+def _leave_out_unsafe(listing: Listing) -> list[tuple[str, str]]:
+    """Take files out of a listing that no archive could bring, and return them with the reason."""
+    repositories = bare_repositories(listing.files)
+    skipped = []
+    for path in list(listing.files):
+        is_in_repository = repositories and not repositories.isdisjoint((*folders_above(path), ""))
+        if is_in_repository or path.count("/") > MOST_FOLDERS:
+            del listing.files[path]
+            skipped.append((path, "inside a bare git repository" if is_in_repository else "below too many folders"))
+    return skipped
 
 
 def _file_behind_link(path: Path, real_root: Path) -> os.stat_result | None:

@@ -12,15 +12,13 @@ class FetchedPage:
     text: str
     etag: str | None
     last_modified: str | None
-    max_age_seconds: float | None
     size_bytes: int
     validated_at: str | None = None
     """The origin that gave the validators, if redirects led to another one."""
 
 
-@dataclass(frozen=True)
 class NotModified:
-    max_age_seconds: float | None
+    """HTTP 304."""
 
 
 class PageUnavailable(Exception):  # noqa: N818 - an outcome of a fetch, which the workflow writes down
@@ -46,7 +44,11 @@ class UnreadablePage(Exception):  # noqa: N818 - an outcome of a fetch, which th
 
 
 class UnreadableDocument(Exception):  # noqa: N818 - the reason why a file is skipped
-    """The message says why."""
+    """The message says why. `is_passing`: the document is not at fault, and may be readable next time."""
+
+    def __init__(self, reason: str, *, is_passing: bool = False) -> None:
+        super().__init__(reason)
+        self.is_passing = is_passing
 
 
 class Documents(Protocol):

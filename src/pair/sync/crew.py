@@ -1,22 +1,29 @@
-"""Threads that fetch and threads that summarise, and who is not asked any more during a run."""
+"""Threads that fetch and threads that summarise, and a model that is not asked any more during a run."""
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Self
-from urllib.parse import urlsplit
 
 from pair import errors
-from pair.clock import Clock
+from pair.sync.interrupts import Interrupts
 from pair.sync.rules import SyncPolicy
 
 _UNREACHABLE_MODEL_TRIES = 3
+_LOOK_SECONDS = 0.1
+"""So soon an interrupt is noticed while work is waited for."""
 
 
 class Crew:
-    """Threads that fetch and threads that summarise; leaving the block waits for all of them."""
+    """Threads that fetch and threads that summarise; leaving the block waits for all of them.
 
-    def __init__(self, policy: SyncPolicy) -> None:
+    Once interrupted, they begin nothing new, and `on_interrupt` is called. A second interrupt ends the waiting.
+    """
+
+    def __init__(self, policy: SyncPolicy, interrupts: Interrupts, on_interrupt: Callable[[], None]) -> None:
+        self._interrupts = interrupts
+        self._on_interrupt = on_interrupt
+        self._is_interrupted = False
         self._fetchers = ThreadPoolExecutor(policy.url_download_concurrency, thread_name_prefix="pair-fetch")
         self._summarisers = ThreadPoolExecutor(policy.summarization_concurrency, thread_name_prefix="pair-summary")
         self._fetching: list[Future[object]] = []
@@ -30,21 +37,32 @@ class Crew:
         try:
             if kind is None:
                 # A fetch may still hand something to the summarisers, so it is waited for first.
-                for future in self._fetching:
-                    future.result()
+                self._wait_for(self._fetching)
                 for work, arguments in self._last:
                     self.summarise(work, *arguments)
-                for future in self._summarising:
-                    future.result()
+                self._wait_for(self._summarising)
         finally:
-            self._fetchers.shutdown(cancel_futures=True)
-            self._summarisers.shutdown(cancel_futures=True)
+            for threads in (self._fetchers, self._summarisers):
+                threads.shutdown(wait=not self._interrupts.is_abandoning, cancel_futures=True)
+
+    def _wait_for(self, futures: list[Future[object]]) -> None:
+        for future in futures:
+            while not self._interrupts.is_abandoning and wait([future], _LOOK_SECONDS).not_done:
+                if self._interrupts.is_stopping and not self._is_interrupted:
+                    self._is_interrupted = True
+                    self._on_interrupt()
+            if future.done():
+                future.result()
 
     def fetch(self, work: Callable[..., object], *arguments: object) -> None:
-        self._fetching.append(self._fetchers.submit(work, *arguments))
+        self._fetching.append(self._fetchers.submit(self._do, work, *arguments))
 
     def summarise(self, work: Callable[..., object], *arguments: object) -> None:
-        self._summarising.append(self._summarisers.submit(work, *arguments))
+        self._summarising.append(self._summarisers.submit(self._do, work, *arguments))
+
+    def _do(self, work: Callable[..., object], *arguments: object) -> None:
+        if not self._interrupts.is_stopping:
+            work(*arguments)
 
     def summarise_last(self, work: Callable[..., object], *arguments: object) -> None:
         """After all that is new: what failed before may fail again, and must not close the gate for the rest."""
@@ -70,25 +88,3 @@ class ModelGate:
     def succeeded(self) -> None:
         with self._lock:
             self._failures_in_a_row = 0
-
-
-class RestingHosts:
-    """Hosts that asked for a pause during this run."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._until: dict[str, float] = {}
-
-    def note(self, url: str, pause_seconds: float | None) -> None:
-        if pause_seconds:
-            self._until[_host(url)] = self._clock.monotonic() + pause_seconds
-
-    def rests(self, url: str) -> bool:
-        return self._until.get(_host(url), 0.0) > self._clock.monotonic()
-
-
-def _host(url: str) -> str:
-    try:
-        return urlsplit(url).netloc
-    except ValueError:
-        return url

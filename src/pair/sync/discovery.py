@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from pair import errors, files
+from pair import errors, files, folders
 from pair.sync.llms_file import LlmsFile
-from pair.sync.rules import FileSeen, parse_links
+from pair.sync.rules import FileSeen, matches_pattern, parse_links
 from pair.sync.state import SyncState
+from pair.values import redact_url
 
 Half = TypeVar("Half")
 
@@ -101,8 +102,17 @@ def _link_fault(path: str, root: str) -> str | None:
 
 
 def find_links(path: Path) -> list[str]:
-    """URLs of the links file; raises FileNotFoundError."""
-    return parse_links(path.read_text(encoding="utf-8", errors="replace"))
+    """URLs of the links file, as they may be shown; raises FileNotFoundError."""
+    return list(find_addresses(path))
+
+
+def find_addresses(path: Path) -> dict[str, str]:
+    """URLs of the links file with their credentials, by what they are called; raises FileNotFoundError."""
+    urls = parse_links(path.read_text(encoding="utf-8", errors="replace"))
+    addresses: dict[str, str] = {}
+    for url in urls:
+        addresses.setdefault(redact_url(url), url)
+    return addresses
 
 
 @dataclass(frozen=True)
@@ -142,6 +152,9 @@ class Discovered:
 
 
 def discover(places: Places) -> Discovered:
+    """Raises ELOOP for a link that leads to the usual folder of sources: a user who has one names it."""
+    if not places.is_sources_dir_named:
+        folders.resolve(places.sources_dir)
     files_found, files_fault = _seen(find_files, places.sources_dir)
     if files_found is not None and places.llms is not None:
         files_found.files.pop(_path_inside(places.llms.path, places.sources_dir), None)
@@ -162,6 +175,16 @@ def _seen(look: Callable[[Path], Half], place: Path) -> tuple[Half | None, str]:
         return None, ""
     except OSError as fault:
         return None, errors.storage_failed(str(place), files.reason_of(fault), is_reading=True).message
+
+
+def choose_urls(found: Discovered, pattern: str | None) -> frozenset[str]:
+    """Return the URLs that match the pattern; none without one. Raises E104 for a pattern that matches no URL."""
+    if pattern is None:
+        return frozenset()
+    chosen = frozenset(url for url in found.urls or () if matches_pattern(url, pattern))
+    if not chosen and not found.urls_fault:
+        raise errors.no_url_matches(pattern)
+    return chosen
 
 
 def judge(found: Discovered, places: Places, state: SyncState) -> Discovered:

@@ -1,13 +1,24 @@
-"""Text of PDF, Word and HTML files, through markitdown; loaded only when the extra `documents` is installed."""
+"""Text of PDF, Word and HTML files, through markitdown; loaded only when the extra `documents` is installed.
+
+Outside of tests this runs in a child process with limits: document_process.py.
+"""
 
 import io
+import json
+import os
+import queue
+import signal
+import threading
 import zipfile
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from markitdown import FileConversionException, MarkItDown, MarkItDownException, StreamInfo
 from markitdown.converters import DocxConverter, HtmlConverter, PdfConverter
 
 from pair.sync.contract import UnreadableDocument, UnreadablePage
+from pair.sync.document_process import limit_document, limit_process
 from pair.sync.page_text import decoded
 from pair.sync.reading import DOCUMENT_SUFFIXES
 
@@ -35,15 +46,21 @@ class DocumentLoader:
 
     def text_of(self, path: Path) -> str:
         """As Markdown; raises UnreadableDocument, also for a PDF that holds pictures only."""
-        suffix = path.suffix.lower()
         try:
-            content = _checked(path.read_bytes(), suffix)
+            content = path.read_bytes()
         except OSError as fault:
             raise UnreadableDocument(f"cannot be read: {fault.strerror}") from fault
+        return self.convert(content, path.suffix.lower())
+
+    def convert(self, content: bytes, suffix: str) -> str:
+        """Return the text of a file with this content and suffix; raises as `text_of` does, and MemoryError."""
+        content = _checked(content, suffix)
         kind = StreamInfo(extension=suffix, charset="utf-8" if suffix in _MARKUP else None)
         try:
             text = self._converter.convert_stream(io.BytesIO(content), stream_info=kind).markdown
         except FileConversionException as fault:
+            if any(_lacked_memory(attempt.exc_info[1]) for attempt in fault.attempts or () if attempt.exc_info):
+                raise MemoryError from fault
             raise UnreadableDocument(_reason_of(fault, suffix)) from fault
         except MarkItDownException as fault:
             raise UnreadableDocument(f"cannot be read as {suffix}") from fault
@@ -85,7 +102,53 @@ def _check_docx(content: bytes) -> None:
         raise UnreadableDocument(f"unpacks to more than {_MOST_UNPACKED_BYTES:,} bytes")
 
 
+def _lacked_memory(fault: BaseException | None) -> bool:
+    """Readers that clean up after a MemoryError often fail again, with another error in front of it."""
+    while fault is not None and not isinstance(fault, MemoryError):
+        fault = fault.__cause__ or fault.__context__
+    return fault is not None
+
+
 def _reason_of(fault: FileConversionException, suffix: str) -> str:
     if any(sign in str(fault) for sign in _SIGNS_OF_A_PASSWORD):
         return "is encrypted"
     return f"is damaged, or cannot be read as {suffix}"
+
+
+# ── in the child process ───────────────────────────────────────────────────────────────────────────
+
+
+def serve(descriptor: int) -> None:
+    """Answer requests on this socket until its other end is closed; see document_process.py."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = Connection(descriptor)
+    requests: queue.SimpleQueue[tuple[bytes, bytes]] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, requests), daemon=True).start()
+    loader = DocumentLoader()
+    own_bytes = limit_process()
+    while True:
+        head, content = requests.get()
+        connection.send_bytes(_answer(loader, json.loads(head), content, own_bytes))
+
+
+def _receive(connection: Connection, requests: "queue.SimpleQueue[tuple[bytes, bytes]]") -> None:
+    """Beside the work, so that the child also ends with its parent in the middle of a document."""
+    try:
+        while True:
+            requests.put((connection.recv_bytes(), connection.recv_bytes()))
+    except (EOFError, OSError):
+        os._exit(0)
+
+
+def _answer(loader: DocumentLoader, head: dict[str, Any], content: bytes, own_bytes: int) -> bytes:
+    """Return `T` and the text, or `R` and the reason why there is none."""
+    limit_document(head["cpu_seconds"], own_bytes + head["memory_bytes"])
+    try:
+        text = loader.convert(content, head["suffix"]).encode("utf-8", "surrogatepass")
+    except UnreadableDocument as fault:
+        return b"R" + str(fault).encode("utf-8", "replace")
+    except MemoryError:
+        return b"R" + f"takes more than {head['memory_bytes']:,} bytes of memory to convert".encode()
+    if len(text) > head["text_bytes"]:
+        return b"R" + f"has more than {head['text_bytes']:,} bytes of text".encode()
+    return b"T" + text

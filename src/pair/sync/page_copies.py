@@ -1,11 +1,11 @@
 """Copies of fetched pages on disk, by URL hash, so that a summary never needs a second request."""
 
-import contextlib
 import hashlib
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from pair import files
+from pair import files, folders
 
 
 class PageCopies:
@@ -13,13 +13,31 @@ class PageCopies:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._idle = threading.Condition()
+        self._writing = 0
+        self._is_closed = False
 
     def write(self, url: str, text: str) -> str:
         """Returns the text as it was written, without what UTF-8 cannot hold: that is what is hashed."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        content = text.encode("utf-8", errors="replace")
-        files.write_atomically(self._path(url), content)
-        return content.decode("utf-8")
+        with self._idle:
+            if self._is_closed:
+                raise RuntimeError("a page came after the run was abandoned")
+            self._writing += 1
+        try:
+            folders.make_folder(self._folder)
+            content = text.encode("utf-8", errors="replace")
+            files.write_atomically(self._path(url), content)
+            return content.decode("utf-8")
+        finally:
+            with self._idle:
+                self._writing -= 1
+                self._idle.notify_all()
+
+    def close(self) -> None:
+        """Wait for copies that are being written, and refuse others."""
+        with self._idle:
+            self._is_closed = True
+            self._idle.wait_for(lambda: self._writing == 0)
 
     def read(self, url: str) -> str | None:
         try:
@@ -31,8 +49,7 @@ class PageCopies:
         return self._path(url).exists()
 
     def remove(self, url: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self._path(url).unlink()
+        folders.unlink(self._path(url), missing_ok=True)
 
     def remove_half_written(self, urls: Iterable[str]) -> None:
         files.remove_half_written(*map(self._path, urls))

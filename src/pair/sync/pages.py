@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from pair.sync.contract import FetchedPage, NotModified, PageUnavailable, UnreadablePage
 from pair.sync.rules import FetchFailure
+from pair.web.dialling import RefusedAddress
 from pair.web.pages import PageAnswer, PageClient, PageFault
 
 TextOf = Callable[[str, str | None, bytes], str]
@@ -32,19 +33,19 @@ class WebPages:
         try:
             answer = self._client.get(url, etag=etag, last_modified=last_modified, validated_at=validated_at)
             if answer.status == 304:
-                return NotModified(answer.max_age_seconds)
+                return NotModified()
             text = self._text_of(url, answer)
         except PageFault as fault:
-            raise PageUnavailable(FetchFailure(fault.kind, fault.reason, fault.retry_after_seconds)) from fault
+            reason = fault.reason
+            if isinstance(fault.__cause__, RefusedAddress):
+                reason += "; kb.allow_private_addresses: true allows it"
+            raise PageUnavailable(FetchFailure(fault.kind, reason, fault.retry_after_seconds)) from fault
         except UnreadablePage as fault:
             raise PageUnavailable(FetchFailure("error", str(fault))) from fault
         # The path and query of a redirect may be secrets; the origin is all that is needed.
         origin = _origin(answer.url)
         validated_at = origin if origin != _origin(url) else None
-        size_bytes = len(answer.body)
-        return FetchedPage(
-            text, answer.etag, answer.last_modified, answer.max_age_seconds, size_bytes, validated_at=validated_at
-        )
+        return FetchedPage(text, answer.etag, answer.last_modified, len(answer.body), validated_at=validated_at)
 
     def _text_of(self, url: str, answer: PageAnswer) -> str:
         if self._renderer is not None and answer.content_type in {"text/html", "application/xhtml+xml"}:

@@ -10,7 +10,7 @@ from pair.ai.characters import estimate_tokens
 from pair.clock import Clock
 from pair.sync import rules, store, text
 from pair.sync.contract import UnreadableDocument
-from pair.sync.discovery import Discovered, FoundFiles, Places, discover, judge
+from pair.sync.discovery import Discovered, FoundFiles, Places, choose_urls, discover, judge
 from pair.sync.page_copies import PageCopies
 from pair.sync.reading import Reader
 from pair.sync.report import PlannedSource, SyncPlan
@@ -20,13 +20,25 @@ CallsFor = Callable[[str], int]
 """How many times a model would be asked about this text."""
 
 
-def plan(places: Places, reader: Reader, clock: Clock, calls_for: CallsFor) -> SyncPlan:
-    """Reads files that look changed, to tell a change from a touch. Raises E102, E010."""
+@dataclass(frozen=True)
+class Planner:
+    """What a plan is made with."""
+
+    policy: rules.SyncPolicy
+    places: Places
+    reader: Reader
+    clock: Clock
+    calls_for: CallsFor
+
+
+def plan(planner: Planner, refresh: str | None = None) -> SyncPlan:
+    """Reads files that look changed, to tell a change from a touch. Raises E102, E104, E010."""
+    places, reader, calls_for = planner.places, planner.reader, planner.calls_for
     with files.storage_errors():
         state = _read_state(places)
         found = judge(discover(places), places, state)
         sources, skipped, dropped = _planned_files(reader, state, found.files, calls_for)
-        sources += _planned_urls(places, state, found.urls, clock, calls_for)
+        sources += _planned_urls(planner, state, found.urls, choose_urls(found, refresh))
         asked = [source for source in sources if source.model_calls]
         return SyncPlan(
             sources=tuple(sources),
@@ -80,13 +92,16 @@ def _planned_file(
 
 
 def _planned_urls(
-    places: Places, state: SyncState, urls: list[str] | None, clock: Clock, calls_for: CallsFor
+    planner: Planner, state: SyncState, urls: list[str] | None, refreshed: frozenset[str]
 ) -> list[PlannedSource]:
     """What a page will say is known to its server alone: the last copy stands for it, or a short page."""
-    copies, now = PageCopies(places.page_copies), clock.now()
+    copies, now, calls_for = PageCopies(planner.places.page_copies), planner.clock.now(), planner.calls_for
     planned = []
     for url in sorted(urls or ()):
-        reason = rules.url_reason(state.url(url), now)
+        record = state.url(url)
+        if record is not None:
+            record = rules.reschedule_url(record, state.interval_seconds, planner.policy)
+        reason = rules.url_reason(record, now, planner.policy, refresh=url in refreshed)
         copy = copies.read(url) if reason in {"pending", "due"} else None
         calls = calls_for(copy or "a page") if reason != "unchanged" else 0
         planned.append(PlannedSource(url, reason, estimate_tokens(copy) if copy else 0, calls))

@@ -5,6 +5,8 @@ Each rule of the specification is named where it is applied: docs/reference/rule
 
 import dataclasses
 import datetime
+import fnmatch
+import re
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
@@ -13,8 +15,10 @@ from annotated_types import Ge, Gt, Le
 from pair.sync.state import FileRecord, UrlRecord
 from pair.values import LONGEST_WAIT_SECONDS
 
-_LONGEST_REST = datetime.timedelta(days=7)
+_LONGEST_PAUSE = datetime.timedelta(days=7)
 _LONGEST_INTERVAL_SECONDS = 1_000_000_000
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
+_WILDCARD = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True)
@@ -100,12 +104,42 @@ def file_touched(record: FileRecord, seen: FileSeen) -> FileRecord:
 # ── URLs ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def url_reason(record: UrlRecord | None, now: datetime.datetime) -> Reason:
+def url_reason(
+    record: UrlRecord | None, now: datetime.datetime, policy: SyncPolicy, *, refresh: bool = False
+) -> Reason:
+    """What there is to do about a URL; `refresh` makes a known one due whatever its next check."""
     if record is None:
         return "new"  # sync-21
-    if record.next_check_at <= now:
+    if refresh or is_due(record.next_check_at, now, policy):
         return "due"  # sync-24
     return "pending" if record.summary_pending else "unchanged"  # sync-33
+
+
+def is_due(next_check_at: datetime.datetime, now: datetime.datetime, policy: SyncPolicy) -> bool:
+    """Whether a check is due. One that is further away than any rule sets it was set by a clock that was ahead."""
+    furthest = max(policy.url_refresh_min_interval_seconds, policy.runtime_refresh_tick_seconds)
+    return next_check_at <= now or (next_check_at - now).total_seconds() > furthest
+
+
+def reschedule_url(record: UrlRecord, last_interval_seconds: float | None, policy: SyncPolicy) -> UrlRecord:
+    """Bring the next check forward if the interval was lowered since the last run."""
+    if last_interval_seconds is None or policy.url_refresh_min_interval_seconds >= last_interval_seconds:
+        return record
+    if record.summary_pending or record.fetch_status not in {"success", "not_modified"}:
+        return record
+    if (record.next_check_at - record.last_fetched_at).total_seconds() <= policy.url_refresh_min_interval_seconds:
+        return record
+    return dataclasses.replace(record, next_check_at=_after_interval(record.last_fetched_at, policy))
+
+
+def pause_until(now: datetime.datetime, seconds: float) -> datetime.datetime:
+    """When a host that asked for a pause may be asked again: after a week at most."""
+    return now + datetime.timedelta(seconds=min(seconds, _LONGEST_PAUSE.total_seconds()))
+
+
+def is_paused(until: datetime.datetime, now: datetime.datetime) -> bool:
+    """Whether a host still pauses. A pause that is longer than any was noted by a clock that was ahead."""
+    return now < until and until - now <= _LONGEST_PAUSE
 
 
 @dataclass(frozen=True)
@@ -115,7 +149,6 @@ class PageSeen:
     content_hash: str
     etag: str | None
     last_modified: str | None
-    max_age_seconds: float | None
     validated_at: str | None = None
     """The origin that gave the validators, if redirects led to another one."""
 
@@ -132,7 +165,7 @@ def url_after_first_fetch(url: str, page: PageSeen, now: datetime.datetime, poli
         etag=page.etag,
         last_modified=page.last_modified,
         fetch_status="success",
-        next_check_at=_rested(now, policy.url_refresh_min_interval_seconds, page.max_age_seconds),
+        next_check_at=_after_interval(now, policy),
         validated_at=page.validated_at,
     )
 
@@ -153,28 +186,36 @@ def url_after_fetch(record: UrlRecord, page: PageSeen, now: datetime.datetime, p
         last_modified=last_modified,
         fetch_status="success",
         last_fetched_at=now,
-        next_check_at=_rested(now, policy.url_refresh_min_interval_seconds, page.max_age_seconds),
+        next_check_at=_after_interval(now, policy),
         problem="",
         validated_at=validated_at,
     )
 
 
 def _validators_after(record: UrlRecord, page: PageSeen) -> tuple[str | None, str | None, str | None]:
-    """All of one answer: an old one kept for new content would let the server confirm what is not there any more."""
-    if page.etag or page.last_modified or page.content_hash != record.content_hash:
-        return page.etag, page.last_modified, page.validated_at
-    return record.etag, record.last_modified, record.validated_at
+    """Update the validators that the answer has; those that it lacks stay as long as they can do no harm.
+
+    For other content, an old entity tag would let the server confirm what is not there any more, and so would an old
+    date without an entity tag. With one, servers do not look at the date (RFC 9110, 13.1.3).
+    """
+    etag, last_modified = page.etag, page.last_modified
+    if not (etag or last_modified) and page.content_hash == record.content_hash:
+        return record.etag, record.last_modified, record.validated_at
+    if page.validated_at == record.validated_at:
+        if page.content_hash == record.content_hash:
+            etag = etag or record.etag
+        if etag:
+            last_modified = last_modified or record.last_modified
+    return etag, last_modified, page.validated_at
 
 
-def url_not_modified(
-    record: UrlRecord, max_age_seconds: float | None, now: datetime.datetime, policy: SyncPolicy
-) -> UrlRecord:
+def url_not_modified(record: UrlRecord, now: datetime.datetime, policy: SyncPolicy) -> UrlRecord:
     """HTTP 304."""  # sync-26
     return dataclasses.replace(
         record,
         fetch_status="not_modified",
         last_fetched_at=now,
-        next_check_at=_rested(now, policy.url_refresh_min_interval_seconds, max_age_seconds),
+        next_check_at=_after_interval(now, policy),
         problem="",
     )
 
@@ -187,11 +228,11 @@ class FetchFailure:
 
 
 def url_failed(record: UrlRecord, failure: FetchFailure, now: datetime.datetime, policy: SyncPolicy) -> UrlRecord:
-    """Content and summary stay; tried again after a tick, or later if the server asked for it."""  # sync-32
+    """Content and summary stay; tried again after a tick."""  # sync-32
     return dataclasses.replace(
         record,
         fetch_status=failure.status,
-        next_check_at=_rested(now, policy.runtime_refresh_tick_seconds, failure.retry_after_seconds),
+        next_check_at=_after_tick(now, policy),
         problem=failure.reason,
     )
 
@@ -205,20 +246,27 @@ def url_summary_failed(record: UrlRecord, now: datetime.datetime, policy: SyncPo
     return dataclasses.replace(
         record,
         summary_pending=True,
-        next_check_at=now + datetime.timedelta(seconds=policy.runtime_refresh_tick_seconds),
+        next_check_at=_after_tick(now, policy),
     )
 
 
-def _rested(now: datetime.datetime, seconds: float, at_least_seconds: float | None) -> datetime.datetime:
-    """The next look: after the interval, or later when the server said so (a week at most)."""
-    asked = datetime.timedelta(seconds=min(at_least_seconds or 0.0, _LONGEST_REST.total_seconds()))
-    return now + max(datetime.timedelta(seconds=seconds), asked)
+def _after_interval(now: datetime.datetime, policy: SyncPolicy) -> datetime.datetime:
+    return now + datetime.timedelta(seconds=policy.url_refresh_min_interval_seconds)
+
+
+def _after_tick(now: datetime.datetime, policy: SyncPolicy) -> datetime.datetime:
+    return now + datetime.timedelta(seconds=policy.runtime_refresh_tick_seconds)
 
 
 # ── the source set ─────────────────────────────────────────────────────────────────────────────────
 
 
 def parse_links(text: str) -> list[str]:
-    """Trimmed, non-empty lines, each once, in the order of the file; `#` lines are comments."""  # sync-10
-    lines = (line.strip() for line in text.lstrip("\ufeff").splitlines())
-    return list(dict.fromkeys(line for line in lines if line and not line.startswith("#")))
+    """Trimmed, non-empty lines, each once, in the order of the file; `#` at the start or after a space is a comment."""
+    lines = (_COMMENT.sub("", line).strip() for line in text.lstrip("\ufeff").splitlines())  # sync-10
+    return list(dict.fromkeys(line for line in lines if line))
+
+
+def matches_pattern(url: str, pattern: str) -> bool:
+    """Whether a URL matches a pattern: a glob where the pattern has wildcards, else a part of the URL."""
+    return fnmatch.fnmatchcase(url, pattern) if _WILDCARD.search(pattern) else pattern in url

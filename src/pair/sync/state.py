@@ -130,6 +130,10 @@ class SyncState:
     skipped: dict[str, dict[str, Any]] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     """Why sources failed or stayed pending when they were last tried, for people."""
+    pauses: dict[str, str] = field(default_factory=dict)
+    """Until when hosts asked not to be asked again."""
+    interval_seconds: float | None = None
+    """The refresh interval of the run that saved this."""
     generation: int = 0
     """Goes up with each save; what older journals say is part of the saved state."""
     index_sha256: str = ""
@@ -183,17 +187,23 @@ def state_from_json(value: Any) -> SyncState:
     for source_id, record in sources.items():
         if not is_text(source_id) or not is_sound(record):
             raise ValueError(f"Its record of {source_id!a:.200} is damaged")
-    problems = value.get("problems")
+    interval_seconds: Any = value.get("interval_seconds")
     return SyncState(
         sources,
         skipped,
-        # For people only, so that damage here is no reason to stop.
-        problems={str(source): str(reason) for source, reason in problems.items()} if type(problems) is dict else {},
+        # The state is whole without these, so that damage here is no reason to stop.
+        problems=_texts(value.get("problems")),
+        pauses=_texts(value.get("pauses")),
+        interval_seconds=float(interval_seconds) if type(interval_seconds) in {int, float} else None,
         generation=generation,
         index_sha256=str(value.get("index_sha256", "")),
         llms_mark=str(value.get("llms_mark", "")),
         settled=str(value.get("settled", "")),
     )
+
+
+def _texts(value: Any) -> dict[str, str]:
+    return {str(key): str(text) for key, text in value.items()} if type(value) is dict else {}
 
 
 def is_sound_skip(seen: Any) -> bool:

@@ -2,9 +2,10 @@
 
 Invariants
     A change is in the journal before anybody is told of it, so a killed run repeats nothing that was finished.
+    The journal is on disk moments later: changes that finish together share one fsync.
     State, index and llms.txt are written together, by one thread; changes that come while a save is under way share
-    the next.
-    Saving takes at most a fifth of the time, so that a first build does not cost the square of its size.
+    the next. A change is in all of them within a second, or ten times as long as the last save took.
+    Saving takes at most an eighth of the time.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from pair import errors, files
+from pair import errors, files, folders
 from pair.ai.characters import clip
 from pair.clock import Clock
 from pair.sync.index_file import index_text
@@ -38,10 +39,11 @@ from pair.sync.state import (
     to_text,
 )
 
-_SAVED_TO_UNSAVED = 4
-"""A save waits until a quarter as much has changed: so all saves of a first build cost a few times the last one."""
-_LONGEST_REST_SECONDS = 30.0
-"""Readers of the index do not wait longer than this for what is finished."""
+_GROUP_SECONDS = 0.05
+"""Changes of so long share one fsync of the journal: on many disks, nothing can be appended meanwhile."""
+_REST_SECONDS = 0.5
+_RESTS_PER_SAVE = 7
+"""A change that just misses a save waits for that save, this rest and the next save: less than ten saves together."""
 _END = b"\n}}\n"
 _PROBLEMS = 200
 _REASON_CHARACTERS = 300
@@ -55,10 +57,8 @@ class Head:
     skipped: dict[str, str]
     settled: str
     """Fingerprint of the source set when the last run left nothing undone; empty when it did."""
-    next_check_at: datetime.datetime | None
-
-    def is_settled(self, fingerprint: str, now: datetime.datetime) -> bool:
-        return self.settled == fingerprint and (self.next_check_at is None or now < self.next_check_at)
+    checks: tuple[datetime.datetime, ...]
+    """The first and the last next check of all URLs; none without URLs."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,16 @@ class StateStore:
         self._llms = llms
         self._paths = (cache_path, index_path, llms.path) if llms is not None else (cache_path, index_path)
         self._clock = clock
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._appended = threading.Condition(self._lock)
+        self._closing = threading.Event()
         self._lines: dict[str, tuple[dict[str, Any], str]] = {}
         self._journal = -1
+        self._is_journal_new = False
+        self._is_unsynced = False
         self._is_dirty = False
-        self._is_closing = False
-        self._unsaved_bytes = 0
-        self._saved_bytes = 0
+        self._is_closed = False
         self._fault: BaseException | None = None
         self.state = SyncState()
         self.saves = 0
@@ -96,19 +99,24 @@ class StateStore:
         self.state = loaded.state
         self._remove_saved_journals(self.state.generation)
         files.remove_half_written(*self._paths)
-        self._saved_bytes = sum(path.stat().st_size for path in self._paths if path.exists())
         self._is_dirty = loaded.newest_journal is not None or not self._is_written()
         if loaded.newest_journal is not None:
             self.state.generation = loaded.newest_journal + 1
-        saver = threading.Thread(target=self._save_until_closed, name="pair-save")
-        saver.start()
+        threads = [
+            threading.Thread(target=self._save_until_closed, name="pair-save"),
+            threading.Thread(target=self._sync_journal_until_closed, name="pair-journal"),
+        ]
+        for thread in threads:
+            thread.start()
         try:
             yield self
         finally:
-            with self._changed:
-                self._is_closing = True
+            with self._lock:
+                self._closing.set()
                 self._changed.notify_all()
-            saver.join()
+                self._appended.notify_all()
+            for thread in threads:
+                thread.join()
             if self._journal >= 0:
                 os.close(self._journal)
         if self._fault is not None:
@@ -127,16 +135,16 @@ class StateStore:
                 return None
             self.state.index_sha256 = value["index_sha256"]
             self.state.llms_mark = value.get("llms_mark", "")
-            next_check = value["next_check_at"]
+            checks = (value["next_check_at"], value["last_check_at"]) if value["next_check_at"] else ()
             skipped = {path: entry["reason"] for path, entry in value["skipped"].items()}
-            head = Head(value["source_count"], skipped, value["settled"], from_text(next_check) if next_check else None)
+            head = Head(value["source_count"], skipped, value["settled"], tuple(map(from_text, checks)))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
         return head if head.settled and self._is_written() else None
 
     def settle(self, fingerprint: str) -> None:
         """The run that ends now left nothing undone; saved with what it changed."""
-        with self._changed:
+        with self._lock:
             if self.state.settled != fingerprint:
                 self.state.settled = fingerprint
                 self._is_dirty = True
@@ -144,9 +152,23 @@ class StateStore:
     def note_problems(self, problems: dict[str, str]) -> None:
         """What went wrong, as far as it is worth keeping; the same again is no change."""
         kept = {source_id: clip(problems[source_id], _REASON_CHARACTERS) for source_id in sorted(problems)[:_PROBLEMS]}
-        with self._changed:
+        with self._lock:
             if self.state.problems != kept:
                 self.state.problems = kept
+                self._is_dirty = True
+
+    def note_pause(self, host: str, until: datetime.datetime) -> None:
+        """A host asked not to be asked before this."""
+        with self._lock:
+            self.state.pauses[host] = to_text(until)
+            self._is_dirty = True
+            self._changed.notify()
+
+    def note_interval(self, seconds: float) -> None:
+        """The refresh interval of this run."""
+        with self._lock:
+            if self.state.interval_seconds != seconds:
+                self.state.interval_seconds = seconds
                 self._is_dirty = True
 
     # Changes
@@ -165,20 +187,24 @@ class StateStore:
         self._change("skipped", path, None)
 
     def _change(self, kind: str, key: str, value: dict[str, Any] | None) -> None:
-        with self._changed:
+        with self._lock:
             if self._fault is not None:
                 raise self._fault
+            if self._is_closed:
+                raise RuntimeError("a change came after the run was abandoned")
             self._append_to_journal({"kind": kind, "key": key, "value": value})
             _apply(self.state, kind, key, value)
             self.state.settled = ""
-            self._is_dirty = True
-            self._changed.notify_all()
+            self._is_dirty = self._is_unsynced = True
+            self._changed.notify()
+            self._appended.notify()
 
     def _append_to_journal(self, change: dict[str, Any]) -> None:
         if self._journal < 0:
             path = _journal_path(self._cache_path, self.state.generation)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._journal = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            folders.make_folder(path.parent)
+            self._journal = folders.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            self._is_journal_new = True
         line = json.dumps(change).encode() + b"\n"
         whole_bytes = os.fstat(self._journal).st_size
         try:
@@ -188,74 +214,108 @@ class StateStore:
             os.ftruncate(self._journal, whole_bytes)
             raise
         self.bytes_written += len(line)
-        self._unsaved_bytes += len(line)
+
+    def _sync_journal_until_closed(self) -> None:
+        while True:
+            with self._lock:
+                self._appended.wait_for(lambda: self._is_unsynced or self._closing.is_set())
+            self._closing.wait(_GROUP_SECONDS)
+            with self._lock:
+                if not self._is_unsynced:
+                    return
+                self._is_unsynced = False
+                # A save may close the journal meanwhile: it syncs what it closes.
+                journal = os.dup(self._journal) if self._journal >= 0 else -1
+                is_new, self._is_journal_new = self._is_journal_new, False
+            try:
+                self._sync_journal(journal, is_new=is_new)
+            except OSError as fault:
+                self._fail(fault)
+                return
+
+    def _sync_journal(self, journal: int, *, is_new: bool) -> None:
+        if journal < 0:
+            return
+        try:
+            os.fsync(journal)
+            if is_new:
+                files.sync_folder(self._cache_path.parent)
+        finally:
+            os.close(journal)
 
     # Saving
 
     def _save_until_closed(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_dirty or self._is_closing)
+            with self._lock:
+                self._changed.wait_for(lambda: self._is_dirty or self._closing.is_set())
                 if not self._is_dirty:
+                    self._is_closed = True
                     return
-                # Whatever comes during the rest is part of the next save.
-                self._changed.wait_for(self._is_worth_saving, timeout=_LONGEST_REST_SECONDS)
+            began = self._clock.monotonic()
             try:
                 self._save()
             except (OSError, errors.PairError) as fault:
-                with self._changed:
-                    self._fault = fault
+                self._fail(fault)
                 return
+            # Whatever comes during the rest is part of the next save.
+            self._closing.wait(max(_REST_SECONDS, _RESTS_PER_SAVE * (self._clock.monotonic() - began)))
 
-    def _is_worth_saving(self) -> bool:
-        return self._is_closing or self._unsaved_bytes * _SAVED_TO_UNSAVED >= self._saved_bytes
+    def _fail(self, fault: BaseException) -> None:
+        with self._lock:
+            self._fault = self._fault or fault
 
     def _save(self) -> None:
-        with self._changed:
+        with self._lock:
             snapshot = dataclasses.replace(
                 self.state,
                 sources=dict(self.state.sources),
                 skipped=dict(self.state.skipped),
+                pauses=dict(self.state.pauses),
                 generation=self.state.generation + 1,
             )
             self.state.generation = snapshot.generation
             if self._journal >= 0:
+                os.fsync(self._journal)
                 os.close(self._journal)
                 self._journal = -1
             self._is_dirty = False
-            self._unsaved_bytes = 0
         index = index_text(snapshot.sources).encode("utf-8", errors="surrogateescape")
         snapshot.index_sha256 = self.state.index_sha256 = hashlib.sha256(index).hexdigest()
         llms = [self._llms.content(snapshot.sources)] if self._llms is not None else []
         snapshot.llms_mark = self.state.llms_mark = self._llms.mark_of(*llms) if self._llms is not None else ""
         contents = [self._cache_bytes(snapshot), index, *llms]
         for path in self._paths:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            folders.make_folder(path.parent)
         files.write_together(*zip(self._paths, contents, strict=True))
         self._remove_saved_journals(snapshot.generation)
         self.saves += 1
-        self._saved_bytes = sum(map(len, contents))
-        self.bytes_written += self._saved_bytes
+        self.bytes_written += sum(map(len, contents))
 
     def _remove_saved_journals(self, generation: int) -> None:
         """What they say is part of the state of this generation."""
         for number, path in _journals(self._cache_path):
             if number < generation:
-                path.unlink(missing_ok=True)
+                folders.unlink(path, missing_ok=True)
 
     def _cache_bytes(self, snapshot: SyncState) -> bytes:
         """One source a line: easy to read, and a source that did not change is not encoded again."""
         self._lines = {source_id: self._line(source_id, value) for source_id, value in snapshot.sources.items()}
         checks = [value["url"].get("next_check_at") for value in snapshot.sources.values() if "url" in value]
+        now = self._clock.now()
+        pauses = {host: until for host, until in snapshot.pauses.items() if from_text(until) > now}
         head = {
             "schema_version": SCHEMA_VERSION,
-            "generated_at": to_text(self._clock.now()),
+            "generated_at": to_text(now),
             "generation": snapshot.generation,
             "index_sha256": snapshot.index_sha256,
             **({"llms_mark": snapshot.llms_mark} if snapshot.llms_mark else {}),
             "source_count": len(snapshot.sources),
             "settled": snapshot.settled,
             "next_check_at": min(checks, key=from_text, default=None),
+            "last_check_at": max(checks, key=from_text, default=None),
+            "interval_seconds": snapshot.interval_seconds,
+            **({"pauses": pauses} if pauses else {}),
             "skipped": {path: snapshot.skipped[path] for path in sorted(snapshot.skipped)},
             "problems": snapshot.problems,
         }
@@ -292,9 +352,9 @@ def load(cache_path: Path, clock: Clock) -> Loaded:
         kept_at = cache_path.with_name(f"{cache_path.name}.damaged-{stamp}")
         while kept_at.exists():
             kept_at = kept_at.with_name(f"{kept_at.name}-again")
-        cache_path.rename(kept_at)
+        folders.rename(cache_path, kept_at)
         for generation, path in _journals(cache_path):
-            path.rename(path.with_name(f"{kept_at.name}.{generation}"))
+            folders.rename(path, path.with_name(f"{kept_at.name}.{generation}"))
         raise errors.sync_state_unreadable(str(cache_path), str(fault), str(kept_at)) from fault
 
 

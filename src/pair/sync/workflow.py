@@ -8,10 +8,12 @@ Not here
 """
 
 import dataclasses
+import datetime
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from pair import errors, files
 from pair.ai.contract import Summariser
@@ -26,14 +28,15 @@ from pair.sync.contract import (
     SyncObserver,
     UnreadableDocument,
 )
-from pair.sync.crew import Crew, ModelGate, RestingHosts
-from pair.sync.discovery import Discovered, Places, discover, judge
+from pair.sync.crew import Crew, ModelGate
+from pair.sync.discovery import Discovered, Places, choose_urls, discover, judge
+from pair.sync.interrupts import Interrupts
 from pair.sync.page_copies import PageCopies
 from pair.sync.reading import Reader
 from pair.sync.report import SyncReport, Tally
-from pair.sync.rules import FileSeen, PageSeen, SyncPolicy
-from pair.sync.state import FileRecord, UrlRecord
-from pair.sync.store import StateStore
+from pair.sync.rules import FileSeen, PageSeen, Reason, SyncPolicy
+from pair.sync.state import FileRecord, UrlRecord, from_text
+from pair.sync.store import Head, StateStore
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +50,7 @@ class Workshop:
     documents: Documents | None
     clock: Clock
     observer: SyncObserver
+    interrupts: Interrupts = field(default_factory=Interrupts)
 
 
 @contextmanager
@@ -73,25 +77,30 @@ class SyncRun:
         self._calls_before = workshop.summariser.model_calls
         self._tally = Tally()
         self._tried: set[str] = set()
+        self._refreshed: frozenset[str] = frozenset()
         self._gate = ModelGate()
-        self._resting_hosts = RestingHosts(workshop.clock)
 
-    def run(self, *, wait: bool = True) -> SyncReport:
-        """Raises E101 instead of waiting for another run when told so, E102 and E010."""
+    def run(self, *, wait: bool = True, refresh: str | None = None) -> SyncReport:
+        """Raises E101 instead of waiting for another run when told so, E102, E104 and E010.
+
+        `refresh`: check URLs that match this pattern now, whatever their next check.
+        """
         began = self._shop.clock.monotonic()
         with files.storage_errors(), locked(self._places, self._say_waiting if wait else refuse_to_wait):
             found = discover(self._places)
             fingerprint = found.fingerprint(self._conditions)
-            head = self._store.settled_head() if self._is_all_there(found) else None
-            if head is not None and head.is_settled(fingerprint, self._shop.clock.now()):
+            self._refreshed = choose_urls(found, refresh)
+            head = self._store.settled_head() if self._is_all_there(found) and not self._refreshed else None
+            if head is not None and self._is_settled(head, fingerprint):
                 self._tally.add("unchanged", head.sources)
                 return self._report(0, head.skipped, found, began)
-            with self._store.opened() as store:
+            with self._shop.interrupts.hold(), self._store.opened() as store:
                 found = judge(found, self._places, store.state)
                 self._note_unreadable(found)
                 self._copies.remove_half_written(found.urls or ())
                 self._delete_gone(found)
                 self._forget_old_skips()
+                self._apply_interval()
                 self._process(found)
                 pending = sum(1 for value in store.state.sources.values() if value.get("summary_pending"))
                 store.note_problems(self._problems_left())
@@ -105,6 +114,10 @@ class SyncRun:
         is_missed = found.urls is None and self._places.is_links_file_named
         return found.files is not None and not found.faults and not is_missed
 
+    def _is_settled(self, head: Head, fingerprint: str) -> bool:
+        now = self._shop.clock.now()
+        return head.settled == fingerprint and not any(rules.is_due(check, now, self._policy) for check in head.checks)
+
     def _note_unreadable(self, found: Discovered) -> None:
         for path, reason in found.files.unreadable.items() if found.files is not None else ():
             self._tally.add("failed")
@@ -113,7 +126,8 @@ class SyncRun:
     @property
     def _conditions(self) -> str:
         """What else decides what a file is: with other conditions, everything is looked at again."""
-        return f"{self._policy.max_source_bytes} {self._shop.documents is not None}"
+        interval_seconds = self._policy.url_refresh_min_interval_seconds
+        return f"{self._policy.max_source_bytes} {self._shop.documents is not None} {interval_seconds}"
 
     def _report(self, pending: int, skipped: dict[str, str], found: Discovered, began: float) -> SyncReport:
         links = found.files.skipped if found.files is not None else {}
@@ -132,6 +146,9 @@ class SyncRun:
 
     def _say_waiting(self, holder: str) -> None:
         self._shop.observer.say(f"waiting for another sync: {holder}")
+
+    def _say_stopping(self) -> None:
+        self._shop.observer.say("finishing what is under way; Ctrl-C again stops at once")
 
     def _delete_gone(self, found: Discovered) -> None:
         """Records whose source is no longer there."""  # sync-12
@@ -155,25 +172,39 @@ class SyncRun:
             if self._reader.may_read_now(path, value["reason"], value["size_bytes"]):
                 self._store.unskip(path)
 
+    def _apply_interval(self) -> None:
+        """A lowered interval takes effect at once."""
+        state = self._store.state
+        for url in sorted(state.ids("url")):
+            record = state.url(url)
+            if record is not None:
+                after = rules.reschedule_url(record, state.interval_seconds, self._policy)
+                if after != record:
+                    self._store.put(after)
+        self._store.note_interval(self._policy.url_refresh_min_interval_seconds)
+
     def _process(self, found: Discovered) -> None:
         state, now = self._store.state, self._shop.clock.now()
         seen_files = found.files.files if found.files is not None else {}
         unsettled = sorted(
             path for path, seen in seen_files.items() if not state.file_is_settled(path, seen.size_bytes, seen.mtime_ns)
         )
-        urls = [(url, rules.url_reason(state.url(url), now)) for url in found.urls or []]
-        busy_urls = sorted(url for url, reason in urls if reason != "unchanged")
-        self._tally.add("unchanged", len(seen_files) - len(unsettled) + len(urls) - len(busy_urls))
+        reasons = {url: self._url_reason(url, now) for url in found.urls or []}
+        busy_urls = sorted(url for url, reason in reasons.items() if reason != "unchanged")
+        self._tally.add("unchanged", len(seen_files) - len(unsettled) + len(reasons) - len(busy_urls))
         self._tried = {*unsettled, *busy_urls}
         if not self._tried:
             return
         self._shop.observer.planned(len(unsettled) + len(busy_urls))
-        with Crew(self._policy) as crew:
+        with Crew(self._policy, self._shop.interrupts, self._say_stopping) as crew:
             for url in busy_urls:
-                crew.fetch(self._process_url, url, crew)
+                crew.fetch(self._process_url, url, reasons[url], crew)
             for path in unsettled:
                 is_pending = rules.file_reason(state.file(path), seen_files[path]) == "pending"
                 (crew.summarise_last if is_pending else crew.summarise)(self._process_file, path, seen_files[path])
+        if self._shop.interrupts.is_stopping:
+            self._copies.close()
+            raise KeyboardInterrupt
 
     # Files
 
@@ -185,7 +216,10 @@ class SyncRun:
             self._fail(path, f"cannot be read: {fault.strerror or fault}")
             return
         except UnreadableDocument as fault:
-            self._skip(path, seen, str(fault))
+            if fault.is_passing:
+                self._fail(path, str(fault))
+            else:
+                self._skip(path, seen, str(fault))
             return
         self._apply_file(path, seen, content)
         self._shop.observer.finished(path)
@@ -227,10 +261,12 @@ class SyncRun:
 
     # URLs
 
-    def _process_url(self, url: str, crew: Crew) -> None:
+    def _url_reason(self, url: str, now: datetime.datetime) -> Reason:
+        return rules.url_reason(self._store.state.url(url), now, self._policy, refresh=url in self._refreshed)
+
+    def _process_url(self, url: str, reason: Reason, crew: Crew) -> None:
         """In a fetching thread; what wants a summary is handed to a summarising one."""
         record = self._store.state.url(url)
-        reason = rules.url_reason(record, self._shop.clock.now())
         if record is None:
             self._fetch_new(url, crew)
         elif reason == "due":
@@ -239,9 +275,11 @@ class SyncRun:
             crew.summarise_last(self._summarise_pending, url)
 
     def _fetch(self, url: str, known: UrlRecord | None) -> FetchedPage | NotModified | None:
-        """On the conditions that are known. None when the host asked for a pause just now; raises PageUnavailable."""
-        if self._resting_hosts.rests(url):
-            self._fail(url, "its server asked for a pause; left for the next run")
+        """On the conditions that are known. None while the host pauses; raises PageUnavailable."""
+        host = _host(url)
+        until = self._store.state.pauses.get(host)
+        if until is not None and rules.is_paused(from_text(until), self._shop.clock.now()):
+            self._fail(url, f"its server asked for a pause until {until}")
             return None
         try:
             if known is None:
@@ -250,7 +288,9 @@ class SyncRun:
                 url, etag=known.etag, last_modified=known.last_modified, validated_at=known.validated_at
             )
         except PageUnavailable as fault:
-            self._resting_hosts.note(url, fault.failure.retry_after_seconds)
+            if fault.failure.retry_after_seconds:
+                now = self._shop.clock.now()
+                self._store.note_pause(host, rules.pause_until(now, fault.failure.retry_after_seconds))
             raise
 
     def _fetch_new(self, url: str, crew: Crew) -> None:
@@ -271,17 +311,17 @@ class SyncRun:
         crew.summarise(self._summarise_new, url)
 
     def _refresh(self, record: UrlRecord, crew: Crew) -> None:
-        url, now = record.source_id, self._shop.clock.now()
-        # Without the copy, "not modified" would leave a pending page without text for ever.
-        can_use_304 = not record.summary_pending or self._copies.exists(url)
+        url = record.source_id
+        # Without the copy, "not modified" would leave a page without text for ever.
+        can_use_304 = self._copies.exists(url)
         try:
             answer = self._fetch(url, record if can_use_304 else None)  # sync-25
         except PageUnavailable as fault:
-            self._store.put(rules.url_failed(record, fault.failure, now, self._policy))
+            self._store.put(rules.url_failed(record, fault.failure, self._shop.clock.now(), self._policy))
             self._fail(url, fault.failure.reason)
             return
         if isinstance(answer, NotModified):
-            self._after_not_modified(rules.url_not_modified(record, answer.max_age_seconds, now, self._policy), crew)
+            self._after_not_modified(rules.url_not_modified(record, self._shop.clock.now(), self._policy), crew)
         elif answer is not None:
             self._after_fetch(record, answer, crew)
 
@@ -314,7 +354,7 @@ class SyncRun:
     def _keep_copy(self, url: str, page: FetchedPage) -> PageSeen:
         written = self._copies.write(url, page.text)
         content_hash = text.content_hash(written)
-        return PageSeen(content_hash, page.etag, page.last_modified, page.max_age_seconds, page.validated_at)
+        return PageSeen(content_hash, page.etag, page.last_modified, page.validated_at)
 
     def _summarise_new(self, url: str) -> None:
         self._summarise_copy(url)
@@ -349,6 +389,7 @@ class SyncRun:
     def _summary_of(self, source_id: str, content: str) -> str | None:
         """None when there is none to be had now. Blank text has a blank summary, and no model is asked."""
         if not content.strip():
+            self._tally.problem(source_id, "skipped: it holds no text")
             return ""
         if self._gate.is_closed:
             self._tally.problem(source_id, "pending: the model cannot be reached")
@@ -363,3 +404,10 @@ class SyncRun:
         if not summary:
             self._tally.problem(source_id, "pending: the summary was empty")
         return summary or None
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).netloc.rpartition("@")[2]
+    except ValueError:
+        return url

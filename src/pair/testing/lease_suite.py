@@ -12,12 +12,13 @@ import pytest
 
 from pair import errors
 from pair.blobs.contract import Lease, LeaseLostError, Leases
-from pair.blobs.leases import held
+from pair.blobs.leases import LeaseQueue, held
 from pair.clock import SystemClock
 
 LONG_SECONDS = 60.0
 SHORT_SECONDS = 0.3
 PATIENCE_SECONDS = 30.0
+WRITERS, TURNS = 3, 24
 
 
 class LeaseSuite:
@@ -117,6 +118,43 @@ class LeaseSuite:
             with pytest.raises(errors.ConflictError):
                 rival.acquire("kb", seconds=LONG_SECONDS)
         rival.acquire("kb", seconds=LONG_SECONDS)
+
+    def test_writers_without_pauses_take_turns(self, leases: Leases, rival: Leases) -> None:
+        """Each has a queue of its own, as if it was a process. Counted until the first has had its turns."""
+        barrier, turns, is_over = threading.Barrier(WRITERS), list[int](), threading.Event()
+
+        def write(number: int) -> None:
+            def pause(attempt: int) -> None:
+                threading.Event().wait(0.010 * attempt * attempt * (1 + number / WRITERS))
+
+            queue = LeaseQueue(rival if number % 2 else leases, SystemClock(), pause)
+            barrier.wait()
+            while not is_over.is_set():
+                with queue.hold("kb", seconds=LONG_SECONDS, attempts=1000):
+                    turns.append(number)
+                    threading.Event().wait(0.005)
+                    if turns.count(number) == TURNS:
+                        is_over.set()
+
+        with ThreadPoolExecutor(WRITERS) as pool:
+            list(pool.map(write, range(WRITERS)))
+        assert min(turns.count(number) for number in range(WRITERS)) >= 1, "nobody is left out"
+
+    def test_waiting_ends_with_who_holds_it_after_all_attempts(self, leases: Leases, rival: Leases) -> None:
+        lease, pauses = leases.acquire("kb", seconds=LONG_SECONDS), list[int]()
+        queue = LeaseQueue(rival, SystemClock(), pauses.append)
+        with pytest.raises(errors.ConflictError) as raised, queue.hold("kb", seconds=LONG_SECONDS, attempts=3):
+            pytest.fail("began")
+        assert (raised.value.code, raised.value.details["holder"]) == (errors.LEASE_HELD, lease.holder)
+        assert len(pauses) == 5, "one try, then two, then three"
+        leases.release(lease)
+        rival.acquire("kb.next", seconds=LONG_SECONDS)  # the queue has left its place
+
+    def test_an_occasional_writer_waits_for_nobody_that_is_next(self, leases: Leases, rival: Leases) -> None:
+        leases.acquire("kb.next", seconds=LONG_SECONDS)
+        queue = LeaseQueue(rival, SystemClock(), lambda attempt: None)
+        with queue.hold("kb", seconds=LONG_SECONDS, attempts=1) as lease:
+            assert lease.refusals == 0
 
 
 def _renewed_in_time(leases: Leases) -> tuple[Lease, Lease]:

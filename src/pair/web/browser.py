@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, BrowserContext, Error, Page, Playwright
 from playwright.sync_api import TimeoutError as BrowserTimeout
 
 from pair.clock import SystemClock
+from pair.network_faults import describe_fault
 from pair.web.addresses import refusal
 from pair.web.dialling import Dialler, Refuse, RefusedAddress, Resolve, system_addresses
 from pair.web.gateway import Gateway
@@ -106,7 +107,7 @@ class BrowserRenderer:
         except TimeoutError as fault:
             raise PageFault(f"{target.host} was not found in time", kind="timeout") from fault
         except OSError as fault:
-            raise PageFault(fault.strerror or str(fault)) from fault
+            raise PageFault(describe_fault(fault)) from fault
 
     def _check_traffic(self) -> None:
         """What was cut off may be missing in the page."""

@@ -22,6 +22,7 @@ import httpcore2
 import httpx2
 
 from pair.clock import Clock
+from pair.network_faults import describe_fault
 from pair.web.addresses import refusal
 from pair.web.dialling import Dialler, Refuse, RefusedAddress, Resolve, nothing_refused, system_addresses
 from pair.web.unpacking import unpacker_for
@@ -137,7 +138,7 @@ class PageClient:
             httpx2.InvalidURL,
             zlib.error,
         ) as fault:
-            raise PageFault(_words_of(fault)) from fault
+            raise PageFault(describe_fault(fault)) from fault
 
     def _answer_despite_hanging_up(
         self, url: httpx2.URL, conditions: Headers, deadline: float
@@ -380,8 +381,3 @@ def _body_of(response: httpcore2.Response, limit_bytes: int) -> bytes:
     if not unpacker.is_complete():
         raise PageFault("the packed page ends too early", status=200)
     return bytes(body)
-
-
-def _words_of(fault: Exception) -> str:
-    words = fault.strerror if isinstance(fault, OSError) else None
-    return words or str(fault) or type(fault).__name__

@@ -3,6 +3,8 @@
 import contextlib
 import datetime
 import email.utils
+import re
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -13,10 +15,13 @@ import httpx2
 import stamina
 
 from pair.clock import Clock
+from pair.network_faults import describe_fault, describe_request_fault
+from pair.web.unpacking import BodyError, unpack_body
 
 _MAX_REDIRECTS = 10
 _LONGEST_PAUSE_SECONDS = 120.0
 _READ_BYTES = 512 * 1024
+_SILENT_SECONDS = 1.5
 _PASSING_STATUSES = frozenset({429, 500, 502, 503, 504})
 
 Result = TypeVar("Result")
@@ -66,6 +71,8 @@ class Web:
         self._clock = clock
         self._token = token
         self._token_origin = _origin(token_url)
+        self.say: Callable[[str], None] = _say_nothing
+        """Tells a person what is being waited for."""
         self._client: httpx2.Client | None = None
 
     def close(self) -> None:
@@ -80,8 +87,13 @@ class Web:
         if self._token and _origin(url) == self._token_origin:
             # httpx drops this header when a redirect leads to another origin.
             sent["Authorization"] = f"Bearer {self._token}"
+        host = _host_of(url)
+        waiting = threading.Timer(_SILENT_SECONDS, self.say, [f"waiting for {host}"])
+        waiting.daemon = True
+        waiting.start()
         try:
             with self._connected().stream(method, url, headers=sent) as response:
+                waiting.cancel()
                 if response.status_code in _PASSING_STATUSES:
                     raise self._fault_of(response)
                 yield response
@@ -91,28 +103,34 @@ class Web:
         except httpx2.TransportError as fault:
             was_reached = isinstance(fault, httpx2.ProtocolError)
             retryable = not isinstance(fault, httpx2.UnsupportedProtocol)
-            raise RequestFault(_words_of(fault), was_reached=was_reached, retryable=retryable) from fault
+            reason = describe_request_fault(fault, host)
+            raise RequestFault(reason, was_reached=was_reached, retryable=retryable) from fault
         except httpx2.TooManyRedirects as fault:
             raise RequestFault(f"more than {_MAX_REDIRECTS} redirects") from fault
         except (httpx2.InvalidURL, httpx2.HTTPError) as fault:
-            raise RequestFault(_words_of(fault)) from fault
+            raise RequestFault(describe_fault(fault)) from fault
+        finally:
+            waiting.cancel()
 
     def read(self, url: str, headers: Mapping[str, str], *, limit_bytes: int) -> Answer:
         """A small answer as a whole, with retries."""
 
         def attempt() -> Answer:
-            with self.open("GET", url, headers) as response:
-                body = bytearray()
-                for chunk in response.iter_bytes():
-                    body += chunk
-                    if len(body) > limit_bytes:
-                        raise RequestFault(f"answer is longer than {limit_bytes} bytes")
-                return Answer(response.status_code, response.headers, bytes(body))
+            with self.open("GET", url, {"Accept-Encoding": "identity", **headers}) as response:
+                encoding = response.headers.get("Content-Encoding", "")
+                try:
+                    body = b"".join(unpack_body(response.iter_raw(), encoding, limit_bytes))
+                except BodyError as fault:
+                    raise RequestFault(str(fault)) from fault
+                return Answer(response.status_code, response.headers, body)
 
-        return self.retrying(attempt, on_retry=lambda _reason: None)
+        return self.retrying(attempt, on_retry=self.say)
 
     def retrying(self, attempt: Callable[[], Result], *, on_retry: Callable[[str], None]) -> Result:
-        """Run until it succeeds, fails for good, or the retries are used up; honours Retry-After."""
+        """Run until it succeeds, fails for good, or the retries are used up; honours Retry-After.
+
+        `on_retry` is given a sentence for people: what went wrong, and when it is tried again.
+        """
 
         retries_left = self._retries
 
@@ -121,8 +139,10 @@ class Web:
             if not isinstance(fault, RequestFault) or not fault.retryable or retries_left == 0:
                 return False
             retries_left -= 1
-            on_retry(fault.reason)
-            return True if fault.retry_after_seconds is None else fault.retry_after_seconds
+            pause = fault.retry_after_seconds
+            seconds = max(1, round(trial.next_wait if pause is None else pause))
+            on_retry(f"{fault.reason}: trying again in {seconds} s")
+            return True if pause is None else pause
 
         for trial in stamina.retry_context(
             on=pause_after,
@@ -158,7 +178,7 @@ class Web:
     def _retry_after(self, value: str | None) -> float | None:
         if value is None:
             return None
-        if value.strip().isdigit():
+        if re.fullmatch(r"\s*[0-9]{1,18}\s*", value):
             return float(value)
         try:
             moment = email.utils.parsedate_to_datetime(value)
@@ -168,10 +188,18 @@ class Web:
         return max(0.0, (moment - self._clock.now()).total_seconds())
 
 
+def _host_of(url: str) -> str:
+    """Without credentials, to be shown."""
+    try:
+        return urlsplit(url).netloc.rpartition("@")[2]
+    except ValueError:
+        return "the host"
+
+
+def _say_nothing(_text: str) -> None:
+    pass
+
+
 def _origin(url: str) -> tuple[str, str, int | None]:
     parts = urlsplit(url)
     return parts.scheme, parts.hostname or "", parts.port
-
-
-def _words_of(fault: Exception) -> str:
-    return str(fault) or type(fault).__name__

@@ -1,10 +1,46 @@
 """Unpack the body of an answer chunk by chunk, never further than a limit (pure)."""
 
 import zlib
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 _GZIP = 16 + zlib.MAX_WBITS
 _GZIP_MAGIC = b"\x1f\x8b"
+_PIECE_BYTES = 16 * 1024
+"""Of a packed body: unpacked at once, it takes at most a thousand times as much memory."""
+
+
+class BodyError(Exception):
+    """Why a body cannot be used; the message is fit for people."""
+
+    def __init__(self, reason: str, *, is_too_long: bool = False) -> None:
+        super().__init__(reason)
+        self.is_too_long = is_too_long
+
+
+def unpack_body(chunks: Iterable[bytes], content_encoding: str, limit_bytes: int) -> Iterator[bytes]:
+    """Yield the body of an answer, unpacked; neither the packed nor the unpacked one may be longer than the limit.
+
+    Raises BodyError.
+    """
+    unpacker = unpacker_for(content_encoding)
+    if unpacker is None:
+        raise BodyError(f"the answer is packed as {content_encoding!r:.40}, which was not asked for")
+    raw_bytes = size_bytes = 0
+    for chunk in chunks:
+        raw_bytes += len(chunk)
+        step = len(chunk) if isinstance(unpacker, _Plain) else _PIECE_BYTES
+        for start in range(0, len(chunk), step):
+            try:
+                piece = unpacker.feed(chunk[start : start + step], limit_bytes - size_bytes)
+            except zlib.error as fault:
+                raise BodyError("the packed answer is damaged") from fault
+            size_bytes += len(piece)
+            if max(raw_bytes, size_bytes) > limit_bytes:
+                raise BodyError(f"answer is longer than {limit_bytes} bytes", is_too_long=True)
+            yield piece
+    if not unpacker.is_complete():
+        raise BodyError("the packed answer ends too early")
 
 
 class Unpacker(Protocol):

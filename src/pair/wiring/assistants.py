@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pair import errors, files
+from pair import errors, files, folders
 
 Client = Literal["claude", "cursor", "vscode"]
 Outcome = Literal["added", "changed", "unchanged"]
@@ -54,7 +54,7 @@ class Plan:
         if self.outcome == "unchanged":
             return
         with files.storage_errors():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            folders.make_folder(self.path.parent)
             mode = self.path.stat().st_mode & 0o777 if self.path.exists() else None
             files.write_atomically(self.path, self.content.encode())
             if mode is not None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pair import files, version_errors
+from pair import files, folders, version_errors
 from pair.ai.extractive import ExtractiveSummariser
 from pair.engine.comparing import CURRENT, Comparison
 from pair.settings import Settings
@@ -256,7 +256,7 @@ def _versions(
 def _tree(settings: Settings, path: Path, held: contextlib.ExitStack) -> _Tree:
     names = None
     if path.is_file():
-        folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="pair-diff-"))) / "package"
+        folder = folders.resolve(Path(held.enter_context(tempfile.TemporaryDirectory(prefix="pair-diff-")))) / "package"
         archive.unpack(path, folder, settings.sources, shown=str(path))
     else:
         folder = path

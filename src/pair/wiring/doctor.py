@@ -7,6 +7,7 @@ Invariants
 
 import contextlib
 import dataclasses
+import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pair import errors, files
+from pair import errors, files, folders
 from pair.clock import SystemClock
 from pair.settings import Settings
 from pair.wiring.embedders import choose_embedder
@@ -48,11 +49,7 @@ def examine(load: Callable[[], Settings]) -> Iterator[Check]:
     except errors.PairError as fault:
         yield _failed("configuration", fault)
         return
-    yield Check(
-        "configuration",
-        "ok",
-        str(settings.config_path) if settings.config_path else "the defaults: no config.yaml is there",
-    )
+    yield _configuration("configuration", settings)
     checks = {
         "sources": _sources,
         "store": _store,
@@ -68,6 +65,18 @@ def examine(load: Callable[[], Settings]) -> Iterator[Check]:
             yield check(name, settings)
         except errors.PairError as fault:
             yield _failed(name, fault)
+
+
+def _configuration(name: str, settings: Settings) -> Check:
+    found = settings.folder_config
+    if found is None or not found.requests:
+        shown = str(settings.config_path) if settings.config_path else "the defaults: no config.yaml is there"
+        return Check(name, "ok", shown)
+    if found.is_trusted:
+        return Check(name, "ok", f"{found.path}: trusted")
+    ignored = ", ".join(f"{request.key} ({request.where})" for request in found.ignored)
+    because = f" ({found.fault})" if found.fault else ""
+    return Check(name, "note", f"{found.path}: not trusted{because}; ignored: {ignored}", hints=("pair trust",))
 
 
 def _failed(name: str, fault: errors.PairError) -> Check:
@@ -173,5 +182,5 @@ def _nearest(folder: Path) -> Path:
 
 def _check_writable(folder: Path) -> None:
     probe = folder / f".pair-doctor-{uuid.uuid4().hex}"
-    probe.touch()
-    probe.unlink()
+    os.close(folders.open_file(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    folders.unlink(probe)

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import dataclasses
+import functools
 import importlib.util
 import os
 import random
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pair import errors, files
+from pair import errors, files, folders
 from pair.clock import Clock, SystemClock, pause
 from pair.settings import Settings
 from pair.sync.contract import Documents
@@ -181,7 +182,7 @@ def _cache_folder(cache_dir: str, address: str) -> Path:
     if address == "memory:":
         folder = tempfile.mkdtemp(prefix="pair-cache-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        return Path(folder) / "shards"
+        return folders.resolve(Path(folder)) / "shards"
     return files.expanded(cache_dir).absolute()
 
 
@@ -232,13 +233,12 @@ def document_loader() -> Documents | None:
     """None when the extra `documents` is not installed."""
     if importlib.util.find_spec("markitdown") is None:
         return None
-    return _DocumentsOnDemand()
+    return _document_process()
 
 
-class _DocumentsOnDemand:
-    """Loads the document reader with the first document."""
+@functools.cache
+def _document_process() -> Documents:
+    """One for all: starting it costs more than most documents."""
+    from pair.sync.document_process import DocumentProcess  # noqa: PLC0415 - only for those who read documents
 
-    def text_of(self, path: Path) -> str:
-        from pair.sync.documents import DocumentLoader  # noqa: PLC0415 - see the module's first lines
-
-        return DocumentLoader().text_of(path)
+    return DocumentProcess()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import pydantic
 from annotated_types import Gt, MinLen
 
-from pair import errors
+from pair import errors, request_errors
 from pair.librarians.catalogue import Catalogue, IndexEntry
 from pair.librarians.contract import Context, Librarian, LibrarianInfo, Response
 from pair.librarians.dispatch import ask
@@ -23,9 +23,11 @@ from pair.librarians.router import Router
 from pair.librarians.rules import Permissions
 from pair.librarians.shelf import Collection, Shelf
 from pair.settings import Settings
+from pair.values import redact_url
 
 if TYPE_CHECKING:
     from pair.ai.contract import LanguageModel
+    from pair.client.remote_kb import RemoteKnowledgeBase
     from pair.kb import KnowledgeBase
 
 CATALOGUE = "catalogue"
@@ -162,10 +164,10 @@ class FrontDesk:
                 entry = self._entry(configured, kind)
                 Registry({configured.id: entry})  # refuses what it could not serve
             except (_UnusableError, errors.PairError) as fault:
-                self.problems.append(Problem(name, str(fault)))
+                self.problems.append(Problem(name, redact_url(str(fault))))
             else:
                 entries[configured.id] = entry
-                self._answers_from[configured.id] = f"{kind} {getattr(configured, kind)}"
+                self._answers_from[configured.id] = f"{kind} {redact_url(getattr(configured, kind))}"
         return entries
 
     def _own(self, configured: Sequence[str]) -> dict[str, Entry]:
@@ -188,7 +190,7 @@ class FrontDesk:
                 configured.description,
                 configured.capabilities,
                 configured.team,
-                configured.endpoint,
+                redact_url(configured.endpoint),
             ),
             Permissions(**dataclasses.asdict(configured.permissions)),
             configured.timeout,
@@ -253,6 +255,20 @@ class FrontDesk:
         if ROUTER in self.registry:
             return ROUTER
         return configured[0] if len(configured) == 1 else self._kb.kb_id
+
+
+def connect_to_librarian(settings: Settings, librarian_id: str, kb_id: str) -> "RemoteKnowledgeBase":
+    """Return the KB that a configured remote librarian answers from, on its server. Raises E605, E621."""
+    from pair.client import connect  # noqa: PLC0415 - loads the network
+
+    for value in settings.librarians.entries:
+        if isinstance(value, Mapping) and value.get("id") == librarian_id and value.get("endpoint"):
+            configured = _validated(value)
+            server, _, name = configured.endpoint.rpartition("/librarians/")
+            if not server or not name.endswith("/ask"):
+                raise request_errors.cannot_open_citation(librarian_id, configured.endpoint)
+            return connect(server, kb_id=kb_id, key=configured.token)
+    raise request_errors.no_such_remote_librarian(librarian_id)
 
 
 class _UnusableError(Exception):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pair import errors, files, package_errors
+from pair import errors, files, folders, package_errors
 from pair.sources import lock, lock_check
 from pair.sources.installation import InstallReport, Request
 from pair.sources.lock import Lock, LockedKb
@@ -75,9 +75,10 @@ class LockDesk:
         with files.storage_errors():
             if self.path.exists() and self.path.read_bytes() == content:
                 return False
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            files.remove_half_written(self.path)
-            files.write_atomically(self.path, content)
+            path = folders.resolve_parent(self.path)
+            folders.make_folder(path.parent)
+            files.remove_half_written(path)
+            files.write_atomically(path, content)
             return True
 
     def check(self) -> LockReport:

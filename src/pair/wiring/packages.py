@@ -5,18 +5,21 @@ import dataclasses
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pair import errors, files
+from pair import errors, files, package_errors, version_errors
 from pair.clock import Clock
 from pair.settings import Settings
 from pair.sources import archive
 from pair.sources.contract import MissingIndexFileError, Observer, OfferedIndex, SearchedIndex, TakenIndex
 from pair.sources.package import IndexFile, IndexToPackage, PackagedIndex
 from pair.sources.rules import INDEX_FOLDER, INDEX_MANIFEST, name_from_folder
-from pair.wiring.engine import DEFAULT_KB, blob_store, open_kb
+from pair.sync.contract import UnreadableDocument
+from pair.sync.reading import DOCUMENT_SUFFIXES, Reader
+from pair.wiring.engine import DEFAULT_KB, blob_store, document_loader, open_kb
 
 if TYPE_CHECKING:
     from pair.engine.adoption import Parcel
@@ -50,7 +53,8 @@ class EngineKeeper:
         with contextlib.closing(store):
             keys = [info.key for info in store.list(f"{self.kb_id}.duckdb.history/")]
             found = [_json_of(blob.data) for key in (self._manifest_key, *keys) if (blob := store.get(key)) is not None]
-        return frozenset(shard["key"].rpartition("/")[2] for value in found for shard in value.get("shards", ()))
+        shards = [shard for value in found for shard in _list_in(value, "shards") if isinstance(shard, dict)]
+        return frozenset(str(shard.get("key")).rpartition("/")[2] for shard in shards)
 
     @property
     def _manifest_key(self) -> str:
@@ -81,6 +85,15 @@ class EngineKeeper:
         with self._opened() as kb:
             kb.adoption().refuse(self._parcel(index).manifest)
 
+    def check(self, index: OfferedIndex) -> frozenset[str]:
+        """Text files are read alike everywhere; what others read of a PDF may differ, and is then not used."""
+        parcel = self._parcel(index)
+        with self._opened() as kb, _missing_files():
+            differing = kb.adoption().check(parcel)
+        if lies := sorted(each for each in differing if Path(each).suffix.lower() not in DOCUMENT_SUFFIXES):
+            raise version_errors.index_damaged(index.label, f"its text of {lies[0]} is not that of the packaged file")
+        return differing
+
     def bring(self, index: OfferedIndex) -> int:
         with self._opened() as kb, _missing_files():
             return kb.adoption().bring(self._parcel(index))
@@ -106,7 +119,23 @@ class EngineKeeper:
             path_of=index.path_of,
             owner=_SYNCED,
             is_verified=index.is_fresh,
+            text_of=_texts_in(index, self._settings),
         )
+
+
+def _texts_in(index: OfferedIndex, settings: Settings) -> Callable[[str], str | None]:
+    """Texts of packaged files, as a sync would read them; None for what is no packaged file, or cannot be read."""
+    reader = Reader(index.folder.parent, settings.kb.max_source_bytes, document_loader())
+
+    def text_of(document_id: str) -> str | None:
+        if document_id not in index.packaged:
+            return None
+        try:
+            return reader.text_of_any_size(document_id)
+        except (OSError, UnreadableDocument):
+            return None
+
+    return text_of
 
 
 @contextlib.contextmanager
@@ -126,6 +155,11 @@ def _json_of(content: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def _list_in(value: dict[str, Any], name: str) -> list[Any]:
+    found = value.get(name)
+    return found if isinstance(found, list) else []
 
 
 # ── making ─────────────────────────────────────────────────────────────────────────────────────────
@@ -159,7 +193,7 @@ def _kb_of(settings: Settings, folder: Path, name: str) -> str:
 
 
 def _is_own(settings: Settings, folder: Path) -> bool:
-    return folder.resolve() == files.expanded(settings.kb.sources_dir).resolve()
+    return os.path.realpath(folder) == os.path.realpath(files.expanded(settings.kb.sources_dir))
 
 
 def _in_line(settings: Settings, folder: Path, kb_id: str) -> "KnowledgeBase":
@@ -169,13 +203,13 @@ def _in_line(settings: Settings, folder: Path, kb_id: str) -> "KnowledgeBase":
 
     check_kb_id(kb_id)
     if (kb_id == DEFAULT_KB) != _is_own(settings, folder):
-        raise errors.cannot_package(
+        raise package_errors.cannot_package(
             str(folder), f"the knowledge base {DEFAULT_KB} is that of {settings.kb.sources_dir}, and of no other folder"
         )
     wanted = settings if kb_id == DEFAULT_KB else _settings_for(settings, folder, kb_id)
     report = SyncDesk(wanted, kb_id=kb_id).sync()
     if report.errors:
-        raise errors.cannot_package(str(folder), report.errors[0])
+        raise package_errors.cannot_package(str(folder), report.errors[0])
     return open_kb(kb_id, settings=settings)
 
 

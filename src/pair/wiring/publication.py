@@ -6,10 +6,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from pair import errors, files
+from pair import errors, package_errors
 from pair.blobs.probe import refuse_without_compare_and_swap
 from pair.sources import publishing
-from pair.sources.installation import lock_path
 from pair.sources.places import BucketPlace, FolderPlace, Place
 from pair.sources.publishing import PublishReport
 from pair.sources.rules import is_in_bucket
@@ -21,7 +20,9 @@ def publish(desk: Desk, destination: str, source: Path | None, packaging: Packag
     """`source`: a package, or a folder that is packaged first; else the folder of sources. Raises E003-E021."""
     source = source or desk.default_target
     if not is_in_bucket(destination) and Path(destination).resolve().is_relative_to(source.resolve()):
-        raise errors.source_overlaps_target(str(source), destination)  # else each release would hold all before it
+        raise package_errors.source_overlaps_target(
+            str(source), destination
+        )  # else each release would hold all before it
     place = _place(desk, destination)
     with _packaged(desk, source, packaging) as (package, skipped):
         desk.verify(package)
@@ -54,9 +55,8 @@ def _place(desk: Desk, destination: str) -> Place:
             f"releases cannot be published to {destination}", hints=["Name a folder, or s3://bucket/prefix"]
         )
     folder = Path(destination)
-    locks = files.expanded(desk.settings.sources.cache_dir).absolute() / ".locks"
 
     def say_waiting(holder: str) -> None:
         desk.observer.say(f"waiting for {holder}, which is publishing to {folder}")
 
-    return FolderPlace(folder, lock_path(folder.resolve(), locks), say_waiting)
+    return FolderPlace(folder, say_waiting)

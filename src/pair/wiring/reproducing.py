@@ -149,6 +149,8 @@ def _opened(settings: Settings, asked: Retrieval, where: Where) -> "Iterator[Kno
             yield kb
         return
     kb_id = where.kb_id or asked.kb_id
+    if ":" in kb_id:
+        raise version_errors.reproduce_elsewhere(kb_id)
     at = where.at
     if at is None:
         with open_kb(kb_id, settings=settings, at=asked.manifest_version) as then:

@@ -18,7 +18,7 @@ from pair.ai.contract import Embedder, Vectors
 from pair.clock import Clock, SystemClock, to_timestamp
 from pair.engine.rules import check_kb_id
 from pair.kb import KnowledgeBase
-from pair.librarians.workers import in_thread
+from pair.librarians.workers import Share, in_thread, share
 from pair.settings import Settings
 from pair.sync.ticker import Ticker
 from pair.wiring.embedders import choose_embedder
@@ -29,6 +29,7 @@ from pair.wiring.past import PastCollection, PastKbs
 from pair.wiring.sync import SyncDesk
 
 if TYPE_CHECKING:
+    from pair.access.tokens import TokenVerifier
     from pair.blobs.contract import BlobStore
     from pair.engine.prefetching import PrefetchReport
     from pair.engine.runtime import EngineStats
@@ -40,10 +41,13 @@ __all__ = [
     "Job",
     "OpenKbs",
     "PastCollection",
+    "Share",
     "care",
     "check_kb_id",
     "in_thread",
     "send_traces",
+    "share",
+    "token_verifier",
     "verifier",
 ]
 
@@ -51,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 _MANIFEST = ".duckdb.manifest.json"
 _MOST_JWKS_BYTES = 1_000_000
-_JWKS_SECONDS = 10.0
+_JWKS_SECONDS = 5.0
 _TRACES_SECONDS = 1
 _Result = TypeVar("_Result")
 
@@ -97,8 +101,26 @@ class OpenKbs:
 
     def read(self, kb_id: str, at: int | str | None, work: Callable[[KnowledgeBase], _Result]) -> _Result:
         """What `work` makes of a KB, or of it as it was in a version. Raises E201, E212, E218."""
+        if at is None and kb_id != DEFAULT_KB and (kb_id, None) not in self._kbs:
+            return self._read_first(kb_id, work)
         kb = self.get(kb_id)
         return work(kb) if at is None else self._past.read(kb, at, work)
+
+    def _read_first(self, kb_id: str, work: Callable[[KnowledgeBase], _Result]) -> _Result:
+        """Open a KB for work that tells whether it exists: then the manifest is read once, and not twice."""
+        check_kb_id(kb_id)
+        count = EmbeddingCount()
+        opened = self._open(kb_id, None, count)
+        is_kept = False
+        try:
+            result = work(opened)
+            with self._lock:
+                is_kept = self._kbs.setdefault((kb_id, None), opened) is opened
+                self.embedding.setdefault(kb_id, count)
+        finally:
+            if not is_kept:
+                opened.close()
+        return result
 
     def shelf_at(self, kb_id: str, at: int | str) -> PastCollection:
         """What a shelf would have answered from. Raises E201, E212, E218."""
@@ -246,7 +268,7 @@ class _CountedEmbedder:
 
 
 def verifier(settings: Settings) -> Callable[[str], Principal] | None:
-    """What tells who presents a credential, and raises E602; None where nobody is asked. Raises E401."""
+    """What tells who presents a credential, and raises E602; None where nobody is asked. Raises E401, E404."""
     policy = settings.server
     if policy.auth == "none":
         if not is_loopback(policy.host):
@@ -261,7 +283,15 @@ def verifier(settings: Settings) -> Callable[[str], Principal] | None:
             )
         return None
     if policy.auth == "keys":
-        return key_file(settings).verified
+        keys = key_file(settings)
+        keys.all()  # a server that could let no key in does not start
+        return keys.verified
+    return token_verifier(settings).verified
+
+
+def token_verifier(settings: Settings) -> "TokenVerifier":
+    """Raises E401."""
+    policy = settings.server
     from pair.access.tokens import TokenVerifier  # noqa: PLC0415 - loads cryptography
 
     address = policy.jwt_jwks
@@ -269,7 +299,7 @@ def verifier(settings: Settings) -> Callable[[str], Principal] | None:
     if parts.netloc and parts.scheme != "https" and not is_loopback(parts.hostname or ""):
         raise errors.settings_invalid("server.jwt_jwks", "keys come over https, or from this machine")
     reading = _downloaded if parts.netloc else _read
-    return TokenVerifier(policy, lambda: reading(address), SystemClock()).verified
+    return TokenVerifier(policy, lambda: reading(address), SystemClock())
 
 
 def _read(path: str) -> bytes:
@@ -282,11 +312,14 @@ def _downloaded(url: str) -> bytes:
     import httpx2  # noqa: PLC0415 - only where keys are at an address
 
     try:
+        began = time.monotonic()
         with httpx2.stream("GET", url, timeout=_JWKS_SECONDS, follow_redirects=False) as answer:
             answer.raise_for_status()
             body = b""
             for block in answer.iter_bytes():
                 body += block
+                if time.monotonic() - began > _JWKS_SECONDS:
+                    raise request_errors.jwks_unreadable(f"it did not arrive within {_JWKS_SECONDS:g} s")
                 if len(body) > _MOST_JWKS_BYTES:
                     raise request_errors.jwks_unreadable("the document is too long")
             return body
@@ -401,7 +434,8 @@ class Job:
     def _failed(self, fault: Exception) -> None:
         self.failures += 1
         told = fault.message if isinstance(fault, errors.PairError) else f"{type(fault).__name__}: {fault}"
-        self._last = {**self._last, "last_error": told}
+        public = fault.public_message if isinstance(fault, errors.PairError) else type(fault).__name__
+        self._last = {**self._last, "last_error": public}
         logger.warning("background work failed", extra={"job": self.name, "reason": told})
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pair import errors, files, package_errors
+from pair import errors, files, folders, package_errors
 from pair.clock import Clock, SystemClock
 from pair.settings import Settings
 from pair.sources import feed, inspection, record, resolution
@@ -106,14 +106,15 @@ class Desk:
         asks = source is not None and is_remote(source) and resolution.feed_at(source, self.folder) is not None
         named = self.resolve(source, offline=offline) if source is not None and not asks else None
         if not (target / RECORD_NAME).exists():
-            raise errors.no_kb_at(str(target), "nothing is installed there")
+            raise errors.nothing_installed_at(str(target))
         if source is not None:
             return named or self.resolve(source, offline=offline)
         header = record.read_header(target)
         if header is not None and header.source.feed is not None:
             return self.resolve(header.source.feed, offline=offline)
         if header is not None and header.source.type in {"url", "local", "git"}:
-            return header.source
+            # A record may be a stranger's: its source is judged as one that is typed.
+            return self.resolve(header.source.location, offline=offline)
         return self.resolve(None, offline=offline, fresh=True)
 
     def locked_source(self, kb: LockedKb, lock: Path, *, offline: bool) -> KbSource:
@@ -126,7 +127,7 @@ class Desk:
         name = address.name or kb.name
         known = self._cache("lock").recall_release(_release_key(address, name, kb.version, kb.archive_sha256))
         if known is not None:
-            return dataclasses.replace(known, feed=address.named)
+            return dataclasses.replace(known, feed=address.named, name=name)
         found = self._read_feed(address.place)
         release = found.find(name, kb.version)
         if release is None:
@@ -141,7 +142,7 @@ class Desk:
     def apply(
         self, request: Request, source: KbSource, *, offline: bool = False, revalidate: bool = False
     ) -> InstallReport:
-        """Install or update; a damaged entry of the cache is fetched again. Raises E003-E013, E015-E018, E021, E022.
+        """Install or update; a damaged entry of the cache is fetched again. Raises E003-E013, E015-E018, E021-E028.
 
         An update asks the server whether what is cached is still current, and so does `revalidate`.
         """
@@ -172,9 +173,10 @@ class Desk:
         """`as_a_whole`: also what the engine seems to have of it."""
         token = uuid.uuid4().hex[:12]
         with contextlib.ExitStack() as held:
-            scratch = request.target
+            with files.storage_errors():
+                scratch = folders.resolve(request.target)
             if request.dry_run:
-                scratch = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="pair-"))) / "kb"
+                scratch = folders.resolve(Path(held.enter_context(tempfile.TemporaryDirectory(prefix="pair-"))) / "kb")
             keeper = self._keeper(request)
             demand = IndexDemand(request.with_index) if as_a_whole else IndexDemand(request.with_index, keeper.holds)
             offers = held.enter_context(self._offers(token, source, demand, offline=offline))
@@ -187,8 +189,7 @@ class Desk:
                     scratch=scratch,
                 )
             )
-            locks = files.expanded(self.settings.sources.cache_dir).absolute() / ".locks"
-            return Installation(request, self.clock, self.observer, token, locks, keeper).apply(offer)
+            return Installation(request, self.clock, self.observer, token, keeper).apply(offer)
 
     def _keeper(self, request: Request) -> "EngineKeeper":
         return self._keeper_of(request.kb_id or record.kb_id_of(request.target, default_target=self.default_target))
@@ -210,7 +211,7 @@ class Desk:
         from pair.sources.signing import read_secret_key, sign_package  # noqa: PLC0415 - see the package's first lines
 
         if key.resolve().is_relative_to(folder.resolve()):
-            raise errors.cannot_package(str(folder), f"the secret key lies in it: {key}")
+            raise package_errors.cannot_package(str(folder), f"the secret key lies in it: {key}")
         secret = read_secret_key(key, lambda: self.settings.sign_password or packaging.ask_password())
         report = self._packaged(folder, output, packaging)
         sign_package(report, secret)
@@ -276,6 +277,7 @@ class Desk:
             token=self.settings.github_token,
             token_url=policy.github_api_url,
         )
+        web.say = self.observer.say
         try:
             yield web
         finally:
@@ -295,7 +297,7 @@ class Desk:
         return Downloader(held.enter_context(self._web()), self.settings.sources, self.observer)
 
     def _bucket_fetcher(self) -> Fetcher:
-        return BucketFetcher(self._store_at)
+        return BucketFetcher(self._store_at, self.settings.sources)
 
     def _store_at(self, address: str) -> "BlobStore":
         return blob_store(address, self.settings, self.clock)
@@ -307,7 +309,7 @@ class Desk:
 
     def _remembered(self, address: FeedAddress, name: str, release: feed.Release) -> KbSource:
         """The source that a release is, which a locked install finds again without the feed."""
-        source = feed.source_of(release, address)
+        source = dataclasses.replace(feed.source_of(release, address), name=name)
         if source.requires_download:
             stored = dataclasses.replace(
                 source, location=without_user(source.location), feed=without_user(address.named)

@@ -1,9 +1,10 @@
 """Keeping the sources of a project in line with its index, and the engine with both."""
 
 import contextlib
-import dataclasses
 import importlib.util
+import itertools
 import json
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from pair.clock import Clock, SystemClock
 from pair.settings import Settings
 from pair.sync import planning
 from pair.sync.contract import FetchedPage, NotModified, Pages, SyncObserver
-from pair.sync.discovery import Places
+from pair.sync.discovery import Places, find_addresses
 from pair.sync.llms_file import LlmsFile
 from pair.sync.planning import SourceStatus, SyncStatus
 from pair.sync.reading import Reader
@@ -57,22 +58,27 @@ class SyncDesk:
     clock: Clock = field(default_factory=SystemClock)
     kb_id: str = DEFAULT_KB
 
-    def run(self, *, wait: bool = True) -> SyncReport:
-        """One run. Raises E101 rather than wait when told so, E102, E010."""
+    def run(self, *, wait: bool = True, refresh: str | None = None) -> SyncReport:
+        """One run. Raises E101 rather than wait when told so, E102, E104, E010."""
         with contextlib.ExitStack() as held:
             shop = Workshop(
                 summariser=self._summariser(held),
-                pages=held.enter_context(contextlib.closing(_PagesOnDemand(self.settings.kb, self.clock))),
+                pages=held.enter_context(
+                    contextlib.closing(_PagesOnDemand(self.settings.kb, self.places.links_file, self.clock))
+                ),
                 documents=document_loader(),
                 clock=self.clock,
                 observer=self.observer,
             )
-            return SyncRun(self.settings.kb, self.places, shop).run(wait=wait)
+            return SyncRun(self.settings.kb, self.places, shop).run(wait=wait, refresh=refresh)
 
-    def sync(self) -> SyncReport:
-        """One run, and the engine brought in line with it. Raises E236 when it was rolled back meanwhile."""
+    def sync(self, *, refresh: str | None = None) -> SyncReport:
+        """One run, and the engine brought in line with it. Raises E236 when it was rolled back meanwhile.
+
+        `refresh`: check URLs that match this pattern now, whatever their next check; "*" for all.
+        """
         began = self._stored_number()
-        return self._synced(self.run(), resume=True, since=began)
+        return self._synced(self.run(refresh=refresh), resume=True, since=began)
 
     def sync_in_background(self) -> SyncReport:
         """The same, for those who come again: waits for nobody, and leaves a KB as it is that was rolled back."""
@@ -80,21 +86,21 @@ class SyncDesk:
 
     def _synced(self, report: SyncReport, *, resume: bool, since: int | None) -> SyncReport:
         done = self._bring_engine_in_line(resume=resume, since=since)
-        if done is None:
-            return report
-        return dataclasses.replace(report, stored=done.stored, unstored=done.removed, held_at=done.held_at)
+        return report if done is None else done.complete_report(report)
 
     def _bring_engine_in_line(self, *, resume: bool, since: int | None) -> "Reconciled | None":
         """None when nothing changed on either side since the last time: that is told without loading the engine."""
         store = blob_store(self.settings.engine.store, self.settings, self.clock)
         mark = self.places.cache.with_name(f".{self.places.cache.name}.stored")
         saved, head = _signature(self.places.cache), store.get(self._manifest_key)
-        if mark.exists() and mark.read_text(encoding="utf-8") == _in_line(store, saved, head.version if head else ""):
-            return None
+        with contextlib.suppress(OSError, ValueError):
+            if mark.read_text(encoding="utf-8") == _in_line(store, saved, head.version if head else ""):
+                return None
         with open_kb(self.kb_id, settings=self.settings, store=store, sources=self.sources()) as kb:
             done = kb.reconcile(resume=resume, since=since)
             if self.places.cache.exists() and not done.held_at:
-                files.write_atomically(mark, _in_line(store, saved, done.seen_version).encode())
+                with files.storage_errors():
+                    files.write_atomically(mark, _in_line(store, saved, done.seen_version).encode())
         return done
 
     def _stored_number(self) -> int | None:
@@ -109,13 +115,14 @@ class SyncDesk:
     def _manifest_key(self) -> str:
         return f"{self.kb_id}.duckdb.manifest.json"
 
-    def plan(self) -> SyncPlan:
+    def plan(self, *, refresh: str | None = None) -> SyncPlan:
         model = self.settings.ai
 
         def calls_for(text: str) -> int:
             return model_rules.calls_for(text, model.max_input_tokens) if model.base_url else 0
 
-        return planning.plan(self.places, self.reader, self.clock, calls_for)
+        planner = planning.Planner(self.settings.kb, self.places, self.reader, self.clock, calls_for)
+        return planning.plan(planner, refresh)
 
     @property
     def reader(self) -> Reader:
@@ -145,7 +152,9 @@ class SyncDesk:
 
     @property
     def places(self) -> Places:
+        """Raises E401 for places that are in each other's way."""
         policy = self.settings.kb
+        _check_places(self.settings)
         return Places(
             sources_dir=files.expanded(policy.sources_dir),
             links_file=files.expanded(policy.links_file_path),
@@ -154,7 +163,7 @@ class SyncDesk:
             page_copies=files.expanded(policy.web_fetch_cache_dir),
             is_sources_dir_named="kb.sources_dir" in self.settings.named,
             is_links_file_named="kb.links_file_path" in self.settings.named,
-            llms=_llms_file(self.settings),
+            llms=_llms_file(policy),
         )
 
     def _say_failed(self, fault: Exception) -> None:
@@ -170,16 +179,46 @@ class SyncDesk:
         return summariser
 
 
-def _llms_file(settings: Settings) -> LlmsFile | None:
-    """Raises E401 for the place of another file."""
-    policy, name = settings.kb, "kb.llms_txt_path"
+def _llms_file(policy: SyncPolicy) -> LlmsFile | None:
     if not policy.llms_txt_path:
         return None
-    path = files.expanded(policy.llms_txt_path)
-    taken = (policy.index_path, policy.index_cache_path, policy.links_file_path)
-    if path.resolve() in {files.expanded(each).resolve() for each in taken}:
-        raise errors.settings_invalid(settings.places.get(name, name), f"{name}: another file is written or read there")
-    return LlmsFile(path, files.expanded(policy.sources_dir))
+    return LlmsFile(files.expanded(policy.llms_txt_path), files.expanded(policy.sources_dir))
+
+
+def _check_places(settings: Settings) -> None:
+    """Raises E401 for two settings that name the same place, and for a state, index or page that would be a source."""
+    policy = settings.kb
+    named = {
+        "kb.links_file_path": policy.links_file_path,
+        "kb.index_path": policy.index_path,
+        "kb.index_cache_path": policy.index_cache_path,
+        "kb.web_fetch_cache_dir": policy.web_fetch_cache_dir,
+        "kb.llms_txt_path": policy.llms_txt_path,
+    }
+    places = {name: _resolve_place(files.expanded(value)) for name, value in named.items() if value}
+    for first, second in itertools.combinations(places, 2):
+        if places[first] & places[second]:
+            raise _refuse_place(settings, second, f"names the same place as {first}")
+    folder = Path(os.path.realpath(files.expanded(policy.sources_dir)))
+    for name in ("kb.index_path", "kb.index_cache_path", "kb.web_fetch_cache_dir"):
+        if any(_is_seen_in(folder, place) for place in places.get(name, ())):
+            raise _refuse_place(settings, name, "lies inside kb.sources_dir, so that it would become a source")
+
+
+def _resolve_place(path: Path) -> set[Path]:
+    """Return where a file is, and where a link to it is."""
+    return {Path(os.path.realpath(path)), Path(os.path.realpath(path.parent), path.name)}
+
+
+def _is_seen_in(folder: Path, place: Path) -> bool:
+    """Whether a sync of the folder would come across this place: it does not look at hidden files and folders."""
+    if not place.is_relative_to(folder):
+        return False
+    return not any(part.startswith(".") for part in place.relative_to(folder).parts)
+
+
+def _refuse_place(settings: Settings, name: str, reason: str) -> errors.UsageError:
+    return errors.settings_invalid(settings.places.get(name, name), f"{name}: {reason}. Nothing was written")
 
 
 def _signature(cache: Path) -> str:
@@ -204,7 +243,12 @@ class _Sources:
         return self.desk.run(wait=wait)
 
     def texts(self) -> SourceTexts:
-        return SourceTexts(self.desk.places, self.desk.reader)
+        """Raises E102."""
+        places = self.desk.places
+        try:
+            return SourceTexts(places, self.desk.reader)
+        except ValueError as fault:
+            raise errors.sync_state_unreadable(str(places.cache), str(fault), str(places.cache)) from fault
 
     def known(self) -> SourceTexts:
         signature = _signature(self.desk.places.cache)
@@ -217,8 +261,10 @@ class _Sources:
 class _PagesOnDemand:
     """Loads the network and the text extraction with the first page, if there is one."""
 
-    def __init__(self, policy: SyncPolicy, clock: Clock) -> None:
+    def __init__(self, policy: SyncPolicy, links_file: Path, clock: Clock) -> None:
         self._policy = policy
+        self._links_file = links_file
+        self._addresses: dict[str, str] = {}
         self._clock = clock
         self._lock = threading.Lock()
         self._held = contextlib.ExitStack()
@@ -230,7 +276,10 @@ class _PagesOnDemand:
         with self._lock:
             if self._pages is None:
                 self._pages = self._load()
-        return self._pages.fetch(url, etag=etag, last_modified=last_modified, validated_at=validated_at)
+                with contextlib.suppress(OSError):
+                    self._addresses = find_addresses(self._links_file)
+        address = self._addresses.get(url, url)  # a source is known without the credentials that its page needs
+        return self._pages.fetch(address, etag=etag, last_modified=last_modified, validated_at=validated_at)
 
     def close(self) -> None:
         self._held.close()

@@ -2,10 +2,11 @@
 
 import dataclasses
 import gc
+import os
 import tempfile
 from pathlib import Path
 
-from pair import errors
+from pair import errors, files, folders
 from pair.ai.embedding import Embedding
 from pair.clock import SystemClock
 from pair.engine.contract import Built, Task
@@ -16,7 +17,7 @@ from pair.settings import Settings
 from pair.wiring.embedders import choose_embedder
 from pair.wiring.engine import blob_store, grapher, new_id
 
-_SHARED_CACHE = Path(tempfile.gettempdir()) / "pair-cache"
+_SHARED_CACHE = Path(os.path.realpath(tempfile.gettempdir())) / f"pair-cache-{os.getuid()}"
 _IDLE_SECONDS = 3600.0
 """After which what an earlier build left on the machine of a worker goes."""
 
@@ -37,9 +38,8 @@ def part_builder(setup: Setup) -> PartBuilder:
     settings, clock = setup.settings, SystemClock()
     embedding = Embedding(choose_embedder(settings, threads=1))
     store = blob_store(settings.engine.store, settings, clock)
-    cache = ShardCache(
-        store, Path(setup.cache or _SHARED_CACHE), clock, ttl_seconds=0 if setup.cache else _IDLE_SECONDS
-    )
+    folder = Path(setup.cache) if setup.cache else _shared_cache()
+    cache = ShardCache(store, folder, clock, ttl_seconds=0 if setup.cache else _IDLE_SECONDS)
     cache.keep_within_limits()
     return PartBuilder(
         setup.kb_id,
@@ -50,6 +50,15 @@ def part_builder(setup: Setup) -> PartBuilder:
         new_id,
         cache,
     )
+
+
+def _shared_cache() -> Path:
+    """Return a folder for shards among the temporary files that no other user can write to. Raises E026."""
+    with files.storage_errors(), folders.open_folder(_SHARED_CACHE, make=True) as descriptor:
+        if os.fstat(descriptor).st_uid != os.getuid():
+            raise folders.foreign_file(_SHARED_CACHE)
+        os.fchmod(descriptor, 0o700)
+    return _SHARED_CACHE
 
 
 def answer_to(task: Task, builder: PartBuilder) -> Built | errors.PairError:

@@ -80,12 +80,21 @@ def test_one_document_that_is_more_than_a_shard_should_hold_is_stored(many: Grou
         assert all_ids(kb) == ["large", "larger", "small"]
 
 
-@pytest.mark.parametrize("text", ["", " \n\t ", "\ufeff", "\0"])
-def test_a_document_that_says_nothing_is_stored_all_the_same(ground: Ground, text: str) -> None:
+@pytest.mark.parametrize("text", ["", " \n\t "])
+def test_a_document_without_text_is_refused(ground: Ground, text: str) -> None:
     with ground.open() as kb:
-        assert kb.upsert([Document("blank", text, metadata={"kind": "blank"})]).added == 1
+        assert code_of(lambda: kb.upsert([Document("blank", text)])) == "E213"
+        assert kb.stats() is None
+
+
+@pytest.mark.parametrize("text", ["", " \n\t ", "\ufeff", "\0"])
+def test_a_document_that_says_nothing_is_stored_if_it_can_be_found(ground: Ground, text: str) -> None:
+    """By its vector, or by characters that nobody sees."""
+    blank = Document("blank", text, metadata={"kind": "blank"}, vector=None if text.strip() else [1.0] * DIMENSION)
+    with ground.open() as kb:
+        assert kb.upsert([blank]).added == 1
         assert kb.document("blank").text == text
-        assert kb.upsert([Document("blank", text, metadata={"kind": "blank"})]).unchanged == 1
+        assert kb.upsert([blank]).unchanged == 1
         kb.search("anything")
         kb.upsert(numbered(3))
         kb.compact(everything=True)

@@ -1,6 +1,7 @@
 """What is found, listed and filtered."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -132,3 +133,23 @@ def test_a_cold_query_fetches_only_what_it_searches(many: Ground) -> None:
         assert requests.counts["download"] == stats.shards
         kb.search("rivers", exact=True)
         assert requests.counts["download"] == 2 * stats.shards, "and their keywords"
+
+
+@pytest.mark.rule("engine-12")
+def test_the_four_nearest_shards_of_a_clustering_are_always_asked(tmp_path: Path) -> None:
+    """Also where clusters lie so far apart that only the nearest seems worth asking."""
+    dice = np.random.default_rng(7)
+    centres = np.eye(DIMENSION)[:8] * 10.0
+    documents = [
+        placed(f"doc-{cluster}-{number}", (centres[cluster] + dice.normal(0, 0.1, DIMENSION)).tolist())
+        for cluster in range(8)
+        for number in range(5)
+    ]
+    ground = Ground(tmp_path, **MANY_SHARDS, query_shard_fanout_adaptive_max=4)
+    with ground.open() as kb:
+        kb.upsert(documents)
+        kb.compact(everything=True)
+        stats = kb.stats()
+        assert stats is not None
+        assert stats.shards >= 8
+        assert kb.search_vector(centres[3].tolist(), limit=2).shards_asked == 4

@@ -1,10 +1,12 @@
 """Files: when they are read, and when they are summarised."""
 
 import os
+import sys
 
 import pytest
 
 from pair import errors
+from pair.sync.document_process import DocumentProcess
 from support.sync_parts import UNUSABLE, Project, hash_of, summary_of
 from support.sync_runs import both_faults, did, entry, text_at
 
@@ -206,3 +208,18 @@ def test_a_file_name_that_is_no_utf8_is_left_out_of_an_index_that_is(project: Pr
     assert len(project.run().skipped) == 1
     assert project.index == entry("a.md", "text")
     assert project.run().did_nothing
+
+
+def test_a_document_whose_converter_is_ended_from_outside_is_tried_again_by_the_next_run(project: Project) -> None:
+    project.write("guide.html", "<p>We deploy on Mondays")
+    project.documents = DocumentProcess()
+    project.run()
+    project.write("guide.html", "<p>We deploy on Tuesdays")
+    killing = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    project.documents = DocumentProcess(command=[sys.executable, "-c", killing])
+    report = project.run()
+    assert report.problems == (("guide.html", "its converter was ended by SIGKILL"),)
+    assert project.record("guide.html")["content_hash"] == hash_of("We deploy on Mondays")
+    project.documents = DocumentProcess()
+    assert project.run().changed == 1
+    assert project.record("guide.html")["content_hash"] == hash_of("We deploy on Tuesdays")

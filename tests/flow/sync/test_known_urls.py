@@ -1,5 +1,6 @@
 """URLs that were fetched before: when they are asked again, and for what."""
 
+import dataclasses
 import json
 from typing import Any
 
@@ -22,7 +23,7 @@ def settled(project: Project, page: Page, url: str = URL) -> str:
 
 @pytest.mark.parametrize(
     ("seconds", "is_due"),
-    [(0, False), (INTERVAL - 0.000001, False), (INTERVAL, True), (10 * INTERVAL, True), (-INTERVAL, False)],
+    [(0, False), (INTERVAL - 0.000001, False), (INTERVAL, True), (10 * INTERVAL, True), (-INTERVAL, True)],
     ids=["at once", "a microsecond before", "at the moment", "long after", "the clock was set back"],
 )
 @pytest.mark.rule("sync-2")
@@ -132,8 +133,8 @@ def test_a_page_that_was_sent_again_without_change_costs_no_summary(project: Pro
     report = project.run()
     after = project.record(URL)
     assert did(project) == ([], [URL])
-    assert changed_fields(before, after) == {"etag", "last_modified", "last_fetched_at", "next_check_at"}
-    assert (after["url"]["etag"], after["url"]["last_modified"]) == ('"2"', None)
+    assert changed_fields(before, after) == {"etag", "last_fetched_at", "next_check_at"}
+    assert (after["url"]["etag"], after["url"]["last_modified"]) == ('"2"', "Monday")
     assert after["url"]["fetch_status"] == "success"
     assert project.copy_of(URL).read_bytes() == b"page\r\n\r\n"
     assert (report.fetched, report.unchanged, report.changed) == (1, 1, 0)
@@ -221,7 +222,7 @@ def test_a_failed_summary_after_a_fetch_keeps_the_old_one_and_checks_again_after
     project: Project, fault: errors.ModelError
 ) -> None:
     settled(project, Page("page", etag='"1"'))
-    project.serve(URL, Page("new page", etag='"2"', max_age_seconds=10 * INTERVAL))
+    project.serve(URL, Page("new page", etag='"2"'))
     project.clock.advance(INTERVAL)
     project.summariser.always = fault
     report = project.run()
@@ -273,11 +274,96 @@ def test_a_server_that_asks_for_a_pause_gets_it_for_all_its_pages(project: Proje
     project.clock.advance(INTERVAL)
     report = project.run()
     assert project.pages.urls == [urls[0], OTHER]
-    assert project.record(urls[0])["url"]["next_check_at"] == text_at(3 * INTERVAL)
-    assert project.record(urls[1]) == before, "the others are left for the next run"
+    assert project.record(urls[0])["url"]["next_check_at"] == text_at(INTERVAL + TICK), "the record knows no pause"
+    assert project.record(urls[1]) == before, "the others are left for a later run"
     assert report.failed == 3
+    project.serve(urls[0], Page("page"))
+    project.clock.advance(2 * INTERVAL - 1)
     project.run()
-    assert project.pages.urls == urls[1:]
+    assert project.pages.urls == [OTHER], "also by another run, until the pause is over"
+    project.clock.advance(1)
+    project.run()
+    assert project.pages.urls == urls
+    assert "pauses" not in project.state
+
+
+@pytest.mark.rule("sync-32")
+@pytest.mark.parametrize(
+    ("asked_seconds", "pause_seconds"), [(10, 10), (1e9, 7 * 24 * 3600), (float("inf"), 7 * 24 * 3600)]
+)
+def test_a_pause_lasts_as_long_as_the_server_asked_for_and_a_week_at_most(
+    project: Project, asked_seconds: float, pause_seconds: float
+) -> None:
+    project.serve(URL, Page().failing("error", retry_after_seconds=asked_seconds))
+    project.run()
+    project.serve(URL, Page("page"))
+    project.clock.advance(pause_seconds - 1)
+    assert project.run().failed == 1
+    assert project.pages.urls == []
+    project.clock.advance(1)
+    assert project.run().added == 1
+
+
+@pytest.mark.rule("sync-32")
+def test_a_check_that_took_longer_than_a_tick_is_not_due_again_when_it_ends(project: Project) -> None:
+    settled(project, Page("page", etag='"1"'))
+    project.serve(URL, Page().failing("timeout"))
+    project.pages.on_request = lambda _: project.clock.advance(2 * TICK)
+    project.clock.advance(INTERVAL)
+    project.run()
+    assert project.record(URL)["url"]["next_check_at"] == text_at(INTERVAL + 3 * TICK)
+    project.run()
+    assert project.pages.urls == []
+
+
+@pytest.mark.rule("sync-24")
+def test_a_check_that_a_clock_ahead_of_time_set_is_due(project: Project) -> None:
+    project.clock.jump(10 * 365 * 24 * 3600)
+    settled(project, Page("page", etag='"1"'))
+    project.clock.jump(-10 * 365 * 24 * 3600)
+    project.run()
+    assert project.pages.urls == [URL]
+    assert project.record(URL)["url"]["next_check_at"] == text_at(INTERVAL)
+    project.run()
+    assert project.pages.urls == []
+
+
+@pytest.mark.rule("sync-24")
+def test_a_lowered_interval_takes_effect_with_the_next_run(project: Project) -> None:
+    settled(project, Page("page", etag='"1"'))
+    project.clock.advance(TICK)
+    project.policy = dataclasses.replace(project.policy, url_refresh_min_interval_seconds=2 * TICK)
+    project.run()
+    assert project.pages.urls == []
+    assert project.record(URL)["url"]["next_check_at"] == text_at(2 * TICK)
+    project.policy = dataclasses.replace(project.policy, url_refresh_min_interval_seconds=TICK)
+    project.run()
+    assert project.pages.urls == [URL]
+
+
+@pytest.mark.rule("sync-24")
+def test_a_refresh_asks_for_the_chosen_pages_before_their_time_and_for_no_others(project: Project) -> None:
+    for url in (URL, OTHER):
+        settled(project, Page("page", etag='"1"'), url)
+    project.clock.advance(1)
+    for pattern, urls in (("*", [URL, OTHER]), ("other.", [OTHER]), ("*/page", [URL, OTHER]), ("https://ex*", [URL])):
+        report = project.run(refresh=pattern)
+        assert (project.pages.urls, report.not_modified) == (urls, len(urls))
+    assert project.record(URL)["url"]["next_check_at"] == text_at(INTERVAL + 1)
+    before = project.made
+    with pytest.raises(errors.NotFoundError) as caught:
+        project.run(refresh="nothing")
+    assert (caught.value.code, project.pages.urls, project.made) == ("E104", [], before)
+
+
+@pytest.mark.rule("sync-31")
+def test_a_page_that_comes_with_one_validator_keeps_the_other(project: Project) -> None:
+    settled(project, Page("page", etag='"1"', last_modified="Monday"))
+    project.serve(URL, Page("new page", etag='"2"'))
+    project.clock.advance(INTERVAL)
+    project.run()
+    url = project.record(URL)["url"]
+    assert (url["etag"], url["last_modified"]) == ('"2"', "Monday")
 
 
 @pytest.mark.rule("sync-33")
@@ -353,11 +439,13 @@ def test_not_modified_without_copy_stays_pending(project: Project) -> None:
     assert project.summariser.calls == []
 
 
+@pytest.mark.rule("sync-25")
 @pytest.mark.rule("sync-34")
-def test_a_settled_url_does_not_need_its_copy(project: Project) -> None:
+def test_a_page_without_copy_is_fetched_whole_when_it_is_due(project: Project) -> None:
     settled(project, Page("page", etag='"1"'))
     project.copy_of(URL).unlink()
     project.clock.advance(INTERVAL)
     report = project.run()
-    assert project.pages.requests == [Request(URL, '"1"')]
-    assert (report.not_modified, report.pending) == (1, 0)
+    assert project.pages.requests == [Request(URL)]
+    assert project.copy_of(URL).read_text() == "page"
+    assert (report.fetched, report.unchanged, report.pending) == (1, 1, 0)

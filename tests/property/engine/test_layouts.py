@@ -43,7 +43,7 @@ def contents(draw: st.DrawFn) -> dict[str, Document]:
         if draw(st.booleans()):
             documents[name] = Document(name, f"at {spot}", metadata=metadata, vector=place(spot))
         else:
-            text = " ".join(draw(st.lists(st.sampled_from(WORDS), max_size=40)))
+            text = " ".join(draw(st.lists(st.sampled_from(WORDS), min_size=1, max_size=40)))
             documents[name] = Document(name, text, metadata=metadata)
     return documents
 

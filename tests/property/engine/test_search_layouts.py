@@ -44,7 +44,7 @@ def corpus() -> list[Document]:
     long = [Document(f"long-{number}", LONG, title="Diary") for number in range(2)]
     vector = StaticEmbedder().embed(["a place of its own"])[0].tolist()
     placed = [Document(f"placed-{number}", "Grace Hopper was at a place.", vector=vector) for number in range(2)]
-    return [*told, *same, *near, *nameless, *long, *placed, Document("empty", "")]
+    return [*told, *same, *near, *nameless, *long, *placed, Document("empty", "", vector=vector)]
 
 
 POLICY: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import time
 from typing import Any
@@ -111,3 +112,67 @@ def test_keys_come_from_an_address(server: Server):
         away(issuer.token("one"))
     with pytest.raises(errors.UsageError, match="https"):
         verifier(Settings(server=dataclasses.replace(POLICY, jwt_jwks="http://issuer.example/jwks")))
+
+
+def test_an_empty_list_of_keys_is_not_read_again_for_every_token():
+    issuer, clock = Issuer(), ManualClock()
+    verifier = TokenVerifier(POLICY, issuer.jwks, clock)
+    unknown = Issuer()
+    unknown.keys["one"] = ed25519.Ed25519PrivateKey.generate()
+    for _ in range(50):
+        with pytest.raises(errors.AccessError):
+            verifier.verified(unknown.token("one"))
+    assert issuer.reads == 1
+
+
+def test_keys_that_cannot_be_read_are_asked_for_less_and_less_often():
+    issuer, clock, reads = Issuer(), ManualClock(), list[float]()
+    issuer.keys["one"] = ed25519.Ed25519PrivateKey.generate()
+
+    def broken() -> bytes:
+        reads.append(clock.monotonic())
+        return b"{}"
+
+    verifier = TokenVerifier(POLICY, broken, clock)
+    for _ in range(200):
+        with pytest.raises(errors.StorageError):
+            verifier.verified(issuer.token("one"))
+        clock.advance(1)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(reads)]
+    assert pauses[:5] == [2, 4, 8, 16, 30]
+    assert set(pauses[5:]) == {30}
+
+
+def test_a_verifier_that_may_not_read_keys_says_when_it_needs_them():
+    issuer, clock = Issuer(), ManualClock()
+    issuer.keys["one"] = ed25519.Ed25519PrivateKey.generate()
+    verifier = TokenVerifier(POLICY, issuer.jwks, clock)
+    token = issuer.token("one")
+    with pytest.raises(errors.StorageError):
+        verifier.verified(token, may_read=False)
+    assert verifier.needs_keys(token)
+    verifier.read_keys()
+    assert not verifier.needs_keys(token)
+    assert verifier.verified(token, may_read=False).id == "ada"
+    clock.advance(301)
+    assert verifier.needs_keys(token)
+    assert verifier.verified(token, may_read=False).id == "ada"
+    assert issuer.reads == 1
+
+
+@pytest.mark.parametrize(
+    ("scope", "given"),
+    [
+        ("admin", "read"),
+        ("openid write admin", "read"),
+        (["admin", "write"], "read"),
+        ("PAIR:admin", "read"),
+        ("pair:write admin", "write"),
+        (["pair:admin"], "admin"),
+        ("pair:pair:admin", "read"),
+    ],
+)
+def test_a_scope_counts_only_with_the_prefix_of_pair(scope: Any, given: str):
+    issuer = Issuer()
+    issuer.keys["one"] = ed25519.Ed25519PrivateKey.generate()
+    assert TokenVerifier(POLICY, issuer.jwks, ManualClock()).verified(issuer.token("one", scope=scope)).scope == given

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pair.app.render import error_text
-from pair.engine.filters import Filter, flatten_metadata, parse_assignments, parse_filter
+from pair.engine.filters import MAX_CONDITIONS, Filter, flatten_metadata, parse_assignments, parse_filter
 from pair.errors import UsageError, filter_invalid
 
 LARGE = 2**53 + 1
@@ -259,3 +259,55 @@ def test_keys_inside_keys_are_joined_by_dots() -> None:
         ("a.d.e", "y", None),
         ("7", "seven", None),
     )
+
+
+# ── limits ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_many_conditions_are_one_subquery(database: duckdb.DuckDBPyConnection) -> None:
+    conditions = {f"key-{number}": number for number in range(MAX_CONDITIONS)}
+    sql, _ = parse_filter(conditions).to_sql()
+    assert sql.count("SELECT") == 1
+    assert found(database, parse_filter(conditions)) == []
+    assert found(database, parse_assignments(["year>=2024", "lang=de|fr", "path=docs/*"])) == [0]
+
+
+def test_a_long_list_of_odd_values_finds_what_each_of_them_finds(database: duckdb.DuckDBPyConnection) -> None:
+    odd = ["", "a\x1fb", "de", math.inf, -0.0, 0.1 + 0.2, 2020.5, LARGE, LARGE - 1, True]
+    padding = [f"no-{number}" for number in range(30)] + [number + 0.5 for number in range(30)]
+    for key in ("year", "lang", "draft"):
+        alone = {doc for value in odd for doc in found(database, parse_filter({key: value}))}
+        assert set(found(database, parse_filter({key: [*odd, *padding]}))) == alone
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({f"key-{number}": 1 for number in range(101)}, "it has 101 conditions, and at most 100 are allowed"),
+        ({"year": list(range(2_001))}, "it has 2,001 values, and at most 2,000 are allowed"),
+        (
+            {f"key-{number}": list(range(30)) for number in range(100)},
+            "it has 3,000 values, and at most 2,000 are allowed",
+        ),
+    ],
+)
+def test_a_filter_beyond_the_limits_is_refused_with_the_number(value: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_filter(value)
+    assert (raised.value.code, raised.value.message) == ("E211", f"Filter not understood: {message}")
+
+
+def test_too_many_assignments_and_alternatives_are_refused_too() -> None:
+    for assignments in ([f"key-{number}=1" for number in range(101)], ["year=" + "|".join(map(str, range(1_500)))]):
+        with pytest.raises(UsageError, match="are allowed"):
+            parse_assignments(assignments)
+
+
+def test_a_value_of_any_depth_and_size_is_refused_with_a_short_message() -> None:
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    for value in (deep, [["x" * 100] * 1_000_000], [-(2**20_000), []]):
+        with pytest.raises(UsageError) as raised:
+            parse_filter({"year": [value]})
+        assert len(raised.value.message) < 120

@@ -1,11 +1,15 @@
 """The vector index of a shard, against a look at every row."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from pair.engine.vectors import (
     ANN_MIN_ROWS,
+    Codes,
     Grouping,
     Selection,
     VectorIndex,
@@ -13,6 +17,7 @@ from pair.engine.vectors import (
     centroids_of,
     encode,
     exact_distances,
+    faiss,
     squares_of,
 )
 
@@ -220,3 +225,95 @@ def test_no_vectors_have_no_centroid() -> None:
     centroids, radii = centroids_of(np.empty((0, DIMENSION), np.float32), 8)
     assert centroids.shape == (0, DIMENSION)
     assert list(radii) == []
+
+
+# ── codes from strangers ───────────────────────────────────────────────────────────────────────────
+
+
+def written(index: Any) -> npt.NDArray[np.uint8]:
+    content: npt.NDArray[np.uint8] = faiss.serialize_index(index)
+    return content
+
+
+KINDS = [
+    "Flat", "IVF4,Flat", "HNSW8", "HNSW8,SQ8", "LSH", "PQ4", "PQ4x4", "SQ8", "SQ4", "IVF4,PQ4", "IVF4,SQ8", "PCA8,Flat",
+    "IVF4,PQ4x4fs", "PQ4,RFlat", "NSG8,Flat", "RR16,Flat", "L2norm,Flat",
+    "ITQ8,LSH", "IVF4_HNSW8,Flat", "PQ8x4fs",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def coded() -> tuple[Vectors, Codes]:
+    vectors = clustered(ANN_MIN_ROWS + 5)
+    codes = encode(vectors)
+    assert codes is not None
+    codes.check(*vectors.shape)
+    return vectors, codes
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_codes_of_another_kind_of_index_are_refused(coded: tuple[Vectors, Codes], kind: str) -> None:
+    vectors, codes = coded
+    faiss.omp_set_num_threads(1)
+    index = faiss.index_factory(DIMENSION, kind)
+    index.train(vectors[:600])
+    index.add(vectors[:600])
+    with pytest.raises(ValueError, match="another kind"):
+        Codes(written(index), codes.error).check(*vectors.shape)
+
+
+def test_codes_that_map_a_file_are_refused(coded: tuple[Vectors, Codes], tmp_path: Path) -> None:
+    vectors, codes = coded
+    index = faiss.index_factory(DIMENSION, "IVF4,Flat")
+    index.train(vectors[:600])
+    lists = faiss.OnDiskInvertedLists(4, index.code_size, str(tmp_path / "lists"))
+    index.replace_invlists(lists)
+    index.add(vectors[:600])
+    with pytest.raises(ValueError, match="another kind"):
+        Codes(written(index), codes.error).check(*vectors.shape)
+
+
+@pytest.mark.parametrize("binary", ["BFlat", "BIVF4", "BHNSW8"])
+def test_codes_of_a_binary_index_are_refused(coded: tuple[Vectors, Codes], binary: str) -> None:
+    vectors, codes = coded
+    index = faiss.index_binary_factory(DIMENSION, binary)
+    content = faiss.serialize_index_binary(index)
+    with pytest.raises(ValueError, match="another kind"):
+        Codes(content, codes.error).check(*vectors.shape)
+
+
+def test_codes_that_were_cut_off_or_lie_about_their_size_are_refused(coded: tuple[Vectors, Codes]) -> None:
+    vectors, codes = coded
+    rows, dimension = vectors.shape
+    for size in (0, 4, 40, 100, codes.index.size // 2, codes.index.size - 1):
+        with pytest.raises(ValueError, match="another kind"):
+            Codes(codes.index[:size], codes.error).check(rows, dimension)
+    for expected in ((rows + 1, dimension), (rows, dimension + 2), (rows - 31, dimension)):
+        with pytest.raises(ValueError, match="another kind"):
+            codes.check(*expected)
+    middle = codes.index.size - (rows + 31) // 32 * 32 * dimension // 4 - 36
+    for place in (*range(69), *range(middle, middle + 36)):
+        changed = codes.index.copy()
+        changed[place] ^= 0x41
+        with pytest.raises(ValueError, match="another kind"):
+            Codes(changed, codes.error).check(rows, dimension)
+
+
+@pytest.mark.parametrize("error", [[], [1.0, 2.0], [-1.0], [np.nan], [np.inf]])
+def test_codes_without_an_error_that_can_be_are_refused(coded: tuple[Vectors, Codes], error: list[float]) -> None:
+    vectors, codes = coded
+    with pytest.raises(ValueError, match="no number"):
+        Codes(codes.index, np.array(error, np.float32)).check(*vectors.shape)
+
+
+def test_any_centroids_and_codes_are_searched_without_leaving_the_rows(coded: tuple[Vectors, Codes]) -> None:
+    vectors, codes = coded
+    dice = np.random.default_rng(0)
+    for value in (0, 255, 127):
+        changed = codes.index.copy()
+        changed[69 : 69 + DIMENSION * 64] = value  # NaN, zero, huge
+        changed[-4000:] = dice.integers(256, size=4000)
+        index = VectorIndex(vectors, squares_of(vectors), Codes(changed, codes.error))
+        for within in (None, 0.5, 1e9):
+            _, rows = index.nearest(vectors[0], 10, allowed=None, exact=False, within=within)
+            assert ((rows >= 0) & (rows < len(vectors))).all()

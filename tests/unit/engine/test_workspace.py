@@ -90,7 +90,7 @@ def test_the_graph_is_rows_with_the_columns_of_the_specification(built: BuiltSha
         ("notes/ä.md", "Ada", 1.0, "notes/ä.md#0"),
         ("notes/ä.md", "Charles", 0.5, "notes/ä.md#1"),
     ]
-    assert RowsFile(built.paths["rows"], 3).graphs() == {0: GRAPH}
+    assert RowsFile(built.paths["rows"], 3, built.ref.size_bytes).graphs() == {0: GRAPH}
 
 
 @pytest.mark.rule("engine-2")
@@ -161,4 +161,7 @@ def test_graphs_of_documents_whose_ids_look_alike_in_utf8_stay_apart(tmp_path: P
         for number, name in enumerate(["odd \ud800", "odd \ud801"])
     ]  # fmt: skip
     built = build_shard(tmp_path, "default", store_form(documents, DIMENSION), commit_id="commit", run="")
-    assert RowsFile(built.paths["rows"], 2).graphs() == {0: documents[0].graph, 1: documents[1].graph}
+    assert RowsFile(built.paths["rows"], 2, built.ref.size_bytes).graphs() == {
+        0: documents[0].graph,
+        1: documents[1].graph,
+    }

@@ -1,14 +1,18 @@
 """Blocking work in threads that nobody has to wait for."""
 
 import asyncio
+import contextlib
 import contextvars
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 
 import pytest
 
-from pair.librarians.workers import in_thread
+from pair import errors
+from pair.librarians.workers import Share, in_thread, share
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
@@ -50,7 +54,8 @@ def test_more_work_than_threads_is_done_all_the_same() -> None:
 def test_a_process_ends_although_work_does_not() -> None:
     script = """
 import asyncio, threading
-from pair.librarians.workers import in_thread
+from pair import errors
+from pair.librarians.workers import Share, in_thread, share
 async def main():
     try:
         await asyncio.wait_for(in_thread(threading.Event().wait), 0.1)
@@ -60,3 +65,90 @@ asyncio.run(main())
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout == "given up\n"
+
+
+def test_the_work_of_one_owner_takes_no_more_threads_than_its_share() -> None:
+    running, most, lock = 0, 0, threading.Lock()
+
+    def work() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        together.wait(0.02)
+        with lock:
+            running -= 1
+
+    async def everybody() -> None:
+        share.set(Share("eve", 3))
+        await asyncio.gather(*(in_thread(work) for _ in range(30)))
+
+    together = threading.Event()
+    asyncio.run(everybody())
+    assert most == 3
+
+
+def test_work_that_blocks_all_threads_of_its_owner_keeps_nobody_else_waiting() -> None:
+    release = threading.Event()
+
+    async def everybody() -> list[int]:
+        share.set(Share("eve", 2))
+        blocked = [asyncio.ensure_future(in_thread(release.wait)) for _ in range(200)]
+        await asyncio.sleep(0)
+        share.set(Share("ada", 2))
+        answered = await asyncio.gather(*(in_thread(lambda: 42) for _ in range(100)))
+        share.set(None)
+        answered += await asyncio.gather(*(in_thread(lambda: 42) for _ in range(100)))
+        assert not any(each.done() for each in blocked)
+        release.set()
+        await asyncio.gather(*blocked)
+        return answered
+
+    assert asyncio.run(everybody()) == [42] * 200
+
+
+def test_more_work_of_one_owner_than_may_wait_is_refused() -> None:
+    release = threading.Event()
+
+    async def everybody() -> list[object]:
+        share.set(Share("eve", 1))
+        asked = [asyncio.ensure_future(in_thread(release.wait)) for _ in range(400)]
+        await asyncio.wait(asked, return_when=asyncio.FIRST_EXCEPTION)
+        release.set()
+        return list(await asyncio.gather(*asked, return_exceptions=True))
+
+    answers = asyncio.run(everybody())
+    refused = [each for each in answers if isinstance(each, errors.PairError)]
+    assert {each.code for each in refused} == {"E608"}
+    assert len(answers) - len(refused) == 257
+
+
+def test_nothing_of_failed_work_stays_in_memory() -> None:
+    """Not even until garbage is collected: a body of a request may be large."""
+
+    class Large:
+        """What work refers to."""
+
+    left: list[weakref.ref[Large]] = []
+
+    async def fail_once() -> None:
+        large = Large()
+        left.append(weakref.ref(large))
+
+        def work() -> None:
+            raise KeyError(large)
+
+        with contextlib.suppress(KeyError):
+            await in_thread(work)
+
+    async def fail_often() -> None:
+        for _ in range(20):
+            await fail_once()
+        await in_thread(lambda: None)
+
+    gc.disable()
+    try:
+        asyncio.run(fail_often())
+        assert sum(each() is not None for each in left) <= 1
+    finally:
+        gc.enable()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pair.sources.feed_rules import (
     archive_location,
     has_moved,
+    is_older,
     is_pre_release,
     latest,
     local_feed,
@@ -131,6 +132,21 @@ ASCENDING = [
 @pytest.mark.parametrize(("earlier", "later"), [*itertools.pairwise(ASCENDING)])
 def test_versions_are_ordered_as_people_count(earlier: str, later: str) -> None:
     assert version_order(earlier) < version_order(later)
+
+
+@pytest.mark.parametrize(
+    ("version", "other", "older"),
+    [
+        ("1.9.0", "1.10.0", True),
+        ("1.10.0", "1.9.0", False),
+        ("2.0.0-rc1", "2.0.0", True),
+        ("1.2", "1.2.0", False),
+        ("v1.2.0", "1.2", False),
+        ("1.0.0", "", False),
+    ],
+)
+def test_a_version_is_older_than_those_after_it(version: str, other: str, older: bool) -> None:
+    assert is_older(version, other) is older
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,8 @@ def test_a_lock_that_is_none_is_refused_with_the_reason(tmp_path: Path, content:
         {"target": "."},
         {"target": "a/../../b"},
         {"target": ".git/hooks"},
+        {"target": "a/.GIT/hooks"},
+        {"target": ".g\u200cit/hooks"},
         {"id": ""},
         {"id": 7},
         {"source": "handbook"},

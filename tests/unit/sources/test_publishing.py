@@ -12,6 +12,7 @@ from pair.sources.feed import Feed, Release, parse_feed
 from pair.sources.package import Label, PackagedIndex, PackageManifest, make_package
 from pair.sources.places import BucketFetcher, BucketPlace, FolderPlace, Place
 from pair.sources.publishing import publish
+from pair.sources.rules import SourcesPolicy
 from pair.testing.clock import ManualClock
 
 INDEX = PackagedIndex("default", 7, "ngram-384-v1", 384, 1, 1, 1)
@@ -26,7 +27,7 @@ def store() -> MemoryStore:
 def place(request: pytest.FixtureRequest, tmp_path: Path, store: MemoryStore) -> Place:
     if request.param == "bucket":
         return in_bucket(store)
-    return FolderPlace(tmp_path / "dist", tmp_path / ".dist.lock", lambda holder: None)
+    return FolderPlace(tmp_path / "dist", lambda holder: None)
 
 
 def packaged(folder: Path, text: str = "one", version: str = "1.0.0") -> tuple[Path, PackageManifest]:
@@ -144,3 +145,14 @@ def test_an_archive_is_fetched_from_a_bucket_and_checked(store: MemoryStore, tmp
     assert not part.exists()
     with pytest.raises(errors.DownloadError, match="Failed to download"):
         fetcher.fetch("s3://bucket/nothing.zip", part, sha256=None, known=None)
+
+
+def test_an_archive_in_a_bucket_that_is_too_large_is_not_fetched(store: MemoryStore, tmp_path: Path) -> None:
+    path, manifest = packaged(tmp_path)
+    release = publish(path, manifest, in_bucket(store), ManualClock()).release
+    fetcher = BucketFetcher(lambda address: store, SourcesPolicy(max_download_bytes=release.size_bytes - 1))
+    part = tmp_path / "kb.part"
+    with pytest.raises(errors.DownloadError) as refusal:
+        fetcher.fetch("s3://bucket/handbook-1.0.0.zip", part, sha256=release.sha256, known=None)
+    assert refusal.value.code == "E009"
+    assert not part.exists()

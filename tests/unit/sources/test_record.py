@@ -67,6 +67,7 @@ def test_a_damaged_first_line_is_refused(tmp_path: Path, changes: dict[str, Any]
         {"files": {"a.md": ["aa", 1, 1.0, 2]}},
         {"files": {"../a.md": ["aa", 10, 1, 2]}}, {"files": {"/etc/passwd": ["aa", 10, 1, 2]}},
         {"files": {"a\0.md": ["aa", 10, 1, 2]}}, {"files": {"": ["aa", 10, 1, 2]}},
+        {"files": {".git/config": ["aa", 10, 1, 2]}}, {"files": {"a/.G\u200cit/config": ["aa", 10, 1, 2]}},
     ],
     ids=lambda listed: str(listed)[:40],
 )  # fmt: skip

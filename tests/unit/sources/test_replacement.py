@@ -44,7 +44,7 @@ def write(folder: Path, files: dict[str, bytes]) -> Path:
 
 
 def replace(target: Path, files: dict[str, bytes]) -> None:
-    put_in_place(write(staging_for(target, "token"), files), target)
+    put_in_place(write(staging_for(target, "0123456789ab"), files), target)
 
 
 # ── put in place ───────────────────────────────────────────────────────────────────────────────────
@@ -77,8 +77,8 @@ def test_empty_target_is_replaced(tmp_path: Path):
 
 
 def test_new_folder_is_staged_beside_the_target(tmp_path: Path):
-    assert staging_for(tmp_path / "kb", "token").parent == staging_path(tmp_path / "kb", "token")
-    assert staging_path(tmp_path / "kb", "token").parent == tmp_path
+    assert staging_for(tmp_path / "kb", "0123456789ab").parent == staging_path(tmp_path / "kb", "0123456789ab")
+    assert staging_path(tmp_path / "kb", "0123456789ab").parent == tmp_path
     assert not (tmp_path / "kb").exists()
 
 
@@ -87,7 +87,7 @@ def test_shell_that_stands_in_the_target_stays_in_it(where: str, tmp_path: Path)
     target = write(tmp_path / "kb", OLD)
     before = target.stat().st_ino
     with contextlib.chdir(target / where):
-        assert staging_path(target, "token").parent == target
+        assert staging_path(target, "0123456789ab").parent == target
         replace(target, NEW)
     assert target.stat().st_ino == before
     assert content_of(target) == NEW
@@ -164,7 +164,7 @@ def dies(action: str, step: int, target: Path, staging: Path) -> bool:
 @homes
 @pytest.mark.parametrize("step", STEPS)
 def test_move_that_was_cut_off_is_undone_or_was_finished(step: int, home: str, tmp_path: Path):
-    target, staging = write(tmp_path / "kb", OLD), tmp_path / home / ".kb.staging-dead"
+    target, staging = write(tmp_path / "kb", OLD), tmp_path / home / ".kb.staging-00000000dead"
     write(staging / "new", NEW)
     has_died = dies("move", step, target, staging)
     clear_leftovers(target)
@@ -176,7 +176,7 @@ def test_move_that_was_cut_off_is_undone_or_was_finished(step: int, home: str, t
 @pytest.mark.rule("source-18")
 @pytest.mark.parametrize("step", STEPS)
 def test_undoing_that_was_cut_off_itself_is_finished_by_the_next(step: int, tmp_path: Path):
-    target, staging = write(tmp_path / "kb", OLD), tmp_path / ".kb.staging-dead"
+    target, staging = write(tmp_path / "kb", OLD), tmp_path / ".kb.staging-00000000dead"
     write(staging / "new", NEW)
     assert dies("move", 7, target, staging)
     dies("clear", step, target, staging)
@@ -190,7 +190,7 @@ def test_undoing_that_was_cut_off_itself_is_finished_by_the_next(step: int, tmp_
 @pytest.mark.parametrize("step", [3, 4, 5], ids=["before-the-first-comes", "between", "after-the-last-came"])
 def test_undoing_brings_special_names_back(step: int, name: str, tmp_path: Path):
     old, new = {f"{name}/page.md": b"old"}, {f"{name}/page.md": b"new", f"{name}2": b"new"}
-    target, staging = write(tmp_path / "kb", old), tmp_path / ".kb.staging-dead"
+    target, staging = write(tmp_path / "kb", old), tmp_path / ".kb.staging-00000000dead"
     write(staging / "new", new)
     assert dies("move", step, target, staging)
     clear_leftovers(target)
@@ -202,8 +202,8 @@ def test_undoing_brings_special_names_back(step: int, name: str, tmp_path: Path)
 @homes
 def test_folder_that_was_only_being_filled_is_removed(home: str, tmp_path: Path):
     target = write(tmp_path / "kb", OLD)
-    write(tmp_path / home / ".kb.staging-dead" / "new", NEW)
-    write(tmp_path / home / ".kb.staging-dead-unpacked", NEW)
+    write(tmp_path / home / ".kb.staging-00000000dead" / "new", NEW)
+    write(tmp_path / home / ".kb.staging-00000000dead-unpacked", NEW)
     clear_leftovers(target)
     assert content_of(target) == OLD
     assert os.listdir(tmp_path) == ["kb"]
@@ -212,14 +212,14 @@ def test_folder_that_was_only_being_filled_is_removed(home: str, tmp_path: Path)
 @pytest.mark.rule("source-18")
 def test_old_files_that_were_only_to_be_removed_do_not_come_back(tmp_path: Path):
     target = write(tmp_path / "kb", NEW)
-    write(tmp_path / ".kb.staging-dead" / "old", OLD)
+    write(tmp_path / ".kb.staging-00000000dead" / "old", OLD)
     clear_leftovers(target)
     assert content_of(target) == NEW
     assert os.listdir(tmp_path) == ["kb"]
 
 
 def test_leftovers_without_a_target_are_removed(tmp_path: Path):
-    write(tmp_path / ".kb.staging-dead" / "new", NEW)
+    write(tmp_path / ".kb.staging-00000000dead" / "new", NEW)
     clear_leftovers(tmp_path / "kb")
     assert os.listdir(tmp_path) == []
 

@@ -9,6 +9,7 @@ from pair.sources.rules import (
     Kept,
     Plan,
     Surroundings,
+    bare_repositories,
     beside,
     cache_key,
     choose_source,
@@ -411,6 +412,35 @@ NAME_FAULTS = {
     "LPT³": "name is reserved on Windows",
     "CONIN$": "name is reserved on Windows",
     "con .md": "name is reserved on Windows",
+    ".gitignore": None,
+    ".gitattributes": None,
+    ".gitmodules": None,
+    ".github/workflows/check.yml": None,
+    "git/a.md": None,
+    "a.git": None,
+    "git~one.md": None,
+    ".git": "name belongs to version control",
+    ".git/config": "name belongs to version control",
+    "a/.git/hooks/post-checkout": "name belongs to version control",
+    ".GIT/config": "name belongs to version control",
+    ".g\u200cit/config": "name belongs to version control",
+    ".\ufeffgit/config": "name belongs to version control",
+    ".gi\u00adt/config": "name belongs to version control",
+    "\u2024git/config": "name belongs to version control",
+    ".\uff47\uff49\uff54/config": "name belongs to version control",
+    ".git\U000e0041/config": "name belongs to version control",
+    ".git. ./config": "name belongs to version control",
+    ".git::$INDEX_ALLOCATION/config": "name belongs to version control",
+    "GIT~1/config": "name belongs to version control",
+    ".hg/hgrc": "name belongs to version control",
+    "a/.svn/entries": "name belongs to version control",
+    ".\u017fvn/entries": "name belongs to version control",
+    ".bzr": "name belongs to version control",
+    "_darcs/prefs": "name belongs to version control",
+    ".jj/repo": "name belongs to version control",
+    "CVS/Root": "name belongs to version control",
+    "/".join(["a"] * 101): None,
+    "/".join(["a"] * 102): "path has too many folders",
     "a" * 256: "name is too long",
     "é" * 128: "name is too long",
 }
@@ -428,6 +458,8 @@ def test_names_must_be_plain_on_every_system(name: str, fault: str | None):
     [
         (".pair-install.jsonl", True),
         (".pair-entry.json", True),
+        (".Pair-Install.JSONL", True),
+        (".pair-e\u200bntry.json", True),
         ("docs/.pair-install.jsonl", False),
         ("pair-install.jsonl", False),
         ("manifest.json", False),
@@ -435,6 +467,21 @@ def test_names_must_be_plain_on_every_system(name: str, fault: str | None):
 )
 def test_names_of_pairs_own_files_are_reserved(name: str, is_own: bool):
     assert (own_name_fault(name) is not None) == is_own
+
+
+@pytest.mark.parametrize(
+    ("paths", "folders"),
+    [
+        (["HEAD", "objects/x", "refs/x", "config"], {""}),
+        (["a/b/head", "a/b/Objects/x", "a/b/refs/x"], {"a/b"}),
+        (["a/HEAD", "a/commondir"], {"a"}),
+        (["HEAD", "objects/x", "a/refs/x"], set()),
+        (["HEAD.md", "objects/x", "refs/x"], set()),
+        (["docs/HEAD"], set()),
+    ],
+)
+def test_a_folder_that_git_takes_for_a_repository_is_found(paths: list[str], folders: set[str]) -> None:
+    assert bare_repositories(paths) == folders
 
 
 # ── what an update changes ─────────────────────────────────────────────────────────────────────────

@@ -1,11 +1,13 @@
 """Bodies of every encoding, whole and in single bytes, and never more than the limit."""
 
 import gzip
+import itertools
 import zlib
+from collections.abc import Callable
 
 import pytest
 
-from pair.web.unpacking import unpacker_for
+from pair.web.unpacking import BodyError, unpack_body, unpacker_for
 
 TEXT = b"The same sentence again and again. " * 50
 BARE = zlib.compressobj(wbits=-zlib.MAX_WBITS)
@@ -51,3 +53,29 @@ def test_a_body_that_ends_too_early_is_not_complete(encoding: str) -> None:
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "compress"])
 def test_an_encoding_that_was_not_asked_for_is_unknown(encoding: str) -> None:
     assert unpacker_for(encoding) is None
+
+
+@pytest.mark.parametrize(("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+def test_a_small_body_never_takes_much_memory_at_once(encoding: str, compress: Callable[[bytes], bytes]) -> None:
+    bomb = compress(bytes(60_000_000))
+    sizes = [len(piece) for piece in unpack_body([bomb], encoding, 100_000_000)]
+    assert sum(sizes) == 60_000_000
+    assert max(sizes) < 20_000_000
+    with pytest.raises(BodyError, match="longer"):
+        sizes.extend(len(piece) for piece in unpack_body([bomb], encoding, 30_000_000))
+
+
+def test_a_packed_body_of_nothing_has_an_end_too() -> None:
+    nothing = itertools.repeat(gzip.compress(b"") * 100)
+    with pytest.raises(BodyError, match="longer"):
+        list(unpack_body(nothing, "gzip", 100_000))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "packed"),
+    [("br", b"x"), ("gzip", b"no gzip at all"), ("gzip", gzip.compress(b"text")[:-4])],
+    ids=["unknown", "not packed", "cut off"],
+)
+def test_a_body_that_cannot_be_unpacked_is_refused(encoding: str, packed: bytes) -> None:
+    with pytest.raises(BodyError, match="packed"):
+        list(unpack_body([packed], encoding, 1000))

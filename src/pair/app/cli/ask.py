@@ -1,7 +1,6 @@
 """pair ask, pair cite"""
 
 import sys
-import textwrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -80,7 +79,7 @@ def cite(context: typer.Context, citation_id: CitationId) -> None:
         raise errors.command_line_invalid(
             f"not the id of a citation: {citation_id}", hints=["It looks like KB/DOCUMENT#START-END@HASH"]
         )
-    with session.kb(place.kb_id) as opened:
+    with session.cited_kb(place) as opened:
         document = opened.document(place.document_id)
     passage = document.text[place.start : place.end]
     is_same = place.is_still(passage)
@@ -97,7 +96,7 @@ def cite(context: typer.Context, citation_id: CitationId) -> None:
     }
     if not is_same:
         render.print_note("the document has changed since it was cited: this is what stands there now")
-    session.show(value, passage, is_answer=True)
+    session.show_text(value, passage)
 
 
 class _Stream:
@@ -112,16 +111,16 @@ class _Stream:
 
 
 def _show(response: "Response", *, is_shown: bool) -> None:
-    """`is_shown`: somebody read along."""
+    """`is_shown`: the model's reply was printed as it came."""
     if response.answer:
-        if is_shown:
+        if is_shown and response.metadata.get("method") == "model":
             render.print_piece("\n\n")
         else:
-            render.print_result(f"{response.answer}\n")
+            render.print_text(f"{response.answer}\n")
     if response.sources:
         render.print_result("Sources:")
         for number, source in enumerate(response.sources, 1):
-            render.print_result(_told(number, source))
+            render.print_result(*_told(number, source))
         render.print_result("")
     if response.answer:
         render.print_result(f"Confidence: {in_words(response.confidence)}" + _number(response.confidence))
@@ -130,17 +129,17 @@ def _show(response: "Response", *, is_shown: bool) -> None:
     if response.metadata.get("uncited"):
         render.print_note("the model cited nothing: nothing in the knowledge base supports this answer")
     if response.error is not None:
-        lines = [f"Error: {response.error.message}"]
+        lines = [f"Error: {response.error.message}", ""]
         if response.error.suggestion:
-            lines.append(textwrap.indent(response.error.suggestion, "  "))
-        render.print_note("\n\n".join([*lines, f"Code: {response.error.code}"]))
+            lines += [*(f"  {line}" for line in response.error.suggestion.split("\n")), ""]
+        render.print_note(*lines, f"Code: {response.error.code}")
 
 
-def _told(number: int, source: "Citation") -> str:
+def _told(number: int, source: "Citation") -> list[str]:
     place = source.provenance.document_id if source.provenance else ""
     where = source.url or (place if place != source.name else "")
     told = f" [{number}] {source.name}" + (f"  {where}" if where else "")
-    return told + (f"\n     pair cite '{source.id}'" if source.id else "")
+    return [told, f"     pair cite '{source.id}'"] if source.id else [told]
 
 
 def _number(confidence: float | None) -> str:

@@ -13,7 +13,6 @@ from pair import errors
 from pair.app import render
 from pair.app.cli import (
     ask,
-    bench,
     diff,
     docs,
     doctor,
@@ -36,6 +35,7 @@ from pair.app.cli import (
     serve,
     session,
     sync,
+    trust,
     versions,
 )
 
@@ -79,8 +79,8 @@ def build() -> Any:
     app.command("fsck", epilog=fsck.EXAMPLE)(fsck.fsck)
     app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
     app.command("mcp", epilog=mcp.EXAMPLE)(mcp.mcp)
-    app.add_typer(_bench(), name="bench")
     app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
+    app.command("trust", epilog=trust.EXAMPLE)(trust.trust)
     app.add_typer(_librarians(), name="librarians")
     app.add_typer(_documents(), name="docs")
     app.add_typer(_cache(), name="cache")
@@ -92,13 +92,6 @@ def build() -> Any:
     root = typer.main.get_command(app)
     session.share_options(root)
     return root
-
-
-def _bench() -> typer.Typer:
-    group = typer.Typer(help="Measure what runs.", rich_markup_mode=None)
-    group.callback()(_nothing)  # else a group of one command is taken for that command
-    group.command("serve", epilog=bench.SERVE_EXAMPLE)(bench.bench_serve)
-    return group
 
 
 def _nothing() -> None:
@@ -172,5 +165,6 @@ def _report_bug(bug: Exception, *, as_json: bool) -> int:
     if as_json:
         render.print_json({"error": {"code": "INTERNAL_ERROR", "message": message, "recoverable": False}})
     else:
-        render.print_note(f"Error: this is a bug in pair: {message}\n\n{''.join(traceback.format_exception(bug))}")
+        trace = "".join(traceback.format_exception(bug)).split("\n")
+        render.print_note(f"Error: this is a bug in pair: {message}", "", *trace)
     return errors.BUG_EXIT_STATUS

@@ -59,14 +59,14 @@ def diff(
         else:
             render.print_result(f"{found.a} → {found.b}: {told}")
             for document in documents:
-                render.print_result("\n".join(_lines(document)))
+                render.print_result("", *_lines(document))
         is_different = found.is_different
     if is_different:
         raise typer.Exit(1)
 
 
 def _lines(document: "ChangedDocument") -> Iterator[str]:
-    yield f"\n{_MARKS[document.change]} {document.id}"
+    yield f"{_MARKS[document.change]} {document.id}"
     yield from (f"  {line}" for line in document.entry or ())
     if document.text:
         yield "  text:"

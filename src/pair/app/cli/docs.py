@@ -53,7 +53,7 @@ def list_documents(
     lines = [f"{each.id}  {each.title}".rstrip() for each in found]
     if not is_whole:
         lines.append(f"more: pair docs list --after {found[-1].id!r}")
-    session.show(value, "\n".join(lines) or "no documents", is_answer=True)
+    session.show(value, *(lines or ["no documents"]), is_answer=True)
 
 
 def get_document(context: typer.Context, document_id: Id, kb: KbName = DEFAULT_KB) -> None:
@@ -61,7 +61,7 @@ def get_document(context: typer.Context, document_id: Id, kb: KbName = DEFAULT_K
     session: Session = context.obj
     with session.kb(kb) as opened:
         found = opened.document(document_id)
-    session.show(found.to_json(), found.text, is_answer=True)
+    session.show_text(found.to_json(), found.text)
 
 
 def delete_documents(
@@ -71,13 +71,16 @@ def delete_documents(
     owner: Owner = None,
     filters: Filters = None,
 ) -> None:
-    """Delete documents by id, by who brought them, or by their metadata."""
+    """Delete documents by id, by who brought them, or by their metadata.
+
+    What is synced is not deleted here: remove its file or its link, and sync.
+    """
     session: Session = context.obj
     if not ids and owner is None and not filters:
         raise errors.command_line_invalid(
             "nothing to delete was named", hints=["Name ids, --owner or --filter", "pair docs delete --help"]
         )
-    with session.kb(kb) as opened:
+    with session.asked_kb(kb) as opened:
         report = opened.delete(ids or (), owner=owner, filter=filters or None)
     value = {"kb_id": kb, "deleted": report.deleted, "manifest_version": report.manifest_version}
     session.show(value, f"deleted {render.counted(report.deleted, 'document')} from {kb}")

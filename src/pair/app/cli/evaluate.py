@@ -69,7 +69,7 @@ def evaluate(
             value = _measured(session, opened, selection, modes)
     _note_skipped(selection)
     value = {"set": judged.name, **value, "kb_id": kb}
-    session.show(value, _told(value), is_answer=True)
+    session.show(value, *_told(value), is_answer=True)
 
 
 def _fill(session: Session, kb: "KnowledgeBase", judged: JudgedSet, total: int) -> None:
@@ -128,7 +128,7 @@ def _note_skipped(selection: Selection) -> None:
         render.print_note(f"skipped: judgements of unknown queries or documents: {selection.skipped_judgements:,}")
 
 
-def _told(value: dict[str, Any]) -> str:
+def _told(value: dict[str, Any]) -> list[str]:
     counts = [render.counted(value[f"{noun}s"], noun) for noun in ("document", "chunk")]
     about = f"{', '.join(counts)}, judged queries asked: {value['queries']:,}"
     lines = [f"{value['set']}: {about}, embedder {value['embedder']}", ""]
@@ -138,4 +138,4 @@ def _told(value: dict[str, Any]) -> str:
             f"{each['ndcg@10']:>7.3f}  {each['recall@10']:>9.3f}  {each['recall@100']:>10.3f}  {each['mrr@10']:>6.3f}"
         )
         lines.append(f"{mode:<9}  {quality}  {each['p50_ms']:>6.1f} ms  {each['p99_ms']:>6.1f} ms")
-    return "\n".join(lines)
+    return lines

@@ -1,5 +1,6 @@
 """pair export, pair import"""
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -51,6 +52,11 @@ def export(
             "shards go into a file, and with their vectors", hints=["pair export --shards -o FILE.zip"]
         )
     to_stream = output == _STANDARD_OUTPUT
+    if to_stream and sys.stdout.isatty():
+        raise errors.command_line_invalid(
+            "an export holds texts of others as they are, which a terminal might obey",
+            hints=["pair export -o FILE", "pair export -o - | COMMAND"],
+        )
     progress = None if session.as_json or to_stream else render.CountProgress("file" if shards else "document")
     with session.kb(kb) as opened:
         if shards:

@@ -54,20 +54,20 @@ def fsck(
     with session.asked_kb(kb) as opened:
         report = opened.fsck(repair=repair, drop_lost=drop_lost, packages=package or (), on_progress=note)
     render.end_progress()
-    session.show(report.to_json(), _told(report), is_answer=True)
+    session.show(report.to_json(), *_told(report), is_answer=True)
     if not report.is_sound:
         raise typer.Exit(errors.DataError.exit_status)
 
 
-def _told(report: "FsckReport") -> str:
+def _told(report: "FsckReport") -> list[str]:
     lines = [line for fault in report.faults for line in _lines_of(fault)]
     seen = f"{render.counted(report.files, 'file')} in {render.counted(report.shards, 'shard')}"
     seen += f", {render.size(report.size_bytes)}"
     if not report.faults:
-        return f"{report.kb_id} is sound: {seen}"
+        return [f"{report.kb_id} is sound: {seen}"]
     repaired = sum(fault.is_repaired for fault in report.faults)
     damaged = f"{render.counted(len(report.faults), 'file')} damaged, {repaired} repaired"
-    return "\n".join([*lines, f"{report.kb_id}: {damaged} ({seen})"])
+    return [*lines, f"{report.kb_id}: {damaged} ({seen})"]
 
 
 def _lines_of(fault: "Fault") -> list[str]:

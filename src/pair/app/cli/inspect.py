@@ -45,17 +45,17 @@ def verify(
     if found.extra:
         lines.append(f"besides, {render.counted(len(found.extra), 'file')} of yours: {render.names(found.extra)}")
     lines.append(f"{path}: {render.counted(found.file_count, 'file')} verified")
-    session.show(found.to_json(), "\n".join(lines), is_answer=True)
+    session.show(found.to_json(), *lines, is_answer=True)
 
 
 def info(context: typer.Context, path: KbPath) -> None:
     """Describe a KB package or an installed KB, without unpacking anything."""
     session: Session = context.obj
     found = session.desk().describe(path)
-    session.show(found.to_json(), _described(found), is_answer=True)
+    session.show(found.to_json(), *_described(found), is_answer=True)
 
 
-def _described(found: Description) -> str:
+def _described(found: Description) -> list[str]:
     rows: list[tuple[str, str]]
     if found.header is not None:
         header, source = found.header, found.to_json()["source"]
@@ -87,7 +87,7 @@ def _described(found: Description) -> str:
             ("archive", render.size(found.archive_bytes)),
             ("content", f"sha256:{manifest.content_checksum}"),
         ]
-    return "\n".join(f"{key:<12} {value}" for key, value in rows if value)
+    return [f"{key:<12} {value}" for key, value in rows if value]
 
 
 def _told_taken(embedder: str, *, is_taken: bool) -> str:

@@ -74,14 +74,16 @@ def install(
         done = LockDesk(desk, lock_file).install(
             one, force=force, dry_run=dry_run, offline=offline, with_index=not no_index
         )
-        session.show(done.to_json(), "\n".join(_told(each) for each in done.reports) or "nothing is locked")
+        session.show(
+            done.to_json(), *([line for each in done.reports for line in _told(each)] or ["nothing is locked"])
+        )
         return
     folder = Path(target) if target is not None else desk.default_target
     known_as = desk.checked_kb_id(kb_id)
     request = Request("install", folder, force=force, dry_run=dry_run, kb_id=known_as, with_index=not no_index)
     found = desk.resolve(source, offline=offline)
     report = desk.apply(request, found, offline=offline)
-    session.show(report.to_json(), _told(report))
+    session.show(report.to_json(), *_told(report))
 
 
 def _refuse_with_lock(source: str | None, kb_id: str | None) -> None:
@@ -114,7 +116,7 @@ def update(
     request = Request("update", folder, force=force, dry_run=dry_run, kb_id=known_as, with_index=not no_index)
     found = desk.resolve_update(source, folder, offline=offline)
     report = desk.apply(request, found, offline=offline)
-    session.show(report.to_json(), _told(report))
+    session.show(report.to_json(), *_told(report))
 
 
 _KEPT_WORDS = {
@@ -125,7 +127,7 @@ _KEPT_WORDS = {
 }
 
 
-def _told(report: InstallReport) -> str:
+def _told(report: InstallReport) -> list[str]:
     """One line for each kind of change, and one for the whole."""
     would = "would be " if report.dry_run else ""
     lines = [
@@ -143,7 +145,7 @@ def _told(report: InstallReport) -> str:
         lines.append(f"skipped {path}: {reason}")
     if report.index is not None:
         lines.append(_told_index(report.index))
-    return "\n".join([*lines, _summary(report)])
+    return [*lines, _summary(report)]
 
 
 def _told_index(index: TakenIndex) -> str:

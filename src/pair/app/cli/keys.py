@@ -59,7 +59,7 @@ def list_keys(context: typer.Context) -> None:
         + (f"  revoked {key.revoked_at}" if key.revoked_at else "")
         for key in keys
     ]
-    session.show({"keys": [key.to_json() for key in keys]}, "\n".join(lines) or "no keys", is_answer=True)
+    session.show({"keys": [key.to_json() for key in keys]}, *(lines or ["no keys"]), is_answer=True)
 
 
 def revoke_key(context: typer.Context, key_id: KeyId) -> None:

@@ -44,7 +44,7 @@ def list_librarians(context: typer.Context) -> None:
             for each in desk.listed()
         ]
         _tell_problems(desk)
-        session.show(value, "\n".join([*lines, f"asked first: {desk.first}"]), is_answer=True)
+        session.show(value, *lines, f"asked first: {desk.first}", is_answer=True)
 
 
 def check_librarians(context: typer.Context) -> None:
@@ -55,7 +55,7 @@ def check_librarians(context: typer.Context) -> None:
         _tell_problems(desk)
         lines = [f"{name:<20}  {fault or 'ok'}" for name, fault in found.items()]
         value = {"librarians": {name: fault or "ok" for name, fault in found.items()}, "problems": _problems(desk)}
-        session.show(value, "\n".join(lines), is_answer=True)
+        session.show(value, *lines, is_answer=True)
         is_sound = not desk.problems and not any(found.values())
     if not is_sound:
         raise typer.Exit(1)

@@ -42,12 +42,12 @@ def lock(
     desk = LockDesk(session.desk(), lock_file)
     if check:
         report = desk.check()
-        told = f"{render.counted(len(report.kbs), 'KB')} as {report.path} says"
+        told = [f"{render.counted(len(report.kbs), 'KB')} as {report.path} says"]
     else:
         report = desk.write(targets or [])
         names = render.names([kb.id for kb in report.kbs])
         done = "locked" if report.is_changed else "locked already"
-        told = f"{done} {render.counted(len(report.kbs), 'KB')} in {report.path}: {names}"
+        told = [f"{done} {render.counted(len(report.kbs), 'KB')} in {report.path}: {names}"]
         for kb_id in report.with_queries:
-            told += f"\nthe source of {kb_id} has a query: if there is a secret in it, do not share the lock"
-    session.show(report.to_json(), told)
+            told.append(f"the source of {kb_id} has a query: if there is a secret in it, do not share the lock")
+    session.show(report.to_json(), *told)

@@ -62,7 +62,7 @@ def _install(
     planned = plan(client, project, entry)
     value = {"client": client, "path": str(planned.path), "outcome": planned.outcome, "server": entry.to_json()}
     if dry_run:
-        session.show({**value, "content": planned.content}, planned.content.rstrip("\n"), is_answer=True)
+        session.show_text({**value, "content": planned.content}, planned.content.rstrip("\n"))
         return
     planned.carry_out()
     if not session.as_json:

@@ -67,7 +67,7 @@ def package(
         lines.append(f"with its index: {told_index(manifest.index)}")
     if report.signed_by is not None:
         lines.append(f"signed by key {report.signed_by} in {report.path}.minisig")
-    session.show(report.to_json(), "\n".join(lines))
+    session.show(report.to_json(), *lines)
 
 
 def told_index(index: PackagedIndex) -> str:

@@ -48,10 +48,10 @@ def publish_release(
     label = Label(name, version, description, author, license_name, tuple(tag) if tag else None)
     packaging = Packaging(label, with_index, kb, sign, render.ask_password)
     report = publish(session.desk(), destination, source, packaging)
-    session.show(report.to_json(), _told(report))
+    session.show(report.to_json(), *_told(report))
 
 
-def _told(report: PublishReport) -> str:
+def _told(report: PublishReport) -> list[str]:
     lines = [f"skipped {path}: {reason}" for path, reason in report.skipped]
     label = f"{report.name} {report.release.version}"
     if report.is_new:
@@ -59,4 +59,4 @@ def _told(report: PublishReport) -> str:
     else:
         lines.append(f"{label} is published in {report.place} already, with the same bytes: nothing to do")
     lines.append(f"readers use --source {report.source}, or with @{report.release.version} behind it for this version")
-    return "\n".join(lines)
+    return lines

@@ -51,8 +51,8 @@ def reembed(
     value = {"kb_id": kb, "dry_run": dry_run, **asdict(report), "configuration": [asdict(each) for each in changes]}
     session.show(value, _told(kb, report, dry_run=dry_run))
     if changes and not session.as_json and not dry_run:
-        advice = "\n".join(f"  • {each.advice}" for each in changes)
-        render.print_note(f"the configuration still names another embedder, which is refused from now on:\n{advice}")
+        advice = [f"  • {each.advice}" for each in changes]
+        render.print_note("the configuration still names another embedder, which is refused from now on:", *advice)
 
 
 def _told(kb: str, report: "ReembedReport", *, dry_run: bool) -> str:

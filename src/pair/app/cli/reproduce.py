@@ -41,8 +41,8 @@ def reproduce(context: typer.Context, file: File, kb: Kb = None, at: At = None, 
             raise errors.command_line_invalid("--package goes without --kb and --at: a package holds one version")
         done = session.reproduced(file, kb, at, package)
     is_same = all(each.is_same for each in done)
-    told = "\n".join(line for each in done for line in _lines(each))
-    session.show({"isSame": is_same, "retrievals": [each.to_json() for each in done]}, told, is_answer=True)
+    told = [line for each in done for line in _lines(each)]
+    session.show({"isSame": is_same, "retrievals": [each.to_json() for each in done]}, *told, is_answer=True)
     if not is_same:
         raise typer.Exit(1)
 

@@ -3,6 +3,7 @@
 import dataclasses
 import textwrap
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -92,7 +93,7 @@ def search(
         render.print_note(f"partial: {fault}")
     if hits.reason:
         render.print_note(f"{hits.mode_used}: {hits.reason}")
-    session.show(value, _told(hits), is_answer=True)
+    session.show(value, *_told(hits), is_answer=True)
 
 
 def _options(max_distance: float | None, diversity: float, hops: int | None, alpha: float | None) -> SearchOptions:
@@ -103,26 +104,27 @@ def _options(max_distance: float | None, diversity: float, hops: int | None, alp
     return SearchOptions(max_distance=max_distance, highlights=True, diversity=diversity, graph=graph)
 
 
-def _told(hits: "Hits") -> str:
+def _told(hits: "Hits") -> list[str]:
     if not len(hits):
-        return "nothing found"
-    return "\n".join(_told_hit(number, hit) for number, hit in enumerate(hits, 1))
+        return ["nothing found"]
+    return [line for number, hit in enumerate(hits, 1) for line in _told_hit(number, hit)]
 
 
-def _told_hit(number: int, hit: "Hit") -> str:
+def _told_hit(number: int, hit: "Hit") -> Iterator[str]:
     title = f"  {hit.title}" if hit.title and hit.title != hit.document_id else ""
     passage = textwrap.shorten(_around_matches(hit), _MOST_SHOWN, placeholder=" …")
-    filled = textwrap.fill(passage, _WIDTH, initial_indent="    ", subsequent_indent="    ")
-    told = f"{number:>2}. {hit.score:.3f}  {hit.document_id}{title}\n{filled}"
+    yield f"{number:>2}. {hit.score:.3f}  {hit.document_id}{title}"
+    yield from textwrap.wrap(passage, _WIDTH, initial_indent="    ", subsequent_indent="    ") or [""]
     if hit.also_in:
-        told += f"\n    also in: {', '.join(each.document_id for each in hit.also_in)}"
+        more = hit.also_in_count - len(hit.also_in)
+        others = ", ".join(copy.document_id for copy in hit.also_in)
+        yield f"    also in: {others}" + (f" and {more:,} more" if more > 0 else "")
     if hit.explanation:
         parts = (
             f"{name} {value:.3f}" if isinstance(value, float) else f"{name} {value}"
             for name, value in hit.explanation.items()
         )
-        told += f"\n    = {', '.join(parts)}"
-    return told
+        yield f"    = {', '.join(parts)}"
 
 
 def _around_matches(hit: "Hit") -> str:

@@ -5,6 +5,7 @@ import dataclasses
 import logging
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import typer
 
 from pair import errors
 from pair.app import render
-from pair.app.load_plan import Asking
+from pair.app.terminal import escape_line, escape_text
 from pair.settings import Settings
 from pair.wiring import DEFAULT_KB, Desk, SyncDesk, open_kb, temporary_kb
 from pair.wiring.assistants import Entry, own_command
@@ -24,7 +25,7 @@ from pair.wiring.keys import key_file
 
 if TYPE_CHECKING:
     from pair.access.keys import KeyFile
-    from pair.app.load import Seen
+    from pair.client.remote_kb import RemoteKnowledgeBase
     from pair.engine.writing import WriteReport
     from pair.kb import KnowledgeBase
     from pair.librarians.citing import CitedPlace
@@ -68,6 +69,8 @@ class Session:
     config: str | None = None
     log_level: str | None = None
     as_json: bool = False
+    has_warned: bool = False
+    """Whether it was said that the folder's configuration is not trusted."""
 
     def desk(self) -> Desk:
         settings = self.settings()
@@ -81,9 +84,18 @@ class Session:
         return render.QuietObserver() if self.as_json else render.SyncProgress()
 
     def settings(self) -> Settings:
-        settings = Settings.load(self.config)
+        settings = self.load_settings()
         self._start_logging(settings)
         return settings
+
+    def load_settings(self) -> Settings:
+        """Load the settings, and say once what does not count because the folder is not trusted."""
+        return Settings.load(self.config, on_ignored=self._warn)
+
+    def _warn(self, text: str) -> None:
+        if not self.has_warned:
+            render.print_note(f"Warning: {text}")
+        self.has_warned = True
 
     def kb(self, kb_id: str, at: str | None = None) -> "KnowledgeBase":
         """`at`: as it was in this version."""
@@ -97,7 +109,7 @@ class Session:
         return ingest(kb_id, documents, settings if graph is None else _with_graph(settings, graph), how)
 
     def asked_kb(self, kb_id: str, at: str | None = None) -> "KnowledgeBase":
-        """With all that an answer can tell: the KB that is synced knows when its sources were last fetched."""
+        """With its sources: the KB that is synced knows when they were last fetched, and what they would bring back."""
         settings = self.settings()
         sources = SyncDesk(settings).sources() if kb_id == DEFAULT_KB and at is None else None
         return open_kb(kb_id, settings=settings, sources=sources, at=at)
@@ -116,6 +128,13 @@ class Session:
 
         return cited_place(citation_id)
 
+    def cited_kb(self, place: "CitedPlace") -> "KnowledgeBase | RemoteKnowledgeBase":
+        if not place.librarian:
+            return self.kb(place.kb_id)
+        from pair.wiring.librarians import connect_to_librarian  # noqa: PLC0415 - loads the network
+
+        return connect_to_librarian(self.settings(), place.librarian, place.kb_id)
+
     def wait_for(self, work: "Coroutine[Any, Any, _Result]") -> "_Result":
         import asyncio  # noqa: PLC0415 - only commands that ask wait for it
 
@@ -126,7 +145,7 @@ class Session:
         from pair.wiring.librarians import FrontDesk  # noqa: PLC0415 - loads asyncio
 
         with self.asked_kb(DEFAULT_KB) as kb:
-            settings = Settings.load(self.config)
+            settings = self.load_settings()
             desk = FrontDesk(kb, settings, lambda other: open_kb(other, settings=settings))
             try:
                 yield desk
@@ -147,16 +166,6 @@ class Session:
         policy = dataclasses.replace(usual, host=host or usual.host, port=usual.port if port is None else port)
         level = self.log_level or ("debug" if settings.diagnostics else "info")
         return serve(dataclasses.replace(settings, server=policy), level)
-
-    def load_server(self, url: str | None, key: str, asking: Asking) -> "tuple[Seen, bool]":
-        """What a running server answered, and whether that was interrupted. Raises E201, E401, E621."""
-        from pair.app.server_load import load_server  # noqa: PLC0415 - loads asyncio and the client
-
-        settings = Settings.load(self.config)
-        self._start_logging(settings)
-        policy = settings.server
-        host = f"[{policy.host}]" if ":" in policy.host else policy.host
-        return load_server(url or f"http://{host}:{policy.port}", key, asking)
 
     def mcp(self, kbs: Sequence[str], *, allow_write: bool) -> int:
         """Over standard input and output, until the client goes; the exit status."""
@@ -210,14 +219,21 @@ class Session:
         settings = self.settings()
         return temporary_kb(settings)
 
-    def show(self, value: Any, text: str, *, is_answer: bool = False) -> None:
-        """The value for programs, or the text for people: an answer to standard output, a report to standard error."""
+    def show(self, value: Any, *lines: str, is_answer: bool = False) -> None:
+        """The value for programs, or lines for people: an answer to standard output, a report to standard error."""
         if self.as_json:
             render.print_json(value)
         elif is_answer:
-            render.print_result(text)
+            render.print_result(*lines)
         else:
-            render.print_note(text)
+            render.print_note(*lines)
+
+    def show_text(self, value: Any, text: str) -> None:
+        """The value for programs, or a text of several lines for people."""
+        if self.as_json:
+            render.print_json(value)
+        else:
+            render.print_text(text)
 
     def _start_logging(self, settings: Settings) -> None:
         level = self.log_level or ("debug" if settings.diagnostics else "warning")
@@ -229,6 +245,8 @@ class Session:
         logger.handlers = [handler]
         logger.propagate = False
         logger.setLevel(level.upper())
+        if logging.lastResort is not None:  # prints what libraries warn about
+            logging.lastResort.setFormatter(handler.formatter)
         # Retries are told by the observer, in plain words.
         logging.getLogger("stamina").setLevel(logging.ERROR)
 
@@ -241,13 +259,17 @@ def _with_graph(settings: Settings, wanted: bool) -> Settings:
 
 
 class _FieldFormatter(logging.Formatter):
-    """Appends the fields of a log record as key=value."""
+    """Appends the fields of a log record as key=value, all on one line; a traceback is indented below it."""
 
     _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
-    def format(self, record: logging.LogRecord) -> str:
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as logging names it
         fields = {key: value for key, value in vars(record).items() if key not in self._STANDARD}
-        return " ".join([super().format(record), *(f"{key}={value!r}" for key, value in fields.items())])
+        told = [super().formatMessage(record), *(f"{key}={value!r}" for key, value in fields.items())]
+        return escape_line(" ".join(told))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - as above
+        return textwrap.indent(escape_text(super().formatException(ei)), "  ")
 
 
 def start(

@@ -19,7 +19,9 @@ SYNC_EXAMPLE = """Examples:
 \b
   pair sync                 read what changed, write .pair/index.txt
   pair sync --dry-run       what would be done about each source, and why
-  pair sync --watch         again whenever a file changes, and every tick"""
+  pair sync --watch         again whenever a file changes, and every tick
+  pair sync --refresh       check every URL now
+  pair sync --refresh '*/guide/*'"""
 
 STATUS_EXAMPLE = """Examples:
 
@@ -29,28 +31,54 @@ STATUS_EXAMPLE = """Examples:
 
 Watch = Annotated[bool, typer.Option("--watch", help="Go on: run again when a file changes, and every tick.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List what would be done and why; write and fetch nothing.")]
+Refresh = Annotated[
+    bool, typer.Option("--refresh", help="Check URLs now, whatever their next check; all, or those that match PATTERN.")
+]
+Pattern = Annotated[
+    str | None, typer.Argument(metavar="[PATTERN]", help="With --refresh: a glob, or a part of the URL.")
+]
 
 
-def sync(context: typer.Context, watch: Watch = False, dry_run: DryRun = False) -> None:
+def sync(
+    context: typer.Context,
+    pattern: Pattern = None,
+    watch: Watch = False,
+    dry_run: DryRun = False,
+    refresh: Refresh = False,
+) -> None:
     """Bring .pair/index.txt in line with the sources folder and the links file.
 
     Sources that did not change are not read, fetched or summarised again.
     """
     session: Session = context.obj
+    refreshed = _check_pattern(pattern, refresh=refresh, watch=watch)
     progress = session.sync_progress()
     desk = session.sync_desk(progress)
     if dry_run:
-        plan = desk.plan()
-        session.show(plan.to_json(), _planned(plan), is_answer=True)
+        plan = desk.plan(refresh=refreshed)
+        session.show(plan.to_json(), *_planned(plan), is_answer=True)
         _fail_for(plan.errors)
     elif watch:
-        with _Interrupts((signal.SIGINT, signal.SIGTERM), progress), contextlib.suppress(KeyboardInterrupt):
+        with _Interrupts(progress), contextlib.suppress(KeyboardInterrupt):
             _watch(session, desk)
     else:
-        with _Interrupts((signal.SIGINT,), progress):
-            report = desk.sync()
-        session.show(report.to_json(), _told(report))
+        with _Interrupts(progress):
+            report = desk.sync(refresh=refreshed)
+        session.show(report.to_json(), *_told(report))
         _fail_for(report.errors)
+
+
+def _check_pattern(pattern: str | None, *, refresh: bool, watch: bool) -> str | None:
+    if pattern is not None and not refresh:
+        raise errors.command_line_invalid(
+            f"Got unexpected extra argument ({pattern})",
+            hints=["Sync another folder: PAIR__KB__SOURCES_DIR=FOLDER pair sync", f"pair sync --refresh {pattern}"],
+        )
+    if refresh and watch:
+        raise errors.command_line_invalid(
+            "--refresh and --watch exclude each other", hints=["pair sync --refresh", "pair sync --watch"]
+        )
+    return (pattern or "*") if refresh else None
 
 
 def _fail_for(faults: Sequence[str]) -> None:
@@ -75,7 +103,7 @@ def status(context: typer.Context) -> None:
         header = installed.header
         label = f"{header.name} {header.version}".strip()
         lines = [f"installed    {label}, {render.counted(header.file_count, 'file')}, on {header.installed_at}"]
-    session.show(value, "\n".join([*lines, *_stood(stood), stored_line]), is_answer=True)
+    session.show(value, *lines, *_stood(stood), stored_line, is_answer=True)
 
 
 def _stored(session: Session) -> tuple[dict[str, Any], str]:
@@ -99,25 +127,24 @@ def _watch(session: Session, desk: SyncDesk) -> None:
         if session.as_json:
             render.print_json_line(report.to_json())
         elif not report.did_nothing or report.errors:
-            render.print_note(_told(report))
+            render.print_note(*_told(report))
 
     desk.watch(threading.Event(), after_run)
 
 
 class _Interrupts:
-    """The first signal lets what is under way finish and be saved; the second does not wait for it.
+    """The first signal ends the command in an orderly way, the second at once; a run holds both until it is saved.
 
     The progress is closed however the block ends, so that the terminal is left as it was found.
     """
 
-    def __init__(self, signals: Sequence[signal.Signals], progress: Progress) -> None:
-        self._signals = signals
+    def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._before: dict[signal.Signals, Any] = {}
         self._is_first = True
 
     def __enter__(self) -> None:
-        self._before = {number: signal.signal(number, self._interrupt) for number in self._signals}
+        self._before = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
@@ -129,26 +156,26 @@ class _Interrupts:
         if not self._is_first:
             os._exit(errors.INTERRUPTED_EXIT_STATUS)
         self._is_first = False
-        render.print_note("finishing what is under way; Ctrl-C again stops at once")
         raise KeyboardInterrupt
 
 
 # ── as text ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _told(report: SyncReport) -> str:
+def _told(report: SyncReport) -> list[str]:
     lines = [f"error: {fault}" for fault in report.errors]
     lines += _listed("problem", report.problems)
     lines += _listed("skipped", report.skipped)
     counts = ("added", "changed", "removed", "unchanged", "fetched", "not_modified", "failed", "pending")
     told = ", ".join(f"{getattr(report, name)} {name.replace('_', ' ')}" for name in counts if getattr(report, name))
     work = f"{render.counted(report.model_calls, 'model call')}, {render.size(report.bytes_read)} read"
-    lines.append(f"synced: {told or 'no sources'} ({work}, {report.seconds:.1f} s)")
+    nothing = "nothing; what is recorded of these sources is kept" if report.errors else "no sources"
+    lines.append(f"synced: {told or nothing} ({work}, {report.seconds:.1f} s)")
     if report.stored or report.unstored:
         lines.append(f"stored: {report.stored} documents, {report.unstored} let go")
     if report.held_at:
         lines.append(f"stored: left at version {report.held_at}, as it was rolled back; pair sync lets it follow again")
-    return "\n".join(lines)
+    return lines
 
 
 def _listed(word: str, pairs: Sequence[tuple[str, str]], most: int = 10) -> list[str]:
@@ -156,14 +183,14 @@ def _listed(word: str, pairs: Sequence[tuple[str, str]], most: int = 10) -> list
     return [*lines, f"{word}: {len(pairs) - most:,} more"] if len(pairs) > most else lines
 
 
-def _planned(plan: SyncPlan) -> str:
+def _planned(plan: SyncPlan) -> list[str]:
     lines = [f"{source.reason:<10} {source.source_id}" for source in plan.sources if source.reason != "unchanged"]
     lines += [f"removed    {source_id}" for source_id in plan.removed]
     lines += _listed("skipped", plan.skipped)
     lines += [f"error: {fault}" for fault in plan.errors]
     told = ", ".join(f"{count} {reason}" for reason, count in plan.counts().items())
     calls = render.counted(plan.model_calls, "model call")
-    return "\n".join([*lines, f"would sync: {told or 'no sources'}; about {calls}, about {plan.tokens:,} tokens"])
+    return [*lines, f"would sync: {told or 'no sources'}; about {calls}, about {plan.tokens:,} tokens"]
 
 
 def _stood(stood: SyncStatus) -> list[str]:

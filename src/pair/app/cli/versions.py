@@ -52,8 +52,7 @@ def versions(context: typer.Context, kb: KbName = DEFAULT_KB) -> None:
     session: Session = context.obj
     with session.kb(kb) as opened:
         found = opened.versions()
-    told = "\n".join(_told(version) for version in found)
-    session.show({"kb_id": kb, "versions": [each.to_json() for each in found]}, told, is_answer=True)
+    session.show({"kb_id": kb, "versions": [each.to_json() for each in found]}, *map(_told, found), is_answer=True)
 
 
 def rollback(context: typer.Context, version: Wanted, kb: KbName = DEFAULT_KB) -> None:

@@ -37,7 +37,7 @@ async def list_librarians(service: Service, call: Call) -> HttpResponse:
 
 
 async def ask(service: Service, call: Call) -> HttpResponse | Streamed:
-    asked = await call.read(shapes.AskRequest, service.policy)
+    asked = await call.read(service, shapes.AskRequest)
     return await _answered(service, call, asked, _whom(call, asked))
 
 
@@ -54,7 +54,7 @@ def _whom(call: Call, asked: shapes.AskRequest) -> str | None:
 
 
 async def ask_librarian(service: Service, call: Call) -> HttpResponse | Streamed:
-    asked = await call.read(shapes.AskRequest, service.policy)
+    asked = await call.read(service, shapes.AskRequest)
     call.use_kb(asked.kb_id) if asked.kb_id else None
     return await _answered(service, call, asked, call.path_value)
 

@@ -90,7 +90,7 @@ class CallersLibrary:
 
 async def answer_assistant(service: Service, call: Call) -> "_Exchange":
     """One message of the protocol, and its answer as JSON: nothing is kept between them."""
-    body = await bodies.whole(call.receive, call.headers, service.policy)
+    body = await call.incoming.whole(service.policy, bodies.MAX_QUERY_BYTES)
     library = CallersLibrary(service, call)
     return _Exchange(await service.reading(lambda: _application(library)), body)
 

@@ -111,7 +111,7 @@ def _may_ask(principal: Principal, desk: FrontDesk, librarian: str) -> bool:
 
 
 async def complete(service: Service, call: Call) -> HttpResponse | Streamed:
-    asked = await call.read(ChatRequest, service.policy)
+    asked = await call.read(service, ChatRequest)
     check_supported(asked)
     question = question_of(asked.messages)
     chosen = await service.reading(lambda: _chosen(service, call.principal, asked.model))

@@ -35,7 +35,7 @@ def retry_headers(status: int, seconds: float | None = None) -> dict[str, str]:
 
 def body_of(fault: errors.PairError, path: str = "") -> bytes:
     if speaks_openai(path):
-        message = ". ".join([fault.message, *fault.hints])
+        message = ". ".join([fault.public_message, *fault.hints])
         return openai_body(status_of(fault), fault.code, message, _parameter_in(fault))
     return pydantic_core.to_json(fault.to_public_json())
 

@@ -16,10 +16,11 @@ from pair import errors, request_errors
 from pair.access import rules
 from pair.access.rules import ANYBODY, Principal
 from pair.app.http import faults
+from pair.app.http.bodies import Held, Incoming
 from pair.app.http.cross_origin import CrossOrigin
 from pair.app.http.operations import Operation, matched
 from pair.app.http.service import Call, Service
-from pair.wiring.server import in_thread
+from pair.wiring.server import Share, share
 
 logger = logging.getLogger("pair.http")
 
@@ -64,7 +65,8 @@ class Front:
         headers = dict(scope["headers"])
         given = headers.get(b"x-request-id", b"").decode("latin-1")
         request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
-        call = Call(scope, receive, request_id, headers)
+        held = Held(self._service.body_memory)
+        call = Call(scope, Incoming(receive, headers, held), request_id, headers)
         sent = _Sent(send, call, self._cross_origin)
         route = f"{scope['method']} (none)"
         figures = self._service.figures
@@ -92,6 +94,7 @@ class Front:
             await sent.whole(Response(faults.bug_body(request_id, scope["path"]), 500, media_type="application/json"))
         finally:
             figures.in_flight -= 1
+            held.release()
             self._note(route, call, sent.status, (time.perf_counter() - began) * 1000)
 
     async def _let_in(self, operation: Operation, call: Call) -> None:
@@ -99,17 +102,20 @@ class Front:
         service = self._service
         origin = call.header(b"origin")
         is_named = self._cross_origin.allows(origin)
-        rules.check_origin(call.header(b"host"), origin, only_loopback=service.verify is None, is_named=is_named)
-        if operation.scope is None:
-            return
+        only_loopback = not service.asks_for_credentials
+        rules.check_origin(call.header(b"host"), origin, only_loopback=only_loopback, is_named=is_named)
         client = _address_of(call.scope)
-        if service.verify is not None:
+        if operation.scope is None:
+            share.set(Share(f"unknown {client}", service.policy.client_workers))
+            return
+        if service.asks_for_credentials:
             try:
                 call.principal = await self._verified(call)
             except errors.AccessError:
                 self._take(f"unknown {client}", call)
                 raise
-            client = call.principal.id
+            client = call.principal.client
+            share.set(Share(client, service.policy.client_workers))
         self._take(client, call)
         rules.check_scope(call.principal, operation.scope)
 
@@ -120,15 +126,10 @@ class Front:
             raise request_errors.too_many_requests()
 
     async def _verified(self, call: Call) -> Principal:
-        verify = self._service.verify
-        if verify is None:
-            return ANYBODY
         scheme, _, credential = call.header(b"authorization").partition(" ")
         if scheme.lower() != "bearer" or not credential.strip():
             raise request_errors.credentials_refused("there are none")
-        if self._service.policy.auth == "keys":
-            return verify(credential.strip())
-        return await in_thread(lambda: verify(credential.strip()))  # it may have to fetch public keys
+        return await self._service.verified(credential.strip())
 
     async def _refuse(self, fault: errors.PairError, call: Call, sent: "_Sent") -> None:
         status = faults.status_of(fault)
@@ -196,7 +197,7 @@ class _Sent:
         """Unless something was sent already: then the connection ends where it broke off."""
         if self.status:
             raise ConnectionResetError
-        await response(self._call.scope, self._call.receive, self)
+        await response(self._call.scope, self._call.incoming.receive, self)
 
 
 def _address_of(scope: Any) -> str:

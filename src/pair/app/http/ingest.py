@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from pair import errors, request_errors
 from pair.app.http import bodies, faults, shapes
-from pair.app.http.service import Call, Service, Streamed, answer, understood
+from pair.app.http.service import Call, Service, Streamed, answer
 from pair.values import Document
 
 
@@ -21,12 +21,12 @@ async def ingest(service: Service, call: Call) -> Response | Streamed:
     given = call.parameters(shapes.IngestParameters)
     if bodies.media_type(call.headers) == bodies.LINES:
         return await _stream(service, call, given, key)
-    body = await call.body(service.policy)
-    asked = await understood(shapes.IngestRequest, body)
+    body = await call.body(service.policy, service.policy.max_body_bytes)
+    asked = await service.parsed(shapes.IngestRequest, body)
     kb_id = call.use_kb(asked.kb_id or given.kb_id)
     graph = given.graph if asked.graph_enabled is None else asked.graph_enabled
     chunk_size = asked.chunk_size or given.chunk_size
-    load = _Load(service, kb_id, graph, chunk_size, _Names(call.principal.id, kb_id, key))
+    load = _Load(service, kb_id, graph, chunk_size, _Names(call.principal.client, kb_id, key))
 
     async def written() -> Response:
         await load.write(asked.documents)
@@ -37,7 +37,7 @@ async def ingest(service: Service, call: Call) -> Response | Streamed:
 
 async def stored(service: Service, call: Call, kb_id: str, documents: Sequence[shapes.DocumentIn]) -> dict[str, Any]:
     """All at once, as the settings say."""
-    load = _Load(service, kb_id, None, None, _Names(call.principal.id, kb_id, ""))
+    load = _Load(service, kb_id, None, None, _Names(call.principal.client, kb_id, ""))
     await load.write(documents)
     return load.told()
 
@@ -45,7 +45,7 @@ async def stored(service: Service, call: Call, kb_id: str, documents: Sequence[s
 async def _stream(service: Service, call: Call, given: shapes.IngestParameters, key: str) -> Streamed:
     """Answers with an error as every route does until something was stored; from then on, with lines."""
     kb_id = call.use_kb(given.kb_id)
-    load = _Load(service, kb_id, given.graph, given.chunk_size, _Names(call.principal.id, kb_id, key))
+    load = _Load(service, kb_id, given.graph, given.chunk_size, _Names(call.principal.client, kb_id, key))
     events = _events(service, call, load)
     first = await anext(events)
 
@@ -66,15 +66,16 @@ async def _events(service: Service, call: Call, load: "_Load") -> AsyncIterator[
     most, number = service.settings.engine.ingest_batch_documents, 0
     waiting: list[shapes.DocumentIn] = []
     size = 0
-    async for lines in bodies.lines(call.receive, service.policy):
+    async for lines in call.incoming.lines(service.policy):
         for line in lines:
             number += 1
-            waiting.append(shapes.read(shapes.DocumentIn, line, where=f"line {number}: "))
+            waiting.append(await service.parsed(shapes.DocumentIn, line, where=f"line {number}: "))
             size += len(line)
             if len(waiting) >= most or size >= service.policy.max_body_bytes:
                 ids = await load.write(waiting)
                 yield {"type": "progress", "doc_ids": ids, **load.counts()}
                 waiting, size = [], 0
+                call.incoming.held.release()
     if not number:
         raise request_errors.request_invalid("there is no document in it")
     if waiting:

@@ -16,6 +16,8 @@ from pair.clock import Clock
 
 _MOST_CLIENTS = 10_000
 _MOST_KEYS = 10_000
+_MOST_KEY_BYTES = 32_000_000
+"""Of all answers that are remembered."""
 
 
 class RateLimit:
@@ -48,6 +50,8 @@ class _Remembered:
     fingerprint: bytes
     at: float
     outcome: "asyncio.Future[Response]"
+    size: int = 0
+    """Bytes of the answer, once there is one."""
 
 
 class Idempotency:
@@ -57,6 +61,7 @@ class Idempotency:
         self._seconds = seconds
         self._clock = clock
         self._known: collections.OrderedDict[tuple[str, str], _Remembered] = collections.OrderedDict()
+        self._bytes = 0
 
     async def once(
         self, client: str, key: str, body: bytes, work: Callable[[], Awaitable[Response]]
@@ -71,23 +76,33 @@ class Idempotency:
                 raise request_errors.request_invalid("this Idempotency-Key was sent with something else before")
             return await asyncio.shield(known.outcome), True
         outcome: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        self._known[client, key] = _Remembered(fingerprint, now, outcome)
+        remembered = self._known[client, key] = _Remembered(fingerprint, now, outcome)
         try:
             answer = await work()
         except BaseException as fault:
-            self._known.pop((client, key), None)
+            if self._known.get((client, key)) is remembered:
+                self._drop((client, key))
             outcome.set_exception(fault if isinstance(fault, Exception) else ConnectionResetError())
             outcome.exception()  # nobody else may be waiting for it
             raise
         outcome.set_result(answer)
+        if self._known.get((client, key)) is remembered:
+            remembered.size = len(answer.body)
+            self._bytes += remembered.size
+            self._forget(now)
         return answer, False
 
     def _forget(self, now: float) -> None:
         while self._known:
             oldest = next(iter(self._known))
-            if len(self._known) <= _MOST_KEYS and now - self._known[oldest].at < self._seconds:
+            is_room = len(self._known) <= _MOST_KEYS and self._bytes <= _MOST_KEY_BYTES
+            if is_room and now - self._known[oldest].at < self._seconds:
                 return
-            self._known.pop(oldest)
+            self._drop(oldest)
+
+    def _drop(self, name: tuple[str, str]) -> None:
+        remembered = self._known.pop(name, None)
+        self._bytes -= remembered.size if remembered is not None else 0
 
 
 class Shared:

@@ -4,6 +4,9 @@ import datetime
 import json
 import logging
 import sys
+import textwrap
+
+from pair.app.terminal import escape_json, escape_line, escape_text
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
@@ -14,7 +17,9 @@ class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = " ".join(f"{key}={value!r}" for key, value in _fields(record).items())
         told = f"{_instant(record)} {record.levelname} {record.name}: {record.getMessage()} {fields}".rstrip()
-        return told if record.exc_info is None else f"{told}\n{self.formatException(record.exc_info)}"
+        if record.exc_info is None:
+            return escape_line(told)
+        return f"{escape_line(told)}\n{textwrap.indent(escape_text(self.formatException(record.exc_info)), '  ')}"
 
 
 class _Json(logging.Formatter):
@@ -30,7 +35,7 @@ class _Json(logging.Formatter):
         }
         if record.exc_info is not None:
             value["exception"] = self.formatException(record.exc_info)
-        return json.dumps(value, default=str)
+        return escape_json(json.dumps(value, default=str))
 
 
 def start(log_format: str, level: str) -> None:

@@ -21,10 +21,11 @@ async def query(service: Service, call: Call) -> Response:
     body = await call.body(service.policy)
     began = time.perf_counter()
     response = await _known(service, call, body, began)
-    if response is None and await service.under_way.ended(body):
+    own = call.principal.client.encode() + b"\0" + body  # nobody waits for the turn of somebody else
+    if response is None and await service.under_way.ended(own):
         response = await _known(service, call, body, began)
     if response is None:
-        with service.under_way.begun(body):
+        with service.under_way.begun(own):
             response = await _searched(service, call, body)
     return response
 
@@ -44,7 +45,7 @@ async def _known(service: Service, call: Call, body: bytes, began: float) -> Res
 
 
 async def _searched(service: Service, call: Call, body: bytes) -> Response:
-    asked = shapes.read(shapes.QueryRequest, body)
+    asked = await service.parsed(shapes.QueryRequest, body)
     kb_id = call.use_kb(asked.kb_id)
     hits, version, took_ms = await found(service, kb_id, asked)
     before = {"kb_id": kb_id, "search_mode": asked.search_mode, "mode_used": hits.mode_used}
@@ -171,7 +172,7 @@ async def deleted(service: Service, kb_id: str, document_id: str) -> dict[str, A
 
 
 async def compact(service: Service, call: Call) -> Response:
-    asked = await call.read(shapes.CompactRequest, service.policy, empty=b"{}")
+    asked = await call.read(service, shapes.CompactRequest, empty=b"{}")
     kb_id = call.use_kb(asked.kb_id)
     began = time.perf_counter()
     async with service.turn(kb_id):
@@ -181,7 +182,7 @@ async def compact(service: Service, call: Call) -> Response:
 
 
 async def collect(service: Service, call: Call) -> Response:
-    asked = await call.read(shapes.GcRequest, service.policy, empty=b"{}")
+    asked = await call.read(service, shapes.GcRequest, empty=b"{}")
     kb_id = call.use_kb(asked.kb_id)
     async with service.turn(kb_id):
         report = await service.working(lambda: service.kbs.get(kb_id).collect(grace_seconds=asked.grace_seconds))
@@ -190,7 +191,7 @@ async def collect(service: Service, call: Call) -> Response:
 
 async def sweep(service: Service, call: Call) -> Response:
     """All KBs share the cache, so whoever may use some of them only may not sweep it."""
-    await call.read(shapes.SweepRequest, service.policy, empty=b"{}")
+    await call.read(service, shapes.SweepRequest, empty=b"{}")
     if not call.principal.sees_all:
         rules.check_kb(call.principal, "*")
     return answer({"status": "ok", **await service.reading(lambda: _swept(service))})

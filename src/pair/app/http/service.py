@@ -20,11 +20,14 @@ from pair.app.http import bodies, shapes
 from pair.app.http.figures import Figures
 from pair.app.http.limits import Idempotency, RateLimit, Shared
 from pair.app.http.remembering import Place, Remembered, UnderWay, Versions
+from pair.cancellation import Cancellation
 from pair.settings import Settings
 from pair.wiring import SystemClock
-from pair.wiring.server import DEFAULT_KB, Job, OpenKbs, care, in_thread, verifier
+from pair.wiring.server import DEFAULT_KB, Job, OpenKbs, care, in_thread, share, token_verifier, verifier
 
-_LONG_BYTES = 200_000
+_LONG_BYTES = 65_536
+_MOST_PARSING = 2
+_KEYS_SECONDS = 5.0
 _MOST_KEY_CHARACTERS = 255
 _Result = TypeVar("_Result")
 _Shape = TypeVar("_Shape")
@@ -38,13 +41,17 @@ class Service:
         self.settings = settings
         self.policy: ServerPolicy = settings.server
         self.clock = SystemClock()
-        self.verify: Callable[[str], Principal] | None = verifier(settings)
+        self._tokens = token_verifier(settings) if self.policy.auth == "jwt" else None
+        self.verify: Callable[[str], Principal] | None = verifier(settings) if self._tokens is None else None
+        self._key_reading: asyncio.Task[None] | None = None
+        self.body_memory = bodies.BodyMemory(self.policy.max_buffered_bytes)
+        self._parsing = asyncio.Semaphore(_MOST_PARSING)
         self.kbs = OpenKbs(settings)
         self.figures = Figures()
         self.rate = RateLimit(self.policy, self.clock)
         self.remembered = Remembered()
         self.under_way = UnderWay()
-        self.versions = Versions(lambda place: self.reading(lambda: self._version(place)))
+        self.versions = Versions(self._look)
         self.idempotency = Idempotency(self.policy.idempotency_seconds, self.clock)
         self.syncs = Shared()
         self.jobs: list[Job] = care(self.kbs, self.figures)
@@ -76,13 +83,49 @@ class Service:
     def is_at_work(self) -> bool:
         return bool(self.figures.in_flight or self._threads_at_work) or any(job.is_at_work for job in self.jobs)
 
+    @property
+    def asks_for_credentials(self) -> bool:
+        return self.policy.auth != "none"
+
+    async def verified(self, credential: str) -> Principal:
+        """Tell whose credential this is. Raises E602, E614.
+
+        Public keys that have to be read first are read once for all who wait, and nobody waits long.
+        """
+        if self._tokens is None:
+            return self.verify(credential) if self.verify is not None else ANYBODY
+        if self._tokens.needs_keys(credential):
+            if self._key_reading is None or self._key_reading.done():
+                self._key_reading = asyncio.ensure_future(in_thread(self._tokens.read_keys))
+            await asyncio.wait([self._key_reading], timeout=_KEYS_SECONDS)
+        return self._tokens.verified(credential, may_read=False)
+
     async def reading(self, work: Callable[[], _Result]) -> _Result:
-        """In a thread. Raises E609: the thread goes on, and nobody waits for it."""
+        """In a thread. Raises E609: then the work is told to stop. Raises E608."""
+        cancellation = Cancellation(self.policy.request_timeout_seconds)
         try:
             async with asyncio.timeout(self.policy.request_timeout_seconds):
-                return await self.working(work)
+                return await self.working(lambda: cancellation.run(work))
         except TimeoutError as fault:
             raise request_errors.took_too_long(self.policy.request_timeout_seconds) from fault
+        finally:
+            cancellation.cancel()
+
+    async def parsed(self, shape: type[_Shape], body: bytes, *, where: str = "") -> _Shape:
+        """A long one beside the event loop, and few of these at a time. Raises E601, E607."""
+        if len(body) < _LONG_BYTES:
+            return shapes.read(shape, body, where=where)
+
+        def read() -> _Shape:
+            bodies.check_values(body)
+            return shapes.read(shape, body, where=where)
+
+        async with self._parsing:
+            return await in_thread(read)
+
+    async def _look(self, place: Place) -> tuple[int, str]:
+        share.set(None)  # others wait for the same look, so it is nobody's own work
+        return await self.reading(lambda: self._version(place))
 
     def _version(self, place: Place) -> tuple[int, str]:
         return self.kbs.read(place.kb_id, place.at, lambda kb: kb.version())
@@ -92,7 +135,7 @@ class Service:
         key = call.idempotency_key
         if not key:
             return await work()
-        done, is_repeated = await self.idempotency.once(f"{call.principal.id} {kb_id}", key, body, work)
+        done, is_repeated = await self.idempotency.once(f"{call.principal.client} {kb_id}", key, body, work)
         if not is_repeated:
             return done
         return Response(done.body, done.status_code, {"Idempotent-Replayed": "true"}, "application/json")
@@ -133,7 +176,7 @@ class Call:
     """One request, as handlers see it."""
 
     scope: Any
-    receive: Any
+    incoming: bodies.Incoming
     request_id: str
     headers: dict[bytes, bytes]
     principal: Principal = ANYBODY
@@ -161,26 +204,19 @@ class Call:
     def header(self, name: bytes) -> str:
         return self.headers.get(name, b"").decode("latin-1")
 
-    async def body(self, policy: ServerPolicy) -> bytes:
-        """JSON. Raises E601, E607, E610."""
-        body = await bodies.whole(self.receive, self.headers, policy)
+    async def body(self, policy: ServerPolicy, max_bytes: int = bodies.MAX_QUERY_BYTES) -> bytes:
+        """JSON. Raises E601, E607, E610, E617."""
+        body = await self.incoming.whole(policy, max_bytes)
         if body and bodies.media_type(self.headers) != bodies.JSON:
             raise request_errors.request_invalid("the body is to be application/json")
         return body
 
-    async def read(self, shape: type[_Shape], policy: ServerPolicy, *, empty: bytes = b"") -> _Shape:
-        return await understood(shape, await self.body(policy) or empty)
+    async def read(self, service: "Service", shape: type[_Shape], *, empty: bytes = b"") -> _Shape:
+        return await service.parsed(shape, await self.body(service.policy) or empty)
 
     def parameters(self, shape: type[_Shape]) -> _Shape:
         """Raises E601."""
         return shapes.read_parameters(shape, _query_of(self.scope))
-
-
-async def understood(shape: type[_Shape], body: bytes) -> _Shape:
-    """A long one beside the event loop, where it keeps nobody waiting. Raises E601."""
-    if len(body) < _LONG_BYTES:
-        return shapes.read(shape, body)
-    return await in_thread(lambda: shapes.read(shape, body))
 
 
 def _query_of(scope: Any) -> dict[str, str]:

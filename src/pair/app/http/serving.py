@@ -7,6 +7,8 @@ at all.
 
 import asyncio
 import contextlib
+import ctypes
+import functools
 import logging
 import math
 import os
@@ -15,18 +17,21 @@ import signal
 import socket
 import sys
 import threading
-from typing import Any
+from typing import cast
 
 import uvicorn
 
 from pair import errors, request_errors
 from pair.access.policy import ServerPolicy
 from pair.app.http import logs
+from pair.app.http.connections import Connection, Connections
 from pair.app.http.front import Front
 from pair.app.http.service import Service
 from pair.settings import Settings
 from pair.wiring.server import DEFAULT_KB, send_traces
 
+_M_ARENA_MAX = -8
+"""Of glibc's malloc.h."""
 logger = logging.getLogger("pair.http")
 
 _LEAST_SECONDS, _MOST_SECONDS = 1.0, 3.0
@@ -41,6 +46,7 @@ def serve(settings: Settings, log_level: str) -> int:
     send_the_last_traces = send_traces(settings)
     with contextlib.closing(_listening(settings.server)) as listening:
         _allow_many_files()
+        _limit_arenas()
         _Running(service, listening).run()
     send_the_last_traces()
     logger.info("stopped")
@@ -57,10 +63,11 @@ class _Running:
         self._service = service
         self._listening = listening
         policy = service.policy
+        self._connections = Connections(policy)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 Front(service, self._started, self._stopped),
-                http="httptools",
+                http=cast("type[asyncio.Protocol]", functools.partial(Connection, self._connections)),
                 loop="uvloop",
                 ws="none",
                 lifespan="on",
@@ -115,27 +122,9 @@ class _Running:
     async def _reap(self) -> None:
         """Close connections that did not send the head of a request in time."""
         seconds = self._service.policy.header_timeout_seconds
-        loop = asyncio.get_running_loop()
-        seen: dict[Any, tuple[Any, float]] = {}
         while True:
             await asyncio.sleep(seconds / _LOOKS_PER_TIMEOUT)
-            now = loop.time()
-            waiting: dict[Any, tuple[Any, float]] = {}
-            connections: set[Any] = self._server.server_state.connections
-            for connection in connections:
-                if _is_reading_a_head(connection):
-                    cycle, since = seen.get(connection, (connection.cycle, now))
-                    waiting[connection] = (connection.cycle, since if cycle is connection.cycle else now)
-            seen = waiting
-            for connection, (_, since) in waiting.items():
-                if now - since >= seconds:
-                    connection.transport.close()
-
-
-def _is_reading_a_head(connection: Any) -> bool:
-    """An idle one, which waits for its next request, has a timer of its own."""
-    cycle = connection.cycle
-    return (cycle is None or cycle.response_complete) and connection.timeout_keep_alive_task is None
+            self._connections.close_slow(asyncio.get_running_loop().time())
 
 
 def _listening(policy: ServerPolicy) -> socket.socket:
@@ -162,3 +151,9 @@ def _allow_many_files() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _limit_arenas() -> None:
+    """Let the threads share two heaps: with one for each core and more, glibc hands little memory back."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import pydantic
 import pydantic_core
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, FailFast, Field
 
 from pair import request_errors
 from pair.app.checking import adapter, first_problem
@@ -14,9 +14,18 @@ from pair.values import DEFAULT_MODE, SearchMode
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
+
+def _refuse_other_conditions(value: Any) -> Any:
+    """Stop at the first item that is no text: a problem for each of many takes a second, and much memory."""
+    if isinstance(value, list) and not all(isinstance(item, str) for item in value):
+        raise ValueError("a list of conditions holds texts")
+    return value
+
+
 KbId = Annotated[str, MaxLen(128), Field(description="Name of the knowledge base; empty for `default`.")]
 Filter = Annotated[
     dict[str, Any] | list[str] | None,
+    BeforeValidator(_refuse_other_conditions),
     Field(
         description='Conditions on metadata that must all hold: `{"year": {"gte": 2020}}` or `["year>=2020"]`.',
         examples=[{"year": {"gte": 2020}}],
@@ -47,7 +56,7 @@ class IngestRequest:
     """Documents to add or replace; what is stored as it is costs nothing."""
 
     __pydantic_config__ = _STRICT
-    documents: Annotated[list[DocumentIn], MinLen(1)]
+    documents: Annotated[list[DocumentIn], MinLen(1), FailFast()]
     kb_id: KbId = ""
     graph_enabled: Annotated[
         bool | None, Field(description="Link documents by what they name; else as configured.")

@@ -122,7 +122,7 @@ def _stored(service: Service) -> dict[str, dict[str, Any]]:
         try:
             stats = kb.stats()
         except errors.PairError as fault:
-            found[kb_id] = {"error": fault.message}
+            found[kb_id] = {"error": fault.public_message}
             continue
         if stats is not None:
             found[kb_id] = stats.to_json()

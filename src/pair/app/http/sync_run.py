@@ -12,7 +12,7 @@ from pair.wiring.server import DEFAULT_KB
 
 async def sync(service: Service, call: Call) -> Response:
     """Whatever changed before the request is stored when it is answered. Raises E101 unless it may wait, E401, E611."""
-    asked = await call.read(shapes.SyncRequest, service.policy, empty=b"{}")
+    asked = await call.read(service, shapes.SyncRequest, empty=b"{}")
     kb_id = call.use_kb(asked.kb_id)
     if service.is_stopping:
         raise request_errors.server_stopping()

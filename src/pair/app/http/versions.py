@@ -4,6 +4,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from pair import cancellation
 from pair.access.rules import covers
 from pair.app.http import shapes
 from pair.app.http.service import Call, Service, answer
@@ -27,7 +28,7 @@ async def list_versions(service: Service, call: Call) -> Response:
 
 async def roll_back(service: Service, call: Call) -> Response:
     body = await call.body(service.policy)
-    asked = shapes.read(shapes.RollbackRequest, body)
+    asked = await service.parsed(shapes.RollbackRequest, body)
     kb_id = call.use_kb(asked.kb_id)
 
     async def rolled_back() -> Response:
@@ -52,6 +53,7 @@ def _told(found: Compared, asked: shapes.DiffParameters) -> dict[str, Any]:
     documents: list[dict[str, Any]] = []
     characters = 0
     for document in found.told(those[: asked.limit], wanted):
+        cancellation.check()
         documents.append(document.to_json())
         characters += sum(map(len, document.entry or ())) + sum(map(len, document.text or ()))
         if characters > _MOST_CHARACTERS:

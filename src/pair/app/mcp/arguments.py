@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 import pydantic
 import pydantic_core
 from annotated_types import Ge, Le, MaxLen, MinLen
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, FailFast, Field
 
 from pair import request_errors
 from pair.app.checking import adapter, first_problem
@@ -68,7 +68,7 @@ class DocumentArgument:
 @dataclass(frozen=True)
 class IngestArguments:
     __pydantic_config__ = _STRICT
-    documents: Annotated[list[DocumentArgument], MinLen(1)]
+    documents: Annotated[list[DocumentArgument], MinLen(1), FailFast()]
     kb: Kb = ""
 
 

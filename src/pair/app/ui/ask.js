@@ -101,7 +101,7 @@ function cited(text, sources) {
 
 function target(source) {
   const from = source.provenance;
-  if (!from) return null;
+  if (!from || from.kbId.includes(":")) return null; // a KB on the server of a remote librarian
   return link({ doc: from.documentId, span: `${from.start}-${from.end}`, kb: from.kbId === "default" ? "" : from.kbId, tab: "", entity: "" });
 }
 

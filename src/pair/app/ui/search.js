@@ -155,7 +155,7 @@ function card(hit) {
     make("div", { class: "foot" },
       make("span", { class: "path" }, hit.id),
       Object.entries(hit.metadata).slice(0, 4).map(([name, value]) => make("span", { class: "tag" }, `${name}: ${said(value)}`)),
-      hit.also_in.length ? make("span", { class: "tag" }, `also in ${hit.also_in.length} more`) : null,
+      hit.also_in.length ? make("span", { class: "tag" }, `also in ${hit.also_in_count ?? hit.also_in.length} more`) : null,
       make("a", { class: "quiet-link", href: link({ ...where, tab: "graph", entity: "" }), "aria-label": `Graph around ${hit.title || hit.id}` }, "Graph")));
 }
 

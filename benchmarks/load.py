@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from pair.app.load_plan import Plan
-
 _LAST_ANSWERS_SECONDS = 10.0
 _PAUSE_SECONDS = 0.05
 """Before a connection that broke is made again."""
@@ -29,6 +27,16 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _TOOK = re.compile(rb'"took_ms": *([0-9.]+)')
 BROKEN = "broken connection"
 UNANSWERED = "unanswered"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What load a server is given."""
+
+    seconds: float
+    connections: int
+    rate: float = 0.0
+    """Requests a second, whether answers come or not; 0 for as many as are answered."""
 
 
 @dataclass

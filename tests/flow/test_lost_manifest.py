@@ -1,0 +1,241 @@
+"""A manifest that is lost is not taken for a new KB; a first write that was killed is."""
+
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pair import errors
+from pair.engine.manifest import first_write_key, manifest_key
+from pair.kb import KnowledgeBase
+from pair.wiring import open_kb
+from support.command import Workplace, write_files
+from support.engine_parts import Ground, all_ids, numbered
+from support.engine_worker import Job, Workers, documents_of, running_workers, settings_of
+
+KB = "kb"
+VECTOR = [1.0] * 8
+KEEPING = [0, 10]
+"""Versions: with and without copies of manifests."""
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    with running_workers() as running:
+        yield running
+
+
+@pytest.fixture(params=KEEPING)
+def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
+    """Two versions, and then the manifest is gone."""
+    made = Ground(tmp_path, keep_versions=request.param)
+    with made.open() as kb:
+        kb.upsert(numbered(5))
+        kb.export(tmp_path / "export.jsonl")
+        kb.export_shards(tmp_path / "shards.zip")
+        kb.upsert(numbered(3, begin=10))
+    lose_manifest(made)
+    return made
+
+
+def lose_manifest(ground: Ground, kb_id: str = "default") -> None:
+    (ground.store / manifest_key(kb_id)).unlink()
+
+
+def stored(ground: Ground) -> set[str]:
+    return {info.key for info in ground.blobs().list("default.duckdb.")}
+
+
+WRITES: dict[str, Callable[[KnowledgeBase, Path], object]] = {
+    "upsert": lambda kb, folder: kb.upsert(numbered(1, begin=50)),
+    "delete": lambda kb, folder: kb.delete(["doc-0001"]),
+    "import": lambda kb, folder: kb.import_from(folder / "export.jsonl"),
+    "import of shards": lambda kb, folder: kb.import_from(folder / "shards.zip"),
+    "compact": lambda kb, folder: kb.compact(everything=True),
+    "collect": lambda kb, folder: kb.collect(grace_seconds=0),
+    "rollback": lambda kb, folder: kb.rollback(1),
+    "reembed": lambda kb, folder: kb.reembed(),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_without_the_manifest_is_refused_and_leaves_the_store_as_it_was(ground: Ground, name: str) -> None:
+    before = stored(ground)
+    with ground.open() as kb, pytest.raises(errors.DataError) as raised:
+        WRITES[name](kb, ground.folder)
+    assert raised.value.code == "E237"
+    assert "pair fsck --repair" in raised.value.hints[0]
+    assert stored(ground) == before
+
+
+def test_a_process_that_knew_the_manifest_is_refused_as_well(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    with ground.open() as kb:
+        kb.upsert(numbered(5))
+        lose_manifest(ground)
+        with pytest.raises(errors.DataError) as raised:
+            kb.upsert(numbered(1, begin=50))
+        assert raised.value.code == "E237"
+
+
+def test_fsck_does_not_call_it_sound_and_brings_it_back_from_history(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, keep_versions=10)
+    with ground.open() as kb:
+        kb.upsert(numbered(5))
+        kb.upsert(numbered(3, begin=10))
+        ids = all_ids(kb)
+        lose_manifest(ground)
+        assert not kb.fsck().is_sound
+        assert kb.fsck(repair=True).is_sound
+        assert all_ids(kb) == ids
+        kb.upsert(numbered(1, begin=50))
+        kb.collect(grace_seconds=0)
+        assert kb.fsck().is_sound
+        assert len(all_ids(kb)) == len(ids) + 1
+
+
+def test_without_history_only_giving_up_what_is_lost_starts_anew(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    with ground.open() as kb:
+        kb.upsert(numbered(5))
+        lose_manifest(ground)
+        assert not kb.fsck(repair=True).is_sound
+        with pytest.raises(errors.DataError):
+            kb.upsert(numbered(1))
+        assert ground.stored_files(".ids"), "nothing was deleted"
+        assert kb.fsck(repair=True, drop_lost=True).is_sound
+        kb.upsert(numbered(1))
+        assert len(all_ids(kb)) == 1
+        assert kb.collect(grace_seconds=0).deleted_shards == 1
+
+
+def test_a_marker_left_behind_by_a_killed_first_write_does_not_hide_a_second_version(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, keep_versions=10)
+    with ground.open() as kb:
+        kb.upsert(numbered(5))
+        kb.upsert(numbered(3, begin=10))
+        lose_manifest(ground)
+        ground.blobs().put(first_write_key("default"), b"")
+        with pytest.raises(errors.DataError):
+            kb.upsert(numbered(1, begin=50))
+        assert kb.fsck(repair=True).is_sound
+        assert len(all_ids(kb)) == 8
+
+
+def test_a_new_kb_starts_and_leaves_no_marker(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    with ground.open("one") as kb:
+        kb.upsert(numbered(2))
+    with ground.open("one.more") as kb:
+        kb.upsert(numbered(2))
+    assert not [info.key for info in ground.blobs().list("") if "first-write" in info.key]
+
+
+STEPS = ["lease", "read", "workspace", "upload", "uploaded", "copy", "swap", "swapped", "released"]
+
+
+@pytest.mark.parametrize(
+    ("step", "keep", "lease"),
+    [
+        *((step, 10, "file") for step in STEPS),
+        *((step, 0, "file") for step in ("upload", "uploaded", "swap")),
+        ("swap", 10, "blob"),
+    ],
+)
+def test_after_a_kill_of_the_first_write_the_next_one_is_not_refused(
+    step: str, keep: int, lease: str, workers: Workers, tmp_path: Path
+) -> None:
+    options = {
+        "store": str(tmp_path / "store"),
+        "cache_dir": str(tmp_path / "cache"),
+        "keep_versions": keep,
+        "lease": lease,
+        "lease_seconds": 1.0,
+    }
+    killed = Job(KB, options, [("upsert", {"first": VECTOR})], str(tmp_path / "log"), at=(step, 1, signal.SIGKILL))
+    assert workers.wait(workers.start(killed)) == -signal.SIGKILL
+    with open_kb(KB, settings=settings_of(options)) as kb:
+        kb.upsert(documents_of({"second": VECTOR}))
+        kb.upsert(documents_of({"third": VECTOR}))
+        ids = all_ids(kb)
+        assert {"second", "third"} <= set(ids) <= {"first", "second", "third"}
+        assert kb.fsck().is_sound
+        (tmp_path / "store" / manifest_key(KB)).unlink()
+        with pytest.raises(errors.DataError) as raised:
+            kb.upsert(documents_of({"fourth": VECTOR}))
+        assert raised.value.code == "E237"
+
+
+def test_first_writers_of_one_kb_do_not_take_each_other_for_a_lost_manifest(workers: Workers, tmp_path: Path) -> None:
+    """They stop at different steps of their first write, and go on together."""
+    for round_number, step in enumerate(["read", "upload", "swap", "swapped"]):
+        folder = tmp_path / str(round_number)
+        folder.mkdir()
+        options = {"store": str(folder / "store"), "cache_dir": str(folder / "cache")}
+        first = Job(KB, options, [("upsert", {"a": VECTOR})], str(folder / "a"), at=(step, 1, signal.SIGSTOP))
+        others = [
+            Job(KB, options, [("upsert", {name: VECTOR})], str(folder / name), at=("released", 9, signal.SIGSTOP))
+            for name in "bcd"
+        ]
+        pid = workers.start(first)
+        assert workers.wait(pid) == signal.SIGSTOP
+        pids = [workers.start(job) for job in others]
+        os.kill(pid, signal.SIGCONT)
+        assert [workers.wait(each) for each in [pid, *pids]] == [0] * 4
+        with open_kb(KB, settings=settings_of(options)) as kb:
+            assert set(all_ids(kb)) == {"a", "b", "c", "d"}
+
+
+def test_first_writers_without_a_lease_between_them_all_succeed(tmp_path: Path) -> None:
+    """Each has leases of its own, so that only the swap decides."""
+    ground = Ground(tmp_path, lease="memory")
+    barrier, faults = threading.Barrier(4), list[BaseException]()
+
+    def write(number: int) -> None:
+        try:
+            with ground.with_policy(cache_dir=str(tmp_path / f"cache-{number}")).open() as kb:
+                barrier.wait()
+                kb.upsert(numbered(1, begin=number))
+        except BaseException as fault:  # noqa: BLE001 - shown by the test
+            faults.append(fault)
+
+    threads = [threading.Thread(target=write, args=[number]) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+    shutil.rmtree(ground.cache, ignore_errors=True)
+    with ground.open() as kb:
+        assert len(all_ids(kb)) == 4
+
+
+def test_the_commands_refuse_a_lost_manifest_until_it_is_repaired(tmp_path: Path) -> None:
+    workplace = Workplace(tmp_path)
+    write_files(workplace.target, {"castle.md": "A castle has a moat.", "bridge.md": "A bridge spans it."})
+    write_files(workplace.folder, {"more.md": "A tower stands beside it."})
+    assert workplace.pair("sync").status == 0
+    packaged = workplace.pair("package", ".pair/knowledge", "-o", "kb.zip", "--name", "castles", "--with-index")
+    assert packaged.status == 0, packaged.stderr
+    [manifest] = (workplace.folder / ".pair" / "store").rglob(manifest_key("default"))
+    manifest.unlink()
+    for command in (
+        ("ingest", "more.md"),
+        ("ingest", "more.md", "--runner", "local", "--workers", "1"),
+        ("install", "--offline", "--source", "./kb.zip", "--force"),
+        ("docs", "delete", "castle.md"),
+        ("compact",),
+        ("gc",),
+    ):
+        refused = workplace.pair(*command)
+        assert (refused.status, "E237" in refused.stderr) == (5, True), (command, refused.stderr)
+    found = workplace.pair("fsck")
+    assert (found.status, "is sound" in found.stdout) == (5, False)
+    assert workplace.pair("fsck", "--repair").status == 0
+    assert workplace.pair("ingest", "more.md").status == 0
+    ids = [each["id"] for each in workplace.pair("docs", "list", "--json").json["documents"]]
+    assert ids == ["bridge.md", "castle.md", "more.md"]

@@ -1,0 +1,30 @@
+"""Small files that say they hold more than any memory: refused, by a process that has little."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("bomb", "code"),
+    [
+        ("merge_a_graph", "E207"),
+        ("copy_keywords", "E207"),
+        ("import_packed_lines", "E225"),
+        ("import_lines", "E225"),
+        ("read_a_manifest", "E207"),
+    ],
+)
+def test_a_file_that_would_fill_the_memory_is_refused(tmp_path: Path, bomb: str, code: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "support.memory_bombs", bomb, str(tmp_path)],
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, f"{code}\n"), done.stderr[-3000:]

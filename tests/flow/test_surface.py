@@ -1,0 +1,14 @@
+"""What people and programs meet stays as it was recorded: commands, formats, HTTP, MCP, errors, settings, Python.
+
+A change here is a change for users: look at the difference, then record it with `make golden` and say it in the change
+note.
+"""
+
+from pathlib import Path
+
+from support.surface import GOLDEN, record
+
+
+def test_the_surface_is_the_recorded_one(tmp_path: Path) -> None:
+    for name, text in record(tmp_path).items():
+        assert text.splitlines() == (GOLDEN / name).read_text(encoding="utf-8").splitlines(), name

@@ -1,0 +1,17 @@
+"""Trusting a folder without the command, for tests that are about something else."""
+
+import hashlib
+import os
+from pathlib import Path
+
+from pair.access.trust import TrustStore
+from pair.settings import CONFIG_PLACES
+
+
+def trust_folder(folder: Path, home: Path) -> None:
+    """Do what `pair trust --yes` does for the configuration of a folder, for the user of this home."""
+    store, root = TrustStore(home / ".pair" / "trusted.json"), Path(os.path.realpath(folder))
+    for place in CONFIG_PLACES:
+        path = root / place
+        if path.is_file():
+            store.record(str(path), hashlib.sha256(path.read_bytes()).hexdigest())
