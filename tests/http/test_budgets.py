@@ -314,6 +314,13 @@ def test_a_filter_with_10_000_conditions_is_refused_with_the_limit(guarded: Keye
     assert ("at most 100 are" in error["message"]) != ("at most 2,000 are" in error["message"])
 
 
+@pytest.mark.parametrize("path", ["/rag/query", "/ask", "/mcp"])
+def test_a_request_of_too_many_values_is_refused_before_it_is_parsed(guarded: Keyed, path: str):
+    answer = guarded.server.post(path, {"query": "lunch", "filter": [[]] * 60_000}, key=guarded.key("read"))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "E607")
+    assert "more than 50,000 values" in answer.json()["error"]["message"]
+
+
 def test_heavy_filters_of_one_key_leave_threads_to_others_and_their_memory_comes_back(guarded: Keyed):
     server, attacker, honest = guarded.server, guarded.key("read"), guarded.key("read")
     assert server.post("/rag/query", {"query": "lunch", "filter": {"n": 1}}, key=honest).status_code == 200

@@ -68,6 +68,7 @@ MERGE_SECONDS = 0.05
 """The most that a librarian's deadline lies before that of the librarian that asks it beside others."""
 
 _AUDIT = logging.getLogger("pair.audit")
+_LOGGER = logging.getLogger(__name__)
 _FLOORS = Floors()
 _LOOP_THREADS = LoopThreads()
 _NOTHING = Context()
@@ -579,6 +580,7 @@ def _of_fault(fault: BaseException) -> Response:
         if isinstance(fault, PairError):
             response = Response.of_fault(fault)
         else:
+            _LOGGER.info("librarian failed", exc_info=fault)
             response = Response.failing(code_of(fault), f"{type(fault).__name__}: {fault}"[:500].strip(": "))
         if fault_of(response) is None:
             return response

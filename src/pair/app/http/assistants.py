@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pair.access import rules
 from pair.access.rules import SCOPES
-from pair.app.http import asking, bodies, ingest, rag, shapes
+from pair.app.http import asking, ingest, rag, shapes
 from pair.app.http.service import Call, Service
 from pair.engine.listing import StoredDocument
 from pair.kb import Hits
@@ -90,7 +90,7 @@ class CallersLibrary:
 
 async def answer_assistant(service: Service, call: Call) -> "_Exchange":
     """One message of the protocol, and its answer as JSON: nothing is kept between them."""
-    body = await call.incoming.whole(service.policy, bodies.MAX_QUERY_BYTES)
+    body = await call.incoming.query(service.policy)
     library = CallersLibrary(service, call)
     return _Exchange(await service.reading(lambda: _application(library)), body)
 

@@ -14,6 +14,8 @@ MAX_QUERY_BYTES = 1_048_576
 """Of a request that stores nothing."""
 MAX_VALUES = 1_000_000
 """JSON values in one body: parsing keeps all threads of the process waiting, so it must not take long."""
+MAX_QUERY_VALUES = 50_000
+"""JSON values in the body of a request that stores nothing."""
 
 
 def media_type(headers: dict[bytes, bytes]) -> str:
@@ -81,6 +83,12 @@ class Incoming:
         except TimeoutError as fault:
             raise request_errors.request_too_slow(policy.body_timeout_seconds) from fault
 
+    async def query(self, policy: ServerPolicy) -> bytes:
+        """Return the body of a request that stores nothing. Raises E607 also for too many values, E610, E617."""
+        body = await self.whole(policy, MAX_QUERY_BYTES)
+        check_values(body, MAX_QUERY_VALUES)
+        return body
+
     async def lines(self, policy: ServerPolicy) -> AsyncIterator[list[bytes]]:
         """Lines that are not blank, as many at a time as arrived together. Raises E607 for one that is too long, E610.
 
@@ -122,14 +130,14 @@ class Incoming:
         return part, message.get("more_body", False)
 
 
-def check_values(body: bytes) -> None:
+def check_values(body: bytes, most: int = MAX_VALUES) -> None:
     """Raises E607."""
-    if count_values(body) > MAX_VALUES:
-        raise request_errors.request_too_large("The request", MAX_VALUES, "values")
+    if count_values(body, most) > most:
+        raise request_errors.request_too_large("The request", most, "values")
 
 
-def count_values(body: bytes, *, slice_bytes: int = 262_144) -> int:
-    """Count the containers and commas of a JSON text, up to MAX_VALUES and a slice, without building anything."""
+def count_values(body: bytes, most: int = MAX_VALUES, *, slice_bytes: int = 262_144) -> int:
+    """Count the containers and commas of a JSON text, and stop at the slice that exceeds the limit."""
     count, is_inside, rest = 0, 0, b""
     for start in range(0, len(body), slice_bytes):
         piece = rest + body[start : start + slice_bytes]
@@ -140,6 +148,6 @@ def count_values(body: bytes, *, slice_bytes: int = 262_144) -> int:
         outside = b"".join(parts[is_inside::2])
         is_inside ^= (len(parts) - 1) % 2
         count += sum(outside.count(sign) for sign in (b",", b"[", b"{"))
-        if count > MAX_VALUES:
+        if count > most:
             break
     return count

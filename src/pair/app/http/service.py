@@ -204,9 +204,9 @@ class Call:
     def header(self, name: bytes) -> str:
         return self.headers.get(name, b"").decode("latin-1")
 
-    async def body(self, policy: ServerPolicy, max_bytes: int = bodies.MAX_QUERY_BYTES) -> bytes:
-        """JSON. Raises E601, E607, E610, E617."""
-        body = await self.incoming.whole(policy, max_bytes)
+    async def body(self, policy: ServerPolicy, max_bytes: int | None = None) -> bytes:
+        """JSON, by default of a request that stores nothing. Raises E601, E607, E610, E617."""
+        body = await (self.incoming.query(policy) if max_bytes is None else self.incoming.whole(policy, max_bytes))
         if body and bodies.media_type(self.headers) != bodies.JSON:
             raise request_errors.request_invalid("the body is to be application/json")
         return body
