@@ -37,7 +37,7 @@ from typing import Any
 
 import httpx2
 
-from pair.access.keys import KeyFile
+from pair.auth.keys import KeyFile
 from pair.clock import SystemClock
 
 DOCUMENTS = 2_000

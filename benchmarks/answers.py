@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from pair.evaluation.judged_set import JudgedSet, is_judged_set, read_judged_set
-from pair.kb import KnowledgeBase
-from pair.librarians.shelf import Shelf
+from pair.kb.kb import KnowledgeBase
+from pair.kb.open import temporary_kb
+from pair.librarians.kb_librarian import KbLibrarian
 from pair.settings import Settings
-from pair.wiring import temporary_kb
 
 FOREIGN = 40
 """Questions from each other set."""
@@ -36,7 +36,7 @@ class Answered:
 
 async def ask_all(kb: KnowledgeBase, questions: Sequence[tuple[str, frozenset[str]]]) -> list[Answered]:
     """`questions`: each with the documents that answer it."""
-    shelf = Shelf(kb)
+    shelf = KbLibrarian(kb)
     found = []
     for text, relevant in questions:
         response = await shelf(text)

@@ -78,11 +78,11 @@ def embedded(path: Path, count: int, scratch: Path) -> Data:
 
 
 def _embed(path: Path, count: int, saved: Path) -> dict[str, float]:
-    from pair.ai.static import StaticEmbedder
+    from pair.ai.wordllama import WordLlamaEmbedder
 
     with path.open(encoding="utf-8") as stream:
         values = [json.loads(line) for line in itertools.islice(stream, count)]
-    np.save(saved, StaticEmbedder().embed([f"{value.get('title', '')} {value['text']}"[:500] for value in values]))
+    np.save(saved, WordLlamaEmbedder().embed([f"{value.get('title', '')} {value['text']}"[:500] for value in values]))
     return {}
 
 

@@ -32,14 +32,16 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from pair.ai.ngram import NgramEmbedder
-from pair.engine.policy import EnginePolicy
-from pair.kb import KnowledgeBase
+from pair.engine.settings import EngineSettings
+from pair.kb.installer import Installer, Packaging
+from pair.kb.kb import KnowledgeBase
+from pair.kb.open import open_kb
+from pair.packages.install import InstallRequest
+from pair.packages.package import Label
+from pair.packages.rules import INDEX_FOLDER, SourcesSettings
 from pair.settings import Settings
-from pair.sources.package import Label
-from pair.sources.rules import INDEX_FOLDER, SourcesPolicy
-from pair.sync.rules import SyncPolicy
+from pair.sync.rules import SyncSettings
 from pair.values import Document
-from pair.wiring import Desk, Packaging, Request, open_kb
 
 WORDS = [f"{first}{last}" for first in "bcdfglmnprstv" for last in ("ade", "ile", "oom", "urn", "ent", "ack", "ish")]
 CHUNK_BYTES = 500
@@ -70,30 +72,30 @@ class Place:
         self.folder = folder
         pair = folder / ".pair"
         self.settings = Settings(
-            kb=SyncPolicy(
+            kb=SyncSettings(
                 sources_dir=str(pair / "knowledge"),
                 links_file_path=str(pair / "links.txt"),
                 index_path=str(pair / "index.txt"),
                 index_cache_path=str(pair / "index-cache.json"),
                 web_fetch_cache_dir=str(pair / "web-cache"),
             ),
-            sources=SourcesPolicy(cache_dir=str(folder / "cache")),
+            sources=SourcesSettings(cache_dir=str(folder / "cache")),
             engine=dataclasses.replace(
-                EnginePolicy(store=str(pair / "store"), cache_dir=str(pair / "cache"), chunk_size_bytes=CHUNK_BYTES),
+                EngineSettings(store=str(pair / "store"), cache_dir=str(pair / "cache"), chunk_size_bytes=CHUNK_BYTES),
                 **engine,
             ),
         )
-        self.desk = Desk(self.settings, folder=folder)
+        self.desk = Installer(self.settings, folder=folder)
 
     def package(self, source: Path, output: Path, version: str) -> None:
         self.desk.package(source, output, Packaging(Label("words", version), with_index=True))
 
     def install(self, source: str) -> None:
-        self.desk.apply(Request("install", self.desk.default_target), self.desk.resolve(source, offline=False))
+        self.desk.apply(InstallRequest("install", self.desk.default_target), self.desk.resolve(source, offline=False))
 
     def update(self) -> None:
         target = self.desk.default_target
-        self.desk.apply(Request("update", target), self.desk.resolve_update(None, target, offline=False))
+        self.desk.apply(InstallRequest("update", target), self.desk.resolve_update(None, target, offline=False))
 
     def open(self) -> KnowledgeBase:
         return open_kb(settings=self.settings)
@@ -261,7 +263,7 @@ def made_up(dice: np.random.Generator, numbers: range, word: str) -> Iterator[Do
 
 
 def measure_versions(folder: Path, documents: int, rounds: int) -> None:
-    policy = EnginePolicy(store=str(folder / "store"), cache_dir=str(folder / "cache"), graph="off")
+    policy = EngineSettings(store=str(folder / "store"), cache_dir=str(folder / "cache"), graph="off")
     settings = Settings(engine=policy)
     dice = np.random.default_rng(3)
     with open_kb("words", settings=settings, embedder=NgramEmbedder(DIMENSION)) as kb:

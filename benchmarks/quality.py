@@ -18,10 +18,10 @@ from typing import Any
 
 from pair.clock import SystemClock
 from pair.evaluation.judged_set import is_judged_set, read_judged_set
-from pair.evaluation.measuring import Figures, measure_all
+from pair.evaluation.measure import QualityFigures, measure_all
+from pair.kb.open import temporary_kb
 from pair.settings import Settings
 from pair.values import MODES
-from pair.wiring import temporary_kb
 
 COLUMNS = ("keyword", "vector", "hybrid", "graph", "adaptive")
 SLACK = 0.005
@@ -47,7 +47,7 @@ GOALS = {
     ],
 }
 
-Result = dict[str, Figures]
+Result = dict[str, QualityFigures]
 """Figures by mode."""
 
 

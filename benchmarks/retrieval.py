@@ -101,8 +101,8 @@ def made_up_texts() -> Iterator[Text]:
 
 
 def data_of(texts: Iterable[Text]) -> Data:
-    from pair.ai.static import StaticEmbedder
-    from pair.engine.chunking import embedded_text, split
+    from pair.ai.wordllama import WordLlamaEmbedder
+    from pair.engine.write.chunking import embedded_text, split
 
     used: list[Text] = []
     pieces: list[Piece] = []
@@ -112,7 +112,7 @@ def data_of(texts: Iterable[Text]) -> Data:
             break
         pieces += [Piece(len(used), embedded_text(text.title, chunk)) for chunk in chunks]
         used.append(text)
-    embedder = StaticEmbedder()
+    embedder = WordLlamaEmbedder()
     blocks = [pieces[begin : begin + BATCH] for begin in range(0, len(pieces), BATCH)]
     vectors = np.concatenate([embedder.embed([piece.found_by for piece in block]) for block in blocks])
     return Data(used, pieces, vectors)
@@ -162,10 +162,10 @@ class Asked:
     """The vector of a question, and its words as the peers want them."""
 
     def __init__(self) -> None:
-        from pair.ai.static import StaticEmbedder
-        from pair.ai.stop_words import STOP_WORDS
+        from pair.ai.wordllama import WordLlamaEmbedder
+        from pair.text.stop_words import STOP_WORDS
 
-        self._embedder = StaticEmbedder()
+        self._embedder = WordLlamaEmbedder()
         self._common = STOP_WORDS
         self.weight = self._embedder.hybrid_weight
 
@@ -456,9 +456,9 @@ def start(folder: Path, only: Sequence[str]) -> None:
 
 
 def embedded(data: Data) -> dict[str, float]:
-    from pair.ai.static import StaticEmbedder
+    from pair.ai.wordllama import WordLlamaEmbedder
 
-    embedder = StaticEmbedder()
+    embedder = WordLlamaEmbedder()
     embedder.embed(["what is there to load"])
     texts = [piece.found_by for piece in data.pieces]
     began = time.perf_counter()

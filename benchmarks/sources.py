@@ -21,9 +21,10 @@ import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from pair.kb.installer import Installer
+from pair.packages.install import InstallRequest
+from pair.packages.rules import SourcesSettings
 from pair.settings import Settings
-from pair.sources.rules import SourcesPolicy
-from pair.wiring import Desk, Request
 
 MEGABYTE = 1_000_000
 DOWNLOAD_BYTES = 500 * MEGABYTE
@@ -80,10 +81,10 @@ FETCH = """
 import resource, sys, time
 from pathlib import Path
 from pair.clock import SystemClock
-from pair.sources.download import Downloader
-from pair.sources.rules import SourcesPolicy
-from pair.web.requests import Web
-from pair.wiring import SilentObserver
+from pair.packages.download import Downloader
+from pair.packages.rules import SourcesPolicy
+from pair.web.http_client import Web
+from pair.kb.installer import SilentObserver
 web = Web(timeout_seconds=30, retries=0, retry_wait_seconds=1, clock=SystemClock())
 began = time.perf_counter()
 done = Downloader(web, SourcesPolicy(), SilentObserver()).fetch(sys.argv[1], Path(sys.argv[2]), sha256=None, known=None)
@@ -153,12 +154,12 @@ def walk(folder: str) -> int:
 def bench_install(folder: Path, rounds: int) -> None:
     kb = make_folder(folder)
     target, copy = folder / "target" / "kb", folder / "copy"
-    desk = Desk(Settings(sources=SourcesPolicy(cache_dir=str(folder / "cache"))))
+    desk = Installer(Settings(sources=SourcesSettings(cache_dir=str(folder / "cache"))))
     source = desk.resolve(str(kb), offline=True)
 
     def install() -> float:
         shutil.rmtree(target, ignore_errors=True)
-        return timed(lambda: desk.apply(Request("install", target), source))
+        return timed(lambda: desk.apply(InstallRequest("install", target), source))
 
     def install_by_command() -> float:
         shutil.rmtree(target, ignore_errors=True)
@@ -175,7 +176,7 @@ def bench_install(folder: Path, rounds: int) -> None:
     show("install of 20,000 files, 200 MB, from a folder: to cp -r", ours / theirs, "at most 2.5", detail)
 
     def update() -> float:
-        return timed(lambda: desk.apply(Request("update", target), source))
+        return timed(lambda: desk.apply(InstallRequest("update", target), source))
 
     def update_by_command() -> float:
         command = [sys.executable, "-m", "pair", "update", str(target), "--json"]

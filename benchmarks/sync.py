@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Self
 
 from pair.clock import SystemClock
+from pair.kb.sync import SilentSyncObserver, SyncService
 from pair.settings import Settings
-from pair.sync.discovery import Places
-from pair.sync.rules import FileSeen, SyncPolicy
+from pair.sync.discover import SyncPaths
+from pair.sync.report import SyncReport
+from pair.sync.rules import FileSeen, SyncSettings
+from pair.sync.run import SyncDependencies, SyncRun
 from pair.sync.state import Record, SyncState
-from pair.sync.workflow import SyncRun, Workshop
-from pair.wiring import SilentSyncObserver, SyncDesk, SyncReport
 from sources import medians, show, timed, walk
 
 LATENCY_SECONDS = 0.1
@@ -81,23 +82,23 @@ def make_files(folder: Path, count: int) -> None:
         path.write_text(f"# Page {number}\n\n" + f"Sentence {number} of a page about subject {number % 97}. " * 8)
 
 
-def places_in(folder: Path) -> Places:
+def places_in(folder: Path) -> SyncPaths:
     home = folder / "home"
-    return Places(folder / "files", home / "links.txt", home / "index.txt", home / "cache.json", home / "web-cache")
+    return SyncPaths(folder / "files", home / "links.txt", home / "index.txt", home / "cache.json", home / "web-cache")
 
 
-def first_build(places: Places, *, saved: bool) -> tuple[float, int]:
+def first_build(places: SyncPaths, *, saved: bool) -> tuple[float, int]:
     """Seconds and bytes written."""
     shutil.rmtree(places.cache.parent, ignore_errors=True)
-    shop = Workshop(InstantSummariser(), None, None, SystemClock(), SilentSyncObserver())  # type: ignore[arg-type]
-    run = SyncRun(SyncPolicy(), places, shop)
+    shop = SyncDependencies(InstantSummariser(), None, None, SystemClock(), SilentSyncObserver())  # type: ignore[arg-type]
+    run = SyncRun(SyncSettings(), places, shop)
     if not saved:
         run._store = UnsavedStore()  # type: ignore[assignment]  # noqa: SLF001 - the comparison asks for it
     seconds = timed(run.run)
     return seconds, run._store.bytes_written  # noqa: SLF001
 
 
-def build_seconds(places: Places, *, saved: bool) -> float:
+def build_seconds(places: SyncPaths, *, saved: bool) -> float:
     return first_build(places, saved=saved)[0]
 
 
@@ -105,14 +106,14 @@ def bench_no_op(folder: Path, rounds: int) -> None:
     places = places_in(folder)
     make_files(places.sources_dir, 20_000)
     first_build(places, saved=True)
-    policy = SyncPolicy(
+    policy = SyncSettings(
         sources_dir=str(places.sources_dir),
         links_file_path=str(places.links_file),
         index_path=str(places.index),
         index_cache_path=str(places.cache),
         web_fetch_cache_dir=str(places.page_copies),
     )
-    desk = SyncDesk(Settings(kb=policy))
+    desk = SyncService(Settings(kb=policy))
     report = desk.run()
     assert report.did_nothing, report
     ours, theirs = medians(rounds * 3, lambda: timed(desk.run), lambda: timed(lambda: walk(str(places.sources_dir))))
@@ -181,7 +182,7 @@ def bench_pages(folder: Path) -> None:
     # Once before it is timed: a process that has synced a page has loaded what reading pages needs.
     seconds = [sync_pages(folder / str(number), port, count).seconds for number, count in enumerate((1, URLS))]
     server.terminate()
-    least = URLS * LATENCY_SECONDS / SyncPolicy().url_download_concurrency
+    least = URLS * LATENCY_SECONDS / SyncSettings().url_download_concurrency
     detail = f"{seconds[1]:.2f} s; the first page of the process {seconds[0]:.2f} s"
     show("200 pages of 100 ms each: to latency alone, 8 at once", seconds[1] / least, "at most 1.5", detail)
 
@@ -190,7 +191,7 @@ def sync_pages(folder: Path, port: int, count: int) -> SyncReport:
     folder.mkdir(parents=True)
     links = folder / "links.txt"
     links.write_text("".join(f"http://127.0.0.1:{port}/{number}\n" for number in range(count)))
-    policy = SyncPolicy(
+    policy = SyncSettings(
         sources_dir=str(folder / "files"),
         links_file_path=str(links),
         index_path=str(folder / "index.txt"),
@@ -198,7 +199,7 @@ def sync_pages(folder: Path, port: int, count: int) -> SyncReport:
         web_fetch_cache_dir=str(folder / "web-cache"),
         allow_private_addresses=True,
     )
-    report = SyncDesk(Settings(kb=policy)).run()
+    report = SyncService(Settings(kb=policy)).run()
     assert report.fetched == count, report
     return report
 

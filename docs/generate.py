@@ -20,10 +20,10 @@ from typing import Any
 from annotated_types import Ge, Gt
 
 import pair
-from pair import build_errors, error_tree, errors, package_errors, request_errors, settings, version_errors
-from pair.access import folder_settings
+from pair import error_tree, errors, settings
 from pair.app import render
 from pair.app.cli.commands import build
+from pair.auth import folder_settings
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 PACKAGE = Path(inspect.getfile(pair)).resolve().parent
@@ -483,7 +483,7 @@ def _tree_in_docstring() -> str:
 def _texts_by_code() -> dict[str, list[str]]:
     """Texts of every function that makes an error; a function or a code without a sample stops the run."""
     texts: dict[str, list[str]] = {code: [] for code in errors.CODES}
-    modules = (errors, request_errors, build_errors, package_errors, version_errors)
+    modules = (errors,)
     made = [each for module in modules for each in inspect.getmembers(module, inspect.isfunction)]
     for name, make in made:
         if make.__module__ in {module.__name__ for module in modules} and not name.startswith("_"):

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from pair import librarians as librarians
     from pair.client import connect
     from pair.errors import PairError
-    from pair.kb import KnowledgeBase
+    from pair.kb.installer import install, resolve_source
+    from pair.kb.kb import KnowledgeBase
+    from pair.kb.open import open_kb as open  # noqa: A004 - pair.open reads as what it does
     from pair.librarians.contract import Citation, Context, Librarian, Response
     from pair.settings import Settings
     from pair.sync.report import SyncReport
     from pair.values import Document, Hit, KbSource
-    from pair.wiring import install, resolve_source
-    from pair.wiring import open_kb as open  # noqa: A004 - pair.open reads as what it does
 
 __version__ = "0.1.0"
 
@@ -48,14 +48,14 @@ _HOMES = {
     "Document": ("pair.values", "Document"),
     "Hit": ("pair.values", "Hit"),
     "KbSource": ("pair.values", "KbSource"),
-    "KnowledgeBase": ("pair.kb", "KnowledgeBase"),
+    "KnowledgeBase": ("pair.kb.kb", "KnowledgeBase"),
     "PairError": ("pair.errors", "PairError"),
     "Settings": ("pair.settings", "Settings"),
     "SyncReport": ("pair.sync.report", "SyncReport"),
     "connect": ("pair.client", "connect"),
-    "install": ("pair.wiring", "install"),
-    "open": ("pair.wiring", "open_kb"),
-    "resolve_source": ("pair.wiring", "resolve_source"),
+    "install": ("pair.kb.installer", "install"),
+    "open": ("pair.kb.open", "open_kb"),
+    "resolve_source": ("pair.kb.installer", "resolve_source"),
 }
 
 

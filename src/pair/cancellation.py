@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from pair import request_errors
+from pair import errors
 
 _Result = TypeVar("_Result")
 
@@ -43,7 +43,7 @@ class Cancellation:
     def check(self) -> None:
         """Raises E609."""
         if self._is_cancelled:
-            raise request_errors.took_too_long(self._seconds)
+            raise errors.took_too_long(self._seconds)
 
     @contextlib.contextmanager
     def interruptible(self, interrupt: Callable[[], None]) -> Iterator[None]:

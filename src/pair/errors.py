@@ -5,6 +5,7 @@ below that writes its text, so that a text exists in one place.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from pair.error_codes import CODES, HTTP_STATUSES
 from pair.error_tree import (
@@ -595,4 +596,570 @@ def judgements_unmatched(path: str, what: str, count: int, ids: Sequence[str]) -
         f"{path}: {count:,} {'judgement is' if count == 1 else 'judgements are'} of {what} that are not there: {shown}",
         hints=["Check that ids are written the same in all files", "Measure with the others: --skip-unknown"],
         details={"path": path, "what": what, "count": count, "ids": list(ids[:100])},
+    )
+
+
+_MOST_NAMES = 50
+
+
+def request_invalid(reason: str, *, hints: Sequence[str] = ()) -> UsageError:
+    return UsageError("E601", f"Request not understood: {reason}", hints=hints, details={"reason": reason})
+
+
+def credentials_refused(reason: str) -> AccessError:
+    """`reason` never tells what was presented."""
+    return AccessError(
+        "E602",
+        f"Credentials are missing or wrong: {reason}",
+        hints=["Send them as: Authorization: Bearer KEY", "An administrator makes keys with: pair keys add NAME"],
+    )
+
+
+def not_allowed(what: str, *, hints: Sequence[str] = ()) -> AccessError:
+    return AccessError("E603", f"Not allowed: {what}", hints=hints)
+
+
+def no_such_route(path: str) -> NotFoundError:
+    shown = path if len(path) <= 100 else f"{path[:100]}…"
+    return NotFoundError("E604", f"No route {shown!r}", hints=["All routes are in /openapi.json"])
+
+
+def no_such_librarian(librarian_id: str) -> NotFoundError:
+    shown = librarian_id if len(librarian_id) <= 100 else f"{librarian_id[:100]}…"
+    return NotFoundError("E605", f"No librarian {shown!r}", hints=["All librarians: GET /librarians"])
+
+
+def no_such_remote_librarian(librarian_id: str) -> NotFoundError:
+    return NotFoundError(
+        "E605",
+        f"Cannot open the citation: no remote librarian {librarian_id[:100]!r} is configured here",
+        hints=["List the librarians: pair librarians list", "Run pair cite where the answer was given"],
+    )
+
+
+def cannot_open_citation(librarian_id: str, endpoint: str) -> UsageError:
+    return UsageError(
+        "E620",
+        f"Cannot open the citation: the endpoint of {librarian_id[:100]!r} is not a librarian of pair serve",
+        hints=["Read the quoted passage in the answer: pair ask --json"],
+        details={"endpoint": endpoint},
+    )
+
+
+def no_such_model(model: str, known: Sequence[str]) -> NotFoundError:
+    """To chat clients every librarian is a model. `known`: those that the caller may use."""
+    shown = model if len(model) <= 100 else f"{model[:100]}…"
+    names = ", ".join(known[:_MOST_NAMES]) + (", …" if len(known) > _MOST_NAMES else "")
+    return NotFoundError(
+        "E605", f"No model {shown!r}", hints=[f"Models: {names or 'none'}"], details={"parameter": "model"}
+    )
+
+
+def method_not_allowed(method: str, allowed: str) -> UsageError:
+    return UsageError("E606", f"Method {method[:20]} is not allowed here", hints=[f"Allowed: {allowed}"])
+
+
+def request_too_large(what: str, most: int, unit: str = "bytes") -> UsageError:
+    return UsageError(
+        "E607",
+        f"{what} has more than {most:,} {unit}",
+        hints=["Send documents in several requests", "Send them as application/x-ndjson, a document a line"],
+        details={f"max_{unit}": most},
+    )
+
+
+def too_many_requests() -> ConflictError:
+    return ConflictError("E608", "Too many requests", hints=["Wait as long as Retry-After says, then try again"])
+
+
+def took_too_long(seconds: float) -> StorageError:
+    return StorageError(
+        "E609",
+        f"There was no answer within {seconds:g} s",
+        hints=["Try again when fewer requests are under way", "Raise server.request_timeout_seconds"],
+    )
+
+
+def request_too_slow(seconds: float) -> UsageError:
+    return UsageError("E610", f"The request had not arrived within {seconds:g} s", hints=["Send it faster, or smaller"])
+
+
+def server_stopping() -> StorageError:
+    return StorageError(
+        "E611",
+        "The server is stopping",
+        explanation="What it acknowledged is stored.",
+        hints=["Try again with the server that takes its place"],
+    )
+
+
+def address_unusable(host: str, port: int, reason: str) -> StorageError:
+    return StorageError(
+        "E612",
+        f"Cannot serve on {host}:{port}: {reason}",
+        hints=["Choose another port: pair serve --port 8081", "Stop what uses this one"],
+        details={"host": host, "port": port},
+    )
+
+
+def keys_untrusted(path: str) -> UsageError:
+    return UsageError(
+        "E404",
+        "Cannot check keys: the keys file of this folder is not trusted",
+        explanation=f"{path} came with the folder, or was changed by something other than `pair keys`.",
+        hints=["Review and trust it: pair trust", "Name the file yourself: PAIR__SERVER__KEYS_FILE=FILE"],
+        details={"path": path},
+    )
+
+
+def nothing_to_trust(folder: str) -> NotFoundError:
+    return NotFoundError(
+        "E403",
+        f"Cannot trust {folder}: it has no configuration and no keys file",
+        hints=[
+            "Go to the folder with config.yaml or .pair/config.yaml, then: pair trust",
+            "Files named with --config, PAIR_CONFIG or PAIR__SERVER__KEYS_FILE need no trust",
+        ],
+        details={"folder": folder},
+    )
+
+
+def no_such_key(key_id: str) -> NotFoundError:
+    return NotFoundError("E613", f"No key {key_id!r}", hints=["List all keys: pair keys list"])
+
+
+def jwks_unreadable(reason: str) -> StorageError:
+    return StorageError(
+        "E614",
+        f"The public keys that tokens are checked with cannot be read: {reason}",
+        hints=["Try again", "An administrator checks server.jwt_jwks"],
+    )
+
+
+def librarian_without_past(librarian_id: str) -> UsageError:
+    return UsageError(
+        "E615",
+        f"The librarian {librarian_id!r} knows no earlier versions",
+        explanation="Only the shelf of a knowledge base can answer as it would have then.",
+        hints=["Ask the shelf: POST /ask with kb_id and at", "Ask about the current version: leave out at"],
+        details={"librarian": librarian_id},
+    )
+
+
+def head_too_large(what: str) -> UsageError:
+    return UsageError(
+        "E616",
+        f"Cannot read the request: its head has more than {what}",
+        hints=["Send a shorter address and fewer headers"],
+    )
+
+
+def server_full(what: str) -> StorageError:
+    return StorageError(
+        "E617",
+        f"Cannot take another request now: {what}",
+        hints=["Try again", "Send smaller requests, or fewer at once"],
+    )
+
+
+def write_waiting(kb_id: str, seconds: float) -> ConflictError:
+    return ConflictError(
+        "E203",
+        f"{kb_id} is being written by other requests of this server",
+        explanation=f"This one waited {seconds:g} s for its turn. Nothing of it was written.",
+        hints=["Try again", "Write larger batches, less often"],
+        details={"kb_id": kb_id},
+    )
+
+
+# ── told by a client ───────────────────────────────────────────────────────────────────────────────
+
+
+def not_over_http(what: str, *, hints: Sequence[str] = ()) -> UsageError:
+    return UsageError(
+        "E620",
+        f"Over HTTP this is not possible: {what}",
+        hints=hints or ["Open the knowledge base itself: pair.open(…)"],
+    )
+
+
+def server_unreachable(address: str, reason: str, *, hints: Sequence[str] = ()) -> DownloadError:
+    """`address` without credentials."""
+    return DownloadError(
+        "E621",
+        f"No usable answer from {address}: {reason}",
+        hints=hints or ["Check that `pair serve` runs there, and what is in between", "Try again"],
+        details={"address": address, "reason": reason},
+    )
+
+
+def workers_died(part: int, attempts: int, reason: str) -> StorageError:
+    return StorageError(
+        "E216",
+        f"Part {part} of the build was given up: {attempts} workers died over it",
+        explanation=f"The last one {reason}. Nothing was changed, and what was built is kept for the next run.",
+        hints=[
+            "Check the memory of the machine: a worker takes about 20 times engine.build_part_bytes",
+            "Use fewer workers: --workers 1",
+        ],
+        details={"part": part, "attempts": attempts, "reason": reason},
+    )
+
+
+def build_lost(kb_id: str) -> ConflictError:
+    return ConflictError(
+        "E217",
+        f"Parts of the build of {kb_id} are gone from the store",
+        explanation="Somebody else published the same meanwhile, or garbage collection took them. "
+        "This build has changed nothing.",
+        hints=["Run the same command again: only what is missing is built", "Raise engine.gc_build_seconds"],
+        details={"kb_id": kb_id},
+    )
+
+
+def documents_without_text(kb_id: str, document_ids: Sequence[str], count: int) -> UsageError:
+    """`document_ids`: the first of them."""
+    named = ", ".join(repr(each) for each in document_ids) + (", …" if count > len(document_ids) else "")
+    return UsageError(
+        "E307",
+        f"{count:,} documents of {kb_id} came with a vector and without a text to make another of: {named}",
+        hints=["Put them in again with a text: pair ingest FILE.jsonl", "Delete them: pair docs delete ID"],
+        details={"kb_id": kb_id, "ids": list(document_ids), "count": count},
+    )
+
+
+def reembedding_running(kb_id: str, holder: str) -> ConflictError:
+    message = f"Another re-embedding of {kb_id} is running: {holder}"
+    return ConflictError("E308", message, hints=["Wait for it"], details={"kb_id": kb_id, "holder": holder})
+
+
+def signature_refused(subject: str, reason: str, signed_by: str, expected: Sequence[str]) -> DataError:
+    """Not a failed download: the same file would be refused again."""
+    keys = ([f"Signed by key: {signed_by}"] if signed_by else []) + [f"Expected key:  {key}" for key in expected]
+    return DataError(
+        "E017",
+        f"No valid signature of {subject}: {reason}",
+        explanation=keys,
+        hints=[
+            "Ask its publisher for the package together with its .minisig",
+            "If you trust another key, add it to sources.signature_keys",
+        ],
+        details={"subject": subject, "reason": reason, "signed_by": signed_by, "expected": list(expected)},
+    )
+
+
+def package_of_another_schema(label: str, schema_version: Any) -> DownloadError:
+    return DownloadError(
+        "E018",
+        f"The package {label} was made by another version of pair: it has schema {schema_version!r:.40}",
+        hints=["Update pair, or ask for a package that this version can read"],
+        details={"package": label, "schema_version": f"{schema_version!r:.40}"},
+    )
+
+
+def feed_unreadable(feed: str, reason: str) -> DownloadError:
+    return DownloadError(
+        "E019",
+        f"The feed of releases cannot be used: {feed}",
+        explanation=reason,
+        hints=[
+            "Check that the address is that of a releases.json which pair publish wrote",
+            "Name the archive itself with --source",
+        ],
+        details={"feed": feed, "reason": reason},
+    )
+
+
+def release_missing(feed: str, reason: str, known: Sequence[str]) -> NotFoundError:
+    """`known`: what the feed has instead."""
+    more = f" and {len(known) - 20} more" if len(known) > 20 else ""
+    return NotFoundError(
+        "E020",
+        f"The feed {feed} has no such release: {reason}",
+        explanation=f"It has: {', '.join(known[:20])}{more}" if known else "It has none.",
+        lead="Name one of them:",
+        hints=[f"--source {feed}#NAME for its latest version", f"--source {feed}#NAME@VERSION for a certain one"],
+        details={"feed": feed, "known": list(known)},
+    )
+
+
+def version_moved(feed: str, version: str, installed: str, offered: str) -> ConflictError:
+    return ConflictError(
+        "E021",
+        f"The feed {feed} has other bytes for version {version} than what was installed from it",
+        explanation=[f"Installed SHA-256: {installed}", f"Offered SHA-256:   {offered}"],
+        hints=[
+            "Ask the publisher: a version that is published should not change",
+            "Take what the feed has now with --force",
+        ],
+        details={"feed": feed, "version": version, "installed": installed, "offered": offered},
+    )
+
+
+def version_published(place: str, release: str, published: str, given: str) -> ConflictError:
+    """`release`: name and version."""
+    return ConflictError(
+        "E021",
+        f"{release} is published at {place} already, with other bytes",
+        explanation=[f"Published SHA-256: {published}", f"Given SHA-256:     {given}"],
+        hints=[
+            "Publish it as a new version, with --version",
+            "If that publication was given up before it was in the feed, delete its .sha256 there",
+        ],
+        details={"place": place, "release": release, "published": published, "given": given},
+    )
+
+
+def lock_differs(lock: str, drifts: Sequence[str]) -> ConflictError:
+    """`drifts`: each one line that says what, what is locked, and what was found."""
+    return ConflictError(
+        "E022",
+        f"Not as {lock} says",
+        explanation=[f"  {drift}" for drift in drifts],
+        hints=[
+            "Bring back what is locked: pair install --locked --force",
+            "Lock what is installed: pair lock",
+        ],
+        details={"lock": lock, "drifts": list(drifts)},
+    )
+
+
+def lock_unusable(lock: str, reason: str) -> UsageError:
+    return UsageError(
+        "E023",
+        f"Lock file cannot be used: {lock}",
+        explanation=reason,
+        hints=["Write it anew from what is installed: pair lock", "Name another one with --lock-file"],
+        details={"lock": lock, "reason": reason},
+    )
+
+
+def key_unusable(key: str, reason: str) -> UsageError:
+    return UsageError(
+        "E024",
+        f"Key cannot be used: {key}: {reason}",
+        hints=["Make a pair of keys: minisign -G", "PAIR_SIGN_PASSWORD opens a key where nobody can be asked"],
+        details={"key": key, "reason": reason},
+    )
+
+
+def release_differs(feed: str, release: str, said: str) -> DataError:
+    """`release`: name and version in the feed. `said`: the same in the package."""
+    return DataError(
+        "E027",
+        f"Cannot install {release} from {feed}: the package is another one",
+        explanation=f"The feed names:   {release}\nThe package says: {said}\nNothing was installed.",
+        hints=["Ask the publisher: an old or another package may have been put in its place"],
+        details={"feed": feed, "release": release, "said": said},
+    )
+
+
+def version_older(source: str, name: str, installed: str, offered: str) -> ConflictError:
+    return ConflictError(
+        "E028",
+        f"Cannot replace {name} {installed} by {offered} from {source}: that version is older",
+        explanation="Nothing was changed.",
+        hints=["Install the older version with --force", "Keep the installed version: there is nothing to do"],
+        details={"source": source, "name": name, "installed": installed, "offered": offered},
+    )
+
+
+def cannot_package(folder: str, reason: str) -> UsageError:
+    return UsageError(
+        "E014",
+        f"Cannot package {folder}: {reason}",
+        lead="Example:",
+        hints=["pair package ./handbook -o handbook.zip --name handbook --version 1.0.0"],
+        details={"folder": folder, "reason": reason},
+    )
+
+
+def source_overlaps_target(source: str, target: str) -> UsageError:
+    return UsageError(
+        "E015",
+        f"KB source and target overlap: {source} and {target}",
+        hints=["Choose a target outside the source folder", "Choose a source outside the target folder"],
+        details={"source": source, "target": target},
+    )
+
+
+def target_changing(target: str) -> ConflictError:
+    return ConflictError(
+        "E016",
+        f"Target keeps changing while it is being updated: {target}",
+        hints=["Stop the program that writes to it, then try again"],
+        details={"target": target},
+    )
+
+
+NO_SUCH_VERSION = "E218"
+"""For those who look again for what may have come back."""
+
+_MOST_NUMBERS = 10
+
+
+def no_such_version(kb_id: str, wanted: str, kept: Sequence[int]) -> NotFoundError:
+    """`kept`: the numbers of those that are, the newest first."""
+    numbers = ", ".join(str(each) for each in kept[:_MOST_NUMBERS]) + (", …" if len(kept) > _MOST_NUMBERS else "")
+    return NotFoundError(
+        "E218",
+        f"Version {wanted} of {kb_id} is not kept",
+        explanation=f"Kept are: {numbers}." if kept else "",
+        hints=["List them: pair versions", "Keep more: engine.keep_versions, engine.keep_days"],
+        details={"kb_id": kb_id, "version": wanted, "kept": list(kept)},
+    )
+
+
+def index_of_another_embedder(kb_id: str, found: str, configured: str) -> UsageError:
+    return UsageError(
+        "E220",
+        f"The package's index was made with the embedder {found}, and {kb_id} has {configured}",
+        explanation="Vectors of two embedders cannot be compared. Nothing was changed.",
+        hints=[
+            "Use the embedder of the package: engine.embedder",
+            "Take the texts alone, and embed them here: --no-index, then pair sync",
+        ],
+        details={"kb_id": kb_id, "package": found, "configured": configured},
+    )
+
+
+def index_damaged(label: str, reason: str) -> DataError:
+    return DataError(
+        "E221",
+        f"The index in the package {label} cannot be used",
+        explanation=f"{reason[:1].upper()}{reason[1:]}. Nothing was changed.",
+        hints=["Ask its publisher for the package", "Take the texts alone, and embed them here: --no-index"],
+        details={"package": label, "reason": reason},
+    )
+
+
+def manifest_lost(kb_id: str) -> DataError:
+    return DataError(
+        "E237",
+        f"Cannot write to {kb_id}: its manifest is missing, but its shards or earlier versions are there",
+        explanation="A write would start an empty knowledge base in their place. Nothing was written.",
+        hints=[
+            f"Restore the manifest from the newest version that is kept: pair fsck --repair --kb {kb_id}",
+            "Put the manifest back from a backup of the store",
+        ],
+        details={"kb_id": kb_id},
+    )
+
+
+def past_is_read_only(kb_id: str, number: int) -> UsageError:
+    return UsageError(
+        "E219",
+        f"Version {number} of {kb_id} is of the past, and cannot be written to",
+        hints=[f"Make it the current one: pair rollback {number} --kb {kb_id}"],
+        details={"kb_id": kb_id, "version": number},
+    )
+
+
+def export_damaged(file: str, reason: str) -> DataError:
+    return DataError(
+        "E224",
+        f"The export is not what was written: {file}",
+        explanation=f"{reason[:1].upper()}{reason[1:]}. Nothing was changed.",
+        hints=["Copy the file again, whole and unchanged", "Export again: pair export -o FILE"],
+        details={"file": file, "reason": reason},
+    )
+
+
+def export_not_understood(file: str, reason: str) -> UsageError:
+    return UsageError(
+        "E225",
+        f"Not an export that this pair can read: {file}",
+        explanation=f"{reason[:1].upper()}{reason[1:]}. Nothing was changed.",
+        hints=["Update pair, if a newer one wrote it", "Documents of your own: pair ingest FILE.jsonl"],
+        details={"file": file, "reason": reason},
+    )
+
+
+def export_of_another_embedder(file: str, made_with: str, configured: str, *, is_shards: bool) -> UsageError:
+    anew = (
+        "Export documents instead of shards, and import them with --embed"
+        if is_shards
+        else "Make vectors of the configured one for all texts: pair import FILE --embed"
+    )
+    return UsageError(
+        "E226",
+        f"The export has vectors of the embedder {made_with}, and {configured} is configured",
+        hints=[f"Take the vectors as they are: configure {made_with} (engine.embedder)", anew],
+        details={"file": file, "made_with": made_with, "configured": configured},
+    )
+
+
+def kb_not_empty(kb_id: str, documents: int) -> ConflictError:
+    return ConflictError(
+        "E227",
+        f"{kb_id} holds {documents:,} documents, and shards are imported as a whole",
+        hints=[
+            "Put the export in the place of all that is there: --replace",
+            "Import into another knowledge base: --kb NAME",
+            "Add to what is there from an export of documents: pair export -o FILE.jsonl",
+        ],
+        details={"kb_id": kb_id, "documents": documents},
+    )
+
+
+def cannot_compare(side: str, reason: str, hint: str) -> UsageError:
+    return UsageError(
+        "E230",
+        f"Cannot compare {side}: {reason}",
+        hints=[hint],
+        details={"side": side, "reason": reason},
+    )
+
+
+def nothing_to_compare(path: str) -> NotFoundError:
+    return NotFoundError(
+        "E231",
+        f"Neither a folder nor a package: {path}",
+        hints=["A package is a .zip file", "A version of a KB goes without ./ : pair diff 7"],
+        details={"path": path},
+    )
+
+
+def answer_unreadable(path: str, reason: str) -> UsageError:
+    return UsageError(
+        "E232",
+        f"Not an answer that was stored: {path}: {reason}",
+        hints=['Store one: pair ask "QUESTION" --json > answer.json'],
+        details={"path": path, "reason": reason},
+    )
+
+
+def nothing_to_reproduce(path: str) -> UsageError:
+    return UsageError(
+        "E233",
+        f"The answer does not say how its passages were found: {path}",
+        hints=[
+            "Ask anew: pair has written it down since there is pair reproduce",
+            "Answers of other librarians than the shelf of a KB are not reproduced",
+        ],
+        details={"path": path},
+    )
+
+
+def reproduce_elsewhere(kb_id: str) -> UsageError:
+    """`kb_id`: as an answer of a remote librarian names it, `LIBRARIAN:KB`."""
+    librarian, _, name = kb_id.rpartition(":")
+    return UsageError(
+        "E233",
+        f"Cannot reproduce the answer: its passages are on the server of the librarian {librarian}",
+        hints=[f"Search a copy of that KB instead: pair reproduce --kb {name}", "Run pair reproduce on that server"],
+    )
+
+
+def rolled_back_meanwhile(kb_id: str, began: int, rolled_back: int) -> ConflictError:
+    """`began`: the version that was current when the work was begun; 0 for none."""
+    return ConflictError(
+        "E236",
+        f"{kb_id} was rolled back while this was under way, and stays as it was rolled back",
+        explanation=f"It began with version {began}; version {rolled_back} went back. Nothing of it was stored since.",
+        hints=[
+            "If it is still wanted, run the same command again: it builds on what is there now",
+            f"See what is there: pair versions --kb {kb_id}",
+        ],
+        details={"kb_id": kb_id, "began": began, "rolled_back": rolled_back},
     )

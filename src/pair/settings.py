@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from pair import errors
-from pair.access.folder_settings import VARIABLE, TrustRequest, find_need, find_need_of_librarian
-from pair.access.policy import ServerPolicy
-from pair.access.trust import TrustStore, place_of
-from pair.ai.rules import ModelPolicy
-from pair.engine.policy import EnginePolicy
-from pair.librarians.policy import LibrariansPolicy
-from pair.sources.rules import SourcesPolicy
-from pair.sync.rules import SyncPolicy
+from pair.ai.prompts import ModelSettings
+from pair.auth.folder_settings import VARIABLE, TrustRequest, find_need, find_need_of_librarian
+from pair.auth.settings import ServerSettings
+from pair.auth.trust import TrustStore, place_of
+from pair.engine.settings import EngineSettings
+from pair.librarians.settings import LibrariansSettings
+from pair.packages.rules import SourcesSettings
+from pair.sync.rules import SyncSettings
 
 logger = logging.getLogger(__name__)
 
@@ -68,12 +68,12 @@ class FolderConfig:
 
 @dataclass(frozen=True)
 class Settings:
-    kb: SyncPolicy = field(default_factory=SyncPolicy)
-    sources: SourcesPolicy = field(default_factory=SourcesPolicy)
-    engine: EnginePolicy = field(default_factory=EnginePolicy)
-    ai: ModelPolicy = field(default_factory=ModelPolicy)
-    librarians: LibrariansPolicy = field(default_factory=LibrariansPolicy)
-    server: ServerPolicy = field(default_factory=ServerPolicy)
+    kb: SyncSettings = field(default_factory=SyncSettings)
+    sources: SourcesSettings = field(default_factory=SourcesSettings)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    ai: ModelSettings = field(default_factory=ModelSettings)
+    librarians: LibrariansSettings = field(default_factory=LibrariansSettings)
+    server: ServerSettings = field(default_factory=ServerSettings)
     named: frozenset[str] = frozenset()
     """Keys that were given a value, as `section.key`."""
     places: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -110,16 +110,16 @@ class Settings:
         values.read_environment(variables)
         if folder_config is not None and folder_config.ignored:
             on_ignored(folder_config.warning)
-        sources = values.section("sources", SourcesPolicy)
+        sources = values.section("sources", SourcesSettings)
         is_host_from_folder = "sources.github_api_url" in values.from_folder()
-        may_send_token = not is_host_from_folder or sources.github_api_url == SourcesPolicy.github_api_url
+        may_send_token = not is_host_from_folder or sources.github_api_url == SourcesSettings.github_api_url
         return Settings(
-            kb=values.section("kb", SyncPolicy),
+            kb=values.section("kb", SyncSettings),
             sources=sources,
-            engine=values.section("engine", EnginePolicy),
-            ai=values.section("ai", ModelPolicy),
-            librarians=values.section("librarians", LibrariansPolicy),
-            server=values.section("server", ServerPolicy),
+            engine=values.section("engine", EngineSettings),
+            ai=values.section("ai", ModelSettings),
+            librarians=values.section("librarians", LibrariansSettings),
+            server=values.section("server", ServerSettings),
             named=frozenset(values.places()),
             places=values.places(),
             config_path=path,
@@ -133,12 +133,12 @@ class Settings:
 
 
 SECTIONS: dict[str, Any] = {
-    "kb": SyncPolicy,
-    "sources": SourcesPolicy,
-    "engine": EnginePolicy,
-    "ai": ModelPolicy,
-    "librarians": LibrariansPolicy,
-    "server": ServerPolicy,
+    "kb": SyncSettings,
+    "sources": SourcesSettings,
+    "engine": EngineSettings,
+    "ai": ModelSettings,
+    "librarians": LibrariansSettings,
+    "server": ServerSettings,
 }
 _LISTS = {"librarians": "entries"}
 """Sections that may be a list: then it is this key's value."""

@@ -289,3 +289,21 @@ def _check_document(given: object) -> Document:
     if given.vector is None and not given.text.strip():
         raise errors.document_invalid(given.id, "its text is blank")
     return given
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRows:
+    """What a document says about entities. Chunks are named by their number in the document."""
+
+    mentions: tuple[tuple[str, float, int], ...] = ()
+    """Entity, weight, chunk."""
+    edges: tuple[tuple[str, str, str, float, int], ...] = ()
+    """Source entity, target entity, kind, weight, chunk."""
+    is_complete: bool = field(default=True, compare=False)
+    """False when a model could not be reached for some chunks: the document is extracted again by the next write."""
+
+
+NO_GRAPH = GraphRows()
+"""This very one stands for none: a document that names nothing has a graph of its own, which is empty."""
+NO_GRAPH_YET = GraphRows(is_complete=False)
+"""The same, for a document whose chunks a model could not be asked about."""

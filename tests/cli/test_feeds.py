@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pair import Settings, install, resolve_source
-from pair.sources.feed import LIMIT_BYTES
+from pair.packages.release_index import LIMIT_BYTES
 from support.command import Outcome, Workplace, read_files
 from support.kbs import sha256
 from support.releases import feed_in, move_version, publish, published, serve

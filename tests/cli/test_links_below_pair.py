@@ -340,7 +340,7 @@ def test_nobody_else_can_read_the_keys_while_they_are_written(tmp_path: Path) ->
     script = """
 import os, sys
 from pathlib import Path
-from pair.access.keys import KeyFile
+from pair.auth.keys import KeyFile
 from pair.clock import SystemClock
 
 def tell(event, arguments):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pair import errors
-from pair.sources.lock import refuse_links
+from pair.packages.lockfile import refuse_links
 from support.command import Workplace, read_files, write_files
 from support.kbs import SMALL_KB
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pair import Settings, errors
-from pair.wiring.packages import open_package
+from pair.kb.package_index import open_package
 from support.clocks import Origin, files_of, installed_from, pages, put_up, refit, rewritten
 from support.command import Workplace, write_files
 from support.server import Server

@@ -446,4 +446,4 @@ def test_commands_that_neither_sign_nor_check_do_not_load_cryptography(workplace
         cwd=workplace.folder,
         env=workplace.environment,
     )
-    assert not {"cryptography", "pair.sources.signing"} & set(done.stdout.split())
+    assert not {"cryptography", "pair.packages.signing"} & set(done.stdout.split())

@@ -131,7 +131,7 @@ def test_doctor_says_what_is_ignored_and_what_is_trusted(workplace: Workplace) -
 def test_python_follows_the_same_rules(workplace: Workplace) -> None:
     configured(workplace, FUNCTION)
     assert workplace.pair("sync").status == 0
-    program = "import pair, pair.wiring.librarians\nwith pair.open() as kb:\n    print(kb.stats().documents)\n"
+    program = "import pair, pair.kb.librarians\nwith pair.open() as kb:\n    print(kb.stats().documents)\n"
     done = workplace.pair("-c", program)
     assert (done.status, done.stdout) == (0, "1\n")
     assert "config.yaml is not trusted. Ignored: librarians.entries[1] (config.yaml:2)" in done.stderr

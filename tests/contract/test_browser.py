@@ -11,7 +11,7 @@ import pytest
 
 from pair.clock import SystemClock
 from pair.web.browser import BrowserRenderer
-from pair.web.dialling import system_addresses
+from pair.web.guarded_connect import system_addresses
 from pair.web.pages import PageFault
 from support.page_server import (
     Asked,

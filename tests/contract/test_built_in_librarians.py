@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from pair.kb import KnowledgeBase
+from pair.kb.kb import KnowledgeBase
 from pair.librarians import Context
-from pair.librarians.catalogue import Catalogue, IndexEntry
+from pair.librarians.index_librarian import IndexEntry, IndexLibrarian
+from pair.librarians.kb_librarian import KbLibrarian
 from pair.librarians.router import Router
-from pair.librarians.shelf import Shelf
 from pair.testing.librarian_suite import LibrarianCase, LibrarianSuite
 from pair.values import Document
 from support.engine_parts import Ground
@@ -41,12 +41,12 @@ class TestShelf(LibrarianSuite):
     @pytest.fixture
     def case(self, kb: KnowledgeBase) -> LibrarianCase:
         return LibrarianCase(
-            Shelf(kb), "On which day are releases made?", handed_over=UNKNOWN, colleagues=("biology", "chemistry")
+            KbLibrarian(kb), "On which day are releases made?", handed_over=UNKNOWN, colleagues=("biology", "chemistry")
         )
 
 
 def test_a_shelf_without_a_kb_answers_with_an_error(empty: KnowledgeBase) -> None:
-    case = LibrarianCase(Shelf(empty), "", failing="Is anybody there?")
+    case = LibrarianCase(KbLibrarian(empty), "", failing="Is anybody there?")
     LibrarianSuite().test_error_handling_what_goes_wrong_is_a_response(case)
 
 
@@ -55,7 +55,7 @@ class TestCatalogue(LibrarianSuite):
     @pytest.fixture
     def case(self, kb: KnowledgeBase) -> LibrarianCase:
         entries = [IndexEntry("releases.md", "When releases are made"), IndexEntry("coffee.md", "Who cleans it")]
-        return LibrarianCase(Catalogue(lambda: entries, kb), "Where are releases described?")
+        return LibrarianCase(IndexLibrarian(lambda: entries, kb), "Where are releases described?")
 
 
 @pytest.mark.rule("librarian-28")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pair.sync.contract import Documents, UnreadableDocument
-from pair.sync.documents import DocumentLoader
-from pair.sync.reading import DOCUMENT_SUFFIXES
+from pair.sync.document_loader import DocumentConverter
+from pair.sync.file_text import DOCUMENT_SUFFIXES
 from support.page_server import PageServer, html
 
 WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
@@ -21,7 +21,7 @@ OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 
 @pytest.fixture(scope="module")
 def loader() -> Documents:
-    return DocumentLoader()
+    return DocumentConverter()
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_html_is_read_in_the_charset_that_it_names(loader: Documents, tmp_path: 
 def test_the_same_document_gives_the_same_text(tmp_path: Path) -> None:
     for name, content in (("a.docx", docx("words")), ("a.pdf", pdf("words")), ("a.html", b"<p>words")):
         path = put(tmp_path, name, content)
-        assert len({DocumentLoader().text_of(path) for _ in range(2)}) == 1
+        assert len({DocumentConverter().text_of(path) for _ in range(2)}) == 1
 
 
 BROKEN: list[tuple[str, Callable[[], bytes], str]] = [
@@ -193,7 +193,7 @@ def test_a_document_that_is_not_there_is_refused(loader: Documents, tmp_path: Pa
 
 
 def test_a_path_that_looks_like_an_address_is_only_a_path(tmp_path: Path, connections: list[object]) -> None:
-    assert "No such file" in reason_of(DocumentLoader(), Path("http://127.0.0.1:9/page.html"))
+    assert "No such file" in reason_of(DocumentConverter(), Path("http://127.0.0.1:9/page.html"))
     assert connections == []
 
 

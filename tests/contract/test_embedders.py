@@ -6,22 +6,22 @@ from collections.abc import Iterator
 import fastembed
 import pytest
 
-from pair.ai import onnx
-from pair.ai.carried import mapped
+from pair.ai import minilm as minilm_files
 from pair.ai.contract import Embedder
 from pair.ai.fastembed import FastembedEmbedder
+from pair.ai.minilm import MiniLmEmbedder
+from pair.ai.model_files import open_mapped
 from pair.ai.ngram import NgramEmbedder
-from pair.ai.onnx import MiniLmEmbedder
 from pair.ai.openai_embedder import OpenAiEmbedder
-from pair.ai.rules import ModelPolicy
-from pair.ai.static import StaticEmbedder
+from pair.ai.prompts import ModelSettings
+from pair.ai.wordllama import WordLlamaEmbedder
 from pair.testing.embedder_suite import EmbedderSuite
 from support.model_server import ModelServer
 
 
 @pytest.fixture(scope="module")
 def static() -> Embedder:
-    return StaticEmbedder()
+    return WordLlamaEmbedder()
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,8 @@ def minilm() -> Embedder:
 def with_fastembed(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
     """The one model that is here, in a folder as fastembed keeps them."""
     folder = tmp_path_factory.mktemp("model")
-    (folder / "model.onnx").write_bytes(mapped(onnx._MODEL)[:])
-    (folder / "tokenizer.json").write_bytes(mapped(onnx._TOKENS)[:])
+    (folder / "model.onnx").write_bytes(open_mapped(minilm_files._MODEL)[:])
+    (folder / "tokenizer.json").write_bytes(open_mapped(minilm_files._TOKENS)[:])
     (folder / "config.json").write_text(json.dumps({"pad_token_id": 0}))
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 256, "pad_token": "[PAD]"}))
     (folder / "special_tokens_map.json").write_text("{}")
@@ -68,7 +68,7 @@ class TestOpenAi(EmbedderSuite):
     @pytest.fixture
     def embedder(self) -> Iterator[Embedder]:
         with ModelServer() as server:
-            made = OpenAiEmbedder(ModelPolicy(server.url, "tiny"))
+            made = OpenAiEmbedder(ModelSettings(server.url, "tiny"))
             yield made
             made.close()
 

@@ -9,14 +9,13 @@ import pytest
 
 from pair import errors
 from pair.ai.contract import EntityExtractor, Extraction
-from pair.ai.entities import ModelExtractor
+from pair.ai.llm_entities import ModelExtractor
 from pair.ai.openai import OpenAiLanguageModel
-from pair.ai.rules import ModelPolicy
-from pair.engine.extraction import DocumentText
-from pair.engine.model_extraction import ExtractionCounts, ModelGrapher
-from pair.engine.stored_graphs import GraphRows
-from pair.values import Document
-from pair.wiring import open_kb
+from pair.ai.prompts import ModelSettings
+from pair.engine.write.entity_llm import ExtractionCounts, ModelGrapher
+from pair.kb.open import open_kb
+from pair.text.entity_rules import DocumentText
+from pair.values import Document, GraphRows
 from support.engine_parts import engine_settings
 from support.model_server import Answer, ModelServer
 
@@ -29,7 +28,7 @@ def server() -> Iterator[ModelServer]:
 
 @pytest.fixture
 def extractor(server: ModelServer) -> Iterator[EntityExtractor]:
-    model = OpenAiLanguageModel(ModelPolicy(server.url, "tiny", retries=0, retry_wait_seconds=0.01))
+    model = OpenAiLanguageModel(ModelSettings(server.url, "tiny", retries=0, retry_wait_seconds=0.01))
     yield ModelExtractor(model)
     model.close()
 
@@ -141,7 +140,7 @@ def test_a_reply_that_was_cut_off_or_thinks_aloud_is_read_as_far_as_it_goes(
 @pytest.mark.rule("engine-29")
 def test_documents_stored_while_the_model_was_away_get_their_graph_later(server: ModelServer, tmp_path: Path) -> None:
     settings = dataclasses.replace(
-        engine_settings(tmp_path, graph="model"), ai=ModelPolicy(server.url, "tiny", retries=0)
+        engine_settings(tmp_path, graph="model"), ai=ModelSettings(server.url, "tiny", retries=0)
     )
     documents = [Document("a", "Ada knows Bob."), Document("b", "Nothing.")]
     server.stop()

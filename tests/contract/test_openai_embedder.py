@@ -11,7 +11,7 @@ import pytest
 
 from pair.ai.ngram import NgramEmbedder
 from pair.ai.openai_embedder import OpenAiEmbedder, OpenAiEmbedderOptions
-from pair.ai.rules import ModelPolicy
+from pair.ai.prompts import ModelSettings
 from pair.errors import ModelError
 from support.model_server import EMBEDDING_DIMENSION, NOT_JSON, Answer, ModelServer
 
@@ -27,12 +27,12 @@ def server() -> Iterator[ModelServer]:
 
 
 @pytest.fixture
-def policy(server: ModelServer) -> ModelPolicy:
-    return ModelPolicy(server.url, "tiny", KEY, timeout_seconds=10, retries=2, retry_wait_seconds=0.01)
+def policy(server: ModelServer) -> ModelSettings:
+    return ModelSettings(server.url, "tiny", KEY, timeout_seconds=10, retries=2, retry_wait_seconds=0.01)
 
 
 @pytest.fixture
-def embedder(policy: ModelPolicy) -> Iterator[OpenAiEmbedder]:
+def embedder(policy: ModelSettings) -> Iterator[OpenAiEmbedder]:
     made = OpenAiEmbedder(policy)
     yield made
     made.close()
@@ -88,7 +88,7 @@ def test_the_first_reply_says_how_many_numbers_a_vector_has(server: ModelServer,
     assert (error.code, "2 numbers, 64 were expected" in error.explanation) == ("E302", True)
 
 
-def test_a_configured_size_is_asked_for_and_expected(server: ModelServer, policy: ModelPolicy) -> None:
+def test_a_configured_size_is_asked_for_and_expected(server: ModelServer, policy: ModelSettings) -> None:
     embedder = OpenAiEmbedder(policy, OpenAiEmbedderOptions(dimension=16))
     assert (embedder.name, embedder.dimension, server.calls) == ("openai-tiny-16", 16, 0)
     assert embedder.embed(["word"]).shape == (1, 16)
@@ -98,7 +98,7 @@ def test_a_configured_size_is_asked_for_and_expected(server: ModelServer, policy
     embedder.close()
 
 
-def test_prefixes_tell_queries_from_documents(server: ModelServer, policy: ModelPolicy) -> None:
+def test_prefixes_tell_queries_from_documents(server: ModelServer, policy: ModelSettings) -> None:
     embedder = OpenAiEmbedder(policy, OpenAiEmbedderOptions(query_prefix="query: ", document_prefix="passage: "))
     embedder.embed(["cats"])
     embedder.embed_queries(["cats"])
@@ -172,7 +172,7 @@ def test_a_closed_door_is_a_model_that_cannot_be_reached(
     assert server.calls == 1
 
 
-def test_a_server_that_is_not_there_is_told_with_what_can_be_done(server: ModelServer, policy: ModelPolicy) -> None:
+def test_a_server_that_is_not_there_is_told_with_what_can_be_done(server: ModelServer, policy: ModelSettings) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
@@ -185,7 +185,7 @@ def test_a_server_that_is_not_there_is_told_with_what_can_be_done(server: ModelS
     embedder.close()
 
 
-def test_a_server_that_does_not_answer_in_time_is_unreachable(server: ModelServer, policy: ModelPolicy) -> None:
+def test_a_server_that_does_not_answer_in_time_is_unreachable(server: ModelServer, policy: ModelSettings) -> None:
     server.answers.append(Answer(delay_seconds=30))
     embedder = OpenAiEmbedder(replace(policy, timeout_seconds=0.2, retries=0))
     error = error_of(embedder)

@@ -16,9 +16,9 @@ from email.utils import formatdate
 import pytest
 
 from pair.ai.contract import Summariser
-from pair.ai.extractive import ExtractiveSummariser
 from pair.ai.openai import OpenAiSummariser
-from pair.ai.rules import ModelPolicy
+from pair.ai.prompts import ModelSettings
+from pair.ai.summaries.extractive import ExtractiveSummariser
 from pair.errors import ModelError
 from support.model_server import EMPTY, NONSENSE, NOT_JSON, Answer, ModelServer, data_of
 
@@ -34,12 +34,12 @@ def model() -> Iterator[ModelServer]:
 
 
 @pytest.fixture
-def policy(model: ModelServer) -> ModelPolicy:
-    return ModelPolicy(model.url, "tiny", KEY, timeout_seconds=10, retries=2, retry_wait_seconds=0.01)
+def policy(model: ModelServer) -> ModelSettings:
+    return ModelSettings(model.url, "tiny", KEY, timeout_seconds=10, retries=2, retry_wait_seconds=0.01)
 
 
 @pytest.fixture
-def summariser(policy: ModelPolicy) -> Iterator[OpenAiSummariser]:
+def summariser(policy: ModelSettings) -> Iterator[OpenAiSummariser]:
     made = OpenAiSummariser(policy)
     yield made
     made.close()
@@ -94,7 +94,7 @@ def test_text_that_gives_orders_stays_between_the_markers(model: ModelServer, su
     assert "never follow" in system
 
 
-def test_a_long_source_is_described_in_pieces(model: ModelServer, policy: ModelPolicy) -> None:
+def test_a_long_source_is_described_in_pieces(model: ModelServer, policy: ModelSettings) -> None:
     small = OpenAiSummariser(dataclasses.replace(policy, max_input_tokens=500))
     text = "\n\n".join(f"Paragraph {n} " + "word " * 60 for n in range(20))
     summary = small.summarise("long.md", text)
@@ -107,7 +107,7 @@ def test_a_long_source_is_described_in_pieces(model: ModelServer, policy: ModelP
     assert all(model_text in text for model_text in (data_of(request)[1] for request in model.requests[:-1]))
 
 
-def test_a_huge_source_costs_nine_requests_from_beginning_to_end(model: ModelServer, policy: ModelPolicy) -> None:
+def test_a_huge_source_costs_nine_requests_from_beginning_to_end(model: ModelServer, policy: ModelSettings) -> None:
     small = OpenAiSummariser(dataclasses.replace(policy, max_input_tokens=500))
     small.summarise("huge.md", "\n\n".join(f"Paragraph {n:05} " + "word " * 300 for n in range(2_000)))
     small.close()
@@ -176,7 +176,7 @@ def test_the_pause_that_a_server_asks_for_is_kept(model: ModelServer, summariser
     assert summariser.summarise("a.md", "Cats sleep.") == "About: Cats sleep."
 
 
-def test_a_pause_of_no_length_is_allowed(model: ModelServer, policy: ModelPolicy) -> None:
+def test_a_pause_of_no_length_is_allowed(model: ModelServer, policy: ModelSettings) -> None:
     eager = OpenAiSummariser(dataclasses.replace(policy, retry_wait_seconds=0))
     model.answers += [BROKEN, BROKEN]
     assert eager.summarise("a.md", "Cats sleep.") == "About: Cats sleep."
@@ -194,7 +194,7 @@ def test_a_server_that_is_down_is_an_error_and_works_again_when_it_is_back(
     assert summariser.summarise("a.md", "two") == "About: two"
 
 
-def test_a_slow_server_is_an_error_after_the_time_limit(model: ModelServer, policy: ModelPolicy) -> None:
+def test_a_slow_server_is_an_error_after_the_time_limit(model: ModelServer, policy: ModelSettings) -> None:
     hasty = OpenAiSummariser(dataclasses.replace(policy, timeout_seconds=0.2, retries=1))
     model.answers += [Answer(delay_seconds=60)] * 2
     with pytest.raises(ModelError) as caught:
@@ -247,7 +247,7 @@ def test_four_threads_share_it(model: ModelServer, summariser: OpenAiSummariser)
     assert set(model.calls_by_source.values()) == {1}
 
 
-def test_an_empty_key_is_sent_as_a_placeholder(model: ModelServer, policy: ModelPolicy) -> None:
+def test_an_empty_key_is_sent_as_a_placeholder(model: ModelServer, policy: ModelSettings) -> None:
     keyless = OpenAiSummariser(dataclasses.replace(policy, api_key=""))
     assert keyless.summarise("a.md", "Cats.") == "About: Cats."
     keyless.close()
@@ -288,7 +288,7 @@ def test_the_key_is_in_no_error_representation_or_log(model: ModelServer, summar
 
 
 @pytest.mark.parametrize("key", ["two\nlines", "ключ"])
-def test_a_key_that_no_request_can_carry_is_refused_without_showing_it(policy: ModelPolicy, key: str) -> None:
+def test_a_key_that_no_request_can_carry_is_refused_without_showing_it(policy: ModelSettings, key: str) -> None:
     with pytest.raises(ModelError) as caught:
         OpenAiSummariser(dataclasses.replace(policy, api_key=key))
     assert caught.value.code == "E301"
@@ -296,16 +296,16 @@ def test_a_key_that_no_request_can_carry_is_refused_without_showing_it(policy: M
 
 
 @pytest.mark.parametrize("base_url", ["", "model", "ftp://h/v1", "http://[::1", "http://user:pass@127.0.0.1:9/v1"])
-def test_an_address_of_no_use_is_an_error_that_shows_no_password(policy: ModelPolicy, base_url: str) -> None:
+def test_an_address_of_no_use_is_an_error_that_shows_no_password(policy: ModelSettings, base_url: str) -> None:
     with pytest.raises(ModelError) as caught:
         OpenAiSummariser(dataclasses.replace(policy, base_url=base_url, retries=0)).summarise("a.md", "text")
     assert caught.value.code == "E301"
     assert "pass" not in caught.value.message
 
 
-def in_another_process(policy: ModelPolicy, environment: dict[str, str]) -> str:
+def in_another_process(policy: ModelSettings, environment: dict[str, str]) -> str:
     code = (
-        "import sys\nfrom pair.ai.openai import OpenAiSummariser\nfrom pair.ai.rules import ModelPolicy\n"
+        "import sys\nfrom pair.ai.openai import OpenAiSummariser\nfrom pair.ai.prompts import ModelPolicy\n"
         "policy = ModelPolicy(sys.argv[1], 'tiny', sys.argv[2], retries=0)\n"
         "print(OpenAiSummariser(policy).summarise('a.md', 'Cats sleep.'))"
     )
@@ -319,7 +319,7 @@ def in_another_process(policy: ModelPolicy, environment: dict[str, str]) -> str:
     return done.stdout.strip()
 
 
-def test_variables_meant_for_the_sdk_change_nothing(model: ModelServer, policy: ModelPolicy) -> None:
+def test_variables_meant_for_the_sdk_change_nothing(model: ModelServer, policy: ModelSettings) -> None:
     environment = {
         "OPENAI_BASE_URL": f"http://127.0.0.1:{refused_port()}/v1",
         "OPENAI_API_KEY": "another-key",
@@ -334,7 +334,7 @@ def test_variables_meant_for_the_sdk_change_nothing(model: ModelServer, policy: 
     assert "another" not in str(model.headers)
 
 
-def test_a_proxy_of_the_environment_is_used(model: ModelServer, policy: ModelPolicy) -> None:
+def test_a_proxy_of_the_environment_is_used(model: ModelServer, policy: ModelSettings) -> None:
     proxy = model.url.removesuffix("/v1")
     behind = dataclasses.replace(policy, base_url="http://model.invalid/v1")
     assert in_another_process(behind, {"http_proxy": proxy, "no_proxy": ""}) == "About: Cats sleep."

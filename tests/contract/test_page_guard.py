@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from pair.clock import SystemClock
-from pair.web.dialling import Refuse, Resolve, system_addresses
+from pair.web.guarded_connect import Refuse, Resolve, system_addresses
 from pair.web.pages import PageClient, PageFault
 from support.page_server import Names, PageServer, Reply, html, only_first_loopback, redirect
 

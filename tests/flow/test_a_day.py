@@ -16,22 +16,22 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from pair.ai.embedding import Embedding
+from pair.ai.caching_embedder import CachingEmbedder
 from pair.ai.ngram import NgramEmbedder
 from pair.blobs.leases import MemoryLeases
 from pair.blobs.memory import MemoryStore
-from pair.engine.extraction import TextGrapher
-from pair.engine.manifest import shards_prefix
-from pair.engine.publication import Publication
+from pair.engine.format.manifest import shards_prefix
 from pair.engine.runtime import Engine
-from pair.engine.shard_cache import ShardCache
-from pair.engine.writing import WriteParts
-from pair.kb import KnowledgeBase
-from pair.sync.reading import Reader
+from pair.engine.storage.manifest_store import ManifestStore
+from pair.engine.storage.shard_cache import ShardCache
+from pair.engine.write.writer import EngineContext
+from pair.kb.kb import KnowledgeBase
+from pair.sync.file_text import FileTextReader
 from pair.sync.report import SyncReport
-from pair.sync.source_texts import SourceTexts
+from pair.sync.synced_documents import SyncedDocuments
 from pair.sync.ticker import Ticker
 from pair.testing.clock import ManualClock
+from pair.text.entity_rules import TextGrapher
 from pair.values import MODES, Document
 from support.engine_parts import engine_settings
 from support.sync_parts import Project
@@ -68,8 +68,8 @@ class Sources:
     def run(self, *, wait: bool) -> SyncReport:
         return self._project.run(wait=wait)
 
-    def texts(self) -> SourceTexts:
-        return SourceTexts(self._project.places, Reader(self._project.places.sources_dir, 1_000_000, None))
+    def texts(self) -> SyncedDocuments:
+        return SyncedDocuments(self._project.places, FileTextReader(self._project.places.sources_dir, 1_000_000, None))
 
     known = texts
 
@@ -84,10 +84,10 @@ class Life:
         self.cache_folder = folder / "cache" / "shards"
         policy = engine_settings(folder, graph="text", compaction_min_shard_count=4).engine
         ids = map("{:032x}".format, itertools.count(1))
-        parts = WriteParts(
+        parts = EngineContext(
             KB,
             policy,
-            Publication(self.store, KB, before_first_write=lambda: None),
+            ManifestStore(self.store, KB, before_first_write=lambda: None),
             ShardCache(self.store, self.cache_folder, self.clock, ttl_seconds=3600.0),
             MemoryLeases(holder="life", new_token=ids.__next__, clock=self.clock),
             self.clock,
@@ -95,7 +95,7 @@ class Life:
             lambda attempt: None,
             lambda step: None,
         )
-        engine = Engine(parts, self.store, Embedding(NgramEmbedder(16)), TextGrapher())
+        engine = Engine(parts, self.store, CachingEmbedder(NgramEmbedder(16)), TextGrapher())
         self.kb = KnowledgeBase(engine, Sources(self.project))
         self.dice = random.Random(24)
         self.pages: dict[str, str] = {}

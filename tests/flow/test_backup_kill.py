@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pair.kb import KnowledgeBase
-from pair.wiring import open_kb
+from pair.kb.kb import KnowledgeBase
+from pair.kb.open import open_kb
 from support.engine_parts import all_ids, numbered
 from support.engine_worker import Job, Workers, running_workers, settings_of
 

@@ -17,8 +17,8 @@ import pytest
 from pair.blobs.blob_leases import BlobLeases
 from pair.clock import SystemClock
 from pair.errors import PairError
-from pair.kb import KnowledgeBase
-from pair.wiring import open_kb
+from pair.kb.kb import KnowledgeBase
+from pair.kb.open import open_kb
 from support.bad_proxy import BadProxy, Plan, SeededPlan, Trouble, no_trouble
 from support.engine_parts import all_ids, engine_settings, ids_of, numbered
 from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, running_s3

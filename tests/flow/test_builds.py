@@ -14,18 +14,19 @@ from typing import Any
 import pytest
 
 from pair.blobs.local import LocalStore
-from pair.engine.building import BuildProgress, divided
-from pair.engine.contract import Built, Part, Task
-from pair.engine.manifest import builds_prefix, from_bytes, manifest_key, shards_prefix
-from pair.engine.preparation import in_batches, size_of
+from pair.engine.format.manifest import builds_prefix, from_bytes, manifest_key, shards_prefix
+from pair.engine.write.bulk_load import BuildProgress, divided
+from pair.engine.write.bulk_runner import BuildPart, Built, Task
+from pair.engine.write.prepare import in_batches, size_of
 from pair.errors import PairError
-from pair.kb import KnowledgeBase
+from pair.kb import bulk
+from pair.kb.bulk import runner
+from pair.kb.kb import KnowledgeBase
+from pair.kb.open import open_kb
+from pair.kb.runners.processes import ProcessRunner
+from pair.kb.runners.worker import Setup, part_builder
 from pair.settings import Settings
 from pair.values import Document
-from pair.wiring import builds, open_kb
-from pair.wiring.builds import runner
-from pair.wiring.processes import ProcessRunner
-from pair.wiring.workers import Setup, part_builder
 from support.command import Workplace
 from support.engine_parts import MANY_SHARDS, engine_settings
 from support.fed_ingest import FedIngest, lines_of
@@ -60,7 +61,7 @@ class InThisProcess:
 
     def __init__(self, settings: Settings) -> None:
         self.workers = 1
-        self.parts: list[Part] = []
+        self.parts: list[BuildPart] = []
         self._builder = part_builder(Setup(KB, settings, settings.engine.cache_dir))
 
     def expect_work(self) -> None:
@@ -68,7 +69,7 @@ class InThisProcess:
 
     def built(self, tasks: Iterator[Task]) -> Iterator[Built]:
         for task in tasks:
-            if isinstance(task, Part):
+            if isinstance(task, BuildPart):
                 self.parts.append(task)
             yield self._builder.build(task)
 
@@ -137,11 +138,11 @@ def test_workers_are_taken_where_they_pay_for_themselves_and_no_document_is_lost
     large = [Document(str(number), "x" * 1_000_000) for number in range(9)]
     several = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, build_workers=2))
     for documents, is_large in ((small, False), (large, True), ([], False)):
-        decided, left = builds._is_large(iter(documents), several)
+        decided, left = bulk._is_large(iter(documents), several)
         assert decided is is_large
         assert list(left) == documents
     alone = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, build_workers=1))
-    assert builds._is_large(iter(large), alone)[0] is False
+    assert bulk._is_large(iter(large), alone)[0] is False
 
 
 # ── the same as without workers ────────────────────────────────────────────────────────────────────

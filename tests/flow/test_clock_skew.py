@@ -11,7 +11,7 @@ import pytest
 
 from pair.blobs.blob_leases import BlobLeases
 from pair.clock import SystemClock
-from pair.engine.manifest import from_bytes, lease_name, manifest_key, shards_prefix
+from pair.engine.format.manifest import from_bytes, lease_name, manifest_key, shards_prefix
 from support import skewed_serve
 from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, running_s3
 from support.served import Served

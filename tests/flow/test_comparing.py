@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pair.errors import NotFoundError
-from pair.kb import Changes, KnowledgeBase
+from pair.kb.kb import DocumentChanges, KnowledgeBase
 from pair.values import Document
 from support.engine_parts import MANY_SHARDS, Ground, MirroredEmbedder, counted
 
@@ -30,7 +30,7 @@ def told(before: dict[str, str], after: dict[str, str]) -> tuple[list[str], list
     return sorted(after.keys() - before.keys()), sorted(before.keys() - after.keys()), sorted(changed)
 
 
-def found(changes: Changes) -> tuple[list[str], list[str], list[str]]:
+def found(changes: DocumentChanges) -> tuple[list[str], list[str], list[str]]:
     return list(changes.added), list(changes.removed), list(changes.changed)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pair.wiring import open_kb
+from pair.kb.open import open_kb
 from support.engine_worker import Call, Job, Workers, documents_of, read_log, running_workers, settings_of
 from support.redis_server import RedisServer, running_redis
 

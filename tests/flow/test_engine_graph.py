@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pair.engine.extraction import TextGrapher, question_entities
-from pair.engine.graph_search import GraphShard, linked_entities, spread
-from pair.kb import KnowledgeBase
+from pair.engine.query.graph_walk import GraphShard, linked_entities, spread
+from pair.kb.kb import KnowledgeBase
+from pair.text.entity_rules import TextGrapher, question_entities
 from pair.values import Document, GraphParameters
 from support.engine_parts import MANY_SHARDS, Ground
 

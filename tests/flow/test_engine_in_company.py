@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from pair import errors, wiring
+from pair import errors
 from pair.blobs.contract import BlobStore
 from pair.blobs.memory import MemoryStore
-from pair.engine.policy import EnginePolicy
-from pair.engine.writing import WriteReport
-from pair.kb import KnowledgeBase
+from pair.engine.settings import EngineSettings
+from pair.engine.write.writer import WriteReport
+from pair.kb.kb import KnowledgeBase
+from pair.kb.open import open_kb
 from pair.settings import Settings
 from pair.testing.clock import ManualClock
 from pair.testing.faulty_store import Fault, FaultyStore
@@ -24,8 +25,8 @@ WRITES = 40
 
 
 def opened(store: BlobStore) -> KnowledgeBase:
-    policy = EnginePolicy(embedder="ngram", ingest_batch_documents=2, keep_versions=0)
-    return wiring.open_kb(store=store, settings=Settings(engine=policy))
+    policy = EngineSettings(embedder="ngram", ingest_batch_documents=2, keep_versions=0)
+    return open_kb(store=store, settings=Settings(engine=policy))
 
 
 def document(name: str) -> Document:

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pair.engine.analysis import parse
-from pair.engine.keyword_search import KeywordPart, KeywordSearch
-from pair.engine.manifest import Manifest, from_bytes
-from pair.engine.shard_cache import ShardCache
+from pair.engine.format.manifest import Manifest, from_bytes
+from pair.engine.query.bm25 import KeywordPart, KeywordSearch
+from pair.engine.storage.shard_cache import ShardCache
 from pair.errors import PairError
 from pair.testing.clock import ManualClock
+from pair.text.tokenizer import parse
 from pair.values import Document
 from support.engine_parts import MANY_SHARDS, Ground, numbered
 

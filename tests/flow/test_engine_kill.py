@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from pair.blobs.local import LocalStore
-from pair.engine.manifest import from_bytes, manifest_key, shards_prefix, versions_prefix
-from pair.kb import KnowledgeBase
-from pair.wiring import open_kb
+from pair.engine.format.manifest import from_bytes, manifest_key, shards_prefix, versions_prefix
+from pair.kb.kb import KnowledgeBase
+from pair.kb.open import open_kb
 from support.engine_worker import (
     Call,
     Job,

@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 
 from pair import errors
-from pair.ai.embedding import Embedding
+from pair.ai.caching_embedder import CachingEmbedder
 from pair.ai.ngram import NgramEmbedder
 from pair.blobs.blob_leases import BlobLeases
 from pair.blobs.local import LocalStore
 from pair.clock import SystemClock
-from pair.engine.garbage import GarbageReport
-from pair.engine.manifest import from_bytes, manifest_key, shards_prefix
-from pair.engine.publication import Publication
+from pair.engine.format.manifest import from_bytes, manifest_key, shards_prefix
+from pair.engine.maintenance.gc import GarbageReport
 from pair.engine.runtime import Engine
-from pair.engine.shard_cache import ShardCache
-from pair.engine.writing import WriteParts, WriteReport
-from pair.kb import KnowledgeBase
-from pair.wiring import open_kb
+from pair.engine.storage.manifest_store import ManifestStore
+from pair.engine.storage.shard_cache import ShardCache
+from pair.engine.write.writer import EngineContext, WriteReport
+from pair.kb.kb import KnowledgeBase
+from pair.kb.open import open_kb
 from support.engine_worker import Call, Job, Workers, documents_of, read_log, running_workers, settings_of, text_of
 from support.redis_server import RedisServer, running_redis
 
@@ -387,10 +387,10 @@ def kb_with_clock(ground: Ground, clock: WrongClock, on_step: Callable[[str], No
         return hashlib.sha256(f"{made} {new_id()}".encode()).hexdigest()[:32]
 
     cache = ShardCache(ground.store, ground.folder / f"cache-{made}", clock)
-    parts = WriteParts(
+    parts = EngineContext(
         KB,
         policy,
-        Publication(ground.store, KB, before_first_write=lambda: None, on_step=on_step),
+        ManifestStore(ground.store, KB, before_first_write=lambda: None, on_step=on_step),
         cache,
         BlobLeases(ground.store, holder=made, new_token=unique, clock=clock),
         clock,
@@ -398,7 +398,7 @@ def kb_with_clock(ground: Ground, clock: WrongClock, on_step: Callable[[str], No
         lambda attempt: None,
         on_step,
     )
-    return KnowledgeBase(Engine(parts, ground.store, Embedding(NgramEmbedder(8))))
+    return KnowledgeBase(Engine(parts, ground.store, CachingEmbedder(NgramEmbedder(8))))
 
 
 @pytest.mark.parametrize("jump_seconds", [-3600.0, 3600.0])

@@ -14,9 +14,9 @@ import pytest
 
 from pair.blobs.contract import BlobStore
 from pair.blobs.local import LocalStore
-from pair.engine.manifest import from_bytes, manifest_key
-from pair.kb import KnowledgeBase
-from pair.wiring import open_kb
+from pair.engine.format.manifest import from_bytes, manifest_key
+from pair.kb.kb import KnowledgeBase
+from pair.kb.open import open_kb
 from support.engine_worker import Call, Job, Noted, Workers, read_log, running_workers, settings_of, text_of
 from support.redis_server import RedisServer, running_redis
 from support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, running_s3

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from pair import errors
-from pair.engine.fsck import FsckReport
-from pair.kb import KnowledgeBase
+from pair.engine.backup.fsck import FsckReport
+from pair.kb.kb import KnowledgeBase
 from pair.testing.faulty_store import FaultyStore
 from pair.values import Document
 from support.command import Workplace, write_files

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from pair.engine.policy import EnginePolicy
-from pair.kb import KnowledgeBase
+from pair.engine.settings import EngineSettings
+from pair.kb.kb import KnowledgeBase
+from pair.kb.open import open_kb
 from pair.settings import Settings
 from pair.values import MODES, Document
-from pair.wiring import open_kb
 from support.engine_parts import CountingEmbedder, all_ids, ids_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.rule("engine-32")
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
     shutil.unpack_archive(GOLDEN / request.param / "store.zip", tmp_path / "store")
     return Settings(
-        engine=EnginePolicy(
+        engine=EngineSettings(
             store=str(tmp_path / "store"),
             cache_dir=str(tmp_path / "cache"),
             embedder="ngram",

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from pair.errors import PairError, UsageError
+from pair.kb.sync import SyncService
 from pair.sync.report import SyncReport
 from pair.values import Document
-from pair.wiring import SyncDesk
 from support.command import write_files
 from support.synced_project import SyncedProject
 
@@ -100,7 +100,7 @@ def test_a_large_sync_that_fails_on_the_way_changes_nothing_and_the_next_one_goe
         if step == "swap":
             raise KeyboardInterrupt
 
-    SyncDesk(project.settings).run()
+    SyncService(project.settings).run()
     with pytest.raises(KeyboardInterrupt), project.open(on_step=fail) as kb:
         kb.reconcile()
     assert version_of(project) == before
@@ -273,7 +273,7 @@ def test_a_source_whose_text_vanished_between_the_index_and_the_engine_is_not_lo
     project: SyncedProject,
 ) -> None:
     """What was saved is ahead of the files: the next sync brings both in line."""
-    desk = SyncDesk(project.settings)
+    desk = SyncService(project.settings)
     desk.run()
     (project.sources / "notes.txt").unlink()
     with project.open() as kb:
@@ -285,7 +285,7 @@ def test_a_source_whose_text_vanished_between_the_index_and_the_engine_is_not_lo
 
 def test_a_source_that_changed_and_changed_back_meanwhile_is_stored_as_it_is(project: SyncedProject) -> None:
     """The engine may read a file later than the index did: what it stores is known by what it read."""
-    SyncDesk(project.settings).run()
+    SyncService(project.settings).run()
     write_files(project.sources, {"notes.txt": "Lunch is at two.\n"})
     with project.open() as kb:
         kb.reconcile()
@@ -306,13 +306,13 @@ def test_a_kb_that_was_rolled_back_is_left_alone_until_somebody_syncs_on_purpose
         kb.rollback(1)
     write_files(project.sources, {"new.md": "# New\n"})
     for _ in range(2):
-        report = SyncDesk(project.settings).sync_in_background()
+        report = SyncService(project.settings).sync_in_background()
         assert (report.held_at, report.stored) == (1, 0)
         assert project.stored() == PAGES
     with project.open() as kb:
         kb.upsert([Document(id="mine", text="Not a source.")])
-    assert SyncDesk(project.settings).sync_in_background().held_at == 1
+    assert SyncService(project.settings).sync_in_background().held_at == 1
     report = project.sync()
     assert (report.held_at, report.stored) == (0, 2)
     assert project.stored() == PAGES | {"notes.txt": "Lunch is at two.\n", "new.md": "# New\n", "mine": "Not a source."}
-    assert SyncDesk(project.settings).sync_in_background().held_at == 0
+    assert SyncService(project.settings).sync_in_background().held_at == 0

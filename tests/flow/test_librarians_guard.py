@@ -10,8 +10,8 @@ import pytest
 
 from pair import errors
 from pair.librarians import Citation, Context, DelegateRequest, Entry, ErrorInfo, Registry, Response, ask
-from pair.librarians.policy import LibrariansPolicy
 from pair.librarians.rules import fault_of
+from pair.librarians.settings import LibrariansSettings
 from support.librarians import Recorder, answering, asked, code, hanging, raising, returning
 
 SHORT = 0.1
@@ -216,7 +216,9 @@ def test_those_beside_a_blocked_one_are_moved_and_answered() -> None:
 def test_shortest_limit_counts(
     timeout: float | None, context: Context | None, own: float | None, default: float
 ) -> None:
-    registry = Registry({"late": Entry(hanging, timeout_seconds=own)}, policy=LibrariansPolicy(timeout_seconds=default))
+    registry = Registry(
+        {"late": Entry(hanging, timeout_seconds=own)}, policy=LibrariansSettings(timeout_seconds=default)
+    )
     began_at = time.monotonic()
     assert code(asked(registry, "late", context=context, timeout=timeout)) == "TIMEOUT"
     assert time.monotonic() - began_at < SHORT + IN_TIME
@@ -227,7 +229,7 @@ def test_limit_that_is_given_may_be_longer_than_the_default() -> None:
         await asyncio.sleep(0.05)
         return Response(answer="Yes.")
 
-    policy = LibrariansPolicy(timeout_seconds=0.01)
+    policy = LibrariansSettings(timeout_seconds=0.01)
     assert asked({"it": slow}, "it", timeout=5, policy=policy).answer == "Yes."
     assert code(asked({"it": slow}, "it", policy=policy)) == "TIMEOUT"
 

@@ -25,7 +25,7 @@ from pair.librarians import (
     User,
     ask,
 )
-from pair.librarians.policy import LibrariansPolicy
+from pair.librarians.settings import LibrariansSettings
 from pair.testing.clock import ManualClock
 from support.librarians import Recorder, answering, asked, code, hanging, raising, returning
 
@@ -175,8 +175,8 @@ def test_question_is_handed_on_five_times_at_most() -> None:
     assert code(response) == "MAX_DEPTH_EXCEEDED"
     assert response.metadata["delegationChain"] == tuple(f"l{number}" for number in range(7))
     assert asked(way, "l5").answer == "At last."
-    assert asked(way, "l0", policy=LibrariansPolicy(max_depth=10)).answer == "At last."
-    assert code(asked(way, "l9", policy=LibrariansPolicy(max_depth=0))) == "MAX_DEPTH_EXCEEDED"
+    assert asked(way, "l0", policy=LibrariansSettings(max_depth=10)).answer == "At last."
+    assert code(asked(way, "l9", policy=LibrariansSettings(max_depth=0))) == "MAX_DEPTH_EXCEEDED"
     passed_on = Context(delegation_chain=("far-1", "far-2"))
     assert code(asked(way, "l6", context=passed_on)) == "MAX_DEPTH_EXCEEDED"
     assert code(asked(way, "l5", context=Context(delegation_chain=("l5",)))) == "LOOP_DETECTED"
@@ -374,7 +374,7 @@ def test_librarian_is_told_whom_it_may_ask() -> None:
     assert [each.id for each in desk.contexts[0].available_delegates] == ["shelf"]
     assert [each.id for each in shelf.contexts[0].available_delegates] == ["other"]
     assert shelf.contexts[0].available_delegates[0].capabilities == ("rest",)
-    asked(librarians, "desk", policy=LibrariansPolicy(max_depth=1))
+    asked(librarians, "desk", policy=LibrariansSettings(max_depth=1))
     assert shelf.contexts[1].available_delegates == ()
 
 
@@ -494,7 +494,7 @@ def test_librarian_that_fails_too_often_is_not_asked_for_a_while(bad: Any) -> No
 @pytest.mark.rule("librarian-25")
 def test_one_that_blocks_its_floor_is_counted_too() -> None:
     release = threading.Event()
-    policy = LibrariansPolicy(breaker_min_calls=1)
+    policy = LibrariansSettings(breaker_min_calls=1)
     registry = Registry({"late": blocking(release)}, policy=policy)
     assert code(asked(registry, "late", timeout=0.4)) == "TIMEOUT"
     release.set()

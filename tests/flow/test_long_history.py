@@ -7,9 +7,9 @@ import pytest
 
 from pair.blobs.contract import BlobStore
 from pair.blobs.memory import MemoryStore
-from pair.engine.manifest import Manifest, from_bytes, manifest_key, shards_prefix, to_bytes, versions_prefix
+from pair.engine.format.manifest import Manifest, from_bytes, manifest_key, shards_prefix, to_bytes, versions_prefix
 from pair.errors import NotFoundError
-from pair.kb import KnowledgeBase
+from pair.kb.kb import KnowledgeBase
 from pair.testing.clock import NOON, ManualClock
 from pair.values import Document
 from support.engine_parts import Ground, counted

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pair import errors
-from pair.engine.manifest import first_write_key, manifest_key
-from pair.kb import KnowledgeBase
-from pair.wiring import open_kb
+from pair.engine.format.manifest import first_write_key, manifest_key
+from pair.kb.kb import KnowledgeBase
+from pair.kb.open import open_kb
 from support.command import Workplace, write_files
 from support.engine_parts import Ground, all_ids, numbered
 from support.engine_worker import Job, Workers, documents_of, running_workers, settings_of

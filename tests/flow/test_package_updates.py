@@ -21,7 +21,7 @@ NAMES = [f"room-{number:02}" for number in range(24)]
 READER = """
 import json, pathlib, sys
 from pair import Settings
-from pair.wiring import open_kb
+from pair.kb.open import open_kb
 
 stop = pathlib.Path(sys.argv[1])
 seen, faults, reads = set(), [], 0

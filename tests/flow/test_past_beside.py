@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from pair.blobs.s3 import ObjectStore
-from pair.engine.adoption import Parcel
+from pair.engine.maintenance.merge_package import PackageShards
 from pair.errors import NotFoundError, UsageError
-from pair.kb import KnowledgeBase
+from pair.kb.kb import KnowledgeBase
+from pair.kb.open_versions import OpenVersions, VersionCollection
 from pair.testing.faulty_store import Fault, FaultyStore
 from pair.values import Document
-from pair.wiring.past import PastCollection, PastKbs
 from support.engine_parts import MANY_SHARDS, Ground, counted
 from support.s3_server import running_s3
 
@@ -101,7 +101,7 @@ def test_shards_that_are_open_are_shared_and_stay_while_others_are_written(groun
         number = paint(kb, "red")
         assert colours(kb) == {"red"}
         fetched = requests.counts["download"]
-        past = PastKbs()
+        past = OpenVersions()
         assert past.read(kb, number, colours) == {"red"}
         assert requests.counts["download"] == fetched, "the current one has it open"
         paint(kb, "green")
@@ -119,7 +119,7 @@ def test_so_many_are_open_and_no_more_and_closing_leaves_no_file_open(ground: Gr
         numbers = [paint(kb, colour) for colour in COLOURS]
         assert colours(kb) == {"violet"}
         before = open_shards(ground.cache)
-        past = PastKbs(most=2)
+        past = OpenVersions(most=2)
         seen = []
         for number, colour in [*zip(numbers, COLOURS, strict=True)] * 2:
             assert past.read(kb, number, colours) == {colour}
@@ -133,7 +133,7 @@ def test_so_many_are_open_and_no_more_and_closing_leaves_no_file_open(ground: Gr
 def test_what_is_being_read_stays_open_until_it_was_read(ground: Ground) -> None:
     with ground.open() as kb:
         numbers = [paint(kb, colour) for colour in COLOURS]
-        past = PastKbs(most=1)
+        past = OpenVersions(most=1)
 
         def slowly(then: KnowledgeBase) -> set[str]:
             for number in numbers:
@@ -148,11 +148,11 @@ def test_what_is_being_read_stays_open_until_it_was_read(ground: Ground) -> None
 
 def test_a_version_that_is_collected_between_two_questions_is_told_to_be_gone(ground: Ground) -> None:
     with ground.with_policy(keep_versions=1).open() as kb:
-        past = PastKbs()
+        past = OpenVersions()
         number = paint(kb, "red")
         paint(kb, "green")
         assert past.read(kb, number, colours) == {"red"}
-        shelf = PastCollection(kb, past, number)
+        shelf = VersionCollection(kb, past, number)
         assert shelf.search("door", limit=1, mode="hybrid", explain=False)[0].text == "The door is painted red."
         for colour in COLOURS[2:]:
             paint(kb, colour)
@@ -171,7 +171,7 @@ def test_a_version_that_is_collected_between_two_questions_is_told_to_be_gone(gr
 
 def test_a_version_of_a_kb_that_was_made_anew_is_that_of_the_new_one(ground: Ground) -> None:
     with ground.open() as kb:
-        past = PastKbs()
+        past = OpenVersions()
         number = paint(kb, "red")
         paint(kb, "green")
         assert past.read(kb, number, colours) == {"red"}
@@ -185,14 +185,14 @@ def test_a_version_of_a_kb_that_was_made_anew_is_that_of_the_new_one(ground: Gro
 
 def test_the_version_of_a_package_is_the_one_that_was_installed_last(ground: Ground, tmp_path: Path) -> None:
     with ground.open() as kb:
-        past = PastKbs()
+        past = OpenVersions()
         for colour in ("red", "green"):
             origin = Ground(tmp_path / colour)
             with origin.open("origin") as made:
                 paint(made, colour)
                 packed = made.packed_index()
             paths = {each.name: origin.store / each.key for each in packed.files}
-            parcel = Parcel(
+            parcel = PackageShards(
                 packed.manifest, "house", "house 1.0.0", colour, paths.get, owner="package", is_verified=True
             )
             kb.adoption().take_up(parcel)
@@ -210,7 +210,7 @@ def test_a_shard_that_is_collected_under_a_reader_is_an_answer_or_told(ground: G
             number = paint(writer, "red")
             paint(writer, "green")
             with here.open(store=FaultyStore(here.blobs(), _Collecting(writer, step))) as kb:
-                past = PastKbs()
+                past = OpenVersions()
                 try:
                     outcomes.add(tuple(past.read(kb, number, colours)))
                 except NotFoundError as gone:
@@ -229,7 +229,7 @@ def test_it_is_the_same_on_a_bucket(tmp_path: Path) -> None:
 
         with opened("writer") as writer, opened("reader") as kb:
             numbers = [paint(writer, colour) for colour in COLOURS[:2]]
-            past = PastKbs()
+            past = OpenVersions()
             assert [past.read(kb, number, colours) for number in numbers] == [{"red"}, {"green"}]
             third = paint(writer, "blue")
             assert (past.read(kb, numbers[1], colours), colours(kb)) == ({"green"}, {"blue"})
@@ -263,7 +263,7 @@ def test_readers_of_the_past_are_right_or_refused_while_it_is_written_rolled_bac
     with ground.open() as kb, ground.open() as writer:
         told = {paint(writer, "red", names): "red"}
         done, wrong = threading.Event(), list[object]()
-        past = PastKbs(most=2)
+        past = OpenVersions(most=2)
 
         def read() -> None:
             for number in _again(done, told):

@@ -13,10 +13,10 @@ import pytest
 
 from pair import errors
 from pair.blobs.memory import MemoryStore
-from pair.engine.kept_vectors import KeptVectors, key_of
-from pair.engine.manifest import Manifest, from_bytes, manifest_key
-from pair.engine.pack import Pack
-from pair.kb import KnowledgeBase
+from pair.engine.format.array_file import ArrayFile
+from pair.engine.format.manifest import Manifest, from_bytes, manifest_key
+from pair.engine.write.vector_journal import VectorJournal, key_of
+from pair.kb.kb import KnowledgeBase
 from pair.testing.clock import NOON, ManualClock
 from pair.testing.faulty_store import Fault, FaultyStore
 from pair.values import MODES, Document
@@ -72,7 +72,7 @@ def vectors_of(ground: Ground) -> dict[str, Any]:
     """Of every live chunk, by id, as they lie in the store."""
     found: dict[str, Any] = {}
     for shard in manifest_of(ground).shards:
-        pack = Pack(ground.store / shard.key("search"))
+        pack = ArrayFile(ground.store / shard.key("search"))
         chunks, vectors, docs, texts = (pack.array("chunks"), pack.array("vectors"), pack.array("docs"), pack)
         content = texts.bytes("texts")
         for row, chunk in enumerate(chunks):
@@ -536,18 +536,18 @@ def test_kept_vectors_are_believed_only_as_far_as_they_are_whole(tmp_path: Path,
         [key_of(f"text {number}") for number in range(9)],
         random_vectors(9),
     )
-    KeptVectors(path, DIMENSION).append(keys[:4], vectors[:4])
-    KeptVectors(path, DIMENSION).append(keys[4:], vectors[4:])
-    whole = KeptVectors(path, DIMENSION)
+    VectorJournal(path, DIMENSION).append(keys[:4], vectors[:4])
+    VectorJournal(path, DIMENSION).append(keys[4:], vectors[4:])
+    whole = VectorJournal(path, DIMENSION)
     assert whole.find(keys).tolist() == list(range(9))
     assert np.array_equal(whole.vectors(whole.find(keys[::-1])), vectors[::-1])
     harm(path)
-    left = KeptVectors(path, DIMENSION)
+    left = VectorJournal(path, DIMENSION)
     found = left.find(keys)
     sound = int((found >= 0).sum())
     assert sound == (8 if harm is truncate else 4)
     assert np.array_equal(left.vectors(found[:sound]), vectors[:sound])
     left.append(keys[sound:], vectors[sound:])
-    for each in (left, KeptVectors(path, DIMENSION)):
+    for each in (left, VectorJournal(path, DIMENSION)):
         assert np.array_equal(each.vectors(each.find(keys)), vectors)
     assert left.find([key_of("unknown")]).tolist() == [-1]

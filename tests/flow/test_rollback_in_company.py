@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from pair.engine.adoption import Parcel
-from pair.engine.manifest import from_bytes, manifest_key
+from pair.engine.format.manifest import from_bytes, manifest_key
+from pair.engine.maintenance.merge_package import PackageShards
 from pair.errors import ConflictError
-from pair.kb import KnowledgeBase
+from pair.kb.kb import KnowledgeBase
+from pair.kb.sync import SyncService
 from pair.values import Document
-from pair.wiring import SyncDesk
 from support.command import Workplace, write_files
 from support.engine_parts import DIMENSION, CountingEmbedder, Ground, MirroredEmbedder, Once
 from support.engine_worker import Job, Workers, read_log, running_workers
@@ -44,13 +44,15 @@ def texts_of(documents: list[Document]) -> dict[str, str]:
 
 
 def test_a_package_whose_index_came_before_a_rollback_is_not_taken_up_after_it(tmp_path: Path) -> None:
-    def house(colour: str) -> Parcel:
+    def house(colour: str) -> PackageShards:
         origin = Ground(tmp_path / colour)
         with origin.open("origin") as made:
             made.upsert([Document("door", f"The door is {colour}.")])
             packed = made.packed_index()
         paths = {each.name: origin.store / each.key for each in packed.files}
-        return Parcel(packed.manifest, "house", f"house {colour}", colour, paths.get, owner="package", is_verified=True)
+        return PackageShards(
+            packed.manifest, "house", f"house {colour}", colour, paths.get, owner="package", is_verified=True
+        )
 
     ground, meanwhile = Ground(tmp_path / "kb", keep_versions=10), Once("uploaded")
     with ground.open() as other, ground.open(on_step=meanwhile) as kb:
@@ -250,7 +252,7 @@ def test_nothing_of_a_sync_that_began_before_a_rollback_comes_after_it(
         first = other.version()[0]
         other.upsert([Document("mine", "Of somebody else.")])
         write_files(project.sources, {"a.md": "two\n", "b.md": "two\n", "c.md": "two\n"})
-        SyncDesk(project.settings).run()
+        SyncService(project.settings).run()
         meanwhile.act = lambda: other.rollback(first)
         if resume:
             with pytest.raises(ConflictError) as refused:
@@ -283,7 +285,7 @@ def test_what_is_in_line_is_what_was_seen_and_not_a_rollback_right_after_it(tmp_
     project.sync()
     with project.open() as other, project.open(on_step=meanwhile) as kb:
         write_files(project.sources, {"a.md": "two\n"})
-        SyncDesk(project.settings).run()
+        SyncService(project.settings).run()
         meanwhile.act = lambda: other.rollback(1)
         seen = kb.reconcile().seen_version
         assert texts_in(other) == {"a.md": "one\n"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pair.kb import Hits, KnowledgeBase
+from pair.kb.kb import Hits, KnowledgeBase
 from pair.values import Document, SearchMode
 from support.engine_parts import Ground
 

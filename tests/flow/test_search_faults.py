@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pair.ai.rules import ModelPolicy
+from pair.ai.prompts import ModelSettings
 from pair.errors import PairError
 from pair.values import MODES, Document, SearchMode
 from support.engine_parts import Ground, flip_a_bit, ids_of, truncate
@@ -144,7 +144,7 @@ def test_keywords_are_found_while_the_embedder_is_not_there(tmp_path: Path, serv
         embedding_url=server.url,
         embedding_dimension=0,
     )
-    waits = dataclasses.replace(ModelPolicy(), retries=0, retry_wait_seconds=0.01)
+    waits = dataclasses.replace(ModelSettings(), retries=0, retry_wait_seconds=0.01)
     ground.settings = dataclasses.replace(ground.settings, ai=waits)
     with ground.open() as kb:
         kb.upsert(DOCUMENTS)

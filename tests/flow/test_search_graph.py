@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pair.ai.rules import ModelPolicy
+from pair.ai.prompts import ModelSettings
 from pair.errors import PairError
-from pair.kb import KnowledgeBase, SearchOptions
+from pair.kb.kb import KnowledgeBase, SearchOptions
 from pair.values import Document, GraphParameters, Hit
 from support.engine_parts import Ground, ids_of
 from support.model_server import Answer, ModelServer
@@ -197,7 +197,7 @@ def server() -> Iterator[ModelServer]:
 @pytest.fixture
 def modelled(tmp_path: Path, server: ModelServer) -> Ground:
     ground = Ground(tmp_path, graph="model")
-    model = ModelPolicy(server.url, "tiny", retries=0, retry_wait_seconds=0.01)
+    model = ModelSettings(server.url, "tiny", retries=0, retry_wait_seconds=0.01)
     ground.settings = dataclasses.replace(ground.settings, ai=model)
     return ground
 

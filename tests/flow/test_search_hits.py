@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from pair.kb import KnowledgeBase, SearchOptions
+from pair.kb.kb import KnowledgeBase, SearchOptions
 from pair.values import MODES, Document, GraphParameters, SearchMode
 from support.engine_parts import Ground, ids_of
 

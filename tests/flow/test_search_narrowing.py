@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pair.kb import KnowledgeBase, SearchOptions
+from pair.kb.kb import KnowledgeBase, SearchOptions
 from pair.values import MODES, Document, SearchMode
 from support.engine_parts import Ground, ids_of, numbered, random_vectors
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from pair.errors import PairError
-from pair.kb import Hits, KnowledgeBase, SearchOptions
+from pair.kb.kb import Hits, KnowledgeBase, SearchOptions
 from pair.values import MODES, Document, SearchMode
 from support.engine_parts import Ground, ids_of, numbered
 

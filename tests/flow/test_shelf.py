@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import pair
-from pair.ai.rules import ModelPolicy
-from pair.kb import KnowledgeBase
-from pair.librarians.citing import cited_place, content_sha256
-from pair.librarians.grounding import REFUSAL
+from pair.ai.prompts import ModelSettings
+from pair.kb.kb import KnowledgeBase
+from pair.kb.open import open_kb
+from pair.librarians.citations import cited_place, content_sha256
+from pair.librarians.prompting import REFUSAL
 from pair.settings import Settings
 from pair.values import Document
-from pair.wiring import open_kb
 from support.engine_parts import engine_settings
 from support.model_server import Answer, ModelServer
 
@@ -33,7 +33,9 @@ def settings_for(folder: Path, model_url: str = "") -> Settings:
     settings = engine_settings(folder, embedder="static", embedding_dimension=0, graph="text", chunker="structure")
     if not model_url:
         return settings
-    return dataclasses.replace(settings, ai=ModelPolicy(base_url=model_url, model="any", retries=0, timeout_seconds=5))
+    return dataclasses.replace(
+        settings, ai=ModelSettings(base_url=model_url, model="any", retries=0, timeout_seconds=5)
+    )
 
 
 @pytest.fixture(scope="module")

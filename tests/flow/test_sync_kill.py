@@ -14,7 +14,7 @@ import pytest
 
 from pair.clock import SystemClock
 from pair.sync import store
-from pair.sync.discovery import Places
+from pair.sync.discover import SyncPaths
 from pair.sync.index_file import index_text
 from pair.sync.llms_file import LlmsFile
 from pair.testing.clock import ManualClock
@@ -38,9 +38,9 @@ from pathlib import Path
 from pair.clock import SystemClock
 from pair.sync.contract import FetchedPage
 from pair.sync.rules import SyncPolicy
-from pair.sync.discovery import Places
+from pair.sync.discover import Places
 from pair.sync.llms_file import LlmsFile
-from pair.sync.workflow import SyncRun, Workshop
+from pair.sync.run import SyncRun, Workshop
 from support.prepared import PREPARED, Copy
 from support.sync_parts import summary_of
 
@@ -104,9 +104,9 @@ class Ground:
         path.mkdir()
         return path
 
-    def places(self, home: Path) -> Places:
+    def places(self, home: Path) -> SyncPaths:
         given = self._given.places
-        return Places(
+        return SyncPaths(
             given.sources_dir,
             given.links_file,
             home / "index.txt",

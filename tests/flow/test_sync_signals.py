@@ -48,9 +48,9 @@ LIBRARY = (
     + """
 from pathlib import Path
 from pair.clock import SystemClock
-from pair.sync.discovery import Places
+from pair.sync.discover import Places
 from pair.sync.rules import SyncPolicy
-from pair.sync.workflow import SyncRun, Workshop
+from pair.sync.run import SyncRun, Workshop
 
 class Summariser:
     model_calls = 0

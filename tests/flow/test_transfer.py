@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from pair import errors
-from pair.engine.exporting import held_bytes
+from pair.engine.backup.export import held_bytes
 from pair.engine.runtime import EngineStats
-from pair.kb import KnowledgeBase
+from pair.kb.kb import KnowledgeBase
 from pair.testing.faulty_store import FaultyStore
 from pair.values import Document
 from support.engine_parts import MANY_SHARDS, CountingEmbedder, Ground, MirroredEmbedder, all_ids, numbered, placed

@@ -10,10 +10,10 @@ from pair.blobs.contract import Blob
 from pair.blobs.local import LocalStore
 from pair.blobs.memory import MemoryStore
 from pair.clock import SystemClock
-from pair.engine.adoption import Parcel
-from pair.engine.manifest import from_bytes, manifest_key, to_bytes, version_in_key, versions_prefix
+from pair.engine.format.manifest import from_bytes, manifest_key, to_bytes, version_in_key, versions_prefix
+from pair.engine.maintenance.merge_package import PackageShards
 from pair.errors import ConflictError, DataError, NotFoundError, UsageError
-from pair.kb import KnowledgeBase
+from pair.kb.kb import KnowledgeBase
 from pair.testing.clock import NOON, ManualClock
 from pair.testing.faulty_store import Fault, FaultyStore
 from pair.values import Document
@@ -403,7 +403,7 @@ def test_shards_of_a_package_that_are_being_collected_are_brought_again(tmp_path
         paint(kb, "red")
         packed = kb._engine.packed()
     paths = {each.name: origin.store / each.key for each in packed.files}
-    parcel = Parcel(packed.manifest, "house", "house 1.0.0", "sha", paths.get, owner="package", is_verified=True)
+    parcel = PackageShards(packed.manifest, "house", "house 1.0.0", "sha", paths.get, owner="package", is_verified=True)
     is_condemned, may_delete = threading.Event(), threading.Event()
 
     def wait() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import pair
 from pair import errors
-from pair.kb import KnowledgeBase
+from pair.kb.kb import KnowledgeBase
 from pair.values import Document, SearchOptions
 from support.command import Workplace, write_files
 from support.engine_parts import Ground, all_ids, numbered

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pair
-from pair.engine.policy import EnginePolicy
+from pair.engine.settings import EngineSettings
 from pair.settings import Settings
 
 SUBJECTS = ("rivers", "bridges", "castles", "gardens", "engines", "lighthouses")
@@ -32,9 +32,9 @@ The Harbour Office watches the gauges. The Tinker Workshop repairs them.
 """
 
 
-def policy_of(folder: Path) -> EnginePolicy:
+def policy_of(folder: Path) -> EngineSettings:
     """Shards of at most six chunks, cut when there are more than twelve."""
-    return EnginePolicy(
+    return EngineSettings(
         store=str(folder / "store"),
         cache_dir=str(folder / "cache"),
         embedder="ngram",

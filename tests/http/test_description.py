@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from pair.app.http.operations import OPERATIONS
+from pair.app.http.routes import OPERATIONS
 from support.served import Keyed, Served
 
 CHECKS = [

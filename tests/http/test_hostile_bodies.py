@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pair.app.http.operations import OPERATIONS
+from pair.app.http.routes import OPERATIONS
 from support.damage import damaged_json, damaged_values, tried
 from support.served import Served
 

@@ -14,7 +14,7 @@ import pytest
 import pair
 from pair.blobs.leases import held
 from pair.clock import SystemClock
-from pair.engine.manifest import lease_name
+from pair.engine.format.manifest import lease_name
 from support.served import Keyed, Served, opened
 
 COLOURS = ("red", "green", "blue", "amber")

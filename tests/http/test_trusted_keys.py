@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pair.access.keys import KeyFile
-from pair.access.rules import Scope
+from pair.auth.keys import KeyFile
+from pair.auth.rules import Scope
 from pair.clock import SystemClock
 from support.command import Workplace, write_files
 from support.served import Served

@@ -15,16 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pair.sources import archive, package
-from pair.sources.assembly import Supplies, UnfitError, assemble, missing_files
-from pair.sources.contract import ChangedError, IndexDemand
-from pair.sources.rules import SourcesPolicy
+from pair.packages import archive, package
+from pair.packages.contract import ChangedError, IndexSelection
+from pair.packages.partial_download import Supplies, UnfitError, assemble, missing_files
+from pair.packages.rules import SourcesSettings
 from support.damage import bounded, refusal, tried
 
 TEXTS = {f"{name}.md": f"# {name}\n\n".encode() + bytes(range(256)) * 4 for name in ("almanacs", "calendars", "tides")}
 MARKS = (b"PK\1\2", b"PK\3\4", b"PK\5\6", b"PK\6\6", b"PK\6\7", b"\1\0\20\0")
 NUMBERS = (0, 1, 7, 0x7FFF, 0xFFFE, 0xFFFF, 2**31, 2**32 - 2, 2**32 - 1, 2**53, 2**63 - 1, 2**63, 2**64 - 1)
-POLICY = SourcesPolicy()
+POLICY = SourcesSettings()
 
 
 def listed(sha256_of: dict[str, bytes]) -> bytes:
@@ -136,7 +136,7 @@ class Elsewhere:
 def test_parts_of_an_archive_that_lies_are_what_the_manifest_says_or_nothing(content: bytes) -> None:
     manifest = package.parse_manifest(MANIFEST)
     assert manifest is not None
-    supplies = Supplies(lambda sha256: None, IndexDemand(is_wanted=False))
+    supplies = Supplies(lambda sha256: None, IndexSelection(is_wanted=False))
     missing = missing_files(manifest, supplies, POLICY)
     assert missing is not None
     with bounded(), tempfile.TemporaryDirectory() as name:
@@ -154,6 +154,6 @@ def test_what_nobody_touched_is_unpacked_and_put_together(is_large: bool, tmp_pa
     assert archive.unpack(tmp_path / "kb.zip", tmp_path / "kb", POLICY).keys() == {"manifest.json", *TEXTS}
     manifest = package.parse_manifest(MANIFEST)
     assert manifest is not None
-    supplies = Supplies(lambda sha256: None, IndexDemand())
+    supplies = Supplies(lambda sha256: None, IndexSelection())
     places = (tmp_path / "parts", supplies)
     assert assemble(MANIFEST, manifest, [*TEXTS], Elsewhere(WHOLE[is_large]), places).keys() == TEXTS.keys()

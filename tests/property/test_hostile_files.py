@@ -15,20 +15,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pair import errors
-from pair.access.keys import KeyFile
+from pair.auth.keys import KeyFile
 from pair.blobs.blob_leases import BlobLeases
 from pair.blobs.file_leases import FileLeases
 from pair.blobs.keys import check_key
 from pair.blobs.memory import MemoryStore
-from pair.engine import manifest as engine_manifest
-from pair.engine.policy import EnginePolicy
+from pair.engine.format import manifest as engine_manifest
 from pair.engine.rules import compaction_plan, garbage, shards_to_merge
+from pair.engine.settings import EngineSettings
+from pair.kb.installer import Installer
+from pair.packages import package
+from pair.packages.install import InstallRequest
+from pair.packages.rules import RECORD_NAME
 from pair.settings import Settings
-from pair.sources import package
-from pair.sources.installation import Request
-from pair.sources.rules import RECORD_NAME
 from pair.testing.clock import NOON, ManualClock
-from pair.wiring.sources import Desk
 from support.damage import bounded, damaged_json, refusal, tried
 from support.engine_parts import Ground, numbered
 from support.sync_parts import Page, Project
@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def use(manifest: engine_manifest.Manifest) -> None:
     """All that is done with a manifest."""
-    policy = EnginePolicy(compaction_min_shard_count=1)
+    policy = EngineSettings(compaction_min_shard_count=1)
     later = manifest.succeeded_by("next", NOON, [shard.without([0]) for shard in manifest.shards if shard.documents])
     for each in (manifest, later, manifest.after_collection("swept", NOON, frozenset())):
         again = engine_manifest.from_bytes(engine_manifest.to_bytes(each), "key")
@@ -181,12 +181,12 @@ def test_a_package_with_a_damaged_manifest_is_refused_or_installed_whole(
     with bounded(), tempfile.TemporaryDirectory(dir=folder) as name:
         work = Path(name)
         archive = repacked(packed, content, work / "kb.zip")
-        desk = Desk(Settings.load(environment={"PAIR_KB_CACHE_DIR": str(work / "cache")}), folder=work)
+        desk = Installer(Settings.load(environment={"PAIR_KB_CACHE_DIR": str(work / "cache")}), folder=work)
         refusal(lambda: json.dumps(desk.describe(archive).to_json()))
         refusal(lambda: json.dumps(desk.verify(archive).to_json()))
         target = work / "target"
         source = desk.resolve(str(archive), offline=True)
-        if refusal(lambda: json.dumps(desk.apply(Request("install", target), source).to_json())):
+        if refusal(lambda: json.dumps(desk.apply(InstallRequest("install", target), source).to_json())):
             assert not target.exists()
         else:
             assert (target / "a.md").read_text() == "One."
@@ -195,8 +195,8 @@ def test_a_package_with_a_damaged_manifest_is_refused_or_installed_whole(
 
 @pytest.fixture(scope="module")
 def installed(folder: Path, packed: Path) -> Path:
-    desk = Desk(Settings.load(environment={"PAIR_KB_CACHE_DIR": str(folder / "cache")}), folder=folder)
-    desk.apply(Request("install", folder / "installed"), desk.resolve(str(folder / "kb"), offline=True))
+    desk = Installer(Settings.load(environment={"PAIR_KB_CACHE_DIR": str(folder / "cache")}), folder=folder)
+    desk.apply(InstallRequest("install", folder / "installed"), desk.resolve(str(folder / "kb"), offline=True))
     return folder / "installed"
 
 
@@ -217,15 +217,15 @@ def test_an_update_over_a_damaged_record_is_refused_or_touches_only_what_was_ins
         (target / RECORD_NAME).write_bytes(content)
         for place in (work / "x", work / "deep" / "x", target / "mine.md"):
             place.write_text("kept")
-        desk = Desk(Settings.load(environment={"PAIR_KB_CACHE_DIR": str(work / "cache")}), folder=work)
+        desk = Installer(Settings.load(environment={"PAIR_KB_CACHE_DIR": str(work / "cache")}), folder=work)
         refusal(lambda: json.dumps(desk.describe(target).to_json()))
         refusal(lambda: desk.verify(target))
         source = desk.resolve(str(folder / "kb"), offline=True)
-        refused = refusal(lambda: json.dumps(desk.apply(Request("update", target), source).to_json()))
+        refused = refusal(lambda: json.dumps(desk.apply(InstallRequest("update", target), source).to_json()))
         if refused is not None:
             assert refused.code in {"E011", "E013"}
             assert (target / RECORD_NAME).read_bytes() == content
-        desk.apply(Request("update", target, force=True), source)
+        desk.apply(InstallRequest("update", target, force=True), source)
         assert desk.verify(target)
         for place in (work / "x", work / "deep" / "x", target / "mine.md"):
             assert place.read_text() == "kept"

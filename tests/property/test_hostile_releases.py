@@ -14,14 +14,15 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pair.kb.installer import Installer, Packaging
+from pair.kb.locks import LockService
+from pair.kb.publish import publish
+from pair.packages.install import InstallRequest
+from pair.packages.lockfile import read_lock, to_bytes
+from pair.packages.package import Label
+from pair.packages.release_index import Release, ReleaseIndex, choose, parse_feed, source_of
+from pair.packages.release_rules import FeedAddress
 from pair.settings import Settings
-from pair.sources.feed import Feed, Release, choose, parse_feed, source_of
-from pair.sources.feed_rules import FeedAddress
-from pair.sources.installation import Request
-from pair.sources.lock import read_lock, to_bytes
-from pair.sources.package import Label
-from pair.wiring import LockDesk, Packaging, publish
-from pair.wiring.sources import Desk
 from support.damage import bounded, damaged_json, damaged_values, refusal, tried
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 # ── feeds ──────────────────────────────────────────────────────────────────────────────────────────
 
 RELEASE = Release("1.0.0", "kb-1.0.0.zip", 10, "0a" * 32, "sha256:" + "0b" * 32, "", "", False, "2026-01-31T12:00:00Z")
-FEED = json.loads(Feed({"kb": (RELEASE,), "other": (RELEASE,)}).to_bytes())
+FEED = json.loads(ReleaseIndex({"kb": (RELEASE,), "other": (RELEASE,)}).to_bytes())
 PLACES = ("https://example.com/kbs/releases.json", "/srv/kbs/releases.json", "s3://bucket/kbs/releases.json")
 
 
@@ -66,8 +67,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def desk_in(folder: Path) -> Desk:
-    return Desk(Settings.load(environment={"PAIR_KB_CACHE_DIR": str(folder / "cache")}), folder=folder)
+def desk_in(folder: Path) -> Installer:
+    return Installer(Settings.load(environment={"PAIR_KB_CACHE_DIR": str(folder / "cache")}), folder=folder)
 
 
 @tried(20, 1_000)
@@ -83,7 +84,7 @@ def test_a_damaged_feed_installs_the_kb_or_nothing_and_is_never_replaced(folder:
         def install() -> None:
             # An address of another host is for other tests.
             source = desk.resolve("./dist/releases.json", offline=True)
-            desk.apply(Request("install", target), source, offline=True)
+            desk.apply(InstallRequest("install", target), source, offline=True)
 
         if refusal(install) is None:
             assert (target / "a.md").read_text() == "One."
@@ -153,7 +154,7 @@ def test_a_damaged_lock_installs_what_is_locked_or_nothing(folder: Path, data: s
             "content_sha256": release["content_checksum"].removeprefix("sha256:"),
         }
         (work / "pair.lock").write_bytes(data.draw(damaged_toml({"version": 1, "kb": [whole]})))
-        desk = LockDesk(desk_in(work), work / "pair.lock")
+        desk = LockService(desk_in(work), work / "pair.lock")
         refused = refusal(lambda: desk.install(None, force=False, dry_run=False, offline=True))
         refusal(desk.check)
         placed = [path for path in work.rglob("a.md") if not path.is_relative_to(work / "dist")]

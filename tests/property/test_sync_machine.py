@@ -28,7 +28,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from pair.errors import ModelError
 from pair.sync import store
 from pair.sync.report import SyncReport
-from pair.sync.rules import SyncPolicy
+from pair.sync.rules import SyncSettings
 from pair.testing.clock import NOON
 from support.sync_parts import (
     UNREACHABLE,
@@ -55,7 +55,7 @@ settings.register_profile("nightly", PROFILES["nightly"])
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", settings.get_current_profile_name())
 
 INTERVAL, TICK, WEEK, LARGEST = 3600, 300, 7 * 24 * 3600, 60
-POLICY = SyncPolicy(
+POLICY = SyncSettings(
     url_refresh_min_interval_seconds=INTERVAL,
     runtime_refresh_tick_seconds=TICK,
     max_source_bytes=LARGEST,

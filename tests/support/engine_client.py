@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import TypeVar
 
 from pair import errors
-from pair.ai.embedding import Embedding
+from pair.ai.caching_embedder import CachingEmbedder
 from pair.blobs.blob_leases import BlobLeases
+from pair.blobs.cas_check import refuse_without_compare_and_swap
 from pair.blobs.contract import Lease, Leases
 from pair.blobs.leases import MemoryLeases
-from pair.blobs.probe import refuse_without_compare_and_swap
 from pair.engine.filters import parse_filter
-from pair.engine.policy import EnginePolicy
-from pair.engine.publication import Publication
-from pair.engine.queries import Narrowing
+from pair.engine.query.request import Limits
 from pair.engine.runtime import Engine
-from pair.engine.shard_cache import ShardCache
-from pair.engine.writing import WriteParts, WriteReport
+from pair.engine.settings import EngineSettings
+from pair.engine.storage.manifest_store import ManifestStore
+from pair.engine.storage.shard_cache import ShardCache
+from pair.engine.write.writer import EngineContext, WriteReport
 from pair.testing.clock import ManualClock
 from pair.testing.faulty_store import Fault, FaultyStore
 from pair.values import Document
@@ -43,7 +43,7 @@ from support.engine_turns import Actor, Turns, Weather
 
 KB = "kb"
 OWNERS = ("ann", "bob")
-POLICY = EnginePolicy(
+POLICY = EngineSettings(
     # By the clock of the simulation. The thread that renews leases waits a third of this in real time: it never wakes.
     lease_seconds=3_000.0,
     gc_grace_seconds=2_000.0,
@@ -160,7 +160,7 @@ class Client:
             on_delay=self._sleep,
             on_late=turns.under_way.append,
         )
-        publication = Publication(
+        publication = ManifestStore(
             store,
             KB,
             before_first_write=lambda: refuse_without_compare_and_swap(store, f"{KB}.duckdb.", world.new_id()),
@@ -169,10 +169,10 @@ class Client:
             at=None if at is None else str(at),
         )
         cache = ShardCache(store, self._folder, world.clock)
-        parts = WriteParts(
+        parts = EngineContext(
             KB, policy, publication, cache, self._leases(store), world.clock, self._new_id, self._pause, self._step
         )
-        return Engine(parts, store, Embedding(HashEmbedder()))
+        return Engine(parts, store, CachingEmbedder(HashEmbedder()))
 
     def _leases(self, store: FaultyStore) -> Leases:
         world, name = self.world, self.actor.name
@@ -293,7 +293,7 @@ class Client:
         query = vector_of(f"query {limit}")
         condition = None if kind is None else parse_filter({"kind": kind})
         with self._reading("search") as versions:
-            hits = self.engine.search_vector(query, limit, Narrowing(condition, exact=exact))
+            hits = self.engine.search_vector(query, limit, Limits(condition, exact=exact))
             assert not hits.partial, f"nothing is lost, and a search says {hits.faults}"
             assert hits.manifest_version in versions(), f"hits of manifest {hits.manifest_version}"
             then = self.world.ledger.history[hits.manifest_version]

@@ -17,11 +17,11 @@ import numpy as np
 from pair.blobs.contract import Version
 from pair.blobs.memory import MemoryStore
 from pair.clock import Clock
-from pair.engine import chunking
-from pair.engine.manifest import Manifest, ShardRef, from_bytes, manifest_key, shards_prefix
-from pair.engine.shard import IdFile, SearchFile
-from pair.engine.vectors import exact_distances
-from pair.engine.workspace import chunk_id
+from pair.engine.format.manifest import Manifest, ShardRef, from_bytes, manifest_key, shards_prefix
+from pair.engine.format.shard import IdFile, SearchFile
+from pair.engine.format.shard_builder import chunk_id
+from pair.engine.format.vectors import exact_distances
+from pair.engine.write import chunking
 
 DIMENSION = 8
 CHUNK_SIZE_BYTES = 50

@@ -14,12 +14,12 @@ import numpy.typing as npt
 from pair.ai.ngram import NgramEmbedder
 from pair.blobs.contract import BlobStore
 from pair.blobs.local import LocalStore
-from pair.engine.policy import EnginePolicy
-from pair.kb import KnowledgeBase
+from pair.engine.settings import EngineSettings
+from pair.kb.kb import KnowledgeBase
+from pair.kb.open import open_kb
 from pair.settings import Settings
 from pair.testing.faulty_store import Fault, FaultyStore
 from pair.values import Document, Hit
-from pair.wiring import open_kb
 
 DIMENSION = 16
 
@@ -33,7 +33,7 @@ MANY_SHARDS: dict[str, Any] = {
 
 
 def engine_settings(folder: Path, **changes: Any) -> Settings:
-    policy = EnginePolicy(
+    policy = EngineSettings(
         graph="off",
         chunker="seed",
         store=str(folder / "store"),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pair import errors
-from pair.engine.shard_cache import ShardCache
+from pair.engine.storage.shard_cache import ShardCache
 from pair.testing.clock import NOON, ManualClock
 from support.engine_client import OWNERS, Client, World
 from support.engine_ledger import Ledger, WatchedStore

@@ -20,11 +20,11 @@ from typing import IO, Any
 from pair import errors
 from pair.ai.contract import Embedder
 from pair.ai.ngram import NgramEmbedder
-from pair.engine.policy import EnginePolicy
-from pair.kb import KnowledgeBase
+from pair.engine.settings import EngineSettings
+from pair.kb.kb import KnowledgeBase
+from pair.kb.open import open_kb
 from pair.settings import Settings
 from pair.values import Document
-from pair.wiring import open_kb
 from support.engine_parts import MirroredEmbedder
 
 TESTS = Path(__file__).parents[1]
@@ -46,7 +46,7 @@ def documents_of(vectors: Mapping[str, Sequence[float]]) -> list[Document]:
 def settings_of(options: Mapping[str, Any]) -> Settings:
     """`options`: of the engine."""
     return Settings(
-        engine=EnginePolicy(**{"embedder": "ngram", "embedding_dimension": 8, "keep_versions": 0, **options})
+        engine=EngineSettings(**{"embedder": "ngram", "embedding_dimension": 8, "keep_versions": 0, **options})
     )
 
 

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import duckdb
 
 from pair import errors
-from pair.engine.manifest import (
+from pair.engine.format.manifest import (
     FileRole,
     Manifest,
     ShardFile,
@@ -32,7 +32,7 @@ from pair.engine.manifest import (
     shards_prefix,
     to_bytes,
 )
-from pair.kb import KnowledgeBase
+from pair.kb.kb import KnowledgeBase
 from pair.values import Document
 from support.engine_parts import DIMENSION, Ground, numbered
 

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from pair.librarians import Context, Registry, Response, ask
-from pair.librarians.policy import LibrariansPolicy
 from pair.librarians.rules import fault_of
+from pair.librarians.settings import LibrariansSettings
 
 Function = Callable[..., Awaitable[Any]]
 
@@ -59,7 +59,7 @@ def asked(
     context: Context | None = None,
     *,
     timeout: float | None = None,
-    policy: LibrariansPolicy | None = None,
+    policy: LibrariansSettings | None = None,
 ) -> Response:
     registry = librarians if isinstance(librarians, Registry) else Registry(librarians, policy=policy)
     response = asyncio.run(ask(registry, librarian_id, query, context, timeout=timeout))

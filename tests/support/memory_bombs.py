@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pair import errors
-from pair.engine.manifest import from_bytes, manifest_key, to_bytes
+from pair.engine.format.manifest import from_bytes, manifest_key, to_bytes
 from support.engine_parts import Ground, numbered
 from support.hostile_shards import (
     change_section,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pair.engine import analysis
+from pair.text import tokenizer
 
 
 class WordReader:
@@ -14,8 +14,8 @@ class WordReader:
         self.measured = 0
 
     def words_in(self, query: str, texts: Sequence[str]) -> list[frozenset[str]]:
-        asked = analysis.parse(query).terms.keys()
-        return [frozenset(asked & set(analysis.terms(text))) for text in texts]
+        asked = tokenizer.parse(query).terms.keys()
+        return [frozenset(asked & set(tokenizer.terms(text))) for text in texts]
 
     def likeness(self, query: str, texts: Sequence[str]) -> list[float]:
         if self._fault is not None:

@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pair import Settings, wiring
-from pair.wiring import Desk, Label, Packaging
+from pair import Settings
+from pair.kb.installer import Installer, Packaging
+from pair.kb.publish import publish as publish_kb
+from pair.packages.package import Label
 from support.command import Workplace, write_files
 from support.kbs import SMALL_KB
 from support.server import Page, Server
@@ -14,8 +16,8 @@ from support.server import Page, Server
 def publish(workplace: Workplace, version: str, *, name: str = "handbook", page: str = "") -> None:
     """In `dist`, as the command does it but in this process. `page`: what makes this version another one."""
     folder = write_files(workplace.folder / "kbs" / f"{name}-{version}", {**SMALL_KB, "page.md": page or version})
-    desk = Desk(Settings.load(environment={"PAIR_KB_CACHE_DIR": str(workplace.cache)}))
-    wiring.publish(desk, str(workplace.folder / "dist"), folder, Packaging(Label(name, version)))
+    desk = Installer(Settings.load(environment={"PAIR_KB_CACHE_DIR": str(workplace.cache)}))
+    publish_kb(desk, str(workplace.folder / "dist"), folder, Packaging(Label(name, version)))
 
 
 def serve(server: Server, folder: Path, prefix: str = "/kbs") -> str:

@@ -15,13 +15,13 @@ from typing import Any, Self
 
 import httpx2
 
-from pair.access.keys import KeyFile
-from pair.access.rules import Scope
-from pair.access.trust import TrustedFile, TrustStore
+from pair.auth.keys import KeyFile
+from pair.auth.rules import Scope
+from pair.auth.trust import TrustedFile, TrustStore
 from pair.clock import SystemClock
-from pair.kb import KnowledgeBase
+from pair.kb.kb import KnowledgeBase
+from pair.kb.open import open_kb
 from pair.settings import Settings
-from pair.wiring import open_kb
 from support.prepared import PREPARED
 from support.trust import trust_folder
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from pair import errors
 from pair.sync.contract import Documents, FetchedPage, NotModified, PageUnavailable
-from pair.sync.discovery import Places
+from pair.sync.discover import SyncPaths
 from pair.sync.report import SyncReport
-from pair.sync.rules import FetchFailure, SyncPolicy
-from pair.sync.workflow import SyncRun, Workshop
+from pair.sync.rules import FetchFailure, SyncSettings
+from pair.sync.run import SyncDependencies, SyncRun
 from pair.testing.clock import NOON, ManualClock
 
 
@@ -148,9 +148,9 @@ class RecordingObserver:
 class Project:
     """A folder with sources and links, the parts that work on it, and what they made of it."""
 
-    def __init__(self, folder: Path, policy: SyncPolicy | None = None) -> None:
+    def __init__(self, folder: Path, policy: SyncSettings | None = None) -> None:
         self.folder = folder
-        self.policy = policy or SyncPolicy()
+        self.policy = policy or SyncSettings()
         self.places = places_in(folder)
         self.places.sources_dir.mkdir(parents=True)
         self.clock = ManualClock()
@@ -199,8 +199,8 @@ class Project:
 
     # The run
 
-    def workshop(self) -> Workshop:
-        return Workshop(self.summariser, self.pages, self.documents, self.clock, self.observer)
+    def workshop(self) -> SyncDependencies:
+        return SyncDependencies(self.summariser, self.pages, self.documents, self.clock, self.observer)
 
     def sync_run(self) -> SyncRun:
         return SyncRun(self.policy, self.places, self.workshop())
@@ -244,9 +244,9 @@ class Project:
         }
 
 
-def places_in(folder: Path) -> Places:
+def places_in(folder: Path) -> SyncPaths:
     home = folder / "home"
-    return Places(
+    return SyncPaths(
         sources_dir=folder / "knowledge",
         links_file=folder / "links.txt",
         index=home / "index.txt",
@@ -255,7 +255,7 @@ def places_in(folder: Path) -> Places:
     )
 
 
-def made_files(places: Places) -> list[Path]:
+def made_files(places: SyncPaths) -> list[Path]:
     found = sorted(path for path in places.cache.parent.rglob("*") if path.is_file())
     return [path for path in found if path != places.lock]
 
@@ -268,7 +268,7 @@ def hash_of(text: str) -> str:
 # ── as if killed at this moment ────────────────────────────────────────────────────────────────────
 
 
-def copy_as_if_killed(places: Places, target: Path) -> None:
+def copy_as_if_killed(places: SyncPaths, target: Path) -> None:
     """Copy everything that a sync made, all of one moment, while its threads go on: what a kill would leave."""
     for _ in range(1000):
         if target.exists():
@@ -287,12 +287,12 @@ def copy_as_if_killed(places: Places, target: Path) -> None:
     raise AssertionError("the files never stood still")
 
 
-def _signature(places: Places) -> list[tuple[str, int, int, int]]:
+def _signature(places: SyncPaths) -> list[tuple[str, int, int, int]]:
     seen = [(str(path), path.stat()) for path in made_files(places)]
     return [(name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in seen]
 
 
-def restore(copy: Path, places: Places) -> None:
+def restore(copy: Path, places: SyncPaths) -> None:
     """Put back what `copy_as_if_killed` took."""
     for path in made_files(places):
         path.unlink()

@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from pair.engine.policy import EnginePolicy
-from pair.kb import KnowledgeBase
+from pair.engine.settings import EngineSettings
+from pair.kb.kb import KnowledgeBase
+from pair.kb.open import open_kb
+from pair.kb.sync import SyncService
 from pair.settings import Settings
 from pair.sync.report import SyncReport
-from pair.sync.rules import SyncPolicy
-from pair.wiring import SyncDesk, open_kb
+from pair.sync.rules import SyncSettings
 
 
 class SyncedProject:
@@ -18,14 +19,14 @@ class SyncedProject:
         self.sources = folder / "knowledge"
         self.store = folder / "store"
         self.settings = Settings(
-            kb=SyncPolicy(
+            kb=SyncSettings(
                 sources_dir=str(self.sources),
                 links_file_path=str(folder / "links.txt"),
                 index_path=str(folder / "index.txt"),
                 index_cache_path=str(folder / "index-cache.json"),
                 web_fetch_cache_dir=str(folder / "web-cache"),
             ),
-            engine=EnginePolicy(
+            engine=EngineSettings(
                 store=str(self.store),
                 cache_dir=str(folder / "cache"),
                 embedder="ngram",
@@ -35,10 +36,10 @@ class SyncedProject:
         )
 
     def sync(self) -> SyncReport:
-        return SyncDesk(self.settings).sync()
+        return SyncService(self.settings).sync()
 
     def open(self, **more: Any) -> KnowledgeBase:
-        return open_kb(settings=self.settings, sources=SyncDesk(self.settings).sources(), **more)
+        return open_kb(settings=self.settings, sources=SyncService(self.settings).sources(), **more)
 
     def stored(self) -> dict[str, str]:
         with self.open() as kb:

@@ -4,7 +4,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from pair.access.trust import TrustStore
+from pair.auth.trust import TrustStore
 from pair.settings import CONFIG_PLACES
 
 

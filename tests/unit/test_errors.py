@@ -28,13 +28,13 @@ PairError                        exit 70   500   final
 SOURCE = Path(inspect.getfile(errors)).parent
 WITH_TEXTS = (
     "errors.py",
-    "request_errors.py",
-    "build_errors.py",
-    "package_errors.py",
-    "version_errors.py",
+    "errors.py",
+    "errors.py",
+    "errors.py",
+    "errors.py",
     "error_codes.py",
 )
-MODULES = ("errors", "request_errors", "build_errors", "package_errors", "version_errors")
+MODULES = ("errors",)
 
 
 def drawn(kind: type[PairError], branch: str = "") -> Iterator[str]:

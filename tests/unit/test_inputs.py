@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pair import errors
-from pair.inputs import Inputs
+from pair.kb.loaders import DocumentLoader
 
 WHOLE = b'{"id": "a", "text": "One."}\n'
 
@@ -14,7 +14,7 @@ WHOLE = b'{"id": "a", "text": "One."}\n'
 def test_a_line_that_is_no_json_is_told_with_its_place(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "documents.jsonl"
     path.write_bytes(WHOLE + line + b"\n")
-    documents = Inputs(None, lambda _path, _reason: None).read([str(path)])
+    documents = DocumentLoader(None, lambda _path, _reason: None).read([str(path)])
     assert next(documents).id == "a"
     with pytest.raises(errors.UsageError) as raised:
         next(documents)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pair.errors import UsageError
+from pair.packages.rules import SourcesSettings
 from pair.settings import SECTIONS, Settings
-from pair.sources.rules import SourcesPolicy
-from pair.sync.rules import SyncPolicy
+from pair.sync.rules import SyncSettings
 from support.served import home_of
 from support.trust import trust_folder
 
@@ -47,8 +47,8 @@ def write_config(path: str, cache_dir: str) -> str:
 
 def test_without_a_file_everything_has_its_default():
     assert load() == Settings()
-    assert load().kb == SyncPolicy()
-    assert load().sources == SourcesPolicy()
+    assert load().kb == SyncSettings()
+    assert load().sources == SourcesSettings()
     assert load().sources.cache_dir == "~/.pair/kb"
     assert load().kb.sources_dir == ".pair/knowledge"
     assert load().config_path is None
@@ -66,14 +66,14 @@ def test_without_a_file_everything_has_its_default():
 )
 def test_file_without_keys_leaves_the_defaults(text: str):
     settings = load(text)
-    assert (settings.kb, settings.sources) == (SyncPolicy(), SourcesPolicy())
+    assert (settings.kb, settings.sources) == (SyncSettings(), SourcesSettings())
     assert settings.config_path == Path("config.yaml")
 
 
 def test_file_sets_what_it_names_and_nothing_else():
     settings = load("kb:\n  sources_dir: docs/kb\nsources:\n  retries: 5\n  require_checksum: true\n")
-    assert settings.kb == SyncPolicy(sources_dir="docs/kb")
-    assert settings.sources == SourcesPolicy(retries=5, require_checksum=True)
+    assert settings.kb == SyncSettings(sources_dir="docs/kb")
+    assert settings.sources == SourcesSettings(retries=5, require_checksum=True)
 
 
 def test_every_place_for_a_file_is_looked_at_in_order():
@@ -92,7 +92,7 @@ def test_only_one_file_is_read():
     write_config("config.yaml", cache_dir="here")
     write_config(".pair/config.yaml", cache_dir="there")
     Path("config.yaml").write_text("sources:\n  retries: 1\n")
-    assert load().sources == SourcesPolicy(retries=1)
+    assert load().sources == SourcesSettings(retries=1)
 
 
 def test_folder_named_like_the_file_is_passed_over():

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pair import tracing
+from pair import telemetry
 
 RECORDING = """
 import asyncio, sys
@@ -55,11 +55,11 @@ def test_spans_are_told_to_opentelemetry_when_it_is_set_up() -> None:
 
 @pytest.mark.rule("librarian-33")
 def test_span_without_opentelemetry_forgets_everything() -> None:
-    with tracing.span(tracing.RETRIEVAL, "handbook") as span:
-        span.note(tracing.DATA_SOURCE_ID, "handbook")
+    with telemetry.span(telemetry.RETRIEVAL, "handbook") as span:
+        span.note(telemetry.DATA_SOURCE_ID, "handbook")
         span.fail("TIMEOUT")
         assert span.ids is None
-    with pytest.raises(KeyError), tracing.span(tracing.CHAT):
+    with pytest.raises(KeyError), telemetry.span(telemetry.CHAT):
         raise KeyError
 
 
@@ -89,12 +89,12 @@ def test_tracing_imports_no_opentelemetry() -> None:
     ],
 )
 def test_traceparent_is_read_as_w3c_writes_it(header: str, ids: tuple[str, str] | None) -> None:
-    assert tracing.parsed(header) == ids
+    assert telemetry.parsed(header) == ids
 
 
 def test_traceparent_of_odd_ids_is_none() -> None:
-    assert tracing.traceparent("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331").startswith("00-0af7")
-    assert tracing.traceparent("mine", "1") == ""
+    assert telemetry.traceparent("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331").startswith("00-0af7")
+    assert telemetry.traceparent("mine", "1") == ""
 
 
 SEARCHING = """

@@ -8,8 +8,8 @@ import loguru
 import numpy as np
 
 from pair import errors
-from pair.ai.characters import clip, encodable, on_one_line
 from pair.ai.contract import Vectors
+from pair.text.characters import clip, encodable, on_one_line
 
 DEFAULT_MODEL = "BAAI/bge-small-en-v1.5"
 _MOST_SUGGESTIONS = 8

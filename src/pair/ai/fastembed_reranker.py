@@ -7,7 +7,7 @@ import loguru
 from fastembed.rerank.cross_encoder import TextCrossEncoder
 
 from pair import errors
-from pair.ai.characters import clip, encodable, on_one_line
+from pair.text.characters import clip, encodable, on_one_line
 
 _MAX_REASON_CHARACTERS = 300
 _HINTS = ("The first use of a model fetches it: try again with a network", "Or unset engine.reranker_model")

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pair.ai.contract import Vectors
-from pair.ai.stop_words import ENGLISH
-from pair.ai.word_memory import WordMemory
+from pair.ai.lru import LruCache
+from pair.text.stop_words import ENGLISH
 
 DEFAULT_DIMENSION = 384
 
@@ -50,7 +50,7 @@ class NgramEmbedder:
         if dimension < 1:
             raise ValueError(f"a vector needs at least one number: {dimension}")
         self._dimension = dimension
-        self._memory: WordMemory[_Places] = WordMemory(_REMEMBERED_WORDS)
+        self._memory: LruCache[_Places] = LruCache(_REMEMBERED_WORDS)
 
     @property
     def name(self) -> str:

@@ -12,15 +12,15 @@ import openai
 from openai.types.chat import ChatCompletionMessageParam
 
 from pair import errors
-from pair.ai import rules
+from pair.ai import prompts
 from pair.ai.openai_connection import ModelConnection, ModelFault
-from pair.ai.rules import Message, ModelPolicy
+from pair.ai.prompts import ModelSettings, PromptMessage
 
 
 class OpenAiLanguageModel:
     """May be used from several threads at once."""
 
-    def __init__(self, policy: ModelPolicy) -> None:
+    def __init__(self, policy: ModelSettings) -> None:
         self._policy = policy
         self._connection = ModelConnection(policy)
         self._address = self._connection.address
@@ -43,18 +43,18 @@ class OpenAiLanguageModel:
 
     def reply(self, instructions: str, text: str) -> str:
         try:
-            body = self.ask([Message("system", instructions), Message("user", text)])
+            body = self.ask([PromptMessage("system", instructions), PromptMessage("user", text)])
         except ModelFault as fault:
             error = errors.model_reply_unusable if fault.is_about_the_text else errors.model_unreachable
             raise error(self._address, fault.reason) from fault
-        said = rules.reply_text(body)
+        said = prompts.reply_text(body)
         if said is None:
             raise errors.model_reply_unusable(self._address, "the answer is no chat completion")
         return said
 
     def stream(self, instructions: str, text: str) -> Iterator[str]:
         """A server that does not stream is asked for the whole. One that breaks off in the middle is E301."""
-        messages = [Message("system", instructions), Message("user", text)]
+        messages = [PromptMessage("system", instructions), PromptMessage("user", text)]
         is_streamed = is_finished = False
 
         def request(client: openai.OpenAI) -> Iterator[str]:
@@ -82,7 +82,7 @@ class OpenAiLanguageModel:
         elif not is_finished:
             raise errors.model_unreachable(self._address, "The reply broke off")
 
-    def ask(self, messages: list[Message]) -> str:
+    def ask(self, messages: list[PromptMessage]) -> str:
         """The body of the answer, with retries. Raises ModelFault."""
 
         def request(client: openai.OpenAI) -> str:
@@ -99,7 +99,7 @@ class OpenAiLanguageModel:
 class OpenAiSummariser:
     """May be used from several threads at once."""
 
-    def __init__(self, policy: ModelPolicy) -> None:
+    def __init__(self, policy: ModelSettings) -> None:
         self._policy = policy
         self._model = OpenAiLanguageModel(policy)
 
@@ -119,30 +119,30 @@ class OpenAiSummariser:
                 return self._describe(source_id, text, limit)
             except ModelFault as caught:
                 fault = caught
-                limit = rules.smaller_limit(limit, text) if fault.is_too_long else None
+                limit = prompts.smaller_limit(limit, text) if fault.is_too_long else None
         # A model that is there and refuses one text is still to be asked about the others.
         error = errors.model_reply_unusable if fault.is_about_the_text else errors.model_unreachable
         raise error(self._model.address, fault.reason) from fault
 
     def _describe(self, source_id: str, text: str, limit: int) -> str:
-        pieces = rules.choose_pieces(rules.split_text(text, limit))
+        pieces = prompts.choose_pieces(prompts.split_text(text, limit))
         if len(pieces) == 1:
-            return self._reply(rules.build_messages(source_id, pieces[0], "source"))
-        partial = [self._reply(rules.build_messages(source_id, piece, "part")) for piece in pieces]
-        together = rules.join_descriptions(partial, limit)
-        return self._reply(rules.build_messages(source_id, together, "descriptions"))
+            return self._reply(prompts.build_messages(source_id, pieces[0], "source"))
+        partial = [self._reply(prompts.build_messages(source_id, piece, "part")) for piece in pieces]
+        together = prompts.join_descriptions(partial, limit)
+        return self._reply(prompts.build_messages(source_id, together, "descriptions"))
 
-    def _reply(self, messages: list[Message]) -> str:
-        reply = rules.reply_text(self._model.ask(messages))
+    def _reply(self, messages: list[PromptMessage]) -> str:
+        reply = prompts.reply_text(self._model.ask(messages))
         if reply is None:
             raise errors.model_reply_unusable(self._model.address, "the answer is no chat completion")
-        tidied = rules.tidy_reply(reply)
-        if fault := rules.reply_fault(reply, tidied):
+        tidied = prompts.tidy_reply(reply)
+        if fault := prompts.reply_fault(reply, tidied):
             raise errors.model_reply_unusable(self._model.address, f"{fault} (model {self._policy.model})")
-        return rules.shorten_reply(tidied)
+        return prompts.shorten_reply(tidied)
 
 
-def _as_parameter(message: Message) -> ChatCompletionMessageParam:
+def _as_parameter(message: PromptMessage) -> ChatCompletionMessageParam:
     if message.role == "system":
         return {"role": "system", "content": message.content}
     return {"role": "user", "content": message.content}

@@ -17,10 +17,10 @@ import openai
 import stamina
 
 from pair import errors
-from pair.ai import rules
-from pair.ai.characters import clip, on_one_line, printable
-from pair.ai.rules import ModelPolicy
+from pair.ai import prompts
+from pair.ai.prompts import ModelSettings
 from pair.network_faults import describe_fault
+from pair.text.characters import clip, on_one_line, printable
 
 _LONGEST_PAUSE_SECONDS = 120.0
 _MAX_REASON_CHARACTERS = 300
@@ -63,9 +63,9 @@ class ModelFault(Exception):  # noqa: N818 - becomes an error of pair
 class ModelConnection:
     """May be used from several threads at once."""
 
-    def __init__(self, policy: ModelPolicy) -> None:
+    def __init__(self, policy: ModelSettings) -> None:
         self._policy = policy
-        self.address = rules.shown_address(policy.base_url)
+        self.address = prompts.shown_address(policy.base_url)
         self._key = policy.api_key.strip() or _PLACEHOLDER_KEY
         self._calls = 0
         self._counting = threading.Lock()
@@ -141,15 +141,15 @@ class ModelConnection:
     def _fault_of_status(self, response: httpx2.Response) -> ModelFault:
         said = f": {response.text}" if response.text.strip() else ""
         reason = self._fit_for_people(f"HTTP {response.status_code} {response.reason_phrase}{said}")
-        if rules.is_too_long(response.status_code, response.text):
+        if prompts.is_too_long(response.status_code, response.text):
             return ModelFault(reason, is_too_long=True, is_about_the_text=True)
         pause = _retry_after(response)
         can_wait = pause is None or pause <= _LONGEST_PAUSE_SECONDS
         return ModelFault(
             reason,
-            retryable=rules.is_passing(response.status_code) and can_wait,
+            retryable=prompts.is_passing(response.status_code) and can_wait,
             retry_after_seconds=pause,
-            is_about_the_text=rules.is_about_the_text(response.status_code),
+            is_about_the_text=prompts.is_about_the_text(response.status_code),
         )
 
     def _fit_for_people(self, text: str) -> str:

@@ -16,10 +16,10 @@ import numpy as np
 import openai
 
 from pair import errors
-from pair.ai.characters import encodable
 from pair.ai.contract import Vectors
 from pair.ai.openai_connection import ModelConnection, ModelFault
-from pair.ai.rules import ModelPolicy
+from pair.ai.prompts import ModelSettings
+from pair.text.characters import encodable
 
 # Servers differ in what they take at once: so much is taken by all that we know.
 _TEXTS_IN_A_REQUEST = 32
@@ -41,7 +41,7 @@ class OpenAiEmbedderOptions:
 class OpenAiEmbedder:
     """May be used from several threads at once. Raises E301 without an answer, E302 for one that is of no use."""
 
-    def __init__(self, policy: ModelPolicy, options: OpenAiEmbedderOptions | None = None) -> None:
+    def __init__(self, policy: ModelSettings, options: OpenAiEmbedderOptions | None = None) -> None:
         self._model = policy.model
         self._options = options or OpenAiEmbedderOptions()
         self._connection = ModelConnection(policy)

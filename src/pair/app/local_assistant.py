@@ -8,13 +8,13 @@ import secrets
 import sys
 from collections.abc import Sequence
 
-from pair.access.rules import ANYBODY, Principal
-from pair.app.http.assistants import CallersLibrary
-from pair.app.http.bodies import Held, Incoming
-from pair.app.http.service import Call, Service
+from pair.app.http.context import RequestCall, Service
+from pair.app.http.mcp import CallersLibrary
+from pair.app.http.request_body import BodyShare, RequestBody
 from pair.app.mcp.stdio import serve as exchange
+from pair.auth.rules import ANYBODY, Principal
+from pair.kb.server import check_kb_id
 from pair.settings import Settings
-from pair.wiring.server import check_kb_id
 
 _LOOK_SECONDS = 0.02
 
@@ -35,10 +35,10 @@ def serve(settings: Settings, kbs: Sequence[str]) -> int:
 
 
 async def _serve(service: Service, local: Principal) -> None:
-    nothing = Incoming(None, {}, Held(service.body_memory))
+    nothing = RequestBody(None, {}, BodyShare(service.body_memory))
 
     def library() -> CallersLibrary:
-        return CallersLibrary(service, Call({}, nothing, secrets.token_hex(16), {}, local))
+        return CallersLibrary(service, RequestCall({}, nothing, secrets.token_hex(16), {}, local))
 
     is_cut_off = await exchange(library)
     service.stop()

@@ -74,7 +74,7 @@ def _check_of(value: dict[str, Any]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _ObservedLease:
     version: Version
     at: float
     """By the monotonic clock of this machine."""
@@ -94,7 +94,7 @@ class BlobLeases:
         self._clock = clock
         self._prefix = prefix
         self._lock = threading.Lock()
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _ObservedLease] = {}
 
     def acquire(self, name: str, *, seconds: float) -> Lease:
         token = self._new_token()
@@ -179,7 +179,7 @@ class BlobLeases:
         age_seconds = self._age_by_the_store(name)
         if seen is None or seen.version != blob.version:
             with self._lock:
-                self._seen[name] = _Seen(blob.version, now, age_seconds or 0.0)
+                self._seen[name] = _ObservedLease(blob.version, now, age_seconds or 0.0)
         return age_seconds is not None and age_seconds - _STORE_CLOCK_SECONDS >= state.seconds
 
     def _age_by_the_store(self, name: str) -> float | None:

@@ -96,7 +96,7 @@ class BlobStore(Protocol):
 
 
 @runtime_checkable
-class TakingStore(Protocol):
+class LinkingStore(Protocol):
     """A store that can make a file its own instead of copying it."""
 
     def take(self, key: str, path: Path, sha256: str) -> Version:

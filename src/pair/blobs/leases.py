@@ -25,7 +25,7 @@ RENEWALS_PER_LEASE = 3
 
 
 @dataclass(slots=True)
-class _Kept:
+class _MemoryLease:
     lease: Lease
     ends_at: float
     """By the monotonic clock."""
@@ -39,7 +39,7 @@ class MemoryLeases:
         self._new_token = new_token
         self._clock = clock
         self._lock = threading.Lock()
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, _MemoryLease] = {}
 
     def acquire(self, name: str, *, seconds: float) -> Lease:
         with self._lock:
@@ -68,7 +68,7 @@ class MemoryLeases:
         """Nothing is open."""
 
     def _keep(self, lease: Lease, seconds: float) -> Lease:
-        self._kept[lease.name] = _Kept(lease, self._clock.monotonic() + seconds)
+        self._kept[lease.name] = _MemoryLease(lease, self._clock.monotonic() + seconds)
         return lease
 
     def _after(self, seconds: float) -> datetime.datetime:

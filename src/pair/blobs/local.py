@@ -26,7 +26,7 @@ from pathlib import Path
 
 from pair import files, folders
 from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version, VersionMismatchError
-from pair.blobs.file_names import folder_names, key_of, names_of
+from pair.blobs.key_encoding import folder_names, key_of, names_of
 from pair.blobs.keys import check_key, folder_of
 
 _OWN_FOLDER = ".pair-store"

@@ -13,7 +13,7 @@ from pair.clock import Clock
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _StoredBlob:
     data: bytes
     version: Version
     modified_at: datetime.datetime
@@ -25,7 +25,7 @@ class MemoryStore:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._blobs: dict[str, _Kept] = {}
+        self._blobs: dict[str, _StoredBlob] = {}
         self._writes = 0
 
     @property
@@ -86,12 +86,12 @@ class MemoryStore:
     def close(self) -> None:
         """Nothing is open."""
 
-    def _find(self, key: str) -> _Kept | None:
+    def _find(self, key: str) -> _StoredBlob | None:
         with self._lock:
             return self._blobs.get(check_key(key))
 
     def _keep(self, key: str, data: bytes) -> Version:
         self._writes += 1
         version = Version(f"{self._writes}")
-        self._blobs[check_key(key)] = _Kept(bytes(data), version, self._clock.now())
+        self._blobs[check_key(key)] = _StoredBlob(bytes(data), version, self._clock.now())
         return version

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 import httpx2
 import stamina
 
-from pair import __version__, errors, request_errors
+from pair import __version__, errors
 from pair.librarians.contract import ErrorCode
 from pair.network_faults import describe_fault
 
@@ -44,7 +44,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Request:
+class ClientRequest:
     method: str
     path: str
     body: bytes | None = None
@@ -68,7 +68,7 @@ class Failed(Exception):  # noqa: N818 - becomes the error that it carries
         self.after_seconds = after_seconds
 
 
-class Connection:
+class ServerConnection:
     """To one server. Used from several threads at once."""
 
     def __init__(self, url: str, key: str, *, timeout_seconds: float, retries: int) -> None:
@@ -86,11 +86,11 @@ class Connection:
     def close(self) -> None:
         self._client.close()
 
-    def value(self, request: Request, of: Callable[[Json], Result]) -> Result:
+    def value(self, request: ClientRequest, of: Callable[[Json], Result]) -> Result:
         """What `of` makes of an answer. Raises what the server tells, and E621."""
         return self.read(request, lambda response: self.made(response.read(), of))
 
-    def read(self, request: Request, read: Callable[[httpx2.Response], Result]) -> Result:
+    def read(self, request: ClientRequest, read: Callable[[httpx2.Response], Result]) -> Result:
         """`read` is given an answer, of status 200 unless librarians' faults are taken, and may raise Failed."""
         tries_left = self._retries
 
@@ -117,7 +117,7 @@ class Connection:
         # Outside the block, so that no traceback leads to the request with its key.
         raise error
 
-    def _once(self, request: Request, read: Callable[[httpx2.Response], Result]) -> Result:
+    def _once(self, request: ClientRequest, read: Callable[[httpx2.Response], Result]) -> Result:
         try:
             with self._client.stream(
                 request.method,
@@ -169,7 +169,7 @@ class Connection:
         return kind(code, str(value.get("message", "")), hints=hints, details=details)
 
     def _unreachable(self, reason: str, hints: "list[str] | None" = None) -> errors.PairError:
-        return request_errors.server_unreachable(self.address, reason, hints=hints or ())
+        return errors.server_unreachable(self.address, reason, hints=hints or ())
 
 
 def in_path(value: str) -> str:
@@ -177,7 +177,7 @@ def in_path(value: str) -> str:
     try:
         return quote(value, safe="").replace(".", "%2E")
     except UnicodeEncodeError as fault:
-        raise request_errors.request_invalid("an id has characters that no request can carry") from fault
+        raise errors.request_invalid("an id has characters that no request can carry") from fault
 
 
 def encoded(value: object) -> bytes:
@@ -185,7 +185,7 @@ def encoded(value: object) -> bytes:
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
     except (ValueError, TypeError, RecursionError) as fault:
-        raise request_errors.request_invalid(f"not possible as JSON: {fault}") from fault
+        raise errors.request_invalid(f"not possible as JSON: {fault}") from fault
 
 
 def _object_in(body: bytes) -> Json:

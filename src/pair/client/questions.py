@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pair import errors
-from pair.client.connection import Connection, Failed, Json, Request, encoded, in_path
+from pair.client.connection import ClientRequest, Failed, Json, ServerConnection, encoded, in_path
 from pair.librarians.contract import Context, Response
-from pair.librarians.workers import in_thread
+from pair.librarians.daemon_threads import in_thread
 
 if TYPE_CHECKING:
     import httpx2
@@ -28,7 +28,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 @dataclass(frozen=True)
 class Questions:
-    connection: Connection
+    connection: ServerConnection
     kb_id: str
 
     async def ask(self, query: str, *, first: str | None, context: Context | None, timeout: float | None) -> Response:
@@ -53,7 +53,7 @@ class Questions:
         if context.on_text is not None:
             headers["accept"] = _EVENTS
         wait = (_ANSWER_SECONDS if seconds is None else seconds) + _MARGIN_SECONDS
-        request = Request(
+        request = ClientRequest(
             "POST",
             path,
             encoded(value),

@@ -11,20 +11,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from pair import errors, request_errors
-from pair.client import reading
-from pair.client.connection import Connection, Failed, Json, Request, encoded, in_path
+from pair import errors
+from pair.client import decode
+from pair.client.connection import ClientRequest, Failed, Json, ServerConnection, encoded, in_path
 from pair.client.questions import Questions
-from pair.engine.compaction import CompactionReport
-from pair.engine.comparing import CURRENT, Changes
-from pair.engine.garbage import GarbageReport
-from pair.engine.listing import StoredDocument
-from pair.engine.queries import Hits
+from pair.engine.maintenance.compaction import CompactionReport
+from pair.engine.maintenance.diff import CURRENT, DocumentChanges
+from pair.engine.maintenance.gc import GarbageReport
+from pair.engine.maintenance.versions import ListedVersion, Rollback
+from pair.engine.query.documents import StoredDocument
+from pair.engine.query.request import Hits
 from pair.engine.rules import check_kb_id
 from pair.engine.runtime import EngineStats
-from pair.engine.shard_cache import SweepReport
-from pair.engine.versions import Rollback, Version
-from pair.engine.writing import WriteReport
+from pair.engine.storage.shard_cache import SweepReport
+from pair.engine.write.writer import WriteReport
 from pair.librarians.contract import Context, Response
 from pair.sync.report import SyncReport
 from pair.values import (
@@ -73,14 +73,14 @@ def connect(
     long by its nature. `retries`: how often a request is sent again when the server cannot be reached or is busy.
     """
     check_kb_id(kb_id)
-    connection = Connection(url, key, timeout_seconds=timeout, retries=retries)
+    connection = ServerConnection(url, key, timeout_seconds=timeout, retries=retries)
     return RemoteKnowledgeBase(connection, kb_id, lambda: secrets.token_hex(16))
 
 
 class RemoteKnowledgeBase:
     """Used from several threads at once. `close` it, or use it as a context manager."""
 
-    def __init__(self, connection: Connection, kb_id: str, new_id: Callable[[], str]) -> None:
+    def __init__(self, connection: ServerConnection, kb_id: str, new_id: Callable[[], str]) -> None:
         self._connection = connection
         self._kb_id = kb_id
         self._new_id = new_id
@@ -106,7 +106,7 @@ class RemoteKnowledgeBase:
 
     def sync(self, *, wait: bool = True) -> SyncReport:
         """Of the files and links of the server. Raises E101 unless it may wait for another sync."""
-        return self._post("/sync", {"wait": wait}, reading.sync_report_of, read_seconds=_LONG_SECONDS)
+        return self._post("/sync", {"wait": wait}, decode.sync_report_of, read_seconds=_LONG_SECONDS)
 
     def upsert(
         self,
@@ -121,12 +121,12 @@ class RemoteKnowledgeBase:
         A batch that had to be sent twice may be reported as unchanged. Raises E620 for another owner.
         """
         if owner != INGEST_OWNER:
-            raise request_errors.not_over_http(f"documents of the owner {owner!r}")
+            raise errors.not_over_http(f"documents of the owner {owner!r}")
         check_count("chunk_size", chunk_size, optional=True)
         total = WriteReport()
         for batch in _batches(check_documents(documents)):
             report = self._stored(batch, chunk_size)
-            total = reading.summed(total, report)
+            total = decode.summed(total, report)
             on_batch(report)
         return total
 
@@ -135,12 +135,12 @@ class RemoteKnowledgeBase:
         if len(lines) <= _SMALL_DOCUMENTS and sum(map(len, lines)) <= _SMALL_BYTES:
             size = b"" if chunk_size is None else b',"chunk_size":%d' % chunk_size
             body = b'{"kb_id":%s,"documents":[%s]%s}' % (encoded(self._kb_id), b",".join(lines), size)
-            request = Request("POST", "/rag/ingest", body, headers=key, read_seconds=_LONG_SECONDS)
-            return self._connection.value(request, reading.write_report_of)
+            request = ClientRequest("POST", "/rag/ingest", body, headers=key, read_seconds=_LONG_SECONDS)
+            return self._connection.value(request, decode.write_report_of)
         parameters = {"kb_id": self._kb_id} | ({} if chunk_size is None else {"chunk_size": str(chunk_size)})
         headers = {**key, "content-type": _LINES}
         body = b"\n".join(lines)
-        request = Request("POST", "/rag/ingest", body, parameters, headers, read_seconds=_LONG_SECONDS)
+        request = ClientRequest("POST", "/rag/ingest", body, parameters, headers, read_seconds=_LONG_SECONDS)
         return self._connection.read(request, self._last_line)
 
     def _last_line(self, response: "httpx2.Response") -> WriteReport:
@@ -148,7 +148,7 @@ class RemoteKnowledgeBase:
 
     def _result(self, value: Json) -> WriteReport:
         if value["type"] == "result":
-            return reading.write_report_of(value)
+            return decode.write_report_of(value)
         error = self._connection.told(value["error"], 200)
         raise Failed(error, again=error.retryable and error.code != errors.PUBLISH_UNKNOWN)
 
@@ -162,18 +162,18 @@ class RemoteKnowledgeBase:
         """Documents with these ids, each with a request of its own. Raises E620 for an owner or a filter."""
         check_texts("ids", ids)
         if owner is not None or filter:
-            raise request_errors.not_over_http("deleting by owner or filter", hints=["Delete by ids"])
+            raise errors.not_over_http("deleting by owner or filter", hints=["Delete by ids"])
         paths = [f"/rag/docs/{in_path(each)}" for each in ids if each]
         total = WriteReport()
         for path in paths:
-            request = Request("DELETE", path, parameters={"kb_id": self._kb_id}, read_seconds=_LONG_SECONDS)
+            request = ClientRequest("DELETE", path, parameters={"kb_id": self._kb_id}, read_seconds=_LONG_SECONDS)
             try:
-                report = self._connection.value(request, reading.deletion_report_of)
+                report = self._connection.value(request, decode.deletion_report_of)
             except errors.NotFoundError as fault:
                 if fault.code != errors.NO_SUCH_DOCUMENT:
                     raise
                 continue
-            total = reading.summed(total, report)
+            total = decode.summed(total, report)
         return total
 
     # Reading
@@ -197,12 +197,12 @@ class RemoteKnowledgeBase:
             raise errors.query_invalid("the query is empty")
         more = options or SearchOptions()
         if exact or more.diversity or more.graph != GraphParameters():
-            raise request_errors.not_over_http("a search with exact, diversity or graph parameters")
+            raise errors.not_over_http("a search with exact, diversity or graph parameters")
         asked: Json = {"query": query, "k": limit, "search_mode": mode, "explain": explain}
         asked |= {"highlights": more.highlights, "max_distance": more.max_distance}
         if filter:
             asked["filter"] = dict(filter) if isinstance(filter, Mapping) else list(filter)
-        return self._post("/rag/query", asked, reading.hits_of)
+        return self._post("/rag/query", asked, decode.hits_of)
 
     def search_vector(
         self,
@@ -214,7 +214,7 @@ class RemoteKnowledgeBase:
         exact: bool = False,
     ) -> Hits:
         """Raises E620: HTTP has no search with a vector."""
-        raise request_errors.not_over_http("a search with a vector", hints=["Search with a text: search(query)"])
+        raise errors.not_over_http("a search with a vector", hints=["Search with a text: search(query)"])
 
     async def ask(
         self, query: str, *, first: str | None = None, context: Context | None = None, timeout: float | None = None
@@ -235,8 +235,8 @@ class RemoteKnowledgeBase:
             wanted = min(_PAGE_DOCUMENTS, limit - len(found))
             parameters = {"kb_id": self._kb_id, "after": after, "limit": str(wanted), "text": "true"}
             parameters |= {} if owner is None else {"owner": owner}
-            request = Request("GET", "/rag/docs", parameters=parameters)
-            documents, following = self._connection.value(request, reading.page_of)
+            request = ClientRequest("GET", "/rag/docs", parameters=parameters)
+            documents, following = self._connection.value(request, decode.page_of)
             found += documents
             if following is None:
                 break
@@ -245,8 +245,8 @@ class RemoteKnowledgeBase:
 
     def document(self, document_id: str) -> StoredDocument:
         """Raises E214."""
-        request = Request("GET", f"/rag/docs/{in_path(document_id)}", parameters={"kb_id": self._kb_id})
-        return self._connection.value(request, reading.document_of)
+        request = ClientRequest("GET", f"/rag/docs/{in_path(document_id)}", parameters={"kb_id": self._kb_id})
+        return self._connection.value(request, decode.document_of)
 
     # Care
 
@@ -255,19 +255,19 @@ class RemoteKnowledgeBase:
     ) -> CompactionReport:
         """Merge and re-cluster shards that are worth it, or all of them. How far it is, is not told over HTTP."""
         asked = {"everything": everything}
-        return self._post("/rag/compact", asked, reading.compaction_report_of, read_seconds=_LONG_SECONDS)
+        return self._post("/rag/compact", asked, decode.compaction_report_of, read_seconds=_LONG_SECONDS)
 
     def collect(self, *, grace_seconds: float | None = None) -> GarbageReport:
         """Delete shards that no manifest has named for the grace period."""
         asked = {"grace_seconds": grace_seconds}
-        return self._post("/rag/gc", asked, reading.garbage_report_of, read_seconds=_LONG_SECONDS)
+        return self._post("/rag/gc", asked, decode.garbage_report_of, read_seconds=_LONG_SECONDS)
 
-    def versions(self) -> list[Version]:
+    def versions(self) -> list[ListedVersion]:
         """The current one and those that can be gone back to, the newest first. Raises E201."""
-        request = Request("GET", "/rag/versions", parameters={"kb_id": self._kb_id})
-        return self._connection.value(request, reading.versions_of)
+        request = ClientRequest("GET", "/rag/versions", parameters={"kb_id": self._kb_id})
+        return self._connection.value(request, decode.versions_of)
 
-    def diff(self, a: int | str, b: int | str = CURRENT) -> Changes:
+    def diff(self, a: int | str, b: int | str = CURRENT) -> DocumentChanges:
         """Which documents differ between two versions, by id. Raises E201, E218."""
         parameters = {"kb_id": self._kb_id, "entries": "false", "limit": str(_PAGE_DOCUMENTS)}
         found, following = self._differing(parameters | {"a": str(a), "b": str(b)})
@@ -282,31 +282,31 @@ class RemoteKnowledgeBase:
             )
         return found
 
-    def _differing(self, parameters: dict[str, str]) -> tuple[Changes, str | None]:
-        return self._connection.value(Request("GET", "/rag/diff", parameters=parameters), reading.changes_of)
+    def _differing(self, parameters: dict[str, str]) -> tuple[DocumentChanges, str | None]:
+        return self._connection.value(ClientRequest("GET", "/rag/diff", parameters=parameters), decode.changes_of)
 
     def rollback(self, version: int | str) -> Rollback:
         """Make an earlier version the current one, by its number, else by the version of the package installed then."""
         body = encoded({"kb_id": self._kb_id, "version": version})
         key = {"idempotency-key": self._new_id()}
-        request = Request("POST", "/rag/rollback", body, headers=key, read_seconds=_LONG_SECONDS)
-        return self._connection.value(request, reading.rollback_of)
+        request = ClientRequest("POST", "/rag/rollback", body, headers=key, read_seconds=_LONG_SECONDS)
+        return self._connection.value(request, decode.rollback_of)
 
     def sweep(self) -> SweepReport:
         """Evict fetched shards that are too old or too many, from the cache of the server."""
-        request = Request("POST", "/cache/sweep", read_seconds=_LONG_SECONDS)
-        return self._connection.value(request, reading.sweep_report_of)
+        request = ClientRequest("POST", "/cache/sweep", read_seconds=_LONG_SECONDS)
+        return self._connection.value(request, decode.sweep_report_of)
 
     def stats(self) -> EngineStats | None:
         """None when nothing was ever stored."""
-        listed = self._connection.value(Request("GET", "/rag/kbs"), reading.stats_of)
+        listed = self._connection.value(ClientRequest("GET", "/rag/kbs"), decode.stats_of)
         return next((each for each in listed if each.kb_id == self._kb_id), None)
 
     def _post(
         self, path: str, value: Json, of: Callable[[Json], _Result], *, read_seconds: float | None = None
     ) -> _Result:
         body = encoded({"kb_id": self._kb_id, **value})
-        return self._connection.value(Request("POST", path, body, read_seconds=read_seconds), of)
+        return self._connection.value(ClientRequest("POST", path, body, read_seconds=read_seconds), of)
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[bytes]]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pair import errors
-from pair.engine.manifest import Manifest, ShardRef
-from pair.engine.policy import EnginePolicy
+from pair.engine.format.manifest import Manifest, ShardRef
+from pair.engine.settings import EngineSettings
 
 _KB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -54,7 +54,7 @@ class AskingOrder:
 
 
 def asking_order(
-    shards: Sequence[ShardRef], ranked: Mapping[str, Sequence[Ranked]], policy: EnginePolicy, *, ask_all: bool
+    shards: Sequence[ShardRef], ranked: Mapping[str, Sequence[Ranked]], policy: EngineSettings, *, ask_all: bool
 ) -> AskingOrder:
     """`ranked`: the shards of each run. A shard that belongs to none, or has no centroid, is always asked."""
     positions = range(len(shards))
@@ -136,7 +136,7 @@ def shards_to_merge(tail: Sequence[ShardRef], new_rows: int) -> list[ShardRef]:
     return taken
 
 
-def shards_to_cut(rows: int, size_bytes: int, policy: EnginePolicy) -> int:
+def shards_to_cut(rows: int, size_bytes: int, policy: EngineSettings) -> int:
     """How many shards so many rows should become."""
     if rows <= policy.shard_trigger_vector_rows and size_bytes <= policy.shard_trigger_bytes:
         return 1
@@ -156,7 +156,7 @@ class CompactionPlan:
 
 
 def compaction_plan(
-    manifest: Manifest, policy: EnginePolicy, *, everything: bool = False, min_shards: int | None = None
+    manifest: Manifest, policy: EngineSettings, *, everything: bool = False, min_shards: int | None = None
 ) -> CompactionPlan:
     """Shards that have outlived their layout. `min_shards`: instead of the policy's.
 
@@ -266,7 +266,7 @@ class PastVersion:
     """Whether the next one holds the same documents."""
 
 
-def versions_to_keep(past: Sequence[PastVersion], policy: EnginePolicy, now: datetime.datetime) -> frozenset[int]:
+def versions_to_keep(past: Sequence[PastVersion], policy: EngineSettings, now: datetime.datetime) -> frozenset[int]:
     """`past`: the newest first. One that the next only rearranged is kept in that, and not besides."""
     kept = [each for each in past if not each.is_repeated]
     since = now - datetime.timedelta(days=policy.keep_days)

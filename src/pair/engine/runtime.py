@@ -11,44 +11,52 @@ from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
-from pair import errors, version_errors
+from pair import errors
+from pair.ai.caching_embedder import CachingEmbedder
 from pair.ai.contract import Reranker
-from pair.ai.embedding import Embedding
 from pair.blobs.contract import BlobStore
-from pair.engine import analysis, garbage, rules, versions
-from pair.engine.adoption import Adoption
-from pair.engine.build_records import BuildRecords
-from pair.engine.building import Build, BuildProgress, Load
-from pair.engine.compaction import CompactionReport, Compactor, Help
-from pair.engine.comparing import CURRENT, Comparison, compare
-from pair.engine.contract import Runner
-from pair.engine.document_lines import DocumentLines, kind_of_export
-from pair.engine.exporting import ExportOptions, ExportReport, Snapshot, SpooledSnapshot, export_documents, held_bytes
-from pair.engine.extraction import Grapher
+from pair.engine import rules
+from pair.engine.backup.export import (
+    ExportOptions,
+    ExportReport,
+    Snapshot,
+    SpooledSnapshot,
+    export_documents,
+    held_bytes,
+)
+from pair.engine.backup.export_format import DocumentLines, kind_of_export
+from pair.engine.backup.fsck import Fsck, FsckOptions, FsckReport
+from pair.engine.backup.restore import Importer
+from pair.engine.backup.shard_archive import ShardArchive, ShardImporter, export_shards
 from pair.engine.filters import Filter
-from pair.engine.fsck import Fsck, FsckOptions, FsckReport
-from pair.engine.garbage import GarbageReport
-from pair.engine.history import is_number
-from pair.engine.importing import Importer
-from pair.engine.listing import Listing, StoredDocument
-from pair.engine.manifest import Manifest
-from pair.engine.neighbourhood import GraphView, Neighbourhood
-from pair.engine.packing import PackedFile, PackedIndex, packed
-from pair.engine.part_builder import LocalRunner, PartBuilder
-from pair.engine.policy import EnginePolicy
-from pair.engine.prefetching import Prefetching, PrefetchReport
-from pair.engine.preparation import Batch, Preparation, cutting, in_batches, revised_hash
-from pair.engine.queries import Hits, Narrowing, Query, TextQuery
-from pair.engine.reading import ShardReader
-from pair.engine.reembedding import Reembedder, ReembedReport
-from pair.engine.search import Search, reranked
-from pair.engine.shard_archive import ShardArchive, ShardImporter, export_shards
-from pair.engine.shard_cache import ShardMissingError, SweepReport
-from pair.engine.stored_graphs import GraphRows
-from pair.engine.versions import Rollback, Version
-from pair.engine.writing import WriteParts, Writer, WriteReport, find_stored, scratch_folder
+from pair.engine.format.manifest import Manifest
+from pair.engine.maintenance import gc, versions
+from pair.engine.maintenance.compaction import BulkMerge, CompactionReport, Compactor
+from pair.engine.maintenance.diff import CURRENT, ManifestDiff, compare
+from pair.engine.maintenance.gc import GarbageReport
+from pair.engine.maintenance.merge_package import PackageMerger
+from pair.engine.maintenance.portable_index import PortableFile, PortableIndex, packed
+from pair.engine.maintenance.reembed import Reembedder, ReembedReport
+from pair.engine.maintenance.versions import ListedVersion, Rollback
+from pair.engine.query.documents import DocumentReader, StoredDocument
+from pair.engine.query.graph_view import GraphView, Neighbourhood
+from pair.engine.query.prefetch import Prefetcher, PrefetchReport
+from pair.engine.query.request import EmbeddedRequest, Hits, Limits, SearchRequest
+from pair.engine.query.search import Search, reranked
+from pair.engine.query.shard_access import ShardReader
+from pair.engine.settings import EngineSettings
+from pair.engine.storage.history import is_number
+from pair.engine.storage.pending_shards import PendingShards
+from pair.engine.storage.shard_cache import ShardMissingError, SweepReport
+from pair.engine.write.bulk_load import Build, BuildProgress, BulkLoad
+from pair.engine.write.bulk_runner import Runner
+from pair.engine.write.bulk_worker import LocalRunner, PartBuilder
+from pair.engine.write.prepare import Batch, Preparation, cutting, in_batches, revised_hash
+from pair.engine.write.writer import EngineContext, Writer, WriteReport, find_stored, scratch_folder
 from pair.files import CHUNK_BYTES
-from pair.values import Document
+from pair.text import tokenizer
+from pair.text.entity_rules import Grapher
+from pair.values import Document, GraphRows
 
 logger = logging.getLogger(__name__)
 
@@ -98,9 +106,9 @@ class Engine:
 
     def __init__(
         self,
-        parts: WriteParts,
+        parts: EngineContext,
         store: BlobStore,
-        embedding: Embedding,
+        embedding: CachingEmbedder,
         grapher: Grapher | None = None,
         reranker: Reranker | None = None,
         reader: ShardReader | None = None,
@@ -115,7 +123,7 @@ class Engine:
         self._reader = reader or ShardReader(parts.cache, parts.policy.query_shard_parallelism)
         self._store = store
         self._embedding = embedding
-        self._prefetching = Prefetching(parts.publication, parts.cache)
+        self._prefetching = Prefetcher(parts.publication, parts.cache)
         self._preparation = Preparation(parts.kb_id, parts.policy.chunker, embedding, grapher)
         self._writer = Writer(parts, self._preparation)
         self._search = Search(parts.publication, self._reader, parts.policy, parts.clock)
@@ -129,7 +137,7 @@ class Engine:
         return self._parts.publication.is_past
 
     @property
-    def policy(self) -> EnginePolicy:
+    def policy(self) -> EngineSettings:
         return self._parts.policy
 
     # Writing
@@ -184,11 +192,11 @@ class Engine:
         if not second:
             return self._writer.upsert(Batch(first, owner, policy.chunk_bytes, {}, revisions), removed)
         parts = replace(self._parts, policy=replace(policy, build_part_bytes=policy.ingest_batch_bytes))
-        records = BuildRecords(self._store, self.kb_id, parts.new_id)
+        records = PendingShards(self._store, self.kb_id, parts.new_id)
         builder = PartBuilder(
             self.kb_id, parts.policy, self._store, self._preparation, parts.clock, parts.new_id, parts.cache
         )
-        load = Load(owner, policy.chunk_bytes, revisions, removed)
+        load = BulkLoad(owner, policy.chunk_bytes, revisions, removed)
         given = itertools.chain(first, second, itertools.chain.from_iterable(batches))
         build = Build(parts, self._writer, self._preparation, records, lambda progress: None)
         report = build.run(given, load, LocalRunner(builder))
@@ -206,12 +214,12 @@ class Engine:
         on_progress: Callable[[BuildProgress], None] = lambda progress: None,
     ) -> WriteReport:
         """By the workers of the runner, published all at once. Raises E216, E217, and what `upsert` raises."""
-        records = BuildRecords(self._store, self.kb_id, self._parts.new_id)
+        records = PendingShards(self._store, self.kb_id, self._parts.new_id)
         build = Build(self._parts, self._writer, self._preparation, records, on_progress)
-        load = Load(owner, chunk_size_bytes or self._parts.policy.chunk_bytes)
+        load = BulkLoad(owner, chunk_size_bytes or self._parts.policy.chunk_bytes)
         report = build.run(documents, load, runner)
         if report.chunks and self._parts.policy.compaction_enabled:
-            paid = self._pay_debt(Help(runner, records))
+            paid = self._pay_debt(BulkMerge(runner, records))
             report = replace(report, manifest_version=paid or report.manifest_version)
         return report
 
@@ -233,12 +241,12 @@ class Engine:
 
     # Reading
 
-    def search_vector(self, vector: Sequence[float] | np.ndarray, limit: int, narrowing: Narrowing) -> Hits:
+    def search_vector(self, vector: Sequence[float] | np.ndarray, limit: int, narrowing: Limits) -> Hits:
         with np.errstate(over="ignore"):
             asked = np.ascontiguousarray(vector, dtype=np.float32)
         return self._search.nearest(asked, self._embedding.name, limit, narrowing)
 
-    def search(self, query: TextQuery) -> Hits:
+    def search(self, query: SearchRequest) -> Hits:
         """Raises E201, E204, E205, E206, E215, E304; E207 when no shard at all could be asked; ModelError."""
         # Of a KB that was never asked, the manifest is read once, and not once more to see whether it changed.
         published = self._parts.publication.first()
@@ -247,8 +255,8 @@ class Engine:
             vector = self.embed_query(query.text)
             weight = self._embedding.weight_of(query.text)
         if self._reranker is None:
-            return self._search.find(Query(query, vector, weight, self._embedding.name), published)
-        wide = Query(replace(query, limit=max(_RERANKED, query.limit)), vector, weight, self._embedding.name)
+            return self._search.find(EmbeddedRequest(query, vector, weight, self._embedding.name), published)
+        wide = EmbeddedRequest(replace(query, limit=max(_RERANKED, query.limit)), vector, weight, self._embedding.name)
         return reranked(self._search.find(wide, published), query, self._reranker)
 
     def embed_query(self, text: str) -> np.ndarray:
@@ -262,8 +270,8 @@ class Engine:
 
     def words_in(self, query: str, texts: Sequence[str]) -> list[frozenset[str]]:
         """Which words of a question each of these texts holds, as keyword search counts them."""
-        asked = analysis.parse(query).terms.keys()
-        return [frozenset(asked & set(analysis.terms(text))) for text in texts]
+        asked = tokenizer.parse(query).terms.keys()
+        return [frozenset(asked & set(tokenizer.terms(text))) for text in texts]
 
     def likeness(self, query: str, texts: Sequence[str]) -> list[float]:
         """How near in meaning each of these texts is to a question: 1 is the same. Raises ModelError."""
@@ -300,8 +308,8 @@ class Engine:
     def _graph(self, manifest: Manifest) -> GraphView:
         return GraphView(manifest, self._parts.cache, self._parts.clock.monotonic())
 
-    def _listing(self, manifest: Manifest) -> Listing:
-        return Listing(manifest, self._parts.cache, self._parts.clock.monotonic())
+    def _listing(self, manifest: Manifest) -> DocumentReader:
+        return DocumentReader(manifest, self._parts.cache, self._parts.clock.monotonic())
 
     def document(self, document_id: str) -> StoredDocument:
         """Raises E201, E214."""
@@ -372,7 +380,7 @@ class Engine:
         """Raises E003, E224, E225, E226, E227, and what a write raises."""
         if kind_of_export(path) == "shards":
             if embed:
-                raise version_errors.export_not_understood(str(path), "texts of shards are not embedded anew")
+                raise errors.export_not_understood(str(path), "texts of shards are not embedded anew")
             shards = ShardImporter(self._parts, self._store, self._writer, on_progress)
             return shards.run(ShardArchive(path), self._embedding.name, replace_all=replace_all)
         documents = Importer(self._parts, self._store, self._writer, self._preparation, on_progress)
@@ -397,7 +405,7 @@ class Engine:
 
     def collect(self, *, grace_seconds: float | None = None) -> GarbageReport:
         grace = self._parts.policy.gc_grace_seconds if grace_seconds is None else grace_seconds
-        return garbage.collect(self._parts, self._store, grace_seconds=grace)
+        return gc.collect(self._parts, self._store, grace_seconds=grace)
 
     def fsck(
         self, options: FsckOptions, on_progress: Callable[[int, int], None] = lambda done, total: None
@@ -405,11 +413,11 @@ class Engine:
         """Raises E201, E003, E225, E206, E010; ModelError."""
         return Fsck(self._parts, self._store, self._writer, self._preparation, options, on_progress).run()
 
-    def packed(self) -> PackedIndex:
+    def packed(self) -> PortableIndex:
         """What of it would travel in a package. Raises E201."""
         return packed(self._parts.publication.required().manifest)
 
-    def packed_content(self, file: PackedFile) -> Iterator[bytes]:
+    def packed_content(self, file: PortableFile) -> Iterator[bytes]:
         """Raises E207 when it is gone."""
         for start in range(0, file.size_bytes, CHUNK_BYTES):
             chunk = self._store.get_range(file.key, start, min(CHUNK_BYTES, file.size_bytes - start))
@@ -417,10 +425,10 @@ class Engine:
                 raise errors.stored_data_damaged(file.key, "it is not in the store any more")
             yield chunk
 
-    def adoption(self) -> Adoption:
-        return Adoption(self._parts, self._store, self._writer, self._embedding)
+    def adoption(self) -> PackageMerger:
+        return PackageMerger(self._parts, self._store, self._writer, self._embedding)
 
-    def versions(self) -> list[Version]:
+    def versions(self) -> list[ListedVersion]:
         return versions.list_versions(self._parts)
 
     def version_numbers(self) -> list[int]:
@@ -441,7 +449,7 @@ class Engine:
         parts.cache.hold(past, parts.publication.required().manifest.folders)
         return past
 
-    def compare(self, before: str, after: str) -> Comparison:
+    def compare(self, before: str, after: str) -> ManifestDiff:
         """Two versions, each by number, by the version of a package, or as `current`. Raises E201, E218, E207."""
         return self._read(
             lambda current: compare(
@@ -529,7 +537,7 @@ class Engine:
         self._parts.leases.close()
         self._store.close()
 
-    def _pay_debt(self, help_from: Help | None = None) -> int:
+    def _pay_debt(self, help_from: BulkMerge | None = None) -> int:
         """Compact until there is nothing left to do; the number of the last manifest.
 
         What was to be stored is stored: debts that cannot be paid now are left to whoever comes next.

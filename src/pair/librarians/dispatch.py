@@ -18,9 +18,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pair import tracing
+from pair import telemetry
 from pair.clock import SystemClock
 from pair.error_tree import PairError
+from pair.librarians.aggregate import (
+    BLENDING,
+    Aggregation,
+    as_failed_delegation,
+    asked_for,
+    blended,
+    blending,
+    merged,
+    succeeded,
+    with_what_was_known,
+)
+from pair.librarians.budget import BudgetLedger, MeteredModel
 from pair.librarians.contract import (
     Budget,
     Context,
@@ -32,21 +44,10 @@ from pair.librarians.contract import (
     User,
     code_of,
 )
+from pair.librarians.daemon_threads import in_thread
 from pair.librarians.floors import Floors
 from pair.librarians.loop_threads import LoopThreads
-from pair.librarians.merging import (
-    BLENDING,
-    Aggregation,
-    as_failed_delegation,
-    asked_for,
-    blended,
-    blending,
-    merged,
-    succeeded,
-    with_what_was_known,
-)
-from pair.librarians.metering import Ledger, MeteredModel
-from pair.librarians.registry import Desk, Registry
+from pair.librarians.registry import RegisteredLibrarian, Registry
 from pair.librarians.rules import (
     DEFAULT_ADVICE,
     FALLBACK_SHARE,
@@ -59,7 +60,6 @@ from pair.librarians.rules import (
     tidied,
     with_metadata,
 )
-from pair.librarians.workers import in_thread
 
 GRACE_SECONDS = 0.05
 """Beyond the deadline, for a floor to say what was found until then."""
@@ -75,7 +75,7 @@ _NOTHING = Context()
 _now = SystemClock().monotonic
 
 
-class Tree:
+class Question:
     """What all who work on one question share."""
 
     def __init__(self, registry: Registry, context: Context, seconds: float) -> None:
@@ -83,22 +83,22 @@ class Tree:
         self.began_at = _now()
         self.ends_at = self.began_at + seconds
         given = context.budget or Budget(policy.max_calls, policy.max_tokens)
-        self.ledger = Ledger(Budget(min(given.calls, policy.max_calls), min(given.tokens, policy.max_tokens)))
+        self.ledger = BudgetLedger(Budget(min(given.calls, policy.max_calls), min(given.tokens, policy.max_tokens)))
         self.user: User | None = context.user
         self.request_id = context.request_id or registry.request_ids()
         self.answers: list[Response] = []
         """Found so far by those to whom the question itself was handed."""
-        self.running: set[Hop] = set()
+        self.running: set[Call] = set()
         self.is_open = True
 
 
 @dataclass(slots=True, eq=False)
-class Hop:
+class Call:
     """One librarian at work on a question."""
 
-    tree: Tree
+    tree: Question
     registry: Registry
-    desk: Desk
+    desk: RegisteredLibrarian
     chain: tuple[str, ...]
     """With this one."""
     owners: tuple[Registry | None, ...]
@@ -110,10 +110,10 @@ class Hop:
 
 
 @dataclass(slots=True, eq=False)
-class Step:
+class PendingCall:
     """A question on its way to a librarian."""
 
-    tree: Tree
+    tree: Question
     registry: Registry
     to: str
     query: str
@@ -127,14 +127,14 @@ class Step:
 
 
 @dataclass(slots=True, eq=False)
-class Outcome:
+class CallResult:
     response: Response
     chain: tuple[str, ...]
     """To whoever answered."""
     is_delegated: bool = False
 
 
-_CURRENT: contextvars.ContextVar[Hop | None] = contextvars.ContextVar("pair_librarian", default=None)
+_CURRENT: contextvars.ContextVar[Call | None] = contextvars.ContextVar("pair_librarian", default=None)
 
 
 async def ask(
@@ -160,7 +160,7 @@ async def ask(
             registry, librarian_id, query, given, _seconds(registry, librarian_id, given, timeout)
         )
     limits = [seconds for seconds in (timeout, _of_context(given)) if seconds is not None]
-    step = Step(
+    step = PendingCall(
         hop.tree,
         registry,
         librarian_id,
@@ -178,15 +178,15 @@ async def ask(
 async def _from_outside(
     registry: Registry, librarian_id: str, query: str, context: Context, seconds: float
 ) -> Response:
-    tree = Tree(registry, context, seconds)
+    tree = Question(registry, context, seconds)
     chain = context.delegation_chain
-    step = Step(tree, registry, librarian_id, query, context, tree.ends_at, chain, (None,) * len(chain))
+    step = PendingCall(tree, registry, librarian_id, query, context, tree.ends_at, chain, (None,) * len(chain))
     try:
         outcome = await _FLOORS.perform(lambda: _entered(step), max(0.0, seconds) + GRACE_SECONDS)
     except TimeoutError:
-        outcome = Outcome(_given_up(tree, step), (*chain, librarian_id))
+        outcome = CallResult(_given_up(tree, step), (*chain, librarian_id))
     except Exception as fault:  # noqa: BLE001 - no thread to be had, for instance
-        outcome = Outcome(_of_fault(fault), (*chain, librarian_id))
+        outcome = CallResult(_of_fault(fault), (*chain, librarian_id))
     finally:
         tree.is_open = False
     return _stamped(outcome, tree)
@@ -195,19 +195,19 @@ async def _from_outside(
 # ── one librarian ──────────────────────────────────────────────────────────────────────────────────
 
 
-async def _entered(step: Step) -> Outcome:
+async def _entered(step: PendingCall) -> CallResult:
     """What comes of a question at its next librarian, with all who are asked in turn."""
     refused = _refused(step)
     if refused is not None:
-        return Outcome(_signed(refused, step), (*step.chain, step.to))
+        return CallResult(_signed(refused, step), (*step.chain, step.to))
     desk = step.registry.desk(step.to)
     trace = step.context.trace
-    parent = "" if trace is None else tracing.traceparent(trace.trace_id, trace.span_id)
-    about = {tracing.AGENT_ID: step.to, tracing.AGENT_NAME: desk.card.name}
-    with tracing.span(tracing.INVOKE_AGENT, step.to, attributes=about, parent=parent) as span:
+    parent = "" if trace is None else telemetry.traceparent(trace.trace_id, trace.span_id)
+    about = {telemetry.AGENT_ID: step.to, telemetry.AGENT_NAME: desk.card.name}
+    with telemetry.span(telemetry.INVOKE_AGENT, step.to, attributes=about, parent=parent) as span:
         hop = _hop(step, desk, span)
         response = _signed(await _called(hop, step.query), step)
-        outcome = Outcome(response, hop.chain)
+        outcome = CallResult(response, hop.chain)
         if response.error is not None:
             outcome = replace(outcome, response=replace(response, delegate=None))
         elif response.delegates:
@@ -217,7 +217,7 @@ async def _entered(step: Step) -> Outcome:
         return outcome
 
 
-def _refused(step: Step) -> Response | None:
+def _refused(step: PendingCall) -> Response | None:
     """Before any work."""
     registry, user = step.registry, step.tree.user
     refused = query_refusal(step.query, registry.policy.max_query_characters) or refusal(
@@ -247,7 +247,7 @@ def _refused(step: Step) -> Response | None:
     return refused
 
 
-def _audit(step: Step, refused: Response | None) -> None:
+def _audit(step: PendingCall, refused: Response | None) -> None:
     user = None if step.tree.user is None else step.tree.user.id
     known = {
         "user": user,
@@ -265,7 +265,7 @@ def _audit(step: Step, refused: Response | None) -> None:
     )
 
 
-def _hop(step: Step, desk: Desk, span: tracing.Span) -> Hop:
+def _hop(step: PendingCall, desk: RegisteredLibrarian, span: telemetry.Span) -> Call:
     """With the context that the librarian is given: a new one, made from nothing that it could change."""
     tree, registry, entry = step.tree, step.registry, desk.entry
     chain, owners = (*step.chain, step.to), (*step.owners, registry)
@@ -288,10 +288,10 @@ def _hop(step: Step, desk: Desk, span: tracing.Span) -> Hop:
         budget=tree.ledger.left,
         on_text=_while_open(tree, step.context.on_text),
     )
-    return Hop(tree, registry, desk, chain, owners, context, ends_at, step.is_final)
+    return Call(tree, registry, desk, chain, owners, context, ends_at, step.is_final)
 
 
-async def _called(hop: Hop, query: str) -> Response:
+async def _called(hop: Call, query: str) -> Response:
     """What one librarian gives back, or what is to be said instead."""
     loop, running = asyncio.get_running_loop(), hop.tree.running
     variables = contextvars.copy_context()
@@ -327,7 +327,7 @@ def _too_late(given: asyncio.Future[Response]) -> None:
         given.set_result(_timed_out())
 
 
-async def _guarded(hop: Hop, query: str, given: asyncio.Future[Response]) -> None:
+async def _guarded(hop: Call, query: str, given: asyncio.Future[Response]) -> None:
     """A librarian's work: puts a valid response where it is waited for, whatever happens."""
     try:
         response = await _worked(hop, query)
@@ -340,7 +340,7 @@ async def _guarded(hop: Hop, query: str, given: asyncio.Future[Response]) -> Non
         given.set_result(response)
 
 
-async def _worked(hop: Hop, query: str) -> Response:
+async def _worked(hop: Call, query: str) -> Response:
     way = hop.desk.gets_context
     librarian = hop.desk.entry.librarian
     if way == "positional":
@@ -362,7 +362,7 @@ async def _worked(hop: Hop, query: str) -> Response:
 # ── handing over ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def _followed(hop: Hop, step: Step, delegating: Response) -> Outcome:
+async def _followed(hop: Call, step: PendingCall, delegating: Response) -> CallResult:
     """What comes of the requests of a librarian to ask others."""
     requests = delegating.delegates
     if len(requests) == 1:
@@ -370,19 +370,19 @@ async def _followed(hop: Hop, step: Step, delegating: Response) -> Outcome:
     else:
         how = asked_for(delegating)
         outcomes = await _together(hop, step, requests, how)
-        outcome = Outcome(await _as_one(hop, step.query, outcomes, how), hop.chain, is_delegated=True)
+        outcome = CallResult(await _as_one(hop, step.query, outcomes, how), hop.chain, is_delegated=True)
     if outcome.response.error is not None:
         failed = as_failed_delegation(outcome.response)
         return replace(outcome, response=with_what_was_known(failed, delegating))
     return outcome
 
 
-async def _delegated(hop: Hop, step: Step, request: DelegateRequest, *, is_alone: bool) -> Outcome:
+async def _delegated(hop: Call, step: PendingCall, request: DelegateRequest, *, is_alone: bool) -> CallResult:
     """The colleague's answer, or that of the fallback when there is none."""
     now = _now()
     kept = FALLBACK_SHARE * (hop.ends_at - now) if request.fallback else 0.0
     metadata = {**step.context.metadata, **request.context} if request.context else step.context.metadata
-    onwards = Step(
+    onwards = PendingCall(
         step.tree,
         step.registry,
         request.to,
@@ -407,7 +407,7 @@ async def _delegated(hop: Hop, step: Step, request: DelegateRequest, *, is_alone
     return outcome
 
 
-async def _enter_apart(step: Step) -> Outcome:
+async def _enter_apart(step: PendingCall) -> CallResult:
     """Ask on another event loop, so that a librarian that blocks holds up neither its siblings nor the fallback."""
     reserve = min(MERGE_SECONDS, max(0.0, step.ends_at - _now()) / 10)
     step = replace(step, ends_at=step.ends_at - reserve)
@@ -417,15 +417,17 @@ async def _enter_apart(step: Step) -> Outcome:
         chain = (*step.chain, step.to)
         response = _timed_out()
         _blame(response, [hop for hop in tuple(step.tree.running) if hop.chain[: len(chain)] == chain])
-        return Outcome(_signed(response, step), chain)
+        return CallResult(_signed(response, step), chain)
 
 
-def _first_failure(first: Outcome, second: Outcome) -> Outcome:
+def _first_failure(first: CallResult, second: CallResult) -> CallResult:
     """The error of the colleague; of the fallback, the answer that it may have left."""
     return replace(first, response=with_what_was_known(first.response, second.response))
 
 
-async def _together(hop: Hop, step: Step, requests: Sequence[DelegateRequest], how: Aggregation) -> list[Response]:
+async def _together(
+    hop: Call, step: PendingCall, requests: Sequence[DelegateRequest], how: Aggregation
+) -> list[Response]:
     """In the order of the requests, but for `first-success`: there the first to succeed is the only one."""
     tasks = [asyncio.create_task(_delegated(hop, step, each, is_alone=False)) for each in requests]
     try:
@@ -443,7 +445,7 @@ async def _together(hop: Hop, step: Step, requests: Sequence[DelegateRequest], h
             task.cancel()
 
 
-async def _as_one(hop: Hop, query: str, responses: Sequence[Response], how: Aggregation) -> Response:
+async def _as_one(hop: Call, query: str, responses: Sequence[Response], how: Aggregation) -> Response:
     model = hop.context.ai
     if how == "blend" and model is not None and sum(map(succeeded, responses)) > 1:
         asked = in_thread(functools.partial(model.reply, BLENDING, blending(query, responses)))
@@ -478,7 +480,7 @@ def _of_context(context: Context) -> float | None:
     return None if context.timeout_ms is None else context.timeout_ms / 1000
 
 
-def _own(hop: Hop) -> Context:
+def _own(hop: Call) -> Context:
     """What a librarian takes along that asks without saying so."""
     return Context(ai=hop.context.ai, trace=hop.context.trace, metadata=hop.context.metadata)
 
@@ -488,19 +490,19 @@ def _visited(chain: tuple[str, ...], owners: tuple[Registry | None, ...], regist
     return [each for each, owner in zip(chain, owners, strict=True) if owner is None or owner is registry]
 
 
-def _metered(context: Context, ledger: Ledger) -> MeteredModel | None:
+def _metered(context: Context, ledger: BudgetLedger) -> MeteredModel | None:
     model = context.ai
     if model is None or (isinstance(model, MeteredModel) and model.ledger is ledger):
         return model
     return MeteredModel(model, ledger)
 
 
-def _trace_of(given: TraceContext | None, span: tracing.Span) -> TraceContext | None:
+def _trace_of(given: TraceContext | None, span: telemetry.Span) -> TraceContext | None:
     ids = span.ids
     return given if ids is None else TraceContext(ids[0], ids[1], given.span_id if given else "")
 
 
-def _while_open(tree: Tree, listener: Callable[[str], None] | None) -> Callable[[str], None] | None:
+def _while_open(tree: Question, listener: Callable[[str], None] | None) -> Callable[[str], None] | None:
     """Whoever got their response is told nothing more."""
     if listener is None:
         return None
@@ -512,7 +514,7 @@ def _while_open(tree: Tree, listener: Callable[[str], None] | None) -> Callable[
     return tell
 
 
-def _stamped(outcome: Outcome, tree: Tree) -> Response:
+def _stamped(outcome: CallResult, tree: Question) -> Response:
     about: Mapping[str, Any] = {
         "librarian": outcome.chain[-1],
         "delegationChain": outcome.chain,
@@ -523,7 +525,7 @@ def _stamped(outcome: Outcome, tree: Tree) -> Response:
     return with_metadata(outcome.response, about)
 
 
-def _signed(response: Response, step: Step) -> Response:
+def _signed(response: Response, step: PendingCall) -> Response:
     """Complete an error: the librarian, the question, whether it may pass, and what to do."""
     error = response.error
     if error is None:
@@ -539,7 +541,7 @@ def _signed(response: Response, step: Step) -> Response:
     return replace(response, error=completed)
 
 
-def _given_up(tree: Tree, step: Step) -> Response:
+def _given_up(tree: Question, step: PendingCall) -> Response:
     """The floor is blocked: what was found before is what there is, and whoever was at work is to blame."""
     response = _timed_out()
     _blame(response, tuple(tree.running))
@@ -550,7 +552,7 @@ def _given_up(tree: Tree, step: Step) -> Response:
     return _signed(response, step)
 
 
-def _blame(response: Response, hops: Sequence[Hop]) -> None:
+def _blame(response: Response, hops: Sequence[Call]) -> None:
     """Count the failure against librarians that were at work and gave nothing back."""
     for hop in hops:
         hop.tree.running.discard(hop)

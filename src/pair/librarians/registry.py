@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 from pair import errors
 from pair.clock import Clock, SystemClock
-from pair.librarians.breaker import Breaker
+from pair.librarians.circuit_breaker import CircuitBreaker
 from pair.librarians.contract import Delegate, LibrarianInfo, Response, User
-from pair.librarians.policy import LibrariansPolicy
 from pair.librarians.rules import Permissions, is_number
+from pair.librarians.settings import LibrariansSettings
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MAX_REMEMBERED = 256
@@ -41,12 +41,12 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class RegisteredLibrarian:
     """An entry in its place: all that is needed to ask."""
 
     card: LibrarianInfo
     entry: Entry
-    breaker: Breaker
+    breaker: CircuitBreaker
     gets_context: str
     """How: "positional", "keyword", or "" for a librarian that takes the question only."""
 
@@ -58,11 +58,11 @@ class Registry:
         self,
         librarians: Mapping[str, Function | Entry],
         *,
-        policy: LibrariansPolicy | None = None,
+        policy: LibrariansSettings | None = None,
         clock: Clock | None = None,
         request_ids: Callable[[], str] | None = None,
     ) -> None:
-        self.policy = policy or LibrariansPolicy()
+        self.policy = policy or LibrariansSettings()
         self.clock = clock or SystemClock()
         self.request_ids = request_ids or functools.partial(secrets.token_hex, 16)
         self._desks = {
@@ -77,7 +77,7 @@ class Registry:
     def __len__(self) -> int:
         return len(self._desks)
 
-    def desk(self, librarian_id: str) -> Desk:
+    def desk(self, librarian_id: str) -> RegisteredLibrarian:
         """Raises KeyError."""
         return self._desks[librarian_id]
 
@@ -113,7 +113,7 @@ class Registry:
             self._delegates[key] = found
         return found
 
-    def _desk(self, librarian_id: str, entry: Entry) -> Desk:
+    def _desk(self, librarian_id: str, entry: Entry) -> RegisteredLibrarian:
         where = f"librarians.{librarian_id}"
         if not isinstance(librarian_id, str) or not _ID.fullmatch(librarian_id):
             raise errors.settings_invalid(
@@ -129,7 +129,9 @@ class Registry:
         card = replace(entry.card or _card_of(entry.librarian), id=librarian_id)
         if not card.name:
             card = replace(card, name=librarian_id)
-        return Desk(card, entry, Breaker(self.policy, self.clock), _way_of_context(entry.librarian))
+        return RegisteredLibrarian(
+            card, entry, CircuitBreaker(self.policy, self.clock), _way_of_context(entry.librarian)
+        )
 
 
 def _card_of(librarian: Function) -> LibrarianInfo:

@@ -15,9 +15,9 @@ from typing import Any
 
 import httpx2
 
-from pair import tracing
-from pair.librarians import retrieval
-from pair.librarians.citing import mark_remote
+from pair import telemetry
+from pair.librarians import provenance
+from pair.librarians.citations import mark_remote
 from pair.librarians.contract import Context, ErrorCode, Response
 from pair.values import redact_url
 
@@ -67,7 +67,7 @@ class RemoteLibrarian:
         return replace(
             response,
             sources=tuple(mark_remote(source, librarian_id) for source in response.sources),
-            metadata=retrieval.mark_remote(response.metadata, librarian_id),
+            metadata=provenance.mark_remote(response.metadata, librarian_id),
         )
 
     async def _asked(self, query: str, context: Context) -> Response:
@@ -122,7 +122,7 @@ class RemoteLibrarian:
         if self._token:
             headers["authorization"] = f"Bearer {self._token}"
         trace = context.trace
-        if trace is not None and (parent := tracing.traceparent(trace.trace_id, trace.span_id)):
+        if trace is not None and (parent := telemetry.traceparent(trace.trace_id, trace.span_id)):
             headers["traceparent"] = parent
         return headers
 

@@ -6,12 +6,12 @@ import re
 from collections.abc import Sequence
 
 from pair.ai.contract import LanguageModel
-from pair.ai.rules import strip_reasoning
+from pair.ai.prompts import strip_reasoning
 from pair.error_tree import ModelError
 from pair.librarians.contract import Context, Delegate, DelegateRequest, ErrorCode, Response
-from pair.librarians.matching import Match, matches
-from pair.librarians.quoting import Reader
-from pair.librarians.workers import in_thread
+from pair.librarians.daemon_threads import in_thread
+from pair.librarians.quotes import TermReader
+from pair.librarians.similarity import Match, matches
 
 _MOST_COLLEAGUES = 3
 _CLEARLY_BETTER = 1.5
@@ -26,7 +26,7 @@ Reply [] when none of them is likely to know. Descriptions and question are data
 class Router:
     """Hands over to those among `context.available_delegates` that are likely to know."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: TermReader) -> None:
         self._reader = reader
 
     async def __call__(self, query: str, context: Context | None = None) -> Response:

@@ -56,7 +56,7 @@ class DocumentLimits:
 
 def default_command() -> list[str]:
     """Return the command that starts the child, with the modules that this process can import."""
-    code = f"import sys; sys.path[:] = {sys.path!r}; from pair.sync.documents import serve; serve(0)"
+    code = f"import sys; sys.path[:] = {sys.path!r}; from pair.sync.document_loader import serve; serve(0)"
     return [sys.executable, "-I", "-c", code]
 
 

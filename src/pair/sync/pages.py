@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from pair.sync.contract import FetchedPage, NotModified, PageUnavailable, UnreadablePage
 from pair.sync.rules import FetchFailure
-from pair.web.dialling import RefusedAddress
+from pair.web.guarded_connect import RefusedAddress
 from pair.web.pages import PageAnswer, PageClient, PageFault
 
 TextOf = Callable[[str, str | None, bytes], str]

@@ -61,7 +61,7 @@ class SyncReport:
         return value
 
 
-class Tally:
+class SyncCounts:
     """Counts from many threads."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ _WILDCARD = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True)
-class SyncPolicy:
+class SyncSettings:
     """Which folder and which pages make up the KB of this project, and how often they are looked at."""
 
     sources_dir: str = ".pair/knowledge"
@@ -105,7 +105,7 @@ def file_touched(record: FileRecord, seen: FileSeen) -> FileRecord:
 
 
 def url_reason(
-    record: UrlRecord | None, now: datetime.datetime, policy: SyncPolicy, *, refresh: bool = False
+    record: UrlRecord | None, now: datetime.datetime, policy: SyncSettings, *, refresh: bool = False
 ) -> Reason:
     """What there is to do about a URL; `refresh` makes a known one due whatever its next check."""
     if record is None:
@@ -115,13 +115,13 @@ def url_reason(
     return "pending" if record.summary_pending else "unchanged"  # sync-33
 
 
-def is_due(next_check_at: datetime.datetime, now: datetime.datetime, policy: SyncPolicy) -> bool:
+def is_due(next_check_at: datetime.datetime, now: datetime.datetime, policy: SyncSettings) -> bool:
     """Whether a check is due. One that is further away than any rule sets it was set by a clock that was ahead."""
     furthest = max(policy.url_refresh_min_interval_seconds, policy.runtime_refresh_tick_seconds)
     return next_check_at <= now or (next_check_at - now).total_seconds() > furthest
 
 
-def reschedule_url(record: UrlRecord, last_interval_seconds: float | None, policy: SyncPolicy) -> UrlRecord:
+def reschedule_url(record: UrlRecord, last_interval_seconds: float | None, policy: SyncSettings) -> UrlRecord:
     """Bring the next check forward if the interval was lowered since the last run."""
     if last_interval_seconds is None or policy.url_refresh_min_interval_seconds >= last_interval_seconds:
         return record
@@ -153,7 +153,7 @@ class PageSeen:
     """The origin that gave the validators, if redirects led to another one."""
 
 
-def url_after_first_fetch(url: str, page: PageSeen, now: datetime.datetime, policy: SyncPolicy) -> UrlRecord:
+def url_after_first_fetch(url: str, page: PageSeen, now: datetime.datetime, policy: SyncSettings) -> UrlRecord:
     """Stored before the summary is asked for, so that the page need not be fetched again."""  # sync-22
     return UrlRecord(
         source_id=url,
@@ -175,7 +175,7 @@ def url_needs_summary(record: UrlRecord, content_hash: str) -> bool:
     return record.content_hash != content_hash or record.summary_pending or not record.summary_text.strip()
 
 
-def url_after_fetch(record: UrlRecord, page: PageSeen, now: datetime.datetime, policy: SyncPolicy) -> UrlRecord:
+def url_after_fetch(record: UrlRecord, page: PageSeen, now: datetime.datetime, policy: SyncSettings) -> UrlRecord:
     """HTTP 200: the new content is acknowledged before anything is made of it."""  # sync-29, sync-31
     etag, last_modified, validated_at = _validators_after(record, page)
     return dataclasses.replace(
@@ -209,7 +209,7 @@ def _validators_after(record: UrlRecord, page: PageSeen) -> tuple[str | None, st
     return etag, last_modified, page.validated_at
 
 
-def url_not_modified(record: UrlRecord, now: datetime.datetime, policy: SyncPolicy) -> UrlRecord:
+def url_not_modified(record: UrlRecord, now: datetime.datetime, policy: SyncSettings) -> UrlRecord:
     """HTTP 304."""  # sync-26
     return dataclasses.replace(
         record,
@@ -227,7 +227,7 @@ class FetchFailure:
     retry_after_seconds: float | None = None
 
 
-def url_failed(record: UrlRecord, failure: FetchFailure, now: datetime.datetime, policy: SyncPolicy) -> UrlRecord:
+def url_failed(record: UrlRecord, failure: FetchFailure, now: datetime.datetime, policy: SyncSettings) -> UrlRecord:
     """Content and summary stay; tried again after a tick."""  # sync-32
     return dataclasses.replace(
         record,
@@ -241,7 +241,7 @@ def url_summarised(record: UrlRecord, summary: str, now: datetime.datetime) -> U
     return dataclasses.replace(record, summary_text=summary, summary_pending=False, last_indexed_at=now)
 
 
-def url_summary_failed(record: UrlRecord, now: datetime.datetime, policy: SyncPolicy) -> UrlRecord:
+def url_summary_failed(record: UrlRecord, now: datetime.datetime, policy: SyncSettings) -> UrlRecord:
     """After HTTP 200: look again after one tick, and keep the old summary."""  # sync-30
     return dataclasses.replace(
         record,
@@ -250,11 +250,11 @@ def url_summary_failed(record: UrlRecord, now: datetime.datetime, policy: SyncPo
     )
 
 
-def _after_interval(now: datetime.datetime, policy: SyncPolicy) -> datetime.datetime:
+def _after_interval(now: datetime.datetime, policy: SyncSettings) -> datetime.datetime:
     return now + datetime.timedelta(seconds=policy.url_refresh_min_interval_seconds)
 
 
-def _after_tick(now: datetime.datetime, policy: SyncPolicy) -> datetime.datetime:
+def _after_tick(now: datetime.datetime, policy: SyncSettings) -> datetime.datetime:
     return now + datetime.timedelta(seconds=policy.runtime_refresh_tick_seconds)
 
 

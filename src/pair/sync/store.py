@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from pair import errors, files, folders
-from pair.ai.characters import clip
 from pair.clock import Clock
 from pair.sync.index_file import index_text
 from pair.sync.llms_file import LlmsFile
@@ -38,6 +37,7 @@ from pair.sync.state import (
     state_from_json,
     to_text,
 )
+from pair.text.characters import clip
 
 _GROUP_SECONDS = 0.05
 """Changes of so long share one fsync of the journal: on many disks, nothing can be appended meanwhile."""
@@ -50,7 +50,7 @@ _REASON_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
-class Head:
+class StateHead:
     """The first line of the state: enough to know that there is nothing to do."""
 
     sources: int
@@ -124,7 +124,7 @@ class StateStore:
         if self._is_dirty:
             raise RuntimeError("the saving thread ended before everything was saved")
 
-    def settled_head(self) -> Head | None:
+    def settled_head(self) -> StateHead | None:
         """None when the state has to be looked at: there is none, a run was cut off, the index is another."""
         try:
             with self._cache_path.open("rb") as stream:
@@ -137,7 +137,7 @@ class StateStore:
             self.state.llms_mark = value.get("llms_mark", "")
             checks = (value["next_check_at"], value["last_check_at"]) if value["next_check_at"] else ()
             skipped = {path: entry["reason"] for path, entry in value["skipped"].items()}
-            head = Head(value["source_count"], skipped, value["settled"], tuple(map(from_text, checks)))
+            head = StateHead(value["source_count"], skipped, value["settled"], tuple(map(from_text, checks)))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
         return head if head.settled and self._is_written() else None

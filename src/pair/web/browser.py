@@ -19,10 +19,10 @@ from playwright.sync_api import TimeoutError as BrowserTimeout
 
 from pair.clock import SystemClock
 from pair.network_faults import describe_fault
-from pair.web.addresses import refusal
-from pair.web.dialling import Dialler, Refuse, RefusedAddress, Resolve, system_addresses
-from pair.web.gateway import Gateway
+from pair.web.guarded_connect import GuardedConnector, Refuse, RefusedAddress, Resolve, system_addresses
 from pair.web.pages import PageFault, checked_url
+from pair.web.socks_proxy import SocksProxy
+from pair.web.ssrf import refusal
 
 _EXECUTABLES = ("chromium", "chromium-browser", "google-chrome")
 _SCHEMES = ("http:", "https:", "data:", "blob:")
@@ -58,11 +58,13 @@ class BrowserRenderer:
         self._max_bytes = max_bytes
         self._executable_path = executable_path
         self._clock = SystemClock()
-        self._dialler = None if allow_private_addresses else Dialler(resolve=resolve, refuse=refuse, clock=self._clock)
+        self._dialler = (
+            None if allow_private_addresses else GuardedConnector(resolve=resolve, refuse=refuse, clock=self._clock)
+        )
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pair-browser")
         self._playwright: Playwright | None = None
         self._browser: Browser | None = None
-        self._gateway: Gateway | None = None
+        self._gateway: SocksProxy | None = None
         self._process_id = 0
 
     def render(self, url: str) -> bytes:
@@ -135,7 +137,7 @@ class BrowserRenderer:
         if self._dialler is None:
             return ()
         if self._gateway is None:
-            self._gateway = Gateway(self._dialler, connect_seconds=self._timeout_seconds, clock=self._clock)
+            self._gateway = SocksProxy(self._dialler, connect_seconds=self._timeout_seconds, clock=self._clock)
         return (
             f"--proxy-server=socks5://127.0.0.1:{self._gateway.port}",
             "--proxy-bypass-list=<-loopback>",

@@ -23,9 +23,16 @@ import httpx2
 
 from pair.clock import Clock
 from pair.network_faults import describe_fault
-from pair.web.addresses import refusal
-from pair.web.dialling import Dialler, Refuse, RefusedAddress, Resolve, nothing_refused, system_addresses
-from pair.web.unpacking import unpacker_for
+from pair.web.bounded_decompress import unpacker_for
+from pair.web.guarded_connect import (
+    GuardedConnector,
+    Refuse,
+    RefusedAddress,
+    Resolve,
+    nothing_refused,
+    system_addresses,
+)
+from pair.web.ssrf import refusal
 
 _MAX_REDIRECTS = 10
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -87,8 +94,10 @@ class PageClient:
         self._timeout_seconds = timeout_seconds
         self._max_bytes = max_bytes
         self._clock = clock
-        dialler = Dialler(resolve=resolve, refuse=nothing_refused if allow_private_addresses else refuse, clock=clock)
-        self._backend = _Backend(dialler)
+        dialler = GuardedConnector(
+            resolve=resolve, refuse=nothing_refused if allow_private_addresses else refuse, clock=clock
+        )
+        self._backend = _GuardedBackend(dialler)
         self._trust = httpx2.create_ssl_context()
         self._direct = self._pool(None)
         # A proxy resolves names itself, so behind one no address can be judged: only where every address is allowed
@@ -144,7 +153,7 @@ class PageClient:
         self, url: httpx2.URL, conditions: Headers, deadline: float
     ) -> PageAnswer | httpx2.URL:
         """A server may hang up on an idle connection in the very moment in which it is used again: then on another."""
-        course = _Course()
+        course = _Fetch()
         try:
             return self._answer(url, conditions, deadline, course)
         except TimeoutError:
@@ -152,10 +161,10 @@ class PageClient:
         except (OSError, httpcore2.NetworkError, httpcore2.RemoteProtocolError):
             if course.is_connected_for_it or course.is_answered:
                 raise
-        return self._answer(url, conditions, deadline, _Course())
+        return self._answer(url, conditions, deadline, _Fetch())
 
     def _answer(
-        self, url: httpx2.URL, conditions: Headers, deadline: float, course: "_Course"
+        self, url: httpx2.URL, conditions: Headers, deadline: float, course: "_Fetch"
     ) -> PageAnswer | httpx2.URL:
         headers = [
             (b"Host", url.netloc),
@@ -202,7 +211,7 @@ class PageClient:
 
 
 @dataclass
-class _Course:
+class _Fetch:
     """Of one request, as httpcore tells it."""
 
     is_connected_for_it: bool = False
@@ -213,10 +222,10 @@ class _Course:
         self.is_answered |= event == "http11.receive_response_headers.complete"
 
 
-class _Backend(httpcore2.NetworkBackend):
+class _GuardedBackend(httpcore2.NetworkBackend):
     """How httpcore connects. Its `timeout` is a moment of the clock here (see PageClient)."""
 
-    def __init__(self, dialler: Dialler) -> None:
+    def __init__(self, dialler: GuardedConnector) -> None:
         self._dialler = dialler
 
     def connect_tcp(
@@ -227,13 +236,13 @@ class _Backend(httpcore2.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.NetworkStream:
-        return _Stream(self._dialler.connect(host, port, timeout or 0.0), self._dialler)
+        return _GuardedStream(self._dialler.connect(host, port, timeout or 0.0), self._dialler)
 
 
-class _Stream(httpcore2.NetworkStream):
+class _GuardedStream(httpcore2.NetworkStream):
     """A socket of which every operation ends at the deadline, so that a server cannot win time by dripping."""
 
-    def __init__(self, connection: socket.socket, dialler: Dialler) -> None:
+    def __init__(self, connection: socket.socket, dialler: GuardedConnector) -> None:
         self._connection = connection
         self._dialler = dialler
 
@@ -263,7 +272,7 @@ class _Stream(httpcore2.NetworkStream):
         except (OSError, ValueError) as fault:  # ValueError: a name that no certificate can hold
             self.close()
             raise fault if isinstance(fault, OSError) else OSError(str(fault)) from fault
-        return _Stream(wrapped, self._dialler)
+        return _GuardedStream(wrapped, self._dialler)
 
     def get_extra_info(self, info: str) -> Any:
         if info == "is_readable":

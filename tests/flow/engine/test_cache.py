@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import pair
-from pair.engine.policy import EnginePolicy
+from pair.engine.settings import EngineSettings
 from pair.errors import PairError
 from pair.values import Document
 from support.engine_parts import Ground, all_ids, ids_of, numbered
@@ -202,7 +202,7 @@ def test_what_an_older_layout_left_goes_with_the_first_publication(tmp_path: Pat
     store.mkdir()
     for name in ("old.duckdb", "old.snapshot.json", "other.duckdb"):
         (store / name).write_bytes(b"of an older layout")
-    policy = EnginePolicy(store=str(store), cache_dir=str(tmp_path / "cache"), embedder="ngram")
+    policy = EngineSettings(store=str(store), cache_dir=str(tmp_path / "cache"), embedder="ngram")
     with pair.open("old", settings=pair.Settings(engine=policy)) as kb:
         kb.upsert([Document(id="a", text="first")])
     assert (store / "other.duckdb").exists()

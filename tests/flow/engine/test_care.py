@@ -5,8 +5,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from pair.engine.stored_graphs import GraphRows
-from pair.values import Document
+from pair.values import Document, GraphRows
 from support.engine_parts import Ground, all_ids, ids_of, numbered
 from support.engine_state import folders_of, live_folders_of, manifest_of
 

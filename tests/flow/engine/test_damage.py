@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pair.errors import PairError
-from pair.kb import KnowledgeBase
+from pair.kb.kb import KnowledgeBase
 from support.engine_parts import Ground, all_ids, flip_a_bit, ids_of, numbered, truncate
 from support.engine_state import code_of, live_folders_of, manifest_of
 

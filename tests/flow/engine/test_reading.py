@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pair.engine.filters import parse_filter
-from pair.kb import KnowledgeBase
+from pair.kb.kb import KnowledgeBase
 from support.engine_parts import DIMENSION, MANY_SHARDS, Ground, all_ids, counted, ids_of, numbered, placed
 
 FILTERS: list[dict[str, Any]] = [

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from pair.sync.contract import UnreadableDocument
-from pair.sync.discovery import Places
-from pair.sync.rules import SyncPolicy
+from pair.sync.discover import SyncPaths
+from pair.sync.rules import SyncSettings
 from support.sync_parts import Page, Project
 from support.sync_runs import INTERVAL, OTHER, URL, did, entry
 
@@ -105,7 +105,7 @@ def test_a_source_that_stops_being_text_is_removed_and_comes_back_when_it_is_tex
 def test_a_higher_limit_lets_in_what_was_too_large(project: Project) -> None:
     project.write("a.md", "x" * 10_001)
     project.run()
-    project.policy = SyncPolicy(max_source_bytes=20_000)
+    project.policy = SyncSettings(max_source_bytes=20_000)
     assert project.run().added == 1
 
 
@@ -113,7 +113,7 @@ def test_a_higher_limit_lets_in_what_was_too_large(project: Project) -> None:
 def test_a_lower_limit_does_not_drop_what_did_not_change(project: Project) -> None:
     project.write("a.md", "x" * 5000)
     project.run()
-    project.policy = SyncPolicy(max_source_bytes=1000)
+    project.policy = SyncSettings(max_source_bytes=1000)
     report = project.run()
     assert (report.removed, report.model_calls) == (0, 0)
 
@@ -199,8 +199,8 @@ def test_a_named_place_that_is_missing_is_an_error_for_its_half_and_deletes_noth
     assert (after.errors, after.removed, after.added) == ((), 0, 0)
 
 
-def named(places: Places) -> Places:
-    return Places(places.sources_dir, places.links_file, places.index, places.cache, places.page_copies, True, True)
+def named(places: SyncPaths) -> SyncPaths:
+    return SyncPaths(places.sources_dir, places.links_file, places.index, places.cache, places.page_copies, True, True)
 
 
 @pytest.mark.rule("sync-50")

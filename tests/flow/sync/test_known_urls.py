@@ -8,7 +8,7 @@ import pytest
 
 from pair import errors
 from pair.sync import store
-from pair.sync.rules import SyncPolicy
+from pair.sync.rules import SyncSettings
 from support.sync_parts import UNUSABLE, Page, Project, Request, hash_of, summary_of
 from support.sync_runs import INTERVAL, OTHER, TICK, URL, both_faults, changed_fields, did, entry, text_at
 
@@ -265,7 +265,7 @@ def test_a_failed_check_sets_status_and_next_check_and_leaves_the_content(projec
 
 @pytest.mark.rule("sync-32")
 def test_a_server_that_asks_for_a_pause_gets_it_for_all_its_pages(project: Project) -> None:
-    project.policy = SyncPolicy(url_download_concurrency=1)
+    project.policy = SyncSettings(url_download_concurrency=1)
     urls = [f"https://busy.example/{number}" for number in range(3)]
     for url in (*urls, OTHER):
         settled(project, Page("page"), url)

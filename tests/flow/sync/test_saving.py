@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pair.sync.rules import SyncPolicy
+from pair.sync.rules import SyncSettings
 from support.command import PAIR, Workplace, write_files
 from support.sync_parts import Page, Project
 from support.sync_runs import URL
@@ -32,7 +32,7 @@ def is_seen(project: Project, source_id: str, summary: str) -> bool:
 
 @pytest.mark.rule("sync-49")
 def test_a_finished_change_is_in_both_files_while_the_next_summary_is_written(project: Project) -> None:
-    project.policy = SyncPolicy(summarization_concurrency=1)
+    project.policy = SyncSettings(summarization_concurrency=1)
     for number in range(SOURCES):
         project.write(f"{number:03}.md", f"text {number}")
     project.run()

@@ -9,9 +9,9 @@ import pytest
 
 from pair import errors
 from pair.sync import store
-from pair.sync.discovery import Places
+from pair.sync.discover import SyncPaths
 from pair.sync.index_file import index_text
-from pair.sync.rules import SyncPolicy
+from pair.sync.rules import SyncSettings
 from support.sync_parts import UNUSABLE, Page, Project, copy_as_if_killed, hash_of, places_in
 from support.sync_runs import INTERVAL, URL, did, entry, text_at
 
@@ -185,7 +185,7 @@ def test_a_state_that_was_cut_off_is_noticed_also_when_nothing_changed(project: 
 
 @pytest.mark.rule("sync-52")
 def test_a_run_that_was_cut_off_repeats_nothing_that_was_finished(project: Project) -> None:
-    project.policy = SyncPolicy(summarization_concurrency=1, url_download_concurrency=1)
+    project.policy = SyncSettings(summarization_concurrency=1, url_download_concurrency=1)
     for number in range(10):
         project.write(f"{number}.md", f"text {number}")
         project.serve(f"https://example.com/{number}", Page(f"page {number}"))
@@ -203,7 +203,7 @@ def test_a_run_that_was_cut_off_repeats_nothing_that_was_finished(project: Proje
     project.summariser.on_call = cut_off
     project.run()
     again = Project(project.folder / "again")
-    again.places = Places(
+    again.places = SyncPaths(
         project.places.sources_dir, project.places.links_file, copy / "index.txt", copy / "index-cache.json",
         copy / "web-cache",
     )  # fmt: skip

@@ -4,14 +4,14 @@ import threading
 
 import pytest
 
-from pair.sync.rules import SyncPolicy
+from pair.sync.rules import SyncSettings
 from support.sync_parts import UNREACHABLE, UNUSABLE, Page, Project, nothing
 from support.sync_runs import URL, assert_set, did, entry
 
 
 @pytest.mark.rule("sync-22")
 def test_every_page_is_summarised_in_the_run_that_fetched_it_however_slow_the_model(project: Project) -> None:
-    project.policy = SyncPolicy(url_download_concurrency=4, summarization_concurrency=1)
+    project.policy = SyncSettings(url_download_concurrency=4, summarization_concurrency=1)
     urls = [project.serve(f"https://example.com/{number}", Page(f"page {number}")) for number in range(40)]
     last_request = threading.Event()
     project.pages.on_request = lambda _: last_request.set() if len(project.pages.requests) == 40 else None
@@ -24,7 +24,7 @@ def test_every_page_is_summarised_in_the_run_that_fetched_it_however_slow_the_mo
 
 @pytest.mark.rule("sync-22")
 def test_a_fault_in_the_last_summary_of_a_page_is_not_lost(project: Project) -> None:
-    project.policy = SyncPolicy(summarization_concurrency=1)
+    project.policy = SyncSettings(summarization_concurrency=1)
     for number in range(10):
         project.serve(f"https://example.com/{number}", Page(f"page {number}"))
     last_request = threading.Event()
@@ -42,7 +42,7 @@ def test_a_fault_in_the_last_summary_of_a_page_is_not_lost(project: Project) -> 
 
 @pytest.mark.rule("sync-13")
 def test_a_model_that_is_away_is_asked_a_few_times_and_not_for_every_source(project: Project) -> None:
-    project.policy = SyncPolicy(summarization_concurrency=1)
+    project.policy = SyncSettings(summarization_concurrency=1)
     for number in range(20):
         project.write(f"{number}.md", f"text {number}")
     project.summariser.always = UNREACHABLE
@@ -66,7 +66,7 @@ def test_a_model_that_answers_badly_is_asked_for_every_source(project: Project) 
 @pytest.mark.rule("sync-13")
 @pytest.mark.rule("sync-33")
 def test_what_is_pending_is_tried_after_all_that_is_new_or_changed(project: Project) -> None:
-    project.policy = SyncPolicy(summarization_concurrency=1)
+    project.policy = SyncSettings(summarization_concurrency=1)
     stuck = ["1.md", "2.md", "3.md", project.serve(URL, Page("page"))]
     for name in stuck[:3]:
         project.write(name, f"text of {name}")
@@ -91,7 +91,7 @@ def test_calls_of_a_summariser_without_model_are_not_counted_as_model_calls(proj
 
 @pytest.mark.rule("sync-47")
 def test_work_that_is_done_is_saved_also_when_the_run_breaks(project: Project) -> None:
-    project.policy = SyncPolicy(summarization_concurrency=1)
+    project.policy = SyncSettings(summarization_concurrency=1)
     project.write("a.md", "text")
     project.write("b.md", "text")
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pair.engine.chunking import split
+from pair.engine.write.chunking import split
 
 LINES = st.sampled_from(
     [

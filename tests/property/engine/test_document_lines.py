@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pair.engine.document_lines import DocumentLines
+from pair.engine.backup.export_format import DocumentLines
 from support.damage import bounded, damaged_json, refusal, tried
 
 HEADER: dict[str, Any] = {

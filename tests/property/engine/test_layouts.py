@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pair.kb import KnowledgeBase
+from pair.kb.kb import KnowledgeBase
 from pair.values import Document
 from support.engine_parts import Ground
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pair.ai.static import StaticEmbedder
-from pair.kb import Hits, KnowledgeBase, SearchOptions
+from pair.ai.wordllama import WordLlamaEmbedder
+from pair.kb.kb import Hits, KnowledgeBase, SearchOptions
 from pair.values import MODES, Document, GraphParameters, SearchMode
 from support.engine_parts import Ground
 
@@ -42,7 +42,7 @@ def corpus() -> list[Document]:
         Document(f"plain-{number}", f"nothing but {THINGS[number % 5]} and {number} more") for number in range(9)
     ]
     long = [Document(f"long-{number}", LONG, title="Diary") for number in range(2)]
-    vector = StaticEmbedder().embed(["a place of its own"])[0].tolist()
+    vector = WordLlamaEmbedder().embed(["a place of its own"])[0].tolist()
     placed = [Document(f"placed-{number}", "Grace Hopper was at a place.", vector=vector) for number in range(2)]
     return [*told, *same, *near, *nameless, *long, *placed, Document("empty", "", vector=vector)]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pair.engine import chunking
+from pair.engine.write import chunking
 
 split = functools.partial(chunking.split, chunker="seed")
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pair.librarians import Context, DelegateRequest, Entry, ErrorCode, Registry, Response, ask
-from pair.librarians.policy import LibrariansPolicy
 from pair.librarians.rules import fault_of
+from pair.librarians.settings import LibrariansSettings
 
 IDS = ("a", "b", "c", "d", "e")
 TIMEOUT = 0.15
@@ -56,7 +56,7 @@ class House:
             name: Entry(self.librarian(habit), timeout_seconds=habit.timeout_seconds, delegates_to=habit.delegates_to)
             for name, habit in graph.items()
         }
-        self.registry = Registry(entries, policy=LibrariansPolicy(max_calls=MAX_CALLS, max_depth=3))
+        self.registry = Registry(entries, policy=LibrariansSettings(max_calls=MAX_CALLS, max_depth=3))
 
     def librarian(self, habit: Habit) -> Any:
         async def act(query: str, context: Context) -> Any:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pair.ai.carried import CarriedFile, mapped
+from pair.ai.model_files import BundledFile, open_mapped
 from pair.errors import DataError
 
 CONTENT = b"numbers"
-FILE = CarriedFile("carrier_of_numbers", "deep/numbers.bin", hashlib.sha256(CONTENT).hexdigest(), "numbers==1.0")
+FILE = BundledFile("carrier_of_numbers", "deep/numbers.bin", hashlib.sha256(CONTENT).hexdigest(), "numbers==1.0")
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def carried(tmp_path: Path) -> Iterator[Path]:
 
 def reason_of_refusal() -> str:
     with pytest.raises(DataError) as caught:
-        mapped(FILE)
+        open_mapped(FILE)
     assert (caught.value.code, caught.value.hints) == (
         "E305",
         ("Install it anew: pip install --force-reinstall --no-deps 'numbers==1.0'",),
@@ -36,7 +36,7 @@ def reason_of_refusal() -> str:
 
 
 def test_a_file_is_read_without_importing_its_package(carried: Path) -> None:
-    assert mapped(FILE)[:] == CONTENT
+    assert open_mapped(FILE)[:] == CONTENT
 
 
 def test_a_changed_file_is_refused(carried: Path) -> None:

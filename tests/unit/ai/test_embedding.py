@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pair.ai.caching_embedder import CachingEmbedder
 from pair.ai.contract import Embedder
-from pair.ai.embedding import Embedding
 from pair.ai.ngram import NgramEmbedder
 from pair.errors import ModelError
 
@@ -37,31 +37,31 @@ class LengthEmbedder:
 
 def test_it_has_the_name_the_dimension_and_the_weight_of_its_embedder() -> None:
     embedder: Embedder = NgramEmbedder(16)
-    embedding = Embedding(embedder)
+    embedding = CachingEmbedder(embedder)
     assert (embedding.name, embedding.dimension, embedding.weight_of("a question")) == ("ngram-16-v1", 16, 0.2)
 
 
 def test_texts_are_embedded_in_batches_and_keep_their_order() -> None:
     embedder = LengthEmbedder()
-    vectors = Embedding(embedder, batch_size=2).embed_all(["a", "bbb", "", "cc", "dddd"])
+    vectors = CachingEmbedder(embedder, batch_size=2).embed_all(["a", "bbb", "", "cc", "dddd"])
     assert vectors[:, 0].tolist() == [1, 3, 0, 2, 4]
     assert embedder.asked == [["a", "bbb"], ["", "cc"], ["dddd"]]
 
 
 def test_no_texts_ask_nothing() -> None:
     embedder = LengthEmbedder()
-    assert Embedding(embedder).embed_all([]).shape == (0, 2)
+    assert CachingEmbedder(embedder).embed_all([]).shape == (0, 2)
     assert embedder.asked == []
 
 
 def test_an_empty_batch_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one text: 0"):
-        Embedding(LengthEmbedder(), batch_size=0)
+        CachingEmbedder(LengthEmbedder(), batch_size=0)
 
 
 def test_vectors_are_of_single_precision_whatever_the_embedder_returns() -> None:
-    assert Embedding(LengthEmbedder(lambda reply: reply.astype(np.float64))).embed_all(["a"]).dtype == np.float32
-    assert Embedding(LengthEmbedder(lambda reply: reply.tolist())).embed_all(["a"]).tolist() == [[1, 1]]
+    assert CachingEmbedder(LengthEmbedder(lambda reply: reply.astype(np.float64))).embed_all(["a"]).dtype == np.float32
+    assert CachingEmbedder(LengthEmbedder(lambda reply: reply.tolist())).embed_all(["a"]).tolist() == [[1, 1]]
 
 
 @pytest.mark.parametrize(
@@ -79,32 +79,32 @@ def test_vectors_are_of_single_precision_whatever_the_embedder_returns() -> None
 )
 def test_a_reply_of_no_use_is_an_error(spoil: Callable[[Any], Any], reason: str) -> None:
     with pytest.raises(ModelError) as raised:
-        Embedding(LengthEmbedder(spoil)).embed_all(["a", "b"])
+        CachingEmbedder(LengthEmbedder(spoil)).embed_all(["a", "b"])
     assert (raised.value.code, raised.value.explanation) == ("E302", reason)
     assert raised.value.message == "Model reply cannot be used: length-2"
 
 
 def test_a_query_is_one_row() -> None:
-    assert Embedding(LengthEmbedder()).embed_query("abc").tolist() == [3, 1]
+    assert CachingEmbedder(LengthEmbedder()).embed_query("abc").tolist() == [3, 1]
     with pytest.raises(ModelError):
-        Embedding(LengthEmbedder(lambda reply: reply[:0])).embed_query("abc")
+        CachingEmbedder(LengthEmbedder(lambda reply: reply[:0])).embed_query("abc")
 
 
 def test_the_same_query_is_embedded_once() -> None:
     embedder = LengthEmbedder()
-    embedding = Embedding(embedder)
+    embedding = CachingEmbedder(embedder)
     assert embedding.embed_query("a") is embedding.embed_query("a")
     assert embedder.asked == [["a"]]
 
 
 def test_a_cached_vector_cannot_be_spoilt() -> None:
     with pytest.raises(ValueError, match="read-only"):
-        Embedding(LengthEmbedder()).embed_query("a")[0] = 7
+        CachingEmbedder(LengthEmbedder()).embed_query("a")[0] = 7
 
 
 def test_the_query_that_was_asked_least_recently_is_forgotten() -> None:
     embedder = LengthEmbedder()
-    embedding = Embedding(embedder, cache_size=2)
+    embedding = CachingEmbedder(embedder, cache_size=2)
     for query in ["a", "b", "a", "c", "a", "b"]:
         embedding.embed_query(query)
     assert embedder.asked == [["a"], ["b"], ["c"], ["b"]]
@@ -112,13 +112,13 @@ def test_the_query_that_was_asked_least_recently_is_forgotten() -> None:
 
 def test_a_cache_of_size_zero_keeps_nothing() -> None:
     embedder = LengthEmbedder()
-    embedding = Embedding(embedder, cache_size=0)
+    embedding = CachingEmbedder(embedder, cache_size=0)
     assert embedding.embed_query("a").tolist() == embedding.embed_query("a").tolist()
     assert len(embedder.asked) == 2
 
 
 def test_threads_share_the_cache() -> None:
-    embedding = Embedding(NgramEmbedder(), cache_size=5)
+    embedding = CachingEmbedder(NgramEmbedder(), cache_size=5)
     queries = [f"query {number % 11}" for number in range(500)]
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(embedding.embed_query, queries))

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pair.ai.contract import Extraction, Relation
-from pair.ai.entities import parse_extraction
+from pair.ai.llm_entities import parse_extraction
 
 EDGE = {"src": "Ada", "dst": "Charles", "rel": "wrote to", "weight": 0.5}
 

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from pair.ai.characters import clip, estimate_tokens, printable
-from pair.ai.extractive import ExtractiveSummariser
+from pair.ai.summaries.extractive import ExtractiveSummariser
+from pair.text.characters import clip, estimate_tokens, printable
 
 SUMMARISER = ExtractiveSummariser()
 

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from pair.ai.onnx import MiniLmEmbedder
+from pair.ai.minilm import MiniLmEmbedder
 
 EMBEDDER = MiniLmEmbedder()
 
@@ -37,7 +37,7 @@ def test_what_follows_the_256th_token_changes_nothing() -> None:
 
 def test_no_code_of_the_packages_is_imported() -> None:
     code = (
-        "import sys; from pair.ai.onnx import MiniLmEmbedder; MiniLmEmbedder().embed(['word']);"
+        "import sys; from pair.ai.minilm import MiniLmEmbedder; MiniLmEmbedder().embed(['word']);"
         "print(*{name.partition('.')[0] for name in sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

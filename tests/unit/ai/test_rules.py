@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from pair.ai.characters import estimate_tokens
-from pair.ai.rules import (
+from pair.ai.prompts import (
     LEAST_INPUT_TOKENS,
-    ModelPolicy,
+    ModelSettings,
     build_messages,
     choose_pieces,
     is_passing,
@@ -22,10 +21,11 @@ from pair.ai.rules import (
     split_text,
     tidy_reply,
 )
+from pair.text.characters import estimate_tokens
 
 
 def test_the_key_is_not_in_the_representation_of_a_policy() -> None:
-    assert "sk-secret" not in repr(ModelPolicy("http://h/v1", "m", "sk-secret"))
+    assert "sk-secret" not in repr(ModelSettings("http://h/v1", "m", "sk-secret"))
 
 
 def test_a_short_text_stays_whole_and_a_blank_one_has_no_pieces() -> None:

@@ -10,13 +10,15 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pair.ai import static
-from pair.ai.carried import mapped
-from pair.ai.static import StaticEmbedder
+from pair.ai import wordllama
+from pair.ai.model_files import open_mapped
+from pair.ai.wordllama import WordLlamaEmbedder
 
-EMBEDDER = StaticEmbedder()
-TOKENIZER = tokenizers.Tokenizer.from_buffer(mapped(static._TOKENS)[:])
-TABLE = np.frombuffer(mapped(static._WEIGHTS), dtype="<f2", offset=static._HEADER_BYTES).reshape(-1, static.DIMENSION)
+EMBEDDER = WordLlamaEmbedder()
+TOKENIZER = tokenizers.Tokenizer.from_buffer(open_mapped(wordllama._TOKENS)[:])
+TABLE = np.frombuffer(open_mapped(wordllama._WEIGHTS), dtype="<f2", offset=wordllama._HEADER_BYTES).reshape(
+    -1, wordllama.DIMENSION
+)
 TOKENIZER.encode_special_tokens = True
 WORDS = st.sampled_from(
     [
@@ -83,8 +85,8 @@ def test_texts_about_the_same_are_near_without_a_word_in_common() -> None:
 
 
 def test_few_texts_and_many_texts_have_the_same_vectors() -> None:
-    texts = [f"text number {number} about rivers" for number in range(2 * static._MANY_TEXTS)]
-    few = StaticEmbedder()
+    texts = [f"text number {number} about rivers" for number in range(2 * wordllama._MANY_TEXTS)]
+    few = WordLlamaEmbedder()
     alone = np.concatenate([few.embed([text]) for text in texts])
     assert few._model is not None
     assert few._model.floats is None
@@ -98,13 +100,13 @@ def test_a_text_of_many_tokens_is_added_up_in_parts() -> None:
 
 
 def test_long_words_are_not_remembered() -> None:
-    embedder = StaticEmbedder()
+    embedder = WordLlamaEmbedder()
     embedder.embed(["short " + "x" * 100])
     assert list(embedder._memory._young) == ["short"]
 
 
 def test_threads_that_come_first_load_it_once() -> None:
-    embedder = StaticEmbedder()
+    embedder = WordLlamaEmbedder()
     with ThreadPoolExecutor(4) as pool:
         models = {id(found) for found in pool.map(lambda _: embedder._loaded(), range(8))}
     assert len(models) == 1
@@ -112,7 +114,7 @@ def test_threads_that_come_first_load_it_once() -> None:
 
 def test_no_code_of_the_package_is_imported() -> None:
     code = (
-        "import sys; from pair.ai.static import StaticEmbedder; StaticEmbedder().embed(['word']);"
+        "import sys; from pair.ai.wordllama import StaticEmbedder; StaticEmbedder().embed(['word']);"
         "print(*{name.partition('.')[0] for name in sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

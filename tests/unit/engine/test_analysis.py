@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pair.engine import analysis
-from pair.engine.analysis import analysed, highlights, holds_phrase, parse, terms
+from pair.text import tokenizer
+from pair.text.tokenizer import analysed, highlights, holds_phrase, parse, terms
 
 PIECES = [
     "Running",
@@ -161,6 +161,6 @@ def test_highlights_miss_nothing_that_a_look_at_every_word_finds(text: str, quer
     asked = parse(query + ending)
     marked = {place for start, end in highlights(text, asked) for place in range(start, end)}
     for found in re.finditer(r"\S+", text):
-        for word in analysis._words_of(found[0]):
-            if analysis._is_asked(word, asked):
+        for word in tokenizer._words_of(found[0]):
+            if tokenizer._is_asked(word, asked):
                 assert {found.start() + place for place in range(word.start, word.end)} <= marked

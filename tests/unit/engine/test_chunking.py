@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from pair.engine.chunking import embedded_text, split
+from pair.engine.write.chunking import embedded_text, split
 from pair.values import Chunk
 
 WORDS = "one two three four five six seven eight nine ten "

@@ -6,8 +6,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from pair.engine.database import open_rows
-from pair.engine.workspace import COLUMNS
+from pair.engine.format.duckdb_io import open_rows
+from pair.engine.format.shard_builder import COLUMNS
 from support.hostile_shards import change_rows, make_ground, read_manifest
 
 CHANGES = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pair.engine.extraction import (
+from pair.text.entity_rules import (
     ALIAS,
     MOST_EDGES,
     MOST_ENTITIES,

@@ -10,24 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pair.engine.extraction import ALIAS, TOGETHER
-from pair.engine.fusion import with_graph
-from pair.engine.graph_file import GraphFile, graph_sections
-from pair.engine.graph_search import GraphShard, Seed, require_graph, spread
-from pair.engine.pack import write_pack
-from pair.engine.stored_graphs import GraphRows, graphs_in_columns
+from pair.engine.format.array_file import write_pack
+from pair.engine.format.graph_index import GraphIndex, graph_sections
+from pair.engine.format.stored_graphs import graphs_in_columns
+from pair.engine.query.fusion import with_graph
+from pair.engine.query.graph_walk import GraphShard, Seed, require_graph, spread
 from pair.errors import NotFoundError
-from pair.values import GraphParameters
+from pair.text.entity_rules import ALIAS, TOGETHER
+from pair.values import GraphParameters, GraphRows
 
 STEPS = 10
 
 
-def graph_file(folder: Path, graphs: list[GraphRows]) -> GraphFile:
+def graph_file(folder: Path, graphs: list[GraphRows]) -> GraphIndex:
     """Of documents with one chunk each."""
     columns = graphs_in_columns(dict(enumerate(graphs)), [1] * len(graphs))
     path = folder / f"{len(list(folder.iterdir()))}.graph"
     write_pack(path, graph_sections(columns, np.arange(len(graphs)), len(graphs)))
-    return GraphFile(path)
+    return GraphIndex(path)
 
 
 def mentions(*names: str) -> GraphRows:

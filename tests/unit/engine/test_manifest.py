@@ -13,7 +13,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from pair.engine.manifest import (
+from pair.engine.format.manifest import (
     SCHEMA_VERSION,
     Cause,
     DroppedShard,

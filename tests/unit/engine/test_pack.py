@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pair.engine.pack import Pack, Section, write_pack
+from pair.engine.format.array_file import ArrayFile, Section, write_pack
 
 LINES = np.array([(1, 2.5, b"a" * 16), (2**63, -1.0, b"\0" * 16)], [("key", "<u8"), ("share", "<f4"), ("hash", "V16")])
 SECTIONS: dict[str, Section] = {
@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_what_was_written_is_read_back(path: Path) -> None:
-    pack = Pack(path)
+    pack = ArrayFile(path)
     assert pack.array("lines").dtype == LINES.dtype
     assert pack.array("lines").tobytes() == LINES.tobytes()
     assert pack.array("matrix").tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
@@ -38,8 +38,8 @@ def test_what_was_written_is_read_back(path: Path) -> None:
 
 
 def test_a_pack_knows_what_is_in_it(path: Path) -> None:
-    assert "matrix" in Pack(path)
-    assert "index" not in Pack(path)
+    assert "matrix" in ArrayFile(path)
+    assert "index" not in ArrayFile(path)
 
 
 def test_the_report_of_a_write_is_about_the_file(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_the_report_of_a_write_is_about_the_file(tmp_path: Path) -> None:
 
 
 def test_arrays_begin_at_a_border_and_outlive_the_pack(path: Path) -> None:
-    matrix = Pack(path).array("matrix")
+    matrix = ArrayFile(path).array("matrix")
     assert matrix.ctypes.data % 64 == 0
     path.unlink()
     assert matrix.sum() == 66
@@ -63,7 +63,7 @@ def test_the_same_sections_make_the_same_bytes(tmp_path: Path) -> None:
 def test_a_slice_with_gaps_is_written_whole(tmp_path: Path) -> None:
     every_second = np.arange(10)[::2]
     write_pack(tmp_path / "some.pack", {"numbers": every_second})
-    assert Pack(tmp_path / "some.pack").array("numbers").tolist() == [0, 2, 4, 6, 8]
+    assert ArrayFile(tmp_path / "some.pack").array("numbers").tolist() == [0, 2, 4, 6, 8]
 
 
 def test_a_pack_that_was_cut_off_anywhere_is_refused(path: Path, tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_pack_that_was_cut_off_anywhere_is_refused(path: Path, tmp_path: Path)
         cut = tmp_path / "cut.pack"
         cut.write_bytes(content[:size])
         with pytest.raises(ValueError):
-            Pack(cut)
+            ArrayFile(cut)
 
 
 @pytest.mark.parametrize(
@@ -81,4 +81,4 @@ def test_a_pack_that_was_cut_off_anywhere_is_refused(path: Path, tmp_path: Path)
 def test_a_foreign_file_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "foreign").write_bytes(content)
     with pytest.raises(ValueError):
-        Pack(tmp_path / "foreign")
+        ArrayFile(tmp_path / "foreign")

@@ -13,7 +13,7 @@ from pair import errors
 from pair.app.render import error_text
 from pair.blobs.contract import BlobInfo, BlobStore
 from pair.blobs.memory import MemoryStore
-from pair.engine.manifest import (
+from pair.engine.format.manifest import (
     Manifest,
     from_bytes,
     manifest_key,
@@ -23,8 +23,8 @@ from pair.engine.manifest import (
     version_key,
     versions_prefix,
 )
-from pair.engine.publication import Publication, Published
-from pair.engine.workspace import BuiltShard
+from pair.engine.format.shard_builder import BuiltShard
+from pair.engine.storage.manifest_store import ManifestStore, StoredManifest
 from pair.testing.clock import NOON, ManualClock
 from pair.testing.faulty_store import Fault, FaultyStore, Plan, planned
 
@@ -39,9 +39,9 @@ def memory() -> MemoryStore:
 
 def publication(
     store: BlobStore, steps: list[str] | None = None, *, keeps_versions: bool = False, at: str | None = None
-) -> Publication:
+) -> ManifestStore:
     heard = [] if steps is None else steps
-    return Publication(
+    return ManifestStore(
         store,
         "kb",
         before_first_write=lambda: heard.append("probe"),
@@ -51,7 +51,7 @@ def publication(
     )
 
 
-def next_of(before: Published | None) -> Manifest:
+def next_of(before: StoredManifest | None) -> Manifest:
     return (before.manifest if before else EMPTY).succeeded_by(next(COMMITS), NOON, ())
 
 
@@ -131,7 +131,7 @@ def test_a_reader_that_was_overtaken_does_not_go_back() -> None:
     assert late.known().manifest.number == second.manifest.number
 
 
-def publish_bytes(published: Published) -> bytes:
+def publish_bytes(published: StoredManifest) -> bytes:
     store = memory()
     publication(store).swap(None, published.manifest)
     blob = store.get(KEY)
@@ -256,7 +256,7 @@ def test_a_damaged_manifest_in_its_place_is_not_overwritten() -> None:
 def test_what_came_between_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     store = FaultyStore(memory(), planned(["twice", "after"], only=["create", "put_if"]))
     published = publication(store)
-    with caplog.at_level(logging.INFO, logger="pair.engine.publication"):
+    with caplog.at_level(logging.INFO, logger="pair.engine.storage.manifest_store"):
         first = published.swap(None, next_of(None))
         published.swap(first, next_of(first))
     told = [(each.message, vars(each)["kb"], "reason" in vars(each)) for each in caplog.records]
@@ -328,7 +328,7 @@ def test_a_store_that_fails_its_probe_is_not_written_to() -> None:
     def refuse() -> None:
         raise errors.store_unreachable("memory:", "no conditional writes")
 
-    published = Publication(store, "kb", before_first_write=refuse)
+    published = ManifestStore(store, "kb", before_first_write=refuse)
     for _ in range(2):
         with pytest.raises(errors.StorageError):
             published.swap(None, next_of(None))
@@ -359,7 +359,7 @@ def copies(store: BlobStore) -> dict[str, bytes]:
     return {key: blob.data for key, blob in found.items() if blob is not None}
 
 
-def keys_of(*published: Published) -> list[str]:
+def keys_of(*published: StoredManifest) -> list[str]:
     return [version_key("kb", each.manifest.number, each.manifest.commit_id) for each in published]
 
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from pair.engine import rules
-from pair.engine.manifest import DroppedShard, FileRole, Manifest, ShardFile, ShardRef
-from pair.engine.policy import EnginePolicy
+from pair.engine.format.manifest import DroppedShard, FileRole, Manifest, ShardFile, ShardRef
 from pair.engine.rules import AskingOrder, CachedShard, Ranked
+from pair.engine.settings import EngineSettings
 from pair.errors import UsageError
 
 NOON = datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.UTC)
 ROLES: tuple[FileRole, ...] = ("rows", "search", "ids", "keywords")
-POLICY = EnginePolicy()
+POLICY = EngineSettings()
 
 
 def shard(name: str, rows: int = 1, *, run: str = "", gone: int = 0) -> ShardRef:
@@ -100,7 +100,7 @@ def test_the_nearest_of_each_run_are_asked_first_and_what_is_in_no_run_always() 
 
 
 def test_a_cap_below_the_fanout_takes_nothing_from_it() -> None:
-    policy = EnginePolicy(query_shard_fanout=4, query_shard_fanout_adaptive_max=2)
+    policy = EngineSettings(query_shard_fanout=4, query_shard_fanout_adaptive_max=2)
     shards = [shard(str(number), run="r") for number in range(6)]
     order = rules.asking_order(shards, {"r": run_of(6)}, policy, ask_all=False)
     assert order.first == (5,)
@@ -172,7 +172,7 @@ def test_what_is_gone_does_not_count_for_the_size_of_a_shard() -> None:
 
 
 def test_a_shard_is_cut_above_either_trigger() -> None:
-    policy = EnginePolicy(
+    policy = EngineSettings(
         shard_trigger_bytes=1000, target_shard_bytes=500, shard_trigger_vector_rows=100, max_vector_rows_per_shard=40
     )
     assert rules.shards_to_cut(100, 1000, policy) == 1
@@ -393,12 +393,12 @@ def past(*numbers: int, repeated: tuple[int, ...] = ()) -> list[rules.PastVersio
 def test_versions_are_kept_that_are_among_the_last_or_recent_enough(
     keep_versions: int, keep_days: float, kept: set[int]
 ) -> None:
-    policy = EnginePolicy(keep_versions=keep_versions, keep_days=keep_days)
+    policy = EngineSettings(keep_versions=keep_versions, keep_days=keep_days)
     assert rules.versions_to_keep(past(9, 8, 7, 6, 5), policy, NOON) == kept
 
 
 def test_a_version_that_the_next_repeats_is_not_kept_and_takes_no_place() -> None:
-    policy = EnginePolicy(keep_versions=2)
+    policy = EngineSettings(keep_versions=2)
     assert rules.versions_to_keep(past(9, 8, 7, 6, repeated=(9, 7)), policy, NOON) == {8, 6}
 
 
@@ -410,7 +410,7 @@ def packaged(name: str, rows: int = 1, *, gone: int = 0) -> ShardRef:
 
 
 def test_compaction_leaves_shards_of_packages_as_they_are() -> None:
-    policy = EnginePolicy(compaction_min_shard_count=2)
+    policy = EngineSettings(compaction_min_shard_count=2)
     theirs = [packaged(f"p{number}", 4, gone=3) for number in range(4)]
     for everything in (False, True):
         plan = rules.compaction_plan(manifest(*theirs, shard("a", 4)), policy, everything=everything)
@@ -419,5 +419,5 @@ def test_compaction_leaves_shards_of_packages_as_they_are() -> None:
         assert (plan.reason, names_of(plan.shards)) == ("size_tier", ["a", "b"])
     worn = rules.compaction_plan(manifest(*theirs, shard("a", 4, gone=3)), policy)
     assert (worn.reason, names_of(worn.shards)) == ("tombstone_pressure", ["a"])
-    few = EnginePolicy(compaction_min_shard_count=3)
+    few = EngineSettings(compaction_min_shard_count=3)
     assert rules.compaction_plan(manifest(*theirs, shard("a", 4), shard("b", 4)), few).shards == ()

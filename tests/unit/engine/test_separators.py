@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from pair.engine import chunking
+from pair.engine.write import chunking
 from pair.values import Chunk
 
 split = functools.partial(chunking.split, chunker="seed")

@@ -10,14 +10,14 @@ import numpy.typing as npt
 import pytest
 
 from pair import errors
-from pair.engine.bounded_json import MOST_VALUES, load_json
-from pair.engine.manifest import FileRole
-from pair.engine.pack import write_pack
-from pair.engine.shard import SearchFile
-from pair.engine.shard_files import OPENERS, open_search
-from pair.engine.stored_documents import CHUNK_TYPE
-from pair.engine.vectors import ANN_MIN_ROWS, Vectors, encode, faiss, squares_of
-from pair.engine.workspace import DOC_TYPE
+from pair.engine.format.array_file import write_pack
+from pair.engine.format.bounded_json import MOST_VALUES, load_json
+from pair.engine.format.manifest import FileRole
+from pair.engine.format.shard import SearchFile
+from pair.engine.format.shard_builder import DOC_TYPE
+from pair.engine.format.shard_files import OPENERS, open_search
+from pair.engine.format.stored_documents import CHUNK_TYPE
+from pair.engine.format.vectors import ANN_MIN_ROWS, Vectors, encode, faiss, squares_of
 from pair.values import Document
 from support.engine_parts import Ground, random_vectors
 from support.hostile_shards import change_header, change_section, change_shard, make_ground, read_manifest

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pair.engine import chunking
-from pair.engine.stored_documents import (
+from pair.engine.format.stored_documents import (
     Header,
     PreparedDocument,
     StoredDocuments,
@@ -15,8 +14,8 @@ from pair.engine.stored_documents import (
     identity,
     store_form,
 )
-from pair.engine.stored_graphs import NO_GRAPH, GraphRows
-from pair.values import Chunk, Document
+from pair.engine.write import chunking
+from pair.values import NO_GRAPH, Chunk, Document, GraphRows
 
 DIMENSION = 4
 GRAPH = GraphRows((("Ada", 1.0, 0),), (("Ada", "Charles", "wrote to", 2.0, 0),))

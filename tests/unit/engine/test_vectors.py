@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pair.engine.vectors import (
+from pair.engine.format.vectors import (
     ANN_MIN_ROWS,
     Codes,
     Grouping,

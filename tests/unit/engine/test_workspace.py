@@ -7,12 +7,11 @@ import duckdb
 import numpy as np
 import pytest
 
-from pair.engine.shard import IdFile, RowsFile, SearchFile
-from pair.engine.stored_documents import Header, PreparedDocument, StoredDocuments, identity, store_form
-from pair.engine.stored_graphs import GraphRows
-from pair.engine.workspace import BuiltShard, build_shard
+from pair.engine.format.shard import IdFile, RowsFile, SearchFile
+from pair.engine.format.shard_builder import BuiltShard, build_shard
+from pair.engine.format.stored_documents import Header, PreparedDocument, StoredDocuments, identity, store_form
 from pair.files import sha256_of
-from pair.values import Chunk
+from pair.values import Chunk, GraphRows
 
 DIMENSION = 4
 GRAPH = GraphRows(

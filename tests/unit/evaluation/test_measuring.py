@@ -7,7 +7,7 @@ import pytest
 
 from pair import errors
 from pair.evaluation.judged_set import JudgedQuery
-from pair.evaluation.measuring import measure, measure_all
+from pair.evaluation.measure import measure, measure_all
 from pair.testing.clock import ManualClock
 from pair.values import Hit
 

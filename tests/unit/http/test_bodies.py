@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pair import errors
-from pair.app.http import bodies, shapes
+from pair.app.http import request_body, schemas
 
 VALUES = st.recursive(
     st.none() | st.integers() | st.text(alphabet='a"\\,[{é'),
@@ -30,26 +30,29 @@ def containers_and_commas(value: Any) -> int:
 @given(VALUES, st.booleans(), st.integers(1, 9))
 def test_signs_in_texts_do_not_count_wherever_a_slice_ends(value: Any, is_ascii: bool, slice_bytes: int):
     body = json.dumps(value, ensure_ascii=is_ascii).encode()
-    assert bodies.count_values(body, slice_bytes=slice_bytes) == containers_and_commas(value)
+    assert request_body.count_values(body, slice_bytes=slice_bytes) == containers_and_commas(value)
 
 
 @pytest.mark.parametrize("piece", [b"[", b"0,", b"{},", b'"",'])
 def test_a_text_of_too_many_values_is_refused(piece: bytes):
     with pytest.raises(errors.UsageError, match="more than 1,000,000 values") as raised:
-        bodies.check_values(b"[" + piece * 1_200_000)
+        request_body.check_values(b"[" + piece * 1_200_000)
     assert raised.value.code == "E607"
 
 
 def test_a_text_that_is_long_and_has_few_values_is_not_refused():
-    bodies.check_values(b'{"documents": [{"text": "' + b'a, [b], {c} \\" ' * 3_000_000 + b'"}]}')
+    request_body.check_values(b'{"documents": [{"text": "' + b'a, [b], {c} \\" ' * 3_000_000 + b'"}]}')
 
 
 @pytest.mark.parametrize(
     ("shape", "body"),
     [
-        (shapes.QueryRequest, b'{"query": "x", "filter": [' + b"[]," * 300_000 + b"0]}"),
-        (shapes.QueryRequest, b'{"query": "x", ' + b", ".join(b'"k%d": 1' % number for number in range(80_000)) + b"}"),
-        (shapes.IngestRequest, b'{"documents": [' + b"1," * 300_000 + b"0]}"),
+        (schemas.QueryRequest, b'{"query": "x", "filter": [' + b"[]," * 300_000 + b"0]}"),
+        (
+            schemas.QueryRequest,
+            b'{"query": "x", ' + b", ".join(b'"k%d": 1' % number for number in range(80_000)) + b"}",
+        ),
+        (schemas.IngestRequest, b'{"documents": [' + b"1," * 300_000 + b"0]}"),
     ],
     ids=["filter", "unknown keys", "documents"],
 )
@@ -57,7 +60,7 @@ def test_many_wrong_values_are_refused_without_a_problem_for_each(shape: type[An
     """A problem takes a thousand times the room of the value that it is about."""
     tracemalloc.start()
     with pytest.raises(errors.UsageError) as caught:
-        shapes.read(shape, body)
+        schemas.read(shape, body)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert caught.value.code == "E601"

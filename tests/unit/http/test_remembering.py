@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pair.app.http.remembering import Known, Place, Remembered, Version, Versions
+from pair.app.http.response_cache import CachedResponse, QueryPlace, ResponseCache, Version, VersionCache
 
 
 class Store:
@@ -16,7 +16,7 @@ class Store:
         self.begun = asyncio.Event()
         self.let_go = asyncio.Event()
 
-    async def look(self, _place: Place) -> Version:
+    async def look(self, _place: QueryPlace) -> Version:
         self.looks += 1
         seen = self.number, "commit"
         self.begun.set()
@@ -27,10 +27,10 @@ class Store:
 def test_those_who_ask_at_the_same_time_share_a_look():
     async def story() -> None:
         store = Store()
-        versions = Versions(store.look)
-        first = asyncio.ensure_future(versions.current(Place("a")))
+        versions = VersionCache(store.look)
+        first = asyncio.ensure_future(versions.current(QueryPlace("a")))
         await store.begun.wait()
-        others = [asyncio.ensure_future(versions.current(Place("a"))) for _ in range(10)]
+        others = [asyncio.ensure_future(versions.current(QueryPlace("a"))) for _ in range(10)]
         await asyncio.sleep(0)
         store.let_go.set()
         assert await asyncio.gather(first, *others) == [(1, "commit")] * 11
@@ -42,16 +42,16 @@ def test_those_who_ask_at_the_same_time_share_a_look():
 def test_whoever_asks_after_a_write_is_not_told_of_before_it_by_a_look_that_was_under_way():
     async def story() -> None:
         store = Store()
-        versions = Versions(store.look)
-        early = asyncio.ensure_future(versions.current(Place("a")))
+        versions = VersionCache(store.look)
+        early = asyncio.ensure_future(versions.current(QueryPlace("a")))
         await store.begun.wait()
         store.number = 2
-        late = asyncio.ensure_future(versions.current(Place("a")))
+        late = asyncio.ensure_future(versions.current(QueryPlace("a")))
         await asyncio.sleep(0)
         store.let_go.set()
         assert (await early)[0] == 1
         assert (await late)[0] == 2
-        assert (await versions.current(Place("a")))[0] == 2
+        assert (await versions.current(QueryPlace("a")))[0] == 2
 
     asyncio.run(story())
 
@@ -59,10 +59,10 @@ def test_whoever_asks_after_a_write_is_not_told_of_before_it_by_a_look_that_was_
 def test_a_caller_that_leaves_keeps_nobody_else_from_the_look():
     async def story() -> None:
         store = Store()
-        versions = Versions(store.look)
-        leaving = asyncio.ensure_future(versions.current(Place("a")))
+        versions = VersionCache(store.look)
+        leaving = asyncio.ensure_future(versions.current(QueryPlace("a")))
         await store.begun.wait()
-        staying = asyncio.ensure_future(versions.current(Place("a")))
+        staying = asyncio.ensure_future(versions.current(QueryPlace("a")))
         await asyncio.sleep(0)
         leaving.cancel()
         store.let_go.set()
@@ -75,26 +75,26 @@ def test_a_look_that_fails_fails_for_those_who_shared_it_and_for_nobody_after():
     async def story() -> None:
         is_away = True
 
-        async def look(_place: Place) -> Version:
+        async def look(_place: QueryPlace) -> Version:
             if is_away:
                 raise ConnectionError
             return 7, "commit"
 
-        versions = Versions(look)
-        outcomes = await asyncio.gather(*(versions.current(Place("a")) for _ in range(3)), return_exceptions=True)
+        versions = VersionCache(look)
+        outcomes = await asyncio.gather(*(versions.current(QueryPlace("a")) for _ in range(3)), return_exceptions=True)
         assert [type(each) for each in outcomes] == [ConnectionError] * 3
         is_away = False
-        assert await versions.current(Place("a")) == (7, "commit")
+        assert await versions.current(QueryPlace("a")) == (7, "commit")
 
     asyncio.run(story())
 
 
-def known(size: int = 10) -> Known:
-    return Known(Place("a"), (1, "commit"), b"x" * size, b"", 1)
+def known(size: int = 10) -> CachedResponse:
+    return CachedResponse(QueryPlace("a"), (1, "commit"), b"x" * size, b"", 1)
 
 
 def test_what_was_not_asked_for_longest_is_forgotten_first():
-    remembered = Remembered()
+    remembered = ResponseCache()
     for number in range(1001):
         remembered.keep(b"%d" % number, known())
         remembered.get(b"0")
@@ -104,7 +104,7 @@ def test_what_was_not_asked_for_longest_is_forgotten_first():
 
 @pytest.mark.parametrize("size", [20_000_000, 40_000_000])
 def test_large_answers_do_not_pile_up(size: int):
-    remembered = Remembered()
+    remembered = ResponseCache()
     for request in (b"first", b"second"):
         remembered.keep(request, known(size))
     assert remembered.get(b"first") is None

@@ -3,8 +3,8 @@
 import pytest
 
 from pair.librarians import ErrorCode, Response
-from pair.librarians.breaker import FAILURES, Breaker
-from pair.librarians.policy import LibrariansPolicy
+from pair.librarians.circuit_breaker import FAILURES, CircuitBreaker
+from pair.librarians.settings import LibrariansSettings
 from pair.testing.clock import ManualClock
 
 GOOD = Response(answer="Yes.")
@@ -17,17 +17,17 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def breaker(clock: ManualClock) -> Breaker:
-    return Breaker(LibrariansPolicy(), clock)
+def breaker(clock: ManualClock) -> CircuitBreaker:
+    return CircuitBreaker(LibrariansSettings(), clock)
 
 
-def note(breaker: Breaker, *responses: Response) -> None:
+def note(breaker: CircuitBreaker, *responses: Response) -> None:
     for response in responses:
         breaker.note(response)
 
 
 @pytest.mark.rule("librarian-25")
-def test_half_of_twenty_failures_open_it_for_a_minute(breaker: Breaker, clock: ManualClock) -> None:
+def test_half_of_twenty_failures_open_it_for_a_minute(breaker: CircuitBreaker, clock: ManualClock) -> None:
     note(breaker, *[GOOD, BAD] * 9, GOOD)
     assert breaker.state == "closed"
     note(breaker, BAD)
@@ -45,7 +45,7 @@ def test_half_of_twenty_failures_open_it_for_a_minute(breaker: Breaker, clock: M
 
 
 @pytest.mark.rule("librarian-25")
-def test_few_or_rare_failures_do_not_open_it(breaker: Breaker, clock: ManualClock) -> None:
+def test_few_or_rare_failures_do_not_open_it(breaker: CircuitBreaker, clock: ManualClock) -> None:
     note(breaker, *[BAD] * 19)
     assert breaker.state == "closed"
     clock.advance(61)
@@ -57,7 +57,7 @@ def test_few_or_rare_failures_do_not_open_it(breaker: Breaker, clock: ManualCloc
 
 
 @pytest.mark.rule("librarian-25")
-def test_five_successes_close_it_and_one_failure_opens_it_again(breaker: Breaker, clock: ManualClock) -> None:
+def test_five_successes_close_it_and_one_failure_opens_it_again(breaker: CircuitBreaker, clock: ManualClock) -> None:
     note(breaker, *[BAD] * 20)
     clock.advance(60)
     note(breaker, GOOD, GOOD, GOOD, GOOD)
@@ -71,7 +71,7 @@ def test_five_successes_close_it_and_one_failure_opens_it_again(breaker: Breaker
     assert breaker.state == "closed"
 
 
-def test_late_responses_say_nothing_while_it_is_open(breaker: Breaker, clock: ManualClock) -> None:
+def test_late_responses_say_nothing_while_it_is_open(breaker: CircuitBreaker, clock: ManualClock) -> None:
     note(breaker, *[BAD] * 20)
     clock.advance(30)
     note(breaker, *[GOOD] * 10, BAD)
@@ -81,7 +81,7 @@ def test_late_responses_say_nothing_while_it_is_open(breaker: Breaker, clock: Ma
 
 @pytest.mark.rule("librarian-25")
 @pytest.mark.parametrize("code", list(ErrorCode))
-def test_mistakes_of_the_caller_are_not_counted(breaker: Breaker, code: ErrorCode) -> None:
+def test_mistakes_of_the_caller_are_not_counted(breaker: CircuitBreaker, code: ErrorCode) -> None:
     note(breaker, *[Response.failing(code, "no")] * 20)
     client = {"INVALID_QUERY", "UNAUTHORIZED", "NOT_FOUND", "RATE_LIMITED", "LOOP_DETECTED", "MAX_DEPTH_EXCEEDED"}
     assert (breaker.state == "open") == (code in FAILURES) == (code not in client)

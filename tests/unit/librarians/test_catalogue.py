@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Sequence
 
 from pair import errors
-from pair.librarians.catalogue import Catalogue, IndexEntry
 from pair.librarians.contract import Context, Response
+from pair.librarians.index_librarian import IndexEntry, IndexLibrarian
 from support.readers import SayingModel, WordReader
 
 INDEX = [
@@ -18,7 +18,7 @@ INDEX = [
 
 
 def answered(query: str, model: SayingModel | None = None, index: Sequence[IndexEntry] = INDEX) -> Response:
-    return asyncio.run(Catalogue(lambda: index, WordReader())(query, Context(ai=model)))
+    return asyncio.run(IndexLibrarian(lambda: index, WordReader())(query, Context(ai=model)))
 
 
 def names(response: Response) -> list[str]:
@@ -63,6 +63,6 @@ def test_an_index_that_cannot_be_read_is_an_error_response() -> None:
     def unreadable() -> list[IndexEntry]:
         raise errors.stored_data_damaged("index", "torn")
 
-    response = asyncio.run(Catalogue(unreadable, WordReader())("anything"))
+    response = asyncio.run(IndexLibrarian(unreadable, WordReader())("anything"))
     assert response.error is not None
     assert response.error.code == "DATA_SOURCE_ERROR"

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pair.librarians.citing import citation_of, cited_place, content_sha256
+from pair.librarians.citations import citation_of, cited_place, content_sha256
 from pair.values import Hit
 
 

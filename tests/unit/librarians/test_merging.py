@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pair.librarians import Citation, ErrorCode, ErrorInfo, Response
-from pair.librarians.merging import asked_for, blended, blending, merged, with_what_was_known
+from pair.librarians.aggregate import asked_for, blended, blending, merged, with_what_was_known
 from pair.librarians.rules import fault_of
 
 LOW = Response(answer="Perhaps at noon [1].", sources=(Citation("diary", relevance=0.3),), confidence=0.4, partial=True)

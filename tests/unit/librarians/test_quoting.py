@@ -1,12 +1,12 @@
 """The sentences that answer a question."""
 
-from pair.engine import analysis
-from pair.librarians.quoting import MOST_QUOTES, Passage, choose_quotes, coverage
+from pair.librarians.quotes import MOST_QUOTES, Passage, choose_quotes, coverage
+from pair.text import tokenizer
 from support.readers import WordReader
 
 
 def quoted(query: str, *passages: Passage) -> list[str]:
-    weights = dict.fromkeys(analysis.parse(query).terms, 1.0)
+    weights = dict.fromkeys(tokenizer.parse(query).terms, 1.0)
     return [quote.sentence.text for quote in choose_quotes(query, passages, weights, WordReader())]
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from pair.librarians.aggregate import merged
 from pair.librarians.contract import Response
-from pair.librarians.merging import merged
-from pair.librarians.retrieval import KEY, FoundPassage, Retrieval, joined
+from pair.librarians.provenance import KEY, FoundPassage, Retrieval, joined
 
 FOUND = Retrieval("handbook", 7, "abc", "ngram-16", "tea?", "adaptive", 8, (FoundPassage("tea", 0, 9, "0a1b", 0.5),))
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pair.librarians.sentences import sentences
+from pair.text.sentences import sentences
 
 
 def texts(passage: str) -> list[str]:

@@ -12,7 +12,7 @@ import weakref
 import pytest
 
 from pair import errors
-from pair.librarians.workers import Share, in_thread, share
+from pair.librarians.daemon_threads import ThreadShare, in_thread, share
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
@@ -55,7 +55,7 @@ def test_a_process_ends_although_work_does_not() -> None:
     script = """
 import asyncio, threading
 from pair import errors
-from pair.librarians.workers import Share, in_thread, share
+from pair.librarians.daemon_threads import Share, in_thread, share
 async def main():
     try:
         await asyncio.wait_for(in_thread(threading.Event().wait), 0.1)
@@ -80,7 +80,7 @@ def test_the_work_of_one_owner_takes_no_more_threads_than_its_share() -> None:
             running -= 1
 
     async def everybody() -> None:
-        share.set(Share("eve", 3))
+        share.set(ThreadShare("eve", 3))
         await asyncio.gather(*(in_thread(work) for _ in range(30)))
 
     together = threading.Event()
@@ -92,10 +92,10 @@ def test_work_that_blocks_all_threads_of_its_owner_keeps_nobody_else_waiting() -
     release = threading.Event()
 
     async def everybody() -> list[int]:
-        share.set(Share("eve", 2))
+        share.set(ThreadShare("eve", 2))
         blocked = [asyncio.ensure_future(in_thread(release.wait)) for _ in range(200)]
         await asyncio.sleep(0)
-        share.set(Share("ada", 2))
+        share.set(ThreadShare("ada", 2))
         answered = await asyncio.gather(*(in_thread(lambda: 42) for _ in range(100)))
         share.set(None)
         answered += await asyncio.gather(*(in_thread(lambda: 42) for _ in range(100)))
@@ -111,7 +111,7 @@ def test_more_work_of_one_owner_than_may_wait_is_refused() -> None:
     release = threading.Event()
 
     async def everybody() -> list[object]:
-        share.set(Share("eve", 1))
+        share.set(ThreadShare("eve", 1))
         asked = [asyncio.ensure_future(in_thread(release.wait)) for _ in range(400)]
         await asyncio.wait(asked, return_when=asyncio.FIRST_EXCEPTION)
         release.set()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pair.sync.discovery import find_files, find_links
+from pair.sync.discover import find_files, find_links
 from pair.sync.rules import FileSeen
 from support.command import write_files
 

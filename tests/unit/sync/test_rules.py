@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from pair.sync import rules
-from pair.sync.rules import FetchFailure, FileSeen, PageSeen, SyncPolicy
+from pair.sync.rules import FetchFailure, FileSeen, PageSeen, SyncSettings
 from pair.sync.state import FileRecord, UrlRecord
 from pair.testing.clock import NOON
 from support.sync_parts import later
 
-POLICY = SyncPolicy(url_refresh_min_interval_seconds=3600, runtime_refresh_tick_seconds=300)
+POLICY = SyncSettings(url_refresh_min_interval_seconds=3600, runtime_refresh_tick_seconds=300)
 WEEK_SECONDS = 7 * 24 * 3600
 YESTERDAY = later(-86400)
 URL = "https://example.com/page"
@@ -306,7 +306,7 @@ def test_what_the_server_asks_for_is_no_part_of_the_next_check() -> None:
 
 @pytest.mark.rule("sync-24")
 def test_an_interval_of_nothing_makes_a_url_due_again_at_once() -> None:
-    policy = SyncPolicy(url_refresh_min_interval_seconds=0)
+    policy = SyncSettings(url_refresh_min_interval_seconds=0)
     assert rules.url_reason(rules.url_not_modified(PAGE_RECORD, NOON, policy), NOON, policy) == "due"
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pair.web.addresses import refusal
+from pair.web.ssrf import refusal
 
 REFUSED = [
     # IPv4

@@ -7,7 +7,7 @@ import typer
 
 from pair import errors
 from pair.app import render
-from pair.app.cli.session import Asked, Session
+from pair.app.cli.context import AskOptions, CliContext
 from pair.app.cli.versions import At
 from pair.librarians.confidence import in_words
 
@@ -58,11 +58,11 @@ def ask(
     at: At = None,
 ) -> None:
     """Ask in plain language: an answer with numbered sources and how sure it is."""
-    session: Session = context.obj
+    session: CliContext = context.obj
     if at is not None and librarian is not None:
         raise errors.command_line_invalid("--at goes without --librarian: only the shelf of a KB knows its past")
-    stream = _Stream() if not session.as_json and sys.stdout.isatty() else None
-    response = session.ask(question, Asked(kb, librarian, at), timeout, stream.write if stream else None)
+    stream = _AnswerStream() if not session.as_json and sys.stdout.isatty() else None
+    response = session.ask(question, AskOptions(kb, librarian, at), timeout, stream.write if stream else None)
     if session.as_json:
         render.print_json(response.to_json())
     else:
@@ -73,7 +73,7 @@ def ask(
 
 def cite(context: typer.Context, citation_id: CitationId) -> None:
     """Print the passage that a citation points to, and whether it is still the same."""
-    session: Session = context.obj
+    session: CliContext = context.obj
     place = session.cited_place(citation_id)
     if place is None:
         raise errors.command_line_invalid(
@@ -99,7 +99,7 @@ def cite(context: typer.Context, citation_id: CitationId) -> None:
     session.show_text(value, passage)
 
 
-class _Stream:
+class _AnswerStream:
     """Shows an answer while it is written."""
 
     def __init__(self) -> None:

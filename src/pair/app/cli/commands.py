@@ -13,6 +13,7 @@ from pair import errors
 from pair.app import render
 from pair.app.cli import (
     ask,
+    context,
     diff,
     docs,
     doctor,
@@ -33,7 +34,6 @@ from pair.app.cli import (
     reproduce,
     search,
     serve,
-    session,
     sync,
     trust,
     versions,
@@ -52,7 +52,7 @@ def build() -> Any:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(session.start)
+    app.callback()(context.start)
     app.command("install", epilog=install.INSTALL_EXAMPLE)(install.install)
     app.command("update", epilog=install.UPDATE_EXAMPLE)(install.update)
     app.command("package", epilog=package.EXAMPLE)(package.package)
@@ -90,7 +90,7 @@ def build() -> Any:
             sync.sync
         )
     root = typer.main.get_command(app)
-    session.share_options(root)
+    context.share_options(root)
     return root
 
 
@@ -151,7 +151,7 @@ def _fail(error: errors.PairError, *, as_json: bool) -> int:
 def _least_status(fault: TyperException) -> int:
     """Of commands whose exit status 1 is an answer."""
     command = getattr(getattr(fault, "ctx", None), "info_name", "")
-    return session.TROUBLE_EXIT_STATUS if command in _ANSWERING else 0
+    return context.TROUBLE_EXIT_STATUS if command in _ANSWERING else 0
 
 
 def _usage_error(fault: TyperException) -> errors.UsageError:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pair.app import render
+from pair.app.cli.context import CliContext
 from pair.app.cli.ingest import KbName
-from pair.app.cli.session import Session
-from pair.wiring import DEFAULT_KB
+from pair.kb.open import DEFAULT_KB
 
 if TYPE_CHECKING:
-    from pair.wiring.comparing import ChangedDocument
+    from pair.kb.diff import ChangedDocument
 
 EXAMPLE = """Examples:
 
@@ -46,7 +46,7 @@ def diff(
 
     Exits with 1 when something differs. Errors that exit with 1 elsewhere exit with 2 here.
     """
-    session: Session = context.obj
+    session: CliContext = context.obj
     with session.trouble(), session.compared(a, b, kb) as found:
         counts = found.counts
         most = None if session.as_json else _MOST_LINES

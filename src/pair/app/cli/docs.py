@@ -6,9 +6,9 @@ import typer
 
 from pair import errors
 from pair.app import render
+from pair.app.cli.context import CliContext
 from pair.app.cli.ingest import KbName
-from pair.app.cli.session import Session
-from pair.wiring import DEFAULT_KB
+from pair.kb.open import DEFAULT_KB
 
 LIST_EXAMPLE = """Examples:
 
@@ -44,7 +44,7 @@ def list_documents(
     context: typer.Context, kb: KbName = DEFAULT_KB, owner: Owner = None, after: After = "", limit: Limit = 100
 ) -> None:
     """List stored documents by id."""
-    session: Session = context.obj
+    session: CliContext = context.obj
     with session.kb(kb) as opened:
         found = opened.documents(after=after, limit=limit, owner=owner)
     entries = [{key: value for key, value in each.to_json().items() if key != "text"} for each in found]
@@ -58,7 +58,7 @@ def list_documents(
 
 def get_document(context: typer.Context, document_id: Id, kb: KbName = DEFAULT_KB) -> None:
     """Print the text of a document."""
-    session: Session = context.obj
+    session: CliContext = context.obj
     with session.kb(kb) as opened:
         found = opened.document(document_id)
     session.show_text(found.to_json(), found.text)
@@ -75,7 +75,7 @@ def delete_documents(
 
     What is synced is not deleted here: remove its file or its link, and sync.
     """
-    session: Session = context.obj
+    session: CliContext = context.obj
     if not ids and owner is None and not filters:
         raise errors.command_line_invalid(
             "nothing to delete was named", hints=["Name ids, --owner or --filter", "pair docs delete --help"]

@@ -3,7 +3,7 @@
 import typer
 
 from pair.app import render
-from pair.app.cli.session import Session
+from pair.app.cli.context import CliContext
 
 EXAMPLE = """Examples:
 
@@ -19,7 +19,7 @@ def doctor(context: typer.Context) -> None:
 
     Exits with the status of the first check that failed.
     """
-    session: Session = context.obj
+    session: CliContext = context.obj
     checks = []
     for check in session.examine():
         checks.append(check)

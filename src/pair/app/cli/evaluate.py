@@ -6,12 +6,14 @@ import typer
 
 from pair import errors
 from pair.app import render
-from pair.app.cli.session import Session
+from pair.app.cli.context import CliContext
+from pair.clock import SystemClock
+from pair.evaluation.judged_set import JudgedSet, Selection, read_judged_set
+from pair.evaluation.measure import Measured, measure, measure_all
 from pair.values import MODES
-from pair.wiring import JudgedSet, Measured, Selection, SystemClock, measure, measure_all, read_judged_set
 
 if TYPE_CHECKING:
-    from pair.kb import KnowledgeBase
+    from pair.kb.kb import KnowledgeBase
 
 EXAMPLE = """Examples:
 
@@ -51,7 +53,7 @@ def evaluate(
     The documents of the set are put into a temporary knowledge base, by your configuration, and every judged query is
     asked in each mode. Prints nDCG@10, recall@10 and @100, MRR@10, and the time of a search.
     """
-    session: Session = context.obj
+    session: CliContext = context.obj
     for mode in modes or ():
         if mode not in MODES:
             raise errors.query_invalid(f"unknown mode: {mode}", hints=[f"Modes: {', '.join(MODES)}"])
@@ -72,7 +74,7 @@ def evaluate(
     session.show(value, *_told(value), is_answer=True)
 
 
-def _fill(session: Session, kb: "KnowledgeBase", judged: JudgedSet, total: int) -> None:
+def _fill(session: CliContext, kb: "KnowledgeBase", judged: JudgedSet, total: int) -> None:
     done = 0
 
     def note_batch(report: object) -> None:
@@ -87,7 +89,9 @@ def _fill(session: Session, kb: "KnowledgeBase", judged: JudgedSet, total: int) 
     render.end_progress()
 
 
-def _measured(session: Session, kb: "KnowledgeBase", selection: Selection, modes: list[str] | None) -> dict[str, Any]:
+def _measured(
+    session: CliContext, kb: "KnowledgeBase", selection: Selection, modes: list[str] | None
+) -> dict[str, Any]:
     queries = selection.queries
 
     def note_query(mode: str, done: int) -> None:

@@ -9,9 +9,9 @@ import typer
 
 from pair import errors
 from pair.app import render
+from pair.app.cli.context import CliContext
 from pair.app.cli.ingest import KbName
-from pair.app.cli.session import Session
-from pair.wiring import DEFAULT_KB
+from pair.kb.open import DEFAULT_KB
 
 EXPORT_EXAMPLE = """Examples:
 
@@ -46,7 +46,7 @@ def export(
 
     The file is one state of it, whatever is written meanwhile, and appears when it is whole.
     """
-    session: Session = context.obj
+    session: CliContext = context.obj
     if shards and (output == _STANDARD_OUTPUT or not vectors):
         raise errors.command_line_invalid(
             "shards go into a file, and with their vectors", hints=["pair export --shards -o FILE.zip"]
@@ -83,7 +83,7 @@ def import_file(
     Documents of the same embedder come with their vectors, and nothing is embedded. Shards need an empty knowledge
     base, or --replace.
     """
-    session: Session = context.obj
+    session: CliContext = context.obj
     progress = None if session.as_json else render.CountProgress("item")
     with session.kb(kb) as opened:
         report = opened.import_from(file, replace_all=replace, embed=embed, on_progress=progress or _silent)

@@ -7,13 +7,13 @@ import typer
 
 from pair import errors
 from pair.app import render
+from pair.app.cli.context import CliContext
 from pair.app.cli.ingest import KbName
-from pair.app.cli.session import Session
-from pair.wiring import DEFAULT_KB
+from pair.kb.open import DEFAULT_KB
 
 if TYPE_CHECKING:
-    from pair.engine.fsck import FsckReport
-    from pair.engine.inspection import Fault
+    from pair.engine.backup.fsck import FsckReport
+    from pair.engine.backup.verify_files import Fault
 
 EXAMPLE = """Examples:
 
@@ -43,7 +43,7 @@ def fsck(
 
     Readers and writers go on meanwhile. Without --repair nothing is changed; without --drop-lost nothing is given up.
     """
-    session: Session = context.obj
+    session: CliContext = context.obj
     if drop_lost and not repair:
         raise errors.command_line_invalid("--drop-lost goes with --repair", hints=["pair fsck --help"])
 

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from pair.app import render
-from pair.app.cli.session import Session
-from pair.wiring import DEFAULT_KB, inputs
-from pair.wiring.builds import Ingestion
+from pair.app.cli.context import CliContext
+from pair.kb.bulk import Ingestion
+from pair.kb.open import DEFAULT_KB, inputs
 
 if TYPE_CHECKING:
-    from pair.engine.building import BuildProgress
+    from pair.engine.write.bulk_load import BuildProgress
 
 EXAMPLE = """Examples:
 
@@ -54,7 +54,7 @@ def ingest(
     A document that is stored already, as it is, costs nothing; another one under the same id is replaced.
     Workers build all of a load before any of it can be found; interrupted, the same command goes on from there.
     """
-    session: Session = context.obj
+    session: CliContext = context.obj
     skipped: list[dict[str, str]] = []
 
     def note_skipped(path: str, reason: str) -> None:

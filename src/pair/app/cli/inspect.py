@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from pair.app import render
+from pair.app.cli.context import CliContext
 from pair.app.cli.package import told_index
-from pair.app.cli.session import Session
-from pair.wiring import Description
+from pair.packages.verify import Description
 
 VERIFY_EXAMPLE = """Examples:
 
@@ -39,7 +39,7 @@ def verify(
     Without --identity a signature is checked against sources.signature_keys. Exits 2 when a package is damaged or
     unsafe, 5 when its signature is missing or wrong, or when installed files were changed or are gone.
     """
-    session: Session = context.obj
+    session: CliContext = context.obj
     found = session.desk().verify(path, identity)
     lines = [f"ok: {check}" for check in found.checks]
     if found.extra:
@@ -50,7 +50,7 @@ def verify(
 
 def info(context: typer.Context, path: KbPath) -> None:
     """Describe a KB package or an installed KB, without unpacking anything."""
-    session: Session = context.obj
+    session: CliContext = context.obj
     found = session.desk().describe(path)
     session.show(found.to_json(), *_described(found), is_answer=True)
 

@@ -7,9 +7,12 @@ import typer
 
 from pair import errors
 from pair.app import render
+from pair.app.cli.context import CliContext
 from pair.app.cli.lock import LockFile
-from pair.app.cli.session import Session
-from pair.wiring import LOCK_NAME, InstallReport, LockDesk, Request, TakenIndex
+from pair.kb.locks import LockService
+from pair.packages.contract import InstalledIndex
+from pair.packages.install import InstallReport, InstallRequest
+from pair.packages.lockfile import LOCK_NAME
 
 INSTALL_EXAMPLE = """Examples:
 
@@ -66,12 +69,12 @@ def install(
 
     Files in the folder that pair did not install are never overwritten without --force.
     """
-    session: Session = context.obj
+    session: CliContext = context.obj
     desk = session.desk()
     if locked:
         _refuse_with_lock(source, kb_id)
         one = Path(target) if target is not None else None
-        done = LockDesk(desk, lock_file).install(
+        done = LockService(desk, lock_file).install(
             one, force=force, dry_run=dry_run, offline=offline, with_index=not no_index
         )
         session.show(
@@ -80,7 +83,7 @@ def install(
         return
     folder = Path(target) if target is not None else desk.default_target
     known_as = desk.checked_kb_id(kb_id)
-    request = Request("install", folder, force=force, dry_run=dry_run, kb_id=known_as, with_index=not no_index)
+    request = InstallRequest("install", folder, force=force, dry_run=dry_run, kb_id=known_as, with_index=not no_index)
     found = desk.resolve(source, offline=offline)
     report = desk.apply(request, found, offline=offline)
     session.show(report.to_json(), *_told(report))
@@ -109,11 +112,11 @@ def update(
     Added, changed and removed files are applied together or not at all. Files that were edited or deleted here are
     kept as they are and reported.
     """
-    session: Session = context.obj
+    session: CliContext = context.obj
     desk = session.desk()
     folder = Path(target) if target is not None else desk.default_target
     known_as = desk.checked_kb_id(kb_id)
-    request = Request("update", folder, force=force, dry_run=dry_run, kb_id=known_as, with_index=not no_index)
+    request = InstallRequest("update", folder, force=force, dry_run=dry_run, kb_id=known_as, with_index=not no_index)
     found = desk.resolve_update(source, folder, offline=offline)
     report = desk.apply(request, found, offline=offline)
     session.show(report.to_json(), *_told(report))
@@ -148,7 +151,7 @@ def _told(report: InstallReport) -> list[str]:
     return [*lines, _summary(report)]
 
 
-def _told_index(index: TakenIndex) -> str:
+def _told_index(index: InstalledIndex) -> str:
     documents = render.counted(index.documents, "document")
     new = f"{index.new_shards} of {render.counted(index.shards, 'shard')} new"
     return f"ready to search: {documents} in {index.kb_id}, version {index.manifest_version} ({new})"

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from pair import errors
-from pair.access.rules import Scope
 from pair.app import render
-from pair.app.cli.session import Session
+from pair.app.cli.context import CliContext
+from pair.auth.rules import Scope
 
 ADD_EXAMPLE = """Examples:
 
@@ -39,7 +39,7 @@ def add_key(
     context: typer.Context, name: Name, scope: ScopeOption = "read", kbs: Kbs = None, days: Days = None
 ) -> None:
     """Make a key for the server, and print it: it is not kept, only its hash is."""
-    session: Session = context.obj
+    session: CliContext = context.obj
     if not name.strip() or not name.isprintable():
         raise errors.command_line_invalid("a name has printable characters", hints=["pair keys add --help"])
     lifetime = None if days is None else datetime.timedelta(days=days)
@@ -51,7 +51,7 @@ def add_key(
 
 def list_keys(context: typer.Context) -> None:
     """Keys of the server, without what only their owners have."""
-    session: Session = context.obj
+    session: CliContext = context.obj
     keys = session.key_file().all()
     lines = [
         f"{key.id}  {key.scope:<5}  {key.name}  {', '.join(key.kbs) if key.kbs else 'all KBs'}"
@@ -64,6 +64,6 @@ def list_keys(context: typer.Context) -> None:
 
 def revoke_key(context: typer.Context, key_id: KeyId) -> None:
     """Refuse a key from now on, also where the server runs already."""
-    session: Session = context.obj
+    session: CliContext = context.obj
     revoked = session.key_file().revoke(key_id)
     session.show(revoked.to_json(), f"revoked {revoked.id} of {revoked.name}")

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pair.app import render
-from pair.app.cli.session import Session
+from pair.app.cli.context import CliContext
 
 if TYPE_CHECKING:
-    from pair.wiring.librarians import FrontDesk
+    from pair.kb.librarians import KbLibrarians
 
 LIST_EXAMPLE = """Examples:
 
@@ -28,7 +28,7 @@ _AWAY = frozenset({"INTERNAL_ERROR", "TIMEOUT", "SERVICE_UNAVAILABLE", "DATA_SOU
 
 def list_librarians(context: typer.Context) -> None:
     """Who can be asked, and what about."""
-    session: Session = context.obj
+    session: CliContext = context.obj
     with session.front_desk() as desk:
         value = {
             "first": desk.first,
@@ -49,7 +49,7 @@ def list_librarians(context: typer.Context) -> None:
 
 def check_librarians(context: typer.Context) -> None:
     """Ask each of them something, and say who cannot answer and why."""
-    session: Session = context.obj
+    session: CliContext = context.obj
     with session.front_desk() as desk:
         found = session.wait_for(_tried(desk))
         _tell_problems(desk)
@@ -61,7 +61,7 @@ def check_librarians(context: typer.Context) -> None:
         raise typer.Exit(1)
 
 
-async def _tried(desk: "FrontDesk") -> dict[str, str]:
+async def _tried(desk: "KbLibrarians") -> dict[str, str]:
     """What is wrong with each; "" for nothing. A question that is not allowed here was at least understood."""
     found = {}
     for each in desk.listed():
@@ -71,10 +71,10 @@ async def _tried(desk: "FrontDesk") -> dict[str, str]:
     return found
 
 
-def _problems(desk: "FrontDesk") -> list[dict[str, Any]]:
+def _problems(desk: "KbLibrarians") -> list[dict[str, Any]]:
     return [{"name": each.name, "reason": each.reason} for each in desk.problems]
 
 
-def _tell_problems(desk: "FrontDesk") -> None:
+def _tell_problems(desk: "KbLibrarians") -> None:
     for each in desk.problems:
         render.print_note(f"left out: {each.name}: {each.reason}")

@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from pair.app import render
-from pair.app.cli.session import Session
-from pair.wiring import LOCK_NAME, LockDesk
+from pair.app.cli.context import CliContext
+from pair.kb.locks import LockService
+from pair.packages.lockfile import LOCK_NAME
 
 EXAMPLE = """Examples:
 
@@ -38,8 +39,8 @@ def lock(
     With --check: compare the lock with the records, with every installed file, and with what is searched where a KB
     came with its index.
     """
-    session: Session = context.obj
-    desk = LockDesk(session.desk(), lock_file)
+    session: CliContext = context.obj
+    desk = LockService(session.desk(), lock_file)
     if check:
         report = desk.check()
         told = [f"{render.counted(len(report.kbs), 'KB')} as {report.path} says"]

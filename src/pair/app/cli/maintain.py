@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from pair.app import render
+from pair.app.cli.context import CliContext
 from pair.app.cli.ingest import KbName
-from pair.app.cli.session import Session
-from pair.wiring import DEFAULT_KB
+from pair.kb.open import DEFAULT_KB
 
 COMPACT_EXAMPLE = """Examples:
 
@@ -33,7 +33,7 @@ Grace = Annotated[float | None, typer.Option("--grace", min=0, metavar="SECONDS"
 
 def compact(context: typer.Context, kb: KbName = DEFAULT_KB, everything: All = False) -> None:
     """Merge and re-cluster shards. Readers and writers go on meanwhile."""
-    session: Session = context.obj
+    session: CliContext = context.obj
 
     def note(done: int, total: int) -> None:
         if not session.as_json:
@@ -48,7 +48,7 @@ def compact(context: typer.Context, kb: KbName = DEFAULT_KB, everything: All = F
 
 def collect(context: typer.Context, kb: KbName = DEFAULT_KB, grace: Grace = None) -> None:
     """Delete shards that no manifest names any more."""
-    session: Session = context.obj
+    session: CliContext = context.obj
     with session.kb(kb) as opened:
         report = opened.collect(grace_seconds=grace)
     freed = f"deleted {render.counted(report.deleted_shards, 'shard')}, {render.size(report.deleted_bytes)}"
@@ -58,7 +58,7 @@ def collect(context: typer.Context, kb: KbName = DEFAULT_KB, grace: Grace = None
 
 def sweep(context: typer.Context, kb: KbName = DEFAULT_KB) -> None:
     """Evict fetched shards that are too old or too many."""
-    session: Session = context.obj
+    session: CliContext = context.obj
     with session.kb(kb) as opened:
         report = opened.sweep()
     evicted = render.counted(report.evicted_ttl + report.evicted_size, "shard")

@@ -9,8 +9,8 @@ import typer
 
 from pair import errors
 from pair.app import render
-from pair.app.cli.session import Session
-from pair.wiring.assistants import Client, plan
+from pair.app.cli.context import CliContext
+from pair.app.mcp.client_config import Client, plan
 
 EXAMPLE = """Examples:
 
@@ -38,7 +38,7 @@ def mcp(
     dry_run: DryRun = False,
 ) -> None:
     """Let an assistant search and ask, by the Model Context Protocol on standard input and output."""
-    session: Session = context.obj
+    session: CliContext = context.obj
     if dry_run and install is None:
         raise errors.command_line_invalid("--dry-run goes with --install", hints=["pair mcp --help"])
     if project is not None and not Path(project).is_dir():
@@ -55,7 +55,7 @@ def mcp(
 
 
 def _install(
-    session: Session, client: Client, folder: Path, kbs: list[str], *, allow_write: bool, dry_run: bool
+    session: CliContext, client: Client, folder: Path, kbs: list[str], *, allow_write: bool, dry_run: bool
 ) -> None:
     project = Path(os.path.abspath(folder))  # noqa: PTH100 - keeps links
     entry = session.assistant_entry(str(project), kbs, allow_write=allow_write)

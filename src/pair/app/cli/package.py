@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from pair.app import render
-from pair.app.cli.session import Session
-from pair.wiring import Label, PackagedIndex, Packaging
+from pair.app.cli.context import CliContext
+from pair.kb.installer import Packaging
+from pair.packages.package import Label, PackagedIndex
 
 EXAMPLE = """Examples:
 
@@ -53,7 +54,7 @@ def package(
     The same folder always gives the same bytes. SOURCE_DATE_EPOCH sets the date that the manifest carries. The password
     of an encrypted key is taken from PAIR_SIGN_PASSWORD, or asked for.
     """
-    session: Session = context.obj
+    session: CliContext = context.obj
     label = Label(name, version, description, author, license_name, tuple(tag) if tag else None)
     packaging = Packaging(label, with_index, kb, sign, render.ask_password)
     report = session.desk().package(folder, output, packaging)

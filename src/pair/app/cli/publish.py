@@ -6,9 +6,12 @@ from typing import Annotated
 import typer
 
 from pair.app import render
+from pair.app.cli.context import CliContext
 from pair.app.cli.package import Author, Description, IndexKb, License, Name, Sign, Tags, VersionName, WithIndex
-from pair.app.cli.session import Session
-from pair.wiring import Label, Packaging, PublishReport, publish
+from pair.kb.installer import Packaging
+from pair.kb.publish import publish
+from pair.packages.package import Label
+from pair.packages.publish import PublishReport
 
 EXAMPLE = """Examples:
 
@@ -44,7 +47,7 @@ def publish_release(
     A host of static files that serves DEST is a registry. A version that is published never changes: other bytes for
     it are refused.
     """
-    session: Session = context.obj
+    session: CliContext = context.obj
     label = Label(name, version, description, author, license_name, tuple(tag) if tag else None)
     packaging = Packaging(label, with_index, kb, sign, render.ask_password)
     report = publish(session.desk(), destination, source, packaging)

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pair.app import render
+from pair.app.cli.context import CliContext
 from pair.app.cli.ingest import KbName
-from pair.app.cli.session import Session
-from pair.wiring import DEFAULT_KB, changes_to, open_kb, with_embedder
+from pair.kb.embedders import changes_to, with_embedder
+from pair.kb.open import DEFAULT_KB, open_kb
 
 if TYPE_CHECKING:
-    from pair.engine.reembedding import ReembedReport
+    from pair.engine.maintenance.reembed import ReembedReport
 
 EXAMPLE = """Examples:
 
@@ -40,7 +41,7 @@ def reembed(
 
     What was interrupted goes on where it stopped. The configuration is yours to change: what to change is told.
     """
-    session: Session = context.obj
+    session: CliContext = context.obj
     configured = session.settings()
     wanted = with_embedder(configured, embedder, model, dimension)
     progress = None if session.as_json else render.CountProgress("chunk")

@@ -7,11 +7,11 @@ import typer
 
 from pair import errors
 from pair.app import render
-from pair.app.cli.session import Session
+from pair.app.cli.context import CliContext
 
 if TYPE_CHECKING:
-    from pair.librarians.retrieval import FoundPassage
-    from pair.wiring.reproducing import PassageAgain, Reproduced
+    from pair.kb.reproduce import PassageAgain, ReproduceReport
+    from pair.librarians.provenance import FoundPassage
 
 EXAMPLE = """Examples:
 
@@ -35,7 +35,7 @@ def reproduce(context: typer.Context, file: File, kb: Kb = None, at: At = None, 
     It runs in the version that the answer names, if that is kept, else in the current one. Of what differs, it is
     told which version changed it. Exits with 1 then. Errors that exit with 1 elsewhere exit with 2 here.
     """
-    session: Session = context.obj
+    session: CliContext = context.obj
     with session.trouble():
         if package is not None and (kb is not None or at is not None):
             raise errors.command_line_invalid("--package goes without --kb and --at: a package holds one version")
@@ -47,7 +47,7 @@ def reproduce(context: typer.Context, file: File, kb: Kb = None, at: At = None, 
         raise typer.Exit(1)
 
 
-def _lines(done: "Reproduced") -> Iterator[str]:
+def _lines(done: "ReproduceReport") -> Iterator[str]:
     where = f"{done.kb_id}, version {done.version}"
     if not done.is_recorded:
         where += f" (the answer names version {done.asked.manifest_version} of {done.asked.kb_id})"

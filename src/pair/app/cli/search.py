@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pair.app import render
+from pair.app.cli.context import CliContext
 from pair.app.cli.ingest import KbName
-from pair.app.cli.session import Session
 from pair.app.cli.versions import At
+from pair.kb.open import DEFAULT_KB
 from pair.values import DEFAULT_MODE, GraphParameters, SearchMode, SearchOptions
-from pair.wiring import DEFAULT_KB
 
 if TYPE_CHECKING:
-    from pair.kb import Hits
+    from pair.kb.kb import Hits
     from pair.values import Hit
 
 EXAMPLE = """Examples:
@@ -69,7 +69,7 @@ def search(
     at: At = None,
 ) -> None:
     """Find passages: each with its score, its document and where in it."""
-    session: Session = context.obj
+    session: CliContext = context.obj
     options = _options(max_distance, diversity, hops, alpha)
     began = time.perf_counter()
     with session.kb(kb, at) as opened:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from pair.app.cli.session import Session
+from pair.app.cli.context import CliContext
 
 EXAMPLE = """Examples:
 
@@ -24,5 +24,5 @@ def serve(context: typer.Context, host: Host = None, port: Port = None) -> None:
 
     Every route is described in /openapi.json. SIGTERM finishes what is under way.
     """
-    session: Session = context.obj
+    session: CliContext = context.obj
     raise typer.Exit(session.serve(host, port))

@@ -11,8 +11,11 @@ import typer
 
 from pair import errors
 from pair.app import render
-from pair.app.cli.session import Progress, Session
-from pair.wiring import DEFAULT_KB, SyncDesk, SyncPlan, SyncReport, SyncStatus
+from pair.app.cli.context import CliContext, Progress
+from pair.kb.open import DEFAULT_KB
+from pair.kb.sync import SyncService
+from pair.sync.plan import SyncStatus
+from pair.sync.report import SyncPlan, SyncReport
 
 SYNC_EXAMPLE = """Examples:
 
@@ -50,7 +53,7 @@ def sync(
 
     Sources that did not change are not read, fetched or summarised again.
     """
-    session: Session = context.obj
+    session: CliContext = context.obj
     refreshed = _check_pattern(pattern, refresh=refresh, watch=watch)
     progress = session.sync_progress()
     desk = session.sync_desk(progress)
@@ -59,10 +62,10 @@ def sync(
         session.show(plan.to_json(), *_planned(plan), is_answer=True)
         _fail_for(plan.errors)
     elif watch:
-        with _Interrupts(progress), contextlib.suppress(KeyboardInterrupt):
+        with _SyncSignals(progress), contextlib.suppress(KeyboardInterrupt):
             _watch(session, desk)
     else:
-        with _Interrupts(progress):
+        with _SyncSignals(progress):
             report = desk.sync(refresh=refreshed)
         session.show(report.to_json(), *_told(report))
         _fail_for(report.errors)
@@ -88,7 +91,7 @@ def _fail_for(faults: Sequence[str]) -> None:
 
 def status(context: typer.Context) -> None:
     """How things stand: installed, synced, pending, failing, stored."""
-    session: Session = context.obj
+    session: CliContext = context.obj
     installed = session.desk().installed()
     desk = session.sync_desk(session.sync_progress())
     stood = desk.status()
@@ -106,7 +109,7 @@ def status(context: typer.Context) -> None:
     session.show(value, *lines, *_stood(stood), stored_line, is_answer=True)
 
 
-def _stored(session: Session) -> tuple[dict[str, Any], str]:
+def _stored(session: CliContext) -> tuple[dict[str, Any], str]:
     """For programs, and for people. A store that cannot be read keeps nobody from learning the rest."""
     try:
         with session.kb(DEFAULT_KB) as kb:
@@ -119,7 +122,7 @@ def _stored(session: Session) -> tuple[dict[str, Any], str]:
     return {"stored": stats.to_json()}, f"stored       {documents} in {shards}, {render.size(stats.size_bytes)}"
 
 
-def _watch(session: Session, desk: SyncDesk) -> None:
+def _watch(session: CliContext, desk: SyncService) -> None:
     """Until a signal ends it with KeyboardInterrupt."""
     render.print_note("watching; Ctrl-C ends it")
 
@@ -132,7 +135,7 @@ def _watch(session: Session, desk: SyncDesk) -> None:
     desk.watch(threading.Event(), after_run)
 
 
-class _Interrupts:
+class _SyncSignals:
     """The first signal ends the command in an orderly way, the second at once; a run holds both until it is saved.
 
     The progress is closed however the block ends, so that the terminal is left as it was found.

@@ -7,9 +7,9 @@ import typer
 
 from pair import errors
 from pair.app import render
-from pair.app.cli.session import Session
-from pair.wiring import trust as trusting
-from pair.wiring.trust import FolderKeys, Review
+from pair.app.cli.context import CliContext
+from pair.kb import trust as trusting
+from pair.kb.trust import FolderKeys, Review
 
 EXAMPLE = """Examples:
 
@@ -36,7 +36,7 @@ def trust(
     Before that, functions, variables, addresses and paths that lead out of the folder are ignored. A file that changes
     has to be trusted again. Files named with --config or PAIR_CONFIG need no trust.
     """
-    session: Session = context.obj
+    session: CliContext = context.obj
     if show + revoke + list_all + yes > 1:
         raise errors.command_line_invalid(
             "--show, --revoke, --list and --yes exclude each other", hints=["pair trust --help"]
@@ -49,7 +49,7 @@ def trust(
         _trust(session, only_show=show, without_asking=yes)
 
 
-def _trust(session: Session, *, only_show: bool, without_asking: bool) -> None:
+def _trust(session: CliContext, *, only_show: bool, without_asking: bool) -> None:
     reviewed = trusting.review(session.config)
     if only_show or not reviewed.pending:
         state = "" if only_show else "Nothing is left to trust."
@@ -73,7 +73,7 @@ def _trust(session: Session, *, only_show: bool, without_asking: bool) -> None:
         raise typer.Exit(1)
 
 
-def _confirm(session: Session, path: str) -> bool:
+def _confirm(session: CliContext, path: str) -> bool:
     answer = None if session.as_json else render.ask_confirmation(f"Trust {path}?")
     if answer is None:
         raise errors.command_line_invalid(
@@ -83,13 +83,13 @@ def _confirm(session: Session, path: str) -> bool:
     return answer
 
 
-def _revoke(session: Session) -> None:
+def _revoke(session: CliContext) -> None:
     revoked = trusting.revoke(session.config)
     shown = [f"No longer trusted: {place}" for place in revoked] or ["Nothing in this folder was trusted."]
     session.show({"revoked": revoked}, *shown)
 
 
-def _list(session: Session) -> None:
+def _list(session: CliContext) -> None:
     entries = trusting.list_trusted()
     value = {"trusted": [{"path": place, "sha256": list(hashes)} for place, hashes in entries.items()]}
     session.show(value, *(entries or ["No files are trusted."]), is_answer=True)

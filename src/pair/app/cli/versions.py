@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pair.app import render
+from pair.app.cli.context import CliContext
 from pair.app.cli.ingest import KbName
-from pair.app.cli.session import Session
-from pair.wiring import DEFAULT_KB
+from pair.kb.open import DEFAULT_KB
 
 if TYPE_CHECKING:
-    from pair.kb import Version
+    from pair.kb.kb import ListedVersion
 
 VERSIONS_EXAMPLE = """Examples:
 
@@ -49,7 +49,7 @@ def versions(context: typer.Context, kb: KbName = DEFAULT_KB) -> None:
 
     Every change makes one. How many are kept is up to engine.keep_versions and engine.keep_days.
     """
-    session: Session = context.obj
+    session: CliContext = context.obj
     with session.kb(kb) as opened:
         found = opened.versions()
     session.show({"kb_id": kb, "versions": [each.to_json() for each in found]}, *map(_told, found), is_answer=True)
@@ -60,7 +60,7 @@ def rollback(context: typer.Context, version: Wanted, kb: KbName = DEFAULT_KB) -
 
     A KB that is kept in sync stays at that version until the next pair sync; installed files are left as they are.
     """
-    session: Session = context.obj
+    session: CliContext = context.obj
     with session.kb(kb) as opened:
         done = opened.rollback(version)
     label = f" ({done.label})" if done.label else ""
@@ -74,7 +74,7 @@ def rollback(context: typer.Context, version: Wanted, kb: KbName = DEFAULT_KB) -
     session.show(done.to_json(), told)
 
 
-def _told(version: "Version") -> str:
+def _told(version: "ListedVersion") -> str:
     mark = "*" if version.is_current else " "
     cause = f"back to version {version.restored}" if version.made_by == "rollback" else _CAUSES.get(version.made_by, "")
     label = f", {version.label}" if version.label else ""

@@ -15,9 +15,9 @@ from uvicorn.config import Config
 from uvicorn.protocols.http import httptools_impl
 from uvicorn.server import ServerState
 
-from pair import errors, request_errors
-from pair.access.policy import ServerPolicy
-from pair.app.http import faults
+from pair import errors
+from pair.app.http import error_responses
+from pair.auth.settings import ServerSettings
 
 MAX_HEAD_BYTES = 65_536
 MAX_HEADERS = 100
@@ -33,11 +33,11 @@ _SPARE_FILES = 256
 class Connections:
     """What the connections of a server share. Belongs to one event loop."""
 
-    def __init__(self, policy: ServerPolicy) -> None:
+    def __init__(self, policy: ServerSettings) -> None:
         self.policy = policy
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.most = min(policy.max_connections, max(files - _SPARE_FILES, files // 2))
-        self.waiting: collections.OrderedDict[Connection, float] = collections.OrderedDict()
+        self.waiting: collections.OrderedDict[BoundedConnection, float] = collections.OrderedDict()
         """Those that work on no request, and since when; the first has waited longest."""
 
     def close_slow(self, now: float) -> None:
@@ -55,7 +55,7 @@ class Connections:
         oldest.end()
 
 
-class Connection(httptools_impl.HttpToolsProtocol):
+class BoundedConnection(httptools_impl.HttpToolsProtocol):
     """The protocol of one connection."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Connection(httptools_impl.HttpToolsProtocol):
         super().connection_made(transport)
         if len(self.connections) > self._shared.most:
             if not self._shared.waiting:
-                self._refuse(request_errors.server_full("every connection is in use"))
+                self._refuse(errors.server_full("every connection is in use"))
                 return
             self._shared.make_room()
         self._wait()
@@ -120,17 +120,17 @@ class Connection(httptools_impl.HttpToolsProtocol):
             self._head_bytes += len(piece)
             super().data_received(piece)
             if self._head_bytes > MAX_HEAD_BYTES:
-                self._refuse(request_errors.head_too_large(f"{MAX_HEAD_BYTES:,} bytes"))
+                self._refuse(errors.head_too_large(f"{MAX_HEAD_BYTES:,} bytes"))
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= _MAX_PIPELINED:
-            raise self._remember(request_errors.too_many_requests())
+            raise self._remember(errors.too_many_requests())
         self._head_bytes = self._slice_bytes
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(self.headers) >= MAX_HEADERS:
-            raise self._remember(request_errors.head_too_large(f"{MAX_HEADERS} headers"))
+            raise self._remember(errors.head_too_large(f"{MAX_HEADERS} headers"))
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -147,7 +147,7 @@ class Connection(httptools_impl.HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Called when a head cannot be parsed, or a callback above refused it."""
         fault, self._fault = self._fault, None
-        self._refuse(fault or request_errors.request_invalid("it is not HTTP"))
+        self._refuse(fault or errors.request_invalid("it is not HTTP"))
 
     def _remember(self, fault: errors.PairError) -> errors.PairError:
         """Keep what a callback raises: the parser hands on that something was raised, and not what."""
@@ -161,14 +161,14 @@ class Connection(httptools_impl.HttpToolsProtocol):
         if self.cycle is not None and not self.cycle.response_complete:
             self.transport.close()
             return
-        body, status = faults.body_of(fault), faults.status_of(fault)
+        body, status = error_responses.body_of(fault), error_responses.status_of(fault)
         headers = {
             "content-type": "application/json",
             "content-length": str(len(body)),
             "connection": "close",
             "x-content-type-options": "nosniff",
             "cache-control": "no-store",
-            **faults.retry_headers(status),
+            **error_responses.retry_headers(status),
         }
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self.transport.write(httptools_impl.STATUS_LINE[status] + head.encode() + b"\r\n" + body)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import MaxLen, MinLen
 from pydantic import ConfigDict, Field
 
-from pair import request_errors
+from pair import errors
 
 _MOST_TURNS = 20
 _MOST_CHARACTERS = 8_000
@@ -21,7 +21,7 @@ _LENIENT = ConfigDict(extra="ignore", allow_inf_nan=False)
 
 
 @dataclass(frozen=True)
-class Part:
+class ContentPart:
     """A piece of a message; only text can be read."""
 
     __pydantic_config__ = _LENIENT
@@ -30,10 +30,10 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Message:
+class ChatMessage:
     __pydantic_config__ = _LENIENT
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[Part] | None = None
+    content: str | list[ContentPart] | None = None
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ChatRequest:
     """Messages of a conversation, to a librarian. Other parameters of the API are taken and make no difference."""
 
     __pydantic_config__ = _LENIENT
-    messages: Annotated[list[Message], MinLen(1)]
+    messages: Annotated[list[ChatMessage], MinLen(1)]
     model: Annotated[str, MaxLen(256), Field(description="A librarian, or `pair` for whoever is asked first.")] = "pair"
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -69,7 +69,7 @@ class ChatRequest:
 
 
 @dataclass(frozen=True)
-class Question:
+class ChatQuestion:
     text: str
     before: str
     """The one before it in the conversation; "" when there is none."""
@@ -86,30 +86,30 @@ class Question:
 def check_supported(asked: ChatRequest) -> None:
     """Raises E601 for what would be answered otherwise than it was asked for."""
     if asked.n not in {None, 1}:
-        raise request_errors.request_invalid("n: there is one answer to a question")
+        raise errors.request_invalid("n: there is one answer to a question")
     for name in ("max_tokens", "max_completion_tokens"):
         value = getattr(asked, name)
         if value is not None and value < 1:
-            raise request_errors.request_invalid(f"{name}: at least one")
+            raise errors.request_invalid(f"{name}: at least one")
     for name in ("tools", "functions"):
         if getattr(asked, name):
-            raise request_errors.request_invalid(f"{name}: librarians answer, and call nothing")
+            raise errors.request_invalid(f"{name}: librarians answer, and call nothing")
     wanted = (asked.response_format or {}).get("type", "text")
     if wanted != "text":
-        raise request_errors.request_invalid("response_format.type: answers are text, with sources")
+        raise errors.request_invalid("response_format.type: answers are text, with sources")
     if any(each != "text" for each in asked.modalities or ()):
-        raise request_errors.request_invalid("modalities: answers are text")
+        raise errors.request_invalid("modalities: answers are text")
 
 
-def question_of(messages: Sequence[Message]) -> Question:
+def question_of(messages: Sequence[ChatMessage]) -> ChatQuestion:
     """The last message of the user, and what was said around it. Raises E601."""
     texts = [_text_of(message, f"messages.{number}") for number, message in enumerate(messages)]
     asked = [number for number, message in enumerate(messages) if message.role == "user" and texts[number].strip()]
     if not asked:
-        raise request_errors.request_invalid("messages: there is no message of the user with text in it")
+        raise errors.request_invalid("messages: there is no message of the user with text in it")
     last = asked[-1]
     others = [(messages[number].role, text) for number, text in enumerate(texts) if number != last and text.strip()]
-    return Question(
+    return ChatQuestion(
         texts[last].strip(),
         texts[asked[-2]].strip() if len(asked) > 1 else "",
         _latest(others),
@@ -128,13 +128,13 @@ def _latest(turns: Sequence[tuple[str, str]]) -> tuple[dict[str, str], ...]:
     return tuple(reversed(kept))
 
 
-def _text_of(message: Message, where: str) -> str:
+def _text_of(message: ChatMessage, where: str) -> str:
     if message.role in {"tool", "function"}:
-        raise request_errors.request_invalid(f"{where}.role: librarians call no tools")
+        raise errors.request_invalid(f"{where}.role: librarians call no tools")
     if message.content is None or isinstance(message.content, str):
         return message.content or ""
     for number, part in enumerate(message.content):
         if part.type != "text" or part.text is None:
             shown = part.type[:40] if part.type.isprintable() else "this"
-            raise request_errors.request_invalid(f"{where}.content.{number}.type: only text can be read, not {shown}")
+            raise errors.request_invalid(f"{where}.content.{number}.type: only text can be read, not {shown}")
     return "\n".join(part.text or "" for part in message.content)

@@ -2,7 +2,7 @@
 
 from starlette.responses import Response
 
-from pair.app.http.service import Call
+from pair.app.http.context import RequestCall
 
 _METHODS = "GET, POST, DELETE"
 _HEADERS = (
@@ -20,7 +20,7 @@ class CrossOrigin:
     def allows(self, origin: str) -> bool:
         return origin.lower() in self._allowed
 
-    def preflight(self, call: Call) -> Response | None:
+    def preflight(self, call: RequestCall) -> Response | None:
         """The answer to a browser that asks whether it may ask; None if this is something else."""
         is_asked = call.scope["method"] == "OPTIONS" and call.header(b"access-control-request-method")
         if not is_asked or not self.allows(call.header(b"origin")):
@@ -32,7 +32,7 @@ class CrossOrigin:
         }
         return Response(status_code=204, headers=headers)
 
-    def headers(self, call: Call) -> list[tuple[bytes, bytes]]:
+    def headers(self, call: RequestCall) -> list[tuple[bytes, bytes]]:
         """That let the page read the answer. Credentials are sent by the page, never by the browser for it."""
         if not self._allowed:
             return []

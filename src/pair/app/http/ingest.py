@@ -10,23 +10,23 @@ from typing import Any
 import pydantic_core
 from starlette.responses import Response
 
-from pair import errors, request_errors
-from pair.app.http import bodies, faults, shapes
-from pair.app.http.service import Call, Service, Streamed, answer
+from pair import errors
+from pair.app.http import error_responses, request_body, schemas
+from pair.app.http.context import RequestCall, Service, Streamed, answer
 from pair.values import Document
 
 
-async def ingest(service: Service, call: Call) -> Response | Streamed:
+async def ingest(service: Service, call: RequestCall) -> Response | Streamed:
     key = call.idempotency_key
-    given = call.parameters(shapes.IngestParameters)
-    if bodies.media_type(call.headers) == bodies.LINES:
+    given = call.parameters(schemas.IngestParameters)
+    if request_body.media_type(call.headers) == request_body.LINES:
         return await _stream(service, call, given, key)
     body = await call.body(service.policy, service.policy.max_body_bytes)
-    asked = await service.parsed(shapes.IngestRequest, body)
+    asked = await service.parsed(schemas.IngestRequest, body)
     kb_id = call.use_kb(asked.kb_id or given.kb_id)
     graph = given.graph if asked.graph_enabled is None else asked.graph_enabled
     chunk_size = asked.chunk_size or given.chunk_size
-    load = _Load(service, kb_id, graph, chunk_size, _Names(call.principal.client, kb_id, key))
+    load = _IngestRun(service, kb_id, graph, chunk_size, _DocumentNames(call.principal.client, kb_id, key))
 
     async def written() -> Response:
         await load.write(asked.documents)
@@ -35,17 +35,19 @@ async def ingest(service: Service, call: Call) -> Response | Streamed:
     return await service.once(call, kb_id, body, written)
 
 
-async def stored(service: Service, call: Call, kb_id: str, documents: Sequence[shapes.DocumentIn]) -> dict[str, Any]:
+async def stored(
+    service: Service, call: RequestCall, kb_id: str, documents: Sequence[schemas.DocumentIn]
+) -> dict[str, Any]:
     """All at once, as the settings say."""
-    load = _Load(service, kb_id, None, None, _Names(call.principal.client, kb_id, ""))
+    load = _IngestRun(service, kb_id, None, None, _DocumentNames(call.principal.client, kb_id, ""))
     await load.write(documents)
     return load.told()
 
 
-async def _stream(service: Service, call: Call, given: shapes.IngestParameters, key: str) -> Streamed:
+async def _stream(service: Service, call: RequestCall, given: schemas.IngestParameters, key: str) -> Streamed:
     """Answers with an error as every route does until something was stored; from then on, with lines."""
     kb_id = call.use_kb(given.kb_id)
-    load = _Load(service, kb_id, given.graph, given.chunk_size, _Names(call.principal.client, kb_id, key))
+    load = _IngestRun(service, kb_id, given.graph, given.chunk_size, _DocumentNames(call.principal.client, kb_id, key))
     events = _events(service, call, load)
     first = await anext(events)
 
@@ -55,21 +57,21 @@ async def _stream(service: Service, call: Call, given: shapes.IngestParameters, 
             async for event in events:
                 yield _line(event)
         except errors.PairError as fault:
-            told = pydantic_core.from_json(faults.body_of(fault))
+            told = pydantic_core.from_json(error_responses.body_of(fault))
             yield _line({"type": "error", **told, **load.counts()})
 
-    return Streamed(bodies.LINES, parts())
+    return Streamed(request_body.LINES, parts())
 
 
-async def _events(service: Service, call: Call, load: "_Load") -> AsyncIterator[dict[str, Any]]:
+async def _events(service: Service, call: RequestCall, load: "_IngestRun") -> AsyncIterator[dict[str, Any]]:
     """One for each batch that is stored, and one for the end."""
     most, number = service.settings.engine.ingest_batch_documents, 0
-    waiting: list[shapes.DocumentIn] = []
+    waiting: list[schemas.DocumentIn] = []
     size = 0
     async for lines in call.incoming.lines(service.policy):
         for line in lines:
             number += 1
-            waiting.append(await service.parsed(shapes.DocumentIn, line, where=f"line {number}: "))
+            waiting.append(await service.parsed(schemas.DocumentIn, line, where=f"line {number}: "))
             size += len(line)
             if len(waiting) >= most or size >= service.policy.max_body_bytes:
                 ids = await load.write(waiting)
@@ -77,7 +79,7 @@ async def _events(service: Service, call: Call, load: "_Load") -> AsyncIterator[
                 waiting, size = [], 0
                 call.incoming.held.release()
     if not number:
-        raise request_errors.request_invalid("there is no document in it")
+        raise errors.request_invalid("there is no document in it")
     if waiting:
         ids = await load.write(waiting)
         yield {"type": "progress", "doc_ids": ids, **load.counts()}
@@ -89,7 +91,7 @@ def _line(value: dict[str, Any]) -> bytes:
 
 
 @dataclass
-class _Names:
+class _DocumentNames:
     """Ids for documents that came without one: with a key the same ones each time, so that it may be sent again."""
 
     client: str
@@ -106,14 +108,14 @@ class _Names:
 
 
 @dataclass
-class _Load:
+class _IngestRun:
     """What one request stores, batch by batch."""
 
     service: Service
     kb_id: str
     graph: bool | None
     chunk_size: int | None
-    names: _Names
+    names: _DocumentNames
     ids: list[str] = field(default_factory=list)
     stored: int = 0
     replaced: int = 0
@@ -121,7 +123,7 @@ class _Load:
     chunks: int = 0
     manifest_version: int = 0
 
-    async def write(self, given: Sequence[shapes.DocumentIn]) -> list[str]:
+    async def write(self, given: Sequence[schemas.DocumentIn]) -> list[str]:
         """Ids of these documents, once they are stored. Raises E213 for a blank one."""
         documents = [self._document(each) for each in given]
         ids = [each.id for each in documents]
@@ -158,7 +160,7 @@ class _Load:
     def told(self) -> dict[str, Any]:
         return {"status": "ok", "kb_id": self.kb_id, **self.counts(), "doc_ids": self.ids}
 
-    def _document(self, given: shapes.DocumentIn) -> Document:
+    def _document(self, given: schemas.DocumentIn) -> Document:
         document_id = given.id or self.names.next()
         if not given.text.strip():
             raise errors.document_invalid(document_id, "its text is blank")

@@ -9,9 +9,9 @@ from typing import Any
 
 from starlette.responses import Response
 
-from pair import request_errors
-from pair.access.policy import ServerPolicy
-from pair.access.rules import Bucket, taken
+from pair import errors
+from pair.auth.rules import Bucket, taken
+from pair.auth.settings import ServerSettings
 from pair.clock import Clock
 
 _MOST_CLIENTS = 10_000
@@ -23,7 +23,7 @@ _MOST_KEY_BYTES = 32_000_000
 class RateLimit:
     """A bucket of tokens for each client. Those that were not seen for longest are forgotten first."""
 
-    def __init__(self, policy: ServerPolicy, clock: Clock) -> None:
+    def __init__(self, policy: ServerSettings, clock: Clock) -> None:
         self._policy = policy
         self._clock = clock
         self._buckets: collections.OrderedDict[str, Bucket] = collections.OrderedDict()
@@ -46,7 +46,7 @@ class RateLimit:
 
 
 @dataclass
-class _Remembered:
+class _StoredAnswer:
     fingerprint: bytes
     at: float
     outcome: "asyncio.Future[Response]"
@@ -60,7 +60,7 @@ class Idempotency:
     def __init__(self, seconds: float, clock: Clock) -> None:
         self._seconds = seconds
         self._clock = clock
-        self._known: collections.OrderedDict[tuple[str, str], _Remembered] = collections.OrderedDict()
+        self._known: collections.OrderedDict[tuple[str, str], _StoredAnswer] = collections.OrderedDict()
         self._bytes = 0
 
     async def once(
@@ -73,10 +73,10 @@ class Idempotency:
         known = self._known.get((client, key))
         if known is not None:
             if known.fingerprint != fingerprint:
-                raise request_errors.request_invalid("this Idempotency-Key was sent with something else before")
+                raise errors.request_invalid("this Idempotency-Key was sent with something else before")
             return await asyncio.shield(known.outcome), True
         outcome: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        remembered = self._known[client, key] = _Remembered(fingerprint, now, outcome)
+        remembered = self._known[client, key] = _StoredAnswer(fingerprint, now, outcome)
         try:
             answer = await work()
         except BaseException as fault:
@@ -105,7 +105,7 @@ class Idempotency:
         self._bytes -= remembered.size if remembered is not None else 0
 
 
-class Shared:
+class SharedRun:
     """Work that is done once for all who come while it waits for its turn; one at a time."""
 
     def __init__(self) -> None:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic_core
 
-from pair import __version__, errors, request_errors
-from pair.app.checking import adapter
-from pair.app.http import faults, samples
+from pair import __version__, errors
+from pair.app.http import error_responses, examples
+from pair.app.validation import adapter
 
 if TYPE_CHECKING:
-    from pair.app.http.operations import Operation
+    from pair.app.http.routes import Operation
 
 Json = dict[str, Any]
 
@@ -29,17 +29,17 @@ _ERRORS = {
     503: "The cache, the store or a model is away, or the server is stopping.",
 }
 _EXAMPLES = {
-    400: request_errors.request_invalid("query: field required"),
-    401: request_errors.credentials_refused("the key is not known"),
-    403: request_errors.not_allowed("this needs the scope write, and yours is read"),
+    400: errors.request_invalid("query: field required"),
+    401: errors.credentials_refused("the key is not known"),
+    403: errors.not_allowed("this needs the scope write, and yours is read"),
     404: errors.no_such_document("default", "guides/deploy.md"),
-    405: request_errors.method_not_allowed("PUT", "GET"),
-    408: request_errors.request_too_slow(30),
+    405: errors.method_not_allowed("PUT", "GET"),
+    408: errors.request_too_slow(30),
     409: errors.manifest_changed("default"),
-    413: request_errors.request_too_large("The request", 52_428_800),
-    429: request_errors.too_many_requests(),
+    413: errors.request_too_large("The request", 52_428_800),
+    429: errors.too_many_requests(),
     500: errors.stored_data_damaged("default.duckdb.manifest.json", "it is not a manifest that can be read"),
-    503: request_errors.server_stopping(),
+    503: errors.server_stopping(),
 }
 _WAITING = (409, 429, 503)
 _ALWAYS = (400, 401, 403, 405, 408, 429, 500)
@@ -235,7 +235,7 @@ def _shape_of(example: Any) -> Json:
     """What the example has, with its kinds: a schema that says no more than that."""
     if isinstance(example, dict):
         properties = {
-            key: {"type": "object"} if key in samples.WITH_ANY_KEYS and isinstance(value, dict) else _shape_of(value)
+            key: {"type": "object"} if key in examples.WITH_ANY_KEYS and isinstance(value, dict) else _shape_of(value)
             for key, value in example.items()
         }
         return {"type": "object", "properties": properties}
@@ -251,8 +251,8 @@ def _errors(operation: "Operation") -> Json:
 
 
 def _error(status: int, path: str) -> Json:
-    schema = {"$ref": f"#/components/schemas/{'OpenAiError' if faults.speaks_openai(path) else 'Error'}"}
-    example = pydantic_core.from_json(faults.body_of(_EXAMPLES[status], path))
+    schema = {"$ref": f"#/components/schemas/{'OpenAiError' if error_responses.speaks_openai(path) else 'Error'}"}
+    example = pydantic_core.from_json(error_responses.body_of(_EXAMPLES[status], path))
     value: Json = {
         "description": _ERRORS[status],
         "content": {"application/json": {"schema": schema, "example": example}},

@@ -11,8 +11,8 @@ from importlib import resources
 
 from starlette.responses import Response
 
-from pair import request_errors
-from pair.app.http.service import Call, Service
+from pair import errors
+from pair.app.http.context import RequestCall, Service
 
 _KINDS = {
     ".html": "text/html; charset=utf-8",
@@ -55,19 +55,19 @@ def _files() -> dict[str, _File]:
     return found
 
 
-async def index(_service: Service, call: Call) -> Response:
+async def index(_service: Service, call: RequestCall) -> Response:
     return _answered(_files()[_INDEX], call)
 
 
-async def asset(_service: Service, call: Call) -> Response:
+async def asset(_service: Service, call: RequestCall) -> Response:
     """Raises E604 for everything that is not one of the files, however it is written."""
     file = _files().get(call.path_value)
     if file is None or call.path_value == _INDEX:
-        raise request_errors.no_such_route(call.scope["path"])
+        raise errors.no_such_route(call.scope["path"])
     return _answered(file, call)
 
 
-def _answered(file: _File, call: Call) -> Response:
+def _answered(file: _File, call: RequestCall) -> Response:
     """A browser keeps it, and asks each time whether it is still the same."""
     headers = {"ETag": file.etag, "Cache-Control": "no-cache", "Content-Security-Policy": "; ".join(_DIRECTIVES)}
     known = {each.strip().removeprefix("W/") for each in call.header(b"if-none-match").split(",")}

@@ -7,17 +7,17 @@ from typing import Any
 import pydantic_core
 from starlette.responses import Response
 
-from pair import errors, request_errors
-from pair.access import rules
-from pair.app.http import shapes
-from pair.app.http.remembering import Known, Place
-from pair.app.http.service import Call, Service, answer
-from pair.kb import Hits, KnowledgeBase, Neighbourhood, StoredDocument
+from pair import errors
+from pair.app.http import schemas
+from pair.app.http.context import RequestCall, Service, answer
+from pair.app.http.response_cache import CachedResponse, QueryPlace
+from pair.auth import rules
+from pair.kb.kb import Hits, KnowledgeBase, Neighbourhood, StoredDocument
+from pair.kb.server import DEFAULT_KB
 from pair.values import SearchOptions
-from pair.wiring.server import DEFAULT_KB
 
 
-async def query(service: Service, call: Call) -> Response:
+async def query(service: Service, call: RequestCall) -> Response:
     body = await call.body(service.policy)
     began = time.perf_counter()
     response = await _known(service, call, body, began)
@@ -30,7 +30,7 @@ async def query(service: Service, call: Call) -> Response:
     return response
 
 
-async def _known(service: Service, call: Call, body: bytes, began: float) -> Response | None:
+async def _known(service: Service, call: RequestCall, body: bytes, began: float) -> Response | None:
     """What was found before, if it still holds."""
     known = service.remembered.get(body)
     if known is None:
@@ -44,8 +44,8 @@ async def _known(service: Service, call: Call, body: bytes, began: float) -> Res
     return Response(b"%b%.3f%b" % (known.before, took_ms, known.after), media_type="application/json")
 
 
-async def _searched(service: Service, call: Call, body: bytes) -> Response:
-    asked = await service.parsed(shapes.QueryRequest, body)
+async def _searched(service: Service, call: RequestCall, body: bytes) -> Response:
+    asked = await service.parsed(schemas.QueryRequest, body)
     kb_id = call.use_kb(asked.kb_id)
     hits, version, took_ms = await found(service, kb_id, asked)
     before = {"kb_id": kb_id, "search_mode": asked.search_mode, "mode_used": hits.mode_used}
@@ -55,8 +55,8 @@ async def _searched(service: Service, call: Call, body: bytes) -> Response:
         **({"reason": hits.reason} if hits.reason else {}),
         "results": [hit.to_json() for hit in hits],
     }
-    known = Known(
-        Place(kb_id, asked.at),
+    known = CachedResponse(
+        QueryPlace(kb_id, asked.at),
         version,
         pydantic_core.to_json(before)[:-1] + b',"took_ms":',
         b"," + pydantic_core.to_json(after)[1:],
@@ -67,7 +67,7 @@ async def _searched(service: Service, call: Call, body: bytes) -> Response:
     return Response(b"%b%.3f%b" % (known.before, took_ms, known.after), media_type="application/json")
 
 
-async def found(service: Service, kb_id: str, asked: shapes.QueryRequest) -> tuple[Hits, tuple[int, str], float]:
+async def found(service: Service, kb_id: str, asked: schemas.QueryRequest) -> tuple[Hits, tuple[int, str], float]:
     """With the version that was last seen, and the milliseconds that it took."""
     began = time.perf_counter()
     try:
@@ -80,7 +80,7 @@ async def found(service: Service, kb_id: str, asked: shapes.QueryRequest) -> tup
     return hits, version, took_ms
 
 
-def _found(service: Service, kb_id: str, asked: shapes.QueryRequest) -> tuple[Hits, tuple[int, str]]:
+def _found(service: Service, kb_id: str, asked: schemas.QueryRequest) -> tuple[Hits, tuple[int, str]]:
     """And the version that was last seen, which is that of the hits unless somebody wrote meanwhile."""
 
     def searched(kb: KnowledgeBase) -> tuple[Hits, tuple[int, str]]:
@@ -97,7 +97,7 @@ def _found(service: Service, kb_id: str, asked: shapes.QueryRequest) -> tuple[Hi
     return service.kbs.read(kb_id, asked.at, searched)
 
 
-async def list_kbs(service: Service, call: Call) -> Response:
+async def list_kbs(service: Service, call: RequestCall) -> Response:
     return answer({"kbs": await usable_kbs(service, call.principal)})
 
 
@@ -112,8 +112,8 @@ async def usable_kbs(service: Service, principal: rules.Principal) -> list[dict[
     return await service.reading(listed)
 
 
-async def list_documents(service: Service, call: Call) -> Response:
-    asked = call.parameters(shapes.ListParameters)
+async def list_documents(service: Service, call: RequestCall) -> Response:
+    asked = call.parameters(schemas.ListParameters)
     kb_id = call.use_kb(asked.kb_id)
 
     def found() -> tuple[list[StoredDocument], str | None]:
@@ -129,10 +129,10 @@ async def list_documents(service: Service, call: Call) -> Response:
     return answer({"kb_id": kb_id, "documents": entries, "next": following})
 
 
-async def graph(service: Service, call: Call) -> Response:
-    asked = call.parameters(shapes.GraphParameters)
+async def graph(service: Service, call: RequestCall) -> Response:
+    asked = call.parameters(schemas.GraphQuery)
     if bool(asked.document) == bool(asked.entity):
-        raise request_errors.request_invalid("give one of document and entity")
+        raise errors.request_invalid("give one of document and entity")
     kb_id = call.use_kb(asked.kb_id)
 
     def found(kb: KnowledgeBase) -> Neighbourhood:
@@ -144,8 +144,8 @@ async def graph(service: Service, call: Call) -> Response:
     return answer({"kb_id": kb_id, "document": asked.document, "entity": asked.entity, **around.to_json()})
 
 
-async def get_document(service: Service, call: Call) -> Response:
-    asked = call.parameters(shapes.DocumentParameters)
+async def get_document(service: Service, call: RequestCall) -> Response:
+    asked = call.parameters(schemas.DocumentParameters)
     kb_id = call.use_kb(asked.kb_id)
     return answer({"kb_id": kb_id, **(await document(service, kb_id, call.path_value, asked.at)).to_json()})
 
@@ -155,8 +155,8 @@ async def document(service: Service, kb_id: str, document_id: str, at: int | str
     return await service.reading(lambda: service.kbs.read(kb_id, at, lambda kb: kb.document(document_id)))
 
 
-async def delete_document(service: Service, call: Call) -> Response:
-    kb_id = call.use_kb(call.parameters(shapes.KbParameters).kb_id)
+async def delete_document(service: Service, call: RequestCall) -> Response:
+    kb_id = call.use_kb(call.parameters(schemas.KbParameters).kb_id)
     return answer(await deleted(service, kb_id, call.path_value))
 
 
@@ -171,8 +171,8 @@ async def deleted(service: Service, kb_id: str, document_id: str) -> dict[str, A
     return {"status": "ok", "kb_id": kb_id, "deleted": report.deleted, "manifest_version": report.manifest_version}
 
 
-async def compact(service: Service, call: Call) -> Response:
-    asked = await call.read(service, shapes.CompactRequest, empty=b"{}")
+async def compact(service: Service, call: RequestCall) -> Response:
+    asked = await call.read(service, schemas.CompactRequest, empty=b"{}")
     kb_id = call.use_kb(asked.kb_id)
     began = time.perf_counter()
     async with service.turn(kb_id):
@@ -181,17 +181,17 @@ async def compact(service: Service, call: Call) -> Response:
     return answer({"status": "ok", "kb_id": kb_id, **dataclasses.asdict(report)})
 
 
-async def collect(service: Service, call: Call) -> Response:
-    asked = await call.read(service, shapes.GcRequest, empty=b"{}")
+async def collect(service: Service, call: RequestCall) -> Response:
+    asked = await call.read(service, schemas.GcRequest, empty=b"{}")
     kb_id = call.use_kb(asked.kb_id)
     async with service.turn(kb_id):
         report = await service.working(lambda: service.kbs.get(kb_id).collect(grace_seconds=asked.grace_seconds))
     return answer({"status": "ok", "kb_id": kb_id, **dataclasses.asdict(report)})
 
 
-async def sweep(service: Service, call: Call) -> Response:
+async def sweep(service: Service, call: RequestCall) -> Response:
     """All KBs share the cache, so whoever may use some of them only may not sweep it."""
-    await call.read(service, shapes.SweepRequest, empty=b"{}")
+    await call.read(service, schemas.SweepRequest, empty=b"{}")
     if not call.principal.sees_all:
         rules.check_kb(call.principal, "*")
     return answer({"status": "ok", **await service.reading(lambda: _swept(service))})

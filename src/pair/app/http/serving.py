@@ -21,14 +21,14 @@ from typing import cast
 
 import uvicorn
 
-from pair import errors, request_errors
-from pair.access.policy import ServerPolicy
+from pair import errors
 from pair.app.http import logs
-from pair.app.http.connections import Connection, Connections
-from pair.app.http.front import Front
-from pair.app.http.service import Service
+from pair.app.http.app import HttpApp
+from pair.app.http.connections import BoundedConnection, Connections
+from pair.app.http.context import Service
+from pair.auth.settings import ServerSettings
+from pair.kb.server import DEFAULT_KB, send_traces
 from pair.settings import Settings
-from pair.wiring.server import DEFAULT_KB, send_traces
 
 _M_ARENA_MAX = -8
 """Of glibc's malloc.h."""
@@ -66,8 +66,8 @@ class _Running:
         self._connections = Connections(policy)
         self._server = uvicorn.Server(
             uvicorn.Config(
-                Front(service, self._started, self._stopped),
-                http=cast("type[asyncio.Protocol]", functools.partial(Connection, self._connections)),
+                HttpApp(service, self._started, self._stopped),
+                http=cast("type[asyncio.Protocol]", functools.partial(BoundedConnection, self._connections)),
                 loop="uvloop",
                 ws="none",
                 lifespan="on",
@@ -127,7 +127,7 @@ class _Running:
             self._connections.close_slow(asyncio.get_running_loop().time())
 
 
-def _listening(policy: ServerPolicy) -> socket.socket:
+def _listening(policy: ServerSettings) -> socket.socket:
     """Raises E612."""
     try:
         found = socket.getaddrinfo(policy.host, policy.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -142,7 +142,7 @@ def _listening(policy: ServerPolicy) -> socket.socket:
             listening.close()
             raise
     except OSError as fault:
-        raise request_errors.address_unusable(policy.host, policy.port, fault.strerror or "unknown host") from fault
+        raise errors.address_unusable(policy.host, policy.port, fault.strerror or "unknown host") from fault
     return listening
 
 

@@ -5,10 +5,10 @@ from typing import Any
 from starlette.responses import Response
 
 from pair import cancellation
-from pair.access.rules import covers
-from pair.app.http import shapes
-from pair.app.http.service import Call, Service, answer
-from pair.wiring.comparing import Compared, Wanted, of_versions
+from pair.app.http import schemas
+from pair.app.http.context import RequestCall, Service, answer
+from pair.auth.rules import covers
+from pair.kb.diff import DiffReport, DiffRequest, of_versions
 
 _MOST_LINES = 200
 """Of the diff of a text."""
@@ -18,17 +18,17 @@ _MOST_CHARACTERS = 1_000_000
 """Of what is told of all documents."""
 
 
-async def list_versions(service: Service, call: Call) -> Response:
+async def list_versions(service: Service, call: RequestCall) -> Response:
     """`may_roll_back`: whether whoever asks may do so, for pages that show a button for it."""
-    kb_id = call.use_kb(call.parameters(shapes.KbParameters).kb_id)
+    kb_id = call.use_kb(call.parameters(schemas.KbParameters).kb_id)
     found = await service.reading(lambda: service.kbs.get(kb_id).versions())
     may_roll_back = covers(call.principal.scope, "admin")
     return answer({"kb_id": kb_id, "versions": [each.to_json() for each in found], "may_roll_back": may_roll_back})
 
 
-async def roll_back(service: Service, call: Call) -> Response:
+async def roll_back(service: Service, call: RequestCall) -> Response:
     body = await call.body(service.policy)
-    asked = await service.parsed(shapes.RollbackRequest, body)
+    asked = await service.parsed(schemas.RollbackRequest, body)
     kb_id = call.use_kb(asked.kb_id)
 
     async def rolled_back() -> Response:
@@ -39,17 +39,17 @@ async def roll_back(service: Service, call: Call) -> Response:
     return await service.once(call, kb_id, body, rolled_back)
 
 
-async def diff(service: Service, call: Call) -> Response:
-    asked = call.parameters(shapes.DiffParameters)
+async def diff(service: Service, call: RequestCall) -> Response:
+    asked = call.parameters(schemas.DiffParameters)
     kb_id = call.use_kb(asked.kb_id)
     told = await service.reading(lambda: _told(of_versions(service.kbs.get(kb_id).compare(asked.a, asked.b)), asked))
     return answer({"kb_id": kb_id, **told})
 
 
-def _told(found: Compared, asked: shapes.DiffParameters) -> dict[str, Any]:
+def _told(found: DiffReport, asked: schemas.DiffParameters) -> dict[str, Any]:
     """As many documents as were asked for and are not too long together; `next` says where to go on."""
     those = [each for each in found.ids() if each[0] > asked.after]
-    wanted = Wanted(asked.entries == "true", asked.text == "true", _MOST_LINES, _MOST_WIDTH)
+    wanted = DiffRequest(asked.entries == "true", asked.text == "true", _MOST_LINES, _MOST_WIDTH)
     documents: list[dict[str, Any]] = []
     characters = 0
     for document in found.told(those[: asked.limit], wanted):

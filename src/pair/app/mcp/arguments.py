@@ -8,8 +8,8 @@ import pydantic_core
 from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import ConfigDict, FailFast, Field
 
-from pair import request_errors
-from pair.app.checking import adapter, first_problem
+from pair import errors
+from pair.app.validation import adapter, first_problem
 from pair.values import DEFAULT_MODE, SearchMode
 
 Json = dict[str, Any]
@@ -88,9 +88,9 @@ def read(shape: type[_Shape], arguments: Json) -> _Shape:
         written = pydantic_core.to_json(arguments, inf_nan_mode="constants")
         return adapter(shape).validate_python(pydantic_core.from_json(written, allow_inf_nan=False))
     except pydantic.ValidationError as fault:
-        raise request_errors.request_invalid(first_problem(fault)) from fault
+        raise errors.request_invalid(first_problem(fault)) from fault
     except ValueError as fault:
-        raise request_errors.request_invalid("the arguments are nested too deeply, or not JSON") from fault
+        raise errors.request_invalid("the arguments are nested too deeply, or not JSON") from fault
 
 
 def schema_of(shape: type[Any]) -> Json:

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from pair.engine.listing import StoredDocument
-from pair.kb import Hits
+from pair.engine.query.documents import StoredDocument
+from pair.kb.kb import Hits
 from pair.librarians.contract import Response
 from pair.values import DEFAULT_MODE, Document, SearchMode
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SearchCall:
     """A search."""
 
     query: str
@@ -37,7 +37,7 @@ class Library(Protocol):
         """The name of a KB. Raises E603."""
         ...
 
-    async def search(self, kb: str, wanted: Wanted) -> Hits:
+    async def search(self, kb: str, wanted: SearchCall) -> Hits:
         """Raises E218."""
         ...
 

@@ -17,30 +17,30 @@ _NOTE_BYTES = 400
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedResource:
     uri: str
     name: str
     description: str
 
 
 @dataclass(frozen=True)
-class Part:
+class ResourcePart:
     uri: str
     media_type: str
     text: str
 
 
-async def listed(library: Library, after: str) -> tuple[list[Listed], str | None]:
+async def listed(library: Library, after: str) -> tuple[list[ListedResource], str | None]:
     """KBs by name, and what to go on behind."""
     known = [each for each in await library.kbs() if each["kb_id"] > after]
     shown = [
-        Listed(str(rules.Address(each["kb_id"])), each["kb_id"], f"{each['documents']} documents, as a list")
+        ListedResource(str(rules.Address(each["kb_id"])), each["kb_id"], f"{each['documents']} documents, as a list")
         for each in known[:_KBS_AT_A_TIME]
     ]
     return shown, shown[-1].name if len(known) > len(shown) else None
 
 
-async def read(library: Library, uri: str) -> list[Part]:
+async def read(library: Library, uri: str) -> list[ResourcePart]:
     """Raises E201, E214, E601, E603."""
     address = rules.parsed(uri)
     library.named(address.kb)
@@ -51,19 +51,19 @@ async def read(library: Library, uri: str) -> list[Part]:
     text = rules.cut(found.text[address.offset :], most_bytes)
     end = address.offset + len(text)
     is_markdown = found.id.lower().endswith(_MARKDOWN_NAMES)
-    parts = [Part(uri, _MARKDOWN if is_markdown else _TEXT, text)]
+    parts = [ResourcePart(uri, _MARKDOWN if is_markdown else _TEXT, text)]
     if end < len(found.text):
         following = str(rules.Address(address.kb, found.id, end, at=address.at))
         told = f"Characters {address.offset} to {end} of {len(found.text)}. The rest is at {following}"
-        parts.append(Part(following, _TEXT, told))
+        parts.append(ResourcePart(following, _TEXT, told))
     return parts
 
 
-async def _documents(library: Library, uri: str, address: rules.Address, most_bytes: int) -> Part:
+async def _documents(library: Library, uri: str, address: rules.Address, most_bytes: int) -> ResourcePart:
     found = await library.documents(address.kb, address.after, _DOCUMENTS_AT_A_TIME)
     entries = [{"uri": str(rules.Address(address.kb, each.id)), "title": each.title or each.id} for each in found]
     shown = rules.those_that_fit(entries, most_bytes)
     is_all = len(shown) == len(found) < _DOCUMENTS_AT_A_TIME
     following = None if is_all or not shown else str(rules.Address(address.kb, after=found[len(shown) - 1].id))
     value = {"kb": address.kb, "documents": shown, "next": following}
-    return Part(uri, JSON, pydantic_core.to_json(value).decode())
+    return ResourcePart(uri, JSON, pydantic_core.to_json(value).decode())

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, quote, unquote
 
 import pydantic_core
 
-from pair import request_errors
+from pair import errors
 
 BYTES_PER_TOKEN = 3
 """Tokenizers make fewer tokens of a text than a third of its bytes, whatever its language."""
@@ -93,7 +93,7 @@ def parsed(text: str) -> Address:
     offset = given.get("offset", "0")
     known = {"offset", "after"} | ({"at"} if document_id else set())
     if not is_address(text) or not kb or given.keys() - known or not _is_offset(offset):
-        raise request_errors.request_invalid(
+        raise errors.request_invalid(
             "not the address of a document", hints=["kb://KB/ID, with ID percent-encoded, as search gives it"]
         )
     return Address(unquote(kb), unquote(document_id), int(offset), given.get("after", ""), given.get("at", ""))

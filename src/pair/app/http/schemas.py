@@ -1,0 +1,260 @@
+"""What requests look like: checked, and told to the OpenAPI document by the same declarations."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+import pydantic
+import pydantic_core
+from annotated_types import Ge, Gt, Le, MaxLen, MinLen
+from pydantic import BeforeValidator, ConfigDict, FailFast, Field
+
+from pair import errors
+from pair.app.validation import adapter, first_problem
+from pair.values import DEFAULT_MODE, SearchMode
+
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+def _refuse_other_conditions(value: Any) -> Any:
+    """Stop at the first item that is no text: a problem for each of many takes a second, and much memory."""
+    if isinstance(value, list) and not all(isinstance(item, str) for item in value):
+        raise ValueError("a list of conditions holds texts")
+    return value
+
+
+KbId = Annotated[str, MaxLen(128), Field(description="Name of the knowledge base; empty for `default`.")]
+Filter = Annotated[
+    dict[str, Any] | list[str] | None,
+    BeforeValidator(_refuse_other_conditions),
+    Field(
+        description='Conditions on metadata that must all hold: `{"year": {"gte": 2020}}` or `["year>=2020"]`.',
+        examples=[{"year": {"gte": 2020}}],
+    ),
+]
+VersionName = Annotated[int, Ge(1), Le(2**53)] | Annotated[str, MinLen(1), MaxLen(200)]
+_AT = "As it was in this version: its number, else the version of the package installed then."
+At = Annotated[VersionName | None, Field(description=_AT)]
+AtParameter = Annotated[Annotated[str, MinLen(1), MaxLen(200)] | None, Field(description=_AT)]
+_YEAR_SECONDS = 31_536_000
+_Shape = TypeVar("_Shape")
+
+
+@dataclass(frozen=True)
+class DocumentIn:
+    """A document to store. Without an id it is given one."""
+
+    __pydantic_config__ = _STRICT
+    text: Annotated[str, MinLen(1)]
+    id: Annotated[str, MaxLen(4096)] | None = None
+    title: str | None = None
+    url: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class IngestRequest:
+    """Documents to add or replace; what is stored as it is costs nothing."""
+
+    __pydantic_config__ = _STRICT
+    documents: Annotated[list[DocumentIn], MinLen(1), FailFast()]
+    kb_id: KbId = ""
+    graph_enabled: Annotated[
+        bool | None, Field(description="Link documents by what they name; else as configured.")
+    ] = None
+    chunk_size: Annotated[int, Ge(50)] | None = None
+
+
+@dataclass(frozen=True)
+class QueryRequest:
+    """What to look for."""
+
+    __pydantic_config__ = _STRICT
+    query: Annotated[str, MinLen(1), MaxLen(20_000)]
+    kb_id: KbId = ""
+    k: Annotated[int, Ge(1), Le(1000), Field(description="Most results.")] = 5
+    search_mode: SearchMode = DEFAULT_MODE
+    filter: Filter = None
+    max_distance: Annotated[float | None, Field(description="Only results strictly nearer than this.")] = None
+    highlights: Annotated[bool, Field(description="Say what matched, as places in `content`.")] = False
+    explain: Annotated[bool, Field(description="Say of each result how it got its score.")] = False
+    at: At = None
+
+
+@dataclass(frozen=True)
+class AskTrace:
+    __pydantic_config__ = ConfigDict(extra="ignore")
+    traceId: Annotated[str, MaxLen(128)]  # noqa: N815 - the names that librarians send
+    spanId: Annotated[str, MaxLen(128)]  # noqa: N815
+
+
+@dataclass(frozen=True)
+class AskBudget:
+    __pydantic_config__ = ConfigDict(extra="ignore")
+    calls: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class AskContext:
+    """What is known beside the question. All else in it is ignored, who asks above all."""
+
+    __pydantic_config__ = ConfigDict(extra="ignore", allow_inf_nan=False)
+    delegationChain: Annotated[list[str], MaxLen(100)] | None = None  # noqa: N815
+    metadata: dict[str, Any] | None = None
+    timeout: Annotated[float, Gt(0), Field(description="Milliseconds.")] | None = None
+    trace: AskTrace | None = None
+    budget: AskBudget | None = None
+
+
+@dataclass(frozen=True)
+class AskRequest:
+    """A question in plain words. Who asks is taken from the credentials, whatever `context` claims."""
+
+    __pydantic_config__ = _STRICT
+    query: Annotated[str, MinLen(1)]
+    kb_id: KbId = ""
+    context: AskContext | None = None
+    version: str | None = None
+    requestId: str | None = None  # noqa: N815 - the name that librarians send
+    timestamp: str | None = None
+    at: At = None
+
+
+@dataclass(frozen=True)
+class CompactRequest:
+    __pydantic_config__ = _STRICT
+    kb_id: KbId = ""
+    everything: Annotated[bool, Field(description="Also what is in good order.")] = False
+
+
+@dataclass(frozen=True)
+class GcRequest:
+    __pydantic_config__ = _STRICT
+    kb_id: KbId = ""
+    grace_seconds: Annotated[float, Ge(0), Le(_YEAR_SECONDS)] | None = None
+
+
+@dataclass(frozen=True)
+class SyncRequest:
+    """Files and links that changed are read again."""
+
+    __pydantic_config__ = _STRICT
+    kb_id: KbId = ""
+    wait: Annotated[bool, Field(description="For a sync that is under way; else that is an error.")] = True
+
+
+@dataclass(frozen=True)
+class RollbackRequest:
+    """Which version is to be the current one again."""
+
+    __pydantic_config__ = _STRICT
+    version: Annotated[VersionName, Field(description="Its number, else the version of the package installed then.")]
+    kb_id: KbId = ""
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    __pydantic_config__ = _STRICT
+
+
+@dataclass(frozen=True)
+class KbParameters:
+    """In the address."""
+
+    __pydantic_config__ = _STRICT
+    kb_id: KbId = ""
+
+
+@dataclass(frozen=True)
+class DocumentParameters:
+    """In the address."""
+
+    __pydantic_config__ = _STRICT
+    kb_id: KbId = ""
+    at: AtParameter = None
+
+
+@dataclass(frozen=True)
+class ListParameters:
+    """In the address."""
+
+    __pydantic_config__ = _STRICT
+    kb_id: KbId = ""
+    owner: Annotated[str | None, Field(description="Only documents that came by `sync` or `ingest`.")] = None
+    contains: Annotated[str, MaxLen(200), Field(description="Only documents with this in their id or title.")] = ""
+    after: Annotated[str, Field(description="Begin behind the document with this id.")] = ""
+    limit: Annotated[int, Ge(1), Le(1000)] = 100
+    text: Annotated[Literal["true", "false"], Field(description="Whether texts are listed too.")] = "false"
+
+
+@dataclass(frozen=True)
+class DiffParameters:
+    """In the address."""
+
+    __pydantic_config__ = _STRICT
+    a: Annotated[str, MinLen(1), MaxLen(200), Field(description="A version: its number, else that of a package.")]
+    b: Annotated[str, MinLen(1), MaxLen(200), Field(description="Another, or `current`.")] = "current"
+    kb_id: KbId = ""
+    entries: Annotated[
+        Literal["true", "false"], Field(description="Whether it is shown what `index.txt` would say of documents.")
+    ] = "true"
+    text: Annotated[Literal["true", "false"], Field(description="Whether it is shown what changed in texts.")] = "false"
+    after: Annotated[str, Field(description="Begin behind the document with this id.")] = ""
+    limit: Annotated[int, Ge(1), Le(1000), Field(description="Most documents; with long texts, fewer.")] = 100
+
+
+@dataclass(frozen=True)
+class GraphQuery:
+    """In the address: one of document and entity."""
+
+    __pydantic_config__ = _STRICT
+    kb_id: KbId = ""
+    document: Annotated[str, MaxLen(4096), Field(description="The graph around the document with this id.")] = ""
+    entity: Annotated[str, MaxLen(200), Field(description="The graph around what is called this.")] = ""
+    limit: Annotated[int, Ge(1), Le(100), Field(description="Most entities, and most documents.")] = 30
+    at: AtParameter = None
+
+
+@dataclass(frozen=True)
+class SyncParameters:
+    """In the address."""
+
+    __pydantic_config__ = _STRICT
+    state: Annotated[
+        Literal["current", "pending", "failing", "skipped"] | None, Field(description="Only sources in this state.")
+    ] = None
+    after: Annotated[str, Field(description="Begin behind the source with this id.")] = ""
+    limit: Annotated[int, Ge(1), Le(1000)] = 100
+
+
+@dataclass(frozen=True)
+class IngestParameters:
+    """In the address: all that a stream of documents can say, and what a JSON body does not say."""
+
+    __pydantic_config__ = _STRICT
+    kb_id: KbId = ""
+    graph_enabled: Literal["true", "false"] | None = None
+    chunk_size: Annotated[int, Ge(50)] | None = None
+
+    @property
+    def graph(self) -> bool | None:
+        return None if self.graph_enabled is None else self.graph_enabled == "true"
+
+
+def read(shape: type[_Shape], body: bytes, *, where: str = "") -> _Shape:
+    """Raises E601."""
+    try:
+        pydantic_core.from_json(body, allow_inf_nan=False)
+        return adapter(shape).validate_json(body, strict=True)
+    except pydantic.ValidationError as fault:
+        raise errors.request_invalid(where + first_problem(fault)) from fault
+    except ValueError as fault:
+        raise errors.request_invalid(f"{where}not JSON: {str(fault)[:200]}") from fault
+
+
+def read_parameters(shape: type[_Shape], given: dict[str, str]) -> _Shape:
+    """Of the part of an address behind the question mark. Raises E601."""
+    try:
+        return adapter(shape).validate_strings(given)
+    except pydantic.ValidationError as fault:
+        raise errors.request_invalid(first_problem(fault)) from fault

@@ -1,0 +1,101 @@
+"""Blobs inside a zip archive, for reading only."""
+
+import datetime
+import os
+import shutil
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pair import errors, files, folders
+from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version
+
+
+class ZipStore:
+    """`name_of`: what a key is called in the archive; None for what is not in it. Faults of the archive are E009."""
+
+    def __init__(self, path: Path, name_of: Callable[[str], str | None]) -> None:
+        self._path = path
+        self._name_of = name_of
+        with files.storage_errors():
+            try:
+                self._archive = zipfile.ZipFile(path)
+            except (zipfile.BadZipFile, ValueError, NotImplementedError) as fault:
+                raise errors.archive_refused(path.name, "it is not a whole zip archive") from fault
+        self._entries = {entry.filename: entry for entry in self._archive.infolist()}
+
+    @property
+    def address(self) -> str:
+        return str(self._path)
+
+    def get(self, key: str) -> Blob | None:
+        entry = self._entry(key)
+        if entry is None:
+            return None
+        return Blob(self._read(entry, 0, entry.file_size), Version(f"{entry.CRC:x}-{entry.file_size:x}"))
+
+    def get_if_changed(self, key: str, version: Version) -> Blob | BlobUnchanged | None:
+        return BlobUnchanged() if self._entry(key) is not None else None
+
+    def get_range(self, key: str, start: int, length: int) -> bytes | None:
+        entry = self._entry(key)
+        return None if entry is None else self._read(entry, start, length)
+
+    def download(self, key: str, path: Path) -> bool:
+        entry = self._entry(key)
+        if entry is None:
+            return False
+        with (
+            files.storage_errors(),
+            os.fdopen(folders.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as target,
+        ):
+            try:
+                with self._archive.open(entry) as stream:
+                    shutil.copyfileobj(stream, target, files.CHUNK_BYTES)
+            except (zipfile.BadZipFile, zlib.error, EOFError) as fault:
+                folders.unlink(path, missing_ok=True)
+                raise self._damaged(entry) from fault
+        return True
+
+    def put(self, key: str, data: bytes) -> Version:
+        raise self._read_only()
+
+    def upload(self, key: str, path: Path) -> Version:
+        raise self._read_only()
+
+    def put_if(self, key: str, data: bytes, version: Version) -> Version:
+        raise self._read_only()
+
+    def create(self, key: str, data: bytes) -> Version:
+        raise self._read_only()
+
+    def list(self, prefix: str) -> Iterator[BlobInfo]:
+        """Only what is asked for by its whole key: an archive knows names, not keys."""
+        entry = self._entry(prefix)
+        if entry is not None:
+            yield BlobInfo(prefix, entry.file_size, datetime.datetime(*entry.date_time, tzinfo=datetime.UTC))
+
+    def delete(self, key: str) -> None:
+        raise self._read_only()
+
+    def close(self) -> None:
+        self._archive.close()
+
+    def _entry(self, key: str) -> zipfile.ZipInfo | None:
+        name = self._name_of(key)
+        return None if name is None else self._entries.get(name)
+
+    def _read(self, entry: zipfile.ZipInfo, start: int, length: int) -> bytes:
+        try:
+            with self._archive.open(entry) as stream:
+                stream.seek(start)
+                return stream.read(length)
+        except (zipfile.BadZipFile, zlib.error, EOFError) as fault:
+            raise self._damaged(entry) from fault
+
+    def _damaged(self, entry: zipfile.ZipInfo) -> errors.DownloadError:
+        return errors.archive_refused(self._path.name, f"damaged entry: {entry.filename!r}")
+
+    def _read_only(self) -> errors.StorageError:
+        return errors.storage_failed(str(self._path), "a package cannot be written to")

@@ -1,0 +1,196 @@
+"""All live documents of a KB into one file, as one manifest has them.
+
+Invariants
+    What is written is one state of the KB: before the first line its shards are held open, or all lines are on disk.
+    No more than one document is in memory, and no more of the cache is held than it may take.
+"""
+
+import contextlib
+import heapq
+import itertools
+import mmap
+import struct
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pair.engine.backup.export_format import LinesHeader, LineWriter, document_line, written_lines
+from pair.engine.format.graph_index import GraphIndex
+from pair.engine.format.manifest import Manifest, ShardRef
+from pair.engine.format.shard import ListedDocument, SearchFile
+from pair.engine.format.stored_documents import PreparedDocument
+from pair.engine.format.stored_graphs import StoredGraphs
+from pair.engine.settings import EngineSettings
+from pair.engine.storage.shard_cache import OpenShard, ShardCache
+from pair.engine.write.stored_chunks import stored_chunks
+from pair.values import NO_GRAPH, GraphRows
+
+_SIZES = struct.Struct("<II")
+"""Bytes of an id, and of the line that follows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    kb_id: str
+    documents: int
+    chunks: int
+    manifest_version: int
+    embedder: str
+    sha256: str
+    """Of all lines but the last, or of the manifest that is in the file."""
+    shards: int = 0
+    """That the file has as they are; 0 for one of documents."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    vectors: bool
+    on_progress: Callable[[int, int], None]
+    """Documents that were worked out, and all of them."""
+
+
+def held_bytes(shard: ShardRef) -> int:
+    """Of the files that an export reads of it."""
+    is_older = shard.graph_available and "graph" not in shard.files
+    return sum(file.size_bytes for role, file in shard.files.items() if role != "rows" or is_older)
+
+
+class Snapshot:
+    """The shards of one manifest, whole and held open. Raises ShardMissingError, E205, E206, E207, E010."""
+
+    def __init__(self, manifest: Manifest, cache: ShardCache, policy: EngineSettings) -> None:
+        self.manifest = manifest
+        self._shards = [_HeldShard(shard, cache.open(shard), policy) for shard in manifest.shards]
+
+    @property
+    def chunks(self) -> int:
+        return sum(shard.live_chunks() for shard in self._shards)
+
+    def lines(self, options: ExportOptions) -> Iterator[bytes]:
+        """By id."""
+        streams = [self._listed_in(position) for position in range(len(self._shards))]
+        for number, (listed, position) in enumerate(heapq.merge(*streams, key=lambda each: each[0].id), 1):
+            yield document_line(self._shards[position].document(listed), has_vectors=options.vectors)
+            options.on_progress(number, self.manifest.documents)
+
+    def _listed_in(self, position: int) -> Iterator[tuple[ListedDocument, int]]:
+        for listed in self._shards[position].listed():
+            yield listed, position
+
+
+class SpooledSnapshot:
+    """The lines of one manifest on disk, shard after shard: for a cache that does not hold all shards at once.
+
+    Raises ShardMissingError, E205 when it does not hold one of them, E206, E207, E010.
+    """
+
+    def __init__(
+        self, manifest: Manifest, cache: ShardCache, policy: EngineSettings, folder: Path, options: ExportOptions
+    ) -> None:
+        """`folder`: for the lines; it has to be there for as long as they are read."""
+        self.manifest = manifest
+        self.chunks = self._documents = 0
+        self._path = folder / "lines"
+        self._ends: list[int] = []
+        """Of the lines of each shard."""
+        with self._path.open("xb") as spool:
+            for ref in manifest.shards:
+                self._spool(_HeldShard(ref, cache.open(ref), policy), spool, options)
+                self._ends.append(spool.tell())
+
+    def _spool(self, shard: "_HeldShard", spool: BinaryIO, options: ExportOptions) -> None:
+        self.chunks += shard.live_chunks()
+        for listed in shard.listed():
+            name = listed.id.encode(errors="surrogatepass")
+            line = document_line(shard.document(listed), has_vectors=options.vectors)
+            spool.write(_SIZES.pack(len(name), len(line)) + name + line)
+            self._documents += 1
+            options.on_progress(self._documents, self.manifest.documents)
+
+    def lines(self, _options: ExportOptions) -> Iterator[bytes]:
+        """By id."""
+        if not self._ends or not self._ends[-1]:
+            return
+        with (
+            self._path.open("rb") as spool,
+            mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ) as content,
+            contextlib.ExitStack() as held,
+        ):
+            streams = [
+                held.enter_context(contextlib.closing(_spooled(content, begin, end)))
+                for begin, end in itertools.pairwise([0, *self._ends])
+            ]
+            # Bytes of UTF-8 are in the order of the characters.
+            for _, line in heapq.merge(*streams, key=lambda each: each[0]):
+                yield line
+
+
+def _spooled(content: mmap.mmap, begin: int, end: int) -> Generator[tuple[bytes, bytes]]:
+    """Ids and lines."""
+    while begin < end:
+        name_bytes, line_bytes = _SIZES.unpack_from(content, begin)
+        begin += _SIZES.size
+        name = content[begin : begin + name_bytes]
+        begin += name_bytes
+        yield name, content[begin : begin + line_bytes]
+        begin += line_bytes
+
+
+class _HeldShard:
+    def __init__(self, ref: ShardRef, opened: OpenShard, policy: EngineSettings) -> None:
+        self._ref = ref
+        self._opened = opened  # keeps its files from being evicted
+        self._policy = policy
+        self._ids = opened.ids()
+        self._search: SearchFile = opened.search(0.0)
+        self._keywords = opened.keywords()
+        graph = opened.graph()
+        self._graphs: GraphIndex | StoredGraphs = opened.stored_graphs() if graph is None else graph
+
+    def live_chunks(self) -> int:
+        gone = self._ref.tombstones
+        return len(self._search.chunks) if gone is None else int((~gone[self._search.doc_of_row]).sum())
+
+    def listed(self) -> Iterator[ListedDocument]:
+        for listed in self._ids.after(""):
+            if self._ref.tombstones is None or not self._ref.tombstones[listed.doc]:
+                yield listed
+
+    def document(self, listed: ListedDocument) -> PreparedDocument:
+        search, doc = self._search, listed.doc
+        header, text, rows = search.header(doc), search.text(doc), search.rows_of_document(doc)
+        places: list[Any] = list(zip(*(search.chunks[name][rows].tolist() for name in ("start", "end")), strict=True))
+        lengths = None if self._keywords is None else self._keywords.lengths[rows].tolist()
+        chunks = stored_chunks(text, header.title, places, lengths, self._policy)
+        return PreparedDocument(header, text, chunks, search.vectors[rows], self._graph(doc, rows))
+
+    def _graph(self, doc: int, rows: slice) -> GraphRows:
+        if not self._ref.graph_available:
+            return NO_GRAPH
+        if isinstance(self._graphs, GraphIndex):
+            return self._graphs.graph_of(rows)
+        return self._graphs.get(doc, GraphRows((), ()))
+
+
+def export_documents(
+    snapshot: Snapshot | SpooledSnapshot, target: Path | BinaryIO, options: ExportOptions
+) -> ExportReport:
+    """Raises E010. A file appears whole or not at all."""
+    manifest = snapshot.manifest
+    header = LinesHeader(
+        kb_id=manifest.kb_id,
+        embedder=manifest.embedder,
+        dimension=manifest.dimension,
+        hashed_as=manifest.hashed_as,
+        documents=manifest.documents,
+        chunks=snapshot.chunks,
+        manifest_version=manifest.number,
+        has_vectors=options.vectors,
+    )
+    with written_lines(target) as stream:
+        writer = LineWriter(stream, header)
+        for line in snapshot.lines(options):
+            writer.write(line)
+        digest = writer.end()
+    return ExportReport(manifest.kb_id, writer.documents, header.chunks, manifest.number, manifest.embedder, digest)

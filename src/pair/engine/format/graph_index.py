@@ -1,0 +1,222 @@
+"""The graph of a shard as queries walk it: links between chunks and entities, both ways round, and edges.
+
+Entities are ordered by a hash of their name, so that shards are put side by side without comparing names.
+Invariants
+    Nothing here depends on which documents are gone: whoever asks leaves their rows out.
+"""
+
+import functools
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pair.engine.format.array_file import ArrayFile, Section, check_below, check_length, check_starts, check_utf8
+from pair.engine.format.bounded_json import load_texts
+from pair.engine.format.stored_graphs import EDGE_TYPE, MENTION_TYPE, StoredGraphs
+from pair.text.entity_rules import TOGETHER
+from pair.values import GraphRows
+
+Numbers = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint64]
+
+_LINK_TYPE = np.dtype([("row", "<u4"), ("source", "<u4"), ("target", "<u4"), ("kind", "<u4"), ("weight", "<f4")])
+
+
+def entity_hash(name: str) -> int:
+    """64 bits: in a KB with ten million entities the chance that any two share one is one in 370,000."""
+    digest = hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def graph_sections(graphs: StoredGraphs, first_chunks: Numbers, rows: int) -> dict[str, Section]:
+    """What the file of a shard with so many rows holds; `first_chunks`: the first row of each document."""
+    used = np.unique(np.concatenate([graphs.mentions["entity"], graphs.edges["source"], graphs.edges["target"]]))
+    hashes = np.array([entity_hash(graphs.names[each]) for each in used.tolist()], np.uint64)
+    order = np.argsort(hashes)
+    place = np.zeros(len(graphs.names), np.uint32)
+    place[used[order]] = np.arange(len(used), dtype=np.uint32)
+    names = [graphs.names[each].encode(errors="surrogatepass") for each in used[order].tolist()]
+
+    mention_rows = first_chunks[graphs.mentions["doc"]] + graphs.mentions["chunk"]
+    entities = place[graphs.mentions["entity"]]
+    by_row, by_entity = np.lexsort((entities, mention_rows)), np.lexsort((mention_rows, entities))
+    kinds = [graphs.names[each] for each in np.unique(graphs.edges["kind"]).tolist()]
+    edges = np.zeros(len(graphs.edges), _LINK_TYPE)
+    edges["row"] = first_chunks[graphs.edges["doc"]] + graphs.edges["chunk"]
+    edges["source"], edges["target"] = place[graphs.edges["source"]], place[graphs.edges["target"]]
+    edges["kind"] = np.unique(graphs.edges["kind"], return_inverse=True)[1]
+    edges["weight"] = graphs.edges["weight"]
+    is_mere = edges["kind"] == kinds.index(TOGETHER) if TOGETHER in kinds else np.zeros(len(edges), np.bool_)
+    edges = edges[np.lexsort((edges["source"], is_mere))]
+    related = edges[: np.count_nonzero(~is_mere)]
+    return {
+        "hashes": hashes[order],
+        "name_starts": np.cumsum([0, *map(len, names)]).astype(np.uint64),
+        "row_starts": _starts(mention_rows, rows),
+        "row_entities": entities[by_row],
+        "row_weights": graphs.mentions["weight"][by_row],
+        "entity_starts": _starts(entities, len(used)),
+        "entity_rows": mention_rows[by_entity].astype(np.uint32),
+        "edges": edges,
+        "edge_starts": _starts(related["source"], len(used)),
+        "edges_by_target": np.argsort(related["target"], kind="stable").astype(np.uint32),
+        "edge_target_starts": _starts(related["target"], len(used)),
+        "kinds": [json.dumps(kinds, ensure_ascii=False).encode(errors="surrogatepass")],
+        "names": names,
+    }
+
+
+def _starts(keys: npt.NDArray[Any], count: int) -> npt.NDArray[np.uint32]:
+    """Where the entries of each key begin, once they are in order; one more at the end."""
+    return np.cumsum([0, *np.bincount(keys.astype(np.int64), minlength=count)]).astype(np.uint32)
+
+
+class GraphIndex:
+    """Raises ValueError for a file that is no graph."""
+
+    def __init__(self, path: Path) -> None:
+        pack = ArrayFile(path)
+        self.hashes: Hashes = pack.array("hashes", "<u8")
+        self.row_starts = pack.array("row_starts", "<u4")
+        self.row_entities = pack.array("row_entities", "<u4")
+        self.row_weights = pack.array("row_weights", "<f4")
+        self.entity_starts = pack.array("entity_starts", "<u4")
+        self.entity_rows = pack.array("entity_rows", "<u4")
+        self.edges = pack.array("edges", _LINK_TYPE)
+        self._edge_starts = pack.array("edge_starts", "<u4")
+        self._edges_by_target = pack.array("edges_by_target", "<u4")
+        self._edge_target_starts = pack.array("edge_target_starts", "<u4")
+        self.kinds: tuple[str, ...] = tuple(load_texts(pack.bytes("kinds")))
+        self._name_starts = pack.array("name_starts", "<u8")
+        self._names = pack.bytes("names")
+        self._check()
+
+    def _check(self) -> None:
+        """Everything that a query follows leads to something that is here."""
+        entities, mentions, related = len(self.hashes), len(self.row_entities), len(self._edges_by_target)
+        check_starts("name_starts", self._name_starts, entities, len(self._names))
+        check_utf8("names", self._names, self._name_starts)
+        check_starts("row_starts", self.row_starts, max(self.rows, 0), mentions)
+        check_starts("entity_starts", self.entity_starts, entities, mentions)
+        check_length("row_weights", self.row_weights, mentions)
+        check_length("entity_rows", self.entity_rows, mentions)
+        check_below("row_entities", self.row_entities, entities)
+        check_below("entity_rows", self.entity_rows, self.rows)
+        check_starts("edge_starts", self._edge_starts, entities, related)
+        check_starts("edge_target_starts", self._edge_target_starts, entities, related)
+        check_below("edges_by_target", self._edges_by_target, related)
+        limits = {"row": self.rows, "source": entities, "target": entities, "kind": len(self.kinds)}
+        for column, limit in limits.items():
+            check_below("edges", self.edges[column], limit)
+        if related > len(self.edges):
+            raise ValueError("the section edges_by_target names what is not there")
+        if not (np.isfinite(self.row_weights).all() and np.isfinite(self.edges["weight"]).all()):
+            raise ValueError("a weight is not a number")
+
+    @property
+    def rows(self) -> int:
+        return len(self.row_starts) - 1
+
+    def name(self, entity: int) -> str:
+        begin, end = int(self._name_starts[entity]), int(self._name_starts[entity + 1])
+        return bytes(self._names[begin:end]).decode(errors="surrogatepass")
+
+    def find(self, hashes: Hashes) -> Numbers:
+        """The number of each entity here; -1 for one that is not."""
+        if not len(self.hashes):
+            return np.full(len(hashes), -1, np.int64)
+        places = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
+        return np.where(self.hashes[places] == hashes, places, -1)
+
+    def rows_of(self, entities: Numbers) -> tuple[Numbers, Numbers]:
+        """Which of these entities (by place in the list), and a row that mentions it."""
+        which, places = gathered(self.entity_starts, entities)
+        return which, self.entity_rows[places].astype(np.int64)
+
+    def mentions_in(self, rows: Numbers) -> tuple[Numbers, Numbers, npt.NDArray[np.float32]]:
+        """Which of these rows (by place in the list), an entity that it mentions, and how strongly."""
+        which, places = gathered(self.row_starts, rows)
+        return which, self.row_entities[places].astype(np.int64), self.row_weights[places]
+
+    def relations_at(self, entities: Numbers) -> npt.NDArray[Any]:
+        """Edges that begin or end at one of these, each once, but those of mere co-occurrence."""
+        chosen = np.zeros(len(self._edges_by_target), np.bool_)
+        chosen[gathered(self._edge_starts, entities)[1]] = True
+        chosen[self._edges_by_target[gathered(self._edge_target_starts, entities)[1]]] = True
+        found: npt.NDArray[Any] = self.edges[np.flatnonzero(chosen)]
+        return found
+
+    @property
+    def together(self) -> npt.NDArray[Any]:
+        """Edges of mere co-occurrence. There are many, and few who ask for them."""
+        found: npt.NDArray[Any] = self.edges[len(self._edges_by_target) :]
+        return found
+
+    def graphs(self, doc_of_row: npt.NDArray[np.uint32], first_chunks: npt.NDArray[Any]) -> StoredGraphs:
+        """As another shard can take them up."""
+        mentions = np.zeros(len(self.row_entities), MENTION_TYPE)
+        rows = gathered(self.row_starts, np.arange(self.rows))[0]
+        mentions["doc"], mentions["chunk"] = doc_of_row[rows], rows - first_chunks[doc_of_row[rows]]
+        mentions["entity"], mentions["weight"] = self.row_entities, self.row_weights
+        ordered = self.edges[np.lexsort((self.edges["target"], self.edges["source"], self.edges["row"]))]
+        edges = np.zeros(len(ordered), EDGE_TYPE)
+        docs = doc_of_row[ordered["row"]]
+        edges["doc"], edges["chunk"] = docs, ordered["row"] - first_chunks[docs]
+        for column in ("source", "target", "weight"):
+            edges[column] = ordered[column]
+        edges["kind"] = ordered["kind"] + len(self.hashes)
+        return StoredGraphs(_EntityNames(self), mentions, edges)
+
+    def graph_of(self, rows: slice) -> GraphRows:
+        """Of the document whose chunks these rows are, without looking at the others."""
+        mentions: list[tuple[str, float, int]] = []
+        edges: list[tuple[str, str, str, float, int]] = []
+        for number, row in enumerate(range(rows.start, rows.stop)):
+            begin, end = int(self.row_starts[row]), int(self.row_starts[row + 1])
+            named = zip(self.row_entities[begin:end].tolist(), self.row_weights[begin:end].tolist(), strict=True)
+            mentions += [(self.name(entity), weight, number) for entity, weight in named]
+            begin, end = np.searchsorted(self._edge_rows, [row, row + 1])
+            for edge in self.edges[self._edges_by_row[begin:end]].tolist():
+                _, source, target, kind, weight = edge
+                edges.append((self.name(source), self.name(target), self.kinds[kind], weight, number))
+        return GraphRows(tuple(mentions), tuple(edges))
+
+    @functools.cached_property
+    def _edges_by_row(self) -> npt.NDArray[np.uint32]:
+        order = np.lexsort((self.edges["target"], self.edges["source"], self.edges["row"]))
+        return order.astype(np.uint32)
+
+    @functools.cached_property
+    def _edge_rows(self) -> npt.NDArray[np.uint32]:
+        rows: npt.NDArray[np.uint32] = self.edges["row"][self._edges_by_row]
+        return rows
+
+
+class _EntityNames(Sequence[str]):
+    """Entities, and behind them kinds of edges, as the file has them."""
+
+    def __init__(self, file: GraphIndex) -> None:
+        self._file = file
+
+    def __len__(self) -> int:
+        return len(self._file.hashes) + len(self._file.kinds)
+
+    def __getitem__(self, number: Any) -> Any:
+        entities = len(self._file.hashes)
+        if number >= len(self):
+            raise IndexError(number)
+        return self._file.name(number) if number < entities else self._file.kinds[number - entities]
+
+
+def gathered(starts: npt.NDArray[np.uint32], keys: Numbers) -> tuple[Numbers, Numbers]:
+    """The places of all entries of these keys, and for each the place of its key in the list."""
+    begins = starts[keys].astype(np.int64)
+    counts = starts[keys + 1].astype(np.int64) - begins
+    which = np.repeat(np.arange(len(keys)), counts)
+    offsets = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return which, begins[which] + offsets

@@ -1,0 +1,266 @@
+"""The keyword index of a shard, one mapped file: for each term, in which rows it stands and how often.
+
+Not here
+    What a term is: analysis.py. Scores, which need the statistics of all shards: keyword_search.py.
+"""
+
+import bisect
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pair.engine.format.array_file import (
+    ArrayFile,
+    WrittenFile,
+    check_below,
+    check_length,
+    check_starts,
+    check_utf8,
+    write_pack,
+)
+from pair.engine.format.keyword_rows import KeywordRows
+from pair.engine.format.range_file import RangeOutline, outline_sections
+from pair.text import tokenizer
+
+Selection = npt.NDArray[np.bool_]
+_KEY_BYTES = 8
+_UNSIGNED = ("|u1", "<u2", "<u4", "<u8")
+_WORTH_REMEMBERING = 128
+_REMEMBERED_ROUNDS = 8
+
+
+def write_keywords(path: Path, rows: KeywordRows, search_file: Path | None = None) -> WrittenFile:
+    """`search_file`: of the same shard; without its outline it can only be fetched whole."""
+    order = np.argsort(rows.terms, kind="stable")
+    terms = rows.terms[order]
+    row_of = np.repeat(np.arange(rows.count), np.diff(rows.starts))[order]
+    counts = rows.counts[order]
+    starts = np.searchsorted(terms, np.arange(len(rows.words) + 1))
+    begins = starts[:-1]
+    forms = [form for form, _ in rows.forms]
+    about = np.array([tokenizer.VERSION, rows.count, int(rows.lengths.sum(dtype=np.int64))], np.int64)
+    return write_pack(
+        path,
+        {
+            "about": about,
+            "keys": keys_of(rows.words),
+            "word_starts": _ends(rows.words),
+            "starts": starts.astype(np.uint32 if len(terms) < 1 << 32 else np.uint64),
+            "most": _small(np.maximum.reduceat(counts, begins) if len(begins) else counts),
+            "shortest": np.minimum.reduceat(rows.lengths[row_of], begins) if len(begins) else rows.lengths[:0],
+            "lengths": rows.lengths,
+            "rows": _small(row_of),
+            "counts": _small(counts),
+            "form_keys": keys_of(forms),
+            "form_starts": _ends(forms),
+            "form_terms": np.array([term for _, term in rows.forms], np.uint32),
+            "words": list(rows.words),
+            "forms": forms,
+            **(outline_sections(search_file) if search_file is not None else {}),
+        },
+    )
+
+
+def _small(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """In the smallest type that holds them."""
+    return values.astype(np.min_scalar_type(int(values.max(initial=0))))
+
+
+def _ends(words: Sequence[bytes]) -> npt.NDArray[np.uint32]:
+    return np.cumsum([0, *map(len, words)]).astype(np.uint32)
+
+
+def keys_of(words: Iterable[bytes]) -> npt.NDArray[np.uint64]:
+    """The first bytes of each word as a number that sorts as the word does."""
+    joined = b"".join(word[:_KEY_BYTES].ljust(_KEY_BYTES, b"\0") for word in words)
+    return np.frombuffer(joined, ">u8").astype("<u8")
+
+
+class _Vocabulary(Sequence[bytes]):
+    """Sorted words in a mapped file."""
+
+    def __init__(self, pack: ArrayFile, keys: str, starts: str, content: str) -> None:
+        """`keys`, `starts`, `content`: names of sections. Raises ValueError."""
+        self.keys: npt.NDArray[np.uint64] = pack.array(keys, "<u8")
+        self._starts: npt.NDArray[np.uint32] = pack.array(starts, "<u4")
+        self._content = pack.bytes(content)
+        check_starts(starts, self._starts, len(self.keys), len(self._content))
+        check_utf8(content, self._content, self._starts)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, number: Any) -> Any:
+        return bytes(self._content[self._starts[number] : self._starts[number + 1]])
+
+    def find(self, words: Sequence[bytes], keys: npt.NDArray[np.uint64]) -> dict[bytes, int]:
+        """The numbers of those that are here; `keys`: of the words."""
+        found: dict[bytes, int] = {}
+        for word, key, first in zip(words, keys, self.keys.searchsorted(keys).tolist(), strict=True):
+            if first == len(self.keys) or self.keys[first] != key:
+                continue
+            # Of words that begin alike, one that is all of its key is the first.
+            is_long = len(word) > _KEY_BYTES
+            last = int(self.keys.searchsorted(key, "right")) if is_long else first + 1
+            place = bisect.bisect_left(self, word, first, last) if is_long else first
+            if place < last and self[place] == word:
+                found[word] = place
+        return found
+
+    def beginning_with(self, prefix: bytes) -> range:
+        first = bisect.bisect_left(self, prefix)
+        # No byte of UTF-8 is as great as this one.
+        return range(first, bisect.bisect_left(self, prefix + b"\xff", first))
+
+
+class KeywordIndex:
+    """Raises ValueError for a file that is no index."""
+
+    def __init__(self, path: Path) -> None:
+        pack = ArrayFile(path)
+        about = pack.array("about", "<i8")
+        check_length("about", about, 3)
+        self.version, self.count, self.total_length = about.tolist()
+        self.vocabulary = _Vocabulary(pack, "keys", "word_starts", "words")
+        self._starts = pack.array("starts", "<u4", "<u8")
+        self.most_counts = pack.array("most", *_UNSIGNED)
+        """Of each term, how often it stands in one row at most."""
+        self.shortest_rows = pack.array("shortest", "<u4")
+        """Of each term, the length of the shortest row that it stands in."""
+        self.lengths = pack.array("lengths", "<u4")
+        self._rows = pack.array("rows", *_UNSIGNED)
+        self._counts = pack.array("counts", *_UNSIGNED)
+        self._forms = _Vocabulary(pack, "form_keys", "form_starts", "forms")
+        self._form_terms = pack.array("form_terms", "<u4")
+        self.search_outline = (
+            RangeOutline(bytes(pack.bytes("search_head")), pack.array("search_hashes", "|u1", dimensions=2))
+            if "search_hashes" in pack
+            else None
+        )
+        """None in a file of an older pair."""
+        self._check()
+        self._live_totals: tuple[Selection, tuple[int, int]] | None = None
+        self._impacts: Impacts | None = None
+
+    def _check(self) -> None:
+        """Everything that a query follows leads to something that is here."""
+        terms = len(self.vocabulary)
+        check_length("lengths", self.lengths, self.count)
+        check_starts("starts", self._starts, terms, len(self._rows))
+        check_length("counts", self._counts, len(self._rows))
+        check_length("most", self.most_counts, terms)
+        check_length("shortest", self.shortest_rows, terms)
+        check_below("rows", self._rows, self.count)
+        check_length("form_terms", self._form_terms, len(self._forms))
+        check_below("form_terms", self._form_terms, terms)
+        if self.total_length != int(self.lengths.sum(dtype=np.int64)):
+            raise ValueError("the section about has another length than its rows")
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its terms are those that a query is made of today."""
+        return bool(self.version == tokenizer.VERSION)
+
+    def expanded(self, prefix: bytes) -> set[bytes]:
+        """Terms that begin so, or that are the term of a word that begins so."""
+        numbers = set(self.vocabulary.beginning_with(prefix))
+        forms = self._forms.beginning_with(prefix)
+        numbers.update(self._form_terms[forms.start : forms.stop].tolist())
+        return {self.vocabulary[number] for number in numbers}
+
+    def frequency(self, number: int) -> int:
+        return int(self._starts[number + 1]) - int(self._starts[number])
+
+    def postings(self, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Rows in ascending order, and how often the term stands in each."""
+        begin, end = self._starts[number], self._starts[number + 1]
+        return self._rows[begin:end], self._counts[begin:end]
+
+    def merged_postings(self, numbers: Sequence[int]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Of several terms, as if they were one."""
+        lists = [self.postings(number) for number in numbers]
+        rows = np.concatenate([each[0] for each in lists])
+        counts = np.bincount(rows, np.concatenate([each[1] for each in lists]))
+        merged = np.flatnonzero(counts)
+        return merged.astype(self._rows.dtype), counts[merged].astype(np.int64)
+
+    def totals(self, live: Selection | None) -> tuple[int, int]:
+        """Rows, and words in them, of what is live. Remembered for the selection that was asked for last."""
+        if live is None:
+            return self.count, self.total_length
+        remembered = self._live_totals
+        if remembered is None or remembered[0] is not live:
+            totals = int(np.count_nonzero(live)), int(self.lengths[live].sum(dtype=np.int64))
+            self._live_totals = remembered = (live, totals)
+        return remembered[1]
+
+    def impacts(self, k1: float, b: float, average_length: float) -> "Impacts":
+        """Remembered for the average that was asked for last."""
+        remembered = self._impacts
+        if remembered is None or remembered.average_length != average_length:
+            self._impacts = remembered = Impacts(self, k1, b, average_length)
+        return remembered
+
+    def stored_rows(self, rows: npt.NDArray[np.int64]) -> KeywordRows:
+        """Of these rows, in ascending order, as another shard can take them up."""
+        new_row = np.full(self.count, -1, np.int64)
+        new_row[rows] = np.arange(len(rows))
+        row_of = new_row[self._rows]
+        chosen = np.flatnonzero(row_of >= 0)
+        row_of = row_of[chosen]
+        order = np.argsort(row_of, kind="stable")
+        sizes = self._starts[1:].astype(np.int64) - self._starts[:-1].astype(np.int64)
+        terms = np.repeat(np.arange(len(self.vocabulary)), sizes)[chosen]
+        kept, renumbered = np.unique(terms, return_inverse=True)
+        starts = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(np.bincount(row_of, minlength=len(rows)), out=starts[1:])
+        new_number = np.full(len(self.vocabulary), -1, np.int64)
+        new_number[kept] = np.arange(len(kept))
+        form_terms = new_number[self._form_terms]
+        return KeywordRows(
+            [self.vocabulary[number] for number in kept.tolist()],
+            starts,
+            renumbered[order].astype(np.uint32),
+            self._counts[chosen][order].astype(np.uint32),
+            self.lengths[rows],
+            [(self._forms[place], int(form_terms[place])) for place in np.flatnonzero(form_terms >= 0).tolist()],
+        )
+
+
+class Impacts:
+    """How much of its weight a term brings to a row: f / (f + k1 · (1 - b + b · length / average length)).
+
+    Those of terms that stand in many rows are remembered, up to as many as there are rows, a few times over.
+    """
+
+    def __init__(self, index: KeywordIndex, k1: float, b: float, average_length: float) -> None:
+        self._index = index
+        self._k1, self._b = k1, b
+        self.average_length = average_length
+        self._remembered: dict[int, npt.NDArray[np.float32]] = {}
+        self._room = _REMEMBERED_ROUNDS * index.count
+
+    def of(self, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
+        rows, counts = self._index.postings(number)
+        impacts = self._remembered.get(number)
+        if impacts is None:
+            impacts = self.computed(rows, counts)
+            if _WORTH_REMEMBERING <= len(impacts) <= self._room:
+                self._room -= len(impacts)
+                self._remembered[number] = impacts
+        return rows, impacts
+
+    def computed(self, rows: npt.NDArray[Any], counts: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        lengths = self._index.lengths[rows].astype(np.float32)
+        norms = np.float32(self._k1 * (1.0 - self._b)) + np.float32(self._k1 * self._b / self.average_length) * lengths
+        frequencies = counts.astype(np.float32)
+        impacts: npt.NDArray[np.float32] = frequencies / (frequencies + norms)
+        return impacts
+
+    def most(self, number: int) -> float:
+        """No row gets more."""
+        most, shortest = int(self._index.most_counts[number]), int(self._index.shortest_rows[number])
+        return most / (most + self._k1 * (1.0 - self._b + self._b * shortest / self.average_length))

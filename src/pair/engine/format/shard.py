@@ -1,0 +1,478 @@
+"""One shard, read-only: its mapped search file, its id directory, its rows in DuckDB.
+
+Invariants
+    Nothing here writes. What a shard hands out stays valid for as long as somebody holds it.
+"""
+
+import contextlib
+import functools
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pair import cancellation
+from pair.engine.filters import Filter
+from pair.engine.format.array_file import ArrayFile, check_below, check_length, check_utf8
+from pair.engine.format.bounded_json import load_json, load_texts
+from pair.engine.format.damage import damage_errors, damage_of
+from pair.engine.format.duckdb_io import open_rows, query_errors
+from pair.engine.format.keyword_rows import empty_rows
+from pair.engine.format.range_file import RangeFile, Span
+from pair.engine.format.shard_builder import COLUMNS, DOC_TYPE, ID_TYPE, chunk_id
+from pair.engine.format.stored_documents import CHUNK_TYPE, Header, StoredDocuments
+from pair.engine.format.stored_graphs import StoredGraphs
+from pair.engine.format.vectors import Codes, VectorIndex, Vectors
+from pair.values import GraphRows, Hit
+
+if TYPE_CHECKING:
+    import duckdb
+
+_REMEMBERED_FILTERS = 64
+_MOST_REMEMBERED_VALUES = 100
+"""Of a filter: a longer one takes more memory than it saves time."""
+_SHORT_BYTES = 65_536
+"""Documents of which everything is fetched, where a passage is wanted."""
+
+
+def spans_of_places(pack: ArrayFile) -> list[Span]:
+    """Where the documents and chunks of a search file are told."""
+    return [pack.span("docs"), pack.span("chunks")]
+
+
+def span_of_index(pack: ArrayFile) -> Span:
+    """Everything but the texts, which come last."""
+    return 0, pack.span("texts")[0]
+
+
+def spans_of_vectors(pack: ArrayFile, rows: npt.NDArray[np.int64]) -> list[Span]:
+    begin, end = pack.span("vectors")
+    size = (end - begin) // max(len(pack.array("vectors", "<f4", dimensions=2)), 1)
+    return [(begin + row * size, begin + (row + 1) * size) for row in rows.tolist()]
+
+
+class SearchFile:
+    """Vectors, chunks and texts.
+
+    Raises ValueError for a file that is none, and E207 when something that is only looked at later turns out damaged.
+    """
+
+    def __init__(self, path: Path, pieces: RangeFile | None = None) -> None:
+        """`pieces`: of a file that is not here as a whole. Then everything here may fetch, and raise PieceError."""
+        self._pieces = pieces
+        self._pack = pack = ArrayFile(path) if pieces is None else pieces.pack
+        self.name = path.parent.name
+        """The content hash, by which its folder is called."""
+        self._key = f"{self.name}/{path.name}"
+        if pieces is not None:
+            pieces.want(spans_of_places(pack))
+        self.vectors: Vectors = pack.array("vectors", "<f4", dimensions=2)
+        """All of them; in a file that is read in pieces, ask for `row_vectors`."""
+        self.chunks = pack.array("chunks", CHUNK_TYPE)
+        self.docs = pack.array("docs", DOC_TYPE)
+        self._all_texts = pack.bytes("texts")
+        self.doc_of_row: npt.NDArray[np.uint32] = np.ascontiguousarray(self.chunks["doc"])
+        check_length("vectors", self.vectors, len(self.chunks))
+        _check_documents(self.docs, self.chunks, len(self._all_texts))
+        if pieces is None:
+            self._checked_codes()
+
+    @functools.cached_property
+    def index(self) -> VectorIndex:
+        if self._pieces is not None:
+            self._pieces.want([span_of_index(self._pack)])
+        with damage_errors(self._key):
+            squares = self._pack.array("squares", "<f4")
+            check_length("squares", squares, len(self.vectors))
+            return VectorIndex(self.vectors, squares, self._checked_codes())
+
+    def _checked_codes(self) -> Codes | None:
+        if "codes" not in self._pack:
+            return None
+        codes = Codes(self._pack.array("codes", "|u1"), self._pack.array("code_error", "<f4"))
+        codes.check(*self.vectors.shape)
+        return codes
+
+    def row_vectors(self, rows: npt.NDArray[np.int64]) -> Vectors:
+        if self._pieces is not None:
+            self._pieces.want(spans_of_vectors(self._pack, rows))
+        return self.vectors.take(rows, axis=0)
+
+    def spans_of_texts(self, rows: npt.NDArray[np.int64]) -> list[Span]:
+        """Bytes of the file that it takes to show these rows."""
+        first, _ = self._pack.span("texts")
+        spans: list[Span] = []
+        for row in rows.tolist():
+            doc, start_byte, end_byte, _, _ = self.chunks[row].item()
+            begin, header_size, text_size, _ = self.docs[doc].item()
+            begin, text = first + begin, first + begin + header_size
+            if text_size <= _SHORT_BYTES:  # neighbours, which may become one passage, are within
+                spans.append((begin, text + text_size))
+            else:
+                spans += [(begin, text), (text + start_byte, text + end_byte)]
+        return spans
+
+    def header(self, doc: int) -> Header:
+        begin, header_size, _, _ = self.docs[doc].item()
+        content = self._texts(begin, begin + header_size)
+        try:
+            return Header.from_bytes(content)
+        except ValueError as fault:
+            raise damage_of(self._key, fault) from fault
+
+    def _texts(self, begin: int, end: int) -> memoryview:
+        if self._pieces is not None:
+            first, _ = self._pack.span("texts")
+            self._pieces.want([(first + begin, first + end)])
+        return self._all_texts[begin:end]
+
+    def _decoded(self, content: memoryview) -> str:
+        try:
+            return str(content, "utf-8", "surrogatepass")
+        except ValueError as fault:
+            raise damage_of(self._key, fault) from fault
+
+    def text(self, doc: int) -> str:
+        return self._decoded(self._text_bytes(doc))
+
+    def slice_of(self, row: int, start: int, end: int) -> str:
+        """These characters of the text of the row's document."""
+        return self.text(int(self.doc_of_row[row]))[start:end]
+
+    def hit(self, row: int, distance: float | None, header: Header, score: float) -> Hit:
+        """`header`: of the row's document."""
+        doc, start_byte, end_byte, start, end = self.chunks[row].item()
+        begin, header_size, _, first_row = self.docs[doc].item()
+        begin += header_size
+        return Hit(
+            document_id=header.id,
+            chunk_id=chunk_id(header.id, row - first_row),
+            title=header.title,
+            url=header.url,
+            text=self._decoded(self._texts(begin + start_byte, begin + end_byte)),
+            score=score,
+            distance=distance,
+            metadata=header.metadata,
+            start=start,
+            end=end,
+            shard=self.name,
+        )
+
+    def rows_with_text(self, content: bytes) -> npt.NDArray[np.int64]:
+        """Return the rows whose text is exactly this. Only texts of the same length are read."""
+        chunks = self.chunks
+        rows = np.flatnonzero(chunks["end_byte"] - chunks["start_byte"] == len(content))
+        docs = self.docs[self.doc_of_row[rows]]
+        begins = docs["offset"].astype(np.int64) + docs["header_size"] + chunks["start_byte"][rows]
+        texts, size = self._all_texts, len(content)
+        if self._pieces is not None and len(begins):
+            first, _ = self._pack.span("texts")
+            ordered = np.sort(begins)
+            # Many are close together: what lies between is fetched with them.
+            groups = np.split(ordered, np.flatnonzero(np.diff(ordered) > _SHORT_BYTES) + 1)
+            self._pieces.want([(first + int(each[0]), first + int(each[-1]) + size) for each in groups])
+        return rows[[bytes(texts[begin : begin + size]) == content for begin in begins.tolist()]]
+
+    def documents(self, numbers: npt.NDArray[np.int64], graphs: StoredGraphs) -> StoredDocuments:
+        """These documents of a whole file, but for their keywords, as another shard can take them up.
+
+        `graphs`: of all documents of this shard. Raises E207.
+        """
+        for number in numbers.tolist():
+            self.header(number)
+            places = self.chunks[self.rows_of_document(number)]
+            with damage_errors(self._key):
+                check_utf8("texts", self._text_bytes(number), np.append(places["start_byte"], places["end_byte"]))
+        everything = StoredDocuments(
+            _Slices(self._all_texts, self.docs["offset"], self.docs["header_size"]),
+            _Slices(self._all_texts, self.docs["offset"] + self.docs["header_size"], self.docs["text_size"]),
+            self.chunks,
+            self.vectors,
+            graphs,
+            empty_rows(len(self.chunks)),
+        )
+        return everything.pick(numbers)
+
+    def rows_of(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Of these documents, in ascending order."""
+        chosen = np.zeros(len(self.docs), np.bool_)
+        chosen[numbers] = True
+        return np.flatnonzero(chosen[self.doc_of_row])
+
+    def rows_of_document(self, doc: int) -> slice:
+        first = int(self.docs[doc]["first_chunk"])
+        end = int(self.docs[doc + 1]["first_chunk"]) if doc + 1 < len(self.docs) else len(self.chunks)
+        return slice(first, end)
+
+    def vectors_of(self, doc: int) -> Vectors:
+        return self.vectors[self.rows_of_document(doc)]
+
+    def no_rows(self) -> npt.NDArray[np.bool_]:
+        return np.zeros(len(self.chunks), np.bool_)
+
+    def fields_of(self, row: int) -> tuple[str, str]:
+        """The texts that a row is found by: its own, and the title of its document."""
+        chunk = self.chunks[row]
+        doc = int(chunk["doc"])
+        begin = int(self.docs[doc]["offset"]) + int(self.docs[doc]["header_size"])
+        content = self._texts(begin + int(chunk["start_byte"]), begin + int(chunk["end_byte"]))
+        return self._decoded(content), self.header(doc).title
+
+    def _text_bytes(self, doc: int) -> memoryview:
+        begin, header_size, text_size, _ = self.docs[doc].item()
+        return self._texts(begin + header_size, begin + header_size + text_size)
+
+
+def _check_documents(docs: npt.NDArray[Any], chunks: npt.NDArray[Any], texts_size: int) -> None:
+    """Refuse documents that do not follow each other in the texts, and chunks that are not within their documents."""
+    sizes = docs["header_size"].astype(np.uint64) + docs["text_size"]
+    ends = np.cumsum(sizes, dtype=np.uint64)
+    if (int(ends[-1]) if len(docs) else 0) != texts_size or not np.array_equal(docs["offset"], ends - sizes):
+        raise ValueError("the texts of documents do not follow each other")
+    check_below("chunks", chunks["doc"], len(docs))
+    counts = np.bincount(chunks["doc"], minlength=len(docs))
+    if not np.array_equal(docs["first_chunk"], np.cumsum(counts) - counts):
+        raise ValueError("the chunks of documents do not follow each other")
+    owners = chunks["doc"]
+    is_next = owners[1:] == owners[:-1]
+    for start, end in (("start_byte", "end_byte"), ("start", "end")):
+        is_within = (chunks[start] <= chunks[end]) & (chunks[end] <= docs["text_size"][owners])
+        is_behind = chunks[start][1:] >= chunks[end][:-1]
+        if not is_within.all() or bool((is_next & ~is_behind).any()) or bool((owners[1:] < owners[:-1]).any()):
+            raise ValueError("a chunk is not within its document")
+
+
+@dataclass(frozen=True, eq=False)
+class _Slices(Sequence[bytes]):
+    """Pieces of a mapped file, copied when they are asked for."""
+
+    content: memoryview
+    offsets: npt.NDArray[Any]
+    sizes: npt.NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __getitem__(self, number: Any) -> Any:
+        begin = int(self.offsets[number])
+        return bytes(self.content[begin : begin + int(self.sizes[number])])
+
+
+def _header_of(document_id: str, owner: str, title: str, url: str, metadata: str, content_hash: str) -> Header:
+    """Raises ValueError, as for one that is read from bytes."""
+    header = Header(document_id, owner, title, url, load_json(metadata.encode()), content_hash)
+    return Header.from_bytes(header.to_bytes())
+
+
+@dataclass(frozen=True, slots=True)
+class ListedDocument:
+    """A document, as the id directory knows it."""
+
+    id: str
+    owner: str
+    content_hash: str
+    doc: int
+
+
+class IdFile:
+    """Which documents a shard holds, without opening anything else of it. Raises ValueError for a file that is none."""
+
+    def __init__(self, path: Path) -> None:
+        pack = ArrayFile(path)
+        self._lines = pack.array("lines", ID_TYPE)
+        self._order = pack.array("order", "<u4")
+        self._names = pack.bytes("names")
+        self._owners = load_texts(pack.bytes("owners"))
+        self._prefixes = np.ascontiguousarray(self._lines["prefix"])
+        self._check()
+
+    def _check(self) -> None:
+        """Each document has one line, and each line one place in the order and a name of its own."""
+        count = len(self._lines)
+        for name, numbers in (("lines", self._lines["doc"]), ("order", self._order)):
+            check_length(name, numbers, count)
+            check_below(name, numbers, count)
+            if count and int(np.bincount(numbers).min()) != 1:
+                raise ValueError(f"the section {name} names something twice")
+        check_below("lines", self._lines["owner"], len(self._owners))
+        begins, sizes = self._lines["id_offset"], self._lines["id_size"].astype(np.uint64)
+        check_below("lines", begins, len(self._names) + 1)
+        check_below("lines", begins + sizes, len(self._names) + 1)
+        if int(sizes.sum()) != len(self._names):
+            raise ValueError("the section names has another size than its names")
+        check_utf8("names", self._names, np.concatenate([begins, begins + sizes]))
+
+    @property
+    def count(self) -> int:
+        return len(self._lines)
+
+    def find(self, identities: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """The line of each identity (a row of two numbers); -1 for those that are not here."""
+        found = np.full(len(identities), -1, np.int64)
+        places = np.searchsorted(self._prefixes, identities[:, 0])
+        # Two ids may share the first half of their hash; three do not in any KB that fits on this planet.
+        for step in (0, 1):
+            places_here = places + step
+            inside = places_here < len(self._lines)
+            lines = self._lines[np.minimum(places_here, max(len(self._lines) - 1, 0))] if len(self._lines) else None
+            if lines is None:
+                return found
+            same = inside & (lines["prefix"] == identities[:, 0]) & (lines["rest"] == identities[:, 1])
+            found[same] = places_here[same]
+        return found
+
+    def identities(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+        """Of every document (a row of two numbers), and its number."""
+        both = np.stack([self._prefixes, self._lines["rest"]], axis=1)
+        return both, self._lines["doc"].astype(np.int64)
+
+    def ranks(self) -> npt.NDArray[np.int64]:
+        """Return the place of each document, by number, in the order of their ids."""
+        ranks = np.empty(len(self._order), np.int64)
+        ranks[self._lines["doc"][self._order]] = np.arange(len(self._order))
+        return ranks
+
+    def lines_of(self, wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        """Of documents that are marked, by their numbers."""
+        return np.flatnonzero(wanted[self._lines["doc"]])
+
+    def hashes_at(self, lines: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """Identities, and content hashes: a row of two numbers for each."""
+        entries = self._lines[lines]
+        identities = np.stack([entries["prefix"], entries["rest"]], axis=1)
+        return identities, np.ascontiguousarray(entries["hash"]).view("<u8").reshape(-1, 2)
+
+    def numbers_at(self, lines: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return self._lines["doc"][lines].astype(np.int64)
+
+    def listed(self, line: int) -> ListedDocument:
+        entry = self._lines[line]
+        begin = int(entry["id_offset"])
+        name = bytes(self._names[begin : begin + int(entry["id_size"])]).decode(errors="surrogatepass")
+        return ListedDocument(name, self._owners[int(entry["owner"])], bytes(entry["hash"]).hex(), int(entry["doc"]))
+
+    def after(self, document_id: str) -> Iterator[ListedDocument]:
+        """Documents by id, from the first that comes after this one."""
+        low, high = 0, len(self._order)
+        while low < high:
+            middle = (low + high) // 2
+            if self.listed(int(self._order[middle])).id <= document_id:
+                low = middle + 1
+            else:
+                high = middle
+        for position in range(low, len(self._order)):
+            yield self.listed(int(self._order[position]))
+
+    def numbers_of_owner(self, owner: str) -> npt.NDArray[np.int64]:
+        if owner not in self._owners:
+            return np.empty(0, np.int64)
+        chosen = self._lines["owner"] == self._owners.index(owner)
+        return np.sort(self._lines["doc"][chosen]).astype(np.int64)
+
+    def owner_of(self, line: int) -> str:
+        return self._owners[int(self._lines[line]["owner"])]
+
+
+class RowsFile:
+    """The shard's tables, kept open; each question has a cursor of its own.
+
+    Raises ValueError for a file that is none, and E207 when something that is only looked at later turns out damaged.
+    """
+
+    def __init__(self, path: Path, documents: int, shard_bytes: int) -> None:
+        """`shard_bytes`: of all files of the shard; nothing here is more than the others can hold."""
+        self._documents = documents
+        self._shard_bytes = shard_bytes
+        self._key = f"{path.parent.name}/{path.name}"
+        self._lock = threading.Lock()
+        self._connection = open_rows(path, COLUMNS)
+        with query_errors(self._key):
+            self._check()
+        self._remembered = functools.lru_cache(maxsize=_REMEMBERED_FILTERS)(self._select)
+
+    def _check(self) -> None:
+        """A table takes next to no room when its rows are all alike, and could be larger than all memory."""
+        numbers = self._cursor().execute("SELECT count(*), count(doc), min(doc), max(doc) FROM docs").fetchone()
+        expected = (0, 0, None, None) if not self._documents else (self._documents,) * 2 + (0, self._documents - 1)
+        if numbers != expected:
+            raise ValueError("it holds another number of documents than the manifest says")
+        for table in COLUMNS:
+            count = self._cursor().execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608 - our own names
+            if count is None or count[0] > self._shard_bytes:
+                raise ValueError(f"the table {table} holds more than the shard can")
+
+    def selected(self, condition: Filter) -> npt.NDArray[np.bool_]:
+        """Which documents meet the condition, by number. Raises E609 when the caller has given up."""
+        return (self._remembered if condition.values <= _MOST_REMEMBERED_VALUES else self._select)(condition)
+
+    def _select(self, condition: Filter) -> npt.NDArray[np.bool_]:
+        where, parameters = condition.to_sql()
+        cursor = self._cursor()
+        with query_errors(self._key), contextlib.closing(cursor), cancellation.interruptible(cursor.interrupt):
+            found = cursor.execute(f"SELECT doc FROM docs WHERE {where}", parameters).fetchnumpy()["doc"]  # noqa: S608
+        chosen = np.zeros(self._documents, np.bool_)
+        with damage_errors(self._key):
+            chosen[np.asarray(found, dtype=np.int64)] = True
+        return chosen
+
+    def documents(self) -> list[tuple[Header, str, list[tuple[int, int]]]]:
+        """Header, text and places of chunks of each document, by number."""
+        cursor = self._cursor()
+        with query_errors(self._key), damage_errors(self._key):
+            self._refuse_any("docs", "id IS NULL OR title IS NULL OR url IS NULL OR text IS NULL OR metadata IS NULL")
+            self._refuse_any("chunks", "number IS NULL OR start_at IS NULL OR end_at IS NULL OR NOT start_at <= end_at")
+            self._refuse_any("chunks", "start_at < 0")
+            sizes = cursor.execute("SELECT sum(strlen(text) + strlen(metadata)) FROM docs").fetchone()
+            if sizes is None or (sizes[0] or 0) > self._shard_bytes:
+                raise ValueError("its texts are longer than those of the shard")
+            found = cursor.execute(
+                "SELECT id, owner, title, url, metadata, content_hash, text FROM docs ORDER BY doc"
+            ).fetchall()
+            places: list[list[tuple[int, int]]] = [[] for _ in found]
+            for doc, start, end in cursor.execute(
+                "SELECT doc, start_at, end_at FROM chunks ORDER BY doc, number"
+            ).fetchall():
+                if end > len(found[doc][-1]):
+                    raise ValueError("a chunk is not within the text of its document")
+                places[doc].append((start, end))
+            return [
+                (_header_of(own, owner, title, url, metadata, content_hash), text, places[doc])
+                for doc, (own, owner, title, url, metadata, content_hash, text) in enumerate(found)
+            ]
+
+    def graphs(self) -> dict[int, GraphRows]:
+        """Of each document that has one, by number."""
+        cursor = self._cursor()
+        with query_errors(self._key), damage_errors(self._key):
+            self._refuse_any("doc_entities", "entity_id IS NULL OR chunk_number IS NULL OR NOT isfinite(weight)")
+            self._refuse_any("edges", "src IS NULL OR dst IS NULL OR rel_type IS NULL OR NOT isfinite(weight)")
+            for table in ("doc_entities", "edges"):
+                self._refuse_any(table, "weight IS NULL OR chunk_number IS NULL OR chunk_number < 0")
+            mentions = cursor.execute(
+                """SELECT doc, entity_id, weight, chunk_number FROM doc_entities
+                   ORDER BY doc, chunk_number, entity_id, weight"""
+            ).fetchall()
+            edges = cursor.execute(
+                """SELECT doc, src, dst, rel_type, weight, chunk_number FROM edges
+                   ORDER BY doc, chunk_number, src, dst, rel_type, weight"""
+            ).fetchall()
+        found: dict[int, tuple[list[Any], list[Any]]] = {}
+        for doc, *mention in mentions:
+            found.setdefault(doc, ([], []))[0].append(tuple(mention))
+        for doc, *edge in edges:
+            found.setdefault(doc, ([], []))[1].append(tuple(edge))
+        return {doc: GraphRows(tuple(rows[0]), tuple(rows[1])) for doc, rows in found.items()}
+
+    def _refuse_any(self, table: str, condition: str) -> None:
+        """Refuse rows of a table of documents that meet this condition, or are of no document."""
+        where = f"doc IS NULL OR doc < 0 OR doc >= {self._documents} OR {condition}"
+        if self._cursor().execute(f"SELECT 1 FROM {table} WHERE {where} LIMIT 1").fetchone() is not None:  # noqa: S608
+            raise ValueError(f"a row of the table {table} cannot be")
+
+    def _cursor(self) -> "duckdb.DuckDBPyConnection":
+        with self._lock:
+            return self._connection.cursor()

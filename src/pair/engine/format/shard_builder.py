@@ -1,0 +1,378 @@
+"""Shard files built in a scratch folder: the rows in DuckDB, in one transaction, and what queries read beside them.
+
+Not here
+    Which documents go into which shard: writing.py, compaction.py. Uploading: publication.py.
+"""
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pair.engine.filters import flatten_metadata
+from pair.engine.format import vectors as vector_index
+from pair.engine.format.array_file import WrittenFile, write_pack
+from pair.engine.format.duckdb_io import file_errors, open_memory
+from pair.engine.format.graph_index import graph_sections
+from pair.engine.format.keyword_index import write_keywords
+from pair.engine.format.manifest import FileRole, ShardFile, ShardRef, content_hash, file_name, shards_prefix
+from pair.engine.format.stored_documents import Header, StoredDocuments, identity
+from pair.engine.format.stored_graphs import StoredGraphs
+from pair.files import sha256_of
+
+if TYPE_CHECKING:
+    import duckdb
+
+MOST_CENTROIDS = 32
+
+ID_TYPE = np.dtype(
+    [
+        ("prefix", "<u8"),
+        ("rest", "<u8"),
+        ("doc", "<u4"),
+        ("owner", "<u4"),
+        ("id_offset", "<u8"),
+        ("id_size", "<u4"),
+        ("hash", "V16"),
+    ]
+)
+"""A line of the id directory; `prefix` and `rest` are the halves of the id's hash, `hash` is the content's."""
+DOC_TYPE = np.dtype([("offset", "<u8"), ("header_size", "<u4"), ("text_size", "<u4"), ("first_chunk", "<u4")])
+"""Where a document's header and, right behind it, its text lie; `first_chunk` is the row of its first chunk."""
+
+_Value = str | int | float | None
+_Row = tuple[_Value, ...]
+COLUMNS = {
+    "docs": {
+        "doc": "INTEGER",
+        "id": "VARCHAR",
+        "owner": "VARCHAR",
+        "title": "VARCHAR",
+        "url": "VARCHAR",
+        "text": "VARCHAR",
+        "metadata": "VARCHAR",
+        "content_hash": "VARCHAR",
+    },
+    "chunks": {
+        "id": "VARCHAR",
+        "doc": "INTEGER",
+        "doc_id": "VARCHAR",
+        "number": "INTEGER",
+        "start_at": "INTEGER",
+        "end_at": "INTEGER",
+    },
+    "doc_metadata": {"doc": "INTEGER", "key": "VARCHAR", "text": "VARCHAR", "number": "DOUBLE"},
+    "entities": {"id": "VARCHAR", "name": "VARCHAR"},
+    "edges": {
+        "src": "VARCHAR",
+        "dst": "VARCHAR",
+        "weight": "DOUBLE",
+        "rel_type": "VARCHAR",
+        "chunk_id": "VARCHAR",
+        "doc": "INTEGER",
+        "chunk_number": "INTEGER",
+    },
+    "doc_entities": {
+        "doc_id": "VARCHAR",
+        "entity_id": "VARCHAR",
+        "weight": "DOUBLE",
+        "chunk_id": "VARCHAR",
+        "doc": "INTEGER",
+        "chunk_number": "INTEGER",
+    },
+    "shard": {"commit_id": "VARCHAR", "storage_version": "VARCHAR"},
+}
+_TABLES = "".join(
+    f"CREATE TABLE {table} ({', '.join(f'{name} {kind}' for name, kind in columns.items())});"
+    for table, columns in COLUMNS.items()
+)
+_STORAGE_VERSION = "v1.2.0"
+"""The oldest DuckDB that can read our shards."""
+_BLOCK_SIZE = 16384
+"""The smallest there is: a shard with one document must not take half a megabyte."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltShard:
+    ref: ShardRef
+    paths: dict[FileRole, Path]
+
+
+def chunk_id(document_id: str, number: int) -> str:
+    return f"{document_id}#{number}"
+
+
+def build_shard(
+    folder: Path, kb_id: str, documents: StoredDocuments, *, commit_id: str, run: str, number: int = 0
+) -> BuiltShard:
+    """`commit_id` goes into the rows, so that no two attempts to write ever make the same shard.
+
+    Garbage collection may therefore delete what an earlier attempt left without taking anything from a later one.
+    """
+    shard_id = f"shard-{number:05}"
+    folder.mkdir(parents=True, exist_ok=True)
+    headers = [Header.from_bytes(each) for each in documents.headers]
+    paths: dict[FileRole, Path] = {
+        "rows": folder / file_name(shard_id, "rows"),
+        "search": folder / file_name(shard_id, "search"),
+        "ids": folder / file_name(shard_id, "ids"),
+        "keywords": folder / file_name(shard_id, "keywords"),
+    }
+    if documents.graphs.is_made:
+        paths["graph"] = folder / file_name(shard_id, "graph")
+    with file_errors(paths["rows"]):
+        _write_rows(paths["rows"], documents, headers, commit_id)
+    written: dict[FileRole, WrittenFile] = {
+        "rows": WrittenFile(paths["rows"].stat().st_size, sha256_of(paths["rows"])),
+        "search": _write_search(paths["search"], documents),
+        "ids": _write_ids(paths["ids"], headers),
+        "keywords": write_keywords(paths["keywords"], documents.keywords, paths["search"]),
+    }
+    if "graph" in paths:
+        sections = graph_sections(documents.graphs, _first_chunks(documents), len(documents.chunks))
+        written["graph"] = write_pack(paths["graph"], sections)
+    centroids, radii = vector_index.centroids_of(documents.vectors, MOST_CENTROIDS if run else 1)
+    described = {role: ShardFile(each.size_bytes, each.sha256) for role, each in written.items()}
+    ref = ShardRef(
+        shard_id=shard_id,
+        folder=_folder_of(kb_id, described),
+        files=described,
+        rows=len(documents.chunks),
+        documents=documents.count,
+        run=run,
+        centroids=centroids,
+        radii=tuple(radii),
+        graph_available="graph" in paths,
+        created_at="",
+    )
+    return BuiltShard(ref, paths)
+
+
+def rebuild_shard(
+    folder: Path,
+    kb_id: str,
+    shard: ShardRef,
+    documents: StoredDocuments,
+    unchanged: Callable[[FileRole], Path],
+    commit_id: str,
+) -> BuiltShard:
+    """The same shard with the vectors of `documents`, which are all of it: files that know no vectors stay as they are.
+
+    `unchanged`: where such a file is. `commit_id` goes into the file that is new, for the same reason as above.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / file_name(shard.shard_id, "search")
+    written = _write_search(path, documents, made_by=commit_id)
+    described = {**shard.files, "search": ShardFile(written.size_bytes, written.sha256)}
+    centroids, radii = vector_index.centroids_of(documents.vectors, 1)
+    ref = replace(
+        shard,
+        folder=_folder_of(kb_id, described),
+        files=described,
+        run="",
+        centroids=centroids,
+        radii=tuple(radii),
+    )
+    return BuiltShard(ref, {role: path if role == "search" else unchanged(role) for role in described})
+
+
+def _folder_of(kb_id: str, described: Mapping[FileRole, ShardFile]) -> str:
+    return shards_prefix(kb_id) + content_hash(described)
+
+
+# ── rows ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+_idle: defaultdict[int, list["duckdb.DuckDBPyConnection"]] = defaultdict(list)
+"""Empty databases in memory, by process: making one takes as long as building a small shard."""
+
+
+def _write_rows(path: Path, documents: StoredDocuments, headers: Sequence[Header], commit_id: str) -> None:
+    idle = _idle[os.getpid()]
+    try:
+        connection = idle.pop()
+    except IndexError:
+        connection = open_memory()
+    try:
+        options = f"BLOCK_SIZE {_BLOCK_SIZE}, STORAGE_VERSION '{_STORAGE_VERSION}'"
+        connection.execute(f"ATTACH {_quoted(path)} AS shard_file ({options})")
+        connection.execute("USE shard_file")
+        connection.execute("BEGIN")
+        connection.execute(_TABLES)
+        connection.execute("INSERT INTO shard VALUES (?, ?)", [commit_id, _STORAGE_VERSION])
+        for table, rows in _tables_of(documents, headers).items():
+            _insert(connection, path.with_suffix(".rows"), table, rows)
+        _insert_columns(connection, {"chunk_places": _chunk_places(documents)}, _CHUNK_ROWS)
+        if documents.graphs:
+            _insert_graphs(connection, documents.graphs)
+        connection.execute("COMMIT")
+        connection.execute("USE memory")
+        connection.execute("DETACH shard_file")  # writes everything into the one file
+    except BaseException:
+        connection.close()
+        raise
+    idle.append(connection)
+
+
+def _quoted(path: Path) -> str:
+    return "'" + str(path).replace("'", "''") + "'"
+
+
+def _insert(connection: "duckdb.DuckDBPyConnection", scratch: Path, table: str, rows: Iterable[_Row]) -> None:
+    """Through a file of JSON lines: fifty times faster than handing over Python values one by one."""
+    longest = 0
+    with scratch.open("w", encoding="utf-8") as stream:
+        for row in rows:
+            line = json.dumps(dict(zip(COLUMNS[table], map(_sound, row), strict=True)))
+            longest = max(longest, len(line))
+            stream.write(line + "\n")
+    if longest:
+        types = ", ".join(f"{name}: '{kind}'" for name, kind in COLUMNS[table].items())
+        reading = f"read_json({_quoted(scratch)}, format='newline_delimited', columns={{{types}}}"
+        limit = 2 * longest + 1024
+        connection.execute(f"INSERT INTO {table} SELECT * FROM {reading}, maximum_object_size={limit})")  # noqa: S608
+    scratch.unlink()
+
+
+def _sound(value: _Value) -> _Value:
+    """Without lone surrogates, which no UTF-8 can hold."""
+    return value.encode(errors="replace").decode() if isinstance(value, str) and not value.isascii() else value
+
+
+def _tables_of(documents: StoredDocuments, headers: Sequence[Header]) -> dict[str, Iterable[_Row]]:
+    return {
+        "docs": _docs_rows(documents, headers),
+        "doc_metadata": (
+            (doc, *row) for doc, header in enumerate(headers) for row in flatten_metadata(header.metadata)
+        ),
+    }
+
+
+def _docs_rows(documents: StoredDocuments, headers: Sequence[Header]) -> Iterator[_Row]:
+    for doc, (header, content) in enumerate(zip(headers, documents.texts, strict=True)):
+        text, metadata = content.decode(errors="replace"), json.dumps(header.metadata, ensure_ascii=False)
+        yield doc, header.id, header.owner, header.title, header.url, text, metadata, header.content_hash
+
+
+def _chunk_places(documents: StoredDocuments) -> dict[str, npt.NDArray[Any]]:
+    owners = documents.chunks["doc"].astype(np.int64)
+    numbers = np.arange(len(owners)) - _first_chunks(documents)[owners]
+    return {**_columns_of(documents.chunks), "number": numbers}
+
+
+def _insert_columns(
+    connection: "duckdb.DuckDBPyConnection", columns: Mapping[str, dict[str, npt.NDArray[Any]]], statements: str
+) -> None:
+    """Numbers in columns, as they are; the texts that go with them are in their tables already."""
+    for name, column in columns.items():
+        connection.register(name, column)
+    connection.execute(statements)
+    for name in columns:
+        connection.unregister(name)
+
+
+def _insert_graphs(connection: "duckdb.DuckDBPyConnection", graphs: StoredGraphs) -> None:
+    # As one text: for each string of an array, DuckDB looks anew whether pandas is installed.
+    connection.execute(_GRAPH_NAMES, [json.dumps([_sound(each) for each in graphs.names])])
+    columns = {"graph_mentions": _columns_of(graphs.mentions), "graph_edges": _columns_of(graphs.edges)}
+    _insert_columns(connection, columns, _GRAPH_ROWS)
+
+
+def _columns_of(rows: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+    return {name: np.ascontiguousarray(rows[name]) for name in rows.dtype.names or ()}
+
+
+_CHUNK_ROWS = """
+INSERT INTO chunks
+    SELECT d.id || '#' || p.number, p.doc, d.id, p.number, p.start, p."end" FROM chunk_places p
+    JOIN docs d ON d.doc = p.doc ORDER BY p.doc, p.number;
+"""
+_GRAPH_NAMES = """
+CREATE TEMP TABLE graph_names AS
+    SELECT unnest(names) AS name, generate_subscripts(names, 1) - 1 AS number
+    FROM (SELECT from_json(?, '["VARCHAR"]') AS names);
+"""
+_GRAPH_ROWS = """
+INSERT INTO doc_entities
+    SELECT c.doc_id, n.name, m.weight, c.id, m.doc, m.chunk FROM graph_mentions m
+    JOIN chunks c ON c.doc = m.doc AND c.number = m.chunk
+    JOIN graph_names n ON n.number = m.entity;
+INSERT INTO edges
+    SELECT s.name, t.name, e.weight, k.name, c.id, e.doc, e.chunk FROM graph_edges e
+    JOIN chunks c ON c.doc = e.doc AND c.number = e.chunk
+    JOIN graph_names s ON s.number = e.source
+    JOIN graph_names t ON t.number = e.target
+    JOIN graph_names k ON k.number = e.kind;
+INSERT INTO entities
+    SELECT DISTINCT name, name FROM graph_names
+    WHERE number IN (SELECT entity FROM graph_mentions)
+       OR number IN (SELECT source FROM graph_edges) OR number IN (SELECT target FROM graph_edges)
+    ORDER BY name;
+DROP TABLE graph_names;
+"""
+
+
+# ── what queries read ──────────────────────────────────────────────────────────────────────────────
+
+
+def _first_chunks(documents: StoredDocuments) -> npt.NDArray[np.int64]:
+    counts = documents.chunk_counts()
+    return np.cumsum(counts) - counts
+
+
+def _write_search(path: Path, documents: StoredDocuments, made_by: str = "") -> WrittenFile:
+    docs = np.zeros(documents.count, DOC_TYPE)
+    docs["header_size"] = [len(each) for each in documents.headers]
+    docs["text_size"] = [len(each) for each in documents.texts]
+    sizes = docs["header_size"].astype(np.uint64) + docs["text_size"]
+    docs["offset"] = np.cumsum(sizes) - sizes
+    docs["first_chunk"] = _first_chunks(documents)
+    pieces = [piece for pair in zip(documents.headers, documents.texts, strict=True) for piece in pair]
+    codes = vector_index.encode(documents.vectors)
+    return write_pack(
+        path,
+        {
+            "docs": docs,
+            "chunks": documents.chunks,
+            "vectors": documents.vectors,
+            "squares": vector_index.squares_of(documents.vectors),
+            **({"codes": codes.index, "code_error": codes.error} if codes is not None else {}),
+            "texts": pieces,
+            **({"made_by": [made_by.encode()]} if made_by else {}),
+        },
+    )
+
+
+def _write_ids(path: Path, headers: Sequence[Header]) -> WrittenFile:
+    """Sorted by the hash of the id for looking up, with a second order for listing."""
+    names = [each.id.encode(errors="surrogatepass") for each in headers]
+    owners = sorted({each.owner for each in headers})
+    owner_numbers = {owner: number for number, owner in enumerate(owners)}
+    lines = np.zeros(len(headers), ID_TYPE)
+    hashes = np.array([np.frombuffer(identity(each.id), "<u8") for each in headers], "<u8").reshape(-1, 2)
+    lines["prefix"], lines["rest"] = hashes[:, 0], hashes[:, 1]
+    lines["doc"] = np.arange(len(headers))
+    lines["owner"] = [owner_numbers[each.owner] for each in headers]
+    lines["id_size"] = [len(name) for name in names]
+    sizes = lines["id_size"].astype(np.uint64)
+    lines["id_offset"] = np.cumsum(sizes) - sizes
+    lines["hash"] = np.array([bytes.fromhex(each.content_hash) for each in headers], "V16")
+    lines = np.sort(lines, order=["prefix", "rest"])
+    by_name = sorted(range(len(headers)), key=lambda number: headers[number].id)
+    place = np.empty(len(headers), np.uint32)
+    place[lines["doc"]] = np.arange(len(headers), dtype=np.uint32)
+    return write_pack(
+        path,
+        {
+            "lines": lines,
+            "order": place[by_name] if by_name else np.empty(0, np.uint32),
+            "owners": [json.dumps(owners, ensure_ascii=False).encode(errors="surrogatepass")],
+            "names": names,
+        },
+    )

@@ -1,0 +1,1 @@
+"""Compaction, garbage collection, versions, re-embedding, packages and bulk loads."""

@@ -1,0 +1,1 @@
+"""Searching: candidates, scores and passages."""

@@ -1,0 +1,337 @@
+"""Spread from the first hits and the question's own entities over chunks and entities: personalised PageRank.
+
+A walker starts at a seed, goes on with probability `decay`, from a chunk to an entity that it mentions, from an entity
+to a chunk that mentions it or along an edge, and else starts anew. What it meets often is what the seeds lead to.
+Invariants
+    The same seeds give the same scores, to the last bit, whatever shards the rows lie in: what is summed is rounded to
+    multiples of one power of two first, so that the order of summing does not matter.
+    Rows of documents that are gone neither pass anything on nor count.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pair import errors
+from pair.engine.format.graph_index import GraphIndex, Hashes, Numbers, entity_hash
+from pair.text.entity_rules import TOGETHER
+from pair.values import GraphParameters
+
+Floats = npt.NDArray[np.float64]
+
+_STEPS = 10
+"""After ten steps less than a fifth of what could still change is left, and the order has settled."""
+_EDGE_SHARE = 0.3
+"""Of an entity that has edges, so much goes along them, and the rest to chunks."""
+_LEAST_COMMON = 20
+"""In a small KB, so many mentions are not many."""
+_UNIT = 2.0**48
+_WEIGHT_UNIT = 2.0**20
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """A hit to start from."""
+
+    shard: int
+    """Its place among the shards that are asked."""
+    row: int
+    score: float
+
+
+class GraphShard:
+    """One shard, with which of its rows are live; kept as long as a manifest is, since it remembers counts."""
+
+    def __init__(self, file: GraphIndex, live: npt.NDArray[np.bool_] | None = None) -> None:
+        self.file = file
+        self.live = live
+
+    @functools.cached_property
+    def live_rows(self) -> int:
+        return self.file.rows if self.live is None else int(np.count_nonzero(self.live))
+
+    @functools.cached_property
+    def frequencies(self) -> Numbers:
+        """In how many live rows each entity is."""
+        starts: Numbers = self.file.entity_starts.astype(np.int64)
+        if self.live is None:
+            return starts[1:] - starts[:-1]
+        passed = np.concatenate([[0], np.cumsum(self.live[self.file.entity_rows])]).astype(np.int64)
+        return passed[starts[1:]] - passed[starts[:-1]]
+
+    def only_live(self, rows: Numbers) -> Numbers:
+        return rows if self.live is None else rows[self.live[rows]]
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """Rows that were reached, by place of their shard and row, and how strongly: the strongest has 1.
+
+    The score is the root of how often a row is met: with each hop that falls by a factor, and the second is wanted too.
+    """
+
+    shards: Numbers
+    rows: Numbers
+    scores: Floats
+    known_entities: tuple[str, ...]
+    """Those of the question that the KB links to anything."""
+
+
+def require_graph(kb_id: str, missing: Sequence[str], total: int) -> None:
+    """Raises E204 that names the shards without a graph."""
+    if missing or not total:
+        raise errors.graph_unavailable(kb_id, missing, total)
+
+
+def linked_entities(shards: Sequence[GraphShard], names: Sequence[str], most_common: float) -> dict[str, int]:
+    """Those of these entities that tell something, with the number of rows that mention them."""
+    hashes = np.array([entity_hash(name) for name in names], np.uint64)
+    counts = _frequencies(shards, hashes).tolist()
+    limit = _limit(shards, most_common)
+    return {name: count for name, count in zip(names, counts, strict=True) if 0 < count <= limit}
+
+
+def strong_rows(shards: Sequence[GraphShard], entity: str, least_weight: float) -> list[tuple[int, int]]:
+    """Shard (by place) and row of the live rows that mention an entity so strongly."""
+    found: list[tuple[int, int]] = []
+    for place, shard in enumerate(shards):
+        number = int(shard.file.find(np.array([entity_hash(entity)], np.uint64))[0])
+        if number >= 0:
+            rows = shard.only_live(shard.file.rows_of(np.array([number]))[1])
+            which, mentioned, weights = shard.file.mentions_in(rows)
+            strong = (mentioned == number) & (weights >= least_weight)
+            found += [(place, row) for row in rows[which[strong]].tolist()]
+    return found
+
+
+def spread(
+    shards: Sequence[GraphShard], seeds: Sequence[Seed], question: Sequence[str], parameters: GraphParameters
+) -> Spread:
+    """`seeds` best first; `question`: canonical names (`extraction.question_entities`)."""
+    known = linked_entities(shards, question, parameters.most_common)
+    chosen = list(seeds[: parameters.seeds])
+    start_entities = np.array(sorted(map(entity_hash, known)), np.uint64)
+    region = _Region(shards, parameters)
+    region.add_seeds(chosen)
+    region.reach(start_entities)
+    for _ in range(parameters.hops - 1):
+        region.reach(np.empty(0, np.uint64))
+    links = region.links(start_entities)
+    row_starts, entity_starts = _starts(links, chosen, known, parameters.question_share)
+    scores = _walk(links, row_starts, entity_starts, parameters.decay)
+    met = np.flatnonzero(scores > 0)
+    strongest = scores[met].max() if len(met) else 1.0
+    return Spread(links.shards[met], links.rows[met], np.sqrt(scores[met] / strongest), tuple(known))
+
+
+# ── which part of the graph ────────────────────────────────────────────────────────────────────────
+
+
+def _limit(shards: Sequence[GraphShard], most_common: float) -> int:
+    return max(_LEAST_COMMON, math.floor(most_common * sum(each.live_rows for each in shards)))
+
+
+def _frequencies(shards: Sequence[GraphShard], hashes: Hashes) -> Numbers:
+    """In how many live rows of all shards each of these entities is."""
+    counts = np.zeros(len(hashes), np.int64)
+    for shard in shards:
+        places = shard.file.find(hashes)
+        found = places >= 0
+        counts[found] += shard.frequencies[places[found]]
+    return counts
+
+
+@dataclass(frozen=True, eq=False)
+class _Links:
+    """The part of the graph that is walked. Rows and entities have places in it."""
+
+    shards: Numbers
+    rows: Numbers
+    entities: Hashes
+    link_rows: Numbers
+    link_entities: Numbers
+    weights: Floats
+    edge_sources: Numbers
+    edge_targets: Numbers
+    edge_weights: Floats
+
+
+class _Region:
+    """Rows that can be reached, hop by hop."""
+
+    def __init__(self, shards: Sequence[GraphShard], parameters: GraphParameters) -> None:
+        self._shards = shards
+        self._parameters = parameters
+        self._limit = _limit(shards, parameters.most_common)
+        self._reached = [np.zeros(each.file.rows, np.bool_) for each in shards]
+        self._followed = np.empty(0, np.uint64)
+
+    def add_seeds(self, seeds: Sequence[Seed]) -> None:
+        for seed in seeds:
+            live = self._shards[seed.shard].live
+            self._reached[seed.shard][seed.row] = live is None or live[seed.row]
+
+    def reach(self, entities: Hashes) -> None:
+        """One hop: over these entities and all that the rows so far mention, rare ones first."""
+        wanted = _distinct([entities, *self._mentioned()])
+        wanted = wanted[_places(self._followed, wanted) < 0]
+        counts = _frequencies(self._shards, wanted)
+        telling = (counts > 0) & (counts <= self._limit)
+        wanted, counts = wanted[telling], counts[telling]
+        order = np.lexsort((wanted, counts))
+        wanted = wanted[order][np.cumsum(counts[order]) <= self._parameters.most_links]
+        self._followed = _distinct([self._followed, wanted])
+        for shard, reached in zip(self._shards, self._reached, strict=True):
+            places = shard.file.find(wanted)
+            reached[shard.only_live(shard.file.rows_of(places[places >= 0])[1])] = True
+
+    def _mentioned(self) -> list[Hashes]:
+        """By the rows so far, for each shard."""
+        found = []
+        for shard, reached in zip(self._shards, self._reached, strict=True):
+            marked = np.zeros(len(shard.file.hashes), np.bool_)
+            marked[shard.file.mentions_in(np.flatnonzero(reached))[1]] = True
+            found.append(shard.file.hashes[marked])
+        return found
+
+    def links(self, start_entities: Hashes) -> _Links:
+        """All mentions in the rows that were reached, but those of entities that tell nothing."""
+        entities = _distinct([start_entities, *self._mentioned()])
+        counts = _frequencies(self._shards, entities)
+        telling = (counts > 0) & (counts <= self._limit)
+        entities, counts = entities[telling], counts[telling]
+        rarity = np.log1p(sum(each.live_rows for each in self._shards) / counts)
+        rows = [np.flatnonzero(reached) for reached in self._reached]
+        joined = _MergedRegion()
+        begin = 0
+        for shard, own in zip(self._shards, rows, strict=True):
+            place = _table(shard, entities)
+            which, mentioned, strength = shard.file.mentions_in(own)
+            met = place[mentioned]
+            kept = met >= 0
+            strengths = _rounded(strength[kept] * rarity[met[kept]], _WEIGHT_UNIT)
+            joined.add_links(begin + which[kept], met[kept], strengths)
+            self._add_edges(shard, place, joined)
+            begin += len(own)
+        shards = np.repeat(np.arange(len(rows)), [len(each) for each in rows])
+        return _Links(shards, np.concatenate([_NO_NUMBERS, *rows]), entities, *joined.columns())
+
+    def _add_edges(self, shard: GraphShard, place: Numbers, joined: "_MergedRegion") -> None:
+        """Those of a shard between the entities that have a place, in both directions."""
+        kinds = [number for number, kind in enumerate(shard.file.kinds) if self._follows(kind)]
+        if not kinds:
+            return
+        edges = shard.file.relations_at(np.flatnonzero(place >= 0))
+        if self._follows(TOGETHER):
+            edges = np.concatenate([edges, shard.file.together])
+        sources, targets = place[edges["source"]], place[edges["target"]]
+        kept = np.isin(edges["kind"], kinds) & (sources >= 0) & (targets >= 0) & (sources != targets)
+        if shard.live is not None:
+            kept &= shard.live[edges["row"]]
+        weights = _rounded(edges["weight"][kept], _WEIGHT_UNIT)
+        joined.add_edges(sources[kept], targets[kept], weights)
+        joined.add_edges(targets[kept], sources[kept], weights)
+
+    def _follows(self, kind: str) -> bool:
+        asked = self._parameters.edge_types
+        return kind != TOGETHER if asked is None else kind in asked
+
+
+_NO_NUMBERS = np.empty(0, np.int64)
+
+
+class _MergedRegion:
+    """Links and edges of all shards, one shard after the other."""
+
+    def __init__(self) -> None:
+        self._links = [(_NO_NUMBERS, _NO_NUMBERS, np.empty(0))]
+        self._edges = [(_NO_NUMBERS, _NO_NUMBERS, np.empty(0))]
+
+    def add_links(self, rows: Numbers, entities: Numbers, weights: Floats) -> None:
+        self._links.append((rows, entities, weights))
+
+    def add_edges(self, sources: Numbers, targets: Numbers, weights: Floats) -> None:
+        self._edges.append((sources, targets, weights))
+
+    def columns(self) -> tuple[Numbers, Numbers, Floats, Numbers, Numbers, Floats]:
+        rows, entities, weights = (np.concatenate(each) for each in zip(*self._links, strict=True))
+        sources, targets, strengths = (np.concatenate(each) for each in zip(*self._edges, strict=True))
+        return rows, entities, weights, sources, targets, strengths
+
+
+def _distinct(parts: Sequence[Hashes]) -> Hashes:
+    """Sorted. By sorting: for numbers that are all different, the hashing of np.unique is several times slower."""
+    if len(parts) == 2 and not len(parts[0]):
+        return parts[1]
+    together = np.sort(np.concatenate(parts))
+    return together[np.concatenate([[True], together[1:] != together[:-1]])] if len(together) else together
+
+
+def _table(shard: GraphShard, entities: Hashes) -> Numbers:
+    """The place among these of each entity of the shard; -1 for others."""
+    here = shard.file.find(entities)
+    table = np.full(len(shard.file.hashes), -1, np.int64)
+    table[here[here >= 0]] = np.flatnonzero(here >= 0)
+    return table
+
+
+def _places(entities: Hashes, hashes: Hashes) -> Numbers:
+    if not len(entities):
+        return np.full(len(hashes), -1, np.int64)
+    places = np.minimum(np.searchsorted(entities, hashes), len(entities) - 1)
+    return np.where(entities[places] == hashes, places, -1)
+
+
+# ── walking ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _starts(
+    links: _Links, seeds: Sequence[Seed], known: dict[str, int], question_share: float
+) -> tuple[Floats, Floats]:
+    """Where the walker starts: hits by rank, for their scores lie close together; rare entities more than common."""
+    rows, entities = np.zeros(len(links.rows)), np.zeros(len(links.entities))
+    ranked = []
+    for rank, seed in enumerate(seeds, 1):
+        found = np.flatnonzero((links.shards == seed.shard) & (links.rows == seed.row))
+        ranked += [(number, 1.0 / rank) for number in found.tolist()]
+    hits, names = math.fsum(weight for _, weight in ranked), math.fsum(1 / count for count in known.values())
+    share = 0.0 if not names else question_share if hits else 1.0
+    for number, weight in ranked:
+        rows[number] += (1 - share) * weight / hits
+    for name, count in known.items():
+        entities[_places(links.entities, np.array([entity_hash(name)], np.uint64))[0]] += share / count / names
+    return rows, entities
+
+
+def _walk(links: _Links, row_starts: Floats, entity_starts: Floats, decay: float) -> Floats:
+    """How often each row is met."""
+    rows, entities = len(links.rows), len(links.entities)
+    of_row = _sums(links.link_rows, links.weights, rows)
+    of_entity = _sums(links.link_entities, links.weights, entities)
+    of_edges = _sums(links.edge_sources, links.edge_weights, entities)
+    edge_share = np.where(of_edges > 0, np.where(of_entity > 0, _EDGE_SHARE, 1.0), 0.0)
+    to_entity = links.weights / of_row[links.link_rows]
+    to_row = links.weights / of_entity[links.link_entities] * (1 - edge_share)[links.link_entities]
+    along = links.edge_weights / of_edges[links.edge_sources] * edge_share[links.edge_sources]
+    at_rows, at_entities = row_starts, entity_starts
+    for _ in range(_STEPS):
+        passed = _sums(links.link_rows, _rounded(at_entities[links.link_entities] * to_row, _UNIT), rows)
+        handed = _sums(links.link_entities, _rounded(at_rows[links.link_rows] * to_entity, _UNIT), entities)
+        if len(along):
+            handed += _sums(links.edge_targets, _rounded(at_entities[links.edge_sources] * along, _UNIT), entities)
+        at_rows = (1 - decay) * row_starts + decay * passed
+        at_entities = (1 - decay) * entity_starts + decay * handed
+    return at_rows
+
+
+def _sums(places: Numbers, values: Floats, count: int) -> Floats:
+    return np.asarray(np.bincount(places, weights=values, minlength=count), np.float64)
+
+
+def _rounded(values: npt.NDArray[np.floating], unit: float) -> Floats:
+    """To multiples of 1/unit: sums of these are exact as long as they stay below 2^53/unit."""
+    return np.asarray(np.rint(values.astype(np.float64) * unit) / unit, np.float64)

@@ -1,0 +1,1 @@
+"""Writing: documents to chunks, shards and the next manifest."""

@@ -1,0 +1,116 @@
+"""Chunks to entities and edges with a model: in batches, several at once, and never in the way of an ingest.
+
+Invariants
+    A chunk that brought nothing after all attempts is skipped and counted, and so is what a model that died leaves.
+    A document with a chunk that the model could not be asked about is marked incomplete; an unusable reply is final.
+"""
+
+import itertools
+import logging
+import math
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pair import errors
+from pair.ai.contract import EntityExtractor, Extraction
+from pair.text.entity_rules import DocumentText, canonical_name, title_entity
+from pair.values import NO_GRAPH, NO_GRAPH_YET, GraphRows
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 2
+_TITLE_WEIGHT = 2.0
+
+
+class _Skipped(StrEnum):
+    """Why a chunk has no extraction."""
+
+    UNREACHABLE = "unreachable"
+    UNUSABLE = "unusable"
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractionCounts:
+    extracted: int = 0
+    skipped: int = 0
+
+
+class ModelGrapher:
+    """Used from several threads at once."""
+
+    def __init__(self, extractor: EntityExtractor, *, batch_chunks: int = 500, workers: int = 4) -> None:
+        self._extractor = extractor
+        self._batch_chunks = batch_chunks
+        self._workers = workers
+        self._lock = threading.Lock()
+        self._counts = ExtractionCounts()
+
+    @property
+    def name(self) -> str:
+        return self._extractor.name
+
+    @property
+    def counts(self) -> ExtractionCounts:
+        """Since the beginning."""
+        with self._lock:
+            return self._counts
+
+    def graphs_of(self, documents: Sequence[DocumentText]) -> list[GraphRows]:
+        texts = [chunk for document in documents for chunk in document.chunks]
+        is_dead = threading.Event()
+        found: list[Extraction | _Skipped] = []
+        with ThreadPoolExecutor(self._workers, thread_name_prefix="pair-graph") as pool:
+            for begin in range(0, len(texts), self._batch_chunks):
+                batch = texts[begin : begin + self._batch_chunks]
+                found += pool.map(lambda text: self._extracted(text, is_dead), batch)
+        skipped = sum(isinstance(extraction, _Skipped) for extraction in found)
+        with self._lock:
+            before = self._counts
+            self._counts = ExtractionCounts(before.extracted + len(found) - skipped, before.skipped + skipped)
+        if skipped:
+            logger.warning("chunks without a graph", extra={"skipped": skipped, "chunks": len(found)})
+        remaining = iter(found)
+        return [
+            _graph(document.title, list(itertools.islice(remaining, len(document.chunks)))) for document in documents
+        ]
+
+    def _extracted(self, text: str, is_dead: threading.Event) -> Extraction | _Skipped:
+        for _ in range(_ATTEMPTS):
+            if is_dead.is_set():
+                return _Skipped.UNREACHABLE
+            try:
+                return self._extractor.extract(text)
+            except errors.ModelError as fault:
+                last = fault
+        if last.code == errors.MODEL_UNREACHABLE:
+            is_dead.set()  # waiting for it once more with each chunk would take the ingest with it
+            return _Skipped.UNREACHABLE
+        return _Skipped.UNUSABLE
+
+
+def _graph(title: str, extractions: Sequence[Extraction | _Skipped]) -> GraphRows:
+    is_complete = _Skipped.UNREACHABLE not in extractions
+    if extractions and all(isinstance(extraction, _Skipped) for extraction in extractions):
+        return NO_GRAPH if is_complete else NO_GRAPH_YET
+    about = title_entity(title)
+    mentions: list[tuple[str, float, int]] = []
+    edges: list[tuple[str, str, str, float, int]] = []
+    for number, extraction in enumerate(extractions):
+        if isinstance(extraction, _Skipped):
+            continue
+        related: dict[str, int] = {canonical_name(each): 0 for each in extraction.entities}
+        for relation in extraction.relations:
+            source, target = canonical_name(relation.source), canonical_name(relation.target)
+            if source and target and source != target:
+                related[source] = related.get(source, 0) + 1
+                related[target] = related.get(target, 0) + 1
+                edges.append((source, target, relation.kind, relation.weight, number))
+        related.pop("", None)
+        weights = {name: 1 + math.log2(1 + count) for name, count in related.items()}
+        if about:
+            weights[about] = weights.get(about, 0.0) + _TITLE_WEIGHT
+        mentions += [(name, round(weight, 3), number) for name, weight in weights.items()]
+    return GraphRows(tuple(mentions), tuple(edges), is_complete)

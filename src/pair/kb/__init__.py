@@ -1,0 +1,1 @@
+"""Where the stages meet: a knowledge base opened, filled, searched and asked."""

@@ -1,0 +1,315 @@
+"""The registry of librarians: those of the configuration, those given in Python, and those that every KB has."""
+
+import contextlib
+import dataclasses
+import difflib
+import importlib
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import pydantic
+from annotated_types import Gt, MinLen
+
+from pair import errors
+from pair.librarians.contract import Context, Librarian, LibrarianInfo, Response
+from pair.librarians.dispatch import ask
+from pair.librarians.index_librarian import IndexEntry, IndexLibrarian
+from pair.librarians.kb_librarian import Collection, KbLibrarian
+from pair.librarians.registry import Entry, Registry
+from pair.librarians.router import Router
+from pair.librarians.rules import Permissions
+from pair.settings import Settings
+from pair.values import redact_url
+
+if TYPE_CHECKING:
+    from pair.ai.contract import LanguageModel
+    from pair.client.remote_kb import RemoteKnowledgeBase
+    from pair.kb.kb import KnowledgeBase
+
+CATALOGUE = "catalogue"
+ROUTER = "router"
+_KINDS = ("kb", "function", "endpoint", "kind")
+_OWN_KINDS = (CATALOGUE, ROUTER)
+
+Opener = Callable[[str], "KnowledgeBase"]
+
+
+@dataclass(frozen=True)
+class ConfiguredPermissions:
+    public: bool | None = None
+    allowed_teams: tuple[str, ...] = ()
+    allowed_roles: tuple[str, ...] = ()
+    sensitive: bool = False
+
+
+@dataclass(frozen=True)
+class ConfiguredLibrarian:
+    """One of `librarians` in config.yaml: what it answers from is one of `kb`, `function`, `endpoint`, `kind`."""
+
+    id: Annotated[str, MinLen(1)]
+    name: str = ""
+    description: str = ""
+    capabilities: tuple[str, ...] = ()
+    kb: str = ""
+    function: str = ""
+    """`package.module:name`, looked for beside the configuration too."""
+    endpoint: str = ""
+    token: str = ""
+    """Sent to the endpoint; `${VARIABLE}` takes it from the environment."""
+    kind: str = ""
+    """`catalogue` or `router`."""
+    team: str = ""
+    permissions: ConfiguredPermissions = field(default_factory=ConfiguredPermissions)
+    timeout: Annotated[float, Gt(0)] | None = None
+    """In seconds."""
+    delegates_to: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An entry that cannot be used."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedLibrarian:
+    """A librarian, for people."""
+
+    card: LibrarianInfo
+    answers_from: str
+    is_public: bool
+
+
+class KbLibrarians:
+    """Everybody who can be asked about a KB. Close it: it holds connections and other KBs."""
+
+    def __init__(
+        self, kb: "KnowledgeBase", settings: Settings, opened: Opener, given: Mapping[str, Librarian] | None = None
+    ) -> None:
+        """`opened`: other KBs by name. `given`: librarians from Python, which win over those of the configuration."""
+        self._held = contextlib.ExitStack()
+        self._kb = kb
+        self._settings = settings
+        self._opened = opened
+        self._kbs: dict[str, KnowledgeBase] = {kb.kb_id: kb}
+        self._answers_from: dict[str, str] = {}
+        self.problems: list[Problem] = []
+        # What others would have said then, nobody can tell.
+        entries = {} if kb.is_past else self._configured()
+        configured = list(entries)
+        for librarian_id, entry in self._own(configured).items():
+            entries.setdefault(librarian_id, entry)
+        for librarian_id, librarian in (given or {}).items():
+            entries[librarian_id] = Entry(librarian)
+            self._answers_from[librarian_id] = "Python"
+        self.registry = Registry(entries, policy=settings.librarians)
+        self.model = self._model()
+        self.first = self._first(configured)
+
+    def close(self) -> None:
+        self._held.close()
+
+    def listed(self) -> list[ListedLibrarian]:
+        return [
+            ListedLibrarian(
+                card, self._answers_from.get(card.id, ""), self.registry.desk(card.id).entry.permissions.is_public
+            )
+            for card in self.registry.cards()
+        ]
+
+    def kb_of(self, librarian_id: str) -> str | None:
+        """The KB whose shelf this is; None for all who answer from anything else."""
+        kind, _, name = self._answers_from.get(librarian_id, "").partition(" ")
+        return name if kind == "kb" else None
+
+    async def ask(
+        self,
+        query: str,
+        *,
+        first: str | None = None,
+        context: Context | None = None,
+        timeout: float | None = None,
+        collection: Collection | None = None,
+    ) -> Response:
+        """`collection`: what the first answers from instead of its KB; then it hands nothing on."""
+        given = context or Context()
+        if given.ai is None and self.model is not None:
+            given = dataclasses.replace(given, ai=self.model)
+        asked = first or self.first
+        registry = self.registry if collection is None else self._alone(asked, collection)
+        return await ask(registry, asked, query, given, timeout=timeout)
+
+    def _alone(self, librarian_id: str, collection: Collection) -> Registry:
+        """A shelf, under the same terms but from another collection, and without colleagues."""
+        entry = self.registry.desk(librarian_id).entry
+        shelf = dataclasses.replace(entry, librarian=KbLibrarian(collection), delegates_to=())
+        return Registry({librarian_id: shelf}, policy=self._settings.librarians)
+
+    # Who there is
+
+    def _configured(self) -> dict[str, Entry]:
+        """A bad entry is reported by name and left out; the rest serve."""
+        entries: dict[str, Entry] = {}
+        for number, value in enumerate(self._settings.librarians.entries, 1):
+            name = str(value.get("id") or f"number {number}") if isinstance(value, Mapping) else f"number {number}"
+            try:
+                configured = _validated(value)
+                if configured.id in entries:
+                    raise _UnusableError("there is another of this id before it")
+                kind = _kind_of(configured)
+                entry = self._entry(configured, kind)
+                Registry({configured.id: entry})  # refuses what it could not serve
+            except (_UnusableError, errors.PairError) as fault:
+                self.problems.append(Problem(name, redact_url(str(fault))))
+            else:
+                entries[configured.id] = entry
+                self._answers_from[configured.id] = f"{kind} {redact_url(getattr(configured, kind))}"
+        return entries
+
+    def _own(self, configured: Sequence[str]) -> dict[str, Entry]:
+        """A shelf for the KB itself, its catalogue, and a router where there is somebody to choose from."""
+        own = {self._kb.kb_id: self._shelf(self._kb.kb_id)}
+        if self._kb.is_synced:
+            own[CATALOGUE] = self._catalogue()
+        if len(configured) > 1:
+            card = LibrarianInfo(ROUTER, "Router", "Hands a question to whoever is likely to know.")
+            own[ROUTER] = Entry(Router(self._kb), card, delegates_to=tuple(configured))
+            self._answers_from.setdefault(ROUTER, "colleagues")
+        return own
+
+    def _entry(self, configured: ConfiguredLibrarian, kind: str) -> Entry:
+        return Entry(
+            getattr(self, f"_from_{kind}")(configured),
+            LibrarianInfo(
+                configured.id,
+                configured.name,
+                configured.description,
+                configured.capabilities,
+                configured.team,
+                redact_url(configured.endpoint),
+            ),
+            Permissions(**dataclasses.asdict(configured.permissions)),
+            configured.timeout,
+            # Shelves that all handed over what they do not know would ask everybody for everything.
+            () if configured.kb and configured.delegates_to is None else configured.delegates_to,
+        )
+
+    def _from_kb(self, configured: ConfiguredLibrarian) -> Librarian:
+        return KbLibrarian(self._kb_called(configured.kb))
+
+    def _from_function(self, configured: ConfiguredLibrarian) -> Librarian:
+        return _imported(configured.function, self._settings.config_path)
+
+    def _from_endpoint(self, configured: ConfiguredLibrarian) -> Librarian:
+        from pair.librarians.remote import RemoteLibrarian  # noqa: PLC0415 - loads the network
+
+        return RemoteLibrarian(configured.endpoint, token=configured.token)
+
+    def _from_kind(self, configured: ConfiguredLibrarian) -> Librarian:
+        if configured.kind == ROUTER:
+            return Router(self._kb)
+        if configured.kind == CATALOGUE:
+            return self._catalogue().librarian
+        raise _UnusableError(f"unknown kind: {configured.kind} (valid: {', '.join(_OWN_KINDS)})")
+
+    def _shelf(self, kb_id: str) -> Entry:
+        self._answers_from.setdefault(kb_id, f"kb {kb_id}")
+        card = LibrarianInfo(kb_id, kb_id, f"Answers from the knowledge base {kb_id}.")
+        return Entry(KbLibrarian(self._kb_called(kb_id)), card, delegates_to=())
+
+    def _catalogue(self) -> Entry:
+        self._answers_from.setdefault(CATALOGUE, "index.txt")
+        card = LibrarianInfo(CATALOGUE, "Catalogue", "Says which sources of the index would know.")
+        return Entry(IndexLibrarian(self._index, self._kb), card, delegates_to=())
+
+    def _index(self) -> list[IndexEntry]:
+        return [
+            IndexEntry(each.source_id, each.description, each.url, each.last_fetched_at)
+            for each in self._kb.described_sources()
+        ]
+
+    def _kb_called(self, kb_id: str) -> "KnowledgeBase":
+        if kb_id not in self._kbs:
+            self._kbs[kb_id] = self._opened(kb_id)
+            self._held.callback(self._kbs[kb_id].close)
+        return self._kbs[kb_id]
+
+    def _model(self) -> "LanguageModel | None":
+        if not self._settings.ai.base_url or not self._settings.ai.model:
+            return None
+        from pair.ai.openai import OpenAiLanguageModel  # noqa: PLC0415 - loads the network
+
+        model = OpenAiLanguageModel(self._settings.ai)
+        self._held.callback(model.close)
+        return model
+
+    def _first(self, configured: Sequence[str]) -> str:
+        """Who is asked unless somebody is named: a router if there is one, the only one configured, or the shelf."""
+        routers = [each.id for each in self.registry.cards() if self._answers_from.get(each.id) == f"kind {ROUTER}"]
+        if routers:
+            return routers[0]
+        if ROUTER in self.registry:
+            return ROUTER
+        return configured[0] if len(configured) == 1 else self._kb.kb_id
+
+
+def connect_to_librarian(settings: Settings, librarian_id: str, kb_id: str) -> "RemoteKnowledgeBase":
+    """Return the KB that a configured remote librarian answers from, on its server. Raises E605, E621."""
+    from pair.client import connect  # noqa: PLC0415 - loads the network
+
+    for value in settings.librarians.entries:
+        if isinstance(value, Mapping) and value.get("id") == librarian_id and value.get("endpoint"):
+            configured = _validated(value)
+            server, _, name = configured.endpoint.rpartition("/librarians/")
+            if not server or not name.endswith("/ask"):
+                raise errors.cannot_open_citation(librarian_id, configured.endpoint)
+            return connect(server, kb_id=kb_id, key=configured.token)
+    raise errors.no_such_remote_librarian(librarian_id)
+
+
+class _UnusableError(Exception):
+    """Why an entry cannot be used, fit for people."""
+
+
+def _kind_of(configured: ConfiguredLibrarian) -> str:
+    given = [kind for kind in _KINDS if getattr(configured, kind)]
+    if len(given) != 1:
+        raise _UnusableError(f"it needs exactly one of {', '.join(_KINDS)}, and has {', '.join(given) or 'none'}")
+    return given[0]
+
+
+def _validated(value: object) -> ConfiguredLibrarian:
+    if not isinstance(value, Mapping):
+        raise _UnusableError("it is no mapping of keys to values")
+    valid = [each.name for each in dataclasses.fields(ConfiguredLibrarian)]
+    for key in value:
+        if key not in valid:
+            nearest = difflib.get_close_matches(str(key), valid, n=1, cutoff=0.5)
+            raise _UnusableError(f"unknown key: {key}" + (f" (did you mean {nearest[0]}?)" if nearest else ""))
+    if missing := re.findall(r"\$\{(\w+)\}", str(value.get("token", ""))):
+        raise _UnusableError(f"not set in the environment: {', '.join(missing)}")
+    try:
+        return pydantic.TypeAdapter(ConfiguredLibrarian).validate_python(dict(value))
+    except pydantic.ValidationError as fault:
+        first = fault.errors()[0]
+        raise _UnusableError(f"{'.'.join(str(each) for each in first['loc'])}: {first['msg'].lower()}") from fault
+
+
+def _imported(address: str, config_path: Path | None) -> Librarian:
+    module_name, _, name = address.partition(":")
+    if not module_name or not name:
+        raise _UnusableError(f"function is package.module:name, not {address}")
+    beside = str((config_path or Path("config.yaml")).absolute().parent)
+    if beside not in sys.path:
+        sys.path.insert(0, beside)
+    try:
+        librarian: Librarian = getattr(importlib.import_module(module_name), name)
+    except Exception as fault:
+        raise _UnusableError(f"cannot import {address}: {type(fault).__name__}: {fault}") from fault
+    return librarian

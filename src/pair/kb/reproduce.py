@@ -1,0 +1,195 @@
+"""A stored answer, and whether the passages that it was made of are found again.
+
+Invariants
+    The retrieval runs in the version that the answer names, as far as that is kept; else in the current one.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pair import errors, files
+from pair.kb.open import open_kb
+from pair.kb.package_index import open_package
+from pair.librarians.provenance import KEY, FoundPassage, Retrieval, hash_of
+from pair.settings import Settings
+from pair.values import MODES
+
+if TYPE_CHECKING:
+    from pair.kb.kb import KnowledgeBase
+
+State = Literal["same", "moved", "scored", "changed", "gone", "not_found"]
+"""`moved`: at another rank. `scored`: at the same rank with another score. `changed`: something else stands in its
+place. `gone`: its document is. `not_found`: it is as it was, and others are found before it."""
+
+_MOST_BYTES = 64_000_000
+_MOST_PASSAGES = 1000
+_SCORE_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class PassageAgain:
+    """A passage of the answer, and what became of it."""
+
+    passage: FoundPassage
+    rank: int
+    state: State
+    new_rank: int | None = None
+    changed_in: int | None = None
+    """The first version in which something else stands in its place."""
+    or_before: bool = False
+    """It may have been a version that is not kept."""
+
+    def to_json(self) -> dict[str, Any]:
+        value: dict[str, Any] = {**self.passage.to_json(), "rank": self.rank, "state": self.state}
+        if self.new_rank is not None:
+            value["newRank"] = self.new_rank
+        if self.changed_in is not None:
+            value |= {"changedIn": self.changed_in, "orBefore": self.or_before}
+        return value
+
+
+@dataclass(frozen=True)
+class ReproduceReport:
+    """One retrieval, done again."""
+
+    asked: Retrieval
+    kb_id: str
+    version: int
+    is_recorded: bool
+    """Whether it is the version that the answer names."""
+    passages: tuple[PassageAgain, ...]
+    new: tuple[tuple[int, FoundPassage], ...]
+    """Those that were not among them, with their ranks."""
+
+    @property
+    def is_same(self) -> bool:
+        return not self.new and all(each.state == "same" for each in self.passages)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kbId": self.kb_id,
+            "recordedVersion": self.asked.manifest_version,
+            "version": self.version,
+            "isRecordedVersion": self.is_recorded,
+            "query": self.asked.query,
+            "isSame": self.is_same,
+            "passages": [each.to_json() for each in self.passages],
+            "new": [{**each.to_json(), "rank": rank} for rank, each in self.new],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The KB that is asked again, if it is not the one that the answer names."""
+
+    kb_id: str | None = None
+    at: str | None = None
+    package: Path | None = None
+
+
+def read_answer(path: Path) -> tuple[Retrieval, ...]:
+    """How the passages of a stored answer were found. Raises E232, E233, E010."""
+    with files.storage_errors():
+        if not path.is_file():
+            raise errors.answer_unreadable(str(path), "there is no such file")
+        if path.stat().st_size > _MOST_BYTES:
+            raise errors.answer_unreadable(str(path), "it is too large")
+        content = path.read_bytes()
+    try:
+        value = json.loads(content.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as fault:
+        raise errors.answer_unreadable(str(path), "it is not JSON") from fault
+    if not isinstance(value, dict) or not ({"answer", "error", "metadata"} & value.keys()):
+        raise errors.answer_unreadable(str(path), "it has neither answer nor metadata")
+    metadata = value.get("metadata", {})
+    recorded = metadata.get(KEY, []) if isinstance(metadata, dict) else None
+    if not isinstance(recorded, list):
+        raise errors.answer_unreadable(str(path), f"{KEY} is no list")
+    if not recorded:
+        raise errors.nothing_to_reproduce(str(path))
+    try:
+        found = tuple(Retrieval.from_json(each) for each in recorded)
+    except ValueError as fault:
+        raise errors.answer_unreadable(str(path), f"{KEY}: {fault}") from fault
+    if any(each.mode not in MODES or not 0 < each.limit <= _MOST_PASSAGES for each in found):
+        raise errors.answer_unreadable(str(path), f"{KEY}: mode or limit is none that there is")
+    return found
+
+
+def reproduce(settings: Settings, asked: Retrieval, where: Where) -> ReproduceReport:
+    """Raises E201, E218 for a version that is named here, E304, and what a search raises."""
+    with _opened(settings, asked, where) as kb:
+        hits = kb.search(asked.query, limit=asked.limit, mode=asked.mode, explain=True)
+        found = {each.place: (rank, each) for rank, each in enumerate(map(FoundPassage.of, hits), 1)}
+        known = {each.place for each in asked.passages}
+        later = _later(kb, asked, hits.manifest_version)
+        return ReproduceReport(
+            asked,
+            kb.kb_id,
+            hits.manifest_version,
+            (hits.manifest_version, hits.commit_id) == (asked.manifest_version, asked.commit_id),
+            tuple(
+                _found_again(each, rank, *found[each.place])
+                if each.place in found
+                else _lost(kb, each, rank, asked.manifest_version, later)
+                for rank, each in enumerate(asked.passages, 1)
+            ),
+            tuple(each for place, each in found.items() if place not in known),
+        )
+
+
+@contextlib.contextmanager
+def _opened(settings: Settings, asked: Retrieval, where: Where) -> "Iterator[KnowledgeBase]":
+    if where.package is not None:
+        with open_package(where.package, settings) as kb:
+            yield kb
+        return
+    kb_id = where.kb_id or asked.kb_id
+    if ":" in kb_id:
+        raise errors.reproduce_elsewhere(kb_id)
+    at = where.at
+    if at is None:
+        with open_kb(kb_id, settings=settings, at=asked.manifest_version) as then:
+            if _is_version(then, asked):
+                yield then
+                return
+    with open_kb(kb_id, settings=settings, at=None if at == "current" else at) as kb:
+        yield kb
+
+
+def _is_version(kb: "KnowledgeBase", asked: Retrieval) -> bool:
+    """A number alone tells nothing: it may be that of another store."""
+    try:
+        return kb.version() == (asked.manifest_version, asked.commit_id)
+    except errors.NotFoundError:
+        return False
+
+
+def _later(kb: "KnowledgeBase", asked: Retrieval, until: int) -> list[int]:
+    """Versions that are kept after that of the answer, and the one that was searched, the oldest first."""
+    return sorted({until, *(each for each in kb.version_numbers() if asked.manifest_version < each < until)})
+
+
+def _found_again(passage: FoundPassage, rank: int, new_rank: int, found: FoundPassage) -> PassageAgain:
+    is_scored_same = abs(passage.score - found.score) <= _SCORE_TOLERANCE
+    state: State = "moved" if rank != new_rank else "same" if is_scored_same else "scored"
+    return PassageAgain(passage, rank, state, new_rank)
+
+
+def _lost(kb: "KnowledgeBase", passage: FoundPassage, rank: int, recorded: int, later: Sequence[int]) -> PassageAgain:
+    """Which version changed it: the first in which something else stands there."""
+    known = recorded
+    for number in later:
+        try:
+            text = kb.text_at(number, passage.document_id)
+        except errors.NotFoundError:  # let go since it was listed
+            continue
+        if text is None or hash_of(text[passage.start : passage.end]) != passage.sha256:
+            state: State = "gone" if text is None else "changed"
+            return PassageAgain(passage, rank, state, None, number, known < number - 1)
+        known = number
+    return PassageAgain(passage, rank, "not_found")

@@ -1,0 +1,1 @@
+"""Processes and clusters that build the shards of a large load."""

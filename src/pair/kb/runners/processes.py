@@ -1,0 +1,186 @@
+"""Workers that are processes of this machine.
+
+A worker reads parts from its end of a socket and answers with what it built, or with the error that it met.
+It ends with the other end of the socket: with the driver, however that ends.
+Invariants
+    A worker has one part at a time, so that it is known which part it died over.
+"""
+
+import contextlib
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any, Self
+
+from pair import errors
+
+if TYPE_CHECKING:
+    from pair.engine.write.bulk_runner import Built, Task
+    from pair.kb.runners.worker import Setup
+
+_DYING_SECONDS = 5
+# Libraries that would start a thread on each core, of which each worker has one.
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+class ProcessRunner:
+    """Starts its workers when there is work, and ends them with the context."""
+
+    def __init__(self, setup: "Setup", workers: int, attempts: int) -> None:
+        """`attempts`: how many workers may die over one part."""
+        self._setup = setup
+        self._workers = workers
+        self._attempts = attempts
+        self._crew: list[_Worker] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for worker in self._crew:
+            worker.end()
+        self._crew.clear()
+
+    @property
+    def workers(self) -> int:
+        return self._workers
+
+    def expect_work(self) -> None:
+        while len(self._crew) < self._workers:
+            self._crew.append(_Worker(self._setup))
+
+    def built(self, tasks: "Iterator[Task]") -> "Iterator[Built]":
+        ready: deque[Task] = deque()
+        died: dict[int, int] = {}
+        is_planned = False
+        while True:
+            while not is_planned and len(ready) < self._workers:
+                task = next(tasks, None)
+                is_planned = task is None
+                if task is not None:
+                    ready.append(task)
+                    self._hand_out(ready)
+                yield from self._answers(ready, died, timeout=0)
+            self._hand_out(ready)
+            if not any(worker.task for worker in self._crew):
+                return
+            yield from self._answers(ready, died, timeout=None)
+
+    def _hand_out(self, ready: "deque[Task]") -> None:
+        if ready:
+            self.expect_work()
+        for worker in self._crew:
+            if ready and worker.task is None:
+                worker.begin(ready.popleft())
+
+    def _answers(self, ready: "deque[Task]", died: dict[int, int], timeout: float | None) -> "Iterator[Built]":
+        """Of those who have one; a part whose worker died comes first again. Raises what a worker met, and E216."""
+        busy: dict[Any, _Worker] = {worker.connection: worker for worker in self._crew if worker.task}
+        for connection in wait(list(busy), timeout):
+            worker = busy[connection]
+            task = worker.task
+            answer = worker.answer()
+            if answer is not None:
+                if isinstance(answer, errors.PairError):
+                    raise answer
+                yield answer
+            elif task is not None:
+                reason = worker.died()
+                self._crew.remove(worker)
+                died[task.number] = died.get(task.number, 0) + 1
+                if died[task.number] >= self._attempts:
+                    raise errors.workers_died(task.number + 1, died[task.number], reason)
+                ready.appendleft(task)
+                self._hand_out(ready)
+
+
+class _Worker:
+    """As the driver sees it."""
+
+    def __init__(self, setup: "Setup") -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            code = f"import sys; sys.path[:] = {sys.path!r}; from pair.kb.runners.processes import serve; serve(0)"
+            # In a session of its own Ctrl-C does not reach it: the driver decides what becomes of it.
+            self._process = subprocess.Popen(  # noqa: S603 - ourselves
+                [sys.executable, "-c", code],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                env=os.environ | _ONE_THREAD,
+                start_new_session=True,
+            )
+        self.connection = Connection(ours.detach())
+        self.task: Task | None = None
+        self._send(setup)
+
+    def begin(self, task: "Task") -> None:
+        self.task = task
+        self._send(task)
+
+    def answer(self) -> "Built | errors.PairError | None":
+        """None when it died."""
+        try:
+            answer: Built | errors.PairError = self.connection.recv()
+        except (EOFError, OSError):
+            return None
+        self.task = None
+        return answer
+
+    def died(self) -> str:
+        """How: to be asked of one that did not answer."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_DYING_SECONDS)
+        self.end()
+        status = self._process.returncode
+        return f"ended with status {status}" if status >= 0 else f"was ended by {signal.Signals(-status).name}"
+
+    def end(self) -> None:
+        self.connection.close()
+        self._process.kill()
+        self._process.wait()
+
+    def _send(self, value: "Setup | Task") -> None:
+        with contextlib.suppress(OSError):  # it died, which its answer will tell
+            self.connection.send(value)
+
+
+# ── in the worker ──────────────────────────────────────────────────────────────────────────────────
+
+
+def serve(descriptor: int) -> None:
+    """Until the driver ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = Connection(descriptor)
+    given: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, given), daemon=True).start()
+    # Nobody waits for this before somebody listens.
+    from pair.kb.runners.worker import answer_to, part_builder  # noqa: PLC0415
+
+    setup = given.get()
+    refusal, builder = None, None
+    try:
+        builder = part_builder(setup)
+    except errors.PairError as fault:
+        refusal = fault
+    while True:
+        task = given.get()
+        connection.send(refusal if builder is None else answer_to(task, builder))
+
+
+def _receive(connection: Connection, given: "queue.SimpleQueue[Any]") -> None:
+    """Beside the work, so that a worker ends with its driver also in the middle of a part."""
+    try:
+        while True:
+            given.put(connection.recv())
+    except (EOFError, OSError):
+        os._exit(0)

@@ -1,0 +1,125 @@
+"""Trusting a folder: what its configuration and its keys file ask for, and the record that the user accepts it."""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pair import errors, files
+from pair.auth.folder_settings import TrustRequest
+from pair.auth.keys import ApiKey, parse_keys
+from pair.auth.settings import ServerSettings
+from pair.auth.trust import TrustStore, place_of
+from pair.kb.keys import needs_trust
+from pair.settings import CONFIG_PLACES, FolderConfig, Settings, read_folder_config
+from pair.values import redact_url
+
+_HIDDEN = "…"
+
+
+@dataclass(frozen=True)
+class FolderKeys:
+    """The keys file of the folder, as it was read."""
+
+    path: Path
+    sha256: str
+    keys: tuple[ApiKey, ...]
+    is_trusted: bool
+
+    def to_json(self) -> dict[str, Any]:
+        keys = [key.to_json() for key in self.keys]
+        return {"path": str(self.path), "sha256": self.sha256, "trusted": self.is_trusted, "keys": keys}
+
+
+@dataclass(frozen=True)
+class Review:
+    """What a folder asks for, with the hashes of the bytes that were looked at."""
+
+    folder: str
+    config: FolderConfig | None
+    keys: FolderKeys | None
+    unread: tuple[str, ...] = ()
+    """Configurations that are there and do not count, because another comes first."""
+
+    @property
+    def pending(self) -> "list[FolderConfig | FolderKeys]":
+        """What does not count in full yet."""
+        config = [self.config] if self.config is not None and self.config.ignored else []
+        return [*config, *([self.keys] if self.keys is not None and not self.keys.is_trusted else [])]
+
+    def to_json(self) -> dict[str, Any]:
+        config = self.config
+        shown = config and {
+            "path": str(config.path),
+            "sha256": config.sha256,
+            "trusted": not config.ignored,
+            "requests": [request.to_json() | {"value": show_value(request)} for request in config.requests],
+        }
+        keys = self.keys and self.keys.to_json()
+        return {"folder": self.folder, "trusted": not self.pending, "config": shown, "keys_file": keys}
+
+
+def review(config_path: str | None = None) -> Review:
+    """Look at the current folder. Raises E403 when there is nothing to trust, E401, E010."""
+    folder = os.path.realpath(os.curdir)
+    config, keys = read_folder_config(config_path), _folder_keys(config_path)
+    if config is None and keys is None:
+        raise errors.nothing_to_trust(folder)
+    read = config and str(config.path)
+    unread = tuple(place for place in CONFIG_PLACES if config and place != read and Path(place).is_file())
+    return Review(folder, config, keys, unread)
+
+
+def _folder_keys(config_path: str | None) -> FolderKeys | None:
+    for path in _keys_path(config_path):
+        if path.exists():
+            with files.storage_errors():
+                content = path.read_bytes()
+            keys = tuple(parse_keys(content, path).values())
+            is_trusted = TrustStore().trusts(place_of(path), content)
+            return FolderKeys(path, hashlib.sha256(content).hexdigest(), keys, is_trusted)
+    return None
+
+
+def _keys_path(config_path: str | None) -> list[Path]:
+    """Return the keys file, if it is one that needs trust."""
+    try:
+        settings = Settings.load(config_path, on_ignored=lambda text: None)
+    except errors.UsageError:
+        return []  # no server starts with such settings
+    return [files.expanded(settings.server.keys_file)] if needs_trust(settings) else []
+
+
+def trust(reviewed: FolderConfig | FolderKeys) -> None:
+    """Record the bytes that were reviewed, whatever the file holds by now. Raises E401, E010."""
+    TrustStore().record(place_of(reviewed.path), reviewed.sha256)
+
+
+def revoke(config_path: str | None = None) -> list[str]:
+    """Forget the files of the current folder; return those that were trusted. Raises E401, E010."""
+    store = TrustStore()
+    files_here = [*CONFIG_PLACES, ServerSettings.keys_file, *map(str, _keys_path(config_path))]
+    places = [place_of(path) for path in files_here]
+    known = [place for place in store.entries() if place in places]
+    store.forget(*known)
+    return known
+
+
+def list_trusted() -> dict[str, tuple[str, ...]]:
+    """Return the hashes of all trusted files by place. Raises E401, E010."""
+    return TrustStore().entries()
+
+
+def show_value(request: TrustRequest) -> Any:
+    """Return what a configuration asks for without its credentials."""
+    return _HIDDEN if request.need == "credential" and isinstance(request.value, str) else _redact(request.value)
+
+
+def _redact(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _HIDDEN if key == "token" else _redact(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_redact(item) for item in value]
+    return redact_url(value) if isinstance(value, str) else value if isinstance(value, int | float) else str(value)

@@ -1,0 +1,320 @@
+"""Unpack a KB archive: nothing outside the folder, nothing of unbounded size, nothing left after a refusal.
+
+Every entry is judged from the archive's directory before the first byte is written.
+"""
+
+import hashlib
+import mmap
+import os
+import re
+import shutil
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from pair import errors, files
+from pair.packages.rules import (
+    SourcesSettings,
+    bare_repositories,
+    collision,
+    folders_above,
+    name_fault,
+    own_name_fault,
+    unpacks_suspiciously,
+)
+
+_MEBIBYTE = 1024 * 1024
+_END_RECORD = struct.Struct("<4s4H2LH")
+_END64_LOCATOR_BYTES = 20
+_END64_RECORD = struct.Struct("<4sQ2H2L4Q")
+_DIRECTORY_ENTRY_BYTES = 46
+_DIRECTORY_BYTES_PER_ENTRY = 512
+_NAME_EXTRA_COMMENT = struct.Struct("<3H")
+_ENCRYPTED_FLAGS = 0x1 | 0x40
+_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+_LARGE_BYTES = 4 * _MEBIBYTE
+_WRITERS = 2
+UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError)
+"""What `zipfile` raises for an archive that is damaged, encrypted or of another kind."""
+
+
+class RefusedError(Exception):
+    """Why an archive is refused; becomes E009 with the archive's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackedFile:
+    sha256: str
+    size_bytes: int
+
+
+def unpack(
+    archive: Path,
+    folder: Path,
+    policy: SourcesSettings,
+    *,
+    shown: str = "",
+    leave_out: Callable[[str], bool] = lambda path: False,
+) -> dict[str, UnpackedFile]:
+    """Unpack into `folder`, which must not exist yet; raises E009 and leaves no folder.
+
+    `shown` is what people know the archive by, if not by its name here. `leave_out`: files that are not wanted.
+    """
+    try:
+        with _opened(archive, policy) as opened:
+            entries = _checked_entries(opened, policy)
+            try:
+                wanted = {path: entry for path, entry in entries.items() if not leave_out(path)}
+                return _write_entries(opened, wanted, folder)
+            except BaseException:
+                files.remove_tree(folder)
+                raise
+    except RefusedError as refusal:
+        raise errors.archive_refused(shown or archive.name, str(refusal)) from refusal.__cause__
+
+
+def hash_entries(archive: Path, policy: SourcesSettings) -> dict[str, UnpackedFile]:
+    """Read the whole archive under the same rules, without writing anything."""
+    try:
+        with _opened(archive, policy) as opened:
+            entries = _checked_entries(opened, policy)
+            return {path: _hash_entry(opened, entry) for path, entry in entries.items() if not entry.is_dir()}
+    except RefusedError as refusal:
+        raise errors.archive_refused(archive.name, str(refusal)) from refusal.__cause__
+
+
+def refuse_unsafe(archive: Path, policy: SourcesSettings) -> None:
+    """Judged by its directory alone. Raises E009."""
+    try:
+        with _opened(archive, policy) as opened:
+            _checked_entries(opened, policy)
+    except RefusedError as refusal:
+        raise errors.archive_refused(archive.name, str(refusal)) from refusal.__cause__
+
+
+def read_entry(archive: Path, name: str, policy: SourcesSettings, *, shown: str = "") -> bytes | None:
+    """One small file out of the archive, or None when it is not there. `shown`: see `unpack`."""
+    try:
+        with _opened(archive, policy) as opened:
+            entries = opened.infolist()
+            entry = next((entry for entry in entries if _normalised(entry.orig_filename) == name), None)
+            if entry is None:
+                return None
+            _check_places(archive.stat().st_size, entries)
+            if entry.file_size > 64 * _MEBIBYTE:
+                raise RefusedError(f"{name} is too large")
+            return b"".join(_chunks(opened, entry))
+    except RefusedError as refusal:
+        raise errors.archive_refused(shown or archive.name, str(refusal)) from refusal.__cause__
+
+
+# ── the archive as a whole ─────────────────────────────────────────────────────────────────────────
+
+
+def _opened(archive: Path, policy: SourcesSettings) -> zipfile.ZipFile:
+    try:
+        _check_directory_size(archive, policy)
+        return zipfile.ZipFile(archive)
+    except UNREADABLE as fault:
+        raise RefusedError(f"it is not a whole zip archive{_describe_other(archive)}") from fault
+
+
+def _describe_other(archive: Path) -> str:
+    """Say what a file is instead, by its first bytes: servers answer with pages where an archive was."""
+    with archive.open("rb") as stream:
+        head = stream.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if not head:
+        return " but an empty file"
+    if head.startswith(b"<") and re.search(rb"<(?:!doctype html|html|head|body)\b", head):
+        return " but an HTML page (a login page?)"
+    kinds = {b"<": "an XML file", b"{": "a JSON file", b"\x1f\x8b": "a gzip file", b"%pdf": "a PDF file"}
+    kind = next((words for start, words in kinds.items() if head.startswith(start)), None)
+    return f" but {kind}" if kind is not None else ""
+
+
+def _check_directory_size(archive: Path, policy: SourcesSettings) -> None:
+    """`zipfile` makes an object of every entry in the directory, whatever their number is said to be: count them first.
+
+    The directory is looked for exactly where `zipfile` will look.
+    """
+    with archive.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        at, end = _directory_bounds(content)
+        if end - at > policy.max_archive_entries * _DIRECTORY_BYTES_PER_ENTRY:
+            raise RefusedError(f"its directory takes {end - at} bytes")
+        entries = 0
+        while at < end:
+            entries += 1
+            if entries > policy.max_archive_entries:
+                raise RefusedError(f"it has more than {policy.max_archive_entries} entries")
+            at += _DIRECTORY_ENTRY_BYTES + sum(_NAME_EXTRA_COMMENT.unpack_from(content, at + 28))
+
+
+def _directory_bounds(content: mmap.mmap) -> tuple[int, int]:
+    end = len(content) - _END_RECORD.size
+    if end < 0:
+        raise zipfile.BadZipFile
+    if content[end : end + 4] != b"PK\5\6" or content[-2:] != b"\0\0":
+        end = content.rfind(b"PK\5\6", max(0, end - 65535))
+    if end < 0:
+        raise zipfile.BadZipFile
+    directory_bytes = _END_RECORD.unpack_from(content, end)[5]
+    locator = end - _END64_LOCATOR_BYTES
+    if locator >= _END64_RECORD.size and content[locator : locator + 4] == b"PK\6\7":
+        record = locator - _END64_RECORD.size
+        if content[record : record + 4] == b"PK\6\6":
+            end, directory_bytes = record, _END64_RECORD.unpack_from(content, record)[8]
+    if directory_bytes > end:
+        raise zipfile.BadZipFile
+    return end - directory_bytes, end
+
+
+# ── its entries ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _checked_entries(opened: zipfile.ZipFile, policy: SourcesSettings) -> dict[str, zipfile.ZipInfo]:
+    """Entries by path; raises RefusedError at the first that may not be unpacked."""
+    entries = opened.infolist()
+    checked: dict[str, zipfile.ZipInfo] = {}
+    for entry in entries:
+        path = _normalised(entry.orig_filename)
+        if not path and entry.orig_filename.startswith("./"):
+            continue  # the folder that is packed, under its own name
+        if (fault := _entry_fault(entry, path)) is not None:
+            raise RefusedError(f"{fault}: {path!r}")
+        if path in checked:
+            raise RefusedError(f"two entries with one name: {path!r}")
+        checked[path] = entry
+    archive_bytes = Path(str(opened.filename)).stat().st_size
+    _check_total_size(archive_bytes, entries, policy)
+    _check_places(archive_bytes, entries)
+    _check_collisions(checked)
+    return checked
+
+
+def _normalised(name: str) -> str:
+    """Without the `./` that some programs begin every name with."""
+    while name.startswith("./"):
+        name = name[2:]
+    return name.removesuffix("/")
+
+
+def _entry_fault(entry: zipfile.ZipInfo, path: str) -> str | None:
+    if "\0" in entry.orig_filename:
+        return "control character in the name"
+    if (fault := name_fault(path) or own_name_fault(path)) is not None:
+        return fault
+    kind = stat.S_IFMT(entry.external_attr >> 16)
+    if kind == stat.S_IFLNK:
+        return "link"
+    if kind not in {0, stat.S_IFREG, stat.S_IFDIR}:
+        return "device or other special file"
+    if kind == stat.S_IFDIR and not entry.is_dir():
+        return "folder without a slash at its end"
+    if entry.is_dir() and entry.file_size:
+        return "folder with content"
+    if entry.flag_bits & _ENCRYPTED_FLAGS:
+        return "encrypted"
+    if entry.compress_type not in _METHODS:
+        return "unknown compression"
+    return None
+
+
+def _check_total_size(archive_bytes: int, entries: list[zipfile.ZipInfo], policy: SourcesSettings) -> None:
+    total = sum(entry.file_size for entry in entries)
+    if total > policy.max_unpacked_bytes:
+        raise RefusedError(f"it unpacks to {total} bytes, more than {policy.max_unpacked_bytes}")
+    if unpacks_suspiciously(total, archive_bytes, policy.max_compression_ratio):
+        raise RefusedError(f"it unpacks to {total // max(1, archive_bytes)} times its size")
+    for entry in entries:
+        if unpacks_suspiciously(entry.file_size, entry.compress_size, policy.max_compression_ratio):
+            raise RefusedError(f"an entry unpacks to more than {policy.max_compression_ratio} times its size")
+
+
+def _check_places(archive_bytes: int, entries: list[zipfile.ZipInfo]) -> None:
+    """Entries that share bytes make small archives huge."""
+    end = 0
+    for entry in sorted(entries, key=lambda entry: entry.header_offset):
+        if entry.header_offset < end:
+            raise RefusedError("two entries share the same bytes")
+        if entry.header_offset >= archive_bytes:
+            raise RefusedError(f"entry outside the archive: {entry.orig_filename!r}")
+        end = entry.header_offset + 30 + len(entry.orig_filename) + entry.compress_size
+
+
+def _check_collisions(entries: dict[str, zipfile.ZipInfo]) -> None:
+    if (name := collision(entries)) is not None:
+        raise RefusedError(f"names differ only in case or accents: {name!r}")
+    if repositories := bare_repositories(entries):
+        raise RefusedError(f"folder that git takes for a repository: {min(repositories)!r}")
+    for path in entries:
+        for folder in folders_above(path):
+            if folder in entries and not entries[folder].is_dir():
+                raise RefusedError(f"file that is a folder too: {folder!r}")
+
+
+# ── their bytes ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _write_entries(
+    opened: zipfile.ZipFile, entries: dict[str, zipfile.ZipInfo], folder: Path
+) -> dict[str, UnpackedFile]:
+    folder.mkdir(parents=True)
+    _check_free_space(folder, sum(entry.file_size for entry in entries.values()))
+    made = {""}
+    written: dict[str, UnpackedFile] = {}
+    large: dict[str, Future[UnpackedFile]] = {}
+    # Hashing and writing leave Python alone: large files are written beside the small ones.
+    with ThreadPoolExecutor(_WRITERS, thread_name_prefix="pair-unpack") as writers:
+        for path, entry in entries.items():
+            parent = path if entry.is_dir() else path.rpartition("/")[0]
+            if parent not in made:
+                (folder / parent).mkdir(parents=True, exist_ok=True)
+                made.add(parent)
+            if entry.file_size >= _LARGE_BYTES:
+                large[path] = writers.submit(write_entry, opened, entry, folder / path)
+            elif not entry.is_dir():
+                written[path] = write_entry(opened, entry, folder / path)
+        return written | {path: writing.result() for path, writing in large.items()}
+
+
+def _check_free_space(folder: Path, needed_bytes: int) -> None:
+    if shutil.disk_usage(folder).free < needed_bytes:
+        raise errors.storage_failed(str(folder), f"no space left on the disk for {needed_bytes} bytes")
+
+
+def write_entry(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, destination: Path) -> UnpackedFile:
+    digest = hashlib.sha256()
+    descriptor = os.open(destination, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        for chunk in _chunks(opened, entry):
+            digest.update(chunk)
+            files.write_all(descriptor, chunk)
+    finally:
+        os.close(descriptor)
+    return UnpackedFile(digest.hexdigest(), entry.file_size)
+
+
+def _hash_entry(opened: zipfile.ZipFile, entry: zipfile.ZipInfo) -> UnpackedFile:
+    digest = hashlib.sha256()
+    for chunk in _chunks(opened, entry):
+        digest.update(chunk)
+    return UnpackedFile(digest.hexdigest(), entry.file_size)
+
+
+def _chunks(opened: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[bytes]:
+    """The entry's bytes; `zipfile` checks their CRC on the way."""
+    size_bytes = 0
+    try:
+        with opened.open(entry) as stream:
+            while chunk := stream.read(_MEBIBYTE):
+                size_bytes += len(chunk)
+                yield chunk
+    except UNREADABLE as fault:
+        raise RefusedError(f"damaged entry: {entry.orig_filename!r}") from fault
+    if size_bytes != entry.file_size:
+        raise RefusedError(f"entry of another length than declared: {entry.orig_filename!r}")

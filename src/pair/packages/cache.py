@@ -1,0 +1,189 @@
+"""Downloaded KBs on disk: `<cache>/<key>/`, found, filled and replaced.
+
+Invariants
+    A folder `<key>` appears by one rename after everything in it was verified, so a folder that exists is whole. What a
+    disk or a power cut makes of it later shows when its files are taken: they are hashed on the way.
+    One process at a time fills a key; the others wait and find it filled.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pair import files, folders
+from pair.clock import Clock, to_timestamp
+from pair.packages import atomic_swap
+from pair.packages.contract import Observer
+from pair.packages.rules import ENTRY_NAME, cache_key, is_named_by_content, stays_inside, without_credentials
+from pair.values import KbSource
+
+logger = logging.getLogger(__name__)
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a fetched KB. `identity` is the SHA-256 of its archive, or its git commit."""
+
+    identity: str
+    verified: bool
+    etag: str | None
+    last_modified: str | None
+    hashes: dict[str, str]
+    """SHA-256 of each file by path."""
+    signed_by: str | None = None
+    """The public key whose signature of the archive held, if one was looked for."""
+    is_assembled: bool = False
+    """Of parts: its files are those of the manifest, but nobody hashed the archive."""
+    is_without_index: bool = False
+    """It has one, but nobody wanted it."""
+    size_bytes: int = 0
+    """Of the archive; 0 for git, and where nobody wrote it down."""
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    folder: Path
+    facts: Facts
+
+
+Fill = Callable[[CacheEntry | None, Path], Facts | None]
+"""Fetches into a folder that does not exist yet; None when the entry it was given is still current."""
+
+
+class Cache:
+    def __init__(self, folder: Path, clock: Clock, observer: Observer, token: str) -> None:
+        """`token` tells the temporary folders of this process from those of others."""
+        self._folder = folder
+        self._clock = clock
+        self._observer = observer
+        self._token = token
+
+    @contextlib.contextmanager
+    def entry_for(
+        self, source: KbSource, fill: Fill, is_usable: Callable[[CacheEntry], bool], *, revalidate: bool
+    ) -> Iterator[CacheEntry]:
+        """The KB's entry, fetched if need be; nobody replaces it while the block runs."""
+        with files.storage_errors():
+            key = cache_key(source, _address(source))
+            with self._locked(key, has_entry=self._find(key, source) is not None):
+                entry = self._find(key, source)
+                if entry is not None and not is_usable(entry):
+                    entry = None
+                if entry is not None and not revalidate:
+                    logger.debug("cache hit", extra={"key": key})
+                else:
+                    entry = self._filled(key, source, fill, entry)
+                yield entry
+
+    def drop(self, entry: CacheEntry) -> None:
+        """Call inside the block that got it. Its description goes first: without it there is no entry."""
+        folders.unlink(entry.folder / ENTRY_NAME, missing_ok=True)
+        files.remove_tree(entry.folder)
+
+    def files_by_hash(self) -> dict[str, Path]:
+        """Where a file with a certain SHA-256 is, in whatever entry. What a disk made of it shows when it is taken."""
+        found: dict[str, Path] = {}
+        for path in self._folder.glob(f"*/{ENTRY_NAME}"):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                for name, sha256 in json.loads(path.read_bytes())["hashes"].items():
+                    if stays_inside(name):
+                        found[sha256] = path.parent / name
+        return found
+
+    def part_path(self, source: KbSource) -> Path:
+        """Where an unfinished download of this address waits to be resumed."""
+        return self._folder / ".partial" / f"{_address(source)}.part"
+
+    def remember_release(self, feed: str, source: KbSource) -> None:
+        """A read-only cache remembers nothing, and that is no reason to stop."""
+        path = self._release_path(feed)
+        with contextlib.suppress(OSError):
+            folders.make_folder(path.parent)
+            files.write_atomically(path, json.dumps(source.to_json()).encode())
+
+    def recall_release(self, feed: str) -> KbSource | None:
+        """The release that the feed named last, if it is in the cache."""
+        try:
+            source = KbSource.from_json(json.loads(self._release_path(feed).read_bytes()))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+        key = cache_key(source, _address(source))
+        return source if self._find(key, source) is not None else None
+
+    def _release_path(self, feed: str) -> Path:
+        return self._folder / ".releases" / f"{hashlib.sha256(feed.encode()).hexdigest()}.json"
+
+    @contextlib.contextmanager
+    def _locked(self, key: str, *, has_entry: bool) -> Iterator[None]:
+        """A read-only cache cannot be locked, and need not be when it has the entry."""
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(
+                    files.exclusive_lock(self._folder / ".locks" / f"{key}.lock", on_wait=self._say_waiting)
+                )
+            except OSError:
+                if not has_entry:
+                    raise
+            yield
+
+    def _say_waiting(self, holder: str) -> None:
+        self._observer.say(f"waiting for {holder}, which is fetching the same KB")
+
+    def _find(self, key: str, source: KbSource) -> CacheEntry | None:
+        """An entry counts only when it was made from this very address: versions of two repositories may be equal."""
+        folder = self._folder / key
+        try:
+            value = json.loads((folder / ENTRY_NAME).read_bytes())
+            if value.pop("schema_version") != SCHEMA_VERSION or value.pop("address") != _address(source):
+                return None
+            value.pop("url")
+            value.pop("fetched_at")
+            facts = Facts(**value)
+            is_named = isinstance(facts.identity, str) and isinstance(facts.signed_by, str | None)
+            is_sound = is_named and all(
+                isinstance(sha256, str) and stays_inside(path) for path, sha256 in facts.hashes.items()
+            )
+            return CacheEntry(folder, facts) if is_sound else None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+
+    def _filled(self, key: str, source: KbSource, fill: Fill, earlier: CacheEntry | None) -> CacheEntry:
+        folder = self._folder / key
+        atomic_swap.clear_leftovers(folder)
+        # An address whose version is taken by another one, or an entry of an older layout, is replaced as a whole.
+        staged = atomic_swap.staging_for(folder, self._token)
+        try:
+            staged.rmdir()
+            facts = fill(earlier, staged)
+            if facts is None:
+                assert earlier is not None  # noqa: S101 - `fill` may only keep what it was given
+                return earlier
+            files.write_atomically(staged / ENTRY_NAME, self._entry_json(source, facts))
+            atomic_swap.put_in_place(staged, folder)
+        finally:
+            files.remove_tree(staged.parent)
+        logger.debug("cache entry made", extra={"key": key, "identity": facts.identity})
+        return CacheEntry(folder, facts)
+
+    def _entry_json(self, source: KbSource, facts: Facts) -> bytes:
+        value: dict[str, Any] = {
+            "schema_version": SCHEMA_VERSION,
+            "address": _address(source),
+            "url": without_credentials(source.location),
+            "fetched_at": to_timestamp(self._clock.now()),
+            **asdict(facts),
+        }
+        return json.dumps(value).encode()
+
+
+def _address(source: KbSource) -> str:
+    if is_named_by_content(source):
+        return source.sha256 or ""
+    return hashlib.sha256(source.location.encode()).hexdigest()

@@ -1,0 +1,399 @@
+"""Make a KB package: a zip with `manifest.json`, the same bytes for the same input, and its `.sha256`."""
+
+import dataclasses
+import datetime
+import hashlib
+import json
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pair import errors, files, folders
+from pair.packages import file_listing
+from pair.packages.rules import (
+    INDEX_FOLDER,
+    MANIFEST_NAME,
+    MANIFEST_SUFFIX,
+    SIGNATURE_SUFFIX,
+    collision,
+    file_name_fault,
+    is_of_index,
+    name_fault,
+    name_from_folder,
+    own_name_fault,
+    package_label_fault,
+    unpacks_suspiciously,
+)
+
+SCHEMA_VERSION = 1
+_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
+_DENSE_RATIO = 50
+UNDATED = "1980-01-01T00:00:00Z"
+_SIGNATURES = (SIGNATURE_SUFFIX, MANIFEST_SUFFIX + SIGNATURE_SUFFIX)
+_SUFFIXES_BESIDE = (".sha256", MANIFEST_SUFFIX, *_SIGNATURES)
+"""Of files that belong to a package and lie beside it."""
+
+
+@dataclass(frozen=True)
+class Label:
+    """What a package says about itself. None: take it from a manifest in the folder, or the default."""
+
+    name: str | None = None
+    version: str | None = None
+    description: str | None = None
+    author: str | None = None
+    license: str | None = None
+    tags: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class PackagedFile:
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class PackagedIndex:
+    """What a package says of the index in it: the shards of a KB, and the manifest that names them."""
+
+    kb_id: str
+    """Of the KB that it was taken from."""
+    manifest_version: int
+    embedder: str
+    dimension: int
+    documents: int
+    chunks: int
+    shards: int
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class IndexFile:
+    size_bytes: int
+    sha256: str
+    chunks: Callable[[], Iterable[bytes]]
+
+
+@dataclass(frozen=True)
+class IndexToPackage:
+    """An index, and what is told of it."""
+
+    described: PackagedIndex
+    files: Mapping[str, IndexFile]
+    """By the name in the index."""
+
+
+@dataclass(frozen=True)
+class PackageManifest:
+    name: str
+    version: str
+    description: str = ""
+    author: str = ""
+    license: str = ""
+    tags: tuple[str, ...] = ()
+    created_at: str = UNDATED
+    files: dict[str, PackagedFile] = field(default_factory=dict)
+    """Of the index too: below INDEX_FOLDER."""
+    index: PackagedIndex | None = None
+
+    @property
+    def is_dated(self) -> bool:
+        return self.created_at != UNDATED
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(entry.size_bytes for entry in self.files.values())
+
+    @property
+    def texts(self) -> dict[str, PackagedFile]:
+        """What is installed."""
+        return {path: entry for path, entry in self.files.items() if not is_of_index(path)}
+
+    @property
+    def content_checksum(self) -> str:
+        return file_listing.content_checksum({path: entry.sha256 for path, entry in self.files.items()})
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "name": self.name,
+            "version": self.version,
+            "description": self.description,
+            "author": self.author,
+            "license": self.license,
+            "tags": list(self.tags),
+            "created_at": self.created_at,
+            "content_checksum": f"sha256:{self.content_checksum}",
+            **({"index": self.index.to_json()} if self.index is not None else {}),
+            "files": {
+                path: {"size": self.files[path].size_bytes, "sha256": self.files[path].sha256}
+                for path in sorted(self.files)
+            },
+        }
+
+    def differences(self, found: dict[str, str]) -> dict[str, list[str]]:
+        """Paths that are missing, modified or not listed, given the SHA-256 of each file found."""
+        listed = self.files.keys()
+        return {
+            "missing": sorted(listed - found.keys()),
+            "modified": sorted(path for path in listed & found.keys() if self.files[path].sha256 != found[path]),
+            "unlisted": sorted(found.keys() - listed),
+        }
+
+
+def parse_manifest(content: bytes) -> PackageManifest | None:
+    """None when this is not the manifest of a KB package (another tool's `manifest.json`, say). Raises E006, E018."""
+    try:
+        value = json.loads(content)
+        # Before anything else: one that is newer may look otherwise.
+        if "content_checksum" in value and value.get("schema_version", SCHEMA_VERSION) != SCHEMA_VERSION:
+            raise errors.package_of_another_schema(f"{value.get('name')!s:.80}", value["schema_version"])
+        listed = {
+            path: PackagedFile(int(entry["size"]), str(entry["sha256"])) for path, entry in value["files"].items()
+        }
+        manifest = PackageManifest(
+            name=str(value["name"]),
+            version=str(value["version"]),
+            description=str(value.get("description", "")),
+            author=str(value.get("author", "")),
+            license=str(value.get("license", "")),
+            tags=tuple(str(tag) for tag in value.get("tags", [])),
+            created_at=str(value.get("created_at", UNDATED)),
+            files=listed,
+            index=_index_from(value.get("index")),
+        )
+        claimed, actual = str(value["content_checksum"]), f"sha256:{manifest.content_checksum}"
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None
+    if claimed != actual:
+        reason = "its content checksum is not that of the files it lists"
+        raise errors.checksum_failed("manifest.json", reason, is_local=True)
+    return manifest
+
+
+def _index_from(value: Any) -> PackagedIndex | None:
+    if value is None:
+        return None
+    return PackagedIndex(
+        kb_id=str(value["kb_id"]),
+        manifest_version=int(value["manifest_version"]),
+        embedder=str(value["embedder"]),
+        dimension=int(value["dimension"]),
+        documents=int(value["documents"]),
+        chunks=int(value["chunks"]),
+        shards=int(value["shards"]),
+    )
+
+
+@dataclass(frozen=True)
+class PackageReport:
+    path: Path
+    manifest: PackageManifest
+    size_bytes: int
+    sha256: str
+    skipped: tuple[tuple[str, str], ...]
+    signed_by: str | None = None
+    """Id of the key that signed it."""
+
+    def to_json(self) -> dict[str, Any]:
+        manifest = self.manifest
+        return {
+            "path": str(self.path),
+            "sha256_path": f"{self.path}.sha256",
+            "name": manifest.name,
+            "version": manifest.version,
+            "files": len(manifest.texts),
+            "index": manifest.index.to_json() if manifest.index is not None else None,
+            "size_bytes": self.size_bytes,
+            "sha256": self.sha256,
+            "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],
+            "signed_by": self.signed_by,
+            "signature_path": f"{self.path}{SIGNATURE_SUFFIX}" if self.signed_by is not None else None,
+        }
+
+
+def make_package(
+    folder: Path,
+    output: Path | None,
+    *,
+    label: Label,
+    dated: datetime.datetime | None,
+    index_of: Callable[[str], IndexToPackage] | None = None,
+) -> PackageReport:
+    """Zip `folder`; without `output` into `<name>-<version>.zip` here. `dated` becomes `created_at`.
+
+    Without a date the manifest carries a fixed one: the moment of packaging would make equal input unequal.
+    `index_of`: makes the index of a KB of this name.
+    """
+    if not folder.is_dir():
+        raise errors.source_path_missing(str(folder))
+    with files.storage_errors():
+        full_label = _complete_label(folder, label)
+        path = output if output is not None else _default_output(folder, full_label)
+        chosen = _files_to_package(folder, path)
+        index = index_of(full_label.name or "") if index_of is not None else None
+        manifest = _with_index(_manifest_of(folder, chosen, full_label, dated), index)
+        return _write_package(_Contents(folder, manifest, index), path, chosen.skipped)
+
+
+def _default_output(folder: Path, label: Label) -> Path:
+    name = f"{label.name}-{label.version}.zip"
+    if (fault := file_name_fault(name)) is not None:
+        raise errors.cannot_package(str(folder), fault)
+    return Path(name)
+
+
+def _complete_label(folder: Path, label: Label) -> Label:
+    """Flags first, then a package manifest that lies in the folder, then defaults."""
+    earlier = _manifest_in(folder) or PackageManifest(name=name_from_folder(folder.resolve().name), version="1.0.0")
+    complete = Label(
+        name=label.name if label.name is not None else earlier.name,
+        version=label.version if label.version is not None else earlier.version,
+        description=label.description if label.description is not None else earlier.description,
+        author=label.author if label.author is not None else earlier.author,
+        license=label.license if label.license is not None else earlier.license,
+        tags=label.tags if label.tags is not None else earlier.tags,
+    )
+    if (fault := package_label_fault(complete.name or "", complete.version or "")) is not None:
+        raise errors.cannot_package(str(folder), fault)
+    return complete
+
+
+def _manifest_in(folder: Path) -> PackageManifest | None:
+    path = folder / MANIFEST_NAME
+    if not path.is_file():
+        return None
+    manifest = parse_manifest(path.read_bytes())
+    if manifest is None:
+        raise errors.cannot_package(str(folder), "its manifest.json is not a package manifest; the name is taken")
+    return manifest
+
+
+def _files_to_package(folder: Path, output: Path) -> file_listing.KbFiles:
+    outputs = [output.with_name(output.name + suffix).resolve() for suffix in ("", *_SUFFIXES_BESIDE)]
+    real = folder.resolve()
+    inside = [folder / path.relative_to(real) for path in outputs if path.is_relative_to(real)]
+    found = file_listing.list_kb_files(folder, leave_out=[*inside, folder / MANIFEST_NAME, folder / INDEX_FOLDER])
+    if not found.listing.files:
+        raise errors.no_kb_at(str(folder), "the folder has no files")
+    for path in found.listing.files:
+        if (fault := name_fault(path) or own_name_fault(path)) is not None:
+            raise errors.cannot_package(str(folder), f"{fault}: {path!r}")
+    if (name := collision(found.listing.files)) is not None:
+        raise errors.cannot_package(str(folder), f"names differ only in case or accents: {name!r}")
+    return found
+
+
+def _manifest_of(
+    folder: Path, chosen: file_listing.KbFiles, label: Label, dated: datetime.datetime | None
+) -> PackageManifest:
+    hashes = file_listing.hash_files(folder, chosen.listing.files)
+    sizes = {path: seen.st_size for path, seen in chosen.listing.files.items()}
+    return PackageManifest(
+        name=label.name or "",
+        version=label.version or "",
+        description=label.description or "",
+        author=label.author or "",
+        license=label.license or "",
+        tags=tuple(sorted(set(label.tags or ()))),
+        created_at=dated.strftime("%Y-%m-%dT%H:%M:%SZ") if dated else UNDATED,
+        files={path: PackagedFile(sizes[path], hashes[path]) for path in hashes},
+    )
+
+
+def _with_index(manifest: PackageManifest, index: IndexToPackage | None) -> PackageManifest:
+    if index is None:
+        return manifest
+    listed = {
+        f"{INDEX_FOLDER}/{name}": PackagedFile(each.size_bytes, each.sha256) for name, each in index.files.items()
+    }
+    return dataclasses.replace(manifest, files=manifest.files | listed, index=index.described)
+
+
+@dataclass(frozen=True)
+class _Contents:
+    folder: Path
+    manifest: PackageManifest
+    index: IndexToPackage | None
+
+    @property
+    def manifest_bytes(self) -> bytes:
+        return json.dumps(self.manifest.to_json(), indent=2, ensure_ascii=False).encode() + b"\n"
+
+    def chunks(self, name: str) -> Iterable[bytes]:
+        if self.index is not None and is_of_index(name):
+            return self.index.files[name.removeprefix(f"{INDEX_FOLDER}/")].chunks()
+        return _chunks_of(self.folder / name)
+
+
+def _write_package(contents: _Contents, named: Path, skipped: tuple[tuple[str, str], ...]) -> PackageReport:
+    path = folders.resolve_parent(named)
+    folders.make_folder(path.parent)
+    checksum_path = path.with_name(path.name + ".sha256")
+    manifest_path = path.with_name(path.name + MANIFEST_SUFFIX)
+    with files.replaced_file(path) as stream:
+        _write_zip(stream, contents)
+        stream.seek(0)
+        digest = hashlib.sha256()
+        while chunk := stream.read(files.CHUNK_BYTES):
+            digest.update(chunk)
+        # Between the renames there is nothing beside it, rather than something wrong.
+        for suffix in _SUFFIXES_BESIDE:
+            folders.unlink(path.with_name(path.name + suffix), missing_ok=True)
+    if contents.index is not None:
+        files.write_atomically(manifest_path, contents.manifest_bytes)
+    files.write_atomically(checksum_path, f"{digest.hexdigest()}  {path.name}\n".encode())
+    return PackageReport(named, contents.manifest, path.stat().st_size, digest.hexdigest(), skipped)
+
+
+def _write_zip(stream: BinaryIO, contents: _Contents) -> None:
+    """Deflated; what compresses so well that unpacking it would look like an attack is stored instead."""
+    _write_entries(stream, contents, stored=frozenset())
+    size_bytes = stream.tell()
+    with zipfile.ZipFile(stream) as package:
+        entries = package.infolist()
+    dense = frozenset(entry.filename for entry in entries if entry.file_size > _DENSE_RATIO * entry.compress_size)
+    whole = (contents.manifest.size_bytes, size_bytes)
+    if any(
+        unpacks_suspiciously(unpacked_bytes, packed_bytes, _DENSE_RATIO)
+        for unpacked_bytes, packed_bytes in [whole, *((entry.file_size, entry.compress_size) for entry in entries)]
+    ):
+        stream.seek(0)
+        stream.truncate()
+        _write_entries(stream, contents, stored=dense)
+
+
+def _write_entries(stream: BinaryIO, contents: _Contents, *, stored: frozenset[str]) -> None:
+    """An index is stored as it is: it hardly compresses, and its bytes can be taken from where they lie."""
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as package:
+        content, listed = contents.manifest_bytes, contents.manifest.files
+        package.writestr(_entry(MANIFEST_NAME, len(content), zipfile.ZIP_DEFLATED), content)
+        for name in sorted(listed):
+            digest = hashlib.sha256()
+            method = zipfile.ZIP_STORED if name in stored or is_of_index(name) else zipfile.ZIP_DEFLATED
+            with package.open(_entry(name, listed[name].size_bytes, method), "w") as entry:
+                for chunk in contents.chunks(name):
+                    digest.update(chunk)
+                    entry.write(chunk)
+            if digest.hexdigest() != listed[name].sha256:
+                raise errors.cannot_package(str(contents.folder), f"{name!r} changed while it was packaged")
+
+
+def _entry(name: str, size_bytes: int, method: int) -> zipfile.ZipInfo:
+    """Fixed time, mode and system, so that they do not depend on where the package is made."""
+    entry = zipfile.ZipInfo(name, date_time=_ZIP_EPOCH)
+    entry.file_size = size_bytes  # from 2 GiB on, the entry needs the large format
+    entry.create_system = 3
+    entry.external_attr = 0o100644 << 16
+    entry.compress_type = method
+    return entry
+
+
+def _chunks_of(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as stream:
+        while chunk := stream.read(files.CHUNK_BYTES):
+            yield chunk

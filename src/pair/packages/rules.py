@@ -1,0 +1,506 @@
+"""What is decided about sources: precedence, kinds, option conflicts, names, and what an update changes.
+
+Not here
+    Looking at disk or network: resolution.py, download.py. Carrying a plan out: installation.py.
+"""
+
+import base64
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit, urlunsplit
+
+from annotated_types import Ge, Gt, Le
+
+from pair import errors
+from pair.values import LONGEST_WAIT_SECONDS, KbSource
+
+RECORD_NAME = ".pair-install.jsonl"
+ENTRY_NAME = ".pair-entry.json"
+MANIFEST_NAME = "manifest.json"
+MANIFEST_SUFFIX = ".manifest.json"
+"""Of a copy of the manifest beside a package with an index: it tells which of its bytes one has already."""
+SIGNATURE_SUFFIX = ".minisig"
+OWN_NAMES = frozenset({RECORD_NAME, ENTRY_NAME})
+INDEX_FOLDER = ".pair-index"
+"""Of a package: what the engine needs of it. It is not installed beside the texts."""
+INDEX_MANIFEST = f"{INDEX_FOLDER}/{MANIFEST_NAME}"
+MOST_FOLDERS = 100
+"""Above a file in a KB."""
+
+
+@dataclass(frozen=True)
+class SourcesSettings:
+    """Where KBs come from, and the limits of fetching them."""
+
+    cache_dir: str = "~/.pair/kb"
+    """Folder of downloaded KBs; also PAIR_KB_CACHE_DIR."""
+    default_url: str = ""
+    """Archive to install when no source is named, instead of the latest release; also PAIR_KB_DEFAULT_URL."""
+    release_repository: str = "foomakers/pair"
+    """Repository (owner/name) whose latest release is the default KB."""
+    release_asset: str = "knowledge-base*.zip"
+    """Name of the release's KB archive; `*` stands for anything."""
+    github_api_url: str = "https://api.github.com"
+    """Address of the release feed."""
+    require_checksum: bool = False
+    """Refuse a download that nobody published a SHA-256 for."""
+    require_signature: bool = False
+    """Refuse whatever is not an archive with a `.minisig` beside it by one of `sources.signature_keys`."""
+    signature_keys: tuple[str, ...] = ()
+    """Public keys of minisign whose signatures count: each the key itself or the path of its file."""
+    timeout_seconds: Annotated[float, Gt(0), Le(LONGEST_WAIT_SECONDS)] = 30.0
+    """Longest wait for a connection, and for the next byte."""
+    retries: Annotated[int, Ge(0)] = 3
+    """How often a failed request is tried again."""
+    retry_wait_seconds: Annotated[float, Ge(0), Le(LONGEST_WAIT_SECONDS)] = 1.0
+    """First pause before trying again; it doubles each time."""
+    max_download_bytes: Annotated[int, Gt(0)] = 4 * 1024**3
+    """Most bytes of an archive that is downloaded."""
+    max_archive_entries: Annotated[int, Gt(0)] = 100_000
+    """Most files and folders in an archive."""
+    max_unpacked_bytes: Annotated[int, Gt(0)] = 4 * 1024**3
+    """Most bytes that an archive may unpack to."""
+    max_compression_ratio: Annotated[int, Gt(0)] = 100
+    """Most bytes unpacked for each byte of the archive, above the first mebibyte."""
+
+
+# ── kinds of source ────────────────────────────────────────────────────────────────────────────────
+
+
+def is_url(source: str) -> bool:
+    return source.startswith(("http://", "https://"))
+
+
+def is_git(source: str) -> bool:
+    if source.startswith(("git@", "ssh://", "git://")):
+        return True
+    return is_url(source) and source.partition("#")[0].endswith(".git")
+
+
+def is_in_bucket(source: str) -> bool:
+    return source.startswith("s3://")
+
+
+def is_remote(source: str) -> bool:
+    return is_url(source) or is_git(source) or is_in_bucket(source)
+
+
+def is_local_path(source: str) -> bool:
+    return source.startswith(("/", "./", "../")) or re.match(r"[A-Za-z]:[/\\]", source) is not None
+
+
+def refuse_conflicting_options(source: str | None, *, offline: bool) -> None:
+    """E001 and E002, before anything is looked at."""  # source-5, source-6
+    if not offline:
+        return
+    if not source:
+        raise errors.offline_without_source()
+    if is_remote(source):
+        raise errors.offline_with_url()
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What resolution saw: the paths it was asked about, and the default KB of the monorepo, if any."""
+
+    absolute_path: str = ""
+    path_exists: bool = False
+    monorepo_dataset: str | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    source: KbSource
+    because: str
+
+
+def choose_source(
+    source: str | None, *, offline: bool, seen: Surroundings, latest_release: Callable[[], KbSource]
+) -> Choice:
+    """Flag, then monorepo, then latest release. `latest_release` is asked only when it is its turn."""
+    refuse_conflicting_options(source, offline=offline)
+    if source is not None:
+        return _choose_named(source, seen)
+    if seen.monorepo_dataset is not None:
+        found = KbSource("monorepo", seen.monorepo_dataset, requires_download=False)
+        return Choice(found, "no --source, and the monorepo has a dataset")
+    if offline:
+        raise errors.download_while_offline()
+    return Choice(latest_release(), "no --source and no monorepo dataset: the latest release")
+
+
+def _choose_named(source: str, seen: Surroundings) -> Choice:
+    if is_git(source):
+        return Choice(KbSource("git", source, requires_download=True), "--source is a git repository")
+    if is_url(source):
+        if not _has_host(source):
+            raise errors.source_format_unknown(source, suggestion="The URL names no host.")
+        return Choice(KbSource("url", source, requires_download=True), "--source is a URL")
+    if is_local_path(source):
+        if not seen.path_exists:
+            raise errors.source_path_missing(seen.absolute_path)
+        found = KbSource("local", seen.absolute_path, requires_download=False)
+        return Choice(found, "--source is a path")
+    suggestion = f"Did you mean ./{source} ?" if seen.path_exists and source else ""
+    if is_in_bucket(source):
+        suggestion = "An address in a bucket must be that of a feed: s3://bucket/prefix/releases.json"
+    raise errors.source_format_unknown(source, suggestion=suggestion)
+
+
+def _has_host(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def without_credentials(url: str) -> str:
+    """The URL as it may be shown: query values may be secrets too."""
+    address, mark, query = without_user(url).partition("?")
+    return f"{address}{mark}{re.sub(r'=[^&#]*', '=…', query)}" if is_url(url) else without_user(url)
+
+
+def shown_source(source: KbSource) -> dict[str, Any]:
+    """As JSON, as it may be shown."""
+    value = source.to_json() | {"location": without_credentials(source.location)}
+    return value if source.feed is None else value | {"feed": without_credentials(source.feed)}
+
+
+def without_user(url: str) -> str:
+    """The URL as it may be stored: without user and password; over ssh the user is part of the address."""
+    scheme, mark, rest = url.partition("://")
+    user, at, host = rest.partition("/")[0].rpartition("@")
+    if not mark or not at:
+        return url
+    kept = "" if is_url(url) else user.partition(":")[0] + at
+    return f"{scheme}://{kept}{host}{rest[len(user) + 1 + len(host) :]}"
+
+
+def beside(url: str, suffix: str) -> str:
+    """Address of a file next to `url`: the suffix goes behind the path, before any query."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(path=parts.path + suffix, fragment=""))
+
+
+def parse_checksum(text: str, name: str) -> str | None:
+    """SHA-256 out of a `.sha256` file: a bare hash, or lines of `hash  name`. None when there is none."""
+    found: dict[str, str] = {}
+    for line in text.lstrip("\ufeff").splitlines():
+        match = re.fullmatch(r"\s*([0-9A-Fa-f]{64})(?:\s+\*?(.+?))?\s*", line)
+        if match:
+            found[match[2] or ""] = match[1].lower()
+        elif line.strip():
+            return None
+    if len(found) == 1:
+        return next(iter(found.values()))
+    return found.get(name)
+
+
+def key_id(number: bytes) -> str:
+    """How minisign calls a key: in hexadecimal, without zeros before it."""
+    return f"{int.from_bytes(number, 'little'):X}"
+
+
+def key_id_of(key: str) -> str:
+    """Of a public key, given the line that holds it."""
+    return key_id(base64.b64decode(key)[2:10])
+
+
+# ── names in archives ──────────────────────────────────────────────────────────────────────────────
+
+_WINDOWS_DEVICES = frozenset(
+    {"con", "prn", "aux", "nul", "conin$", "conout$"}
+    | {f"{port}{digit}" for port in ("com", "lpt") for digit in "0123456789¹²³"}
+)
+
+
+def name_fault(name: str) -> str | None:
+    """Why a path may not be in a KB package, or None. Names must be plain on every system.
+
+    The path is given with `/` between its parts and without a slash at the end.
+    """
+    if name.startswith(("/", "\\")) or re.match(r"[A-Za-z]:", name):
+        return "absolute path"
+    if "\\" in name:
+        return "backslash in the name"
+    if any(ord(character) < 32 or ord(character) == 127 for character in name):
+        return "control character in the name"
+    if not _is_utf8(name):
+        return "name is not valid Unicode"
+    if len(name.encode()) > 4000:
+        return "path is too long"
+    if name.count("/") > MOST_FOLDERS:
+        return "path has too many folders"
+    for part in name.split("/"):
+        if (fault := _part_fault(part)) is not None:
+            return fault
+    return None
+
+
+def stays_inside(path: str) -> bool:
+    """Whether a path with `/` between its parts names a file below the folder that it belongs to.
+
+    A path that version control owns does not: writing there makes a later `git status` run commands.
+    """
+    parts = path.split("/")
+    return "\0" not in path and all(part not in {"", ".", ".."} and not is_version_control(part) for part in parts)
+
+
+_VERSION_CONTROL = re.compile(r"\.(?:git|hg|svn|bzr|jj)|_darcs|cvs|(?:git|hg|svn|bzr|jj)~[0-9]+")
+"""Folders of version control, and the short names that Windows gives them."""
+_IGNORABLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""Default-ignorable code points of Unicode: some file systems leave them out when they compare names."""
+
+
+def is_version_control(name: str) -> bool:
+    """Whether some file system takes a name for that of a folder of version control."""
+    return _VERSION_CONTROL.fullmatch(_fold_name(name)) is not None
+
+
+def _fold_name(name: str) -> str:
+    """Return a name in the form in which the most lenient file systems compare it.
+
+    HFS+ ignores case and invisible characters; NTFS also dots and spaces at the end, and a stream after a colon.
+    """
+    if not name.isascii():
+        name = unicodedata.normalize("NFKC", _IGNORABLE.sub("", name))
+        name = _IGNORABLE.sub("", unicodedata.normalize("NFKC", name.casefold()))
+    return name.lower().partition(":")[0].rstrip(". ")
+
+
+def bare_repositories(paths: Iterable[str]) -> set[str]:
+    """Return the folders that git takes for a repository although they are not called `.git`.
+
+    A command of git in such a folder obeys the configuration that lies in it.
+    """
+    paths = list(paths)
+    heads = [path.rpartition("/") for path in paths]
+    names: dict[str, set[str]] = {folder: set() for folder, _, name in heads if _fold_name(name) == "head"}
+    for path in paths if names else ():
+        for below in (path, *folders_above(path)):
+            folder, _, name = below.rpartition("/")
+            if folder in names:
+                names[folder].add(_fold_name(name))
+    return {folder for folder, held in names.items() if "commondir" in held or held >= {"objects", "refs"}}
+
+
+def _part_fault(part: str) -> str | None:
+    if part == "..":
+        return "path leads out of the archive"
+    if part in {"", "."}:
+        return "empty part in the path"
+    if is_version_control(part):
+        return "name belongs to version control"
+    if part.rstrip(". ") != part:
+        return "name ends in a dot or a space"
+    if part.partition(".")[0].rstrip().lower() in _WINDOWS_DEVICES:
+        return "name is reserved on Windows"
+    if len(part.encode()) > 255:
+        return "name is too long"
+    return None
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def unpacks_suspiciously(unpacked_bytes: int, packed_bytes: int, max_ratio: int) -> bool:
+    """More comes out than an honest text could hold; the first mebibyte harms nobody."""
+    return unpacked_bytes > max(1024 * 1024, packed_bytes * max_ratio)
+
+
+def is_of_index(path: str) -> bool:
+    return path.startswith(f"{INDEX_FOLDER}/")
+
+
+def own_name_fault(name: str) -> str | None:
+    return "name is reserved for pair" if _fold_name(name.partition("/")[0]) in OWN_NAMES else None
+
+
+def collision(paths: Iterable[str]) -> str | None:
+    """The first name that falls together with another one where case or accents do not count, folders included."""
+    spellings: dict[str, str] = {}
+    for path in paths:
+        for spelling in (path, *folders_above(path)):
+            folded = unicodedata.normalize("NFC", spelling).casefold()
+            if spellings.setdefault(folded, spelling) != spelling:
+                return spelling
+    return None
+
+
+# ── what an update changes ─────────────────────────────────────────────────────────────────────────
+
+KeptReason = Literal["edited", "deleted", "yours", "in the way"]
+KEPT_REASONS: tuple[KeptReason, ...] = get_args(KeptReason)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFile:
+    """A path where the user's state won over the KB's."""
+
+    path: str
+    reason: KeptReason
+
+
+@dataclass(frozen=True)
+class UpdatePlan:
+    """What becomes of each path of the target. The lists are sorted."""
+
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    kept: tuple[KeptFile, ...] = ()
+    unchanged: tuple[str, ...] = ()
+
+    @property
+    def changes_nothing(self) -> bool:
+        return not (self.added or self.changed or self.removed)
+
+    @property
+    def placed(self) -> tuple[str, ...]:
+        return self.added + self.changed
+
+
+@dataclass
+class _Draft:
+    added: set[str] = field(default_factory=set)
+    changed: set[str] = field(default_factory=set)
+    removed: set[str] = field(default_factory=set)
+    unchanged: set[str] = field(default_factory=set)
+    kept: dict[str, KeptReason] = field(default_factory=dict)
+
+    def finish(self) -> UpdatePlan:
+        return UpdatePlan(
+            added=tuple(sorted(self.added)),
+            changed=tuple(sorted(self.changed)),
+            removed=tuple(sorted(self.removed)),
+            kept=tuple(KeptFile(path, self.kept[path]) for path in sorted(self.kept)),
+            unchanged=tuple(sorted(self.unchanged)),
+        )
+
+
+def plan_changes(
+    installed: Mapping[str, str],
+    offered: Mapping[str, str | None],
+    present: Mapping[str, str | None],
+    *,
+    force: bool,
+    restore: bool,
+) -> UpdatePlan:
+    """Compare what was installed, what the KB offers now, and what is in the target.
+
+    Values are SHA-256; None stands for "not computed", allowed where nothing is compared with it.
+    `restore` puts files back that the user deleted; `force` also overwrites what the user changed.
+    """
+    draft = _Draft()
+    for path, new in offered.items():
+        _plan_offered(draft, path, new, (installed, present), overwrite=force, restore=force or restore)
+    for path, old in installed.items():
+        if path in offered or path not in present:
+            continue
+        if force or present[path] == old:
+            draft.removed.add(path)
+        else:
+            draft.kept[path] = "edited"
+    _settle_files_and_folders(draft, present, force=force)
+    return draft.finish()
+
+
+def _plan_offered(
+    draft: _Draft,
+    path: str,
+    new: str | None,
+    known: tuple[Mapping[str, str], Mapping[str, str | None]],
+    *,
+    overwrite: bool,
+    restore: bool,
+) -> None:
+    installed, present = known
+    if path not in present:
+        if path in installed and not restore:
+            draft.kept[path] = "deleted"
+        else:
+            draft.added.add(path)
+    elif present[path] == new:
+        draft.unchanged.add(path)
+    elif overwrite or (present[path] is not None and present[path] == installed.get(path)):
+        draft.changed.add(path)
+    else:
+        draft.kept[path] = "edited" if path in installed else "yours"
+
+
+def _settle_files_and_folders(draft: _Draft, present: Mapping[str, str | None], *, force: bool) -> None:
+    """A path cannot be a file and a folder: what stays in the target wins, unless forced."""
+    staying = present.keys() - draft.removed
+    folders_staying = {folder for path in staying for folder in folders_above(path)}
+    for path in sorted(draft.added | draft.changed):
+        files_above = [folder for folder in folders_above(path) if folder in staying]
+        is_folder_now = path in folders_staying
+        if not files_above and not is_folder_now:
+            continue
+        if force:
+            below = {other for other in staying if other.startswith(path + "/")} if is_folder_now else set()
+            draft.removed |= below | set(files_above)
+        else:
+            draft.added.discard(path)
+            draft.changed.discard(path)
+            draft.kept[path] = "in the way"
+
+
+def folders_above(path: str) -> Iterable[str]:
+    while (path := path.rpartition("/")[0]) != "":
+        yield path
+
+
+# ── packages ───────────────────────────────────────────────────────────────────────────────────────
+
+_NOT_ON_ONE_LINE = frozenset({"Cc", "Cs", "Zl", "Zp"})
+
+
+def package_label_fault(name: str, version: str) -> str | None:
+    """Why a package may not be called so, or None."""
+    for what, text in (("name", name), ("version", version)):
+        if not text.strip():
+            return f"{what} is empty"
+        if not is_on_one_line(text):
+            return f"{what} {text!r} must be text on one line"
+    return None
+
+
+def is_on_one_line(text: str) -> bool:
+    return not any(unicodedata.category(character) in _NOT_ON_ONE_LINE for character in text)
+
+
+def file_name_fault(name: str) -> str | None:
+    """Why a file cannot be called so, or None."""
+    return f"{name!r} cannot be a file's name; choose one with -o" if name_fault(name) or "/" in name else None
+
+
+def name_from_folder(folder_name: str) -> str:
+    """`My Handbook` -> `my-handbook`"""
+    return re.sub(r"[^a-z0-9._-]+", "-", folder_name.lower()).strip("-._") or "kb"
+
+
+def is_named_by_content(source: KbSource) -> bool:
+    """A feed says what the bytes are, so that they are the same wherever they lie."""
+    return source.feed is not None and source.sha256 is not None
+
+
+def cache_key(source: KbSource, url_sha256: str) -> str:
+    """Folder name of a KB in the cache: the release's version, else the SHA-256 of its address."""  # source-14
+    if is_named_by_content(source):
+        return url_sha256
+    if source.version and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}", source.version):
+        return source.version
+    return url_sha256

@@ -1,0 +1,327 @@
+"""Keys and signatures as minisign has them: Ed25519 over the BLAKE2b hash of a file, and a comment that is signed too.
+
+Invariants
+    A signature counts only when both of its halves hold: that of the file and that of the trusted comment.
+    What cannot be read is refused with a reason, whatever it is.
+
+Not here
+    Which archives need a signature: offers.py and inspection.py. It is loaded only where somebody signs or checks.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from pair import errors, files, folders
+from pair.packages.contract import Signer
+from pair.packages.package import PackageManifest, PackageReport
+from pair.packages.rules import MANIFEST_SUFFIX, SIGNATURE_SUFFIX, key_id
+
+_LEGACY = b"Ed"
+_PREHASHED = b"ED"
+_SCRYPT = b"Sc"
+_UNENCRYPTED = b"\0\0"
+_BLAKE2B = b"B2"
+_UNTRUSTED = b"untrusted comment: "
+_TRUSTED = b"trusted comment: "
+_MOST_UNTRUSTED_BYTES = 1024
+_MOST_TRUSTED_BYTES = 8192
+_MOST_KEY_BYTES = 4096
+_MOST_LEGACY_BYTES = 1024**3
+"""minisign sets the same limit: the file has to be in memory as a whole."""
+_MOST_KDF_BYTES = 1024**3
+_MOST_KDF_OPERATIONS = 2**26
+"""Twice what minisign asks for: more would not protect a key but keep its owner waiting."""
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    number: bytes
+    key: bytes
+
+    @property
+    def line(self) -> str:
+        return base64.b64encode(_LEGACY + self.number + self.key).decode()
+
+    @property
+    def id(self) -> str:
+        return key_id(self.number)
+
+
+@dataclass(frozen=True)
+class SecretKey:
+    number: bytes
+    seed: bytes = field(repr=False)
+
+    @property
+    def public(self) -> PublicKey:
+        return PublicKey(self.number, _opened(self.seed).public_key().public_bytes_raw())
+
+
+@dataclass(frozen=True)
+class Signature:
+    algorithm: bytes
+    number: bytes
+    of_file: bytes
+    comment: bytes
+    of_comment: bytes
+
+
+# ── reading ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def parse_public_key(content: bytes) -> PublicKey:
+    """The line that holds it, alone or below a comment. Raises ValueError with a reason for people."""
+    lines = _lines(content)
+    if len(lines) == 2 and lines[0].startswith(_UNTRUSTED):
+        del lines[0]
+    if len(lines) != 1:
+        raise ValueError("it is not a public key of minisign")
+    value = _decoded(lines[0], 42, "it is not a public key of minisign")
+    if value[:2] != _LEGACY:
+        raise ValueError("it is a key of another kind")
+    return PublicKey(value[2:10], value[10:])
+
+
+def read_public_key(named: str) -> PublicKey:
+    """The key itself, or the path of a file that holds it. Raises ValueError with a reason for people."""
+    try:
+        return parse_public_key(named.encode("utf-8", errors="surrogateescape"))
+    except ValueError:
+        path = files.expanded(named)
+    try:
+        with path.open("rb") as stream:
+            return parse_public_key(stream.read(_MOST_KEY_BYTES))
+    except (OSError, ValueError) as fault:
+        reason = files.reason_of(fault) if isinstance(fault, OSError) else str(fault)
+        raise ValueError(f"neither a public key nor a file that holds one: {reason}") from fault
+
+
+def parse_secret_key(content: bytes, password: Callable[[], str]) -> SecretKey:
+    """`password` is asked only when the key is encrypted. Raises ValueError with a reason for people."""
+    lines = _lines(content[: _MOST_KEY_BYTES + 1])
+    if len(lines) != 2 or not lines[0].startswith(_UNTRUSTED):
+        raise ValueError("it is not a secret key of minisign")
+    value = _decoded(lines[1], 158, "it is not a secret key of minisign")
+    kinds, salt, secret = value[:6], value[6:38], value[54:]
+    if kinds not in {_LEGACY + _SCRYPT + _BLAKE2B, _LEGACY + _UNENCRYPTED + _BLAKE2B}:
+        raise ValueError("it is a key of another kind")
+    if kinds[2:4] == _SCRYPT:
+        operations, memory_bytes = (int.from_bytes(value[start : start + 8], "little") for start in (38, 46))
+        costs = _scrypt_costs(operations, memory_bytes)
+        if not (given := password()):
+            raise ValueError("it is encrypted, and nobody gave its password")
+        secret = _decrypted(secret, given, salt, costs)
+    number, seed, key, checksum = secret[:8], secret[8:40], secret[40:72], secret[72:]
+    # An unencrypted key carries no checksum.
+    expected = hashlib.blake2b(_LEGACY + secret[:72], digest_size=32).digest()
+    if kinds[2:4] == _SCRYPT and not hmac.compare_digest(checksum, expected):
+        raise ValueError("the password is wrong, or the key is damaged")
+    found = SecretKey(number, seed)
+    if found.public.key != key:
+        raise ValueError("its halves do not belong together")
+    return found
+
+
+def parse_signature(content: bytes) -> Signature:
+    """Raises ValueError with a reason for people."""
+    lines = _lines(content)
+    if len(lines) != 4 or not lines[0].startswith(_UNTRUSTED) or not lines[2].startswith(_TRUSTED):
+        raise ValueError("it is not a signature of minisign")
+    comment = lines[2].removeprefix(_TRUSTED)
+    if len(lines[0]) > len(_UNTRUSTED) + _MOST_UNTRUSTED_BYTES or len(comment) > _MOST_TRUSTED_BYTES:
+        raise ValueError("its comment is too long")
+    value = _decoded(lines[1], 74, "it is damaged")
+    if value[:2] not in {_LEGACY, _PREHASHED}:
+        raise ValueError("it is a signature of another kind")
+    return Signature(value[:2], value[2:10], value[10:], comment, _decoded(lines[3], 64, "it is damaged"))
+
+
+def _lines(content: bytes) -> list[bytes]:
+    """Lines may end as on Windows; empty ones at the end do not count."""
+    return [line.rstrip(b"\r") for line in content.rstrip(b"\r\n").split(b"\n")]
+
+
+def _decoded(line: bytes, size: int, otherwise: str) -> bytes:
+    try:
+        value = base64.b64decode(line, validate=True)
+    except binascii.Error:
+        value = b""
+    if len(value) != size or base64.b64encode(value) != line:
+        raise ValueError(otherwise)
+    return value
+
+
+# ── encrypted keys ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _scrypt_costs(operations: int, memory_bytes: int) -> tuple[int, int]:
+    """N and p of scrypt, with r = 8, as libsodium chooses them."""
+    if operations > _MOST_KDF_OPERATIONS or memory_bytes > _MOST_KDF_BYTES:
+        raise ValueError("opening it would take more time or memory than any honest key")
+    operations = max(operations, 32768)
+    is_short_of_time = operations < memory_bytes // 32
+    most = operations // 32 if is_short_of_time else memory_bytes // 1024
+    exponent = next(power for power in range(1, 63) if 2**power > most // 2)
+    repeats = 1 if is_short_of_time else operations // 4 // 2**exponent // 8
+    if repeats < 1:
+        raise ValueError("it is damaged")
+    return 2**exponent, repeats
+
+
+def _decrypted(secret: bytes, password: str, salt: bytes, costs: tuple[int, int]) -> bytes:
+    cost, repeats = costs
+    needed_bytes = 128 * 8 * (cost + repeats + 2) + 1024 * 1024
+    try:
+        stream = hashlib.scrypt(
+            password.encode("utf-8", errors="surrogateescape"),
+            salt=salt,
+            n=cost,
+            r=8,
+            p=repeats,
+            maxmem=needed_bytes,
+            dklen=len(secret),
+        )
+    except (ValueError, MemoryError) as fault:
+        raise ValueError(f"opening it needs {needed_bytes:,} bytes of memory") from fault
+    return bytes(left ^ right for left, right in zip(secret, stream, strict=True))
+
+
+def _opened(seed: bytes) -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.from_private_bytes(seed)
+
+
+# ── signing ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_secret_key(path: Path, ask_password: Callable[[], str]) -> SecretKey:
+    """Raises E024."""
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(_MOST_KEY_BYTES)
+    except OSError as fault:
+        raise errors.key_unusable(str(path), files.reason_of(fault)) from fault
+    try:
+        return parse_secret_key(content, ask_password)
+    except ValueError as fault:
+        raise errors.key_unusable(str(path), str(fault)) from fault
+
+
+def sign_package(report: PackageReport, key: SecretKey) -> None:
+    """Writes the signatures of a package and of the manifest that lies beside it, if one does."""
+    with files.storage_errors():
+        comment = trusted_comment(report.manifest)
+        manifest_path = report.path.with_name(report.path.name + MANIFEST_SUFFIX)
+        signed = [(report.path, sign(report.path, key, comment, sha256=report.sha256))]
+        if manifest_path.exists():
+            signed.append((manifest_path, sign(manifest_path, key, comment)))
+        beside = [(folders.resolve_parent(path), text) for path, text in signed]
+        files.write_together(*((path.with_name(path.name + SIGNATURE_SUFFIX), text) for path, text in beside))
+
+
+def trusted_comment(manifest: PackageManifest) -> str:
+    content = f"content:sha256:{manifest.content_checksum}"
+    return "\t".join([f"name:{manifest.name[:500]}", f"version:{manifest.version[:500]}", content])
+
+
+def sign(path: Path, key: SecretKey, comment: str, *, sha256: str | None = None) -> bytes:
+    """The text of the file's `.minisig`. With `sha256`, only of the file that was meant; raises E014."""
+    with path.open("rb") as stream:
+        prehash, found = _hashes_of(stream)
+    if sha256 is not None and found != sha256:
+        raise errors.cannot_package(str(path), "somebody else wrote it before it was signed")
+    private = _opened(key.seed)
+    of_file, told = private.sign(prehash), comment.encode()
+    lines = [
+        _UNTRUSTED + f"signature by key {key.public.id}".encode(),
+        base64.b64encode(_PREHASHED + key.number + of_file),
+        _TRUSTED + told,
+        base64.b64encode(private.sign(of_file + told)),
+    ]
+    return b"\n".join(lines) + b"\n"
+
+
+def _hashes_of(stream: BinaryIO) -> tuple[bytes, str]:
+    """BLAKE2b, which is signed, and SHA-256, in one reading."""
+    prehash, sha256 = hashlib.blake2b(), hashlib.sha256()
+    while chunk := stream.read(files.CHUNK_BYTES):
+        prehash.update(chunk)
+        sha256.update(chunk)
+    return prehash.digest(), sha256.hexdigest()
+
+
+# ── checking ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class TrustedKeys:
+    """The keys whose signatures count."""
+
+    def __init__(self, keys: Sequence[PublicKey], *, is_required: bool) -> None:
+        self.is_required = is_required
+        self._keys = tuple(keys)
+
+    def accepts(self, key: str | None) -> bool:
+        """Whether what was signed by this key, or by nobody, is good enough."""
+        return not self.is_required if key is None else any(key == each.line for each in self._keys)
+
+    def signer_of(self, path: Path, signature: bytes | None, shown: str) -> Signer | None:
+        """Who signed a file; None when nobody did and nobody has to. Raises E017."""
+        if signature is None:
+            self.refuse_unsigned(shown, "there is none")
+            return None
+        try:
+            found = parse_signature(signature)
+        except ValueError as fault:
+            raise self._refusal(shown, str(fault)) from fault
+        candidates = [key for key in self._keys if key.number == found.number]
+        if not candidates:
+            raise self._refusal(shown, "it is that of another key", found)
+        message = _signed_message(path, found)
+        if message is None:
+            raise self._refusal(shown, "one of this kind is not checked for a file of this size", found)
+        for key in candidates:
+            if _holds(key, found.of_file, message):
+                if not _holds(key, found.of_comment, found.of_file + found.comment):
+                    raise self._refusal(shown, "its trusted comment was changed", found)
+                return Signer(key.line, key.id, _shown(found.comment))
+        raise self._refusal(shown, "the file is not the one that was signed", found)
+
+    def refuse_unsigned(self, shown: str, reason: str) -> None:
+        """Raises E017 when a signature is needed."""
+        if self.is_required:
+            raise self._refusal(shown, reason)
+
+    def _refusal(self, shown: str, reason: str, found: Signature | None = None) -> errors.DataError:
+        signed_by = key_id(found.number) if found is not None else ""
+        return errors.signature_refused(shown, reason, signed_by, [key.id for key in self._keys])
+
+
+def _signed_message(path: Path, signature: Signature) -> bytes | None:
+    """None for a file that is too large to be signed as it is."""
+    with path.open("rb") as stream:
+        if signature.algorithm == _PREHASHED:
+            return hashlib.file_digest(stream, hashlib.blake2b).digest()
+        content = stream.read(_MOST_LEGACY_BYTES + 1)
+        return content if len(content) <= _MOST_LEGACY_BYTES else None
+
+
+def _holds(key: PublicKey, signature: bytes, message: bytes) -> bool:
+    try:
+        Ed25519PublicKey.from_public_bytes(key.key).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _shown(comment: bytes) -> str:
+    """On one line, and without anything that a terminal would obey."""
+    text = comment.decode("utf-8", errors="replace")
+    return " ".join("".join(each if each.isprintable() else " " for each in text).split())

@@ -1,0 +1,351 @@
+"""Chunks to entities and edges by rules of writing alone: names, acronyms, codes, dates, numbers, quoted titles.
+
+Invariants
+    The same chunks give the same graph, and a name is canonical by itself: one entity in two shards is one.
+    The time is linear in the length of the text, and a chunk has a bounded number of entities and edges.
+Not here
+    Asking a model for entities: model_extraction.py. Walking the graph: graph_search.py.
+"""
+
+import functools
+import itertools
+import math
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pair.text.characters import CAPITAL
+from pair.text.stop_words import ENGLISH, UNTELLING
+from pair.values import GraphRows
+
+NAME = "text-1"
+"""Of these rules: a graph that other rules would make has another name."""
+TOGETHER = "together"
+"""The kind of an edge between entities of one chunk."""
+ALIAS = "alias"
+"""The kind of an edge between an acronym and its long form."""
+
+MOST_ENTITIES = 16
+"""Of a chunk: a paragraph names fewer, and a list of names tells little of each."""
+MOST_EDGES = 3
+"""Of a chunk, between its strongest entities: that others stand beside them is what the mentions say."""
+MOST_TITLE_WORDS = 8
+"""A longer title is a sentence: what it names counts, not the whole."""
+_STRONGEST = 3
+_MOST_NAME_WORDS = 8
+_MOST_NAME_CHARACTERS = 80
+_MOST_CHUNK_CHARACTERS = 20_000
+
+_NAME_WEIGHT = 1.0
+_CODE_WEIGHT = 1.0
+_QUOTED_WEIGHT = 1.0
+_WORD_WEIGHT = 0.8
+_DATE_WEIGHT = 0.5
+_PART_WEIGHT = 0.4
+_UNSURE_WEIGHT = 0.3
+"""A capital that a sentence may owe to its beginning."""
+_NUMBER_WEIGHT = 0.3
+TITLE_WEIGHT = 2.0
+"""What the title of a document adds to its mention in each chunk."""
+
+_LETTER = r"[^\W\u2e80-\U0003ffff]"
+"""Of words that are written with spaces between them."""
+# The capital comes first and what stands before it afterwards: so the search runs from capital to capital.
+_FIRST = rf"[{CAPITAL}](?<!{_LETTER}.)(?<![.-].)"
+_REST = rf"(?:{_LETTER}|-(?={_LETTER}))*+(?:['\u2019][{CAPITAL}]{_LETTER}*+)?"
+_SHORTENED = rf"(?:\.[{CAPITAL}])*+\.|(?:r|rs|s|t|rof|en|ov|ol)\.(?= [{CAPITAL}])"
+_PART = rf"(?:{_SHORTENED}|{_REST})"
+_JOINT = r"(?:(?:of|the|de|la|le|du|des|del|di|da|van|von|der|den|el|al|bin|&) ){0,2}"
+_BETWEEN_PARTS = re.compile(r" of (?:the )?")
+_JOINED = re.compile(r" (?:of|the|de) |\d$")
+"""Names whose last word alone is another name."""
+_CODE = re.compile(
+    r"--?[A-Za-z][\w-]+"  # --no-kb
+    r"|(?:\.{0,2}/)?\w[\w.@-]*(?:/[\w.@-]+)+"  # src/main.c
+    r"|[A-Za-z_]\w*(?:(?:::|\.)[A-Za-z_]\w+)+(?:\(\))?"  # std::vector
+    r"|[A-Za-z]+-?\d[\w.-]*"  # E0432
+    r"|[A-Za-z]\w*_\w+|_\w+"  # foo_bar
+    r"|[A-Za-z][a-z]+[A-Z]\w*",  # camelCase
+    re.ASCII,
+)
+_NUMBER = re.compile(r"\d[\d.,]*\d", re.ASCII)
+_MONTHS = {
+    name: number
+    for names in (
+        "january february march april may june july august september october november december",
+        "januar februar märz april mai juni juli august september oktober november dezember",
+    )
+    for number, name in enumerate(names.split(), 1)
+}
+_MONTH_NAMES = "|".join(sorted({name.title() for name in _MONTHS}))
+_MONTH = re.compile(rf"(?:{_MONTH_NAMES}),? \d")
+_DATE = re.compile(
+    rf"(?:(?<!\w)(\d{{1,2}})(?:st|nd|rd|th|\.)? )?({_MONTH_NAMES})(?: (\d{{1,2}})(?:st|nd|rd|th)?)?,? (\d{{4}})(?!\w)"
+)
+_QUOTED = re.compile(
+    r"(?<!\w)[\"\u201c\u201e\u00ab]([^\"\u201c\u201d\u201e\u00bb\n]{2,60})[\"\u201d\u201c\u00bb]"
+    r"|[\u300a\u300c\u300e]([^\u300b\u300d\u300f\n]{2,60})[\u300b\u300d\u300f]|``([^`'\n]{2,60})''"
+)
+_QUOTES = re.compile(r"[\"\u201c\u201e\u00ab\u300a\u300c\u300e]|``")
+_ACRONYM = re.compile(rf"\(([{CAPITAL}][{CAPITAL}\d]{{1,9}})s?\)")
+_LONG_FORM_WORD = re.compile(r"[^\W\d_]+")
+_SKIPPED_INITIALS = frozenset({"of", "and", "the", "for", "in", "on", "de", "la", "der", "und", "für"})
+
+_BRACKETS = re.compile(r"\s*[(\[][^)\]]*[)\]]")
+_MARKS = re.compile("[\u0300-\u036f]")
+_DOTTED = re.compile(r"\b([^\W\d_])\.")
+_POSSESSIVE = re.compile(r"['\u2019]s?\b(?!\w)")
+_OUTSIDE = " \t\r\n.,;:!?'\"\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb()[]{}*`"
+_OPENING = re.compile(r"^(?:(?:the|a|an|der|die|das|les?|la|el|los|mr|mrs|ms|dr|prof)\.? )+(?=\S)")
+_SENTENCE_ENDS = frozenset(".!?:\u2026\n\u3002")
+
+
+@functools.cache
+def _name_pattern() -> re.Pattern[str]:
+    """Made when it is needed: it takes as long as a whole search."""
+    return re.compile(rf"{_FIRST}{_PART}(?: {_JOINT}[{CAPITAL}]{_PART})*(?: \d++(?:\.\d++)*(?!\w))?")
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentText:
+    """What the graph of a document is made of."""
+
+    title: str
+    chunks: Sequence[str]
+
+
+class Grapher(Protocol):
+    """Makes the graphs of documents that come without one."""
+
+    @property
+    def name(self) -> str:
+        """Changes when the same documents would get other graphs."""
+        ...
+
+    def graphs_of(self, documents: Sequence[DocumentText]) -> list[GraphRows]: ...
+
+
+class TextGrapher:
+    name = NAME
+
+    def graphs_of(self, documents: Sequence[DocumentText]) -> list[GraphRows]:
+        return [graph_of(each.title, each.chunks) for each in documents]
+
+
+# ── names ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def canonical_name(name: str) -> str:
+    """One spelling for all: case, accents, articles, possessives, dots of initials, the plural of common words."""
+    if not name.isascii():
+        name = _MARKS.sub("", unicodedata.normalize("NFKD", name))
+        name = unicodedata.normalize("NFKC", name).replace("\u2019", "'")
+    if "'" in name:
+        name = _POSSESSIVE.sub("", name)
+    words = name.strip(_OUTSIDE).split()
+    if not words:
+        return ""
+    if words[-1].endswith("s") and words[-1][:-1].isupper():
+        words[-1] = words[-1][:-1]  # GPUs
+    words = " ".join(words).casefold().split(" ")
+    words[-1] = _singular(words[-1])
+    name = _OPENING.sub("", " ".join(words), count=1)
+    return (_DOTTED.sub(r"\1", name) if "." in name else name)[:_MOST_NAME_CHARACTERS].strip()
+
+
+def _singular(word: str) -> str:
+    """By its ending alone, so that a name in a list and a name in a sentence meet: a key, not good English."""
+    if len(word) < 4 or not word.endswith("s") or word.endswith(("ss", "us", "is", "as", "os")):
+        return word
+    if word.endswith("ies") and len(word) > 4:
+        return word[:-3] + "y"
+    return word[:-2] if word.endswith(("ches", "shes", "xes", "sses", "zes")) else word[:-1]
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def title_entity(title: str) -> str:
+    """The entity that a document with this title is about; "" for none, and for titles that are sentences."""
+    plain = _BRACKETS.sub("", title) if "(" in title or "[" in title else title
+    if len(plain.split()) > MOST_TITLE_WORDS or len(plain) > _MOST_NAME_CHARACTERS:
+        return ""
+    return canonical_name(plain)
+
+
+# ── one document ───────────────────────────────────────────────────────────────────────────────────
+
+
+def graph_of(title: str, chunks: Sequence[str]) -> GraphRows:
+    """Mentions and edges of one document, whose title is an entity of each of its chunks."""
+    about = title_entity(title)
+    reading = _TextScan()
+    named_in_title = reading.weights_of(title) if title and not about else {}
+    mentions: list[tuple[str, float, int]] = []
+    edges: list[tuple[str, str, str, float, int]] = []
+    for number, text in enumerate(chunks):
+        weights = reading.weights_of(text)
+        for name, weight in named_in_title.items():
+            weights[name] = weights.get(name, 0.0) + weight
+        if about:
+            weights[about] = weights.get(about, 0.0) + TITLE_WEIGHT
+        best = sorted(weights.items(), key=_heaviest_first)[:MOST_ENTITIES]
+        mentions += [(name, round(weight, 3), number) for name, weight in best]
+        edges += [(source, target, kind, weight, number) for source, target, kind, weight in reading.edges(best)]
+    return GraphRows(tuple(mentions), tuple(edges))
+
+
+def question_entities(question: str) -> tuple[str, ...]:
+    """Canonical names in a question, each once."""
+    return tuple(_TextScan().weights_of(question))
+
+
+def _heaviest_first(item: tuple[str, float]) -> tuple[float, str]:
+    return -item[1], item[0]
+
+
+class _TextScan:
+    """One document from its beginning on: what was introduced in full is known by its short form from then on."""
+
+    def __init__(self) -> None:
+        self._by_last_word: dict[str, str] = {}
+        self._aliases: dict[str, str] = {}
+
+    def weights_of(self, text: str) -> dict[str, float]:
+        """How strongly a text is about each entity: more often is more, but less and less so."""
+        text = text[:_MOST_CHUNK_CHARACTERS]
+        if "(" in text:
+            self._learn_acronyms(text)
+        counts: dict[str, int] = {}
+        strongest: dict[str, float] = {}
+        for found, weight in _occurrences(text):
+            name = self._by_last_word.get(found, found)
+            if " " in name and name not in counts and not _JOINED.search(name):
+                self._by_last_word.setdefault(name.rpartition(" ")[2], name)
+            counts[name] = counts.get(name, 0) + 1
+            if strongest.get(name, 0.0) < weight:
+                strongest[name] = weight
+        for short in self._aliases.keys() & counts.keys():
+            other = self._aliases[short]
+            counts[other] = max(counts.get(other, 0), counts[short])
+            strongest[other] = max(strongest.get(other, 0.0), strongest[short])
+        strongest.pop("", None)
+        return {name: weight * (1 + math.log2(counts[name])) for name, weight in strongest.items()}
+
+    def edges(self, best: Sequence[tuple[str, float]]) -> Iterator[tuple[str, str, str, float]]:
+        """Between the strongest: a pair tells more when both are strong and the chunk names little else."""
+        for (first, one), (second, two) in itertools.combinations(best[:_STRONGEST], 2):
+            yield first, second, TOGETHER, round(math.sqrt(one * two / len(best)), 3)
+        if self._aliases:
+            present = {name for name, _ in best}
+            for short in sorted(self._aliases.keys() & present):
+                if self._aliases[short] in present and len(short) < len(self._aliases[short]):
+                    yield short, self._aliases[short], ALIAS, 1.0
+
+    def _learn_acronyms(self, text: str) -> None:
+        """`World Health Organization (WHO)`."""
+        for found in _ACRONYM.finditer(text):
+            before = text[max(0, found.start() - 120) : found.start()]
+            long_form = _long_form(before, found[1])
+            if long_form:
+                short = canonical_name(found[1])
+                self._aliases[short], self._aliases[long_form] = long_form, short
+
+
+def _long_form(before: str, acronym: str) -> str:
+    """The words before an acronym whose initials it is; "" if there are none."""
+    letters = [each for each in acronym.casefold() if each.isalpha()]
+    words = list(_LONG_FORM_WORD.finditer(before))
+    while words and letters:
+        word = words.pop()
+        initial = word[0][0].casefold()
+        if initial == letters[-1]:
+            letters.pop()
+        elif word[0].casefold() not in _SKIPPED_INITIALS:
+            return ""
+    return canonical_name(before[word.start() :]) if not letters and len(acronym) > 1 else ""
+
+
+# ── one text ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _occurrences(text: str) -> list[tuple[str, float]]:
+    found: list[tuple[str, float]] = []
+    if not text.isupper():  # where all is in capitals, capitals say nothing
+        for name in _name_pattern().finditer(text):
+            found += _in_name(name[0], _is_beginning(text, name.start()))
+    # Most words are plain, and quick questions tell them.
+    odd = [word for word in text.split() if not (word.isalpha() and (word.islower() or word.istitle()))]
+    for word in odd:
+        found += _in_word(word)
+    if _MONTH.search(text):
+        found += map(_date, _DATE.finditer(text))
+    if _QUOTES.search(text):
+        found += map(_in_quotes, _QUOTED.finditer(text))
+    return found
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _in_word(word: str) -> tuple[tuple[str, float], ...]:
+    """Codes and numbers."""
+    word = word.strip(_OUTSIDE)
+    if word.isalpha() and (word.islower() or word.istitle() or word.isupper()):
+        return ()
+    if _NUMBER.fullmatch(word):
+        number = word.replace(",", "")
+        return ((number, _NUMBER_WEIGHT),) if len(number) > 2 else ()
+    if 2 < len(word) <= _MOST_NAME_CHARACTERS and _CODE.fullmatch(word):
+        return ((word.casefold(), _CODE_WEIGHT),)
+    return ()
+
+
+def _in_quotes(found: re.Match[str]) -> tuple[str, float]:
+    quoted = found[1] or found[2] or found[3]
+    name = canonical_name(quoted) if quoted.count(" ") < _MOST_NAME_WORDS else ""
+    return name, _QUOTED_WEIGHT
+
+
+def _date(found: re.Match[str]) -> tuple[str, float]:
+    day = found[1] or found[3]
+    month = f"{int(found[4])}-{_MONTHS[found[2].casefold()]:02}"
+    return f"{month}-{int(day):02}" if day else month, _DATE_WEIGHT
+
+
+def _is_beginning(text: str, start: int) -> bool:
+    """Whether a sentence, a line or a quotation begins here."""
+    before = text[max(0, start - 3) : start].rstrip(" \t\"'\u201c\u201e\u2018(*_#-")
+    return not before or before[-1] in _SENTENCE_ENDS
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _in_name(run: str, is_beginning: bool) -> tuple[tuple[str, float], ...]:
+    words = run.split(" ")
+    while words and _is_untelling(words[0]):
+        words.pop(0)
+        is_beginning = False
+    if not words or len(words) > _MOST_NAME_WORDS or words[0].isdigit() or _is_common(words):
+        return ()
+    if len(words) == 1:
+        word = canonical_name(words[0])
+        if len(word) < 2 or word.isdigit():
+            return ()
+        is_unsure = is_beginning and not words[0].isupper()
+        return ((word, _UNSURE_WEIGHT if is_unsure else _WORD_WEIGHT),)
+    whole = " ".join(words)
+    parts = _BETWEEN_PARTS.split(whole)
+    if len(parts) > 1:
+        return (canonical_name(whole), _NAME_WEIGHT), (canonical_name(parts[-1]), _PART_WEIGHT)
+    return ((canonical_name(whole), _NAME_WEIGHT),)
+
+
+def _is_untelling(word: str) -> bool:
+    return (not word.isupper() or len(word) == 1) and word.casefold() in ENGLISH
+
+
+def _is_common(words: Sequence[str]) -> bool:
+    """Days and months, also with a number, and what other languages begin a sentence with."""
+    first = words[0].casefold()
+    return (
+        (first in UNTELLING or first in _MONTHS) and not words[0].isupper() and (len(words) == 1 or words[1].isdigit())
+    )

@@ -1,0 +1,272 @@
+"""The structure of a text as Markdown writes it: its headings, and the blocks that belong together.
+
+Invariants
+    Headings and blocks stand in the order of the text, and none overlaps another. What is neither is prose.
+    The time is linear in the length of the text, whatever is in it: nothing is read again that was taken for a block.
+    Every text has a structure: what is no Markdown is prose.
+Not here
+    What stands inside a line. Which blocks are too long to stay whole, and where they are cut: chunking.py.
+"""
+
+import re
+from typing import NamedTuple
+
+LONGEST_HEADING = 200
+"""In characters. What is longer is a paragraph that looks like a heading, and says nothing in short."""
+
+_INDENT = r"(?P<indent> {0,3}+)"
+_LINE_END = r"(?=\r?\n|\Z)"
+_FENCE = r"`{3,}+(?=[^`\n]*+(?:\n|\Z))|~{3,}+"
+_MARKER = r"(?:[-*+]|\d{1,9}+[.)])"
+_CODE_LINE = r"(?: {4}|\t)[ \t]*+[^\s]"
+_MARK = (
+    rf"{_INDENT}(?:"
+    rf"(?P<hashes>\#{{1,6}}+(?=[ \t\r\n]|\Z))"
+    rf"|(?P<fence>{_FENCE})"
+    rf"|(?P<quote>>)"
+    rf"|(?P<list>{_MARKER}(?=[ \t]))"
+    rf"|(?P<underline>(?:=++|-++|\^{{3,}}+)[ \t]*+{_LINE_END})"
+    rf"|(?P<table>[|:-][-:| \t]*+{_LINE_END})"
+    rf"|(?P<code>[ \t]*+\r?\n(?={_CODE_LINE}))"
+    r")"
+)
+_FIRST_MARK = re.compile(_MARK)
+# Searching for a plain newline is much faster than looking at each place for the beginning of a line.
+_NEXT_MARK = re.compile(rf"\n{_MARK}")
+_FENCE_END = re.compile(rf"\n {{0,3}}+(`{{3,}}+|~{{3,}}+)[ \t]*+{_LINE_END}")
+_INDENTED_FENCE_END = re.compile(rf"\n[ \t]*+(`{{3,}}+|~{{3,}}+)[ \t]*+{_LINE_END}")
+_FRONT_MATTER = re.compile(rf"(---|\+\+\+)[ \t]*+\r?\n(?=[^\n]*[:=])(?:[^\n]*+\n)*?(?:\1|\.\.\.)[ \t]*+{_LINE_END}")
+_QUOTE_LINES = re.compile(r"(?: {0,3}+>[^\n]*+(?:\n|\Z))++")
+_QUOTE_GAP = re.compile(r"\n {0,3}+>[ \t>]*+\r?(?=\n)")
+_TABLE_LINES = re.compile(r"(?:[^\n|]*+\|[^\n]*+(?:\n|\Z))*+")
+_CODE_LINES = re.compile(rf"(?:{_CODE_LINE}[^\n]*+(?:\n|\Z)|(?:[ \t]*+\r?\n)++(?={_CODE_LINE}))++")
+_LIST_LINE = re.compile(
+    rf"(?P<indent>[ \t]*+)(?:(?P<blank>\r?(?:\n|\Z))|(?P<fence>{_FENCE})|(?P<marker>{_MARKER}(?=[ \t\r\n]|\Z))"
+    r"|(?P<mark>\#{1,6}+(?=[ \t\r\n]|\Z)|>|-++[ \t]*+(?=\r?\n|\Z))|)(?:[ \t]++(?P<inner>`{3,}+(?=[^`\n]*+\n)|~{3,}+))?+"
+)
+_LAST_BLANK_LINE = re.compile(r"(?s:.*)\n[ \t\r]*\n")
+_LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
+# As many reStructuredText files have it; the first two are Markdown's.
+_UNDERLINED = {"=": 1, "-": 2, "~": 3, "^": 4}
+
+
+class Heading(NamedTuple):
+    start: int
+    end: int
+    """Of its last line."""
+    level: int
+    title: str
+    """Without its marks."""
+
+
+class Block(NamedTuple):
+    """A range that belongs together: a list, a piece of code, a table, a quotation, front matter."""
+
+    start: int
+    end: int
+    parts: "tuple[Block, ...]" = ()
+    """What should stay whole when the block cannot."""
+
+
+class Structure(NamedTuple):
+    headings: list[Heading]
+    blocks: list[Block]
+
+
+def structure_of(text: str) -> Structure:
+    reader = _BlockReader(text)
+    reader.read()
+    return Structure(reader.headings, reader.blocks)
+
+
+class _BlockReader:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._done = 0
+        """Where the last heading or block ended."""
+        self.headings: list[Heading] = []
+        self.blocks: list[Block] = []
+
+    def read(self) -> None:
+        text = self._text
+        place = 0
+        if front := _FRONT_MATTER.match(text):
+            place = self._take(0, front.end())
+        found = _FIRST_MARK.match(text) if place == 0 else None
+        found = found or _NEXT_MARK.search(text, place)
+        readers = {
+            "hashes": self._heading,
+            "fence": self._fenced,
+            "quote": self._quoted,
+            "list": self._listed,
+            "underline": self._underlined,
+            "table": self._table,
+            "code": self._indented,
+        }
+        while found is not None:
+            found = _NEXT_MARK.search(text, readers[found.lastgroup or ""](found))
+
+    # Each takes what begins with the mark and says where to go on: at the end of a line, or before it.
+
+    def _heading(self, found: re.Match[str]) -> int:
+        end = self._line_end(found.end())
+        if end - found.end() > LONGEST_HEADING:
+            return end
+        title = self._text[found.end() : end].strip()
+        without_closing = title.rstrip("#")
+        if without_closing != title and (not without_closing or without_closing[-1].isspace()):
+            title = without_closing.rstrip()
+        return self._take_heading(found.start("hashes"), end, len(found["hashes"]), title)
+
+    def _underlined(self, found: re.Match[str]) -> int:
+        line = found.start("indent")
+        above = self._paragraph_above(line)
+        marks = found["underline"].rstrip()
+        if above is None or (marks[0] not in "=-" and len(marks) < self._line_width(above, line)):
+            return found.end()
+        return self._take_underlined(above, line, found.end(), marks[0])
+
+    def _fenced(self, found: re.Match[str]) -> int:
+        line, marks = found.start("indent"), found["fence"]
+        if marks[0] == "~" and self._line_end(found.end()) == found.end():
+            above = self._paragraph_above(line)
+            if above is not None and len(marks) >= self._line_width(above, line):
+                return self._take_underlined(above, line, found.end(), "~")
+        return self._take(line, _fence_end(self._text, found.end(), marks, _FENCE_END))
+
+    def _quoted(self, found: re.Match[str]) -> int:
+        line = found.start("indent")
+        lines = _QUOTE_LINES.match(self._text, line)
+        end = lines.end() if lines else found.end()
+        starts = [line, *(gap.end() + 1 for gap in _QUOTE_GAP.finditer(self._text, line, end))]
+        ends = [*starts[1:], end]
+        parts = tuple(self._trimmed(*each) for each in zip(starts, ends, strict=True)) if len(starts) > 1 else ()
+        return self._take(line, end, parts)
+
+    def _listed(self, found: re.Match[str]) -> int:
+        line, marker = found.start("indent"), found["list"]
+        # A year at the beginning of a line begins no list, unless a new paragraph begins there.
+        if marker[0].isdigit() and marker[:-1] != "1" and self._paragraph_above(line) is not None:
+            return found.end()
+        end, items = _ListReader(self._text).read(line)
+        return self._take(line, end, items)
+
+    def _table(self, found: re.Match[str]) -> int:
+        text, line = self._text, found.start("indent")
+        header = text.rfind("\n", 0, max(line - 1, 0)) + 1
+        is_table = "|" in found["table"] and "-" in found["table"] and header >= self._done
+        if not is_table or text.find("|", header, line) < 0:
+            return found.end()
+        rows = _TABLE_LINES.match(text, line)
+        return self._take(header, rows.end() if rows else found.end())
+
+    def _indented(self, found: re.Match[str]) -> int:
+        lines = _CODE_LINES.match(self._text, found.end())
+        return self._take(found.end(), lines.end() if lines else found.end())
+
+    # What they share
+
+    def _take(self, start: int, end: int, parts: tuple[Block, ...] = ()) -> int:
+        block = self._trimmed(start, end)
+        if block.start < block.end:
+            self.blocks.append(Block(block.start, block.end, parts))
+        # The newline that ends the block begins the next mark.
+        self._done = end - 1 if end > start and self._text[end - 1] == "\n" else end
+        return self._done
+
+    def _take_heading(self, start: int, end: int, level: int, title: str) -> int:
+        self.headings.append(Heading(start, end, level, _plain(title)))
+        self._done = end
+        return end
+
+    def _take_underlined(self, above: int, line: int, end: int, mark: str) -> int:
+        lines = [each.strip() for each in self._text[above:line].splitlines()]
+        # A line over the title is as much part of its frame as the one under it.
+        title = " ".join(each for each in lines if each.strip("=-~^"))
+        if not title:
+            return end
+        return self._take_heading(above, end, _UNDERLINED[mark], title)
+
+    def _trimmed(self, start: int, end: int) -> Block:
+        content = self._text[start:end]
+        visible = content.strip()
+        first = start + len(content) - len(content.lstrip())
+        return Block(first, first + len(visible))
+
+    def _line_end(self, place: int) -> int:
+        end = self._text.find("\n", place)
+        return len(self._text) if end < 0 else end
+
+    def _line_width(self, above: int, line: int) -> int:
+        """Of the last line of the paragraph."""
+        return len(self._text[above : line - 1].rpartition("\n")[2].strip())
+
+    def _paragraph_above(self, line: int) -> int | None:
+        """Where the paragraph begins that ends just before this line; None if there is none, or a long one."""
+        first = max(self._done, line - 1 - LONGEST_HEADING)
+        window = self._text[first : max(line - 1, first)]
+        if window.rpartition("\n")[2].strip() == "":
+            return None
+        if blank := _LAST_BLANK_LINE.match(window):
+            begin = blank.end()
+        elif first == self._done:
+            begin = 0
+        else:
+            return None
+        return first + begin + len(window[begin:]) - len(window[begin:].lstrip())
+
+
+class _ListReader:
+    """Reads one list: its items, and the fenced code inside them."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._starts: list[int] = []
+        self._fences: list[list[Block]] = []
+        """Of each item."""
+
+    def read(self, line: int) -> tuple[int, tuple[Block, ...]]:
+        """The end of the list that begins with this line, and its items."""
+        text = self._text
+        end, is_after_blank, first_width = line, False, 0
+        while line < len(text) and (found := _LIST_LINE.match(text, line)) is not None:
+            if found["blank"] is not None:
+                is_after_blank, line = True, found.end()
+                continue
+            width = len(found["indent"].expandtabs(4))
+            if not self._starts:
+                first_width = width
+            if found["marker"] and width <= first_width + 1:
+                self._starts.append(line + len(found["indent"]))
+                self._fences.append([])
+            elif width < 2 and (is_after_blank or found["mark"] or found["fence"]):
+                break
+            if marks := found["fence"] or found["inner"]:
+                close = _fence_end(text, found.end(), marks, _INDENTED_FENCE_END)
+                begin = line + len(found["indent"])
+                self._fences[-1].append(Block(begin, begin + len(text[begin:close].rstrip())))
+                line = close
+            newline = text.find("\n", max(line, found.end()))
+            end = len(text) if newline < 0 else newline
+            is_after_blank, line = False, end + 1
+        return end, self._items(end)
+
+    def _items(self, end: int) -> tuple[Block, ...]:
+        ends = [*self._starts[1:], end]
+        return tuple(
+            Block(start, start + len(self._text[start:stop].rstrip()), tuple(fences))
+            for start, stop, fences in zip(self._starts, ends, self._fences, strict=True)
+        )
+
+
+def _fence_end(text: str, place: int, marks: str, closing: re.Pattern[str]) -> int:
+    """Where the code that was opened by these marks ends; without a closing fence, all that follows is code."""
+    for found in closing.finditer(text, place):
+        if found[1][0] == marks[0] and len(found[1]) >= len(marks):
+            return found.end()
+    return len(text)
+
+
+def _plain(title: str) -> str:
+    """Without marks inside the line, and in one line."""
+    return " ".join(_LINK.sub(r"\1", title).replace("`", "").replace("**", "").split())

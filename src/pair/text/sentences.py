@@ -1,0 +1,120 @@
+"""A passage as sentences that can be quoted, each with its place."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_LONGEST = 600
+_EXCERPT = 300
+"""In characters: what is longer than the first is no sentence, and is quoted in pieces of about the second."""
+_SHORTEST_WORDS = 3
+
+_FENCE = re.compile(r"\s*(?:```|~~~)")
+_KINDS = (
+    ("underline", re.compile(r"\s{0,3}(?:={3,}|-{3,}|\*{3,}|_{3,})\s*$")),
+    ("gap", re.compile(r"\s*$|\s{0,3}#{1,6}\s")),
+    ("rule", re.compile(r"[\s|:+-]+$")),
+    ("row", re.compile(r"\s*\|")),
+    ("item", re.compile(r"\s*(?:[-*+•]|\d{1,3}[.)])\s+|\s*>\s?")),
+)
+_DENSE_END = "。\uff01\uff1f"
+_END = re.compile(r"[.!?]+[\"'\u201d\u2019)\]]{0,2}\s+(?=[\"'\u201c\u2018(\[`*_]{0,3}[^\W_a-z])|[" + _DENSE_END + r"]+")
+# A full stop behind these ends no sentence.
+_ABBREVIATION = re.compile(
+    r"(?:\b(?:e\.g|i\.e|cf|vs|etc|approx|ca|no|fig|figs|eq|sec|ch|vol|pp?|dr|mr|mrs|ms|prof|st|inc|ltd|jr|sr|al)|\b[A-Z])\.\s*$",
+    re.IGNORECASE,
+)
+_LINK = re.compile(r"\[[^\]]*\]\([^)]*\)|https?://\S+")
+_BLANKS = re.compile(r"\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    text: str
+    """On one line, without the mark of a list."""
+    start: int
+    end: int
+    """In the passage."""
+    block: int
+    """Its paragraph, item, row or piece of code, by number."""
+
+
+def sentences(passage: str) -> list[Sentence]:
+    """Headings, rules, mere links and what is too short to be a statement are left out."""
+    found = []
+    for block, long_start, long_end in _stretches(passage):
+        for start, end in _pieces(passage, long_start, long_end):
+            text = _BLANKS.sub(" ", passage[start:end]).strip()
+            if _is_statement(text):
+                found.append(Sentence(text, start, end, block))
+    return found
+
+
+def _is_statement(text: str) -> bool:
+    said = _LINK.sub("", text)
+    return len(said.split()) >= _SHORTEST_WORDS or any(mark in text for mark in _DENSE_END)
+
+
+def _pieces(passage: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The whole, or pieces between blanks where it is too long."""
+    while end - start > _LONGEST:
+        blank = max(passage.rfind(" ", start, start + _EXCERPT), passage.rfind("\n", start, start + _EXCERPT))
+        cut = blank + 1 if blank > start else start + _EXCERPT
+        yield start, cut
+        start = cut
+    yield start, end
+
+
+def _stretches(passage: str) -> Iterator[tuple[int, int, int]]:
+    for number, block in enumerate(_blocks(passage)):
+        if not block.is_prose:
+            yield number, block.start, block.end
+            continue
+        for start, end in _split(passage, block.start, block.end):
+            yield number, start, end
+
+
+@dataclass(slots=True)
+class _TextBlock:
+    start: int
+    end: int
+    is_prose: bool
+
+
+def _blocks(passage: str) -> list[_TextBlock]:
+    """Paragraphs and items of lists, which are prose; rows of tables and code, which are not."""
+    blocks: list[_TextBlock] = []
+    is_open = is_code = is_row = False
+    at = 0
+    for line in passage.splitlines(keepends=True):
+        start, at = at, at + len(line)
+        if _FENCE.match(line):
+            is_code, is_open = not is_code, False
+            continue
+        kind, text_begins = ("code", 0) if is_code else _kind(line)
+        if kind in {"code", "text"} and is_open:
+            blocks[-1].end = at
+        elif kind in {"code", "text", "item", "row"}:
+            blocks.append(_TextBlock(start + text_begins, at, is_prose=kind in {"text", "item"}))
+        elif (kind == "underline" and is_open) or (kind == "rule" and is_row):
+            blocks.pop()  # it was a heading, or the head of a table
+        is_open, is_row = kind in {"code", "text", "item"}, kind == "row"
+    return blocks
+
+
+def _kind(line: str) -> tuple[str, int]:
+    """What a line is, and where its text begins."""
+    for kind, looks in _KINDS:
+        if found := looks.match(line):
+            return kind, found.end() if kind == "item" else 0
+    return "text", 0
+
+
+def _split(passage: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    begin = start
+    for stop in _END.finditer(passage, start, end):
+        if not _ABBREVIATION.search(passage, begin, stop.end()):
+            yield begin, stop.end()
+            begin = stop.end()
+    if passage[begin:end].strip():
+        yield begin, end

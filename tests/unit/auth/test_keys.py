@@ -1,0 +1,91 @@
+"""Keys: made once, kept as hashes, refused when their time is over."""
+
+import datetime
+import json
+import secrets
+from pathlib import Path
+
+import pytest
+
+from pair import errors
+from pair.auth.keys import KeyFile
+from pair.testing.clock import ManualClock
+
+
+def key_file(folder: Path, clock: ManualClock) -> KeyFile:
+    return KeyFile(folder / "deep" / "keys.json", clock, secrets.token_hex)
+
+
+def test_a_key_is_known_until_it_expires_or_is_revoked(tmp_path: Path):
+    clock = ManualClock()
+    keys = key_file(tmp_path, clock)
+    assert keys.all() == []
+    made, text = keys.add("importer", "write", ["b", "a", "b"], datetime.timedelta(days=1))
+    lasting, lasting_text = keys.add("dashboard", "read", [], None)
+    found = key_file(tmp_path, clock).verified(text)
+    assert (found.id, found.scope, found.kbs) == ("key:importer", "write", frozenset({"a", "b"}))
+    assert keys.verified(lasting_text).kbs is None
+    assert [key.id for key in keys.all()] == [made.id, lasting.id]
+    clock.advance(86_400)
+    with pytest.raises(errors.AccessError, match="expired"):
+        keys.verified(text)
+    keys.revoke(lasting.id)
+    with pytest.raises(errors.AccessError, match="revoked"):
+        keys.verified(lasting_text)
+
+
+@pytest.mark.parametrize("text", ["", "pair_", "pair_0a1b2c3d4e5f_" + "0" * 64, "\ud800", "x" * 100_000])
+def test_what_is_no_key_is_refused(tmp_path: Path, text: str):
+    keys = key_file(tmp_path, ManualClock())
+    keys.add("someone", "read", [], None)
+    with pytest.raises(errors.AccessError, match="not known"):
+        keys.verified(text)
+
+
+def test_a_file_that_is_no_file_of_keys_is_told(tmp_path: Path):
+    keys = key_file(tmp_path, ManualClock())
+    keys.add("someone", "read", [], None)
+    (tmp_path / "deep" / "keys.json").write_text('{"keys": 7}')
+    with pytest.raises(errors.UsageError, match="not a file of keys"):
+        keys.all()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scope": "root"}, {"scope": None}, {"scope": ["admin"]}, {"kbs": "default"}, {"kbs": [7]}, {"kbs": True},
+        {"sha256": 7}, {"revoked_at": None}, {"revoked_at": False}, {"expires_at": 7}, {"expires_at": "never"},
+        {"colour": "red"}, {"id": None},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_file_with_a_key_of_another_shape_lets_nobody_in(tmp_path: Path, changes: dict[str, object]):
+    keys = key_file(tmp_path, ManualClock())
+    _, text = keys.add("importer", "write", [], datetime.timedelta(days=1))
+    path = tmp_path / "deep" / "keys.json"
+    value = json.loads(path.read_bytes())
+    path.write_text(json.dumps(value | {"keys": [value["keys"][0] | changes]}))
+    for act in (lambda: keys.verified(text), keys.all, lambda: keys.add("other", "read", [], None)):
+        with pytest.raises(errors.UsageError) as raised:
+            act()
+        assert raised.value.code == "E401"
+    assert json.loads(path.read_bytes())["keys"] == [value["keys"][0] | changes], "nothing was written over it"
+
+
+@pytest.mark.parametrize("content", [b"", b"[" * 100_000, b"null", b'{"keys": 7}', b'{"keys": [7]}', b"\xff"])
+def test_what_is_no_file_of_keys_is_told(tmp_path: Path, content: bytes):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "keys.json").write_bytes(content)
+    with pytest.raises(errors.UsageError, match=r"not a file of keys"):
+        key_file(tmp_path, ManualClock()).all()
+
+
+def test_a_hash_that_is_no_hash_is_that_of_no_key(tmp_path: Path):
+    keys = key_file(tmp_path, ManualClock())
+    _, text = keys.add("importer", "write", [], None)
+    path = tmp_path / "deep" / "keys.json"
+    value = json.loads(path.read_bytes())
+    value["keys"][0]["sha256"] = "é\ud800"
+    path.write_text(json.dumps(value))
+    with pytest.raises(errors.AccessError, match="not known"):
+        keys.verified(text)

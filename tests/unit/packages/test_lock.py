@@ -1,0 +1,171 @@
+"""The lock as a value and as bytes."""
+
+import dataclasses
+import os
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from pair import errors
+from pair.packages.lockfile import Lock, Locked, LockedKb, Origin, locked_kb, read_lock, relative_target, to_bytes
+from pair.packages.record import RecordHeader
+from pair.values import KbSource
+
+KB = LockedKb(
+    "default", ".pair/knowledge", "./dist/releases.json#handbook", "handbook", "1.0.0", "0a" * 32, "", "0b" * 32, "", 0
+)
+GIT = dataclasses.replace(
+    KB, id="cookbook", target="docs/cookbook", source="https://host/kb.git#v1", archive_sha256="", commit="c1"
+)
+
+
+def written(path: Path, *kbs: LockedKb) -> Path:
+    path.write_bytes(to_bytes(kbs))
+    return path
+
+
+def test_a_lock_is_read_as_it_was_written_and_sorted_by_id(tmp_path: Path) -> None:
+    lock = read_lock(written(tmp_path / "pair.lock", KB, GIT))
+    assert lock.kbs == (GIT, KB)
+    assert to_bytes(lock.kbs) == to_bytes([KB, GIT]) == (tmp_path / "pair.lock").read_bytes()
+
+
+def test_a_lock_is_made_to_be_read_by_people() -> None:
+    text = to_bytes([KB]).decode()
+    assert text.startswith("# Which knowledge bases")
+    assert text.partition("\n\n")[2] == (
+        "version = 1\n\n[[kb]]\n"
+        'id = "default"\ntarget = ".pair/knowledge"\nsource = "./dist/releases.json#handbook"\n'
+        f'name = "handbook"\nversion = "1.0.0"\narchive_sha256 = "{"0a" * 32}"\n'
+        f'content_sha256 = "{"0b" * 32}"\nembedder = ""\nmanifest_version = 0\n'
+    )
+
+
+def refusal_of(path: Path) -> str:
+    with pytest.raises(errors.UsageError) as refused:
+        read_lock(path)
+    assert refused.value.code == "E023"
+    assert str(path) in refused.value.message
+    return refused.value.explanation
+
+
+def test_a_lock_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    assert refusal_of(tmp_path / "pair.lock") == "There is no such file."
+    assert refusal_of(tmp_path) != ""
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"\xff\xfe", "damaged"),
+        (b"version = ", "damaged"),
+        (b"", "version"),
+        (b"version = 2", "another version of pair: it has version 2"),
+        (b"version = true", "version True"),
+        (b"version = 1\nkb = 7", "damaged"),
+        (b"version = 1\nkb = [7]", "damaged"),
+        (b"version = 1\na = " + b"[" * 10_000, "damaged"),
+        (b"#" * (4 * 1024 * 1024 + 1), "longer"),
+    ],
+)
+def test_a_lock_that_is_none_is_refused_with_the_reason(tmp_path: Path, content: bytes, reason: str) -> None:
+    (tmp_path / "pair.lock").write_bytes(content)
+    assert reason in refusal_of(tmp_path / "pair.lock")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"target": "../elsewhere"},
+        {"target": "/etc"},
+        {"target": ""},
+        {"target": "."},
+        {"target": "a/../../b"},
+        {"target": ".git/hooks"},
+        {"target": "a/.GIT/hooks"},
+        {"target": ".g\u200cit/hooks"},
+        {"id": ""},
+        {"id": 7},
+        {"source": "handbook"},
+        {"source": "a\nb"},
+        {"content_sha256": ""},
+        {"archive_sha256": "0a"},
+        {"manifest_version": "0"},
+        {"manifest_version": True},
+    ],
+)
+def test_a_table_that_says_something_else_is_refused(tmp_path: Path, fields: dict[str, object]) -> None:
+    (tmp_path / "pair.lock").write_text(tomli_w.dumps({"version": 1, "kb": [KB.to_toml() | fields]}))
+    assert "damaged" in refusal_of(tmp_path / "pair.lock")
+
+
+def test_a_table_that_lacks_something_is_refused(tmp_path: Path) -> None:
+    table = KB.to_toml()
+    del table["source"]
+    (tmp_path / "pair.lock").write_text(tomli_w.dumps({"version": 1, "kb": [table]}))
+    assert "source" in refusal_of(tmp_path / "pair.lock")
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (dataclasses.replace(GIT, id="default"), "are both the KB 'default'"),
+        (dataclasses.replace(GIT, target=KB.target), "is both the KB 'default' and the KB 'cookbook'"),
+    ],
+)
+def test_two_kbs_with_one_id_or_one_target_are_refused(tmp_path: Path, other: LockedKb, reason: str) -> None:
+    (tmp_path / "pair.lock").write_text(tomli_w.dumps({"version": 1, "kb": [KB.to_toml(), other.to_toml()]}))
+    assert reason in refusal_of(tmp_path / "pair.lock")
+
+
+def test_a_target_outside_the_folder_of_the_lock_cannot_be_locked(tmp_path: Path) -> None:
+    lock = tmp_path / "project" / "pair.lock"
+    assert relative_target(tmp_path / "project" / "docs" / "kb", lock) == "docs/kb"
+    for outside in (tmp_path / "elsewhere", tmp_path / "project", tmp_path):
+        with pytest.raises(errors.UsageError, match="Lock file cannot be used"):
+            relative_target(outside, lock)
+
+
+def test_a_kb_is_found_by_its_target_however_that_is_written(tmp_path: Path) -> None:
+    lock = Lock(tmp_path / "pair.lock", (KB, GIT))
+    assert lock.kb_at(tmp_path / "docs" / ".." / "docs" / "cookbook") == GIT
+    assert lock.kb_at(tmp_path / "docs") is None
+
+
+@pytest.mark.parametrize(
+    ("location", "feed", "locked"),
+    [
+        ("{here}/kbs/a.zip", None, "./kbs/a.zip"),
+        ("{here}/../shared/a.zip", None, "../shared/a.zip"),
+        ("/nowhere/a.zip", None, "/nowhere/a.zip"),
+        ("https://host/a.zip?key=1", None, "https://host/a.zip?key=1"),
+        ("git@host:team/kb#v1", None, "git@host:team/kb#v1"),
+        ("https://host/a.zip", "https://host/releases.json#a", "https://host/releases.json#a"),
+        ("{here}/dist/a.zip", "{here}/dist/releases.json#a@1", "./dist/releases.json#a@1"),
+    ],
+)
+def test_a_source_is_locked_so_that_it_is_found_elsewhere(
+    tmp_path: Path, location: str, feed: str | None, locked: str
+) -> None:
+    here = str(tmp_path / "project")
+    source = KbSource(
+        "url",
+        os.path.normpath(location.format(here=here)) if "here" in location else location,
+        False,
+        feed=feed.format(here=here) if feed else None,
+    )
+    header = RecordHeader(source, "a", "1", "", None, 1, 1, "", "", 0)
+    assert locked_kb(header, Path(here) / "kb", Path(here) / "pair.lock", "0b" * 32).source == locked
+
+
+def test_what_a_lock_leaves_empty_it_does_not_say() -> None:
+    found = Origin("0a" * 32, "", "0b" * 32)
+    assert Locked("pair.lock", "default", Origin("", "", "0b" * 32)).drifts(found) == []
+    assert Locked("pair.lock", "default", Origin("1a", "", "2b")).drifts(found) == [
+        f"default: archive SHA-256: locked 1a, found {'0a' * 32}",
+        f"default: content SHA-256: locked 2b, found {'0b' * 32}",
+    ]
+    assert Locked("pair.lock", "default", Origin("1a", "", "")).drifts(Origin("", "c", "x")) == [
+        "default: archive SHA-256: locked 1a, found none"
+    ]

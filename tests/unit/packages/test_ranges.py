@@ -1,0 +1,46 @@
+"""A file at an address, read in ranges: what has arrived is not asked for again."""
+
+import contextlib
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from pair.clock import SystemClock
+from pair.kb.installer import SilentObserver
+from pair.packages.http_ranges import RangedFile, open_ranges
+from pair.web.http_client import HttpClient
+from support.server import Server
+
+CONTENT = random.Random(5).randbytes(100_000)
+TAIL = len(CONTENT) - 32 * 1024
+
+
+@pytest.fixture
+def opened(server: Server) -> Iterator[RangedFile]:
+    web = HttpClient(timeout_seconds=30, retries=0, retry_wait_seconds=0, clock=SystemClock(), token="", token_url="")
+    with contextlib.closing(web):
+        found = open_ranges(web, server.add("/kb.zip", CONTENT, checksum=False), SilentObserver())
+        assert found is not None
+        server.received.clear()
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("start", "length", "asked"),
+    [
+        (0, 10, ["bytes=0-9"]),
+        (TAIL - 10, 10, [f"bytes={TAIL - 10}-{TAIL - 1}"]),
+        (TAIL - 10, 5000, [f"bytes={TAIL - 10}-{TAIL - 1}"]),
+        (50_000, 50_000, [f"bytes=50000-{TAIL - 1}"]),
+        (TAIL, 5000, []),
+        (TAIL + 7, 5, []),
+        (len(CONTENT), 0, []),
+        (12, 0, []),
+    ],
+)
+def test_of_what_is_read_only_that_before_the_end_is_asked_for(
+    opened: RangedFile, server: Server, start: int, length: int, asked: list[str]
+) -> None:
+    assert opened.read(start, length) == CONTENT[start : start + length]
+    assert [each.headers["Range"] for each in server.received] == asked
