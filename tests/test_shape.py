@@ -17,6 +17,8 @@ FILES = sorted(SOURCE.rglob("*.py"))
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 MAX_PARAMETERS = 6
+MAX_PARTICIPLES = 40
+MAX_METHODS = 16
 BUDGETS = {
     ".": (3061, 14),
     "ai": (2558, 20),
@@ -167,6 +169,34 @@ def test_everything_is_caught_only_at_the_boundaries() -> None:
         if isinstance(node, ast.ExceptHandler)
         and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id == "Exception"))
     ] == []
+
+
+def test_no_two_classes_share_a_name() -> None:
+    """One word, one meaning. A leading underscore does not make another word."""
+    homes: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in nodes(path):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name.lstrip("_"), []).append(name_of(path))
+    assert {name: places for name, places in homes.items() if len(places) > 1} == {}
+
+
+def test_functions_are_named_by_a_verb() -> None:
+    """A participle hides whether a function gets or acts. A few are nouns of the field."""
+    endings = ("ed", "told", "found", "kept", "held", "made", "given", "known")
+    verbs = {"embed", "feed", "need", "seed", "speed", "exceed", "proceed"}
+    named = [
+        f"{name_of(path)}:{function.name}"
+        for path in FILES
+        for function in functions(path)
+        if (word := function.name.lstrip("_").partition("_")[0]).endswith(endings) and word not in verbs
+    ]
+    assert len(named) <= MAX_PARTICIPLES, named
+
+
+def test_a_knowledge_base_has_few_methods() -> None:
+    methods = [name for name in vars(pair.KnowledgeBase) if not name.startswith("_")]
+    assert len(methods) <= MAX_METHODS, methods
 
 
 def test_imports_stand_at_the_top() -> None:
