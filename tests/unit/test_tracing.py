@@ -61,7 +61,7 @@ def test_a_span_is_opened_while_another_thread_still_imports_opentelemetry(monke
     module.__spec__ = importlib.machinery.ModuleSpec(name, None)
     module.__spec__._initializing = True  # type: ignore[attr-defined]  # as the import system marks it
     monkeypatch.setitem(sys.modules, name, module)
-    with tracing.span(tracing.RETRIEVAL, "handbook") as span:
+    with telemetry.span(telemetry.RETRIEVAL, "handbook") as span:
         assert span.ids is None
 
 
