@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.ai.summaries.extractive import ExtractiveSummariser
 from pair.engine.maintenance.diff import CURRENT, ManifestDiff
 from pair.kb.open import document_loader, open_kb
@@ -258,7 +258,7 @@ def _versions(
 def _tree(settings: Settings, path: Path, held: contextlib.ExitStack) -> _FolderSide:
     names = None
     if path.is_file():
-        folder = folders.resolve(Path(held.enter_context(tempfile.TemporaryDirectory(prefix="pair-diff-")))) / "package"
+        folder = files.resolve(Path(held.enter_context(tempfile.TemporaryDirectory(prefix="pair-diff-")))) / "package"
         archive.unpack(path, folder, settings.sources, shown=str(path))
     else:
         folder = path

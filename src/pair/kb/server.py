@@ -304,7 +304,7 @@ def token_verifier(settings: Settings) -> "TokenVerifier":
 
 def _read(path: str) -> bytes:
     with files.storage_errors():
-        return Path(files.expanded(path)).read_bytes()
+        return Path(files.expand_path(path)).read_bytes()
 
 
 def _downloaded(url: str) -> bytes:

@@ -156,11 +156,11 @@ class SyncService:
         policy = self.settings.kb
         _check_places(self.settings)
         return SyncPaths(
-            sources_dir=files.expanded(policy.sources_dir),
-            links_file=files.expanded(policy.links_file_path),
-            index=files.expanded(policy.index_path),
-            cache=files.expanded(policy.index_cache_path),
-            page_copies=files.expanded(policy.web_fetch_cache_dir),
+            sources_dir=files.expand_path(policy.sources_dir),
+            links_file=files.expand_path(policy.links_file_path),
+            index=files.expand_path(policy.index_path),
+            cache=files.expand_path(policy.index_cache_path),
+            page_copies=files.expand_path(policy.web_fetch_cache_dir),
             is_sources_dir_named="kb.sources_dir" in self.settings.named,
             is_links_file_named="kb.links_file_path" in self.settings.named,
             llms=_llms_file(policy),
@@ -182,7 +182,7 @@ class SyncService:
 def _llms_file(policy: SyncSettings) -> LlmsFile | None:
     if not policy.llms_txt_path:
         return None
-    return LlmsFile(files.expanded(policy.llms_txt_path), files.expanded(policy.sources_dir))
+    return LlmsFile(files.expand_path(policy.llms_txt_path), files.expand_path(policy.sources_dir))
 
 
 def _check_places(settings: Settings) -> None:
@@ -195,11 +195,11 @@ def _check_places(settings: Settings) -> None:
         "kb.web_fetch_cache_dir": policy.web_fetch_cache_dir,
         "kb.llms_txt_path": policy.llms_txt_path,
     }
-    places = {name: _resolve_place(files.expanded(value)) for name, value in named.items() if value}
+    places = {name: _resolve_place(files.expand_path(value)) for name, value in named.items() if value}
     for first, second in itertools.combinations(places, 2):
         if places[first] & places[second]:
             raise _refuse_place(settings, second, f"names the same place as {first}")
-    folder = Path(os.path.realpath(files.expanded(policy.sources_dir)))
+    folder = Path(os.path.realpath(files.expand_path(policy.sources_dir)))
     for name in ("kb.index_path", "kb.index_cache_path", "kb.web_fetch_cache_dir"):
         if any(_is_seen_in(folder, place) for place in places.get(name, ())):
             raise _refuse_place(settings, name, "lies inside kb.sources_dir, so that it would become a source")

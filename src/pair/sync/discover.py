@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.sync.llms_file import LlmsFile
 from pair.sync.rules import FileSeen, matches_pattern, parse_links
 from pair.sync.state import SyncState
@@ -74,7 +74,7 @@ def _look_into(prefix: str, folder: str, root: str, found: FoundFiles) -> list[t
 def _note(path: str, fault: OSError, found: FoundFiles) -> None:
     """What goes while others are looked at is gone, and no fault."""
     if not isinstance(fault, FileNotFoundError | NotADirectoryError):
-        found.unreadable[path] = f"cannot be read: {files.reason_of(fault)}"
+        found.unreadable[path] = f"cannot be read: {files.describe_os_error(fault)}"
 
 
 def _entry_fault(entry: os.DirEntry[str], path: str, root: str) -> str | None:
@@ -154,7 +154,7 @@ class Discovered:
 def discover(places: SyncPaths) -> Discovered:
     """Raises ELOOP for a link that leads to the usual folder of sources: a user who has one names it."""
     if not places.is_sources_dir_named:
-        folders.resolve(places.sources_dir)
+        files.resolve(places.sources_dir)
     files_found, files_fault = _seen(find_files, places.sources_dir)
     if files_found is not None and places.llms is not None:
         files_found.files.pop(_path_inside(places.llms.path, places.sources_dir), None)
@@ -174,7 +174,7 @@ def _seen(look: Callable[[Path], Half], place: Path) -> tuple[Half | None, str]:
     except (FileNotFoundError, NotADirectoryError):
         return None, ""
     except OSError as fault:
-        return None, errors.storage_failed(str(place), files.reason_of(fault), is_reading=True).message
+        return None, errors.storage_failed(str(place), files.describe_os_error(fault), is_reading=True).message
 
 
 def choose_urls(found: Discovered, pattern: str | None) -> frozenset[str]:

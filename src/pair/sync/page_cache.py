@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from pair import files, folders
+from pair import files
 
 
 class PageCache:
@@ -24,7 +24,7 @@ class PageCache:
                 raise RuntimeError("a page came after the run was abandoned")
             self._writing += 1
         try:
-            folders.make_folder(self._folder)
+            files.make_folder(self._folder)
             content = text.encode("utf-8", errors="replace")
             files.write_atomically(self._path(url), content)
             return content.decode("utf-8")
@@ -49,7 +49,7 @@ class PageCache:
         return self._path(url).exists()
 
     def remove(self, url: str) -> None:
-        folders.unlink(self._path(url), missing_ok=True)
+        files.unlink(self._path(url), missing_ok=True)
 
     def remove_half_written(self, urls: Iterable[str]) -> None:
         files.remove_half_written(*map(self._path, urls))

@@ -77,7 +77,7 @@ def _planned_files(
                 skipped[path] = str(fault)
                 dropped |= {path} & state.sources.keys()
             except OSError as fault:
-                skipped[path] = f"cannot be read: {files.reason_of(fault)}"
+                skipped[path] = f"cannot be read: {files.describe_os_error(fault)}"
     return planned, skipped, dropped
 
 

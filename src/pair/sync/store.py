@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.clock import Clock
 from pair.sync.index_file import index_text
 from pair.sync.llms_file import LlmsFile
@@ -202,8 +202,8 @@ class StateStore:
     def _append_to_journal(self, change: dict[str, Any]) -> None:
         if self._journal < 0:
             path = _journal_path(self._cache_path, self.state.generation)
-            folders.make_folder(path.parent)
-            self._journal = folders.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            files.make_folder(path.parent)
+            self._journal = files.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             self._is_journal_new = True
         line = json.dumps(change).encode() + b"\n"
         whole_bytes = os.fstat(self._journal).st_size
@@ -286,7 +286,7 @@ class StateStore:
         snapshot.llms_mark = self.state.llms_mark = self._llms.mark_of(*llms) if self._llms is not None else ""
         contents = [self._cache_bytes(snapshot), index, *llms]
         for path in self._paths:
-            folders.make_folder(path.parent)
+            files.make_folder(path.parent)
         files.write_together(*zip(self._paths, contents, strict=True))
         self._remove_saved_journals(snapshot.generation)
         self.saves += 1
@@ -296,7 +296,7 @@ class StateStore:
         """What they say is part of the state of this generation."""
         for number, path in _journals(self._cache_path):
             if number < generation:
-                folders.unlink(path, missing_ok=True)
+                files.unlink(path, missing_ok=True)
 
     def _cache_bytes(self, snapshot: SyncState) -> bytes:
         """One source a line: easy to read, and a source that did not change is not encoded again."""
@@ -352,9 +352,9 @@ def load(cache_path: Path, clock: Clock) -> Loaded:
         kept_at = cache_path.with_name(f"{cache_path.name}.damaged-{stamp}")
         while kept_at.exists():
             kept_at = kept_at.with_name(f"{kept_at.name}-again")
-        folders.rename(cache_path, kept_at)
+        files.rename(cache_path, kept_at)
         for generation, path in _journals(cache_path):
-            folders.rename(path, path.with_name(f"{kept_at.name}.{generation}"))
+            files.rename(path, path.with_name(f"{kept_at.name}.{generation}"))
         raise errors.sync_state_unreadable(str(cache_path), str(fault), str(kept_at)) from fault
 
 
