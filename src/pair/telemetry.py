@@ -60,9 +60,11 @@ _NOTHING = Span()
 
 
 def is_on() -> bool:
-    """Return whether the application has set up a tracer provider."""
+    """Return whether a tracer provider is set up. None is while another thread still imports OpenTelemetry."""
     api: Any = sys.modules.get(_API)
-    return api is not None and not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
+    if api is None or getattr(api.__spec__, "_initializing", False):
+        return False
+    return not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
 
 
 @contextlib.contextmanager

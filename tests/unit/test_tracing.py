@@ -1,7 +1,9 @@
 """Spans: nothing without OpenTelemetry, names and no questions with it."""
 
+import importlib.machinery
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -51,6 +53,16 @@ assert "secret" not in chat.to_json() + inner.to_json() + outer.to_json()
 @pytest.mark.rule("librarian-33")
 def test_spans_are_told_to_opentelemetry_when_it_is_set_up() -> None:
     subprocess.run([sys.executable, "-c", RECORDING], check=True)
+
+
+def test_a_span_is_opened_while_another_thread_still_imports_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "opentelemetry.trace"
+    module = types.ModuleType(name)
+    module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+    module.__spec__._initializing = True  # type: ignore[attr-defined]  # as the import system marks it
+    monkeypatch.setitem(sys.modules, name, module)
+    with telemetry.span(telemetry.RETRIEVAL, "handbook") as span:
+        assert span.ids is None
 
 
 @pytest.mark.rule("librarian-33")
