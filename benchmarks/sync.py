@@ -50,7 +50,7 @@ class UnsavedStore:
     def opened(self) -> Iterator[Self]:
         yield self
 
-    def settled_head(self) -> None:
+    def read_settled_head(self) -> None:
         return None
 
     def settle(self, fingerprint: str) -> None:

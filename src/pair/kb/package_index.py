@@ -19,7 +19,7 @@ from pair.packages.package import IndexFile, IndexToPackage, PackagedIndex
 from pair.packages.rules import INDEX_FOLDER, INDEX_MANIFEST, name_from_folder
 from pair.settings import Settings
 from pair.sync.contract import UnreadableDocument
-from pair.sync.file_text import DOCUMENT_SUFFIXES, FileTextReader
+from pair.sync.source_text import DOCUMENT_SUFFIXES, FileTextReader
 
 if TYPE_CHECKING:
     from pair.engine.maintenance.merge_package import PackageShards

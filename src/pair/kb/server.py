@@ -26,7 +26,7 @@ from pair.kb.open_versions import OpenVersions, VersionCollection
 from pair.kb.sync import SyncService
 from pair.librarians.daemon_threads import ThreadShare, in_thread, share
 from pair.settings import Settings
-from pair.sync.ticker import Ticker
+from pair.sync.scheduling import Ticker
 
 if TYPE_CHECKING:
     from pair.auth.tokens import TokenVerifier

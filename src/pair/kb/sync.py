@@ -18,17 +18,15 @@ from pair.ai.summaries.extractive import ExtractiveSummariser
 from pair.clock import Clock, SystemClock
 from pair.kb.open import DEFAULT_KB, blob_store, document_loader, open_kb
 from pair.settings import Settings
-from pair.sync import plan
+from pair.sync import report
 from pair.sync.contract import FetchedPage, NotModified, Pages, SyncObserver
 from pair.sync.discover import SyncPaths, find_addresses
-from pair.sync.file_text import FileTextReader
-from pair.sync.llms_file import LlmsFile
-from pair.sync.plan import SourceStatus, SyncStatus
-from pair.sync.report import SyncPlan, SyncReport
+from pair.sync.index_file import LlmsFile
+from pair.sync.report import SourceStatus, SyncPlan, SyncReport, SyncStatus
 from pair.sync.rules import SyncSettings
 from pair.sync.run import SyncDependencies, SyncRun
-from pair.sync.synced_documents import SyncedDocuments
-from pair.sync.ticker import Ticker
+from pair.sync.scheduling import Ticker
+from pair.sync.source_text import FileTextReader, SyncedDocuments
 
 if TYPE_CHECKING:
     from pair.blobs.contract import BlobStore
@@ -121,19 +119,19 @@ class SyncService:
         def calls_for(text: str) -> int:
             return model_rules.calls_for(text, model.max_input_tokens) if model.base_url else 0
 
-        planner = plan.Planner(self.settings.kb, self.places, self.reader, self.clock, calls_for)
-        return plan.plan(planner, refresh)
+        planner = report.Planner(self.settings.kb, self.places, self.reader, self.clock, calls_for)
+        return report.make_plan(planner, refresh)
 
     @property
     def reader(self) -> FileTextReader:
         return FileTextReader(self.places.sources_dir, self.settings.kb.max_source_bytes, document_loader())
 
     def status(self) -> SyncStatus:
-        return plan.status(self.places)
+        return report.read_status(self.places)
 
     def source_statuses(self) -> list[SourceStatus]:
         """How each source stands."""
-        return plan.source_statuses(self.places)
+        return report.list_source_statuses(self.places)
 
     def watch(self, stop: threading.Event, after_run: Callable[[SyncReport], None]) -> None:
         """Run now, whenever a source changes, and every tick, until told to stop."""
@@ -305,9 +303,9 @@ class _PagesOnDemand:
 
 def _text_of_page(content_type: str, charset: str | None, body: bytes) -> str:
     """Loaded while the next pages are on their way."""
-    from pair.sync.page_text import text_of  # noqa: PLC0415 - see the package's first lines
+    from pair.sync.page_text import extract_text  # noqa: PLC0415 - see the package's first lines
 
-    return text_of(content_type, charset, body)
+    return extract_text(content_type, charset, body)
 
 
 def _browser(policy: SyncSettings) -> "BrowserRenderer":

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pair import errors, files
-from pair.sync.llms_file import LlmsFile
+from pair.sync.index_file import LlmsFile
 from pair.sync.rules import FileSeen, matches_pattern, parse_links
 from pair.sync.state import SyncState
 from pair.values import redact_url
@@ -187,7 +187,7 @@ def choose_urls(found: Discovered, pattern: str | None) -> frozenset[str]:
     return chosen
 
 
-def judge(found: Discovered, places: SyncPaths, state: SyncState) -> Discovered:
+def classify_missing(found: Discovered, places: SyncPaths, state: SyncState) -> Discovered:
     """A half that is missing is empty, or an error: then nothing of it may be deleted."""  # sync-50
     files_found, urls, files_fault, urls_fault = found.files, found.urls, found.files_fault, found.urls_fault
     if files_found is None and not files_fault:

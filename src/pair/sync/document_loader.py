@@ -19,8 +19,8 @@ from markitdown.converters import DocxConverter, HtmlConverter, PdfConverter
 
 from pair.sync.contract import UnreadableDocument, UnreadablePage
 from pair.sync.document_process import limit_document, limit_process
-from pair.sync.file_text import DOCUMENT_SUFFIXES
-from pair.sync.page_text import decoded
+from pair.sync.page_text import decode_page
+from pair.sync.source_text import DOCUMENT_SUFFIXES
 
 _MARKUP = frozenset({".html", ".htm"})
 _OLE_MAGIC = bytes.fromhex("d0cf11e0a1b11ae1")
@@ -85,7 +85,7 @@ def _checked(content: bytes, suffix: str) -> bytes:
 def _as_utf8(content: bytes) -> bytes:
     # The converter looks at no <meta charset>.
     try:
-        return decoded(content, charset=None, is_markup=True).encode("utf-8", "replace")
+        return decode_page(content, charset=None, is_markup=True).encode("utf-8", "replace")
     except UnreadablePage as fault:
         raise UnreadableDocument("is not text in any known charset") from fault
 

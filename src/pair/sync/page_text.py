@@ -56,19 +56,19 @@ _MOST_TAGS_TIMES_DEPTH = 10_000_000
 _NO_CHARSETS = frozenset({"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "utf-7"})
 
 
-def text_of(content_type: str, charset: str | None, body: bytes) -> str:
+def extract_text(content_type: str, charset: str | None, body: bytes) -> str:
     """`content_type` in lower case without parameters, empty when the server gave none."""
     if content_type in _HTML_TYPES or (not content_type and _looks_like_html(body)):
-        return _text_of_html(decoded(body, charset=charset, is_markup=True))
+        return _text_of_html(decode_page(body, charset=charset, is_markup=True))
     if content_type in _TEXT_TYPES or content_type.startswith("text/") or content_type.endswith(_TEXT_SUFFIXES):
-        return decoded(body, charset=charset, is_markup="xml" in content_type)
+        return decode_page(body, charset=charset, is_markup="xml" in content_type)
     text = None if body.startswith(b"%PDF-") else _strictly(body, "utf-8")
     if text is None:
         raise UnreadablePage(f"{content_type or 'a page without a type'} is not text")
     return text
 
 
-def decoded(body: bytes, *, charset: str | None, is_markup: bool) -> str:
+def decode_page(body: bytes, *, charset: str | None, is_markup: bool) -> str:
     """The declared charset, else what the body says of itself, else UTF-8, else a guess."""
     for name in (charset, *_own_charsets(body, is_markup=is_markup), "utf-8"):
         text = _strictly(body, name) if name else None

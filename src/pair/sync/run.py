@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from pair import errors, files
 from pair.ai.contract import Summariser
 from pair.clock import Clock
-from pair.sync import rules, text
+from pair.sync import rules, source_text
 from pair.sync.contract import (
     Documents,
     FetchedPage,
@@ -28,14 +28,12 @@ from pair.sync.contract import (
     SyncObserver,
     UnreadableDocument,
 )
-from pair.sync.discover import Discovered, SyncPaths, choose_urls, discover, judge
-from pair.sync.file_text import FileTextReader
-from pair.sync.interrupts import Interrupts
-from pair.sync.page_cache import PageCache
-from pair.sync.pools import ModelGate, WorkerPools
+from pair.sync.discover import Discovered, SyncPaths, choose_urls, classify_missing, discover
 from pair.sync.report import SyncCounts, SyncReport
 from pair.sync.rules import FileSeen, PageSeen, Reason, SyncSettings
-from pair.sync.state import FileRecord, UrlRecord, from_text
+from pair.sync.scheduling import Interrupts, ModelGate, WorkerPools
+from pair.sync.source_text import FileTextReader, PageCache
+from pair.sync.state import FileRecord, UrlRecord, parse_time
 from pair.sync.store import StateHead, StateStore
 
 logger = logging.getLogger(__name__)
@@ -90,12 +88,12 @@ class SyncRun:
             found = discover(self._places)
             fingerprint = found.fingerprint(self._conditions)
             self._refreshed = choose_urls(found, refresh)
-            head = self._store.settled_head() if self._is_all_there(found) and not self._refreshed else None
+            head = self._store.read_settled_head() if self._is_all_there(found) and not self._refreshed else None
             if head is not None and self._is_settled(head, fingerprint):
                 self._tally.add("unchanged", head.sources)
                 return self._report(0, head.skipped, found, began)
             with self._shop.interrupts.hold(), self._store.opened() as store:
-                found = judge(found, self._places, store.state)
+                found = classify_missing(found, self._places, store.state)
                 self._note_unreadable(found)
                 self._copies.remove_half_written(found.urls or ())
                 self._delete_gone(found)
@@ -226,7 +224,7 @@ class SyncRun:
 
     def _apply_file(self, path: str, seen: FileSeen, content: str) -> None:
         record = self._store.state.file(path)
-        content_hash = text.content_hash(content)
+        content_hash = source_text.content_hash(content)
         if record is not None and not rules.file_needs_summary(record, content_hash):
             self._store.put(rules.file_touched(record, seen))
             self._tally.add("unchanged")
@@ -278,7 +276,7 @@ class SyncRun:
         """On the conditions that are known. None while the host pauses; raises PageUnavailable."""
         host = _host(url)
         until = self._store.state.pauses.get(host)
-        if until is not None and rules.is_paused(from_text(until), self._shop.clock.now()):
+        if until is not None and rules.is_paused(parse_time(until), self._shop.clock.now()):
             self._fail(url, f"its server asked for a pause until {until}")
             return None
         try:
@@ -353,7 +351,7 @@ class SyncRun:
 
     def _keep_copy(self, url: str, page: FetchedPage) -> PageSeen:
         written = self._copies.write(url, page.text)
-        content_hash = text.content_hash(written)
+        content_hash = source_text.content_hash(written)
         return PageSeen(content_hash, page.etag, page.last_modified, page.validated_at)
 
     def _summarise_new(self, url: str) -> None:
@@ -380,7 +378,7 @@ class SyncRun:
         summary = self._summary_of(url, content)
         if summary is not None:
             # After a kill the copy may be newer than the record that was to describe it.
-            described = dataclasses.replace(record, content_hash=text.content_hash(content))
+            described = dataclasses.replace(record, content_hash=source_text.content_hash(content))
             self._store.put(rules.url_summarised(described, summary, self._shop.clock.now()))
         return summary is not None
 

@@ -23,19 +23,18 @@ from typing import Any, Self
 
 from pair import errors, files
 from pair.clock import Clock
-from pair.sync.index_file import index_text
-from pair.sync.llms_file import LlmsFile
+from pair.sync.index_file import LlmsFile, format_index
 from pair.sync.rules import FileSeen
 from pair.sync.state import (
     SCHEMA_VERSION,
     Record,
     SyncState,
-    from_text,
+    format_time,
     is_sound,
     is_sound_skip,
     is_text,
+    parse_time,
     state_from_json,
-    to_text,
 )
 from pair.text.characters import clip
 
@@ -124,7 +123,7 @@ class StateStore:
         if self._is_dirty:
             raise RuntimeError("the saving thread ended before everything was saved")
 
-    def settled_head(self) -> StateHead | None:
+    def read_settled_head(self) -> StateHead | None:
         """None when the state has to be looked at: there is none, a run was cut off, the index is another."""
         try:
             with self._cache_path.open("rb") as stream:
@@ -137,7 +136,7 @@ class StateStore:
             self.state.llms_mark = value.get("llms_mark", "")
             checks = (value["next_check_at"], value["last_check_at"]) if value["next_check_at"] else ()
             skipped = {path: entry["reason"] for path, entry in value["skipped"].items()}
-            head = StateHead(value["source_count"], skipped, value["settled"], tuple(map(from_text, checks)))
+            head = StateHead(value["source_count"], skipped, value["settled"], tuple(map(parse_time, checks)))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
         return head if head.settled and self._is_written() else None
@@ -160,7 +159,7 @@ class StateStore:
     def note_pause(self, host: str, until: datetime.datetime) -> None:
         """A host asked not to be asked before this."""
         with self._lock:
-            self.state.pauses[host] = to_text(until)
+            self.state.pauses[host] = format_time(until)
             self._is_dirty = True
             self._changed.notify()
 
@@ -280,10 +279,10 @@ class StateStore:
                 os.close(self._journal)
                 self._journal = -1
             self._is_dirty = False
-        index = index_text(snapshot.sources).encode("utf-8", errors="surrogateescape")
+        index = format_index(snapshot.sources).encode("utf-8", errors="surrogateescape")
         snapshot.index_sha256 = self.state.index_sha256 = hashlib.sha256(index).hexdigest()
         llms = [self._llms.content(snapshot.sources)] if self._llms is not None else []
-        snapshot.llms_mark = self.state.llms_mark = self._llms.mark_of(*llms) if self._llms is not None else ""
+        snapshot.llms_mark = self.state.llms_mark = self._llms.make_mark(*llms) if self._llms is not None else ""
         contents = [self._cache_bytes(snapshot), index, *llms]
         for path in self._paths:
             files.make_folder(path.parent)
@@ -303,17 +302,17 @@ class StateStore:
         self._lines = {source_id: self._line(source_id, value) for source_id, value in snapshot.sources.items()}
         checks = [value["url"].get("next_check_at") for value in snapshot.sources.values() if "url" in value]
         now = self._clock.now()
-        pauses = {host: until for host, until in snapshot.pauses.items() if from_text(until) > now}
+        pauses = {host: until for host, until in snapshot.pauses.items() if parse_time(until) > now}
         head = {
             "schema_version": SCHEMA_VERSION,
-            "generated_at": to_text(now),
+            "generated_at": format_time(now),
             "generation": snapshot.generation,
             "index_sha256": snapshot.index_sha256,
             **({"llms_mark": snapshot.llms_mark} if snapshot.llms_mark else {}),
             "source_count": len(snapshot.sources),
             "settled": snapshot.settled,
-            "next_check_at": min(checks, key=from_text, default=None),
-            "last_check_at": max(checks, key=from_text, default=None),
+            "next_check_at": min(checks, key=parse_time, default=None),
+            "last_check_at": max(checks, key=parse_time, default=None),
             "interval_seconds": snapshot.interval_seconds,
             **({"pauses": pauses} if pauses else {}),
             "skipped": {path: snapshot.skipped[path] for path in sorted(snapshot.skipped)},
@@ -335,7 +334,7 @@ class StateStore:
             index = hashlib.sha256(self._index_path.read_bytes()).hexdigest()
             if index != self.state.index_sha256 or self._llms is None:
                 return index == self.state.index_sha256
-            return self._llms.mark_of(self._llms.path.read_bytes()) == self.state.llms_mark
+            return self._llms.make_mark(self._llms.path.read_bytes()) == self.state.llms_mark
         except OSError:
             return not self.state.index_sha256
 

@@ -15,7 +15,7 @@ import pytest
 
 from pair import errors
 from pair.sync import store
-from pair.sync.index_file import index_text
+from pair.sync.index_file import format_index
 from pair.sync.rules import FileSeen
 from pair.sync.state import FileRecord, Record, UrlRecord
 from pair.sync.store import StateStore
@@ -61,7 +61,7 @@ class Disk:
     def write_state(self, *records: Record, generation: int = 1, **head: Any) -> None:
         """By hand, with an index that belongs to it."""
         sources = {each.source_id: each.to_json() for each in records}
-        self.index.write_text(index_text(sources))
+        self.index.write_text(format_index(sources))
         value = {"schema_version": 1, "generated_at": "2026-03-01T12:00:00Z", "generation": generation} | head
         self.cache.write_text(json.dumps(value | {"sources": sources}))
 
@@ -87,7 +87,7 @@ class Disk:
         return {source_id: value["summary_text"] for source_id, value in loaded.state.sources.items()}
 
     def assert_files_agree(self) -> None:
-        assert index_text(self.sources) == self.index.read_bytes().decode()
+        assert format_index(self.sources) == self.index.read_bytes().decode()
 
 
 @pytest.fixture
