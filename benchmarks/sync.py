@@ -47,7 +47,7 @@ class UnsavedStore:
         self.bytes_written = 0
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[Self]:
+    def open(self) -> Iterator[Self]:
         yield self
 
     def read_settled_head(self) -> None:

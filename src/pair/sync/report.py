@@ -87,7 +87,7 @@ class SyncCounts:
         with self._lock:
             return dict(self._problems)
 
-    def problem(self, source_id: str, reason: str) -> None:
+    def note_problem(self, source_id: str, reason: str) -> None:
         with self._lock:
             self._problems[source_id] = reason
 

@@ -81,12 +81,12 @@ class WorkerPools:
     Once interrupted, they begin nothing new, and `on_interrupt` is called. A second interrupt ends the waiting.
     """
 
-    def __init__(self, policy: SyncSettings, interrupts: Interrupts, on_interrupt: Callable[[], None]) -> None:
+    def __init__(self, settings: SyncSettings, interrupts: Interrupts, on_interrupt: Callable[[], None]) -> None:
         self._interrupts = interrupts
         self._on_interrupt = on_interrupt
         self._is_interrupted = False
-        self._fetchers = ThreadPoolExecutor(policy.url_download_concurrency, thread_name_prefix="pair-fetch")
-        self._summarisers = ThreadPoolExecutor(policy.summarization_concurrency, thread_name_prefix="pair-summary")
+        self._fetchers = ThreadPoolExecutor(settings.url_download_concurrency, thread_name_prefix="pair-fetch")
+        self._summarisers = ThreadPoolExecutor(settings.summarization_concurrency, thread_name_prefix="pair-summary")
         self._fetching: list[Future[object]] = []
         self._summarising: list[Future[object]] = []
         self._last: list[tuple[Callable[..., object], tuple[object, ...]]] = []
@@ -141,12 +141,12 @@ class ModelGate:
     def is_closed(self) -> bool:
         return self._failures_in_a_row >= _UNREACHABLE_MODEL_TRIES
 
-    def failed(self, fault: errors.ModelError) -> None:
+    def note_failure(self, fault: errors.ModelError) -> None:
         with self._lock:
             if fault.code == errors.MODEL_UNREACHABLE:
                 self._failures_in_a_row += 1
 
-    def succeeded(self) -> None:
+    def note_success(self) -> None:
         with self._lock:
             self._failures_in_a_row = 0
 

@@ -92,7 +92,7 @@ class StateStore:
         self.bytes_written = 0
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[Self]:
+    def open(self) -> Iterator[Self]:
         """Loads and repairs; everything is saved when the block ends, however it ends."""
         loaded = load(self._cache_path, self._clock)
         self.state = loaded.state
