@@ -108,7 +108,7 @@ class Settings:
         """
         variables = os.environ if environment is None else environment
         path, is_named = _find_config(config_path, variables)
-        values: _Values = {}
+        values: _ConfigValues = {}
         folder_config = None
         if path is not None:
             content = _read(path)
@@ -183,7 +183,7 @@ def _read_source_date(variables: Mapping[str, str]) -> datetime.datetime | None:
 
 
 @dataclass(frozen=True)
-class _Value:
+class _ConfigValue:
     """A value with the place where it was given, so that an error can name it."""
 
     value: Any
@@ -193,14 +193,16 @@ class _Value:
     is_from_folder: bool = False
 
 
-_Values = dict[str, _Value]
+_ConfigValues = dict[str, _ConfigValue]
 """By `section.key`."""
 
 
-def _expand_values(parsed: _Values, folder_config: FolderConfig | None, variables: Mapping[str, str]) -> _Values:
+def _expand_values(
+    parsed: _ConfigValues, folder_config: FolderConfig | None, variables: Mapping[str, str]
+) -> _ConfigValues:
     """Return the values of the file that count, with variables in place of their names."""
     ignored = {request.key for request in folder_config.ignored} if folder_config is not None else set()
-    values: _Values = {}
+    values: _ConfigValues = {}
     for name, given in parsed.items():
         if name in ignored:
             continue
@@ -208,13 +210,13 @@ def _expand_values(parsed: _Values, folder_config: FolderConfig | None, variable
             value = _expand_entries(given.value, ignored, variables)
         else:
             value = _expand_variables(given.value, variables, given.where)
-        values[name] = _Value(value, given.where, is_from_folder=folder_config is not None)
+        values[name] = _ConfigValue(value, given.where, is_from_folder=folder_config is not None)
     return values
 
 
-def _read_environment(variables: Mapping[str, str]) -> _Values:
+def _read_environment(variables: Mapping[str, str]) -> _ConfigValues:
     values = {
-        f"{section}.{key}": _Value(variables[name], name)
+        f"{section}.{key}": _ConfigValue(variables[name], name)
         for name, (section, key) in NAMED_VARIABLES.items()
         if variables.get(name)
     }
@@ -226,11 +228,11 @@ def _read_environment(variables: Mapping[str, str]) -> _Values:
             value: str | list[str] = variables[name]
             if _fields(section)[key].type == tuple[str, ...]:
                 value = [part.strip() for part in variables[name].split(",") if part.strip()]
-            values[f"{section}.{key}"] = _Value(value, name)
+            values[f"{section}.{key}"] = _ConfigValue(value, name)
     return values
 
 
-def _make_section(section: str, kind: Any, values: _Values) -> Any:
+def _make_section(section: str, kind: Any, values: _ConfigValues) -> Any:
     given = {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{section}.")}
     if not given:
         return kind()
@@ -248,7 +250,7 @@ def _make_section(section: str, kind: Any, values: _Values) -> Any:
         raise errors.settings_invalid(given[key].where, reason) from fault
 
 
-def _check_trust(path: Path, content: bytes, parsed: _Values) -> FolderConfig:
+def _check_trust(path: Path, content: bytes, parsed: _ConfigValues) -> FolderConfig:
     """Find what a configuration of the folder asks for, and whether the user trusts it."""
     requests: list[TrustRequest] = []
     for name, given in parsed.items():
@@ -322,9 +324,9 @@ def _read(path: Path) -> bytes:
     return content
 
 
-def _parse(content: bytes, path: Path) -> _Values:
+def _parse(content: bytes, path: Path) -> _ConfigValues:
     """Return the values of the file, with its lines, and with variables by their names."""
-    values: _Values = {}
+    values: _ConfigValues = {}
     for section, (section_key, section_node) in _list_pairs(_compose(content, path), path):
         where = _place(path, section_key)
         _check_name(section, SECTIONS, where, "section")
@@ -384,7 +386,7 @@ def _list_pairs(node: Any, path: Path) -> list[tuple[str, tuple[Any, Any]]]:
     return list(pairs.items())
 
 
-def _read_node(node: Any, where: str, path: Path) -> _Value:
+def _read_node(node: Any, where: str, path: Path) -> _ConfigValue:
     import yaml  # noqa: PLC0415 - as above
 
     try:
@@ -392,7 +394,7 @@ def _read_node(node: Any, where: str, path: Path) -> _Value:
     except (yaml.YAMLError, ValueError) as fault:
         raise errors.settings_invalid(where, "not a value that can be read") from fault
     places = [_place(path, item) for item in node.value] if node.id == "sequence" else []
-    return _Value(value, where, tuple(places))
+    return _ConfigValue(value, where, tuple(places))
 
 
 def _place(path: Path, node: Any) -> str:

@@ -21,7 +21,7 @@ _TOO_LARGE = "larger than"
 
 
 def decode(content: bytes) -> str | None:
-    """UTF-8 without its byte order mark; None when it is not text."""
+    """Decode UTF-8 without its byte order mark; None when it is not text."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -29,7 +29,7 @@ def decode(content: bytes) -> str | None:
 
 
 def normalise(text: str) -> str:
-    """Line ends as LF, no space at line ends, no blank lines around."""  # sync-46
+    """Make line ends LF, and remove space at line ends and blank lines around the text."""  # sync-46
     lines = [line.rstrip() for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n")]
     first, last = 0, len(lines)
     while first < last and not lines[first]:
@@ -40,12 +40,12 @@ def normalise(text: str) -> str:
 
 
 def content_hash(text: str) -> str:
-    """SHA-256 of the normalised text."""  # sync-45
+    """Return the SHA-256 of the normalised text."""  # sync-45
     return hashlib.sha256(normalise(text).encode("utf-8", errors="surrogatepass")).hexdigest()
 
 
 def find_title(content: str) -> str:
-    """The first heading of a text that has one near its top."""
+    """Return the first heading of a text that has one near its top; else an empty text."""
     for line in content[:8192].splitlines()[:20]:
         if line.startswith("# "):
             return line[2:].strip()[:200]
@@ -68,29 +68,29 @@ class FileTextReader:
 
     def text_of_any_size(self, path: str) -> str:
         """Raises as `text_of` does."""
-        suffix = _suffix_of(path)
+        suffix = _read_suffix(path)
         if suffix in DOCUMENT_SUFFIXES and self.documents is not None:
             return self.documents.text_of(self.folder / path)
         if suffix in _NEEDS_DOCUMENTS:
-            raise UnreadableDocument(_document_reason(path))
-        decoded = decode((self.folder / path).read_bytes())
-        if decoded is None:
+            raise UnreadableDocument(_explain_extra(path))
+        text = decode((self.folder / path).read_bytes())
+        if text is None:
             raise UnreadableDocument("not UTF-8 text")
-        return decoded
+        return text
 
     def may_read_now(self, path: str, reason: str, size_bytes: int) -> bool:
-        """What was no source may be one now: the extra was installed, the limit raised."""
-        if reason == _document_reason(path):
+        """Return whether a file that was no source may be one now: the extra was installed, or the limit raised."""
+        if reason == _explain_extra(path):
             return self.documents is not None
         return reason.startswith(_TOO_LARGE) and size_bytes <= self.max_bytes
 
 
-def _suffix_of(path: str) -> str:
+def _read_suffix(path: str) -> str:
     return os.path.splitext(path)[1].lower()  # noqa: PTH122 - no Path for each of 20,000 files
 
 
-def _document_reason(path: str) -> str:
-    return f"{_suffix_of(path)} files need an extra: pip install 'pair-kb[documents]'"
+def _explain_extra(path: str) -> str:
+    return f"{_read_suffix(path)} files need an extra: pip install 'pair-kb[documents]'"
 
 
 class PageCache:
@@ -103,7 +103,7 @@ class PageCache:
         self._is_closed = False
 
     def write(self, url: str, text: str) -> str:
-        """Returns the text as it was written, without what UTF-8 cannot hold: that is what is hashed."""
+        """Write the copy. Return the text as written, without what UTF-8 cannot hold: that is what is hashed."""
         with self._idle:
             if self._is_closed:
                 raise RuntimeError("a page came after the run was abandoned")
@@ -153,24 +153,24 @@ class DescribedSource:
 
 
 class SyncedDocuments:
-    """What was synced, as last saved. Raises ValueError for a state that cannot be read."""
+    """The synced sources as documents, as last saved. Raises ValueError for a state that cannot be read."""
 
-    def __init__(self, places: SyncPaths, reader: FileTextReader) -> None:
+    def __init__(self, paths: SyncPaths, reader: FileTextReader) -> None:
         self._reader = reader
-        self._copies = PageCache(places.page_copies)
-        self._state: SyncState = store.read(places.cache).state
+        self._copies = PageCache(paths.page_copies)
+        self._state: SyncState = store.read(paths.cache).state
 
     def revisions(self) -> dict[str, str]:
-        """The content hash of each source, by its id."""
+        """Return the content hash of each source, by its id."""
         return {source_id: value["content_hash"] for source_id, value in self._state.sources.items()}
 
     def seen_at(self, source_id: str) -> str:
-        """When a source was last fetched, or last read if it is a file; "" for one that is not known."""
+        """Return when a source was last fetched, or last read if it is a file; "" for one that is not known."""
         value = self._state.sources.get(source_id, {})
         return str(value.get("url", {}).get("last_fetched_at") or value.get("last_indexed_at") or "")
 
     def described(self) -> list[DescribedSource]:
-        """What the index says of each source."""
+        """Return what the index says of each source."""
         return [
             DescribedSource(
                 source_id,
@@ -182,24 +182,24 @@ class SyncedDocuments:
         ]
 
     def revision_of(self, content: str) -> str:
-        """What `revisions` says of a source with this text."""
+        """Return what `revisions` says of a source with this text."""
         return content_hash(content)
 
     def document(self, source_id: str) -> Document | None:
-        """None for a source whose text is gone meanwhile: the next sync will tell."""
+        """Return None for a source whose text is gone meanwhile: the next sync will tell."""
         is_url = self._state.url(source_id) is not None
-        content = self._copies.read(source_id) if is_url else self._text_of_file(source_id)
-        if content is None:
+        text = self._copies.read(source_id) if is_url else self._read_file(source_id)
+        if text is None:
             return None
         return Document(
             id=source_id,
-            text=content,
-            title=find_title(content) or (source_id if is_url else Path(source_id).name),
+            text=text,
+            title=find_title(text) or (source_id if is_url else Path(source_id).name),
             url=source_id if is_url else "",
             metadata={"kind": "url" if is_url else "file"},
         )
 
-    def _text_of_file(self, source_id: str) -> str | None:
+    def _read_file(self, source_id: str) -> str | None:
         try:
             return self._reader.text_of_any_size(source_id)
         except (OSError, UnreadableDocument):

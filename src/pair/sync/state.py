@@ -17,7 +17,7 @@ _LONG_AGO = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 
 def format_time(instant: datetime.datetime) -> str:
-    """RFC 3339 in UTC, with microseconds where there are some."""
+    """Return the instant as RFC 3339 in UTC, with microseconds where there are some."""
     return instant.astimezone(datetime.UTC).isoformat().replace("+00:00", "Z")
 
 
@@ -144,7 +144,7 @@ class SyncState:
     """Fingerprint of the source set when a run left nothing undone."""
 
     def file(self, source_id: str) -> FileRecord | None:
-        """None also for a record of another kind: it is dropped and made anew."""
+        """Return None also for a record of another kind: it is dropped and made again."""
         value = self.sources.get(source_id)
         return file_from_json(source_id, value) if value is not None and "file" in value else None
 
@@ -231,8 +231,8 @@ def _is_sound_page(page: dict[str, Any]) -> bool:
     """Validators are sent as they are: a line end in one would be a header of its own."""
     validators = (page.get("etag"), page.get("last_modified"))
     others = (page.get("fetch_status"), page.get("problem"), page.get("validated_at"))
-    return all(each is None or is_text(each) for each in others) and all(
-        each is None or (is_text(each) and _UNSENDABLE.search(each) is None) for each in validators
+    return all(text is None or is_text(text) for text in others) and all(
+        text is None or (is_text(text) and _UNSENDABLE.search(text) is None) for text in validators
     )
 
 

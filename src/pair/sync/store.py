@@ -1,7 +1,7 @@
 """The state of a sync on disk: saved together with the index, and never behind what was said to be done.
 
 Invariants
-    A change is in the journal before anybody is told of it, so a killed run repeats nothing that was finished.
+    A change is in the journal before it is reported, so a killed run repeats nothing that was finished.
     The journal is on disk moments later: changes that finish together share one fsync.
     State, index and llms.txt are written together, by one thread; changes that come while a save is under way share
     the next. A change is in all of them within a second, or ten times as long as the last save took.
@@ -283,7 +283,7 @@ class StateStore:
         snapshot.index_sha256 = self.state.index_sha256 = hashlib.sha256(index).hexdigest()
         llms = [self._llms.content(snapshot.sources)] if self._llms is not None else []
         snapshot.llms_mark = self.state.llms_mark = self._llms.make_mark(*llms) if self._llms is not None else ""
-        contents = [self._cache_bytes(snapshot), index, *llms]
+        contents = [self._encode(snapshot), index, *llms]
         for path in self._paths:
             files.make_folder(path.parent)
         files.write_together(*zip(self._paths, contents, strict=True))
@@ -297,7 +297,7 @@ class StateStore:
             if number < generation:
                 files.unlink(path, missing_ok=True)
 
-    def _cache_bytes(self, snapshot: SyncState) -> bytes:
+    def _encode(self, snapshot: SyncState) -> bytes:
         """One source a line: easy to read, and a source that did not change is not encoded again."""
         self._lines = {source_id: self._line(source_id, value) for source_id, value in snapshot.sources.items()}
         checks = [value["url"].get("next_check_at") for value in snapshot.sources.values() if "url" in value]
@@ -381,22 +381,21 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 def _read_once(cache_path: Path) -> Loaded:
     try:
-        state = state_from_json(_parsed(cache_path.read_bytes()))
+        content = cache_path.read_bytes()
     except FileNotFoundError:
         state = SyncState()
+    else:
+        try:
+            value = json.loads(content)
+        except (ValueError, RecursionError) as fault:
+            raise ValueError("It is not whole JSON") from fault
+        state = state_from_json(value)
     newest = None
     for generation, path in _journals(cache_path):
         if generation >= state.generation:
             newest = generation
             _replay(path, state)
     return Loaded(state, newest)
-
-
-def _parsed(content: bytes) -> Any:
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as fault:
-        raise ValueError("It is not whole JSON") from fault
 
 
 _IS_SOUND = {"source": is_sound, "skipped": is_sound_skip}
