@@ -47,10 +47,10 @@ class UnsavedStore:
         self.bytes_written = 0
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[Self]:
+    def open(self) -> Iterator[Self]:
         yield self
 
-    def settled_head(self) -> None:
+    def read_settled_head(self) -> None:
         return None
 
     def settle(self, fingerprint: str) -> None:

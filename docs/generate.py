@@ -483,13 +483,18 @@ def _tree_in_docstring() -> str:
 def _texts_by_code() -> dict[str, list[str]]:
     """Texts of every function that makes an error; a function or a code without a sample stops the run."""
     texts: dict[str, list[str]] = {code: [] for code in errors.CODES}
-    modules = (errors,)
-    made = [each for module in modules for each in inspect.getmembers(module, inspect.isfunction)]
-    for name, make in made:
-        if make.__module__ in {module.__name__ for module in modules} and not name.startswith("_"):
+    for name, make in inspect.getmembers(errors):
+        if name.startswith("_"):
+            continue
+        if isinstance(make, error_tree.ErrorTemplate):
+            values = {field: value for field, value in _SAMPLES[name].items() if field != "hints"}
+            error = make(*values.values(), hints=_SAMPLES[name].get("hints", ()))
+        elif inspect.isfunction(make) and make.__module__ == errors.__name__:
             error = make(**_SAMPLES[name])
-            texts[error.code].append(render.error_text(error))
-    if missing := [code for code, found in texts.items() if not found]:
+        else:
+            continue
+        texts[error.code].append(render.error_text(error))
+    if missing := [code for code, samples in texts.items() if not samples]:
         raise LookupError(f"no function makes {', '.join(missing)}")
     return texts
 

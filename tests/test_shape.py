@@ -43,7 +43,7 @@ MAY_CATCH_EVERYTHING = {
     "app/http/app.py",
     "app/mcp/server.py",
     "librarians/dispatch.py",
-    "sync/ticker.py",
+    "sync/scheduling.py",
     "kb/librarians.py",
 }
 MAY_IMPORT_LATE = {

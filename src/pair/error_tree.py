@@ -1,4 +1,4 @@
-"""The classes of errors: what the caller should do next, exit status, HTTP status.
+"""The classes of errors, and the templates of their texts.
 
 PairError                    what the caller should do next
 ├── UsageError    (ValueError)    change the request             exit 1   400
@@ -12,11 +12,15 @@ PairError                    what the caller should do next
 """
 
 import copyreg
+import re
+import string
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 _PRIVATE_DETAILS = {"path": "a local file", "folder": "a local folder", "address": "(address not shown)"}
 """Details that messages repeat, and what callers elsewhere read instead."""
+_LONGEST_NAME = 100
+_HEADER = re.compile(r"(E\d{3})(?: ([^()]+?))?(?: \((.+)\))?")
 BUG_EXIT_STATUS = 70
 INTERRUPTED_EXIT_STATUS = 130
 
@@ -52,7 +56,7 @@ class PairError(Exception):
         self.details = dict(details or {})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As it is, so that it may come from another process."""
+        """Keep all fields, so that an error arrives whole from another process."""
         return copyreg.__newobj__, (type(self), self.message), vars(self)  # type: ignore[attr-defined]
 
     def to_json(self) -> dict[str, Any]:
@@ -66,9 +70,9 @@ class PairError(Exception):
         return {"error": value}
 
     def to_public_json(self) -> dict[str, Any]:
-        """Without explanation and details, and without the paths and addresses of this machine in the message."""
-        told = {**self.to_json()["error"], "message": self.public_message}
-        return {"error": {key: value for key, value in told.items() if key not in {"explanation", "details"}}}
+        """Return the JSON without explanation, details, and the paths and addresses of this machine."""
+        value = {**self.to_json()["error"], "message": self.public_message}
+        return {"error": {name: part for name, part in value.items() if name not in {"explanation", "details"}}}
 
     @property
     def public_message(self) -> str:
@@ -76,7 +80,7 @@ class PairError(Exception):
         return self.message_without("path", "folder", "address")
 
     def message_without(self, *names: str) -> str:
-        """The message, with these details replaced by words that say nothing of this machine."""
+        """Return the message, with these details replaced by words that say nothing of this machine."""
         message = self.message
         for name in names:
             private = self.details.get(name)
@@ -126,3 +130,66 @@ class ModelError(PairError):
 class AccessError(PairError):
     exit_status = 1
     http_status = 403
+
+
+CODES: dict[str, tuple[type[PairError], str]] = {}
+"""The class and the meaning of each code, in order."""
+
+_Kind = TypeVar("_Kind", bound=PairError)
+
+
+class ErrorTemplate(Generic[_Kind]):
+    """Makes the errors of one text. Call it with the values of its fields, in their order.
+
+    The lines of `entry`: code, meaning and (fields); the message; the explanation; what the hints are introduced with,
+    if it ends in a colon; the hints, each after a bullet. Fields are the details of the error, but for those that begin
+    with an underscore. An entry without a meaning is another text of the same code.
+    """
+
+    def __init__(self, kind: type[_Kind], entry: str) -> None:
+        header, self.message, *lines = (line.strip() for line in entry.splitlines())
+        parts = _HEADER.fullmatch(header)
+        assert parts is not None, header  # noqa: S101 - an entry is part of the source
+        self.kind = kind
+        self.code, self.meaning, self.fields = parts[1], parts[2] or "", (parts[3] or "").split()
+        text = [line for line in lines if not line.startswith("• ")]
+        self._lead = text.pop() if text and text[-1].endswith(":") else "Suggestions:"
+        self.explanation = text
+        self.hints = [hint for line in lines if line.startswith("• ") for hint in line[2:].split(" • ")]
+        if self.meaning:
+            CODES[self.code] = (kind, self.meaning)
+
+    def __call__(self, *values: Any, explanation: str | Sequence[str] = "", hints: Sequence[str] = ()) -> _Kind:
+        """`explanation` and `hints`: instead of those of the entry."""
+        fields = dict(zip(self.fields, values, strict=True))
+        return self.kind(
+            self.code,
+            _TEXT.vformat(self.message, (), fields),
+            explanation=explanation or [_TEXT.vformat(line, (), fields) for line in self.explanation] or "",
+            lead=self._lead,
+            hints=hints or [_TEXT.vformat(hint, (), fields) for hint in self.hints],
+            details={name: _to_json(value) for name, value in fields.items() if not name.startswith("_")},
+        )
+
+
+class _TextFormatter(string.Formatter):
+    """Formats texts with three conversions besides Python's.
+
+    !c begins with a capital letter; !q is quoted, and cut with an ellipsis if it is long; !h is quoted and cut.
+    """
+
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        if conversion == "c":
+            return value[:1].upper() + value[1:]
+        if conversion == "q":
+            return repr(value if len(value) <= _LONGEST_NAME else f"{value[:_LONGEST_NAME]}…")
+        if conversion == "h":
+            return repr(value[:_LONGEST_NAME])
+        return super().convert_field(value, conversion)
+
+
+_TEXT = _TextFormatter()
+
+
+def _to_json(value: Any) -> Any:
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value

@@ -1,39 +1,259 @@
-"""Atomic write, one-writer lock, SHA-256, and file-system faults as pair's own error."""
+"""Files and folders that pair works in: opened without following links, written atomically, locked, removed.
+
+Invariants
+    A path is walked one name at a time, from the root or the current folder, and no name on the way may be a link.
+    A link is refused with ELOOP, which `storage_errors` turns into E025; nothing behind it is touched. There is no gap
+    between the check and the use: each call works below the descriptor that the walk has opened.
+    A file that is written in place is a regular file with one name; another one is refused with EMLINK, which is E026.
+Not here
+    Which links a user may have: `resolve` follows those of an absolute path, once, before pair works below it.
+"""
 
 import contextlib
 import errno
 import fcntl
 import hashlib
-import logging
 import os
 import re
 import secrets
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from pair import errors, folders
+from pair import errors
 
 _TEMPORARY_NAME = re.compile(r"\.(?P<name>.+)\.(?:\d+|[0-9a-f]{8})\.tmp")
 """Earlier versions of pair used the number of their process."""
 _SCRATCH_NAME = re.compile(r"scratch-[0-9a-f]{16}")
 _HOLDER = re.compile(rb"(?:process \d+\n)?")
 
-logger = logging.getLogger(__name__)
-
 CHUNK_BYTES = 1024 * 1024
+_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PASS = _FOLDER | getattr(os, "O_PATH", os.O_RDONLY)
+"""To go through a folder, one needs no permission to list it."""
+_WRITING = os.O_WRONLY | os.O_RDWR
 
 
-def expanded(named: str) -> Path:
+# ── folders, without following links ───────────────────────────────────────────────────────────────
+
+
+def resolve(path: Path) -> Path:
+    """Return the absolute path without links: an absolute path is followed, a relative one may have no link."""
+    if path.is_absolute():
+        return Path(os.path.realpath(path))
+    for ancestor in (*reversed(path.parents), path):
+        if ancestor.is_symlink():
+            raise _link_fault(ancestor)
+    return Path(os.path.abspath(path))  # noqa: PTH100 - without links, `..` can be taken away
+
+
+def resolve_parent(path: Path) -> Path:
+    """Follow the links above a file that the user named on the command line. The file itself may be no link."""
+    return Path(os.path.realpath(path.parent), path.name)
+
+
+@contextlib.contextmanager
+def open_folder(path: Path, *, make: bool = False) -> Iterator[int]:
+    """Give a descriptor of the folder, for calls with `dir_fd`. `make`: create what is missing of the path."""
+    descriptor = _walk(path, make=make)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(path: Path) -> None:
+    """Create the folder and its parents, each of which survives a power cut. It may exist."""
+    os.close(_walk(path, make=True))
+
+
+def list_folder(path: Path) -> list[str]:
+    """Return the names in the folder, sorted."""
+    with open_folder(path) as folder:
+        return list_below(folder)
+
+
+def list_below(folder: int) -> list[str]:
+    """Return the names in the folder of this descriptor, sorted."""
+    return sorted(os.listdir(folder))
+
+
+def open_file(path: Path, flags: int, mode: int = 0o666) -> int:
+    """Return a descriptor of the file. One that exists and is to be written must be regular, and have no second name.
+
+    `O_TRUNC` takes effect after that check.
+    """
+    with open_folder(path.parent) as folder, naming(path):
+        descriptor = open_below(folder, path.name, flags & ~os.O_TRUNC, mode)
+    try:
+        if flags & _WRITING:
+            seen = os.fstat(descriptor)
+            if not stat.S_ISREG(seen.st_mode) or seen.st_nlink > 1:
+                raise foreign_file(path)
+        if flags & os.O_TRUNC:
+            os.ftruncate(descriptor, 0)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_below(folder: int, name: str, flags: int, mode: int = 0o666) -> int:
+    """Open a file in the folder of this descriptor. A pipe is not waited for."""
+    return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, mode, dir_fd=folder)
+
+
+def read_file(path: Path) -> bytes:
+    with os.fdopen(open_file(path, os.O_RDONLY), "rb") as stream:
+        return stream.read()
+
+
+def unlink(path: Path, *, missing_ok: bool = False) -> None:
+    """Remove the name of a file, or a link itself."""
+    ignored = (FileNotFoundError,) if missing_ok else ()
+    with contextlib.suppress(*ignored), open_folder(path.parent) as folder, naming(path):
+        os.unlink(path.name, dir_fd=folder)
+
+
+def remove_empty_folder(path: Path) -> None:
+    with open_folder(path.parent) as parent, naming(path):
+        os.rmdir(path.name, dir_fd=parent)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Move a file or a folder. What is moved is the name, also that of a link."""
+    with open_folder(source.parent) as old, open_folder(target.parent) as new, naming(target):
+        os.rename(source.name, target.name, src_dir_fd=old, dst_dir_fd=new)
+
+
+def refuse_link_below(folder: int, path: Path) -> None:
+    """Raise ELOOP when the last name of the path is a link in the folder of this descriptor."""
+    if is_link_below(folder, path.name):
+        raise _link_fault(path)
+
+
+def is_link_below(folder: int, name: str) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def remove_below(parent: int, name: str) -> None:
+    """Remove a file, a link, or a folder with all that is in it, however deep; also folders without permissions."""
+    if _remove_unless_folder(parent, name):
+        return
+    with _open_for_removal(parent, name) as top:
+        while names := list_below(top):
+            for entry in names:
+                if not _remove_unless_folder(top, entry):
+                    with _open_for_removal(top, entry) as folder:
+                        _empty(folder, top)
+                    os.rmdir(entry, dir_fd=top)
+    os.rmdir(name, dir_fd=parent)
+
+
+def _empty(folder: int, top: int) -> None:
+    """Remove the files of the folder, and move its folders up to `top`, so that no depth needs more descriptors."""
+    for entry in list_below(folder):
+        if not _remove_unless_folder(folder, entry):
+            with _open_for_removal(folder, entry):
+                os.rename(entry, secrets.token_hex(16), src_dir_fd=folder, dst_dir_fd=top)
+
+
+def _remove_unless_folder(folder: int, name: str) -> bool:
+    """Remove the entry unless it is a folder. Return whether it was removed."""
+    if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        return False
+    os.unlink(name, dir_fd=folder)
+    return True
+
+
+@contextlib.contextmanager
+def _open_for_removal(parent: int, name: str) -> Iterator[int]:
+    passing = os.open(name, _PASS, dir_fd=parent)
+    try:
+        if os.fstat(passing).st_mode & stat.S_IRWXU != stat.S_IRWXU:
+            # A descriptor that only passes through cannot be changed itself; its name in /proc can.
+            os.chmod(f"/proc/self/fd/{passing}" if hasattr(os, "O_PATH") else passing, stat.S_IRWXU)  # noqa: PTH101
+        descriptor = os.open(".", _FOLDER, dir_fd=passing)
+    finally:
+        os.close(passing)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _walk(path: Path, *, make: bool) -> int:
+    parts = path.parts[1:] if path.is_absolute() else path.parts
+    descriptor = os.open(path.anchor or ".", _FOLDER if not parts else _PASS)
+    for number, name in enumerate(parts, start=1):
+        flags = _FOLDER if number == len(parts) else _PASS
+        try:
+            below = _enter(descriptor, name, flags, make=make)
+        except OSError as fault:
+            fault.filename = str(Path(path.anchor, *parts[:number]))
+            if fault.errno in {errno.ENOTDIR, errno.ELOOP} and is_link_below(descriptor, name):
+                raise _link_fault(Path(fault.filename)) from fault
+            raise
+        finally:
+            os.close(descriptor)
+        descriptor = below
+    return descriptor
+
+
+def _enter(parent: int, name: str, flags: int, *, make: bool) -> int:
+    try:
+        return os.open(name, flags, dir_fd=parent)
+    except FileNotFoundError:
+        if not make:
+            raise
+    with contextlib.suppress(FileExistsError):  # another process was faster
+        os.mkdir(name, dir_fd=parent)
+        above = os.open(".", _FOLDER, dir_fd=parent)
+        try:
+            os.fsync(above)
+        finally:
+            os.close(above)
+    return os.open(name, flags, dir_fd=parent)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let faults name the whole path instead of the last name."""
+    try:
+        yield
+    except OSError as fault:
+        fault.filename = str(path)
+        if fault.filename2 is not None:
+            fault.filename2 = fault.filename
+        raise
+
+
+def foreign_file(path: Path) -> OSError:
+    """Return the fault of a file that pair did not make, where it would write."""
+    return OSError(errno.EMLINK, os.strerror(errno.EMLINK), str(path))
+
+
+def _link_fault(path: Path) -> OSError:
+    return OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+
+
+# ── files ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def expand_path(named: str) -> Path:
     """Return a path of the settings: `~` is the home folder, and links of an absolute path are followed.
 
-    A relative path stays as it is, and may have no link: see `folders`.
+    A relative path stays as it is, and may have no link: see the invariants.
     """
     path = Path(os.path.expanduser(named))  # noqa: PTH111 - Path.expanduser fails without a home
     return Path(os.path.realpath(path)) if path.is_absolute() else path
 
 
-def sha256_of(path: str | Path) -> str:
+def hash_file(path: str | Path) -> str:
     digest = hashlib.sha256()
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -72,24 +292,24 @@ def write_all(descriptor: int, content: bytes | bytearray) -> None:
 
 def write_new_file(path: Path, chunks: Iterable[bytes]) -> None:
     """A file that does not exist yet; there is none afterwards either when the chunks cannot all be had or written."""
-    with os.fdopen(folders.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+    with os.fdopen(open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
         try:
             file.writelines(chunks)
             file.flush()
         except BaseException:
-            folders.unlink(path, missing_ok=True)
+            unlink(path, missing_ok=True)
             raise
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int = 0o666) -> None:
     """Readers see the old file or the new one, after a power cut too. `mode`: of the new file, before the umask."""
-    with replaced_file(path, mode=mode) as stream:
+    with replace_file(path, mode=mode) as stream:
         stream.write(content)
 
 
 def copy_atomically(source: Path, path: Path) -> None:
     """The same for the bytes of another file, however many."""
-    with source.open("rb") as reader, replaced_file(path) as stream:
+    with source.open("rb") as reader, replace_file(path) as stream:
         while chunk := reader.read(CHUNK_BYTES):
             stream.write(chunk)
 
@@ -108,7 +328,7 @@ def write_together(*contents: tuple[Path, bytes]) -> None:
 
 
 @contextlib.contextmanager
-def replaced_file(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
+def replace_file(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A stream whose content takes the place of the file when the block ends without a fault; else nothing changes."""
     with _temporary_file(path, mode) as (stream, place):
         yield stream
@@ -120,14 +340,14 @@ def replaced_file(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
 @contextlib.contextmanager
 def _temporary_file(path: Path, mode: int = 0o666) -> Iterator[tuple[BinaryIO, Callable[[], None]]]:
     """Give a stream of a new file beside the path, and the function that lets it take the place of the path."""
-    with folders.open_folder(path.parent) as folder, contextlib.ExitStack() as held:
-        with folders.naming(path):
-            folders.refuse_link_below(folder, path)
+    with open_folder(path.parent) as folder, contextlib.ExitStack() as held:
+        with naming(path):
+            refuse_link_below(folder, path)
             temporary = f".{path.name}.{secrets.token_hex(4)}.tmp"
-            descriptor = folders.open_below(folder, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+            descriptor = open_below(folder, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
 
         def place() -> None:
-            with folders.naming(path):
+            with naming(path):
                 os.rename(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
 
         def remove() -> None:
@@ -147,8 +367,8 @@ def remove_half_written(*paths: Path) -> None:
     """What killed processes left of these files while writing them. The caller knows that nobody writes them now."""
     for parent in {path.parent for path in paths}:
         names = {path.name for path in paths if path.parent == parent}
-        with contextlib.suppress(FileNotFoundError), folders.open_folder(parent) as folder:
-            for name in folders.list_below(folder):
+        with contextlib.suppress(FileNotFoundError), open_folder(parent) as folder:
+            for name in list_below(folder):
                 temporary = _TEMPORARY_NAME.fullmatch(name)
                 if temporary is not None and temporary["name"] in names:
                     with contextlib.suppress(FileNotFoundError, IsADirectoryError):
@@ -157,32 +377,32 @@ def remove_half_written(*paths: Path) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder survive a power cut."""
-    with folders.open_folder(folder) as descriptor:
+    with open_folder(folder) as descriptor:
         os.fsync(descriptor)
 
 
-def is_closed(folder: Path) -> bool:
+def is_read_only(folder: Path) -> bool:
     """A folder that is there and in which this process may make nothing."""
     return folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK)
 
 
 def remove_tree(path: Path) -> None:
     """Remove a folder if it is there; a folder without write permission inside it too. A link is not followed."""
-    with contextlib.suppress(FileNotFoundError), folders.open_folder(path.parent) as parent, folders.naming(path):
-        folders.remove_below(parent, path.name)
+    with contextlib.suppress(FileNotFoundError), open_folder(path.parent) as parent, naming(path):
+        remove_below(parent, path.name)
 
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
     """A folder for as long as the block runs. Those that killed processes left beside it go too."""
-    with folders.open_folder(parent, make=True) as descriptor:
+    with open_folder(parent, make=True) as descriptor:
         _remove_abandoned(descriptor)
         name, lock = _make_scratch_folder(descriptor)
         try:
             yield parent / name
         finally:
             with contextlib.suppress(OSError):
-                folders.remove_below(descriptor, name)
+                remove_below(descriptor, name)
             os.close(lock)
 
 
@@ -191,7 +411,7 @@ def _make_scratch_folder(parent: int) -> tuple[str, int]:
         name = f"scratch-{secrets.token_hex(8)}"
         os.mkdir(name, 0o700, dir_fd=parent)
         with contextlib.suppress(FileNotFoundError):  # taken for an abandoned one, in the moment before it was locked
-            descriptor = folders.open_below(parent, name, os.O_RDONLY | os.O_DIRECTORY)
+            descriptor = open_below(parent, name, os.O_RDONLY | os.O_DIRECTORY)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             try:
                 os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -203,12 +423,12 @@ def _make_scratch_folder(parent: int) -> tuple[str, int]:
 
 def _remove_abandoned(parent: int) -> None:
     """Remove scratch folders that no living process holds the lock of. What has another name is not ours."""
-    for name in filter(_SCRATCH_NAME.fullmatch, folders.list_below(parent)):
+    for name in filter(_SCRATCH_NAME.fullmatch, list_below(parent)):
         with contextlib.suppress(OSError):
-            descriptor = folders.open_below(parent, name, os.O_RDONLY | os.O_DIRECTORY)
+            descriptor = open_below(parent, name, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                folders.remove_below(parent, name)
+                remove_below(parent, name)
             finally:
                 os.close(descriptor)
 
@@ -219,11 +439,11 @@ def exclusive_lock(path: Path, *, on_wait: Callable[[str], None]) -> Iterator[No
 
     `on_wait` is called once, with who holds it, when somebody else does; it may raise rather than wait.
     """
-    folders.make_folder(path.parent)
-    descriptor = folders.open_file(path, os.O_RDWR | os.O_CREAT)
+    make_folder(path.parent)
+    descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
     try:
         if not _HOLDER.fullmatch(os.pread(descriptor, 64, 0)):
-            raise folders.foreign_file(path)
+            raise foreign_file(path)
         _lock(descriptor, on_wait, lambda: os.pread(descriptor, 64, 0).decode().strip())
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()}\n".encode(), 0)
@@ -235,7 +455,7 @@ def exclusive_lock(path: Path, *, on_wait: Callable[[str], None]) -> Iterator[No
 @contextlib.contextmanager
 def lock_folder(folder: Path, *, on_wait: Callable[[str], None]) -> Iterator[None]:
     """Hold a lock on the folder itself, which leaves no file anywhere; else as `exclusive_lock`."""
-    with folders.open_folder(folder, make=True) as descriptor:
+    with open_folder(folder, make=True) as descriptor:
         _lock(descriptor, on_wait, lambda: _holder_in_kernel(os.fstat(descriptor).st_ino))
         yield
 
@@ -271,7 +491,7 @@ _REASONS = {
 }
 
 
-def reason_of(fault: OSError) -> str:
+def describe_os_error(fault: OSError) -> str:
     """In words for people."""
     return _REASONS.get(fault.errno or 0, fault.strerror or str(fault))
 
@@ -288,4 +508,4 @@ def storage_errors() -> Iterator[None]:
         if fault.errno == errno.EMLINK:
             raise errors.foreign_file(path) from fault
         is_reading = os.path.exists(path) and not os.access(path, os.R_OK)  # noqa: PTH110 - "" does not exist
-        raise errors.storage_failed(path, reason_of(fault), is_reading=is_reading) from fault
+        raise errors.storage_failed(path, describe_os_error(fault), is_reading=is_reading) from fault

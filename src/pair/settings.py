@@ -2,7 +2,7 @@
 
 Order, later wins: defaults, the configuration file, the specification's variables (`PAIR_KB_CACHE_DIR`, ...),
 `PAIR__SECTION__KEY`.
-A configuration found in the current folder counts in full only if the user trusts it (access/folder_settings.py).
+A configuration found in the current folder counts in full only if the user trusts it (auth/folder_settings.py).
 """
 
 import dataclasses
@@ -32,6 +32,9 @@ CONFIG_PLACES = ("config.yaml", ".pair/config.yaml")
 OVERRIDE_PREFIX = "PAIR__"
 _MOST_CHARACTERS = 200
 _MOST_KEYS_SHOWN = 5
+_MOST_BYTES = 1_000_000
+_MOST_VALUES = 100_000
+_DEEPEST = 50
 NAMED_VARIABLES = {
     "PAIR_KB_CACHE_DIR": ("sources", "cache_dir"),
     "PAIR_KB_DEFAULT_URL": ("sources", "default_url"),
@@ -105,28 +108,31 @@ class Settings:
         """
         variables = os.environ if environment is None else environment
         path, is_named = _find_config(config_path, variables)
-        values = _Values()
-        folder_config = None if path is None else values.read_file(path, variables, is_named=is_named)
-        values.read_environment(variables)
+        values: _ConfigValues = {}
+        folder_config = None
+        if path is not None:
+            content = _read(path)
+            parsed = _parse(content, path)
+            folder_config = None if is_named else _check_trust(path, content, parsed)
+            values = _expand_values(parsed, folder_config, variables)
+        values |= _read_environment(variables)
         if folder_config is not None and folder_config.ignored:
             on_ignored(folder_config.warning)
-        sources = values.section("sources", SourcesSettings)
-        is_host_from_folder = "sources.github_api_url" in values.from_folder()
-        may_send_token = not is_host_from_folder or sources.github_api_url == SourcesSettings.github_api_url
+        from_folder = frozenset(name for name, given in values.items() if given.is_from_folder)
+        sections = {name: _make_section(name, kind, values) for name, kind in SECTIONS.items()}
+        is_host_from_folder = "sources.github_api_url" in from_folder
+        may_send_token = not is_host_from_folder or (
+            sections["sources"].github_api_url == SourcesSettings.github_api_url
+        )
         return Settings(
-            kb=values.section("kb", SyncSettings),
-            sources=sources,
-            engine=values.section("engine", EngineSettings),
-            ai=values.section("ai", ModelSettings),
-            librarians=values.section("librarians", LibrariansSettings),
-            server=values.section("server", ServerSettings),
-            named=frozenset(values.places()),
-            places=values.places(),
+            **sections,
+            named=frozenset(values),
+            places={name: given.where for name, given in values.items()},
             config_path=path,
             folder_config=folder_config,
-            from_folder=values.from_folder(),
+            from_folder=from_folder,
             diagnostics=variables.get("PAIR_DIAG", "").strip().lower() in {"1", "true", "yes", "on"},
-            source_date=_source_date(variables),
+            source_date=_read_source_date(variables),
             github_token=variables.get("GITHUB_TOKEN", "") if may_send_token else "",
             sign_password=variables.get("PAIR_SIGN_PASSWORD", ""),
         )
@@ -146,13 +152,11 @@ _LISTS = {"librarians": "entries"}
 
 def read_folder_config(config_path: str | Path | None = None) -> FolderConfig | None:
     """Return what the configuration of the current folder asks for; None without one, or when another is named."""
-    from pair import config_file  # noqa: PLC0415 - where there is no file, nobody waits for YAML
-
     path, is_named = _find_config(config_path, os.environ)
     if path is None or is_named:
         return None
-    content = config_file.read(path)
-    return _judge(path, content, _parse(content, path))
+    content = _read(path)
+    return _check_trust(path, content, _parse(content, path))
 
 
 def _find_config(named: str | Path | None, variables: Mapping[str, str]) -> tuple[Path | None, bool]:
@@ -165,7 +169,7 @@ def _find_config(named: str | Path | None, variables: Mapping[str, str]) -> tupl
     return next((Path(place) for place in CONFIG_PLACES if Path(place).is_file()), None), False
 
 
-def _source_date(variables: Mapping[str, str]) -> datetime.datetime | None:
+def _read_source_date(variables: Mapping[str, str]) -> datetime.datetime | None:
     value = variables.get("SOURCE_DATE_EPOCH", "")
     if not value:
         return None
@@ -175,112 +179,88 @@ def _source_date(variables: Mapping[str, str]) -> datetime.datetime | None:
         raise errors.settings_invalid("SOURCE_DATE_EPOCH", f"not a number of seconds: {value}") from fault
 
 
+# ── values ─────────────────────────────────────────────────────────────────────────────────────────
+
+
 @dataclass(frozen=True)
-class _Given:
+class _ConfigValue:
+    """A value with the place where it was given, so that an error can name it."""
+
     value: Any
     where: str
+    item_places: tuple[str, ...] = ()
+    """Where the items of a list are."""
     is_from_folder: bool = False
 
 
-class _Values:
-    """Values by section and key, each with where it was given, so that an error can name the place."""
-
-    def __init__(self) -> None:
-        self._given: dict[str, dict[str, _Given]] = {name: {} for name in SECTIONS}
-
-    def read_file(self, path: Path, variables: Mapping[str, str], *, is_named: bool) -> FolderConfig | None:
-        """Return what a file asks for that was found, not named."""
-        from pair import config_file  # noqa: PLC0415 - where there is no file, nobody waits for YAML
-
-        content = config_file.read(path)
-        raw = _parse(content, path)
-        found = None if is_named else _judge(path, content, raw)
-        ignored = {request.key for request in found.ignored} if found is not None else set()
-        for (section, key), (value, where, _) in raw.items():
-            if f"{section}.{key}" in ignored:
-                continue
-            if _LISTS.get(section) == key:
-                expanded = _with_known_variables(_without_entries(value, ignored), variables)
-            else:
-                expanded = _with_variables(value, variables, where)
-            self._given[section][key] = _Given(expanded, where, is_from_folder=found is not None)
-        return found
-
-    def read_environment(self, variables: Mapping[str, str]) -> None:
-        for name, (section, key) in NAMED_VARIABLES.items():
-            if variables.get(name):
-                self._given[section][key] = _Given(variables[name], name)
-        for name in sorted(variables):
-            if name.startswith(OVERRIDE_PREFIX):
-                section, _, key = name.removeprefix(OVERRIDE_PREFIX).lower().partition("__")
-                _check_name(section, SECTIONS, name, "section")
-                _check_name(key, _keys_of(section), name, f"key of {section}")
-                self._given[section][key] = _Given(_as_listed(section, key, variables[name]), name)
-
-    def from_folder(self) -> frozenset[str]:
-        return frozenset(
-            f"{section}.{key}"
-            for section, keys in self._given.items()
-            for key, item in keys.items()
-            if item.is_from_folder
-        )
-
-    def places(self) -> dict[str, str]:
-        return {f"{section}.{key}": item.where for section, keys in self._given.items() for key, item in keys.items()}
-
-    def section(self, name: str, policy: Any) -> Any:
-        given = self._given[name]
-        if not given:
-            return policy()
-        import pydantic  # noqa: PLC0415 - where nothing is given, there is nothing to check
-
-        for key, item in given.items():
-            if not _is_usable(item.value):
-                raise errors.settings_invalid(item.where, f"{name}.{key}: not text that a system could be given")
-        try:
-            return pydantic.TypeAdapter(policy).validate_python({key: item.value for key, item in given.items()})
-        except pydantic.ValidationError as fault:
-            first = fault.errors()[0]
-            key = str(first["loc"][0])
-            reason = f"{name}.{key}: {first['msg'].lower()}, got {_clipped(repr(first['input']))}"
-            raise errors.settings_invalid(given[key].where, reason) from fault
+_ConfigValues = dict[str, _ConfigValue]
+"""By `section.key`."""
 
 
-_Raw = dict[tuple[str, str], tuple[Any, str, list[str]]]
-"""By section and key: the value without variables, where it stands, and where the items of a list stand."""
-
-
-def _parse(content: bytes, path: Path) -> _Raw:
-    from pair import config_file  # noqa: PLC0415 - as above
-
-    raw: _Raw = {}
-
-    def add(section: str, key: str, node: Any, where: str) -> None:
-        raw[section, key] = config_file.value_of(node, where), where, config_file.places_of_items(node, path)
-
-    for section, section_node in config_file.pairs(config_file.root_of(content, path), path):
-        where = config_file.place(path, section_node[0])
-        _check_name(section, SECTIONS, where, "section")
-        if section in _LISTS and config_file.is_list(section_node[1]):
-            add(section, _LISTS[section], section_node[1], where)
+def _expand_values(
+    parsed: _ConfigValues, folder_config: FolderConfig | None, variables: Mapping[str, str]
+) -> _ConfigValues:
+    """Return the values of the file that count, with variables in place of their names."""
+    ignored = {request.key for request in folder_config.ignored} if folder_config is not None else set()
+    values: _ConfigValues = {}
+    for name, given in parsed.items():
+        if name in ignored:
             continue
-        for key, key_node in config_file.pairs(section_node[1], path):
-            place = config_file.place(path, key_node[0])
-            _check_name(key, _keys_of(section), place, f"key of {section}")
-            add(section, key, key_node[1], place)
-    return raw
+        if _is_list_of_entries(name):
+            value = _expand_entries(given.value, ignored, variables)
+        else:
+            value = _expand_variables(given.value, variables, given.where)
+        values[name] = _ConfigValue(value, given.where, is_from_folder=folder_config is not None)
+    return values
 
 
-def _judge(path: Path, content: bytes, raw: _Raw) -> FolderConfig:
+def _read_environment(variables: Mapping[str, str]) -> _ConfigValues:
+    values = {
+        f"{section}.{key}": _ConfigValue(variables[name], name)
+        for name, (section, key) in NAMED_VARIABLES.items()
+        if variables.get(name)
+    }
+    for name in sorted(variables):
+        if name.startswith(OVERRIDE_PREFIX):
+            section, _, key = name.removeprefix(OVERRIDE_PREFIX).lower().partition("__")
+            _check_name(section, SECTIONS, name, "section")
+            _check_name(key, _fields(section), name, f"key of {section}")
+            value: str | list[str] = variables[name]
+            if _fields(section)[key].type == tuple[str, ...]:
+                value = [part.strip() for part in variables[name].split(",") if part.strip()]
+            values[f"{section}.{key}"] = _ConfigValue(value, name)
+    return values
+
+
+def _make_section(section: str, kind: Any, values: _ConfigValues) -> Any:
+    given = {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{section}.")}
+    if not given:
+        return kind()
+    import pydantic  # noqa: PLC0415 - where nothing is given, there is nothing to check
+
+    for key, item in given.items():
+        if not _is_usable(item.value):
+            raise errors.settings_invalid(item.where, f"{section}.{key}: not text that a system could be given")
+    try:
+        return pydantic.TypeAdapter(kind).validate_python({key: item.value for key, item in given.items()})
+    except pydantic.ValidationError as fault:
+        first = fault.errors()[0]
+        key = str(first["loc"][0])
+        reason = f"{section}.{key}: {first['msg'].lower()}, got {_clip(repr(first['input']))}"
+        raise errors.settings_invalid(given[key].where, reason) from fault
+
+
+def _check_trust(path: Path, content: bytes, parsed: _ConfigValues) -> FolderConfig:
     """Find what a configuration of the folder asks for, and whether the user trusts it."""
     requests: list[TrustRequest] = []
-    for (section, key), (value, where, item_places) in raw.items():
-        if _LISTS.get(section) == key and isinstance(value, list):
-            for number, entry in enumerate(value, 1):
+    for name, given in parsed.items():
+        section, _, key = name.partition(".")
+        if _is_list_of_entries(name) and isinstance(given.value, list):
+            for number, entry in enumerate(given.value, 1):
                 if need := find_need_of_librarian(entry):
-                    requests.append(TrustRequest(_entry_name(number), need, entry, item_places[number - 1]))
-        elif need := find_need(f"{section}.{key}", value, _default_of(section, key)):
-            requests.append(TrustRequest(f"{section}.{key}", need, value, where))
+                    requests.append(TrustRequest(_entry_name(number), need, entry, given.item_places[number - 1]))
+        elif need := find_need(name, given.value, _fields(section)[key].default):
+            requests.append(TrustRequest(name, need, given.value, given.where))
     config = FolderConfig(path, hashlib.sha256(content).hexdigest(), tuple(requests))
     if not requests:
         return config
@@ -290,30 +270,17 @@ def _judge(path: Path, content: bytes, raw: _Raw) -> FolderConfig:
         return dataclasses.replace(config, fault=fault.message)
 
 
-def _without_entries(value: Any, ignored: Collection[str]) -> Any:
-    if not isinstance(value, list):
-        return value
-    return [entry for number, entry in enumerate(value, 1) if _entry_name(number) not in ignored]
+def _is_list_of_entries(name: str) -> bool:
+    section, _, key = name.partition(".")
+    return _LISTS.get(section) == key
 
 
 def _entry_name(number: int) -> str:
     return f"librarians.entries[{number}]"
 
 
-def _default_of(section: str, key: str) -> Any:
-    (default,) = (each.default for each in dataclasses.fields(SECTIONS[section]) if each.name == key)
-    return default
-
-
-def _as_listed(section: str, key: str, text: str) -> str | list[str]:
-    """A variable holds one text: where a list of them is wanted, commas stand between them."""
-    if any(each.name == key and each.type == tuple[str, ...] for each in dataclasses.fields(SECTIONS[section])):
-        return [part.strip() for part in text.split(",") if part.strip()]
-    return text
-
-
-def _keys_of(section: str) -> list[str]:
-    return [key.name for key in dataclasses.fields(SECTIONS[section])]
+def _fields(section: str) -> dict[str, Any]:
+    return {item.name: item for item in dataclasses.fields(SECTIONS[section])}
 
 
 def _check_name(name: str, valid: Iterable[str], where: str, kind: str) -> None:
@@ -323,7 +290,7 @@ def _check_name(name: str, valid: Iterable[str], where: str, kind: str) -> None:
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hints = [f"Did you mean {nearest[0]} ?"] if nearest else []
     hints.append(f"Valid: {', '.join(names)}")
-    raise errors.settings_invalid(where, f"unknown {kind}: {_clipped(name)}", hints=hints)
+    raise errors.settings_invalid(where, f"unknown {kind}: {_clip(name)}", hints=hints)
 
 
 def _is_usable(value: Any) -> bool:
@@ -338,36 +305,133 @@ def _is_usable(value: Any) -> bool:
         return False
 
 
-def _clipped(text: str) -> str:
-    """For one line of an error."""
+def _clip(text: str) -> str:
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
+
+
+# ── the configuration file ─────────────────────────────────────────────────────────────────────────
+
+
+def _read(path: Path) -> bytes:
+    """Return the bytes of the file, read once: what is trusted is what is parsed."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+    except OSError as fault:
+        raise errors.settings_invalid(str(path), "not a readable YAML file") from fault
+    if len(content) > _MOST_BYTES:
+        raise errors.settings_invalid(str(path), f"larger than {_MOST_BYTES:,} bytes")
+    return content
+
+
+def _parse(content: bytes, path: Path) -> _ConfigValues:
+    """Return the values of the file, with its lines, and with variables by their names."""
+    values: _ConfigValues = {}
+    for section, (section_key, section_node) in _list_pairs(_compose(content, path), path):
+        where = _place(path, section_key)
+        _check_name(section, SECTIONS, where, "section")
+        if section in _LISTS and section_node.id == "sequence":
+            values[f"{section}.{_LISTS[section]}"] = _read_node(section_node, where, path)
+            continue
+        for key, (key_node, value_node) in _list_pairs(section_node, path):
+            place = _place(path, key_node)
+            _check_name(key, _fields(section), place, f"key of {section}")
+            values[f"{section}.{key}"] = _read_node(value_node, place, path)
+    return values
+
+
+def _compose(content: bytes, path: Path) -> Any:
+    import yaml  # noqa: PLC0415 - where there is no file, nobody waits for YAML
+
+    try:
+        root = yaml.compose(content.decode("utf-8"), Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as fault:
+        line = fault.problem_mark.line + 1 if fault.problem_mark else 1
+        raise errors.settings_invalid(f"{path}:{line}", f"not valid YAML: {fault.problem}") from fault
+    except (yaml.YAMLError, UnicodeDecodeError) as fault:
+        raise errors.settings_invalid(str(path), "not a readable YAML file") from fault
+    except RecursionError as fault:
+        raise errors.settings_invalid(str(path), "nested too deeply") from fault
+    _refuse_endless(root, path)
+    return root
+
+
+def _refuse_endless(root: Any, path: Path) -> None:
+    """Count aliases wherever they stand: a few lines of them can mean more than any memory holds."""
+    waiting = [(root, 1)] if root is not None else []
+    values = 0
+    while waiting:
+        node, depth = waiting.pop()
+        values += 1
+        if values > _MOST_VALUES or depth > _DEEPEST:
+            raise errors.settings_invalid(_place(path, node), "too many values, or nested too deeply")
+        if node.id == "mapping":
+            waiting += [(part, depth + 1) for pair in node.value for part in pair]
+        elif node.id == "sequence":
+            waiting += [(item, depth + 1) for item in node.value]
+
+
+def _list_pairs(node: Any, path: Path) -> list[tuple[str, tuple[Any, Any]]]:
+    """Return the keys of a mapping with their nodes; an empty file or section has none."""
+    if node is None or (node.id == "scalar" and node.tag.endswith(":null")):
+        return []
+    if node.id != "mapping":
+        raise errors.settings_invalid(_place(path, node), "expected keys with values")
+    pairs: dict[str, tuple[Any, Any]] = {}
+    for key, value in node.value:
+        name = str(key.value)
+        if name in pairs:
+            raise errors.settings_invalid(_place(path, key), f"given twice: {name}")
+        pairs[name] = (key, value)
+    return list(pairs.items())
+
+
+def _read_node(node: Any, where: str, path: Path) -> _ConfigValue:
+    import yaml  # noqa: PLC0415 - as above
+
+    try:
+        value = yaml.safe_load(yaml.serialize(node))
+    except (yaml.YAMLError, ValueError) as fault:
+        raise errors.settings_invalid(where, "not a value that can be read") from fault
+    places = [_place(path, item) for item in node.value] if node.id == "sequence" else []
+    return _ConfigValue(value, where, tuple(places))
+
+
+def _place(path: Path, node: Any) -> str:
+    return f"{path}:{node.start_mark.line + 1}"
 
 
 # ── variables ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _with_variables(value: Any, variables: Mapping[str, str], where: str) -> Any:
-    """`${NAME}` becomes the variable's value; `$${NAME}` stays as it is, with one dollar."""
+def _expand_variables(value: Any, variables: Mapping[str, str], where: str) -> Any:
+    """Replace `${NAME}` by the variable's value; `$${NAME}` stays as it is, with one dollar."""
     if isinstance(value, list):
-        return [_with_variables(each, variables, where) for each in value]
+        return [_expand_variables(item, variables, where) for item in value]
     if not isinstance(value, str):
         return value
     missing = [name for dollars, name in VARIABLE.findall(value) if dollars == "$" and name not in variables]
     if missing:
         raise errors.settings_invalid(where, f"not set in the environment: {', '.join(missing)}")
-    return _substituted(value, variables)
+    return _substitute(value, variables)
 
 
-def _with_known_variables(value: Any, variables: Mapping[str, str]) -> Any:
-    """The same in all texts of a list, but for variables that are not set: one bad entry is no fault of the others."""
+def _expand_entries(value: Any, ignored: Collection[str], variables: Mapping[str, str]) -> Any:
+    """Return the entries that count. A variable that is not set keeps its name: other entries still work."""
     if isinstance(value, list):
-        return [_with_known_variables(each, variables) for each in value]
+        value = [entry for number, entry in enumerate(value, 1) if _entry_name(number) not in ignored]
+    return _expand_known_variables(value, variables)
+
+
+def _expand_known_variables(value: Any, variables: Mapping[str, str]) -> Any:
+    if isinstance(value, list):
+        return [_expand_known_variables(item, variables) for item in value]
     if isinstance(value, dict):
-        return {key: _with_known_variables(each, variables) for key, each in value.items()}
-    return _substituted(value, variables) if isinstance(value, str) else value
+        return {key: _expand_known_variables(item, variables) for key, item in value.items()}
+    return _substitute(value, variables) if isinstance(value, str) else value
 
 
-def _substituted(text: str, variables: Mapping[str, str]) -> str:
+def _substitute(text: str, variables: Mapping[str, str]) -> str:
     return VARIABLE.sub(
         lambda match: variables.get(match[2], match[0]) if match[1] == "$" else f"${{{match[2]}}}", text
     )

@@ -1,10 +1,8 @@
-"""Spans for OpenTelemetry: who was asked, what was searched, which model replied. Nothing unless it is set up.
+"""Spans for OpenTelemetry, if the application has set it up.
 
 Invariants
     Neither questions, answers nor prompts are recorded: names, ids, counts and kinds of errors only.
-    OpenTelemetry is never imported here. Whoever set it up has done so; otherwise a span costs next to nothing.
-Not here
-    Setting up a tracer provider and an exporter: the application's business, or that of `opentelemetry-instrument`.
+    OpenTelemetry is never imported here: the application that sets it up has done so. Else a span costs nearly nothing.
 """
 
 import contextlib
@@ -33,14 +31,14 @@ _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f
 
 
 class Span:
-    """Something that takes time. Without OpenTelemetry it forgets what it is told."""
+    """Something that takes time. Without OpenTelemetry it records nothing."""
 
     def __init__(self, inner: Any = None) -> None:
         self._inner = inner
 
     @property
     def ids(self) -> tuple[str, str] | None:
-        """Of the trace and the span, in hexadecimal; None when nothing is recorded."""
+        """The ids of the trace and the span, as hex strings; None when nothing is recorded."""
         if self._inner is None:
             return None
         context = self._inner.get_span_context()
@@ -51,7 +49,7 @@ class Span:
             self._inner.set_attribute(name, value)
 
     def fail(self, kind: str) -> None:
-        """`kind` is a code or the name of a class; what it says may hold what somebody asked."""
+        """`kind`: a code or the name of a class. Messages are not recorded: they may hold a question."""
         if self._inner is not None:
             api: Any = sys.modules[_API]
             self._inner.set_attribute(ERROR_TYPE, kind)
@@ -73,46 +71,46 @@ def is_on() -> bool:
 def span(
     operation: str, subject: str = "", *, attributes: Mapping[str, str] | None = None, parent: str = ""
 ) -> Iterator[Span]:
-    """`operation` on `subject`; `parent` is a traceparent that came from elsewhere, where no span is running here."""
+    """Record `operation` on `subject`. `parent`: a traceparent of the caller, used when no span is running here."""
     if not is_on():
         yield _NOTHING
         return
     api: Any = sys.modules[_API]
     opened = api.get_tracer("pair").start_as_current_span(
         f"{operation} {subject}".rstrip(),
-        context=_context_of(api, parent),
+        context=_make_context(api, parent),
         kind=api.SpanKind.INTERNAL,
         attributes={OPERATION: operation, **(attributes or {})},
         record_exception=False,  # its message may hold what somebody asked
         set_status_on_exception=False,
     )
     with opened as inner:
-        one = Span(inner)
+        recorded = Span(inner)
         try:
-            yield one
+            yield recorded
         except BaseException as fault:
-            one.fail(type(fault).__name__)
+            recorded.fail(type(fault).__name__)
             raise
 
 
-def traceparent(trace_id: str, span_id: str) -> str:
-    """As W3C writes it; "" for ids of another kind."""
-    written = f"00-{trace_id}-{span_id}-01"
-    return written if parsed(written) else ""
+def format_traceparent(trace_id: str, span_id: str) -> str:
+    """Return the ids as a W3C traceparent; "" for ids of another kind."""
+    header = f"00-{trace_id}-{span_id}-01"
+    return header if parse_traceparent(header) else ""
 
 
-def parsed(header: str) -> tuple[str, str] | None:
-    """Ids of trace and span in a traceparent; None for anything else."""
-    found = _TRACEPARENT.fullmatch(header.strip())
-    if found is None or found[1] == "ff" or (found[1] == "00" and found[5]):
+def parse_traceparent(header: str) -> tuple[str, str] | None:
+    """Return the ids of trace and span in a traceparent; None for anything else."""
+    match = _TRACEPARENT.fullmatch(header.strip())
+    if match is None or match[1] == "ff" or (match[1] == "00" and match[5]):
         return None
-    trace_id, span_id = found[2], found[3]
+    trace_id, span_id = match[2], match[3]
     return (trace_id, span_id) if int(trace_id, 16) and int(span_id, 16) else None
 
 
-def _context_of(api: Any, parent: str) -> Any:
-    """None for the running span, which knows more than a header does."""
-    ids = parsed(parent)
+def _make_context(api: Any, parent: str) -> Any:
+    """Return None for the running span, which knows more than a header does."""
+    ids = parse_traceparent(parent)
     if ids is None or api.get_current_span().get_span_context().is_valid:
         return None
     remote = api.SpanContext(int(ids[0], 16), int(ids[1], 16), is_remote=True, trace_flags=api.TraceFlags(1))

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from pair import errors
 
 LONGEST_WAIT_SECONDS = 86_400
-"""Of a setting: what is asked to wait longer was told so by mistake, and sockets cannot."""
+"""The longest wait that a setting may ask for: sockets cannot wait longer."""
 
 SearchMode = Literal["hybrid", "keyword", "vector", "graph", "adaptive"]
 MODES: tuple[SearchMode, ...] = get_args(SearchMode)
@@ -29,6 +29,14 @@ def redact_url(url: str) -> str:
 
 
 SourceType = Literal["url", "local", "monorepo", "github-release", "git"]
+_OPTIONAL_FIELDS = {
+    "version": "version",
+    "sha256": "sha256",
+    "manifestSha256": "manifest_sha256",
+    "feed": "feed",
+    "name": "name",
+}
+"""Fields of a source that may be None, by their names in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,38 +58,17 @@ class KbSource:
     """Of the package, when the release feed says it: the package has to say the same."""
 
     def to_json(self) -> dict[str, Any]:
-        value: dict[str, Any] = {
-            "type": self.type,
-            "location": self.location,
-            "requiresDownload": self.requires_download,
-        }
-        if self.version is not None:
-            value["version"] = self.version
-        if self.sha256 is not None:
-            value["sha256"] = self.sha256
-        if self.manifest_sha256 is not None:
-            value["manifestSha256"] = self.manifest_sha256
-        if self.feed is not None:
-            value["feed"] = self.feed
-        if self.name is not None:
-            value["name"] = self.name
-        return value
+        value = {"type": self.type, "location": self.location, "requiresDownload": self.requires_download}
+        optional = {name: getattr(self, field) for name, field in _OPTIONAL_FIELDS.items()}
+        return value | {name: text for name, text in optional.items() if text is not None}
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> "KbSource":
-        source = KbSource(
-            type=value["type"],
-            location=value["location"],
-            requires_download=value["requiresDownload"],
-            version=value.get("version"),
-            sha256=value.get("sha256"),
-            manifest_sha256=value.get("manifestSha256"),
-            feed=value.get("feed"),
-            name=value.get("name"),
-        )
-        more = (source.version, source.sha256, source.manifest_sha256, source.feed, source.name)
-        texts = (source.location, *(each or "" for each in more))
-        if source.type not in get_args(SourceType) or not all(isinstance(each, str) for each in texts):
+        """Raises ValueError, KeyError."""
+        optional = {field: value.get(name) for name, field in _OPTIONAL_FIELDS.items()}
+        source = KbSource(value["type"], value["location"], value["requiresDownload"], **optional)
+        texts = (source.location, *(text or "" for text in optional.values()))
+        if source.type not in get_args(SourceType) or not all(isinstance(text, str) for text in texts):
             raise ValueError("not the source of a KB")
         return source
 
@@ -212,8 +199,8 @@ class Hit:
             "metadata": dict(self.metadata),
             "start": self.start,
             "end": self.end,
-            "also_in": [each.to_json() for each in self.also_in],
-            "highlights": [list(each) for each in self.highlights],
+            "also_in": [place.to_json() for place in self.also_in],
+            "highlights": [list(span) for span in self.highlights],
         }
         if self.also_in_count > len(self.also_in):
             value["also_in_count"] = self.also_in_count
@@ -250,8 +237,8 @@ def check_texts(name: str, given: object) -> None:
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise errors.argument_invalid(name, "a list of texts", given)
     if isinstance(given, Sequence | set | frozenset):
-        for each in given:
-            check_text(name, each)
+        for text in given:
+            check_text(name, text)
 
 
 def check_filter(given: object) -> None:

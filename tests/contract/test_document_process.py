@@ -241,7 +241,7 @@ def test_an_interrupt_ends_the_child_at_once(tmp_path: Path) -> None:
     put(tmp_path, "long.pdf", long_pdf())
     command = ["env", "--default-signal=INT", sys.executable, "-m", "pair", "ingest", "long.pdf"]
     parent = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE)
-    wait_until(lambda: any(b"documents" in _command_line(pid) for pid in children_of(parent.pid)))
+    wait_until(lambda: any(b"document_loader" in _command_line(pid) for pid in children_of(parent.pid)))
     children = children_of(parent.pid)
     parent.send_signal(signal.SIGINT)
     _, told = parent.communicate(timeout=60)

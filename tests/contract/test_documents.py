@@ -11,7 +11,7 @@ import pytest
 
 from pair.sync.contract import Documents, UnreadableDocument
 from pair.sync.document_loader import DocumentConverter
-from pair.sync.file_text import DOCUMENT_SUFFIXES
+from pair.sync.source_text import DOCUMENT_SUFFIXES
 from support.page_server import PageServer, html
 
 WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"

@@ -26,10 +26,9 @@ from pair.engine.storage.manifest_store import ManifestStore
 from pair.engine.storage.shard_cache import ShardCache
 from pair.engine.write.writer import EngineContext
 from pair.kb.kb import KnowledgeBase
-from pair.sync.file_text import FileTextReader
 from pair.sync.report import SyncReport
-from pair.sync.synced_documents import SyncedDocuments
-from pair.sync.ticker import Ticker
+from pair.sync.scheduling import Ticker
+from pair.sync.source_text import FileTextReader, SyncedDocuments
 from pair.testing.clock import ManualClock
 from pair.text.entity_rules import TextGrapher
 from pair.values import MODES, Document

@@ -15,8 +15,7 @@ import pytest
 from pair.clock import SystemClock
 from pair.sync import store
 from pair.sync.discover import SyncPaths
-from pair.sync.index_file import index_text
-from pair.sync.llms_file import LlmsFile
+from pair.sync.index_file import LlmsFile, format_index
 from pair.testing.clock import ManualClock
 from support.prepared import PREPARED, Copy
 from support.sync_parts import Page, Project, hash_of, made_files, summary_of
@@ -37,10 +36,10 @@ import os, sys
 from pathlib import Path
 from pair.clock import SystemClock
 from pair.sync.contract import FetchedPage
-from pair.sync.rules import SyncPolicy
-from pair.sync.discover import Places
-from pair.sync.llms_file import LlmsFile
-from pair.sync.run import SyncRun, Workshop
+from pair.sync.rules import SyncSettings
+from pair.sync.discover import SyncPaths
+from pair.sync.index_file import LlmsFile
+from pair.sync.run import SyncDependencies, SyncRun
 from support.prepared import PREPARED, Copy
 from support.sync_parts import summary_of
 
@@ -71,10 +70,10 @@ class Observer:
     def planned(self, total): pass
     def finished(self, source_id): note("finished", source_id)
 
-policy = SyncPolicy(url_download_concurrency=fetchers, summarization_concurrency=summarisers)
+policy = SyncSettings(url_download_concurrency=fetchers, summarization_concurrency=summarisers)
 llms = LlmsFile(home / "llms.txt", sources)
-places = Places(sources, links, home / "index.txt", home / "index-cache.json", home / "web-cache", llms=llms)
-run = SyncRun(policy, places, Workshop(Summariser(), Pages(), None, SystemClock(), Observer()))
+places = SyncPaths(sources, links, home / "index.txt", home / "index-cache.json", home / "web-cache", llms=llms)
+run = SyncRun(policy, places, SyncDependencies(Summariser(), Pages(), None, SystemClock(), Observer()))
 run.run()
 """
 
@@ -169,7 +168,7 @@ def assert_files_parse_and_agree(ground: Ground, home: Path) -> None:
         assert not llms.path.exists()
         return
     sources = json.loads(cache.read_bytes())["sources"]
-    for path, expected in ((index, index_text(sources).encode()), (llms.path, llms.content(sources))):
+    for path, expected in ((index, format_index(sources).encode()), (llms.path, llms.content(sources))):
         candidates = [path, *home.glob(f".{path.name}.*.tmp")]
         assert expected in [each.read_bytes() for each in candidates if each.exists()]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pair.sync import store
-from pair.sync.index_file import index_text
+from pair.sync.index_file import format_index
 from support.prepared import PREPARED
 
 ROUNDS = 200 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 40
@@ -48,9 +48,9 @@ LIBRARY = (
     + """
 from pathlib import Path
 from pair.clock import SystemClock
-from pair.sync.discover import Places
-from pair.sync.rules import SyncPolicy
-from pair.sync.run import SyncRun, Workshop
+from pair.sync.discover import SyncPaths
+from pair.sync.rules import SyncSettings
+from pair.sync.run import SyncDependencies, SyncRun
 
 class Summariser:
     model_calls = 0
@@ -63,11 +63,11 @@ class Observer:
     def finished(self, source_id): os.write(log, f"{source_id}\\n".encode())
 
 home = os.path.abspath(home)
-places = Places(*(Path(home).parent / "knowledge", Path(home) / "links.txt"),
+places = SyncPaths(*(Path(home).parent / "knowledge", Path(home) / "links.txt"),
                 *(Path(home) / name for name in ("index.txt", "index-cache.json", "web-cache")))
 sys.addaudithook(strike)
 try:
-    SyncRun(SyncPolicy(), places, Workshop(Summariser(), None, None, SystemClock(), Observer())).run()
+    SyncRun(SyncSettings(), places, SyncDependencies(Summariser(), None, None, SystemClock(), Observer())).run()
 except KeyboardInterrupt:
     os._exit(130)
 finally:
@@ -134,7 +134,7 @@ class Round:
             assert not (self.home / "index.txt").exists()
             return set()
         sources = json.loads(cache.read_bytes())["sources"]
-        assert index_text(sources).encode() == (self.home / "index.txt").read_bytes()
+        assert format_index(sources).encode() == (self.home / "index.txt").read_bytes()
         assert sources == store.read(cache).state.sources
         return set(sources)
 

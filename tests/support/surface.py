@@ -15,7 +15,7 @@ from typing import Any
 
 import pair
 from pair import settings
-from pair.error_codes import CODES, HTTP_STATUSES
+from pair.errors import CODES, HTTP_STATUSES
 from support.assistants import over_http
 from support.command import Workplace, write_files
 from support.served import Served

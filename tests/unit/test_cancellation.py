@@ -6,8 +6,8 @@ import threading
 import duckdb
 import pytest
 
-from pair import cancellation, errors
-from pair.cancellation import Cancellation
+from pair import clock, errors
+from pair.clock import Cancellation
 
 ENDLESS = "SELECT count(*) FROM range(1000000000000) AS t(n) WHERE n % 7 = hash(n) % 5"
 
@@ -17,7 +17,7 @@ def test_a_query_that_runs_is_interrupted_and_its_thread_comes_free() -> None:
     begun = threading.Event()
 
     def count() -> None:
-        with duckdb.connect(config={"threads": 1}) as connection, cancellation.interruptible(connection.interrupt):
+        with duckdb.connect(config={"threads": 1}) as connection, clock.interruptible(connection.interrupt):
             begun.set()
             connection.execute(ENDLESS)
 
@@ -51,7 +51,7 @@ def test_work_stops_at_its_next_check_and_others_go_on() -> None:
 
     def work() -> None:
         for step in range(10):
-            cancellation.check()
+            clock.check_cancelled()
             steps.append(step)
             if step == 3:
                 given_up.cancel()
@@ -59,7 +59,7 @@ def test_work_stops_at_its_next_check_and_others_go_on() -> None:
     with pytest.raises(errors.StorageError):
         given_up.run(work)
     assert steps == [0, 1, 2, 3]
-    cancellation.check()
+    clock.check_cancelled()
     with contextlib.ExitStack() as held:
-        held.enter_context(cancellation.interruptible(steps.clear))
+        held.enter_context(clock.interruptible(steps.clear))
     assert steps == [0, 1, 2, 3]

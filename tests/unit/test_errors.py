@@ -5,13 +5,16 @@ import functools
 import inspect
 import pickle
 import re
+import string
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pair import error_tree, errors
 from pair.app.render import error_text
+from pair.error_tree import ErrorTemplate
 from pair.errors import CODES, PairError
 
 TREE = """\
@@ -26,15 +29,7 @@ PairError                        exit 70   500   final
 └── AccessError                  exit 1    403   final
 """
 SOURCE = Path(inspect.getfile(errors)).parent
-WITH_TEXTS = (
-    "errors.py",
-    "errors.py",
-    "errors.py",
-    "errors.py",
-    "errors.py",
-    "error_codes.py",
-)
-MODULES = ("errors",)
+WITH_TEXTS = ("errors.py", "error_tree.py")
 
 
 def drawn(kind: type[PairError], branch: str = "") -> Iterator[str]:
@@ -55,8 +50,8 @@ def test_tree_of_errors_is_as_drawn():
 @pytest.mark.rule("source-19")
 def test_drawing_in_the_module_shows_the_same_tree():
     lines = re.findall(r"[├└]── (\w+) +(?:\((\w+)\))? .*exit (\d+) +(\d+)", error_tree.__doc__ or "")
-    told = {name: (base, int(exit_status), int(http_status)) for name, base, exit_status, http_status in lines}
-    assert told == {
+    drawn_kinds = {name: (base, int(exit_status), int(http_status)) for name, base, exit_status, http_status in lines}
+    assert drawn_kinds == {
         kind.__name__: (
             next((base.__name__ for base in kind.__bases__ if base is not PairError), ""),
             kind.exit_status,
@@ -78,7 +73,7 @@ def test_an_error_of_another_process_arrives_as_it_was():
     assert (str(arrived), vars(arrived)) == (str(error), vars(error))
 
 
-# ── one function for each code ─────────────────────────────────────────────────────────────────────
+# ── one place for each text ─────────────────────────────────────────────────────────────────────
 
 
 @functools.cache
@@ -92,42 +87,67 @@ def codes_named_in(tree: ast.AST) -> list[str]:
 
 
 @functools.cache
-def constructors() -> dict[str, tuple[str, str]]:
-    """Name of each function that makes an error: the code and the class."""
-    found = {}
-    for node in [each for name in WITH_TEXTS for each in parsed(SOURCE / name).body]:
-        if isinstance(node, ast.FunctionDef) and isinstance(node.returns, ast.Name):
-            (code,) = codes_named_in(node)
-            found[node.name] = (code, node.returns.id)
-    return found
+def templates() -> dict[str, ErrorTemplate[Any]]:
+    return {name: value for name, value in vars(errors).items() if isinstance(value, ErrorTemplate)}
+
+
+def calls() -> Iterator[tuple[Path, ast.Call, str]]:
+    """Every call of a name of the module, and that name."""
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(parsed(path)):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="errors"), attr=name)):
+                    yield path, node, name
+                case ast.Call(func=ast.Name(id=name)) if path.name == "errors.py":
+                    yield path, node, name
 
 
 @functools.cache
-def names_used_outside_errors() -> set[str]:
+def names_used() -> set[str]:
+    """Names of the module that other modules use, and those that it uses itself behind an underscore."""
     used: set[str] = set()
     for path in SOURCE.rglob("*.py"):
-        if path.name in WITH_TEXTS:
-            continue
         for node in ast.walk(parsed(path)):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in MODULES:
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "errors":
                 used.add(node.attr)
-            if isinstance(node, ast.ImportFrom) and node.module == "pair.errors":
-                used |= {name.name for name in node.names}
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and path.name == "errors.py":
+                used |= {node.id} & {name for name in templates() if name.startswith("_")}
     return used
 
 
 @pytest.mark.rule("source-20")
-@pytest.mark.parametrize("code", CODES)
-def test_every_code_is_made_by_a_function_of_its_class(code: str):
-    kind, _ = CODES[code]
-    assert {made_kind for made_code, made_kind in constructors().values() if made_code == code} == {kind.__name__}
+def test_every_template_has_the_class_of_its_code():
+    assert {name for name, template in templates().items() if CODES[template.code][0] is not template.kind} == set()
+    assert {template.code for template in templates().values()} == CODES.keys()
 
 
 @pytest.mark.rule("source-20")
-@pytest.mark.parametrize("name", constructors())
-def test_every_function_that_makes_an_error_is_used(name: str):
-    assert constructors()[name][0] in CODES
-    assert name in names_used_outside_errors()
+def test_every_template_and_function_that_makes_an_error_is_used():
+    functions = {name for name, value in vars(errors).items() if inspect.isfunction(value)}
+    assert {name for name in functions if not name.startswith("_")} - names_used() == set()
+    assert templates().keys() - names_used() == set()
+
+
+def test_every_template_names_its_fields_only():
+    parts = string.Formatter().parse
+    for template in templates().values():
+        texts = [template.message, *template.explanation, *template.hints]
+        named = {field for text in texts for _, field, _, _ in parts(text) if field is not None}
+        assert {field for field in template.fields if field.startswith("_")} <= named <= {*template.fields}
+
+
+def test_every_call_of_a_template_gives_its_fields():
+    wrong = [
+        f"{path.name}:{call.lineno}: {name} takes {', '.join(templates()[name].fields)}"
+        for path, call, name in calls()
+        if name in templates()
+        and (
+            len(call.args) != len(templates()[name].fields)
+            or any(isinstance(argument, ast.Starred) for argument in call.args)
+            or {keyword.arg for keyword in call.keywords} - {"explanation", "hints"}
+        )
+    ]
+    assert wrong == []
 
 
 @pytest.mark.rule("source-20")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pair import errors, files, folders
+from pair import errors, files
 from support.command import write_files
 
 CANARY: dict[str, str | bytes] = {
@@ -48,7 +48,7 @@ def work_in(folder: Path) -> list[Callable[[], object]]:
     """What pair does in a folder, with the names of the canary."""
 
     def write(path: Path) -> None:
-        os.close(folders.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
+        os.close(files.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
 
     def scratch() -> None:
         with files.scratch_folder(folder) as place:
@@ -64,10 +64,10 @@ def work_in(folder: Path) -> list[Callable[[], object]]:
         lambda: files.write_new_file(folder / "new.md", [b"new"]),
         lambda: files.remove_half_written(folder / "a.md"),
         lambda: files.remove_tree(folder / "sub"),
-        lambda: folders.make_folder(folder / "made"),
-        lambda: folders.unlink(folder / "a.md"),
-        lambda: folders.rename(folder / "sub", folder / "moved"),
-        lambda: folders.remove_empty_folder(folder / "sub"),
+        lambda: files.make_folder(folder / "made"),
+        lambda: files.unlink(folder / "a.md"),
+        lambda: files.rename(folder / "sub", folder / "moved"),
+        lambda: files.remove_empty_folder(folder / "sub"),
         lambda: write(folder / "a.md"),
         scratch,
         lock,
@@ -99,7 +99,7 @@ def test_a_link_in_the_place_of_a_file_is_neither_followed_nor_replaced(
     link.symlink_to(canary / "a.md")
     writes: list[Callable[[], object]] = [
         lambda: files.write_atomically(link, b"new"),
-        lambda: folders.open_file(link, os.O_RDWR | os.O_CREAT | os.O_TRUNC),
+        lambda: files.open_file(link, os.O_RDWR | os.O_CREAT | os.O_TRUNC),
         lambda: files.exclusive_lock(link, on_wait=lambda holder: None).__enter__(),
     ]
     for write in writes:
@@ -155,7 +155,7 @@ def test_a_hard_link_to_a_file_of_the_user_is_not_written_through(canary: Path, 
     files.write_atomically(tmp_path / "index.txt", b"new")
     assert (tmp_path / "index.txt").read_bytes() == b"new"
     writes: list[Callable[[], object]] = [
-        lambda: folders.open_file(tmp_path / "journal", os.O_WRONLY | os.O_APPEND),
+        lambda: files.open_file(tmp_path / "journal", os.O_WRONLY | os.O_APPEND),
         lambda: files.exclusive_lock(tmp_path / "lock", on_wait=lambda holder: None).__enter__(),
     ]
     for write in writes:
@@ -179,7 +179,7 @@ def test_a_lock_file_with_content_of_the_user_is_not_overwritten(tmp_path: Path)
 def test_a_pipe_in_the_place_of_a_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "lock")
     with pytest.raises(OSError, match="Too many links"):
-        folders.open_file(tmp_path / "lock", os.O_RDWR)
+        files.open_file(tmp_path / "lock", os.O_RDWR)
 
 
 def test_predictable_names_of_temporary_files_are_not_used(canary: Path, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_predictable_names_of_temporary_files_are_not_used(canary: Path, tmp_pat
     (tmp_path / "source").write_bytes(b"new")
     files.write_atomically(tmp_path / "index.txt", b"new")
     files.copy_atomically(tmp_path / "source", tmp_path / "index.txt")
-    with files.replaced_file(tmp_path / "index.txt") as stream:
+    with files.replace_file(tmp_path / "index.txt") as stream:
         stream.write(b"newer")
     assert (tmp_path / "index.txt").read_bytes() == b"newer"
 
@@ -250,14 +250,14 @@ def test_folders_that_may_be_passed_but_not_listed_are_passed(tmp_path: Path) ->
 
 def test_an_absolute_path_is_followed_and_a_relative_one_may_have_no_link(canary: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(canary)
-    assert folders.resolve(tmp_path / "link" / "sub") == canary / "sub"
-    assert files.expanded(str(tmp_path / "link")) == canary
+    assert files.resolve(tmp_path / "link" / "sub") == canary / "sub"
+    assert files.expand_path(str(tmp_path / "link")) == canary
     with contextlib.chdir(tmp_path):
-        assert folders.resolve(Path("canary/sub/../new")) == canary / "new"
-        assert files.expanded("link") == Path("link")
+        assert files.resolve(Path("canary/sub/../new")) == canary / "new"
+        assert files.expand_path("link") == Path("link")
         for named in ("link", "link/sub", "canary/../link/sub"):
             with pytest.raises(OSError, match="symbolic links") as caught:
-                folders.resolve(Path(named))
+                files.resolve(Path(named))
             assert caught.value.errno == errno.ELOOP
 
 

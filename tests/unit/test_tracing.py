@@ -76,7 +76,7 @@ def test_span_without_opentelemetry_forgets_everything() -> None:
 
 
 def test_tracing_imports_no_opentelemetry() -> None:
-    code = "import sys, pair.tracing, pair.librarians.dispatch; print('opentelemetry' in sys.modules)"
+    code = "import sys, pair.telemetry, pair.librarians.dispatch; print('opentelemetry' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "False"
 
@@ -101,12 +101,12 @@ def test_tracing_imports_no_opentelemetry() -> None:
     ],
 )
 def test_traceparent_is_read_as_w3c_writes_it(header: str, ids: tuple[str, str] | None) -> None:
-    assert telemetry.parsed(header) == ids
+    assert telemetry.parse_traceparent(header) == ids
 
 
 def test_traceparent_of_odd_ids_is_none() -> None:
-    assert telemetry.traceparent("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331").startswith("00-0af7")
-    assert telemetry.traceparent("mine", "1") == ""
+    assert telemetry.format_traceparent("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331").startswith("00-0af7")
+    assert telemetry.format_traceparent("mine", "1") == ""
 
 
 SEARCHING = """

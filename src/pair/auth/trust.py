@@ -15,7 +15,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from pair import errors, files, folders
+from pair import errors, files
 
 STORE_PATH = "~/.pair/trusted.json"
 _MAX_STORE_BYTES = 10_000_000
@@ -33,7 +33,7 @@ class TrustStore:
     """Hashes of trusted bytes by place, in one JSON file that several processes may change."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self.path = files.expanded(STORE_PATH) if path is None else path
+        self.path = files.expand_path(STORE_PATH) if path is None else path
 
     def trusts(self, place: str, content: bytes) -> bool:
         """Raises E401 or E010 when the store cannot be read."""
@@ -63,7 +63,7 @@ class TrustStore:
 
     def _read(self) -> dict[str, tuple[str, ...]]:
         try:
-            descriptor = folders.open_file(self.path, os.O_RDONLY)
+            descriptor = files.open_file(self.path, os.O_RDONLY)
         except FileNotFoundError:
             return {}
         try:

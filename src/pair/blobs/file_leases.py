@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.blobs.contract import Lease, LeaseLostError
 
 _FENCE = re.compile(r"[0-9]{1,18}")
@@ -31,8 +31,8 @@ class FileLeases:
     def acquire(self, name: str, *, seconds: float) -> Lease:
         with files.storage_errors():
             path = self._folder / f"{name}.lease"
-            folders.make_folder(path.parent)
-            descriptor = folders.open_file(path, os.O_RDWR | os.O_CREAT)
+            files.make_folder(path.parent)
+            descriptor = files.open_file(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as fault:

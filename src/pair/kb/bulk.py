@@ -39,8 +39,8 @@ def runner(kind: RunnerKind, kb_id: str, settings: Settings, workers: int = 0) -
     engine = settings.engine
     if engine.store == "memory:":
         raise errors.settings_invalid("engine.store", "what is in the memory of one process cannot be built by others")
-    store = engine.store if engine.store.startswith(OBJECT_STORES) else str(files.expanded(engine.store).absolute())
-    cache = files.expanded(engine.cache_dir).absolute()
+    store = engine.store if engine.store.startswith(OBJECT_STORES) else str(files.expand_path(engine.store).absolute())
+    cache = files.expand_path(engine.cache_dir).absolute()
     placed = dataclasses.replace(settings, engine=dataclasses.replace(engine, store=store, cache_dir=str(cache)))
     count = workers or engine.build_workers or cores()
     if kind == "local":

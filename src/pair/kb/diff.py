@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.ai.summaries.extractive import ExtractiveSummariser
 from pair.engine.maintenance.diff import CURRENT, ManifestDiff
 from pair.kb.open import document_loader, open_kb
@@ -23,9 +23,9 @@ from pair.packages.rules import MANIFEST_NAME, is_local_path, is_of_index
 from pair.settings import Settings
 from pair.sync.contract import UnreadableDocument
 from pair.sync.discover import find_files
-from pair.sync.file_text import FileTextReader
 from pair.sync.index_file import tidy_summary
 from pair.sync.rules import FileSeen
+from pair.sync.source_text import FileTextReader
 
 if TYPE_CHECKING:
     from pair.kb.kb import KnowledgeBase
@@ -258,7 +258,7 @@ def _versions(
 def _tree(settings: Settings, path: Path, held: contextlib.ExitStack) -> _FolderSide:
     names = None
     if path.is_file():
-        folder = folders.resolve(Path(held.enter_context(tempfile.TemporaryDirectory(prefix="pair-diff-")))) / "package"
+        folder = files.resolve(Path(held.enter_context(tempfile.TemporaryDirectory(prefix="pair-diff-")))) / "package"
         archive.unpack(path, folder, settings.sources, shown=str(path))
     else:
         folder = path

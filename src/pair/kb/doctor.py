@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.clock import SystemClock
 from pair.kb.embedders import choose_embedder
 from pair.kb.open import DEFAULT_KB, blob_store, kind_of_lease, leases_for, open_kb
@@ -100,9 +100,9 @@ def _store(name: str, settings: Settings) -> DoctorCheck:
     from pair.blobs.cas_check import refuse_without_compare_and_swap  # noqa: PLC0415 - only where it is asked for
 
     address = settings.engine.store
-    if _is_folder(address) and not files.expanded(address).exists():
+    if _is_folder(address) and not files.expand_path(address).exists():
         with files.storage_errors():
-            _check_writable(_nearest(files.expanded(address).absolute()))
+            _check_writable(_nearest(files.expand_path(address).absolute()))
         return DoctorCheck(name, "ok", f"{address}: made with the first document")
     with contextlib.closing(blob_store(address, settings, SystemClock())) as store:
         refuse_without_compare_and_swap(store, "doctor.", uuid.uuid4().hex)
@@ -122,7 +122,7 @@ def _lease(name: str, settings: Settings) -> DoctorCheck:
 
 
 def _cache(name: str, settings: Settings) -> DoctorCheck:
-    folder = files.expanded(settings.engine.cache_dir).absolute()
+    folder = files.expand_path(settings.engine.cache_dir).absolute()
     nearest = _nearest(folder)
     with files.storage_errors():
         _check_writable(nearest)
@@ -143,7 +143,7 @@ def _embedder(name: str, settings: Settings) -> DoctorCheck:
 
 def _kb(name: str, settings: Settings) -> DoctorCheck:
     address = settings.engine.store
-    if _is_folder(address) and not files.expanded(address).exists():
+    if _is_folder(address) and not files.expand_path(address).exists():
         return DoctorCheck(name, "note", "nothing is stored yet", hints=("pair sync, or pair ingest FILE",))
     with open_kb(DEFAULT_KB, settings=settings) as kb:
         stats = kb.stats()
@@ -184,5 +184,5 @@ def _nearest(folder: Path) -> Path:
 
 def _check_writable(folder: Path) -> None:
     probe = folder / f".pair-doctor-{uuid.uuid4().hex}"
-    os.close(folders.open_file(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-    folders.unlink(probe)
+    os.close(files.open_file(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    files.unlink(probe)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.clock import Clock, SystemClock
 from pair.kb.open import blob_store, pause_before
 from pair.packages import record, release_index, resolve
@@ -77,7 +77,7 @@ class Installer:
 
     @property
     def default_target(self) -> Path:
-        return files.expanded(self.settings.kb.sources_dir)
+        return files.expand_path(self.settings.kb.sources_dir)
 
     def checked_kb_id(self, kb_id: str | None) -> str | None:
         """The id itself; E212 for one that the engine cannot have."""
@@ -175,9 +175,9 @@ class Installer:
         token = uuid.uuid4().hex[:12]
         with contextlib.ExitStack() as held:
             with files.storage_errors():
-                scratch = folders.resolve(request.target)
+                scratch = files.resolve(request.target)
             if request.dry_run:
-                scratch = folders.resolve(Path(held.enter_context(tempfile.TemporaryDirectory(prefix="pair-"))) / "kb")
+                scratch = files.resolve(Path(held.enter_context(tempfile.TemporaryDirectory(prefix="pair-"))) / "kb")
             keeper = self._keeper(request)
             demand = (
                 IndexSelection(request.with_index) if as_a_whole else IndexSelection(request.with_index, keeper.holds)
@@ -265,7 +265,7 @@ class Installer:
         return TrustedKeys(keys, is_required=policy.require_signature)
 
     def _cache(self, token: str) -> Cache:
-        return Cache(files.expanded(self.settings.sources.cache_dir).absolute(), self.clock, self.observer, token)
+        return Cache(files.expand_path(self.settings.sources.cache_dir).absolute(), self.clock, self.observer, token)
 
     @contextlib.contextmanager
     def _web(self) -> Iterator["HttpClient"]:

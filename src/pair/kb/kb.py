@@ -30,7 +30,7 @@ from pair.engine.write.bulk_runner import Runner
 from pair.engine.write.prepare import check_document
 from pair.engine.write.writer import WriteReport
 from pair.sync.report import SyncReport
-from pair.sync.synced_documents import DescribedSource, SyncedDocuments
+from pair.sync.source_text import DescribedSource, SyncedDocuments
 from pair.values import DEFAULT_MODE, MODES, Document, GraphParameters, SearchOptions
 
 if TYPE_CHECKING:  # whoever only searches does not wait for asyncio

@@ -11,7 +11,7 @@ from pair.settings import Settings
 
 def key_file(settings: Settings) -> KeyFile:
     """Open the keys file. One that the user did not name counts only with bytes that the trust store knows."""
-    path = files.expanded(settings.server.keys_file)
+    path = files.expand_path(settings.server.keys_file)
     trust = TrustedFile(TrustStore(), path) if needs_trust(settings) else None
     return KeyFile(path, SystemClock(), secrets.token_hex, trust)
 
@@ -20,4 +20,4 @@ def needs_trust(settings: Settings) -> bool:
     """Tell whether the keys file is at a place in the folder that the user did not name."""
     name = "server.keys_file"
     is_named = name in settings.named and name not in settings.from_folder
-    return not is_named and not files.expanded(settings.server.keys_file).is_absolute()
+    return not is_named and not files.expand_path(settings.server.keys_file).is_absolute()

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from pair import errors, files
-from pair.sync import text
+from pair.sync import source_text
 from pair.sync.contract import Documents, UnreadableDocument
 from pair.sync.discover import find_files
-from pair.sync.file_text import FileTextReader
+from pair.sync.source_text import FileTextReader
 from pair.values import Document
 
 _JSON_LINES = frozenset({".jsonl", ".ndjson"})
@@ -58,7 +58,7 @@ class DocumentLoader:
         if skips_blank and not content.strip():
             self._on_skip(str(path), "it holds no text")
             return
-        yield Document(id=path.as_posix(), text=content, title=text.title_of(content) or path.name)
+        yield Document(id=path.as_posix(), text=content, title=source_text.find_title(content) or path.name)
 
 
 def _lines_of(stream: Any, name: str) -> Iterator[Document]:

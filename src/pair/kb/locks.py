@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.kb.installer import Installer
 from pair.packages import lock_check, lockfile
 from pair.packages.install import InstallReport, InstallRequest
@@ -77,8 +77,8 @@ class LockService:
         with files.storage_errors():
             if self.path.exists() and self.path.read_bytes() == content:
                 return False
-            path = folders.resolve_parent(self.path)
-            folders.make_folder(path.parent)
+            path = files.resolve_parent(self.path)
+            files.make_folder(path.parent)
             files.remove_half_written(path)
             files.write_atomically(path, content)
             return True

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.clock import Clock, SystemClock, pause
 from pair.kb.embedders import choose_embedder
 from pair.settings import Settings
@@ -174,7 +174,7 @@ def blob_store(address: str, settings: Settings, clock: Clock) -> "BlobStore":
         return ObjectStore(address, ObjectStoreOptions(endpoint_url=policy.s3_endpoint, region=policy.s3_region))
     from pair.blobs.local import LocalStore  # noqa: PLC0415
 
-    return LocalStore(files.expanded(address).absolute())
+    return LocalStore(files.expand_path(address).absolute())
 
 
 def _cache_folder(cache_dir: str, address: str) -> Path:
@@ -182,8 +182,8 @@ def _cache_folder(cache_dir: str, address: str) -> Path:
     if address == "memory:":
         folder = tempfile.mkdtemp(prefix="pair-cache-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        return folders.resolve(Path(folder)) / "shards"
-    return files.expanded(cache_dir).absolute()
+        return files.resolve(Path(folder)) / "shards"
+    return files.expand_path(cache_dir).absolute()
 
 
 def leases_for(settings: Settings, store: "BlobStore", clock: Clock) -> "Leases":

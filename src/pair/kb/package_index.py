@@ -19,7 +19,7 @@ from pair.packages.package import IndexFile, IndexToPackage, PackagedIndex
 from pair.packages.rules import INDEX_FOLDER, INDEX_MANIFEST, name_from_folder
 from pair.settings import Settings
 from pair.sync.contract import UnreadableDocument
-from pair.sync.file_text import DOCUMENT_SUFFIXES, FileTextReader
+from pair.sync.source_text import DOCUMENT_SUFFIXES, FileTextReader
 
 if TYPE_CHECKING:
     from pair.engine.maintenance.merge_package import PackageShards
@@ -193,7 +193,7 @@ def _kb_of(settings: Settings, folder: Path, name: str) -> str:
 
 
 def _is_own(settings: Settings, folder: Path) -> bool:
-    return os.path.realpath(folder) == os.path.realpath(files.expanded(settings.kb.sources_dir))
+    return os.path.realpath(folder) == os.path.realpath(files.expand_path(settings.kb.sources_dir))
 
 
 def _in_line(settings: Settings, folder: Path, kb_id: str) -> "KnowledgeBase":
@@ -215,7 +215,7 @@ def _in_line(settings: Settings, folder: Path, kb_id: str) -> "KnowledgeBase":
 
 def _settings_for(settings: Settings, folder: Path, kb_id: str) -> Settings:
     """To sync a folder by itself: without links, without a model, with its state beside that of the project."""
-    place = files.expanded(settings.kb.index_cache_path).parent / "packages" / kb_id
+    place = files.expand_path(settings.kb.index_cache_path).parent / "packages" / kb_id
     kb = dataclasses.replace(
         settings.kb,
         sources_dir=str(folder),

@@ -26,7 +26,7 @@ from pair.kb.open_versions import OpenVersions, VersionCollection
 from pair.kb.sync import SyncService
 from pair.librarians.daemon_threads import ThreadShare, in_thread, share
 from pair.settings import Settings
-from pair.sync.ticker import Ticker
+from pair.sync.scheduling import Ticker
 
 if TYPE_CHECKING:
     from pair.auth.tokens import TokenVerifier
@@ -304,7 +304,7 @@ def token_verifier(settings: Settings) -> "TokenVerifier":
 
 def _read(path: str) -> bytes:
     with files.storage_errors():
-        return Path(files.expanded(path)).read_bytes()
+        return Path(files.expand_path(path)).read_bytes()
 
 
 def _downloaded(url: str) -> bytes:

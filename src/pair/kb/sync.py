@@ -18,17 +18,15 @@ from pair.ai.summaries.extractive import ExtractiveSummariser
 from pair.clock import Clock, SystemClock
 from pair.kb.open import DEFAULT_KB, blob_store, document_loader, open_kb
 from pair.settings import Settings
-from pair.sync import plan
+from pair.sync import report
 from pair.sync.contract import FetchedPage, NotModified, Pages, SyncObserver
 from pair.sync.discover import SyncPaths, find_addresses
-from pair.sync.file_text import FileTextReader
-from pair.sync.llms_file import LlmsFile
-from pair.sync.plan import SourceStatus, SyncStatus
-from pair.sync.report import SyncPlan, SyncReport
+from pair.sync.index_file import LlmsFile
+from pair.sync.report import SourceStatus, SyncPlan, SyncReport, SyncStatus
 from pair.sync.rules import SyncSettings
 from pair.sync.run import SyncDependencies, SyncRun
-from pair.sync.synced_documents import SyncedDocuments
-from pair.sync.ticker import Ticker
+from pair.sync.scheduling import Ticker
+from pair.sync.source_text import FileTextReader, SyncedDocuments
 
 if TYPE_CHECKING:
     from pair.blobs.contract import BlobStore
@@ -121,19 +119,19 @@ class SyncService:
         def calls_for(text: str) -> int:
             return model_rules.calls_for(text, model.max_input_tokens) if model.base_url else 0
 
-        planner = plan.Planner(self.settings.kb, self.places, self.reader, self.clock, calls_for)
-        return plan.plan(planner, refresh)
+        planner = report.Planner(self.settings.kb, self.places, self.reader, self.clock, calls_for)
+        return report.make_plan(planner, refresh)
 
     @property
     def reader(self) -> FileTextReader:
         return FileTextReader(self.places.sources_dir, self.settings.kb.max_source_bytes, document_loader())
 
     def status(self) -> SyncStatus:
-        return plan.status(self.places)
+        return report.read_status(self.places)
 
     def source_statuses(self) -> list[SourceStatus]:
         """How each source stands."""
-        return plan.source_statuses(self.places)
+        return report.list_source_statuses(self.places)
 
     def watch(self, stop: threading.Event, after_run: Callable[[SyncReport], None]) -> None:
         """Run now, whenever a source changes, and every tick, until told to stop."""
@@ -156,11 +154,11 @@ class SyncService:
         policy = self.settings.kb
         _check_places(self.settings)
         return SyncPaths(
-            sources_dir=files.expanded(policy.sources_dir),
-            links_file=files.expanded(policy.links_file_path),
-            index=files.expanded(policy.index_path),
-            cache=files.expanded(policy.index_cache_path),
-            page_copies=files.expanded(policy.web_fetch_cache_dir),
+            sources_dir=files.expand_path(policy.sources_dir),
+            links_file=files.expand_path(policy.links_file_path),
+            index=files.expand_path(policy.index_path),
+            cache=files.expand_path(policy.index_cache_path),
+            page_copies=files.expand_path(policy.web_fetch_cache_dir),
             is_sources_dir_named="kb.sources_dir" in self.settings.named,
             is_links_file_named="kb.links_file_path" in self.settings.named,
             llms=_llms_file(policy),
@@ -182,7 +180,7 @@ class SyncService:
 def _llms_file(policy: SyncSettings) -> LlmsFile | None:
     if not policy.llms_txt_path:
         return None
-    return LlmsFile(files.expanded(policy.llms_txt_path), files.expanded(policy.sources_dir))
+    return LlmsFile(files.expand_path(policy.llms_txt_path), files.expand_path(policy.sources_dir))
 
 
 def _check_places(settings: Settings) -> None:
@@ -195,11 +193,11 @@ def _check_places(settings: Settings) -> None:
         "kb.web_fetch_cache_dir": policy.web_fetch_cache_dir,
         "kb.llms_txt_path": policy.llms_txt_path,
     }
-    places = {name: _resolve_place(files.expanded(value)) for name, value in named.items() if value}
+    places = {name: _resolve_place(files.expand_path(value)) for name, value in named.items() if value}
     for first, second in itertools.combinations(places, 2):
         if places[first] & places[second]:
             raise _refuse_place(settings, second, f"names the same place as {first}")
-    folder = Path(os.path.realpath(files.expanded(policy.sources_dir)))
+    folder = Path(os.path.realpath(files.expand_path(policy.sources_dir)))
     for name in ("kb.index_path", "kb.index_cache_path", "kb.web_fetch_cache_dir"):
         if any(_is_seen_in(folder, place) for place in places.get(name, ())):
             raise _refuse_place(settings, name, "lies inside kb.sources_dir, so that it would become a source")
@@ -305,9 +303,9 @@ class _PagesOnDemand:
 
 def _text_of_page(content_type: str, charset: str | None, body: bytes) -> str:
     """Loaded while the next pages are on their way."""
-    from pair.sync.page_text import text_of  # noqa: PLC0415 - see the package's first lines
+    from pair.sync.page_text import extract_text  # noqa: PLC0415 - see the package's first lines
 
-    return text_of(content_type, charset, body)
+    return extract_text(content_type, charset, body)
 
 
 def _browser(policy: SyncSettings) -> "BrowserRenderer":

@@ -89,7 +89,7 @@ def _keys_path(config_path: str | None) -> list[Path]:
         settings = Settings.load(config_path, on_ignored=lambda text: None)
     except errors.UsageError:
         return []  # no server starts with such settings
-    return [files.expanded(settings.server.keys_file)] if needs_trust(settings) else []
+    return [files.expand_path(settings.server.keys_file)] if needs_trust(settings) else []
 
 
 def trust(reviewed: FolderConfig | FolderKeys) -> None:

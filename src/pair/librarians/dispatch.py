@@ -202,7 +202,7 @@ async def _entered(step: PendingCall) -> CallResult:
         return CallResult(_signed(refused, step), (*step.chain, step.to))
     desk = step.registry.desk(step.to)
     trace = step.context.trace
-    parent = "" if trace is None else telemetry.traceparent(trace.trace_id, trace.span_id)
+    parent = "" if trace is None else telemetry.format_traceparent(trace.trace_id, trace.span_id)
     about = {telemetry.AGENT_ID: step.to, telemetry.AGENT_NAME: desk.card.name}
     with telemetry.span(telemetry.INVOKE_AGENT, step.to, attributes=about, parent=parent) as span:
         hop = _hop(step, desk, span)

@@ -122,7 +122,7 @@ class RemoteLibrarian:
         if self._token:
             headers["authorization"] = f"Bearer {self._token}"
         trace = context.trace
-        if trace is not None and (parent := telemetry.traceparent(trace.trace_id, trace.span_id)):
+        if trace is not None and (parent := telemetry.format_traceparent(trace.trace_id, trace.span_id)):
             headers["traceparent"] = parent
         return headers
 

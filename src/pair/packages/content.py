@@ -297,7 +297,7 @@ def _published_sha256(path: Path, published: str | None) -> list[str]:
 
 def _verified_sha256(path: Path, wanted: Sequence[str]) -> str:
     """That of the archive. Raises E006 when it is another than it should be."""
-    actual = files.sha256_of(path)
+    actual = files.hash_file(path)
     for expected in wanted:
         if actual != expected:
             hashes = [f"Expected SHA-256: {expected}", f"Actual SHA-256:   {actual}"]
@@ -336,7 +336,7 @@ def _entry_folder(entry: CacheEntry, kind: SourceType) -> AbstractContextManager
     hashes, identity = entry.facts.hashes, entry.facts.identity
     archive_sha256, commit = ("", identity) if kind == "git" else (identity, "")
     try:
-        if MANIFEST_NAME in hashes and files.sha256_of(entry.folder / MANIFEST_NAME) != hashes[MANIFEST_NAME]:
+        if MANIFEST_NAME in hashes and files.hash_file(entry.folder / MANIFEST_NAME) != hashes[MANIFEST_NAME]:
             raise DamagedCopyError(MANIFEST_NAME)
         kb = _kb_folder(entry.folder, hashes, is_temporary=False)
         return contextlib.nullcontext(dataclasses.replace(kb, archive_sha256=archive_sha256, commit=commit))

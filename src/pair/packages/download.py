@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 from urllib.parse import unquote, urlsplit
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.packages.contract import CachedCopy, Download, Observer, Parts, Validators, note_of
 from pair.packages.http_ranges import open_ranges
 from pair.packages.rules import (
@@ -255,13 +255,13 @@ class _Transfer:
         self.announced_bytes = announced_bytes
 
     def discard(self) -> None:
-        folders.unlink(self._part, missing_ok=True)
-        folders.unlink(self._note, missing_ok=True)
+        files.unlink(self._part, missing_ok=True)
+        files.unlink(self._note, missing_ok=True)
         self.was_resumed = False
 
     def run(self, on_retry: Callable[[str], None]) -> Download | None:
         """Retries are counted anew after each stretch that brought something."""
-        folders.make_folder(self._part.parent)
+        files.make_folder(self._part.parent)
         while True:
             before = self._have_bytes()
             try:
@@ -327,7 +327,7 @@ class _Transfer:
             self.discard()
             raise RequestFault("the server cannot continue the download", retryable=True)
         self.was_resumed = True
-        return Download(self._part, files.sha256_of(self._part), verified=False, validators=known)
+        return Download(self._part, files.hash_file(self._part), verified=False, validators=known)
 
     def _receive(self, response: _DownloadResponse, have_bytes: int) -> Download:
         validators = _validators_of(response)
@@ -363,8 +363,8 @@ class _Transfer:
 
     def _begin_part(self, validators: Validators, *, resumable: bool) -> None:
         """The note is written after the part was emptied."""
-        folders.unlink(self._note, missing_ok=True)
-        os.close(folders.open_file(self._part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
+        files.unlink(self._note, missing_ok=True)
+        os.close(files.open_file(self._part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
         if resumable:
             files.write_atomically(self._note, json.dumps(asdict(validators)).encode())
 
@@ -391,7 +391,7 @@ class _Sink:
 
     def __init__(self, part: Path, have_bytes: int) -> None:
         self._digest = hashlib.sha256()
-        self._descriptor = folders.open_file(part, os.O_RDWR)
+        self._descriptor = files.open_file(part, os.O_RDWR)
         self._block = bytearray()
         self._size = have_bytes
         self._hashing: Future[None] | None = None

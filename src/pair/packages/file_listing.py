@@ -113,4 +113,4 @@ def content_checksum(hashes: dict[str, str]) -> str:
 
 
 def hash_files(root: Path, paths: Iterable[str]) -> dict[str, str]:
-    return {path: files.sha256_of(root / path) for path in paths}
+    return {path: files.hash_file(root / path) for path in paths}

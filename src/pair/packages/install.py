@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.clock import Clock, to_timestamp
 from pair.packages import atomic_swap, file_listing, record
 from pair.packages.content import DamagedCopyError, KbFolder, SourceContent
@@ -302,7 +302,7 @@ class Installation:
             elif known and not self._request.force and entry.looks_like(known.size_bytes, known.source_mtime_ns):
                 hashes[path] = known.sha256
             elif known or path in current.files or self._request.locked is not None:
-                hashes[path] = files.sha256_of(kb.folder / path)
+                hashes[path] = files.hash_file(kb.folder / path)
             else:
                 hashes[path] = None
         return hashes
@@ -318,7 +318,7 @@ class Installation:
             if known and is_regular and looks_installed and not self._request.force:
                 hashes[path] = known.sha256
             elif is_regular and (known or path in offered):
-                hashes[path] = files.sha256_of(self._target / path)
+                hashes[path] = files.hash_file(self._target / path)
             else:
                 hashes[path] = None
         return hashes
@@ -449,7 +449,7 @@ def _damage_is_told() -> Iterator[None]:
 def _resolve_target(request: InstallRequest) -> Path:
     """A locked target is below the lock's folder by its name: a link, whenever it comes, does not count."""
     if request.locked is None:
-        return folders.resolve(request.target)
+        return files.resolve(request.target)
     lock = Path(request.locked.lock)
     return Path(os.path.realpath(lock.parent)) / relative_target(request.target, lock)
 
@@ -469,7 +469,7 @@ def _origin_of(kb: KbFolder, offered: Mapping[str, str | None]) -> Origin:
         content_sha256 = kb.manifest.content_checksum
     else:
         content_sha256 = file_listing.content_checksum(
-            {path: sha256 or files.sha256_of(kb.folder / path) for path, sha256 in offered.items()}
+            {path: sha256 or files.hash_file(kb.folder / path) for path, sha256 in offered.items()}
         )
     return Origin(kb.archive_sha256, kb.commit, content_sha256)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.packages import file_listing
 from pair.packages.rules import (
     INDEX_FOLDER,
@@ -331,11 +331,11 @@ class _Contents:
 
 
 def _write_package(contents: _Contents, named: Path, skipped: tuple[tuple[str, str], ...]) -> PackageReport:
-    path = folders.resolve_parent(named)
-    folders.make_folder(path.parent)
+    path = files.resolve_parent(named)
+    files.make_folder(path.parent)
     checksum_path = path.with_name(path.name + ".sha256")
     manifest_path = path.with_name(path.name + MANIFEST_SUFFIX)
-    with files.replaced_file(path) as stream:
+    with files.replace_file(path) as stream:
         _write_zip(stream, contents)
         stream.seek(0)
         digest = hashlib.sha256()
@@ -343,7 +343,7 @@ def _write_package(contents: _Contents, named: Path, skipped: tuple[tuple[str, s
             digest.update(chunk)
         # Between the renames there is nothing beside it, rather than something wrong.
         for suffix in _SUFFIXES_BESIDE:
-            folders.unlink(path.with_name(path.name + suffix), missing_ok=True)
+            files.unlink(path.with_name(path.name + suffix), missing_ok=True)
     if contents.index is not None:
         files.write_atomically(manifest_path, contents.manifest_bytes)
     files.write_atomically(checksum_path, f"{digest.hexdigest()}  {path.name}\n".encode())

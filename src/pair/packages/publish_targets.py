@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.blobs.contract import BlobStore, VersionMismatchError
 from pair.packages.contract import CachedCopy, ChangedError, Download, Parts, Validators
 from pair.packages.release_index import LIMIT_BYTES
@@ -196,14 +196,14 @@ class BucketFetcher:
         if known is not None and sha256 == known.sha256:
             return None
         folder, _, key = url.rpartition("/")
-        folders.make_folder(part.parent)
-        folders.unlink(part, missing_ok=True)
+        files.make_folder(part.parent)
+        files.unlink(part, missing_ok=True)
         store = self._store_at(folder)
         self._size_of(store, key, url)
         if not store.download(key, part):
             raise errors.download_failed(url, "there is no such object in the bucket")
-        actual = files.sha256_of(part)
+        actual = files.hash_file(part)
         if sha256 not in {None, actual}:
-            folders.unlink(part)
+            files.unlink(part)
             raise errors.checksum_failed(f"File: {url}", [f"Expected SHA-256: {sha256}", f"Actual SHA-256:   {actual}"])
         return Download(part, actual, verified=sha256 is not None, validators=Validators())

@@ -20,7 +20,7 @@ from typing import BinaryIO
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.packages.contract import Signer
 from pair.packages.package import PackageManifest, PackageReport
 from pair.packages.rules import MANIFEST_SUFFIX, SIGNATURE_SUFFIX, key_id
@@ -96,12 +96,12 @@ def read_public_key(named: str) -> PublicKey:
     try:
         return parse_public_key(named.encode("utf-8", errors="surrogateescape"))
     except ValueError:
-        path = files.expanded(named)
+        path = files.expand_path(named)
     try:
         with path.open("rb") as stream:
             return parse_public_key(stream.read(_MOST_KEY_BYTES))
     except (OSError, ValueError) as fault:
-        reason = files.reason_of(fault) if isinstance(fault, OSError) else str(fault)
+        reason = files.describe_os_error(fault) if isinstance(fault, OSError) else str(fault)
         raise ValueError(f"neither a public key nor a file that holds one: {reason}") from fault
 
 
@@ -208,7 +208,7 @@ def read_secret_key(path: Path, ask_password: Callable[[], str]) -> SecretKey:
         with path.open("rb") as stream:
             content = stream.read(_MOST_KEY_BYTES)
     except OSError as fault:
-        raise errors.key_unusable(str(path), files.reason_of(fault)) from fault
+        raise errors.key_unusable(str(path), files.describe_os_error(fault)) from fault
     try:
         return parse_secret_key(content, ask_password)
     except ValueError as fault:
@@ -223,7 +223,7 @@ def sign_package(report: PackageReport, key: SecretKey) -> None:
         signed = [(report.path, sign(report.path, key, comment, sha256=report.sha256))]
         if manifest_path.exists():
             signed.append((manifest_path, sign(manifest_path, key, comment)))
-        beside = [(folders.resolve_parent(path), text) for path, text in signed]
+        beside = [(files.resolve_parent(path), text) for path, text in signed]
         files.write_together(*((path.with_name(path.name + SIGNATURE_SUFFIX), text) for path, text in beside))
 
 

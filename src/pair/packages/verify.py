@@ -70,7 +70,7 @@ def _verify_package(path: Path, policy: SourcesSettings, signatures: Signatures 
 
 def _verify_beside(beside: Path, found: Mapping[str, archive.UnpackedFile], signatures: Signatures | None) -> None:
     """The manifest beside a package, and the signature of it: updates by parts rely on them."""
-    if MANIFEST_NAME not in found or files.sha256_of(beside) != found[MANIFEST_NAME].sha256:
+    if MANIFEST_NAME not in found or files.hash_file(beside) != found[MANIFEST_NAME].sha256:
         reason = "It is not the manifest of the package that it lies beside"
         raise errors.checksum_failed(f"File: {beside}", reason, is_local=True)
     signature = sibling_signature(beside)
@@ -103,7 +103,7 @@ def changes_in(path: Path, installed: Record) -> FileChanges:
         name
         for name, entry in installed.files.items()
         if name in present
-        and not (stat.S_ISREG(present[name].st_mode) and files.sha256_of(path / name) == entry.sha256)
+        and not (stat.S_ISREG(present[name].st_mode) and files.hash_file(path / name) == entry.sha256)
     )
     missing = sorted(name for name in installed.files if name not in present)
     return FileChanges(modified, missing, sorted(present.keys() - installed.files.keys()))

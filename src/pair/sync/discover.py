@@ -1,5 +1,6 @@
 """Folder and links file as the current set of sources."""
 
+import dataclasses
 import hashlib
 import os
 import unicodedata
@@ -8,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from pair import errors, files, folders
-from pair.sync.llms_file import LlmsFile
+from pair import errors, files
+from pair.sync.index_file import LlmsFile
 from pair.sync.rules import FileSeen, matches_pattern, parse_links
 from pair.sync.state import SyncState
 from pair.values import redact_url
 
-Half = TypeVar("Half")
+_Half = TypeVar("_Half")
 
 
 @dataclass(frozen=True)
@@ -37,22 +38,22 @@ class FoundFiles:
 
 
 def find_files(folder: Path) -> FoundFiles:
-    """Files below the folder by relative path, but for hidden ones and links that lead out of it."""  # sync-11
-    root = os.path.realpath(folder)
-    found = FoundFiles({}, {})
-    waiting = _look_into("", root, root, found)
+    """Return the files below the folder by relative path, but for hidden ones and links that lead out of it."""
+    root = os.path.realpath(folder)  # sync-11
+    listing = FoundFiles({}, {})
+    waiting = _list_folder("", root, root, listing)
     while waiting:
         path, current = waiting.pop()
         try:
-            waiting += _look_into(f"{path}/", current, root, found)
+            waiting += _list_folder(f"{path}/", current, root, listing)
         except OSError as fault:
-            _note(path, fault, found)
-    return found
+            _note_unreadable(path, fault, listing)
+    return listing
 
 
-def _look_into(prefix: str, folder: str, root: str, found: FoundFiles) -> list[tuple[str, str]]:
-    """Notes the files of one folder; returns the folders in it."""
-    folders = []
+def _list_folder(prefix: str, folder: str, root: str, listing: FoundFiles) -> list[tuple[str, str]]:
+    """Add the files of one folder to the listing. Return the folders in it."""
+    subfolders = []
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith("."):
@@ -60,21 +61,21 @@ def _look_into(prefix: str, folder: str, root: str, found: FoundFiles) -> list[t
             path = prefix + entry.name
             try:
                 if entry.is_dir(follow_symlinks=False):
-                    folders.append((path, entry.path))
+                    subfolders.append((path, entry.path))
                 elif (reason := _entry_fault(entry, path, root)) is not None:
-                    found.skipped[path] = reason
+                    listing.skipped[path] = reason
                 elif entry.is_file():
                     seen = entry.stat()
-                    found.files[path] = FileSeen(seen.st_size, seen.st_mtime_ns)
+                    listing.files[path] = FileSeen(seen.st_size, seen.st_mtime_ns)
             except OSError as fault:
-                _note(path, fault, found)
-    return folders
+                _note_unreadable(path, fault, listing)
+    return subfolders
 
 
-def _note(path: str, fault: OSError, found: FoundFiles) -> None:
-    """What goes while others are looked at is gone, and no fault."""
+def _note_unreadable(path: str, fault: OSError, listing: FoundFiles) -> None:
+    """A file that goes away while others are looked at is gone, and no fault."""
     if not isinstance(fault, FileNotFoundError | NotADirectoryError):
-        found.unreadable[path] = f"cannot be read: {files.reason_of(fault)}"
+        listing.unreadable[path] = f"cannot be read: {files.describe_os_error(fault)}"
 
 
 def _entry_fault(entry: os.DirEntry[str], path: str, root: str) -> str | None:
@@ -101,16 +102,10 @@ def _link_fault(path: str, root: str) -> str | None:
     return None if real.startswith(root + os.sep) else "link out of the folder"
 
 
-def find_links(path: Path) -> list[str]:
-    """URLs of the links file, as they may be shown; raises FileNotFoundError."""
-    return list(find_addresses(path))
-
-
 def find_addresses(path: Path) -> dict[str, str]:
-    """URLs of the links file with their credentials, by what they are called; raises FileNotFoundError."""
-    urls = parse_links(path.read_text(encoding="utf-8", errors="replace"))
+    """Return the URLs of the links file with their credentials, by what they are called; raises FileNotFoundError."""
     addresses: dict[str, str] = {}
-    for url in urls:
+    for url in parse_links(path.read_text(encoding="utf-8", errors="replace")):
         addresses.setdefault(redact_url(url), url)
     return addresses
 
@@ -151,53 +146,50 @@ class Discovered:
         return hashlib.sha256("\n".join([conditions, files_part, *(self.urls or [])]).encode()).hexdigest()
 
 
-def discover(places: SyncPaths) -> Discovered:
+def discover(paths: SyncPaths) -> Discovered:
     """Raises ELOOP for a link that leads to the usual folder of sources: a user who has one names it."""
-    if not places.is_sources_dir_named:
-        folders.resolve(places.sources_dir)
-    files_found, files_fault = _seen(find_files, places.sources_dir)
-    if files_found is not None and places.llms is not None:
-        files_found.files.pop(_path_inside(places.llms.path, places.sources_dir), None)
-    urls, urls_fault = _seen(find_links, places.links_file)
-    return Discovered(files_found, urls, files_fault, urls_fault)
+    if not paths.is_sources_dir_named:
+        files.resolve(paths.sources_dir)
+    listing, files_fault = _look(find_files, paths.sources_dir)
+    if listing is not None and paths.llms is not None:
+        # What we write ourselves is no source, wherever it is; the relative path of a file elsewhere leads out.
+        own = os.path.join(os.path.realpath(paths.llms.path.parent), paths.llms.path.name)  # noqa: PTH118
+        listing.files.pop(os.path.relpath(own, os.path.realpath(paths.sources_dir)).replace(os.sep, "/"), None)
+    addresses, urls_fault = _look(find_addresses, paths.links_file)
+    return Discovered(listing, None if addresses is None else list(addresses), files_fault, urls_fault)
 
 
-def _path_inside(path: Path, folder: Path) -> str:
-    """What we write ourselves is no source, wherever it is; the path of a file that is elsewhere leads out."""
-    own = os.path.join(os.path.realpath(path.parent), path.name)  # noqa: PTH118 - beside the text that realpath gives
-    return os.path.relpath(own, os.path.realpath(folder)).replace(os.sep, "/")
-
-
-def _seen(look: Callable[[Path], Half], place: Path) -> tuple[Half | None, str]:
+def _look(find: Callable[[Path], _Half], path: Path) -> tuple[_Half | None, str]:
     try:
-        return look(place), ""
+        return find(path), ""
     except (FileNotFoundError, NotADirectoryError):
         return None, ""
     except OSError as fault:
-        return None, errors.storage_failed(str(place), files.reason_of(fault), is_reading=True).message
+        return None, errors.storage_failed(str(path), files.describe_os_error(fault), is_reading=True).message
 
 
-def choose_urls(found: Discovered, pattern: str | None) -> frozenset[str]:
+def choose_urls(sources: Discovered, pattern: str | None) -> frozenset[str]:
     """Return the URLs that match the pattern; none without one. Raises E104 for a pattern that matches no URL."""
     if pattern is None:
         return frozenset()
-    chosen = frozenset(url for url in found.urls or () if matches_pattern(url, pattern))
-    if not chosen and not found.urls_fault:
+    urls = frozenset(url for url in sources.urls or () if matches_pattern(url, pattern))
+    if not urls and not sources.urls_fault:
         raise errors.no_url_matches(pattern)
-    return chosen
+    return urls
 
 
-def judge(found: Discovered, places: SyncPaths, state: SyncState) -> Discovered:
-    """A half that is missing is empty, or an error: then nothing of it may be deleted."""  # sync-50
-    files_found, urls, files_fault, urls_fault = found.files, found.urls, found.files_fault, found.urls_fault
-    if files_found is None and not files_fault:
-        if places.is_sources_dir_named or state.ids("file"):
-            files_fault = errors.sync_place_missing("sources folder", str(places.sources_dir)).message
+def classify_missing(sources: Discovered, paths: SyncPaths, state: SyncState) -> Discovered:
+    """Make a half that is missing empty, or a fault: then nothing of it may be deleted."""  # sync-50
+    if sources.files is None and not sources.files_fault:
+        if paths.is_sources_dir_named or state.ids("file"):
+            fault = errors.sync_place_missing("sources folder", str(paths.sources_dir)).message
+            sources = dataclasses.replace(sources, files_fault=fault)
         else:
-            files_found = FoundFiles({}, {})
-    if urls is None and not urls_fault:
-        if places.is_links_file_named:
-            urls_fault = errors.sync_place_missing("links file", str(places.links_file)).message
+            sources = dataclasses.replace(sources, files=FoundFiles({}, {}))
+    if sources.urls is None and not sources.urls_fault:
+        if paths.is_links_file_named:
+            fault = errors.sync_place_missing("links file", str(paths.links_file)).message
+            sources = dataclasses.replace(sources, urls_fault=fault)
         else:
-            urls = []
-    return Discovered(files_found, urls, files_fault, urls_fault)
+            sources = dataclasses.replace(sources, urls=[])
+    return sources

@@ -19,8 +19,8 @@ from markitdown.converters import DocxConverter, HtmlConverter, PdfConverter
 
 from pair.sync.contract import UnreadableDocument, UnreadablePage
 from pair.sync.document_process import limit_document, limit_process
-from pair.sync.file_text import DOCUMENT_SUFFIXES
-from pair.sync.page_text import decoded
+from pair.sync.page_text import decode_page
+from pair.sync.source_text import DOCUMENT_SUFFIXES
 
 _MARKUP = frozenset({".html", ".htm"})
 _OLE_MAGIC = bytes.fromhex("d0cf11e0a1b11ae1")
@@ -45,7 +45,7 @@ class DocumentConverter:
             self._converter.register_converter(converter)
 
     def text_of(self, path: Path) -> str:
-        """As Markdown; raises UnreadableDocument, also for a PDF that holds pictures only."""
+        """Return the text as Markdown; raises UnreadableDocument, also for a PDF that holds pictures only."""
         try:
             content = path.read_bytes()
         except OSError as fault:
@@ -54,14 +54,16 @@ class DocumentConverter:
 
     def convert(self, content: bytes, suffix: str) -> str:
         """Return the text of a file with this content and suffix; raises as `text_of` does, and MemoryError."""
-        content = _checked(content, suffix)
+        content = _check_content(content, suffix)
         kind = StreamInfo(extension=suffix, charset="utf-8" if suffix in _MARKUP else None)
         try:
             text = self._converter.convert_stream(io.BytesIO(content), stream_info=kind).markdown
         except FileConversionException as fault:
-            if any(_lacked_memory(attempt.exc_info[1]) for attempt in fault.attempts or () if attempt.exc_info):
+            if any(_is_out_of_memory(attempt.exc_info[1]) for attempt in fault.attempts or () if attempt.exc_info):
                 raise MemoryError from fault
-            raise UnreadableDocument(_reason_of(fault, suffix)) from fault
+            is_encrypted = any(sign in str(fault) for sign in _SIGNS_OF_A_PASSWORD)
+            reason = "is encrypted" if is_encrypted else f"is damaged, or cannot be read as {suffix}"
+            raise UnreadableDocument(reason) from fault
         except MarkItDownException as fault:
             raise UnreadableDocument(f"cannot be read as {suffix}") from fault
         if suffix == ".pdf" and not text.strip():
@@ -69,12 +71,12 @@ class DocumentConverter:
         return text
 
 
-def _checked(content: bytes, suffix: str) -> bytes:
-    """Content that the converter of this suffix may be given."""
+def _check_content(content: bytes, suffix: str) -> bytes:
+    """Return content that the converter of this suffix may be given."""
     if suffix not in DOCUMENT_SUFFIXES:
         raise UnreadableDocument(f"{suffix or 'a file without suffix'} is no kind of document that can be read")
     if suffix in _MARKUP:
-        return _as_utf8(content)
+        return _encode_utf8(content)
     if suffix == ".docx":
         _check_docx(content)
     elif b"%PDF-" not in content[:1024]:
@@ -82,10 +84,10 @@ def _checked(content: bytes, suffix: str) -> bytes:
     return content
 
 
-def _as_utf8(content: bytes) -> bytes:
+def _encode_utf8(content: bytes) -> bytes:
     # The converter looks at no <meta charset>.
     try:
-        return decoded(content, charset=None, is_markup=True).encode("utf-8", "replace")
+        return decode_page(content, charset=None, is_markup=True).encode("utf-8", "replace")
     except UnreadablePage as fault:
         raise UnreadableDocument("is not text in any known charset") from fault
 
@@ -102,17 +104,11 @@ def _check_docx(content: bytes) -> None:
         raise UnreadableDocument(f"unpacks to more than {_MOST_UNPACKED_BYTES:,} bytes")
 
 
-def _lacked_memory(fault: BaseException | None) -> bool:
+def _is_out_of_memory(fault: BaseException | None) -> bool:
     """Readers that clean up after a MemoryError often fail again, with another error in front of it."""
     while fault is not None and not isinstance(fault, MemoryError):
         fault = fault.__cause__ or fault.__context__
     return fault is not None
-
-
-def _reason_of(fault: FileConversionException, suffix: str) -> str:
-    if any(sign in str(fault) for sign in _SIGNS_OF_A_PASSWORD):
-        return "is encrypted"
-    return f"is damaged, or cannot be read as {suffix}"
 
 
 # ── in the child process ───────────────────────────────────────────────────────────────────────────
@@ -132,7 +128,7 @@ def serve(descriptor: int) -> None:
 
 
 def _receive(connection: Connection, requests: "queue.SimpleQueue[tuple[bytes, bytes]]") -> None:
-    """Beside the work, so that the child also ends with its parent in the middle of a document."""
+    """Receive beside the work, so that the child also ends with its parent in the middle of a document."""
     try:
         while True:
             requests.put((connection.recv_bytes(), connection.recv_bytes()))

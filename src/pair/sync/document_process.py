@@ -8,7 +8,7 @@ Invariants
     The child gets bytes and returns bytes; nothing that it sends is executed or unpickled.
     The child ends with this process, however this process ends, and is always waited for.
 Not here
-    The conversion, and what runs in the child: documents.py.
+    The conversion, and what runs in the child: document_loader.py.
 """
 
 import contextlib
@@ -81,18 +81,17 @@ class DocumentProcess:
             if self._child is None:
                 self._child = _Child(self._command or default_command())
             try:
-                answer = self._child.convert(content, path.suffix.lower(), self._limits)
+                text, is_converted = self._child.convert(content, path.suffix.lower(), self._limits)
             except BaseException:
-                # Of a child that failed nothing is known; an interrupted one must not go on.
+                # Nothing is known of a child that failed; an interrupted one must not go on.
                 self._end_child()
                 raise
             self._idle = threading.Timer(self._limits.idle_seconds, self.close)
             self._idle.daemon = True
             self._idle.start()
-        kind, text = answer[:1], answer[1:].decode("utf-8", "surrogatepass")
-        if kind == b"T":
-            return text
-        raise UnreadableDocument(text)
+        if not is_converted:
+            raise UnreadableDocument(text)
+        return text
 
     def close(self) -> None:
         """End the child. The next document starts another one."""
@@ -127,8 +126,8 @@ class _Child:
         self._connection = Connection(ours.detach())
         self.end = weakref.finalize(self, _end, self._process, self._connection)
 
-    def convert(self, content: bytes, suffix: str, limits: DocumentLimits) -> bytes:
-        """Return the answer, checked for its form; raises as `DocumentProcess.text_of` does."""
+    def convert(self, content: bytes, suffix: str, limits: DocumentLimits) -> tuple[str, bool]:
+        """Return the text, or why there is none, and which of the two; raises as `DocumentProcess.text_of` does."""
         cpu_seconds, memory_bytes = limits.cpu_for(len(content)), limits.memory_for(len(content))
         head = {"suffix": suffix, "cpu_seconds": cpu_seconds, "memory_bytes": memory_bytes}
         is_late = threading.Event()
@@ -143,9 +142,13 @@ class _Child:
             self._refuse(cpu_seconds, is_late=is_late.is_set(), cause=fault)
         finally:
             timer.cancel()
-        if answer[:1] not in {b"T", b"R"} or not _is_text(answer):
+        try:
+            kind, text = answer[:1], answer[1:].decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError as fault:
+            raise UnreadableDocument("its converter gave no usable answer") from fault
+        if kind not in {b"T", b"R"}:
             raise UnreadableDocument("its converter gave no usable answer")
-        return answer
+        return text, kind == b"T"
 
     def _kill(self, is_late: threading.Event) -> None:
         is_late.set()
@@ -170,14 +173,6 @@ def _end(process: "subprocess.Popen[bytes]", connection: Connection) -> None:
     connection.close()
     process.kill()
     process.wait()
-
-
-def _is_text(answer: bytes) -> bool:
-    try:
-        answer.decode("utf-8", "surrogatepass")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 # ── in the child ───────────────────────────────────────────────────────────────────────────────────

@@ -11,22 +11,8 @@ from selectolax.lexbor import LexborHTMLParser
 from pair.sync.contract import UnreadablePage
 
 _HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
-_TEXT_TYPES = frozenset(
-    {
-        "application/ecmascript",
-        "application/javascript",
-        "application/json",
-        "application/markdown",
-        "application/sql",
-        "application/toml",
-        "application/x-javascript",
-        "application/x-ndjson",
-        "application/x-sh",
-        "application/x-yaml",
-        "application/xml",
-        "application/yaml",
-    }
-)
+_TEXT_NAMES = "ecmascript javascript json markdown sql toml x-javascript x-ndjson x-sh x-yaml xml yaml"
+_TEXT_TYPES = frozenset(f"application/{name}" for name in _TEXT_NAMES.split())
 _TEXT_SUFFIXES = ("+json", "+xml", "+yaml")
 _WITHOUT_TEXT = ["script", "style", "noscript", "template"]
 _MARKS = (
@@ -56,43 +42,46 @@ _MOST_TAGS_TIMES_DEPTH = 10_000_000
 _NO_CHARSETS = frozenset({"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape", "utf-7"})
 
 
-def text_of(content_type: str, charset: str | None, body: bytes) -> str:
-    """`content_type` in lower case without parameters, empty when the server gave none."""
+def extract_text(content_type: str, charset: str | None, body: bytes) -> str:
+    """Return what a reader would read. `content_type`: lower case, no parameters, empty when the server gave none.
+
+    Raises UnreadablePage.
+    """
     if content_type in _HTML_TYPES or (not content_type and _looks_like_html(body)):
-        return _text_of_html(decoded(body, charset=charset, is_markup=True))
+        return _extract_html(decode_page(body, charset=charset, is_markup=True))
     if content_type in _TEXT_TYPES or content_type.startswith("text/") or content_type.endswith(_TEXT_SUFFIXES):
-        return decoded(body, charset=charset, is_markup="xml" in content_type)
-    text = None if body.startswith(b"%PDF-") else _strictly(body, "utf-8")
+        return decode_page(body, charset=charset, is_markup="xml" in content_type)
+    text = None if body.startswith(b"%PDF-") else _decode_strictly(body, "utf-8")
     if text is None:
         raise UnreadablePage(f"{content_type or 'a page without a type'} is not text")
     return text
 
 
-def decoded(body: bytes, *, charset: str | None, is_markup: bool) -> str:
-    """The declared charset, else what the body says of itself, else UTF-8, else a guess."""
-    for name in (charset, *_own_charsets(body, is_markup=is_markup), "utf-8"):
-        text = _strictly(body, name) if name else None
+def decode_page(body: bytes, *, charset: str | None, is_markup: bool) -> str:
+    """Decode by the declared charset, else what the body says of itself, else UTF-8, else a guess."""
+    for name in (charset, *_list_own_charsets(body, is_markup=is_markup), "utf-8"):
+        text = _decode_strictly(body, name) if name else None
         if text is not None:
             return text
-    if charset and _codec(charset):
+    if charset and _find_codec(charset):
         # A few broken bytes are likelier than a server that names another charset than it uses.
-        return body.decode(_codec(charset) or "utf-8", errors="replace").removeprefix("\ufeff")
+        return body.decode(_find_codec(charset) or "utf-8", errors="replace").removeprefix("\ufeff")
     guess = charset_normalizer.from_bytes(body).best()
     if guess is None:
         raise UnreadablePage("the page is not text in any known charset")
     return str(guess).removeprefix("\ufeff")
 
 
-def _own_charsets(body: bytes, *, is_markup: bool) -> Iterator[str]:
+def _list_own_charsets(body: bytes, *, is_markup: bool) -> Iterator[str]:
     yield from (name for mark, name in _MARKS if body.startswith(mark))
     if is_markup:
         for by_meta, by_xml in _NAMED_IN_HEAD.findall(body[:_HEAD_BYTES]):
             yield (by_meta or by_xml).decode("ascii", "replace")
 
 
-def _strictly(body: bytes, charset: str) -> str | None:
-    """None when these bytes are not text in this charset; text has no NUL."""
-    codec = _codec(charset)
+def _decode_strictly(body: bytes, charset: str) -> str | None:
+    """Return None when these bytes are not text in this charset; text has no NUL."""
+    codec = _find_codec(charset)
     if codec is None:
         return None
     try:
@@ -102,8 +91,8 @@ def _strictly(body: bytes, charset: str) -> str | None:
     return None if "\0" in text else text.removeprefix("\ufeff")
 
 
-def _codec(charset: str) -> str | None:
-    """Python's name for it; None when it is no charset that Python knows."""
+def _find_codec(charset: str) -> str | None:
+    """Return Python's name of the charset; None when it is none that Python knows."""
     try:
         name = codecs.lookup(charset).name
         b"-".decode(name, errors="ignore")  # refuses codecs that do not make text, such as zip
@@ -120,15 +109,15 @@ def _looks_like_html(body: bytes) -> bool:
     return head.startswith(b"<") and _LOOKS_LIKE_HTML.search(head) is not None
 
 
-def _text_of_html(html: str) -> str:
-    tags, depth = _extent(html)
+def _extract_html(html: str) -> str:
+    tags, depth = _measure(html)
     if tags * depth > _MOST_TAGS_TIMES_DEPTH:
         raise UnreadablePage("the markup of the page is nested too deeply")
-    return (_main_text(html, tags) if tags <= _MOST_TAGS_FOR_EXTRACTION else "") or _body_text(html)
+    return (_extract_main_text(html, tags) if tags <= _MOST_TAGS_FOR_EXTRACTION else "") or _extract_body_text(html)
 
 
-def _extent(html: str) -> tuple[int, int]:
-    """How many tags there are, and about how deep they are nested."""
+def _measure(html: str) -> tuple[int, int]:
+    """Return how many tags there are, and about how deep they are nested."""
     tags = depth = deepest = 0
     for closing, name in _TAG.findall(html):
         tags += 1
@@ -138,7 +127,7 @@ def _extent(html: str) -> tuple[int, int]:
     return tags, deepest
 
 
-def _main_text(html: str, tags: int) -> str:
+def _extract_main_text(html: str, tags: int) -> str:
     text = trafilatura.extract(
         html,
         fast=tags > _MOST_TAGS_FOR_FULL_EXTRACTION or len(html) < _SMALL_PAGE_CHARACTERS,
@@ -149,7 +138,7 @@ def _main_text(html: str, tags: int) -> str:
     return (text or "").strip()
 
 
-def _body_text(html: str) -> str:
+def _extract_body_text(html: str) -> str:
     tree = LexborHTMLParser(html)
     tree.strip_tags(_WITHOUT_TEXT)
     return tree.body.text(separator="\n", strip=True) if tree.body else ""

@@ -9,7 +9,7 @@ from pair.sync.rules import FetchFailure
 from pair.web.guarded_connect import RefusedAddress
 from pair.web.pages import PageAnswer, PageClient, PageFault
 
-TextOf = Callable[[str, str | None, bytes], str]
+ExtractText = Callable[[str, str | None, bytes], str]
 """Content type, charset and body as text; raises UnreadablePage."""
 
 
@@ -22,10 +22,10 @@ class Renderer(Protocol):
 class WebPages:
     """Pages over HTTP; with a renderer, the text is taken from what a browser makes of a changed page."""
 
-    def __init__(self, client: PageClient, renderer: Renderer | None, text_of: TextOf) -> None:
+    def __init__(self, client: PageClient, renderer: Renderer | None, extract_text: ExtractText) -> None:
         self._client = client
         self._renderer = renderer
-        self._text_of_body = text_of
+        self._extract_text = extract_text
 
     def fetch(
         self, url: str, *, etag: str | None, last_modified: str | None, validated_at: str | None = None
@@ -34,7 +34,7 @@ class WebPages:
             answer = self._client.get(url, etag=etag, last_modified=last_modified, validated_at=validated_at)
             if answer.status == 304:
                 return NotModified()
-            text = self._text_of(url, answer)
+            text = self._read_text(url, answer)
         except PageFault as fault:
             reason = fault.reason
             if isinstance(fault.__cause__, RefusedAddress):
@@ -43,16 +43,16 @@ class WebPages:
         except UnreadablePage as fault:
             raise PageUnavailable(FetchFailure("error", str(fault))) from fault
         # The path and query of a redirect may be secrets; the origin is all that is needed.
-        origin = _origin(answer.url)
-        validated_at = origin if origin != _origin(url) else None
+        origin = _find_origin(answer.url)
+        validated_at = origin if origin != _find_origin(url) else None
         return FetchedPage(text, answer.etag, answer.last_modified, len(answer.body), validated_at=validated_at)
 
-    def _text_of(self, url: str, answer: PageAnswer) -> str:
+    def _read_text(self, url: str, answer: PageAnswer) -> str:
         if self._renderer is not None and answer.content_type in {"text/html", "application/xhtml+xml"}:
-            return self._text_of_body("text/html", "utf-8", self._renderer.render(url))
-        return self._text_of_body(answer.content_type, answer.charset, answer.body)
+            return self._extract_text("text/html", "utf-8", self._renderer.render(url))
+        return self._extract_text(answer.content_type, answer.charset, answer.body)
 
 
-def _origin(url: str) -> str:
+def _find_origin(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"

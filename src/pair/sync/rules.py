@@ -67,7 +67,7 @@ class FileSeen(NamedTuple):
 
 
 def file_reason(record: FileRecord | None, seen: FileSeen) -> Reason:
-    """What there is to do about a file, from `stat` alone; "changed" means that it has to be read."""
+    """Return what to do about a file, from `stat` alone; "changed" means that it has to be read."""
     if record is None:
         return "new"  # sync-13
     if (record.size_bytes, record.mtime_ns) != (seen.size_bytes, seen.mtime_ns):
@@ -76,7 +76,7 @@ def file_reason(record: FileRecord | None, seen: FileSeen) -> Reason:
 
 
 def file_needs_summary(record: FileRecord | None, content_hash: str) -> bool:
-    """Whether a file that was read must be summarised."""  # sync-18
+    """Return whether a file that was read must be summarised."""  # sync-18
     return record is None or record.summary_pending or record.content_hash != content_hash
 
 
@@ -91,9 +91,8 @@ def file_summary_failed(record: FileRecord | None, fresh: FileRecord) -> FileRec
         return fresh  # sync-13
     if (record.size_bytes, record.mtime_ns) == (fresh.size_bytes, fresh.mtime_ns):
         return record  # sync-16
-    return dataclasses.replace(  # sync-19
-        fresh, summary_text=record.summary_text, last_indexed_at=record.last_indexed_at
-    )
+    # sync-19
+    return dataclasses.replace(fresh, summary_text=record.summary_text, last_indexed_at=record.last_indexed_at)
 
 
 def file_touched(record: FileRecord, seen: FileSeen) -> FileRecord:
@@ -105,40 +104,40 @@ def file_touched(record: FileRecord, seen: FileSeen) -> FileRecord:
 
 
 def url_reason(
-    record: UrlRecord | None, now: datetime.datetime, policy: SyncSettings, *, refresh: bool = False
+    record: UrlRecord | None, now: datetime.datetime, settings: SyncSettings, *, refresh: bool = False
 ) -> Reason:
-    """What there is to do about a URL; `refresh` makes a known one due whatever its next check."""
+    """Return what to do about a URL; `refresh` makes a known one due whatever its next check."""
     if record is None:
         return "new"  # sync-21
-    if refresh or is_due(record.next_check_at, now, policy):
+    if refresh or is_due(record.next_check_at, now, settings):
         return "due"  # sync-24
     return "pending" if record.summary_pending else "unchanged"  # sync-33
 
 
-def is_due(next_check_at: datetime.datetime, now: datetime.datetime, policy: SyncSettings) -> bool:
-    """Whether a check is due. One that is further away than any rule sets it was set by a clock that was ahead."""
-    furthest = max(policy.url_refresh_min_interval_seconds, policy.runtime_refresh_tick_seconds)
+def is_due(next_check_at: datetime.datetime, now: datetime.datetime, settings: SyncSettings) -> bool:
+    """Return whether a check is due. One further away than any rule sets it was set by a clock that was ahead."""
+    furthest = max(settings.url_refresh_min_interval_seconds, settings.runtime_refresh_tick_seconds)
     return next_check_at <= now or (next_check_at - now).total_seconds() > furthest
 
 
-def reschedule_url(record: UrlRecord, last_interval_seconds: float | None, policy: SyncSettings) -> UrlRecord:
+def reschedule_url(record: UrlRecord, last_interval_seconds: float | None, settings: SyncSettings) -> UrlRecord:
     """Bring the next check forward if the interval was lowered since the last run."""
-    if last_interval_seconds is None or policy.url_refresh_min_interval_seconds >= last_interval_seconds:
+    if last_interval_seconds is None or settings.url_refresh_min_interval_seconds >= last_interval_seconds:
         return record
     if record.summary_pending or record.fetch_status not in {"success", "not_modified"}:
         return record
-    if (record.next_check_at - record.last_fetched_at).total_seconds() <= policy.url_refresh_min_interval_seconds:
+    if (record.next_check_at - record.last_fetched_at).total_seconds() <= settings.url_refresh_min_interval_seconds:
         return record
-    return dataclasses.replace(record, next_check_at=_after_interval(record.last_fetched_at, policy))
+    return dataclasses.replace(record, next_check_at=_after_interval(record.last_fetched_at, settings))
 
 
 def pause_until(now: datetime.datetime, seconds: float) -> datetime.datetime:
-    """When a host that asked for a pause may be asked again: after a week at most."""
+    """Return when a host that asked for a pause may be asked again: after a week at most."""
     return now + datetime.timedelta(seconds=min(seconds, _LONGEST_PAUSE.total_seconds()))
 
 
 def is_paused(until: datetime.datetime, now: datetime.datetime) -> bool:
-    """Whether a host still pauses. A pause that is longer than any was noted by a clock that was ahead."""
+    """Return whether a host still pauses. A pause that is longer than any was noted by a clock that was ahead."""
     return now < until and until - now <= _LONGEST_PAUSE
 
 
@@ -153,7 +152,7 @@ class PageSeen:
     """The origin that gave the validators, if redirects led to another one."""
 
 
-def url_after_first_fetch(url: str, page: PageSeen, now: datetime.datetime, policy: SyncSettings) -> UrlRecord:
+def url_after_first_fetch(url: str, page: PageSeen, now: datetime.datetime, settings: SyncSettings) -> UrlRecord:
     """Stored before the summary is asked for, so that the page need not be fetched again."""  # sync-22
     return UrlRecord(
         source_id=url,
@@ -165,17 +164,17 @@ def url_after_first_fetch(url: str, page: PageSeen, now: datetime.datetime, poli
         etag=page.etag,
         last_modified=page.last_modified,
         fetch_status="success",
-        next_check_at=_after_interval(now, policy),
+        next_check_at=_after_interval(now, settings),
         validated_at=page.validated_at,
     )
 
 
 def url_needs_summary(record: UrlRecord, content_hash: str) -> bool:
-    """Whether a page that was fetched again must be summarised."""  # sync-28
+    """Return whether a page that was fetched again must be summarised."""  # sync-28
     return record.content_hash != content_hash or record.summary_pending or not record.summary_text.strip()
 
 
-def url_after_fetch(record: UrlRecord, page: PageSeen, now: datetime.datetime, policy: SyncSettings) -> UrlRecord:
+def url_after_fetch(record: UrlRecord, page: PageSeen, now: datetime.datetime, settings: SyncSettings) -> UrlRecord:
     """HTTP 200: the new content is acknowledged before anything is made of it."""  # sync-29, sync-31
     etag, last_modified, validated_at = _validators_after(record, page)
     return dataclasses.replace(
@@ -186,7 +185,7 @@ def url_after_fetch(record: UrlRecord, page: PageSeen, now: datetime.datetime, p
         last_modified=last_modified,
         fetch_status="success",
         last_fetched_at=now,
-        next_check_at=_after_interval(now, policy),
+        next_check_at=_after_interval(now, settings),
         problem="",
         validated_at=validated_at,
     )
@@ -209,14 +208,11 @@ def _validators_after(record: UrlRecord, page: PageSeen) -> tuple[str | None, st
     return etag, last_modified, page.validated_at
 
 
-def url_not_modified(record: UrlRecord, now: datetime.datetime, policy: SyncSettings) -> UrlRecord:
+def url_not_modified(record: UrlRecord, now: datetime.datetime, settings: SyncSettings) -> UrlRecord:
     """HTTP 304."""  # sync-26
+    next_check_at = _after_interval(now, settings)
     return dataclasses.replace(
-        record,
-        fetch_status="not_modified",
-        last_fetched_at=now,
-        next_check_at=_after_interval(now, policy),
-        problem="",
+        record, fetch_status="not_modified", last_fetched_at=now, next_check_at=next_check_at, problem=""
     )
 
 
@@ -227,46 +223,38 @@ class FetchFailure:
     retry_after_seconds: float | None = None
 
 
-def url_failed(record: UrlRecord, failure: FetchFailure, now: datetime.datetime, policy: SyncSettings) -> UrlRecord:
+def url_failed(record: UrlRecord, failure: FetchFailure, now: datetime.datetime, settings: SyncSettings) -> UrlRecord:
     """Content and summary stay; tried again after a tick."""  # sync-32
-    return dataclasses.replace(
-        record,
-        fetch_status=failure.status,
-        next_check_at=_after_tick(now, policy),
-        problem=failure.reason,
-    )
+    next_check_at = _after_tick(now, settings)
+    return dataclasses.replace(record, fetch_status=failure.status, next_check_at=next_check_at, problem=failure.reason)
 
 
 def url_summarised(record: UrlRecord, summary: str, now: datetime.datetime) -> UrlRecord:
     return dataclasses.replace(record, summary_text=summary, summary_pending=False, last_indexed_at=now)
 
 
-def url_summary_failed(record: UrlRecord, now: datetime.datetime, policy: SyncSettings) -> UrlRecord:
+def url_summary_failed(record: UrlRecord, now: datetime.datetime, settings: SyncSettings) -> UrlRecord:
     """After HTTP 200: look again after one tick, and keep the old summary."""  # sync-30
-    return dataclasses.replace(
-        record,
-        summary_pending=True,
-        next_check_at=_after_tick(now, policy),
-    )
+    return dataclasses.replace(record, summary_pending=True, next_check_at=_after_tick(now, settings))
 
 
-def _after_interval(now: datetime.datetime, policy: SyncSettings) -> datetime.datetime:
-    return now + datetime.timedelta(seconds=policy.url_refresh_min_interval_seconds)
+def _after_interval(now: datetime.datetime, settings: SyncSettings) -> datetime.datetime:
+    return now + datetime.timedelta(seconds=settings.url_refresh_min_interval_seconds)
 
 
-def _after_tick(now: datetime.datetime, policy: SyncSettings) -> datetime.datetime:
-    return now + datetime.timedelta(seconds=policy.runtime_refresh_tick_seconds)
+def _after_tick(now: datetime.datetime, settings: SyncSettings) -> datetime.datetime:
+    return now + datetime.timedelta(seconds=settings.runtime_refresh_tick_seconds)
 
 
 # ── the source set ─────────────────────────────────────────────────────────────────────────────────
 
 
 def parse_links(text: str) -> list[str]:
-    """Trimmed, non-empty lines, each once, in the order of the file; `#` at the start or after a space is a comment."""
+    """Return the lines of the file, each once; `#` at the start or after a space begins a comment."""
     lines = (_COMMENT.sub("", line).strip() for line in text.lstrip("\ufeff").splitlines())  # sync-10
     return list(dict.fromkeys(line for line in lines if line))
 
 
 def matches_pattern(url: str, pattern: str) -> bool:
-    """Whether a URL matches a pattern: a glob where the pattern has wildcards, else a part of the URL."""
+    """Return whether a URL matches a pattern: a glob where the pattern has wildcards, else a part of the URL."""
     return fnmatch.fnmatchcase(url, pattern) if _WILDCARD.search(pattern) else pattern in url

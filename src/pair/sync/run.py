@@ -4,21 +4,19 @@ Invariants
     One run at a time, across processes; the rules are the same whoever starts it.
     A source that needs nothing costs a `stat`, or a look at the clock.
 Not here
-    What there is: discovery.py. What is decided: rules.py. How it is saved: store.py. When it runs again: ticker.py.
+    What there is: discover.py. What is decided: rules.py. How it is saved: store.py. When it runs again: scheduling.py.
 """
 
 import dataclasses
-import datetime
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 from urllib.parse import urlsplit
 
 from pair import errors, files
 from pair.ai.contract import Summariser
 from pair.clock import Clock
-from pair.sync import rules, text
+from pair.sync import rules
 from pair.sync.contract import (
     Documents,
     FetchedPage,
@@ -28,14 +26,12 @@ from pair.sync.contract import (
     SyncObserver,
     UnreadableDocument,
 )
-from pair.sync.discover import Discovered, SyncPaths, choose_urls, discover, judge
-from pair.sync.file_text import FileTextReader
-from pair.sync.interrupts import Interrupts
-from pair.sync.page_cache import PageCache
-from pair.sync.pools import ModelGate, WorkerPools
+from pair.sync.discover import Discovered, SyncPaths, choose_urls, classify_missing, discover
 from pair.sync.report import SyncCounts, SyncReport
 from pair.sync.rules import FileSeen, PageSeen, Reason, SyncSettings
-from pair.sync.state import FileRecord, UrlRecord, from_text
+from pair.sync.scheduling import Interrupts, ModelGate, WorkerPools
+from pair.sync.source_text import FileTextReader, PageCache, content_hash
+from pair.sync.state import FileRecord, UrlRecord, parse_time
 from pair.sync.store import StateHead, StateStore
 
 logger = logging.getLogger(__name__)
@@ -53,156 +49,151 @@ class SyncDependencies:
     interrupts: Interrupts = field(default_factory=Interrupts)
 
 
-@contextmanager
-def locked(places: SyncPaths, on_wait: Callable[[str], None]) -> Iterator[None]:
-    with files.exclusive_lock(places.lock, on_wait=on_wait):
-        yield
-
-
-def refuse_to_wait(holder: str) -> None:
-    """For a tick: rather skip a run than queue up behind one."""
-    raise errors.sync_running(holder)
-
-
 class SyncRun:
     """One run over all sources. Make a new one for each run."""
 
-    def __init__(self, policy: SyncSettings, places: SyncPaths, workshop: SyncDependencies) -> None:
-        self._policy = policy
-        self._places = places
-        self._shop = workshop
-        self._store = StateStore(places.cache, places.index, workshop.clock, places.llms)
-        self._copies = PageCache(places.page_copies)
-        self._reader = FileTextReader(places.sources_dir, policy.max_source_bytes, workshop.documents)
-        self._calls_before = workshop.summariser.model_calls
-        self._tally = SyncCounts()
+    def __init__(self, settings: SyncSettings, paths: SyncPaths, dependencies: SyncDependencies) -> None:
+        self._settings = settings
+        self._paths = paths
+        self._summariser = dependencies.summariser
+        self._pages = dependencies.pages
+        self._has_documents = dependencies.documents is not None
+        self._clock = dependencies.clock
+        self._observer = dependencies.observer
+        self._interrupts = dependencies.interrupts
+        self._store = StateStore(paths.cache, paths.index, self._clock, paths.llms)
+        self._copies = PageCache(paths.page_copies)
+        self._reader = FileTextReader(paths.sources_dir, settings.max_source_bytes, dependencies.documents)
+        self._calls_before = self._summariser.model_calls
+        self._counts = SyncCounts()
         self._tried: set[str] = set()
         self._refreshed: frozenset[str] = frozenset()
         self._gate = ModelGate()
 
     def run(self, *, wait: bool = True, refresh: str | None = None) -> SyncReport:
-        """Raises E101 instead of waiting for another run when told so, E102, E104 and E010.
+        """Bring state, index and page copies in line with the sources.
 
-        `refresh`: check URLs that match this pattern now, whatever their next check.
+        `wait`: for another run; else raises E101. `refresh`: check URLs that match this pattern now, whatever their
+        next check. Raises E102, E104 and E010.
         """
-        began = self._shop.clock.monotonic()
-        with files.storage_errors(), locked(self._places, self._say_waiting if wait else refuse_to_wait):
-            found = discover(self._places)
-            fingerprint = found.fingerprint(self._conditions)
-            self._refreshed = choose_urls(found, refresh)
-            head = self._store.settled_head() if self._is_all_there(found) and not self._refreshed else None
-            if head is not None and self._is_settled(head, fingerprint):
-                self._tally.add("unchanged", head.sources)
-                return self._report(0, head.skipped, found, began)
-            with self._shop.interrupts.hold(), self._store.opened() as store:
-                found = judge(found, self._places, store.state)
-                self._note_unreadable(found)
-                self._copies.remove_half_written(found.urls or ())
-                self._delete_gone(found)
-                self._forget_old_skips()
-                self._apply_interval()
-                self._process(found)
+        began = self._clock.monotonic()
+        on_wait = self._say_waiting if wait else _refuse_to_wait
+        with files.storage_errors(), files.exclusive_lock(self._paths.lock, on_wait=on_wait):
+            sources = discover(self._paths)
+            fingerprint = sources.fingerprint(self._conditions)
+            self._refreshed = choose_urls(sources, refresh)
+            head = self._read_settled_head(sources, fingerprint)
+            if head is not None:
+                self._counts.add("unchanged", head.sources)
+                return self._report(0, head.skipped, sources, began)
+            with self._interrupts.hold(), self._store.open() as store:
+                sources = classify_missing(sources, self._paths, store.state)
+                self._prepare(sources)
+                self._process(sources)
                 pending = sum(1 for value in store.state.sources.values() if value.get("summary_pending"))
-                store.note_problems(self._problems_left())
+                store.note_problems(self._list_problems())
                 # A URL that failed and has a record is due at its time; whatever else failed is tried by every run.
-                if not pending and not found.faults and self._tally.problems.keys() <= store.state.ids("url"):
+                if not pending and not sources.faults and self._counts.problems.keys() <= store.state.ids("url"):
                     store.settle(fingerprint)
             skipped = {path: value["reason"] for path, value in store.state.skipped.items()}
-            return self._report(pending, skipped, found, began)
+            return self._report(pending, skipped, sources, began)
 
-    def _is_all_there(self, found: Discovered) -> bool:
-        is_missed = found.urls is None and self._places.is_links_file_named
-        return found.files is not None and not found.faults and not is_missed
-
-    def _is_settled(self, head: StateHead, fingerprint: str) -> bool:
-        now = self._shop.clock.now()
-        return head.settled == fingerprint and not any(rules.is_due(check, now, self._policy) for check in head.checks)
-
-    def _note_unreadable(self, found: Discovered) -> None:
-        for path, reason in found.files.unreadable.items() if found.files is not None else ():
-            self._tally.add("failed")
-            self._tally.problem(path, reason)
+    def _read_settled_head(self, sources: Discovered, fingerprint: str) -> StateHead | None:
+        """Return the head of the saved state if it says that there is nothing to do."""
+        is_missed = sources.urls is None and self._paths.is_links_file_named
+        if sources.files is None or sources.faults or is_missed or self._refreshed:
+            return None
+        head, now = self._store.read_settled_head(), self._clock.now()
+        if head is None or head.settled != fingerprint:
+            return None
+        return None if any(rules.is_due(check, now, self._settings) for check in head.checks) else head
 
     @property
     def _conditions(self) -> str:
         """What else decides what a file is: with other conditions, everything is looked at again."""
-        interval_seconds = self._policy.url_refresh_min_interval_seconds
-        return f"{self._policy.max_source_bytes} {self._shop.documents is not None} {interval_seconds}"
+        interval_seconds = self._settings.url_refresh_min_interval_seconds
+        return f"{self._settings.max_source_bytes} {self._has_documents} {interval_seconds}"
 
-    def _report(self, pending: int, skipped: dict[str, str], found: Discovered, began: float) -> SyncReport:
-        links = found.files.skipped if found.files is not None else {}
-        self._tally.add("model_calls", self._shop.summariser.model_calls - self._calls_before)
-        return self._tally.report(pending, self._shop.clock.monotonic() - began, skipped | links, found.faults)
+    def _report(self, pending: int, skipped: dict[str, str], sources: Discovered, began: float) -> SyncReport:
+        links = sources.files.skipped if sources.files is not None else {}
+        self._counts.add("model_calls", self._summariser.model_calls - self._calls_before)
+        return self._counts.report(pending, self._clock.monotonic() - began, skipped | links, sources.faults)
 
-    def _problems_left(self) -> dict[str, str]:
-        """Those of this run, and those of sources that were not tried again."""
+    def _list_problems(self) -> dict[str, str]:
+        """Return the problems of this run, and those of sources that were not tried again."""
         state = self._store.state
-        untried = {
-            source_id: reason
-            for source_id, reason in state.problems.items()
-            if source_id in state.sources and source_id not in self._tried
-        }
-        return untried | self._tally.problems
+        untried = state.problems.keys() & state.sources.keys() - self._tried
+        return {source_id: state.problems[source_id] for source_id in untried} | self._counts.problems
 
     def _say_waiting(self, holder: str) -> None:
-        self._shop.observer.say(f"waiting for another sync: {holder}")
+        self._observer.say(f"waiting for another sync: {holder}")
 
     def _say_stopping(self) -> None:
-        self._shop.observer.say("finishing what is under way; Ctrl-C again stops at once")
+        self._observer.say("finishing what is under way; Ctrl-C again stops at once")
 
-    def _delete_gone(self, found: Discovered) -> None:
-        """Records whose source is no longer there."""  # sync-12
-        state = self._store.state
-        if found.files is not None:
-            for source_id in state.ids("file") - found.files.files.keys():
-                if not found.files.may_hold(source_id):
-                    self._store.remove(source_id)
-                    self._tally.add("removed")
-            for path in state.skipped.keys() - found.files.files.keys():
-                if not found.files.may_hold(path):
-                    self._store.unskip(path)
-        if found.urls is not None:
-            for source_id in state.ids("url").difference(found.urls):
-                self._store.remove(source_id)
-                self._copies.remove(source_id)
-                self._tally.add("removed")
-
-    def _forget_old_skips(self) -> None:
+    def _prepare(self, sources: Discovered) -> None:
+        """Bring the state in line with what is there and with the settings, before anything is read or fetched."""
+        for path, reason in sources.files.unreadable.items() if sources.files is not None else ():
+            self._counts.add("failed")
+            self._counts.note_problem(path, reason)
+        self._copies.remove_half_written(sources.urls or ())
+        self._delete_gone(sources)
         for path, value in list(self._store.state.skipped.items()):
             if self._reader.may_read_now(path, value["reason"], value["size_bytes"]):
                 self._store.unskip(path)
+        self._apply_interval()
+
+    def _delete_gone(self, sources: Discovered) -> None:
+        """Delete records whose source is no longer there."""  # sync-12
+        state = self._store.state
+        if sources.files is not None:
+            for source_id in state.ids("file") - sources.files.files.keys():
+                if not sources.files.may_hold(source_id):
+                    self._store.remove(source_id)
+                    self._counts.add("removed")
+            for path in state.skipped.keys() - sources.files.files.keys():
+                if not sources.files.may_hold(path):
+                    self._store.unskip(path)
+        if sources.urls is not None:
+            for source_id in state.ids("url").difference(sources.urls):
+                self._store.remove(source_id)
+                self._copies.remove(source_id)
+                self._counts.add("removed")
 
     def _apply_interval(self) -> None:
-        """A lowered interval takes effect at once."""
+        """Let a lowered interval take effect at once."""
         state = self._store.state
         for url in sorted(state.ids("url")):
             record = state.url(url)
             if record is not None:
-                after = rules.reschedule_url(record, state.interval_seconds, self._policy)
+                after = rules.reschedule_url(record, state.interval_seconds, self._settings)
                 if after != record:
                     self._store.put(after)
-        self._store.note_interval(self._policy.url_refresh_min_interval_seconds)
+        self._store.note_interval(self._settings.url_refresh_min_interval_seconds)
 
-    def _process(self, found: Discovered) -> None:
-        state, now = self._store.state, self._shop.clock.now()
-        seen_files = found.files.files if found.files is not None else {}
+    def _process(self, sources: Discovered) -> None:
+        state, now = self._store.state, self._clock.now()
+        seen_files = sources.files.files if sources.files is not None else {}
         unsettled = sorted(
             path for path, seen in seen_files.items() if not state.file_is_settled(path, seen.size_bytes, seen.mtime_ns)
         )
-        reasons = {url: self._url_reason(url, now) for url in found.urls or []}
+        reasons = {
+            url: rules.url_reason(state.url(url), now, self._settings, refresh=url in self._refreshed)
+            for url in sources.urls or []
+        }
         busy_urls = sorted(url for url, reason in reasons.items() if reason != "unchanged")
-        self._tally.add("unchanged", len(seen_files) - len(unsettled) + len(reasons) - len(busy_urls))
+        self._counts.add("unchanged", len(seen_files) - len(unsettled) + len(reasons) - len(busy_urls))
         self._tried = {*unsettled, *busy_urls}
         if not self._tried:
             return
-        self._shop.observer.planned(len(unsettled) + len(busy_urls))
-        with WorkerPools(self._policy, self._shop.interrupts, self._say_stopping) as crew:
+        self._observer.planned(len(unsettled) + len(busy_urls))
+        with WorkerPools(self._settings, self._interrupts, self._say_stopping) as pools:
             for url in busy_urls:
-                crew.fetch(self._process_url, url, reasons[url], crew)
+                pools.fetch(self._process_url, url, reasons[url], pools)
             for path in unsettled:
                 is_pending = rules.file_reason(state.file(path), seen_files[path]) == "pending"
-                (crew.summarise_last if is_pending else crew.summarise)(self._process_file, path, seen_files[path])
-        if self._shop.interrupts.is_stopping:
+                (pools.summarise_last if is_pending else pools.summarise)(self._process_file, path, seen_files[path])
+        if self._interrupts.is_stopping:
             self._copies.close()
             raise KeyboardInterrupt
 
@@ -210,8 +201,8 @@ class SyncRun:
 
     def _process_file(self, path: str, seen: FileSeen) -> None:
         try:
-            content = self._reader.text_of(path, seen)
-            self._tally.add("bytes_read", seen.size_bytes)
+            text = self._reader.text_of(path, seen)
+            self._counts.add("bytes_read", seen.size_bytes)
         except OSError as fault:
             self._fail(path, f"cannot be read: {fault.strerror or fault}")
             return
@@ -221,192 +212,166 @@ class SyncRun:
             else:
                 self._skip(path, seen, str(fault))
             return
-        self._apply_file(path, seen, content)
-        self._shop.observer.finished(path)
+        self._apply_file(path, seen, text)
+        self._observer.finished(path)
 
-    def _apply_file(self, path: str, seen: FileSeen, content: str) -> None:
+    def _apply_file(self, path: str, seen: FileSeen, text: str) -> None:
         record = self._store.state.file(path)
-        content_hash = text.content_hash(content)
-        if record is not None and not rules.file_needs_summary(record, content_hash):
+        text_hash = content_hash(text)
+        if record is not None and not rules.file_needs_summary(record, text_hash):
             self._store.put(rules.file_touched(record, seen))
-            self._tally.add("unchanged")
+            self._counts.add("unchanged")
             return
         if path in self._store.state.skipped:
             self._store.unskip(path)
-        now = self._shop.clock.now()
-        fresh = FileRecord(path, content_hash, "", True, now, seen.size_bytes, seen.mtime_ns)
-        summary = self._summary_of(path, content)
+        fresh = FileRecord(path, text_hash, "", True, self._clock.now(), seen.size_bytes, seen.mtime_ns)
+        summary = self._summarise(path, text)
         if summary is not None:
-            self._store.put(rules.file_summarised(fresh, summary, self._shop.clock.now()))
+            self._store.put(rules.file_summarised(fresh, summary, self._clock.now()))
         elif (after := rules.file_summary_failed(record, fresh)) != record:
             self._store.put(after)
         if record is None:
-            self._tally.add("added")
-        elif record.content_hash != content_hash or summary is not None:
-            self._tally.add("changed")
+            self._counts.add("added")
+        elif record.content_hash != text_hash or summary is not None:
+            self._counts.add("changed")
 
     def _skip(self, path: str, seen: FileSeen, reason: str) -> None:
-        """A file that is no longer text is no longer a source."""
+        """Note that a file is no text. One that was a source is none any more."""
         if self._store.state.file(path) is not None:
             self._store.remove(path)
-            self._tally.add("removed")
+            self._counts.add("removed")
         self._store.skip(path, seen, reason)
-        self._shop.observer.finished(path)
+        self._observer.finished(path)
 
     def _fail(self, source_id: str, reason: str) -> None:
         logger.info("source failed", extra={"source": source_id, "reason": reason})
-        self._tally.add("failed")
-        self._tally.problem(source_id, reason)
-        self._shop.observer.finished(source_id)
+        self._counts.add("failed")
+        self._counts.note_problem(source_id, reason)
+        self._observer.finished(source_id)
 
     # URLs
 
-    def _url_reason(self, url: str, now: datetime.datetime) -> Reason:
-        return rules.url_reason(self._store.state.url(url), now, self._policy, refresh=url in self._refreshed)
-
-    def _process_url(self, url: str, reason: Reason, crew: WorkerPools) -> None:
-        """In a fetching thread; what wants a summary is handed to a summarising one."""
+    def _process_url(self, url: str, reason: Reason, pools: WorkerPools) -> None:
+        """Fetch in this thread; what wants a summary is handed to a summarising one."""
         record = self._store.state.url(url)
-        if record is None:
-            self._fetch_new(url, crew)
-        elif reason == "due":
-            self._refresh(record, crew)
-        else:
-            crew.summarise_last(self._summarise_pending, url)
+        if record is not None and reason != "due":
+            pools.summarise_last(self._summarise_page, url, "pending")
+            return
+        try:
+            # Without the copy, "not modified" would leave a page without text for ever.
+            known = record if record is not None and self._copies.exists(url) else None
+            answer = self._fetch(url, known)  # sync-25
+        except PageUnavailable as fault:
+            if record is not None:  # without a record, it is tried again by the next run
+                self._store.put(rules.url_failed(record, fault.failure, self._clock.now(), self._settings))
+            self._fail(url, fault.failure.reason)
+            return
+        if isinstance(answer, FetchedPage):
+            self._apply_page(url, record, answer, pools)
+        elif answer is not None and record is not None:
+            self._apply_not_modified(record, pools)
+        elif answer is not None:
+            self._fail(url, "its server says that nothing changed since a request that was never made")
 
     def _fetch(self, url: str, known: UrlRecord | None) -> FetchedPage | NotModified | None:
-        """On the conditions that are known. None while the host pauses; raises PageUnavailable."""
-        host = _host(url)
+        """Fetch a page on the conditions that are known. None while the host pauses; raises PageUnavailable."""
+        host = _read_host(url)
         until = self._store.state.pauses.get(host)
-        if until is not None and rules.is_paused(from_text(until), self._shop.clock.now()):
+        if until is not None and rules.is_paused(parse_time(until), self._clock.now()):
             self._fail(url, f"its server asked for a pause until {until}")
             return None
         try:
             if known is None:
-                return self._shop.pages.fetch(url, etag=None, last_modified=None)
-            return self._shop.pages.fetch(
+                return self._pages.fetch(url, etag=None, last_modified=None)
+            return self._pages.fetch(
                 url, etag=known.etag, last_modified=known.last_modified, validated_at=known.validated_at
             )
         except PageUnavailable as fault:
             if fault.failure.retry_after_seconds:
-                now = self._shop.clock.now()
+                now = self._clock.now()
                 self._store.note_pause(host, rules.pause_until(now, fault.failure.retry_after_seconds))
             raise
 
-    def _fetch_new(self, url: str, crew: WorkerPools) -> None:
-        try:
-            page = self._fetch(url, None)
-        except PageUnavailable as fault:
-            self._fail(url, fault.failure.reason)  # no record: tried again next run
-            return
-        if isinstance(page, NotModified):
-            self._fail(url, "its server says that nothing changed since a request that was never made")
-            return
-        if page is None:
-            return
-        seen = self._keep_copy(url, page)
-        self._store.put(rules.url_after_first_fetch(url, seen, self._shop.clock.now(), self._policy))
-        self._tally.add("added")
-        self._count_fetch(page)
-        crew.summarise(self._summarise_new, url)
-
-    def _refresh(self, record: UrlRecord, crew: WorkerPools) -> None:
-        url = record.source_id
-        # Without the copy, "not modified" would leave a page without text for ever.
-        can_use_304 = self._copies.exists(url)
-        try:
-            answer = self._fetch(url, record if can_use_304 else None)  # sync-25
-        except PageUnavailable as fault:
-            self._store.put(rules.url_failed(record, fault.failure, self._shop.clock.now(), self._policy))
-            self._fail(url, fault.failure.reason)
-            return
-        if isinstance(answer, NotModified):
-            self._after_not_modified(rules.url_not_modified(record, self._shop.clock.now(), self._policy), crew)
-        elif answer is not None:
-            self._after_fetch(record, answer, crew)
-
-    def _after_not_modified(self, record: UrlRecord, crew: WorkerPools) -> None:
-        self._store.put(record)
-        self._tally.add("not_modified")
-        if record.summary_pending:
-            crew.summarise_last(self._summarise_pending, record.source_id)  # sync-27
-        else:
-            self._tally.add("unchanged")
-            self._shop.observer.finished(record.source_id)
-
-    def _after_fetch(self, record: UrlRecord, page: FetchedPage, crew: WorkerPools) -> None:
-        seen = self._keep_copy(record.source_id, page)
-        after = rules.url_after_fetch(record, seen, self._shop.clock.now(), self._policy)
+    def _apply_not_modified(self, record: UrlRecord, pools: WorkerPools) -> None:
+        after = rules.url_not_modified(record, self._clock.now(), self._settings)
         self._store.put(after)
-        self._count_fetch(page)
-        if record.content_hash != seen.content_hash:
-            self._tally.add("changed")
+        self._counts.add("not_modified")
         if after.summary_pending:
-            crew.summarise(self._summarise_fetched, record.source_id)
+            pools.summarise_last(self._summarise_page, after.source_id, "pending")  # sync-27
         else:
-            self._tally.add("unchanged")
-            self._shop.observer.finished(record.source_id)
+            self._counts.add("unchanged")
+            self._observer.finished(after.source_id)
 
-    def _count_fetch(self, page: FetchedPage) -> None:
-        self._tally.add("fetched")
-        self._tally.add("bytes_read", page.size_bytes)
+    def _apply_page(self, url: str, record: UrlRecord | None, page: FetchedPage, pools: WorkerPools) -> None:
+        text_hash = content_hash(self._copies.write(url, page.text))
+        seen, now = PageSeen(text_hash, page.etag, page.last_modified, page.validated_at), self._clock.now()
+        if record is None:
+            after = rules.url_after_first_fetch(url, seen, now, self._settings)
+        else:
+            after = rules.url_after_fetch(record, seen, now, self._settings)
+        self._store.put(after)
+        self._counts.add("fetched")
+        self._counts.add("bytes_read", page.size_bytes)
+        if record is None:
+            self._counts.add("added")
+        elif record.content_hash != text_hash:
+            self._counts.add("changed")
+        if after.summary_pending:
+            pools.summarise(self._summarise_page, url, "new" if record is None else "changed")
+        else:
+            self._counts.add("unchanged")
+            self._observer.finished(url)
 
-    def _keep_copy(self, url: str, page: FetchedPage) -> PageSeen:
-        written = self._copies.write(url, page.text)
-        content_hash = text.content_hash(written)
-        return PageSeen(content_hash, page.etag, page.last_modified, page.validated_at)
-
-    def _summarise_new(self, url: str) -> None:
-        self._summarise_copy(url)
-        self._shop.observer.finished(url)
-
-    def _summarise_pending(self, url: str) -> None:
-        if self._summarise_copy(url):
-            self._tally.add("changed")
-        self._shop.observer.finished(url)
-
-    def _summarise_fetched(self, url: str) -> None:
-        """After HTTP 200 a failed summary brings the next check forward."""
-        if not self._summarise_copy(url) and (record := self._store.state.url(url)) is not None:
-            self._store.put(rules.url_summary_failed(record, self._shop.clock.now(), self._policy))
-        self._shop.observer.finished(url)
+    def _summarise_page(self, url: str, reason: Literal["new", "changed", "pending"]) -> None:
+        is_summarised = self._summarise_copy(url)
+        if is_summarised and reason == "pending":
+            self._counts.add("changed")
+        elif not is_summarised and reason == "changed" and (record := self._store.state.url(url)) is not None:
+            # After HTTP 200 a failed summary brings the next check forward.
+            self._store.put(rules.url_summary_failed(record, self._clock.now(), self._settings))
+        self._observer.finished(url)
 
     def _summarise_copy(self, url: str) -> bool:
-        """From the copy on disk, without a request; on failure the record stays as it is."""  # sync-33, sync-34
-        record, content = self._store.state.url(url), self._copies.read(url)
-        if record is None or content is None:
-            self._tally.problem(url, "pending: its copy is gone; fetched again when it is due")
+        """Summarise the copy on disk, without a request; on failure the record stays as it is."""  # sync-33, sync-34
+        record, text = self._store.state.url(url), self._copies.read(url)
+        if record is None or text is None:
+            self._counts.note_problem(url, "pending: its copy is gone; fetched again when it is due")
             return False
-        summary = self._summary_of(url, content)
+        summary = self._summarise(url, text)
         if summary is not None:
             # After a kill the copy may be newer than the record that was to describe it.
-            described = dataclasses.replace(record, content_hash=text.content_hash(content))
-            self._store.put(rules.url_summarised(described, summary, self._shop.clock.now()))
+            described = dataclasses.replace(record, content_hash=content_hash(text))
+            self._store.put(rules.url_summarised(described, summary, self._clock.now()))
         return summary is not None
 
     # Summaries
 
-    def _summary_of(self, source_id: str, content: str) -> str | None:
-        """None when there is none to be had now. Blank text has a blank summary, and no model is asked."""
-        if not content.strip():
-            self._tally.problem(source_id, "skipped: it holds no text")
+    def _summarise(self, source_id: str, text: str) -> str | None:
+        """Return None if there is no summary now. Blank text has a blank summary, and no model is asked."""
+        if not text.strip():
+            self._counts.note_problem(source_id, "skipped: it holds no text")
             return ""
         if self._gate.is_closed:
-            self._tally.problem(source_id, "pending: the model cannot be reached")
+            self._counts.note_problem(source_id, "pending: the model cannot be reached")
             return None
         try:
-            summary = self._shop.summariser.summarise(source_id, content).strip()
+            summary = self._summariser.summarise(source_id, text).strip()
         except errors.ModelError as fault:
-            self._gate.failed(fault)
-            self._tally.problem(source_id, f"pending: {fault.message}: {fault.explanation}")
+            self._gate.note_failure(fault)
+            self._counts.note_problem(source_id, f"pending: {fault.message}: {fault.explanation}")
             return None
-        self._gate.succeeded()
+        self._gate.note_success()
         if not summary:
-            self._tally.problem(source_id, "pending: the summary was empty")
+            self._counts.note_problem(source_id, "pending: the summary was empty")
         return summary or None
 
 
-def _host(url: str) -> str:
+def _refuse_to_wait(holder: str) -> None:
+    """A tick rather skips a run than queues up behind one."""
+    raise errors.sync_running(holder)
+
+
+def _read_host(url: str) -> str:
     try:
         return urlsplit(url).netloc.rpartition("@")[2]
     except ValueError:

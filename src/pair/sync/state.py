@@ -16,12 +16,12 @@ _UNSENDABLE = re.compile(r"[^ -~\x80-\xff]")
 _LONG_AGO = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 
-def to_text(instant: datetime.datetime) -> str:
-    """RFC 3339 in UTC, with microseconds where there are some."""
+def format_time(instant: datetime.datetime) -> str:
+    """Return the instant as RFC 3339 in UTC, with microseconds where there are some."""
     return instant.astimezone(datetime.UTC).isoformat().replace("+00:00", "Z")
 
 
-def from_text(text: Any) -> datetime.datetime:
+def parse_time(text: Any) -> datetime.datetime:
     """An instant that cannot be read counts as long ago, so that its source is looked at."""
     try:
         instant = datetime.datetime.fromisoformat(str(text))
@@ -46,7 +46,7 @@ class FileRecord:
             "content_hash": self.content_hash,
             "summary_text": self.summary_text,
             "summary_pending": self.summary_pending,
-            "last_indexed_at": to_text(self.last_indexed_at),
+            "last_indexed_at": format_time(self.last_indexed_at),
             "file": {"rel_path": self.source_id, "size_bytes": self.size_bytes, "mtime_ns": self.mtime_ns},
         }
 
@@ -74,14 +74,14 @@ class UrlRecord:
             "content_hash": self.content_hash,
             "summary_text": self.summary_text,
             "summary_pending": self.summary_pending,
-            "last_indexed_at": to_text(self.last_indexed_at),
+            "last_indexed_at": format_time(self.last_indexed_at),
             "url": {
                 "url": self.source_id,
-                "last_fetched_at": to_text(self.last_fetched_at),
+                "last_fetched_at": format_time(self.last_fetched_at),
                 "etag": self.etag,
                 "last_modified": self.last_modified,
                 "fetch_status": self.fetch_status,
-                "next_check_at": to_text(self.next_check_at),
+                "next_check_at": format_time(self.next_check_at),
                 "problem": self.problem,
                 "validated_at": self.validated_at,
             },
@@ -98,7 +98,7 @@ def file_from_json(source_id: str, value: dict[str, Any]) -> FileRecord:
         content_hash=value["content_hash"],
         summary_text=value["summary_text"],
         summary_pending=value.get("summary_pending", False),
-        last_indexed_at=from_text(value.get("last_indexed_at")),
+        last_indexed_at=parse_time(value.get("last_indexed_at")),
         size_bytes=seen["size_bytes"],
         mtime_ns=seen["mtime_ns"],
     )
@@ -111,12 +111,12 @@ def url_from_json(source_id: str, value: dict[str, Any]) -> UrlRecord:
         content_hash=value["content_hash"],
         summary_text=value["summary_text"],
         summary_pending=value.get("summary_pending", False),
-        last_indexed_at=from_text(value.get("last_indexed_at")),
-        last_fetched_at=from_text(page.get("last_fetched_at")),
+        last_indexed_at=parse_time(value.get("last_indexed_at")),
+        last_fetched_at=parse_time(page.get("last_fetched_at")),
         etag=page.get("etag"),
         last_modified=page.get("last_modified"),
         fetch_status=page.get("fetch_status", "success"),
-        next_check_at=from_text(page.get("next_check_at")),
+        next_check_at=parse_time(page.get("next_check_at")),
         problem=page.get("problem", ""),
         validated_at=page.get("validated_at"),
     )
@@ -144,7 +144,7 @@ class SyncState:
     """Fingerprint of the source set when a run left nothing undone."""
 
     def file(self, source_id: str) -> FileRecord | None:
-        """None also for a record of another kind: it is dropped and made anew."""
+        """Return None also for a record of another kind: it is dropped and made again."""
         value = self.sources.get(source_id)
         return file_from_json(source_id, value) if value is not None and "file" in value else None
 
@@ -231,8 +231,8 @@ def _is_sound_page(page: dict[str, Any]) -> bool:
     """Validators are sent as they are: a line end in one would be a header of its own."""
     validators = (page.get("etag"), page.get("last_modified"))
     others = (page.get("fetch_status"), page.get("problem"), page.get("validated_at"))
-    return all(each is None or is_text(each) for each in others) and all(
-        each is None or (is_text(each) and _UNSENDABLE.search(each) is None) for each in validators
+    return all(text is None or is_text(text) for text in others) and all(
+        text is None or (is_text(text) and _UNSENDABLE.search(text) is None) for text in validators
     )
 
 

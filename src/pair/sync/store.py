@@ -1,7 +1,7 @@
 """The state of a sync on disk: saved together with the index, and never behind what was said to be done.
 
 Invariants
-    A change is in the journal before anybody is told of it, so a killed run repeats nothing that was finished.
+    A change is in the journal before it is reported, so a killed run repeats nothing that was finished.
     The journal is on disk moments later: changes that finish together share one fsync.
     State, index and llms.txt are written together, by one thread; changes that come while a save is under way share
     the next. A change is in all of them within a second, or ten times as long as the last save took.
@@ -21,21 +21,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.clock import Clock
-from pair.sync.index_file import index_text
-from pair.sync.llms_file import LlmsFile
+from pair.sync.index_file import LlmsFile, format_index
 from pair.sync.rules import FileSeen
 from pair.sync.state import (
     SCHEMA_VERSION,
     Record,
     SyncState,
-    from_text,
+    format_time,
     is_sound,
     is_sound_skip,
     is_text,
+    parse_time,
     state_from_json,
-    to_text,
 )
 from pair.text.characters import clip
 
@@ -93,7 +92,7 @@ class StateStore:
         self.bytes_written = 0
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[Self]:
+    def open(self) -> Iterator[Self]:
         """Loads and repairs; everything is saved when the block ends, however it ends."""
         loaded = load(self._cache_path, self._clock)
         self.state = loaded.state
@@ -124,7 +123,7 @@ class StateStore:
         if self._is_dirty:
             raise RuntimeError("the saving thread ended before everything was saved")
 
-    def settled_head(self) -> StateHead | None:
+    def read_settled_head(self) -> StateHead | None:
         """None when the state has to be looked at: there is none, a run was cut off, the index is another."""
         try:
             with self._cache_path.open("rb") as stream:
@@ -137,7 +136,7 @@ class StateStore:
             self.state.llms_mark = value.get("llms_mark", "")
             checks = (value["next_check_at"], value["last_check_at"]) if value["next_check_at"] else ()
             skipped = {path: entry["reason"] for path, entry in value["skipped"].items()}
-            head = StateHead(value["source_count"], skipped, value["settled"], tuple(map(from_text, checks)))
+            head = StateHead(value["source_count"], skipped, value["settled"], tuple(map(parse_time, checks)))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
         return head if head.settled and self._is_written() else None
@@ -160,7 +159,7 @@ class StateStore:
     def note_pause(self, host: str, until: datetime.datetime) -> None:
         """A host asked not to be asked before this."""
         with self._lock:
-            self.state.pauses[host] = to_text(until)
+            self.state.pauses[host] = format_time(until)
             self._is_dirty = True
             self._changed.notify()
 
@@ -202,8 +201,8 @@ class StateStore:
     def _append_to_journal(self, change: dict[str, Any]) -> None:
         if self._journal < 0:
             path = _journal_path(self._cache_path, self.state.generation)
-            folders.make_folder(path.parent)
-            self._journal = folders.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            files.make_folder(path.parent)
+            self._journal = files.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             self._is_journal_new = True
         line = json.dumps(change).encode() + b"\n"
         whole_bytes = os.fstat(self._journal).st_size
@@ -280,13 +279,13 @@ class StateStore:
                 os.close(self._journal)
                 self._journal = -1
             self._is_dirty = False
-        index = index_text(snapshot.sources).encode("utf-8", errors="surrogateescape")
+        index = format_index(snapshot.sources).encode("utf-8", errors="surrogateescape")
         snapshot.index_sha256 = self.state.index_sha256 = hashlib.sha256(index).hexdigest()
         llms = [self._llms.content(snapshot.sources)] if self._llms is not None else []
-        snapshot.llms_mark = self.state.llms_mark = self._llms.mark_of(*llms) if self._llms is not None else ""
-        contents = [self._cache_bytes(snapshot), index, *llms]
+        snapshot.llms_mark = self.state.llms_mark = self._llms.make_mark(*llms) if self._llms is not None else ""
+        contents = [self._encode(snapshot), index, *llms]
         for path in self._paths:
-            folders.make_folder(path.parent)
+            files.make_folder(path.parent)
         files.write_together(*zip(self._paths, contents, strict=True))
         self._remove_saved_journals(snapshot.generation)
         self.saves += 1
@@ -296,24 +295,24 @@ class StateStore:
         """What they say is part of the state of this generation."""
         for number, path in _journals(self._cache_path):
             if number < generation:
-                folders.unlink(path, missing_ok=True)
+                files.unlink(path, missing_ok=True)
 
-    def _cache_bytes(self, snapshot: SyncState) -> bytes:
+    def _encode(self, snapshot: SyncState) -> bytes:
         """One source a line: easy to read, and a source that did not change is not encoded again."""
         self._lines = {source_id: self._line(source_id, value) for source_id, value in snapshot.sources.items()}
         checks = [value["url"].get("next_check_at") for value in snapshot.sources.values() if "url" in value]
         now = self._clock.now()
-        pauses = {host: until for host, until in snapshot.pauses.items() if from_text(until) > now}
+        pauses = {host: until for host, until in snapshot.pauses.items() if parse_time(until) > now}
         head = {
             "schema_version": SCHEMA_VERSION,
-            "generated_at": to_text(now),
+            "generated_at": format_time(now),
             "generation": snapshot.generation,
             "index_sha256": snapshot.index_sha256,
             **({"llms_mark": snapshot.llms_mark} if snapshot.llms_mark else {}),
             "source_count": len(snapshot.sources),
             "settled": snapshot.settled,
-            "next_check_at": min(checks, key=from_text, default=None),
-            "last_check_at": max(checks, key=from_text, default=None),
+            "next_check_at": min(checks, key=parse_time, default=None),
+            "last_check_at": max(checks, key=parse_time, default=None),
             "interval_seconds": snapshot.interval_seconds,
             **({"pauses": pauses} if pauses else {}),
             "skipped": {path: snapshot.skipped[path] for path in sorted(snapshot.skipped)},
@@ -335,7 +334,7 @@ class StateStore:
             index = hashlib.sha256(self._index_path.read_bytes()).hexdigest()
             if index != self.state.index_sha256 or self._llms is None:
                 return index == self.state.index_sha256
-            return self._llms.mark_of(self._llms.path.read_bytes()) == self.state.llms_mark
+            return self._llms.make_mark(self._llms.path.read_bytes()) == self.state.llms_mark
         except OSError:
             return not self.state.index_sha256
 
@@ -352,9 +351,9 @@ def load(cache_path: Path, clock: Clock) -> Loaded:
         kept_at = cache_path.with_name(f"{cache_path.name}.damaged-{stamp}")
         while kept_at.exists():
             kept_at = kept_at.with_name(f"{kept_at.name}-again")
-        folders.rename(cache_path, kept_at)
+        files.rename(cache_path, kept_at)
         for generation, path in _journals(cache_path):
-            folders.rename(path, path.with_name(f"{kept_at.name}.{generation}"))
+            files.rename(path, path.with_name(f"{kept_at.name}.{generation}"))
         raise errors.sync_state_unreadable(str(cache_path), str(fault), str(kept_at)) from fault
 
 
@@ -382,22 +381,21 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 def _read_once(cache_path: Path) -> Loaded:
     try:
-        state = state_from_json(_parsed(cache_path.read_bytes()))
+        content = cache_path.read_bytes()
     except FileNotFoundError:
         state = SyncState()
+    else:
+        try:
+            value = json.loads(content)
+        except (ValueError, RecursionError) as fault:
+            raise ValueError("It is not whole JSON") from fault
+        state = state_from_json(value)
     newest = None
     for generation, path in _journals(cache_path):
         if generation >= state.generation:
             newest = generation
             _replay(path, state)
     return Loaded(state, newest)
-
-
-def _parsed(content: bytes) -> Any:
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as fault:
-        raise ValueError("It is not whole JSON") from fault
 
 
 _IS_SOUND = {"source": is_sound, "skipped": is_sound_skip}

@@ -17,7 +17,7 @@ class Watcher:
     """Notices changes in the sources folder and of the links file, also while nobody waits.
 
     The folder itself may be replaced as a whole (`pair install` does that) and the links file by an editor: both are
-    told by what `stat` says of them.
+    noticed by what `stat` says of them.
     """
 
     def __init__(self, folder: Path, links_file: Path, stop: threading.Event, clock: Clock) -> None:
@@ -54,13 +54,13 @@ class Watcher:
             if self._folder.is_dir():
                 # The folder may vanish at any moment; the next look says so.
                 with contextlib.suppress(FileNotFoundError):
-                    yield from self._notified()
+                    yield from self._follow_notifications()
             self._stop.wait(_LOOK_MILLISECONDS / 1000)
             yield False
 
-    def _notified(self) -> Iterator[bool]:
+    def _follow_notifications(self) -> Iterator[bool]:
         """Hidden files are no sources."""
-        # What changed between the last run and the moment that notifications begin was told to nobody.
+        # What changed between the last run and the moment that notifications begin raised none.
         may_have_missed = True
         # A folder behind a link is notified of under its real path.
         folder = os.path.realpath(self._folder)

@@ -9,7 +9,7 @@ from typing import Self
 import pytest
 
 from pair import errors
-from pair.sync.ticker import Ticker
+from pair.sync.scheduling import Ticker
 from support.sync_parts import UNUSABLE, Page, Project, nothing
 from support.sync_runs import INTERVAL, TICK, URL, assert_set, did, entry
 

@@ -10,7 +10,7 @@ import pytest
 from pair import errors
 from pair.sync import store
 from pair.sync.discover import SyncPaths
-from pair.sync.index_file import index_text
+from pair.sync.index_file import format_index
 from pair.sync.rules import SyncSettings
 from support.sync_parts import UNUSABLE, Page, Project, copy_as_if_killed, hash_of, places_in
 from support.sync_runs import INTERVAL, URL, did, entry, text_at
@@ -112,7 +112,7 @@ def test_at_every_moment_of_a_run_the_two_files_show_one_state(project: Project)
         if not copy.cache.exists():
             return not copy.index.exists()
         sources = json.loads(copy.cache.read_bytes())["sources"]
-        return copy.index.exists() and index_text(sources) == copy.index.read_bytes().decode()
+        return copy.index.exists() and format_index(sources) == copy.index.read_bytes().decode()
 
     def compare(_: str) -> None:
         """But for the moment between their renames, which is over when one looks again."""

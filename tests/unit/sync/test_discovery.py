@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pair.sync.discover import find_files, find_links
+from pair.sync.discover import find_addresses, find_files
 from pair.sync.rules import FileSeen
 from support.command import write_files
 
@@ -175,17 +175,17 @@ def test_a_fingerprint_changes_with_every_change_that_is_seen(tmp_path: Path) ->
 def test_links_are_read_from_their_file(tmp_path: Path) -> None:
     path = tmp_path / "links.txt"
     path.write_bytes("\ufeff# pages\r\n https://a \r\n\r\nhttps://b\r\nhttps://a\r\n".encode())
-    assert find_links(path) == ["https://a", "https://b"]
+    assert list(find_addresses(path)) == ["https://a", "https://b"]
 
 
 @pytest.mark.rule("sync-10")
 def test_a_line_that_is_no_utf8_does_not_cost_the_others(tmp_path: Path) -> None:
     path = tmp_path / "links.txt"
     path.write_bytes(b"https://a\n# caf\xe9\nhttps://b\n")
-    assert find_links(path) == ["https://a", "https://b"]
+    assert list(find_addresses(path)) == ["https://a", "https://b"]
 
 
 @pytest.mark.rule("sync-50")
 def test_a_links_file_that_is_not_there_is_told_from_an_empty_one(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        find_links(tmp_path / "links.txt")
+        find_addresses(tmp_path / "links.txt")

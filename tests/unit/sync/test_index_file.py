@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pair.sync.index_file import index_text, tidy_summary
+from pair.sync.index_file import format_index, tidy_summary
 
 
 def row(*values: object, id: str) -> Any:
@@ -50,14 +50,14 @@ def url(summary: str, **others: Any) -> dict[str, Any]:
 @pytest.mark.rule("sync-38")
 @pytest.mark.rule("sync-39")
 def test_the_index_has_an_entry_for_each_source_with_a_summary(sources: dict[str, Any], expected: str) -> None:
-    assert index_text(sources) == expected
+    assert format_index(sources) == expected
 
 
 @pytest.mark.rule("sync-3")
 def test_the_same_state_gives_the_same_index_in_whatever_order_it_was_made() -> None:
     sources = {f"{number}.md": file(f"Number {number}.") for number in range(30)}
     backwards = dict(reversed(sources.items()))
-    assert index_text(sources) == index_text(backwards)
+    assert format_index(sources) == format_index(backwards)
 
 
 @pytest.mark.parametrize("separator", ["\n\n", "\r\n\r\n", "\r\r", "\n \n", "\n\x0b\n", "\u2029", "\n\u2028\n", "\x85"])
@@ -75,7 +75,7 @@ def test_an_index_can_be_read_back_by_splitting_at_blank_lines() -> None:
         "none.md": file(""),
         "https://example.com/?q=1#x": url("\nFour.\n"),
     }
-    text = index_text(sources)
+    text = format_index(sources)
     assert text.endswith(".\n")
     assert not text.endswith("\n\n")
     entries = dict(entry.split("\n", 1) for entry in text.rstrip("\n").split("\n\n"))

@@ -7,8 +7,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from pair.sync.index_file import index_text
-from pair.sync.llms_file import LlmsFile, llms_text
+from pair.sync.index_file import LlmsFile, format_index, format_llms
 
 
 def row(*values: object, id: str) -> Any:
@@ -25,7 +24,7 @@ def url(summary: str) -> dict[str, Any]:
 
 def test_files_come_first_then_pages_in_the_order_of_the_index() -> None:
     sources = {"https://b.example/": url("Page B."), "b.md": file("B."), "a/c.md": file("C."), "https://a": url("A.")}
-    assert llms_text(sources, "knowledge/") == (
+    assert format_llms(sources, "knowledge/") == (
         "# Knowledge base\n\n"
         "> 2 files and 2 pages\n\n"
         "## Files\n\n"
@@ -35,8 +34,8 @@ def test_files_come_first_then_pages_in_the_order_of_the_index() -> None:
         "- [https://a](https://a): A.\n"
         "- [https://b.example/](https://b.example/): Page B.\n"
     )
-    named = re.findall(r"^- \[(.*?)\]", llms_text(sources, ""), re.MULTILINE)
-    assert named == [entry.partition("\n")[0] for entry in index_text(sources).split("\n\n")]
+    named = re.findall(r"^- \[(.*?)\]", format_llms(sources, ""), re.MULTILINE)
+    assert named == [entry.partition("\n")[0] for entry in format_index(sources).split("\n\n")]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +51,7 @@ def test_files_come_first_then_pages_in_the_order_of_the_index() -> None:
     ],
 )
 def test_sections_without_sources_are_left_out(sources: dict[str, Any], expected: str) -> None:
-    assert llms_text(sources, "") == expected
+    assert format_llms(sources, "") == expected
 
 
 @pytest.mark.parametrize(
@@ -74,7 +73,7 @@ def test_sections_without_sources_are_left_out(sources: dict[str, Any], expected
     ],
 )
 def test_names_and_descriptions_cannot_break_a_link(source_id: str, source: dict[str, Any], line: str) -> None:
-    assert llms_text({source_id: source}, "").splitlines()[-1] == line
+    assert format_llms({source_id: source}, "").splitlines()[-1] == line
 
 
 @pytest.mark.parametrize(
@@ -98,5 +97,5 @@ def test_a_link_leads_to_the_file_from_where_the_list_is(
 def test_the_mark_tells_content_and_folder() -> None:
     here = LlmsFile(Path("llms.txt"), Path("kb"))
     elsewhere = LlmsFile(Path("llms.txt"), Path("other"))
-    assert here.mark_of(b"a") == LlmsFile(Path("./llms.txt"), Path("./kb")).mark_of(b"a")
-    assert len({here.mark_of(b"a"), here.mark_of(b"b"), elsewhere.mark_of(b"a")}) == 3
+    assert here.make_mark(b"a") == LlmsFile(Path("./llms.txt"), Path("./kb")).make_mark(b"a")
+    assert len({here.make_mark(b"a"), here.make_mark(b"b"), elsewhere.make_mark(b"a")}) == 3

@@ -5,7 +5,7 @@ import codecs
 import pytest
 
 from pair.sync.contract import UnreadablePage
-from pair.sync.page_text import text_of
+from pair.sync.page_text import extract_text
 
 PARAGRAPH = "We deploy on Mondays after the review, and never on a Friday, for reasons that everybody knows. " * 4
 ARTICLE = f"""<!doctype html><html><head><title>Guide</title><style>p {{ color: red }}</style></head><body>
@@ -19,7 +19,7 @@ ARTICLE = f"""<!doctype html><html><head><title>Guide</title><style>p {{ color: 
 
 
 def test_the_main_text_of_a_page_has_lists_and_tables_but_no_comments_or_scripts() -> None:
-    text = text_of("text/html", "utf-8", ARTICLE.encode())
+    text = extract_text("text/html", "utf-8", ARTICLE.encode())
     for wanted in ("Deploy guide", "never on a Friday", "Ask the reviewer first", "Monday", "yes indeed"):
         assert wanted in text
     for unwanted in ("Imprint", "First! said", "script text", "color: red", "Copyright"):
@@ -27,7 +27,7 @@ def test_the_main_text_of_a_page_has_lists_and_tables_but_no_comments_or_scripts
 
 
 def test_the_same_page_gives_the_same_text() -> None:
-    assert len({text_of("application/xhtml+xml", None, ARTICLE.encode()) for _ in range(3)}) == 1
+    assert len({extract_text("application/xhtml+xml", None, ARTICLE.encode()) for _ in range(3)}) == 1
 
 
 @pytest.mark.parametrize(
@@ -42,13 +42,13 @@ def test_the_same_page_gives_the_same_text() -> None:
     ],
 )
 def test_a_page_without_main_text_gives_what_its_body_says(page: str, expected: list[str]) -> None:
-    assert text_of("text/html", None, page.encode()).split("\n") == (expected or [""])
+    assert extract_text("text/html", None, page.encode()).split("\n") == (expected or [""])
 
 
 @pytest.mark.parametrize("tag", ["script", "style", "noscript", "template"])
 def test_what_nobody_sees_is_left_out(tag: str) -> None:
     page = f"<html><body><{tag}>unseen words</{tag}><nav>seen words</nav></body></html>"
-    assert text_of("text/html", None, page.encode()) == "seen words"
+    assert extract_text("text/html", None, page.encode()) == "seen words"
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_what_nobody_sees_is_left_out(tag: str) -> None:
     ],
 )
 def test_text_stays_as_it_is(content_type: str) -> None:
-    assert text_of(content_type, "utf-8", "<a>größer &amp; <b>\n".encode()) == "<a>größer &amp; <b>\n"
+    assert extract_text(content_type, "utf-8", "<a>größer &amp; <b>\n".encode()) == "<a>größer &amp; <b>\n"
 
 
 @pytest.mark.parametrize(
@@ -84,13 +84,13 @@ def test_text_stays_as_it_is(content_type: str) -> None:
 )
 def test_what_is_not_text_is_refused_with_its_type(content_type: str, body: bytes) -> None:
     with pytest.raises(UnreadablePage) as raised:
-        text_of(content_type, None, body)
+        extract_text(content_type, None, body)
     assert raised.value.reason == f"{content_type or 'a page without a type'} is not text"
 
 
 @pytest.mark.parametrize("content_type", ["application/octet-stream", "application/x-whatever", "image/x-odd", ""])
 def test_text_under_another_name_is_read(content_type: str) -> None:
-    assert text_of(content_type, None, "# Größe\n".encode()) == "# Größe\n"
+    assert extract_text(content_type, None, "# Größe\n".encode()) == "# Größe\n"
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_text_under_another_name_is_read(content_type: str) -> None:
     ],
 )
 def test_a_page_without_a_type_is_html_when_it_looks_like_it(start: str, is_html: bool) -> None:
-    text = text_of("", None, f"{start}<p>words of a page</p>".encode())
+    text = extract_text("", None, f"{start}<p>words of a page</p>".encode())
     assert ("<p>" not in text) == is_html
 
 
@@ -138,7 +138,7 @@ CHARSETS = [
 
 @pytest.mark.parametrize(("charset", "body", "expected"), CHARSETS)
 def test_text_is_read_in_its_charset(charset: str | None, body: bytes, expected: str) -> None:
-    assert text_of("text/plain", charset, body) == expected
+    assert extract_text("text/plain", charset, body) == expected
 
 
 @pytest.mark.parametrize(
@@ -152,13 +152,13 @@ def test_text_is_read_in_its_charset(charset: str | None, body: bytes, expected:
 )
 def test_a_page_may_name_its_charset_itself(head: str) -> None:
     body = f"{head}<html><body><nav>привет мир</nav></body></html>".encode("koi8-r")
-    assert text_of("text/html", None, body) == "привет мир"
-    assert text_of("text/html", "no-such-charset", body) == "привет мир"
+    assert extract_text("text/html", None, body) == "привет мир"
+    assert extract_text("text/html", "no-such-charset", body) == "привет мир"
 
 
 def test_binary_content_under_a_text_type_is_refused() -> None:
     with pytest.raises(UnreadablePage):
-        text_of("text/plain", None, bytes(range(256)) * 20)
+        extract_text("text/plain", None, bytes(range(256)) * 20)
 
 
 @pytest.mark.parametrize(
@@ -172,10 +172,10 @@ def test_binary_content_under_a_text_type_is_refused() -> None:
 @pytest.mark.timeout(60)
 def test_markup_made_to_be_slow_is_refused(page: str) -> None:
     with pytest.raises(UnreadablePage, match="nested too deeply"):
-        text_of("text/html", None, page.encode())
+        extract_text("text/html", None, page.encode())
 
 
 @pytest.mark.parametrize("piece", ["<ul><li>item</ul>", "<p>x", "<td>x", "<", "<!--", "&amp;"])
 @pytest.mark.timeout(60)
 def test_a_long_page_takes_no_longer_than_it_must(piece: str) -> None:
-    text_of("text/html", None, (piece * 60_000).encode())
+    extract_text("text/html", None, (piece * 60_000).encode())

@@ -12,9 +12,9 @@ from pair.sync.state import (
     SyncState,
     UrlRecord,
     file_from_json,
-    from_text,
+    format_time,
+    parse_time,
     state_from_json,
-    to_text,
     url_from_json,
 )
 from pair.testing.clock import NOON
@@ -65,8 +65,8 @@ def row(*values: object, id: str) -> Any:
 )
 @pytest.mark.rule("sync-40")
 def test_instants_are_written_as_rfc_3339_in_utc(instant: datetime.datetime, text: str) -> None:
-    assert to_text(instant) == text
-    assert from_text(text) == instant
+    assert format_time(instant) == text
+    assert parse_time(text) == instant
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_instants_are_written_as_rfc_3339_in_utc(instant: datetime.datetime, tex
 )
 @pytest.mark.rule("sync-24")
 def test_an_instant_that_cannot_be_read_is_long_ago(text: Any, instant: datetime.datetime) -> None:
-    assert from_text(text) == instant
+    assert parse_time(text) == instant
 
 
 # ── records ────────────────────────────────────────────────────────────────────────────────────────

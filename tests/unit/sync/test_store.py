@@ -15,7 +15,7 @@ import pytest
 
 from pair import errors
 from pair.sync import store
-from pair.sync.index_file import index_text
+from pair.sync.index_file import format_index
 from pair.sync.rules import FileSeen
 from pair.sync.state import FileRecord, Record, UrlRecord
 from pair.sync.store import StateStore
@@ -53,7 +53,7 @@ class Disk:
         return StateStore(self.cache, self.index, self.clock)
 
     def save(self, *records: Record) -> StateStore:
-        with self.store().opened() as opened:
+        with self.store().open() as opened:
             for each in records:
                 opened.put(each)
         return opened
@@ -61,7 +61,7 @@ class Disk:
     def write_state(self, *records: Record, generation: int = 1, **head: Any) -> None:
         """By hand, with an index that belongs to it."""
         sources = {each.source_id: each.to_json() for each in records}
-        self.index.write_text(index_text(sources))
+        self.index.write_text(format_index(sources))
         value = {"schema_version": 1, "generated_at": "2026-03-01T12:00:00Z", "generation": generation} | head
         self.cache.write_text(json.dumps(value | {"sources": sources}))
 
@@ -87,7 +87,7 @@ class Disk:
         return {source_id: value["summary_text"] for source_id, value in loaded.state.sources.items()}
 
     def assert_files_agree(self) -> None:
-        assert index_text(self.sources) == self.index.read_bytes().decode()
+        assert format_index(self.sources) == self.index.read_bytes().decode()
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_the_state_is_utf8_json_with_a_source_a_line(disk: Disk) -> None:
 @pytest.mark.rule("sync-49")
 def test_what_is_removed_is_in_neither_file(disk: Disk) -> None:
     disk.save(record("a.md"), record("b.md"))
-    with disk.store().opened() as opened:
+    with disk.store().open() as opened:
         opened.remove("a.md")
         opened.remove("never-there.md")
     assert list(disk.sources) == ["b.md"]
@@ -129,7 +129,7 @@ def test_what_is_removed_is_in_neither_file(disk: Disk) -> None:
 
 
 def test_a_file_that_is_no_source_is_remembered_and_forgotten(disk: Disk) -> None:
-    with disk.store().opened() as opened:
+    with disk.store().open() as opened:
         opened.skip("a.png", FileSeen(1, 2), "not UTF-8 text")
         opened.skip("b.png", FileSeen(1, 2), "not UTF-8 text")
         opened.unskip("b.png")
@@ -138,7 +138,7 @@ def test_a_file_that_is_no_source_is_remembered_and_forgotten(disk: Disk) -> Non
 
 
 def test_folders_are_made_for_what_is_saved(tmp_path: Path) -> None:
-    with StateStore(tmp_path / "a/b/c.json", tmp_path / "d/e/index.txt", ManualClock()).opened() as opened:
+    with StateStore(tmp_path / "a/b/c.json", tmp_path / "d/e/index.txt", ManualClock()).open() as opened:
         opened.put(record())
     assert (tmp_path / "d/e/index.txt").read_text() == "a.md\nA file.\n"
     assert "a.md" in store.read(tmp_path / "a/b/c.json").state.sources
@@ -157,7 +157,7 @@ def test_many_changes_share_few_saves(disk: Disk) -> None:
 
 @pytest.mark.rule("sync-49")
 def test_changes_from_many_threads_are_all_saved(disk: Disk) -> None:
-    with disk.store().opened() as opened:
+    with disk.store().open() as opened:
 
         def work(worker: int) -> None:
             for number in range(200):
@@ -180,7 +180,7 @@ def test_the_later_of_two_changes_is_saved_also_when_it_comes_during_a_save(disk
     others = [record(f"{number:05}.md") for number in range(20_000)]
     disk.write_state(*others)
     for attempt in range(10):
-        with disk.store().opened() as opened:
+        with disk.store().open() as opened:
             opened.put(page(summary="", summary_pending=True))
             for _ in range(10 * attempt):  # to strike the save at another moment
                 opened.put(record("busy.md"))
@@ -191,7 +191,7 @@ def test_the_later_of_two_changes_is_saved_also_when_it_comes_during_a_save(disk
 
 @pytest.mark.rule("sync-49")
 def test_a_change_that_comes_while_the_state_is_being_written_is_part_of_the_next_save(disk: Disk) -> None:
-    with disk.store().opened() as opened:
+    with disk.store().open() as opened:
 
         def change_once() -> None:
             disk.clock.on_look = lambda: None
@@ -282,7 +282,7 @@ def test_whatever_was_put_is_known_after_a_kill_at_any_later_moment(tmp_path: Pa
     disk = Disk(places.cache.parent)
     copy = Disk(tmp_path / "copy")
     expected = {}
-    with disk.store().opened() as opened:
+    with disk.store().open() as opened:
         for number in range(40):
             name = f"{number % 25}.md"
             opened.put(record(name, f"Summary {number}."))
@@ -557,7 +557,7 @@ def test_a_change_that_did_not_fit_does_not_spoil_the_one_after_it(small_disk: P
     disk = Disk(small_disk)
     disk.save(record("a.md"))
     filler = fill(small_disk, leave_bytes=8192)
-    with contextlib.suppress(OSError), disk.store().opened() as opened:
+    with contextlib.suppress(OSError), disk.store().open() as opened:
         with pytest.raises(OSError, match="No space"):
             opened.put(record("big.md", "x" * 20_000))
         filler.unlink()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pair.sync import text
+from pair.sync import source_text
 
 
 def row(*values: object, id: str) -> Any:
@@ -30,7 +30,7 @@ def row(*values: object, id: str) -> Any:
 )
 @pytest.mark.rule("sync-11")
 def test_text_is_what_decodes_as_utf8(content: bytes, expected: str | None) -> None:
-    assert text.decode(content) == expected
+    assert source_text.decode(content) == expected
 
 
 @pytest.mark.parametrize(
@@ -52,16 +52,16 @@ def test_text_is_what_decodes_as_utf8(content: bytes, expected: str | None) -> N
 @pytest.mark.rule("sync-45")
 @pytest.mark.rule("sync-46")
 def test_text_is_normalised_before_it_is_hashed(raw: str, expected: str) -> None:
-    assert text.normalised(raw) == expected
-    assert text.normalised(expected) == expected
-    assert text.content_hash(raw) == hashlib.sha256(expected.encode()).hexdigest()
+    assert source_text.normalise(raw) == expected
+    assert source_text.normalise(expected) == expected
+    assert source_text.content_hash(raw) == hashlib.sha256(expected.encode()).hexdigest()
 
 
 @pytest.mark.rule("sync-45")
 def test_texts_that_differ_in_more_than_white_space_have_other_hashes() -> None:
     texts = ["", "a", "A", "a b", "a  b", " a", "a\nb", "a\n\nb", "ä"]
-    assert len({text.content_hash(each) for each in texts}) == len(texts)
+    assert len({source_text.content_hash(each) for each in texts}) == len(texts)
 
 
 def test_a_text_that_no_file_can_hold_still_has_a_hash() -> None:
-    assert len(text.content_hash("half an emoji: \ud83d")) == 64
+    assert len(source_text.content_hash("half an emoji: \ud83d")) == 64

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pair import errors
-from pair.sync.ticker import Ticker
+from pair.sync.scheduling import Ticker
 from pair.testing.clock import ManualClock
 from support.sync_parts import Project, nothing
 

@@ -14,8 +14,7 @@ from pair.app import render
 from pair.app.cli.context import CliContext, Progress
 from pair.kb.open import DEFAULT_KB
 from pair.kb.sync import SyncService
-from pair.sync.plan import SyncStatus
-from pair.sync.report import SyncPlan, SyncReport
+from pair.sync.report import SyncPlan, SyncReport, SyncStatus
 
 SYNC_EXAMPLE = """Examples:
 

@@ -142,7 +142,7 @@ def context_of(service: Service, call: RequestCall, asked: schemas.AskRequest) -
     """What the request says of itself, within what it may say; and the seconds it has."""
     given, policy = asked.context or schemas.AskContext(), service.settings.librarians
     budget = given.budget or schemas.AskBudget(policy.max_calls, policy.max_tokens)
-    ids = telemetry.parsed(call.header(b"traceparent"))
+    ids = telemetry.parse_traceparent(call.header(b"traceparent"))
     if ids is None and given.trace is not None:
         ids = given.trace.traceId, given.trace.spanId
     context = Context(

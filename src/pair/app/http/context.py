@@ -20,8 +20,7 @@ from pair.app.http.response_cache import QueryPlace, ResponseCache, RunningQueri
 from pair.auth import rules
 from pair.auth.rules import ANYBODY, Principal
 from pair.auth.settings import ServerSettings
-from pair.cancellation import Cancellation
-from pair.clock import SystemClock
+from pair.clock import Cancellation, SystemClock
 from pair.kb.server import DEFAULT_KB, BackgroundJob, OpenKbs, care, in_thread, share, token_verifier, verifier
 from pair.settings import Settings
 

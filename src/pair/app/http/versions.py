@@ -4,7 +4,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from pair import cancellation
+from pair import clock
 from pair.app.http import schemas
 from pair.app.http.context import RequestCall, Service, answer
 from pair.auth.rules import covers
@@ -53,7 +53,7 @@ def _told(found: DiffReport, asked: schemas.DiffParameters) -> dict[str, Any]:
     documents: list[dict[str, Any]] = []
     characters = 0
     for document in found.told(those[: asked.limit], wanted):
-        cancellation.check()
+        clock.check_cancelled()
         documents.append(document.to_json())
         characters += sum(map(len, document.entry or ())) + sum(map(len, document.text or ()))
         if characters > _MOST_CHARACTERS:

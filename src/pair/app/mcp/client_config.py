@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pair import errors, files, folders
+from pair import errors, files
 
 Client = Literal["claude", "cursor", "vscode"]
 Outcome = Literal["added", "changed", "unchanged"]
@@ -54,7 +54,7 @@ class ConfigChange:
         if self.outcome == "unchanged":
             return
         with files.storage_errors():
-            folders.make_folder(self.path.parent)
+            files.make_folder(self.path.parent)
             mode = self.path.stat().st_mode & 0o777 if self.path.exists() else None
             files.write_atomically(self.path, self.content.encode())
             if mode is not None:

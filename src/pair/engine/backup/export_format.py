@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Literal, cast
 
 import numpy as np
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.engine.format.bounded_json import load_json
 from pair.engine.format.stored_documents import Header, PreparedDocument, Vectors
 from pair.values import NO_GRAPH, Chunk, GraphRows
@@ -113,9 +113,9 @@ def written_lines(target: Path | BinaryIO) -> Iterator[BinaryIO]:
         yield target
         return
     with files.storage_errors():
-        path = folders.resolve_parent(target)
+        path = files.resolve_parent(target)
         files.remove_half_written(path)
-        with files.replaced_file(path) as stream:
+        with files.replace_file(path) as stream:
             if target.suffix == ".gz":
                 with gzip.GzipFile("", "wb", fileobj=stream, mtime=0) as packed:
                     yield cast("BinaryIO", packed)

@@ -35,7 +35,7 @@ class Replicas:
         wanted = folder / f"spare-{file_name(ref.shard_id, role)}"
         for spare in self._candidates(ref, role, wanted):
             with files.storage_errors():
-                if files.sha256_of(spare.path) == ref.files[role].sha256:
+                if files.hash_file(spare.path) == ref.files[role].sha256:
                     return spare
             wanted.unlink(missing_ok=True)
         return None

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.blobs.contract import BlobStore
 from pair.blobs.leases import HeldLease
 from pair.engine.backup.export import ExportReport
@@ -55,16 +55,16 @@ def export_shards(
     count = sum(len(shard.files) for shard in manifest.shards)
     done = 0
     with files.storage_errors(), scratch_folder(parts.cache) as folder:
-        place = folders.resolve_parent(path)
+        place = files.resolve_parent(path)
         files.remove_half_written(place)
-        with files.replaced_file(place) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+        with files.replace_file(place) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
             archive.writestr(zipfile.ZipInfo(_MANIFEST_ENTRY, _ZIP_EPOCH), content)
             for shard in sorted(manifest.shards, key=lambda each: each.folder):
                 for role in shard.files:
                     local = folder / "file"
                     if not store.download(shard.key(role), local):
                         raise ShardMissingError(shard.key(role))
-                    if files.sha256_of(local) != shard.files[role].sha256:
+                    if files.hash_file(local) != shard.files[role].sha256:
                         raise errors.stored_data_damaged(shard.key(role), "its SHA-256 is not the one in the manifest")
                     entry = zipfile.ZipInfo(_FOLDER + packed_name(shard, role), _ZIP_EPOCH)
                     entry.file_size = shard.files[role].size_bytes
@@ -216,7 +216,7 @@ class ShardImporter:
                     _check_shard(archive.path, shard, unpacked)
                     for role in missing:
                         path = unpacked[file_name(shard.shard_id, role)]
-                        if files.sha256_of(path) != shard.files[role].sha256:
+                        if files.hash_file(path) != shard.files[role].sha256:
                             raise errors.export_damaged(str(archive.path), f"{path.name} changed meanwhile")
                         self._parts.on_step("upload")
                         self._store.upload(shard.key(role), path)

@@ -71,7 +71,7 @@ def _fault_of(ref: ShardRef, role: FileRole, store: BlobStore, path: Path) -> st
     size = path.stat().st_size
     if size != expected.size_bytes:
         return f"it has {size:,} bytes instead of {expected.size_bytes:,}"
-    if files.sha256_of(path) != expected.sha256:
+    if files.hash_file(path) != expected.sha256:
         return "its SHA-256 is not the one in the manifest"
     return ""
 

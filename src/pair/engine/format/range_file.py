@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pair import folders
+from pair import files
 from pair.engine.format.array_file import ArrayFile, Section, sections_begin_at
 
 BLOCK_BYTES = 4096
@@ -87,7 +87,7 @@ class RangeFile:
         self._here = np.zeros(len(outline.hashes), np.bool_)
         self._lock = threading.Lock()
         self._under_way: dict[Span, threading.Lock] = {}
-        self._descriptor = folders.open_file(path, os.O_RDWR | os.O_CREAT)
+        self._descriptor = files.open_file(path, os.O_RDWR | os.O_CREAT)
         # Somebody may have fetched some of it before, or is about to: what it wrote is used if it is right.
         self._is_new = os.fstat(self._descriptor).st_size != size_bytes
         if self._is_new:

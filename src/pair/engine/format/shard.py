@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pair import cancellation
+from pair import clock
 from pair.engine.filters import Filter
 from pair.engine.format.array_file import ArrayFile, check_below, check_length, check_utf8
 from pair.engine.format.bounded_json import load_json, load_texts
@@ -412,7 +412,7 @@ class RowsFile:
     def _select(self, condition: Filter) -> npt.NDArray[np.bool_]:
         where, parameters = condition.to_sql()
         cursor = self._cursor()
-        with query_errors(self._key), contextlib.closing(cursor), cancellation.interruptible(cursor.interrupt):
+        with query_errors(self._key), contextlib.closing(cursor), clock.interruptible(cursor.interrupt):
             found = cursor.execute(f"SELECT doc FROM docs WHERE {where}", parameters).fetchnumpy()["doc"]  # noqa: S608
         chosen = np.zeros(self._documents, np.bool_)
         with damage_errors(self._key):

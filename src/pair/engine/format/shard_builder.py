@@ -24,7 +24,7 @@ from pair.engine.format.keyword_index import write_keywords
 from pair.engine.format.manifest import FileRole, ShardFile, ShardRef, content_hash, file_name, shards_prefix
 from pair.engine.format.stored_documents import Header, StoredDocuments, identity
 from pair.engine.format.stored_graphs import StoredGraphs
-from pair.files import sha256_of
+from pair.files import hash_file
 
 if TYPE_CHECKING:
     import duckdb
@@ -129,7 +129,7 @@ def build_shard(
     with file_errors(paths["rows"]):
         _write_rows(paths["rows"], documents, headers, commit_id)
     written: dict[FileRole, WrittenFile] = {
-        "rows": WrittenFile(paths["rows"].stat().st_size, sha256_of(paths["rows"])),
+        "rows": WrittenFile(paths["rows"].stat().st_size, hash_file(paths["rows"])),
         "search": _write_search(paths["search"], documents),
         "ids": _write_ids(paths["ids"], headers),
         "keywords": write_keywords(paths["keywords"], documents.keywords, paths["search"]),

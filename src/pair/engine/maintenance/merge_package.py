@@ -28,7 +28,7 @@ from pair.engine.maintenance.portable_index import files_of, packed_name
 from pair.engine.storage.manifest_store import StoredManifest
 from pair.engine.storage.shard_cache import ShardCache
 from pair.engine.write.writer import EngineContext, Writer, WriteReport
-from pair.files import sha256_of
+from pair.files import hash_file
 
 _Identities = npt.NDArray[np.uint64]
 
@@ -206,7 +206,7 @@ def _sound_path(parcel: PackageShards, shard: ShardRef, role: FileRole) -> Path:
     """Where a file of the package is. Raises MissingFileError."""
     name = packed_name(shard, role)
     path = parcel.path_of(name)
-    if path is None or not (parcel.is_verified or sha256_of(path) == shard.files[role].sha256):
+    if path is None or not (parcel.is_verified or hash_file(path) == shard.files[role].sha256):
         raise MissingFileError(name)
     return path
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pair import cancellation, errors
+from pair import clock, errors
 from pair.engine.filters import Filter
 from pair.engine.format.manifest import FileRole
 from pair.engine.format.shard import SearchFile
@@ -236,7 +236,7 @@ class ShardAccess:
         return opened
 
     def _or_fault(self, ask: Callable[[], _Asked]) -> _Asked | None:
-        cancellation.check()
+        clock.check_cancelled()
         try:
             return ask()
         except ShardMissingError as fault:

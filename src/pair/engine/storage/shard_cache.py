@@ -29,7 +29,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.blobs.contract import BlobStore
 from pair.clock import Clock
 from pair.engine import rules
@@ -172,12 +172,12 @@ class ShardCache:
 
     def make_place(self, ref: ShardRef) -> Path:
         """Create the folder of a shard, below one with the mark. Raises OSError."""
-        with folders.open_folder(self._own, make=True) as own:
-            names = folders.list_below(own)
+        with files.open_folder(self._own, make=True) as own:
+            names = files.list_below(own)
             if all(_is_ours(name) for name in names):
                 with contextlib.suppress(FileExistsError):
-                    os.close(folders.open_below(own, _MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-        folders.make_folder(self.place(ref))
+                    os.close(files.open_below(own, _MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        files.make_folder(self.place(ref))
         return self.place(ref)
 
     def path(self, ref: ShardRef, role: FileRole) -> Path:
@@ -241,7 +241,7 @@ class ShardCache:
 
     def _fetch(self, ref: ShardRef, role: FileRole, path: Path) -> None:
         expected = ref.files[role]
-        if path.exists() and files.sha256_of(path) == expected.sha256:
+        if path.exists() and files.hash_file(path) == expected.sha256:
             _stamp(path)
             return
         self.misses += 1
@@ -252,12 +252,12 @@ class ShardCache:
         try:
             if not self._store.download(ref.key(role), temporary):
                 raise ShardMissingError(ref.key(role))
-            if files.sha256_of(temporary) != expected.sha256:
+            if files.hash_file(temporary) != expected.sha256:
                 raise errors.stored_data_damaged(ref.key(role), "its SHA-256 is not the one in the manifest")
-            folders.rename(temporary, path)
-            folders.unlink(self.part(ref, role), missing_ok=True)
+            files.rename(temporary, path)
+            files.unlink(self.part(ref, role), missing_ok=True)
         finally:
-            folders.unlink(temporary, missing_ok=True)
+            files.unlink(temporary, missing_ok=True)
         self.bytes_fetched += expected.size_bytes
         _stamp(path)
 
@@ -326,7 +326,7 @@ class ShardCache:
         now = self._clock.now().timestamp()
         found: list[CachedShard] = []
         with contextlib.suppress(FileNotFoundError):
-            names = folders.list_folder(self._own)
+            names = files.list_folder(self._own)
             for name in names if _MARK in names else ():
                 if _is_ours(name):
                     with contextlib.suppress(OSError):  # gone meanwhile, or no folder
@@ -343,7 +343,7 @@ class ShardCache:
             if is_ours:
                 condemned = folder.with_name(f".{name.lstrip('.')[:64]}.{secrets.token_hex(8)}")
                 with contextlib.suppress(FileNotFoundError):
-                    folders.rename(folder, condemned)
+                    files.rename(folder, condemned)
                     files.remove_tree(condemned)
         return is_ours
 
@@ -363,7 +363,7 @@ def _entry_name(key: str) -> str:
 
 def _measured(folder: Path, now: float) -> CachedShard:
     size, used_at = 0, 0.0
-    with folders.open_folder(folder) as descriptor, os.scandir(descriptor) as members:
+    with files.open_folder(folder) as descriptor, os.scandir(descriptor) as members:
         for member in members:
             seen = member.stat(follow_symlinks=False)
             size += min(seen.st_size, seen.st_blocks * _DISK_BLOCK_BYTES)  # some files are here in part only
@@ -384,7 +384,7 @@ def _is_verified(path: Path, ref: ShardRef, role: FileRole) -> bool:
 def _stamp(path: Path) -> None:
     """Where it cannot be written, the file is verified again the next time."""
     with contextlib.suppress(OSError):
-        stamp = folders.open_file(path.with_name(path.name + _STAMP), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        stamp = files.open_file(path.with_name(path.name + _STAMP), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         with os.fdopen(stamp, "wb") as stream:
             stream.write(_stamp_text(path.lstat()).encode())
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pair import folders
+from pair import files
 
 _USE = "use"
 
@@ -15,7 +15,7 @@ _USE = "use"
 def in_use(folder: Path, *, exclusive: bool) -> Iterator[bool]:
     """Hold the lock of a shard's folder while the block runs; gives False when another holds it."""
     try:
-        descriptor = folders.open_file(folder / _USE, os.O_RDWR | os.O_CREAT)
+        descriptor = files.open_file(folder / _USE, os.O_RDWR | os.O_CREAT)
     except FileNotFoundError:
         yield exclusive  # there is nothing that could be in use
         return
@@ -38,7 +38,7 @@ class ShardUse:
         while True:
             try:
                 self._path = make_folder() / _USE
-                self._descriptor = folders.open_file(self._path, os.O_RDWR | os.O_CREAT)
+                self._descriptor = files.open_file(self._path, os.O_RDWR | os.O_CREAT)
             except FileNotFoundError:
                 continue  # evicted between two lines
             fcntl.flock(self._descriptor, fcntl.LOCK_SH)

@@ -6,7 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.ai.caching_embedder import CachingEmbedder
 from pair.clock import SystemClock
 from pair.engine.storage.shard_cache import ShardCache
@@ -54,9 +54,9 @@ def part_builder(setup: Setup) -> PartBuilder:
 
 def _shared_cache() -> Path:
     """Return a folder for shards among the temporary files that no other user can write to. Raises E026."""
-    with files.storage_errors(), folders.open_folder(_SHARED_CACHE, make=True) as descriptor:
+    with files.storage_errors(), files.open_folder(_SHARED_CACHE, make=True) as descriptor:
         if os.fstat(descriptor).st_uid != os.getuid():
-            raise folders.foreign_file(_SHARED_CACHE)
+            raise files.foreign_file(_SHARED_CACHE)
         os.fchmod(descriptor, 0o700)
     return _SHARED_CACHE
 

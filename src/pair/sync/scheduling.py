@@ -1,0 +1,192 @@
+"""When and in which threads a sync works: worker pools, signals, and runs at every tick."""
+
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Self
+
+from pair import errors
+from pair.clock import Clock
+from pair.sync.rules import SyncSettings
+
+logger = logging.getLogger(__name__)
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_UNREACHABLE_MODEL_TRIES = 3
+_LOOK_SECONDS = 0.1
+"""So soon an interrupt is noticed while work is waited for."""
+
+
+class Interrupts:
+    """Signals that came during a run. They are held back until everything is saved.
+
+    After the first, a run begins nothing new. After the second, it does not wait for work in progress either.
+    """
+
+    def __init__(self) -> None:
+        self._received: list[int] = []
+
+    @property
+    def is_stopping(self) -> bool:
+        return bool(self._received)
+
+    @property
+    def is_abandoning(self) -> bool:
+        return len(self._received) > 1
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """Hold back signals while the block runs, then deliver them and raise KeyboardInterrupt.
+
+        Only the main thread gets signals; in another one, nothing is to be held back.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+        is_holding = True
+
+        def note(number: int, frame: object) -> None:
+            if is_holding:
+                self._received.append(number)
+            elif callable(handler := handlers[signal.Signals(number)]):
+                handler(number, frame)  # type: ignore[arg-type]
+
+        held = [number for number, handler in handlers.items() if handler is not None and handler != signal.SIG_IGN]
+        try:
+            for number in held:
+                signal.signal(number, note)
+            yield
+        finally:
+            is_holding = False
+            for number in held:
+                signal.signal(number, handlers[number])
+            self._deliver()
+
+    def _deliver(self) -> None:
+        for number in self._received[:2]:
+            # The handler of a command leaves the process with the second one: threads may still be at work.
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.raise_signal(number)
+        if self._received:
+            raise KeyboardInterrupt
+
+
+class WorkerPools:
+    """Threads that fetch and threads that summarise; leaving the block waits for all of them.
+
+    Once interrupted, they begin nothing new, and `on_interrupt` is called. A second interrupt ends the waiting.
+    """
+
+    def __init__(self, settings: SyncSettings, interrupts: Interrupts, on_interrupt: Callable[[], None]) -> None:
+        self._interrupts = interrupts
+        self._on_interrupt = on_interrupt
+        self._is_interrupted = False
+        self._fetchers = ThreadPoolExecutor(settings.url_download_concurrency, thread_name_prefix="pair-fetch")
+        self._summarisers = ThreadPoolExecutor(settings.summarization_concurrency, thread_name_prefix="pair-summary")
+        self._fetching: list[Future[object]] = []
+        self._summarising: list[Future[object]] = []
+        self._last: list[tuple[Callable[..., object], tuple[object, ...]]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None:
+                # A fetch may still hand something to the summarisers, so it is waited for first.
+                self._wait_for(self._fetching)
+                for work, arguments in self._last:
+                    self.summarise(work, *arguments)
+                self._wait_for(self._summarising)
+        finally:
+            for threads in (self._fetchers, self._summarisers):
+                threads.shutdown(wait=not self._interrupts.is_abandoning, cancel_futures=True)
+
+    def _wait_for(self, futures: list[Future[object]]) -> None:
+        for future in futures:
+            while not self._interrupts.is_abandoning and wait([future], _LOOK_SECONDS).not_done:
+                if self._interrupts.is_stopping and not self._is_interrupted:
+                    self._is_interrupted = True
+                    self._on_interrupt()
+            if future.done():
+                future.result()
+
+    def fetch(self, work: Callable[..., object], *arguments: object) -> None:
+        self._fetching.append(self._fetchers.submit(self._do, work, *arguments))
+
+    def summarise(self, work: Callable[..., object], *arguments: object) -> None:
+        self._summarising.append(self._summarisers.submit(self._do, work, *arguments))
+
+    def _do(self, work: Callable[..., object], *arguments: object) -> None:
+        if not self._interrupts.is_stopping:
+            work(*arguments)
+
+    def summarise_last(self, work: Callable[..., object], *arguments: object) -> None:
+        """After all that is new: what failed before may fail again, and must not close the gate for the rest."""
+        self._last.append((work, arguments))
+
+
+class ModelGate:
+    """Stops asking a model that cannot be reached: everything else is left for the next run."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._failures_in_a_row = 0
+
+    @property
+    def is_closed(self) -> bool:
+        return self._failures_in_a_row >= _UNREACHABLE_MODEL_TRIES
+
+    def note_failure(self, fault: errors.ModelError) -> None:
+        with self._lock:
+            if fault.code == errors.MODEL_UNREACHABLE:
+                self._failures_in_a_row += 1
+
+    def note_success(self) -> None:
+        with self._lock:
+            self._failures_in_a_row = 0
+
+
+class Ticker:
+    """Calls `run` at once and then every `tick_seconds`, from start to start.
+
+    `wait(seconds)` returns True to stop; it may return early, which makes the next run start early.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[], object],
+        wait: Callable[[float], bool],
+        on_error: Callable[[Exception], None],
+        clock: Clock,
+        tick_seconds: float,
+    ) -> None:
+        self._run = run
+        self._wait = wait
+        self._on_error = on_error
+        self._clock = clock
+        self._tick_seconds = tick_seconds
+        self.runs = 0
+        self.skipped = 0
+
+    def loop(self) -> None:
+        while True:
+            began = self._clock.monotonic()
+            self._tick()
+            elapsed = self._clock.monotonic() - began
+            if self._wait(max(0.0, self._tick_seconds - elapsed)):
+                return
+
+    def _tick(self) -> None:
+        try:
+            self._run()
+            self.runs += 1
+        except errors.ConflictError as busy:
+            self.skipped += 1
+            logger.info("tick skipped", extra={"reason": busy.message})
+        except Exception as fault:  # noqa: BLE001 - a long-running process outlives a failed run
+            self._on_error(fault)
