@@ -84,9 +84,10 @@ class Incoming:
             raise request_errors.request_too_slow(policy.body_timeout_seconds) from fault
 
     async def query(self, policy: ServerPolicy) -> bytes:
-        """Return the body of a request that stores nothing. Raises E607 also for too many values, E610, E617."""
+        """Return the body of a request that stores nothing. Raises E601 for too many values, E607, E610, E617."""
         body = await self.whole(policy, MAX_QUERY_BYTES)
-        check_values(body, MAX_QUERY_VALUES)
+        if count_values(body, MAX_QUERY_VALUES) > MAX_QUERY_VALUES:
+            raise request_errors.request_invalid(f"it has more than {MAX_QUERY_VALUES:,} values")
         return body
 
     async def lines(self, policy: ServerPolicy) -> AsyncIterator[list[bytes]]:
@@ -130,10 +131,10 @@ class Incoming:
         return part, message.get("more_body", False)
 
 
-def check_values(body: bytes, most: int = MAX_VALUES) -> None:
+def check_values(body: bytes) -> None:
     """Raises E607."""
-    if count_values(body, most) > most:
-        raise request_errors.request_too_large("The request", most, "values")
+    if count_values(body) > MAX_VALUES:
+        raise request_errors.request_too_large("The request", MAX_VALUES, "values")
 
 
 def count_values(body: bytes, most: int = MAX_VALUES, *, slice_bytes: int = 262_144) -> int:
