@@ -317,7 +317,7 @@ def test_a_filter_with_10_000_conditions_is_refused_with_the_limit(guarded: Keye
 @pytest.mark.parametrize("path", ["/rag/query", "/ask", "/mcp"])
 def test_a_request_of_too_many_values_is_refused_before_it_is_parsed(guarded: Keyed, path: str):
     answer = guarded.server.post(path, {"query": "lunch", "filter": [[]] * 60_000}, key=guarded.key("read"))
-    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "E607")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "E601")
     assert "more than 50,000 values" in answer.json()["error"]["message"]
 
 
