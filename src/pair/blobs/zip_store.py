@@ -1,4 +1,4 @@
-"""Blobs inside a zip archive, for reading only."""
+"""Read-only blobs inside a zip archive."""
 
 import datetime
 import os
@@ -13,7 +13,7 @@ from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version
 
 
 class ZipStore:
-    """`name_of`: what a key is called in the archive; None for what is not in it. Faults of the archive are E009."""
+    """`name_of` returns the name of a key in the archive; None for one that is not in it. Faults are E009."""
 
     def __init__(self, path: Path, name_of: Callable[[str], str | None]) -> None:
         self._path = path
@@ -71,7 +71,7 @@ class ZipStore:
         raise self._read_only()
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
-        """Only what is asked for by its whole key: an archive knows names, not keys."""
+        """List only a blob that is named by its whole key: an archive knows names, not keys."""
         entry = self._entry(prefix)
         if entry is not None:
             yield BlobInfo(prefix, entry.file_size, datetime.datetime(*entry.date_time, tzinfo=datetime.UTC))

@@ -31,8 +31,8 @@ from pair.packages.rules import (
     parse_checksum,
     without_credentials,
 )
-from pair.web.bounded_decompress import BodyError, unpack_body
-from pair.web.http_client import HttpClient, RequestFault
+from pair.web.http_answer import BodyError, RequestFault, unpack_body
+from pair.web.http_client import HttpClient
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ from typing import Any
 from pair import errors
 from pair.packages.rules import SourcesSettings, without_credentials
 from pair.values import KbSource
-from pair.web.http_client import HttpClient, RequestFault
+from pair.web.http_answer import RequestFault
+from pair.web.http_client import HttpClient
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from pair import errors
 from pair.packages.contract import ChangedError, Observer, Validators
 from pair.packages.rules import without_credentials
-from pair.web.http_client import HttpClient, RequestFault
+from pair.web.http_answer import RequestFault
+from pair.web.http_client import HttpClient
 
 _TAIL_BYTES = 32 * 1024
 """Of an archive: its directory is at its end."""

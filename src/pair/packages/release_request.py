@@ -3,7 +3,8 @@
 from pair import errors
 from pair.packages.release_index import LIMIT_BYTES
 from pair.packages.rules import without_credentials
-from pair.web.http_client import HttpClient, RequestFault
+from pair.web.http_answer import RequestFault
+from pair.web.http_client import HttpClient
 
 
 def read_remote_feed(web: HttpClient, url: str) -> bytes:
