@@ -21,7 +21,7 @@ from pair.packages.install import InstallRequest
 from pair.packages.lockfile import read_lock, to_bytes
 from pair.packages.package import Label
 from pair.packages.release_index import Release, ReleaseIndex, choose, parse_feed, source_of
-from pair.packages.release_rules import FeedAddress
+from pair.packages.resolve import FeedAddress
 from pair.settings import Settings
 from support.damage import bounded, damaged_json, damaged_values, refusal, tried
 

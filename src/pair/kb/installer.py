@@ -20,16 +20,9 @@ from pair.packages.contract import CurrentIndex, Fetcher, IndexSelection, Observ
 from pair.packages.install import Installation, InstallReport, InstallRequest, Mode
 from pair.packages.lockfile import LockedKb, drift
 from pair.packages.package import Label, PackageReport, make_package
-from pair.packages.publish_targets import BucketFetcher, BucketTarget, read_file
-from pair.packages.release_rules import FeedAddress, has_moved
-from pair.packages.rules import (
-    RECORD_NAME,
-    is_in_bucket,
-    is_remote,
-    refuse_conflicting_options,
-    without_credentials,
-    without_user,
-)
+from pair.packages.release_index import BucketFetcher, BucketTarget, read_file
+from pair.packages.resolve import FeedAddress, has_moved, refuse_conflicting_options
+from pair.packages.rules import RECORD_NAME, is_in_bucket, is_remote, without_credentials, without_user
 from pair.packages.verify import Description
 from pair.settings import Settings
 from pair.values import KbSource
@@ -331,7 +324,7 @@ class Installer:
             folder, _, name = place.rpartition("/")
             content = BucketTarget(self._store_at(folder), pause_before).read(name)
         elif is_remote(place):
-            from pair.packages.release_request import read_remote_feed  # noqa: PLC0415 - see the module's first lines
+            from pair.packages.release_index import read_remote_feed  # noqa: PLC0415 - see the module's first lines
 
             with self._web() as web:
                 content = read_remote_feed(web, place)
@@ -342,7 +335,7 @@ class Installer:
         return release_index.parse_feed(content, shown)
 
     def _latest_release(self, *, fresh: bool) -> KbSource:
-        from pair.packages.github import latest_release  # noqa: PLC0415 - see the module's first lines
+        from pair.packages.resolve import latest_release  # noqa: PLC0415 - see the module's first lines
 
         policy = self.settings.sources
         cache, release_index = self._cache("feed"), f"{policy.github_api_url} {policy.release_repository}"

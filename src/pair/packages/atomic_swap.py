@@ -1,11 +1,9 @@
-"""Replace a folder by another so that nobody ever sees half of it.
+"""Replace a folder by another, so that readers see the old one or the new one.
 
 Invariants
     On Linux the two folders trade places in one step. Where a folder cannot be moved (it is a mount point) or the
     system cannot trade places, the entries of the folder are moved one by one and a note beside them lets the next run
     undo a move that was cut off.
-Not here
-    Deciding what the new folder holds: rules.py. Filling it: installation.py.
 """
 
 import contextlib
@@ -28,7 +26,7 @@ _NEW_NAME = "new"
 
 
 def staging_for(target: Path, token: str) -> Path:
-    """A new, empty folder that `put_in_place` can bring to `target`: beside it, or inside a mount point."""
+    """Make a new, empty folder that `put_in_place` can bring to `target`: beside it, or inside a mount point."""
     staging = staging_path(target, token)
     with folders.open_folder(staging.parent, make=True) as home, folders.naming(staging):
         os.mkdir(staging.name, dir_fd=home)
@@ -42,7 +40,7 @@ def staging_path(target: Path, token: str) -> Path:
 
 
 def put_in_place(new: Path, target: Path) -> None:
-    """`new` comes from `staging_for`; what was in the target is gone afterwards."""
+    """Bring a folder from `staging_for` to the target, and delete what was there."""
     staging = new.parent
     if not target.exists():
         folders.rename(new, target)
@@ -70,10 +68,7 @@ def _is_leftover(name: str, target: Path) -> bool:
 
 
 def _moves_entry_by_entry(target: Path) -> bool:
-    """A mount point cannot be moved, nor a folder in one that is closed to us.
-
-    And a shell in the folder should not find itself in a deleted one.
-    """
+    """Tell whether a folder cannot be moved: a mount point, one in a closed folder, or one with a shell in it."""
     return os.path.ismount(target) or Path.cwd().is_relative_to(target) or files.is_closed(target.parent)
 
 
@@ -124,7 +119,7 @@ def _move_entries(staging: Path, target: Path) -> None:
 
 
 def _undo_moves(staging: Path, target: Path) -> None:
-    """Safe to repeat: an entry that has come is told from one that has not left by where it lies.
+    """Undo the moves; this is safe to repeat, for where an entry lies tells whether it was moved.
 
     The note is not trusted: a name in it must be a plain one, and only what has the inode that it names is moved out of
     the target.

@@ -1,9 +1,9 @@
-"""Downloaded KBs on disk: `<cache>/<key>/`, found, filled and replaced.
+"""The cache of downloaded KBs: folders `<cache>/<key>/`.
 
 Invariants
     A folder `<key>` appears by one rename after everything in it was verified, so a folder that exists is whole. What a
     disk or a power cut makes of it later shows when its files are taken: they are hashed on the way.
-    One process at a time fills a key; the others wait and find it filled.
+    One process at a time fills a key; the others wait and then use it.
 """
 
 import contextlib
@@ -40,11 +40,11 @@ class Facts:
     signed_by: str | None = None
     """The public key whose signature of the archive held, if one was looked for."""
     is_assembled: bool = False
-    """Of parts: its files are those of the manifest, but nobody hashed the archive."""
+    """Put together of parts: its files are those of the manifest, but the archive was not hashed."""
     is_without_index: bool = False
-    """It has one, but nobody wanted it."""
+    """It has one that was not wanted."""
     size_bytes: int = 0
-    """Of the archive; 0 for git, and where nobody wrote it down."""
+    """Of the archive; 0 for git, and where it is not known."""
 
 
 @dataclass(frozen=True)
@@ -69,47 +69,47 @@ class Cache:
     def entry_for(
         self, source: KbSource, fill: Fill, is_usable: Callable[[CacheEntry], bool], *, revalidate: bool
     ) -> Iterator[CacheEntry]:
-        """The KB's entry, fetched if need be; nobody replaces it while the block runs."""
+        """Give the entry of a KB, fetched if need be; it is not replaced while the block runs."""
         with files.storage_errors():
             key = cache_key(source, _address(source))
-            with self._locked(key, has_entry=self._find(key, source) is not None):
+            with self._lock_key(key, has_entry=self._find(key, source) is not None):
                 entry = self._find(key, source)
                 if entry is not None and not is_usable(entry):
                     entry = None
                 if entry is not None and not revalidate:
                     logger.debug("cache hit", extra={"key": key})
                 else:
-                    entry = self._filled(key, source, fill, entry)
+                    entry = self._fill(key, source, fill, entry)
                 yield entry
 
     def drop(self, entry: CacheEntry) -> None:
-        """Call inside the block that got it. Its description goes first: without it there is no entry."""
+        """Remove an entry, inside the block that got it. Its description goes first: without it there is no entry."""
         folders.unlink(entry.folder / ENTRY_NAME, missing_ok=True)
         files.remove_tree(entry.folder)
 
     def files_by_hash(self) -> dict[str, Path]:
-        """Where a file with a certain SHA-256 is, in whatever entry. What a disk made of it shows when it is taken."""
-        found: dict[str, Path] = {}
+        """Return a file for each SHA-256, of any entry. Whether the disk damaged it shows when it is read."""
+        paths: dict[str, Path] = {}
         for path in self._folder.glob(f"*/{ENTRY_NAME}"):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 for name, sha256 in json.loads(path.read_bytes())["hashes"].items():
                     if stays_inside(name):
-                        found[sha256] = path.parent / name
-        return found
+                        paths[sha256] = path.parent / name
+        return paths
 
     def part_path(self, source: KbSource) -> Path:
-        """Where an unfinished download of this address waits to be resumed."""
+        """Return where an unfinished download of this address waits to be resumed."""
         return self._folder / ".partial" / f"{_address(source)}.part"
 
     def remember_release(self, feed: str, source: KbSource) -> None:
-        """A read-only cache remembers nothing, and that is no reason to stop."""
+        """Remember a release; a read-only cache remembers nothing, which is no reason to stop."""
         path = self._release_path(feed)
         with contextlib.suppress(OSError):
             folders.make_folder(path.parent)
             files.write_atomically(path, json.dumps(source.to_json()).encode())
 
     def recall_release(self, feed: str) -> KbSource | None:
-        """The release that the feed named last, if it is in the cache."""
+        """Return the release that the feed named last, if it is in the cache."""
         try:
             source = KbSource.from_json(json.loads(self._release_path(feed).read_bytes()))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -121,13 +121,12 @@ class Cache:
         return self._folder / ".releases" / f"{hashlib.sha256(feed.encode()).hexdigest()}.json"
 
     @contextlib.contextmanager
-    def _locked(self, key: str, *, has_entry: bool) -> Iterator[None]:
-        """A read-only cache cannot be locked, and need not be when it has the entry."""
-        with contextlib.ExitStack() as held:
+    def _lock_key(self, key: str, *, has_entry: bool) -> Iterator[None]:
+        """Lock a key. A read-only cache cannot be locked, and need not be when it has the entry."""
+        path = self._folder / ".locks" / f"{key}.lock"
+        with contextlib.ExitStack() as lock:
             try:
-                held.enter_context(
-                    files.exclusive_lock(self._folder / ".locks" / f"{key}.lock", on_wait=self._say_waiting)
-                )
+                lock.enter_context(files.exclusive_lock(path, on_wait=self._say_waiting))
             except OSError:
                 if not has_entry:
                     raise
@@ -137,24 +136,21 @@ class Cache:
         self._observer.say(f"waiting for {holder}, which is fetching the same KB")
 
     def _find(self, key: str, source: KbSource) -> CacheEntry | None:
-        """An entry counts only when it was made from this very address: versions of two repositories may be equal."""
+        """Return an entry that was made from this very address: versions of two repositories may be equal."""
         folder = self._folder / key
         try:
             value = json.loads((folder / ENTRY_NAME).read_bytes())
             if value.pop("schema_version") != SCHEMA_VERSION or value.pop("address") != _address(source):
                 return None
-            value.pop("url")
-            value.pop("fetched_at")
+            del value["url"], value["fetched_at"]
             facts = Facts(**value)
-            is_named = isinstance(facts.identity, str) and isinstance(facts.signed_by, str | None)
-            is_sound = is_named and all(
-                isinstance(sha256, str) and stays_inside(path) for path, sha256 in facts.hashes.items()
-            )
-            return CacheEntry(folder, facts) if is_sound else None
+            is_sound = isinstance(facts.identity, str) and isinstance(facts.signed_by, str | None)
+            are_safe = all(isinstance(sha256, str) and stays_inside(path) for path, sha256 in facts.hashes.items())
+            return CacheEntry(folder, facts) if is_sound and are_safe else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
-    def _filled(self, key: str, source: KbSource, fill: Fill, earlier: CacheEntry | None) -> CacheEntry:
+    def _fill(self, key: str, source: KbSource, fill: Fill, earlier: CacheEntry | None) -> CacheEntry:
         folder = self._folder / key
         atomic_swap.clear_leftovers(folder)
         # An address whose version is taken by another one, or an entry of an older layout, is replaced as a whole.

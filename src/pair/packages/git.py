@@ -38,9 +38,9 @@ def split_ref(location: str) -> tuple[str, str]:
 
 
 def remote_commit(location: str) -> str | None:
-    """The commit that the ref names now; None for a ref that the server does not list, such as a commit id."""
+    """Return the commit that the ref names now; None for a ref that the server does not list, such as a commit id."""
     repository, ref = split_ref(location)
-    listed = _git(location, "ls-remote", "--exit-code", "--", repository, ref, may_be_absent=True)
+    listed = _run_git(location, "ls-remote", "--exit-code", "--", repository, ref, may_be_absent=True)
     commits = {name: commit for commit, name in (line.split("\t") for line in listed.splitlines())}
     wanted = (f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}", ref)
     return next((commits[name] for name in wanted if name in commits), None)
@@ -49,12 +49,12 @@ def remote_commit(location: str) -> str | None:
 def check_out(location: str, folder: Path) -> str:
     """Put the files of the ref into `folder`, which must not exist; returns the commit."""
     repository, ref = split_ref(location)
-    _git(location, "init", "--quiet", "--template=", "--", str(folder))
+    _run_git(location, "init", "--quiet", "--template=", "--", str(folder))
     try:
-        _git(location, "-C", str(folder), "fetch", "--quiet", "--depth=1", "--no-tags", "--", repository, ref)
+        _run_git(location, "-C", str(folder), "fetch", "--quiet", "--depth=1", "--no-tags", "--", repository, ref)
         _refuse_deep_folders(location, folder)
-        _git(location, "-C", str(folder), "checkout", "--quiet", "--detach", "FETCH_HEAD")
-        commit = _git(location, "-C", str(folder), "rev-parse", "HEAD").strip()
+        _run_git(location, "-C", str(folder), "checkout", "--quiet", "--detach", "FETCH_HEAD")
+        commit = _run_git(location, "-C", str(folder), "rev-parse", "HEAD").strip()
     except BaseException:
         files.remove_tree(folder)
         raise
@@ -64,12 +64,12 @@ def check_out(location: str, folder: Path) -> str:
 
 def _refuse_deep_folders(location: str, folder: Path) -> None:
     """Judge the fetched commit before a folder of it is made: a deep tree can hardly be removed again."""
-    listed = _git(location, "-C", str(folder), "ls-tree", "-r", "-d", "-z", "--name-only", "FETCH_HEAD")
+    listed = _run_git(location, "-C", str(folder), "ls-tree", "-r", "-d", "-z", "--name-only", "FETCH_HEAD")
     if any(path.count("/") >= MOST_FOLDERS for path in listed.split("\0")):
         raise errors.archive_refused(without_credentials(location), "path has too many folders")
 
 
-def _git(location: str, *arguments: str, may_be_absent: bool = False) -> str:
+def _run_git(location: str, *arguments: str, may_be_absent: bool = False) -> str:
     shown = without_credentials(location)
     program = shutil.which("git")
     if program is None:
@@ -92,7 +92,7 @@ def _git(location: str, *arguments: str, may_be_absent: bool = False) -> str:
     if done.returncode == 2 and may_be_absent:
         return ""
     if done.returncode != 0:
-        raise errors.git_failed(shown, _last_words(done.stderr))
+        raise errors.git_failed(shown, _summarise(done.stderr))
     return done.stdout
 
 
@@ -110,6 +110,6 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _last_words(stderr: str) -> str:
+def _summarise(stderr: str) -> str:
     lines = [line for line in stderr.splitlines() if line.strip() and not line.startswith("hint:")]
     return re.sub(r"://[^/@\s]+@", "://", " / ".join(lines[-3:])) or "it failed without a word"

@@ -9,9 +9,16 @@ from pair import errors
 from pair.blobs.contract import Version
 from pair.blobs.memory import MemoryStore
 from pair.packages.package import Label, PackagedIndex, PackageManifest, make_package
-from pair.packages.publish import publish
-from pair.packages.publish_targets import BucketFetcher, BucketTarget, FolderTarget, PublishTarget
-from pair.packages.release_index import Release, ReleaseIndex, parse_feed
+from pair.packages.release_index import (
+    BucketFetcher,
+    BucketTarget,
+    FolderTarget,
+    PublishTarget,
+    Release,
+    ReleaseIndex,
+    parse_feed,
+    publish,
+)
 from pair.packages.rules import SourcesSettings
 from pair.testing.clock import ManualClock
 

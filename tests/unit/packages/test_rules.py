@@ -5,14 +5,13 @@ from typing import Any
 import pytest
 
 from pair.errors import NotFoundError, PairError, UsageError
+from pair.packages.resolve import Surroundings, choose_source, refuse_conflicting_options
 from pair.packages.rules import (
     KeptFile,
-    Surroundings,
     UpdatePlan,
     bare_repositories,
     beside,
     cache_key,
-    choose_source,
     folders_above,
     is_git,
     is_local_path,
@@ -24,7 +23,6 @@ from pair.packages.rules import (
     package_label_fault,
     parse_checksum,
     plan_changes,
-    refuse_conflicting_options,
     without_credentials,
     without_user,
 )
@@ -199,9 +197,9 @@ EVERYTHING_THERE = Surroundings("/here/kb", path_exists=True, monorepo_dataset="
     ],
 )
 def test_flag_wins_over_monorepo_and_both_win_over_the_release(source: str | None, chosen: KbSource):
-    choice = choose_source(source, offline=False, seen=EVERYTHING_THERE, latest_release=never_asked)
-    assert choice.source == chosen
-    assert choice.because
+    found, because = choose_source(source, offline=False, seen=EVERYTHING_THERE, latest_release=never_asked)
+    assert found == chosen
+    assert because
 
 
 @pytest.mark.rule("source-1")
@@ -212,7 +210,7 @@ def test_latest_release_is_asked_for_once_when_nothing_else_is_there():
         asked.append("release")
         return RELEASE
 
-    assert choose_source(None, offline=False, seen=Surroundings(), latest_release=counted).source == RELEASE
+    assert choose_source(None, offline=False, seen=Surroundings(), latest_release=counted)[0] == RELEASE
     assert asked == ["release"]
 
 
@@ -225,8 +223,8 @@ def test_monorepo_does_not_make_offline_without_source_good():
 
 @pytest.mark.rule("source-3")
 def test_offline_takes_a_path():
-    choice = choose_source("./kb", offline=True, seen=EVERYTHING_THERE, latest_release=never_asked)
-    assert choice.source == KbSource("local", "/here/kb", requires_download=False)
+    found, _ = choose_source("./kb", offline=True, seen=EVERYTHING_THERE, latest_release=never_asked)
+    assert found == KbSource("local", "/here/kb", requires_download=False)
 
 
 @pytest.mark.rule("source-7")

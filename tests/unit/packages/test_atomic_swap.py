@@ -131,7 +131,7 @@ def test_links_are_replaced_and_not_followed(tmp_path: Path):
 DYING = """
 import os, sys
 from pathlib import Path
-from pair.packages import replacement
+from pair.packages import atomic_swap
 
 left, action, target, staging = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4])
 
@@ -144,9 +144,9 @@ def die_in_time(event, _):
 
 sys.addaudithook(die_in_time)
 if action == "move":
-    replacement._move_entries(staging, target)
+    atomic_swap._move_entries(staging, target)
 else:
-    replacement.clear_leftovers(target)
+    atomic_swap.clear_leftovers(target)
 """
 STEPS = range(16)
 homes = pytest.mark.parametrize(

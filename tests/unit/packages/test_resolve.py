@@ -7,16 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pair.packages.release_rules import (
-    archive_location,
-    has_moved,
-    is_older,
-    is_pre_release,
-    latest,
-    local_feed,
-    remote_feed,
-    version_order,
-)
+from pair.packages.release_index import is_older, is_pre_release, latest, version_order
+from pair.packages.resolve import archive_location, has_moved, local_feed, remote_feed
 from pair.values import KbSource
 
 

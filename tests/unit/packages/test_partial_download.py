@@ -11,7 +11,7 @@ import pytest
 
 from pair import errors
 from pair.packages.contract import IndexSelection
-from pair.packages.http_ranges import _at_most
+from pair.packages.download import _cut_off
 from pair.packages.package import PackagedFile, PackageManifest
 from pair.packages.partial_download import Supplies, UnfitError, assemble, missing_files
 from pair.packages.rules import SourcesSettings
@@ -110,4 +110,4 @@ def test_a_manifest_that_lists_what_no_archive_may_hold_is_refused(names: list[s
 
 
 def test_a_server_that_does_not_stop_is_stopped() -> None:
-    assert list(_at_most(itertools.chain([b"abc"], itertools.repeat(b"def")), 7)) == [b"abc", b"def", b"d"]
+    assert list(_cut_off(itertools.chain([b"abc"], itertools.repeat(b"def")), 7)) == [b"abc", b"def", b"d"]

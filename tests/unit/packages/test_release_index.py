@@ -8,7 +8,7 @@ import pytest
 
 from pair import errors
 from pair.packages.release_index import LIMIT_BYTES, Release, ReleaseIndex, choose, parse_feed, source_of
-from pair.packages.release_rules import FeedAddress, remote_feed
+from pair.packages.resolve import FeedAddress, remote_feed
 from pair.values import KbSource
 
 ONE = Release("1.0.0", "handbook-1.0.0.zip", 10, "0a" * 32, "sha256:0b", "0c", "ngram-384-v1", True, "2026-01-31")
