@@ -90,13 +90,9 @@ def _file_name(part: str) -> str:
 
 
 def _quote(part: str) -> str:
-    quoted = "".join(character if character in _UNTOUCHED else _codes(character) for character in part)
+    """Quote also capital letters: `Readme` and `readme` are one name on some file systems."""
+    quoted = "".join(chr(byte) if chr(byte) in _UNTOUCHED else f"%{byte:02x}" for byte in part.encode("utf-8"))
     return re.sub(r"^\.", "%2e", quoted)
-
-
-def _codes(character: str) -> str:
-    # Capital letters too: `Readme` and `readme` are one name on some file systems.
-    return "".join(f"%{byte:02x}" for byte in character.encode("utf-8"))
 
 
 def _cut(name: str) -> list[str]:

@@ -143,7 +143,9 @@ class LocalStore:
                 folders.naming(path),
             ):
                 folders.refuse_link_below(folder, path)
-                _raise_mark(mark, os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mtime_ns)
+                deleted_ns = os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mtime_ns
+                if os.fstat(mark).st_mtime_ns < deleted_ns:
+                    os.utime(mark, ns=(deleted_ns, deleted_ns))
                 os.unlink(path.name, dir_fd=folder)
                 os.fsync(folder)
             # A put that has just made one of these folders makes it again: see _publish.
@@ -207,21 +209,13 @@ class LocalStore:
         """Give the mark: a file whose time of change is not below that of any blob deleted under this lock."""
         self._prepare()
         stripe = f"{zlib.crc32(key.encode()) % _STRIPES:02d}"
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as opened:
             descriptor = folders.open_file(self._own / "locks" / stripe, os.O_RDWR | os.O_CREAT)
-            held.callback(os.close, descriptor)
+            opened.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            mark = self._open_mark(self._own / "marks" / stripe)
-            held.callback(os.close, mark)
+            mark = _open_mark(self._own / "marks" / stripe)
+            opened.callback(os.close, mark)
             yield mark
-
-    def _open_mark(self, path: Path) -> int:
-        try:
-            return folders.open_file(path, os.O_RDWR)
-        except FileNotFoundError:
-            mark = folders.open_file(path, os.O_RDWR | os.O_CREAT)
-            os.utime(mark, ns=(0, 0))
-            return mark
 
     @contextlib.contextmanager
     def _stage(self, chunks: Iterable[bytes]) -> Iterator[_StagedFile]:
@@ -290,6 +284,15 @@ class LocalStore:
                         os.close(descriptor)
 
 
+def _open_mark(path: Path) -> int:
+    try:
+        return folders.open_file(path, os.O_RDWR)
+    except FileNotFoundError:
+        mark = folders.open_file(path, os.O_RDWR | os.O_CREAT)
+        os.utime(mark, ns=(0, 0))
+        return mark
+
+
 def _new_staged_name() -> str:
     return f"{secrets.token_hex(16)}.staged"
 
@@ -351,11 +354,6 @@ def _make_younger(descriptor: int, than_ns: int) -> None:
             return
         os.utime(descriptor, ns=(than_ns + step_ns, than_ns + step_ns))
         os.fsync(descriptor)
-
-
-def _raise_mark(mark: int, deleted_ns: int) -> None:
-    if os.fstat(mark).st_mtime_ns < deleted_ns:
-        os.utime(mark, ns=(deleted_ns, deleted_ns))
 
 
 def _list_blobs(root: Path, top: tuple[str, ...]) -> Iterator[BlobInfo]:

@@ -71,12 +71,12 @@ class RedisLeases:
         token = self._new_token()
         expires_at = end_of_lease(self._clock, seconds)
         with self._translate_errors():
-            fence, held, left_ms = self._acquire_script(
+            fence, current, left_ms = self._acquire_script(
                 keys=self._keys(name), args=[_value(token, self._holder), round(seconds * 1000)]
             )
         if fence == 0:
             raise errors.lease_held(
-                name, held.partition("\n")[2], to_timestamp(end_of_lease(self._clock, left_ms / 1000))
+                name, current.partition("\n")[2], to_timestamp(end_of_lease(self._clock, left_ms / 1000))
             )
         return Lease(name, self._holder, token, fence, expires_at)
 

@@ -103,8 +103,13 @@ class ObjectStore:
         if folder is None:
             return iter(())
         batches = self._change(lambda: [*obstore.list(self._patient, prefix="/".join(folder) or None)])
-        blobs = [_info(meta) for batch in batches for meta in batch]
-        return iter(sorted((info for info in blobs if info.key.startswith(prefix)), key=lambda info: info.key))
+        blobs = [
+            BlobInfo(meta["path"], meta["size"], meta["last_modified"].astimezone(datetime.UTC))
+            for batch in batches
+            for meta in batch
+            if meta["path"].startswith(prefix)
+        ]
+        return iter(sorted(blobs, key=lambda info: info.key))
 
     def delete(self, key: str) -> None:
         self._ask(lambda: obstore.delete(self._patient, check_key(key)))
@@ -240,10 +245,6 @@ def _s3_config(options: ObjectStoreOptions) -> Any:
         "checksum_algorithm": "SHA256",
     }
     return {name: value for name, value in config.items() if value}
-
-
-def _info(meta: Any) -> BlobInfo:
-    return BlobInfo(meta["path"], meta["size"], meta["last_modified"].astimezone(datetime.UTC))
 
 
 def _reason(text: str) -> str:

@@ -55,20 +55,20 @@ class ZipStore:
                     shutil.copyfileobj(stream, target, files.CHUNK_BYTES)
             except (zipfile.BadZipFile, zlib.error, EOFError) as fault:
                 folders.unlink(path, missing_ok=True)
-                raise self._damaged(entry) from fault
+                raise self._damage_error(entry) from fault
         return True
 
     def put(self, key: str, data: bytes) -> Version:
-        raise self._read_only()
+        raise self._write_error()
 
     def upload(self, key: str, path: Path) -> Version:
-        raise self._read_only()
+        raise self._write_error()
 
     def put_if(self, key: str, data: bytes, version: Version) -> Version:
-        raise self._read_only()
+        raise self._write_error()
 
     def create(self, key: str, data: bytes) -> Version:
-        raise self._read_only()
+        raise self._write_error()
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
         """List only a blob that is named by its whole key: an archive knows names, not keys."""
@@ -77,7 +77,7 @@ class ZipStore:
             yield BlobInfo(prefix, entry.file_size, datetime.datetime(*entry.date_time, tzinfo=datetime.UTC))
 
     def delete(self, key: str) -> None:
-        raise self._read_only()
+        raise self._write_error()
 
     def close(self) -> None:
         self._archive.close()
@@ -92,10 +92,10 @@ class ZipStore:
                 stream.seek(start)
                 return stream.read(length)
         except (zipfile.BadZipFile, zlib.error, EOFError) as fault:
-            raise self._damaged(entry) from fault
+            raise self._damage_error(entry) from fault
 
-    def _damaged(self, entry: zipfile.ZipInfo) -> errors.DownloadError:
+    def _damage_error(self, entry: zipfile.ZipInfo) -> errors.DownloadError:
         return errors.archive_refused(self._path.name, f"damaged entry: {entry.filename!r}")
 
-    def _read_only(self) -> errors.StorageError:
+    def _write_error(self) -> errors.StorageError:
         return errors.storage_failed(str(self._path), "a package cannot be written to")

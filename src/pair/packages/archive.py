@@ -181,9 +181,9 @@ def _check_entries(opened: zipfile.ZipFile, settings: rules.SourcesSettings) -> 
     archive_bytes = Path(str(opened.filename)).stat().st_size
     _check_total_size(archive_bytes, entries, settings)
     _check_places(archive_bytes, entries)
-    if (fault := rules.tree_fault(checked)) is not None:
+    if (fault := rules.find_tree_fault(checked)) is not None:
         raise RefusedError(fault)
-    for folder in (folder for path in checked for folder in rules.folders_above(path)):
+    for folder in (folder for path in checked for folder in rules.list_parents(path)):
         if folder in checked and not checked[folder].is_dir():
             raise RefusedError(f"file that is a folder too: {folder!r}")
     return checked
@@ -199,7 +199,7 @@ def _normalise(name: str) -> str:
 def _entry_fault(entry: zipfile.ZipInfo, path: str) -> str | None:
     if "\0" in entry.orig_filename:
         return "control character in the name"
-    if (fault := rules.path_fault(path)) is not None:
+    if (fault := rules.find_path_fault(path)) is not None:
         return fault
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if kind == stat.S_IFLNK:
@@ -221,10 +221,10 @@ def _check_total_size(archive_bytes: int, entries: list[zipfile.ZipInfo], settin
     total = sum(entry.file_size for entry in entries)
     if total > settings.max_unpacked_bytes:
         raise RefusedError(f"it unpacks to {total} bytes, more than {settings.max_unpacked_bytes}")
-    if rules.unpacks_suspiciously(total, archive_bytes, settings.max_compression_ratio):
+    if rules.is_suspicious_ratio(total, archive_bytes, settings.max_compression_ratio):
         raise RefusedError(f"it unpacks to {total // max(1, archive_bytes)} times its size")
     for entry in entries:
-        if rules.unpacks_suspiciously(entry.file_size, entry.compress_size, settings.max_compression_ratio):
+        if rules.is_suspicious_ratio(entry.file_size, entry.compress_size, settings.max_compression_ratio):
             raise RefusedError(f"an entry unpacks to more than {settings.max_compression_ratio} times its size")
 
 
@@ -246,7 +246,9 @@ def _write_entries(
     opened: zipfile.ZipFile, entries: dict[str, zipfile.ZipInfo], folder: Path
 ) -> dict[str, UnpackedFile]:
     folder.mkdir(parents=True)
-    _check_free_space(folder, sum(entry.file_size for entry in entries.values()))
+    needed_bytes = sum(entry.file_size for entry in entries.values())
+    if shutil.disk_usage(folder).free < needed_bytes:
+        raise errors.storage_failed(str(folder), f"no space left on the disk for {needed_bytes} bytes")
     made = {""}
     written: dict[str, UnpackedFile] = {}
     large: dict[str, Future[UnpackedFile]] = {}
@@ -262,11 +264,6 @@ def _write_entries(
             elif not entry.is_dir():
                 written[path] = write_entry(opened, entry, folder / path)
         return written | {path: writing.result() for path, writing in large.items()}
-
-
-def _check_free_space(folder: Path, needed_bytes: int) -> None:
-    if shutil.disk_usage(folder).free < needed_bytes:
-        raise errors.storage_failed(str(folder), f"no space left on the disk for {needed_bytes} bytes")
 
 
 def write_entry(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, destination: Path) -> UnpackedFile:

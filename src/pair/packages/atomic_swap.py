@@ -25,7 +25,7 @@ _OLD_NAME = "old"
 _NEW_NAME = "new"
 
 
-def staging_for(target: Path, token: str) -> Path:
+def make_staging(target: Path, token: str) -> Path:
     """Make a new, empty folder that `put_in_place` can bring to `target`: beside it, or inside a mount point."""
     staging = staging_path(target, token)
     with folders.open_folder(staging.parent, make=True) as home, folders.naming(staging):

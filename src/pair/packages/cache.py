@@ -13,13 +13,12 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from pair import files, folders
 from pair.clock import Clock, to_timestamp
 from pair.packages import atomic_swap
 from pair.packages.contract import Observer
-from pair.packages.rules import ENTRY_NAME, cache_key, is_named_by_content, stays_inside, without_credentials
+from pair.packages.rules import ENTRY_NAME, hide_credentials, is_named_by_content, make_cache_key, stays_inside
 from pair.values import KbSource
 
 logger = logging.getLogger(__name__)
@@ -71,7 +70,7 @@ class Cache:
     ) -> Iterator[CacheEntry]:
         """Give the entry of a KB, fetched if need be; it is not replaced while the block runs."""
         with files.storage_errors():
-            key = cache_key(source, _address(source))
+            key = make_cache_key(source, _address(source))
             with self._lock_key(key, has_entry=self._find(key, source) is not None):
                 entry = self._find(key, source)
                 if entry is not None and not is_usable(entry):
@@ -114,7 +113,7 @@ class Cache:
             source = KbSource.from_json(json.loads(self._release_path(feed).read_bytes()))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
-        key = cache_key(source, _address(source))
+        key = make_cache_key(source, _address(source))
         return source if self._find(key, source) is not None else None
 
     def _release_path(self, feed: str) -> Path:
@@ -154,29 +153,26 @@ class Cache:
         folder = self._folder / key
         atomic_swap.clear_leftovers(folder)
         # An address whose version is taken by another one, or an entry of an older layout, is replaced as a whole.
-        staged = atomic_swap.staging_for(folder, self._token)
+        staged = atomic_swap.make_staging(folder, self._token)
         try:
             staged.rmdir()
             facts = fill(earlier, staged)
             if facts is None:
                 assert earlier is not None  # noqa: S101 - `fill` may only keep what it was given
                 return earlier
-            files.write_atomically(staged / ENTRY_NAME, self._entry_json(source, facts))
+            value = {
+                "schema_version": SCHEMA_VERSION,
+                "address": _address(source),
+                "url": hide_credentials(source.location),
+                "fetched_at": to_timestamp(self._clock.now()),
+                **asdict(facts),
+            }
+            files.write_atomically(staged / ENTRY_NAME, json.dumps(value).encode())
             atomic_swap.put_in_place(staged, folder)
         finally:
             files.remove_tree(staged.parent)
         logger.debug("cache entry made", extra={"key": key, "identity": facts.identity})
         return CacheEntry(folder, facts)
-
-    def _entry_json(self, source: KbSource, facts: Facts) -> bytes:
-        value: dict[str, Any] = {
-            "schema_version": SCHEMA_VERSION,
-            "address": _address(source),
-            "url": without_credentials(source.location),
-            "fetched_at": to_timestamp(self._clock.now()),
-            **asdict(facts),
-        }
-        return json.dumps(value).encode()
 
 
 def _address(source: KbSource) -> str:

@@ -35,6 +35,9 @@ class OfferedFile:
     size_bytes: int
     mtime_ns: int
 
+    def looks_like(self, size_bytes: int, mtime_ns: int) -> bool:
+        return (self.size_bytes, self.mtime_ns) == (size_bytes, mtime_ns)
+
 
 @dataclass(frozen=True)
 class KbFolder:
@@ -117,7 +120,7 @@ class SourceContents:
         is_folder = not source.requires_download and Path(source.location).is_dir()
         if self._signatures is not None and (is_folder or source.type == "git"):
             kind = "a folder" if is_folder else "a git repository"
-            self._signatures.refuse_unsigned(rules.without_credentials(source.location), f"{kind} carries none")
+            self._signatures.refuse_unsigned(rules.hide_credentials(source.location), f"{kind} carries none")
 
     def _find_signer(self, path: Path, signature: bytes | None, shown: str) -> Signer | None:
         return self._signatures.signer_of(path, signature, shown) if self._signatures is not None else None
@@ -140,7 +143,7 @@ class SourceContents:
         with self._cache.entry_for(source, fill, is_usable, revalidate=revalidate) as entry:
             verified = None if source.type == "git" else entry.facts.verified
             key = entry.facts.signed_by if self._signatures is not None else None
-            signed_by = rules.key_id_of(key) if key is not None else None
+            signed_by = rules.read_key_id(key) if key is not None else None
             open_entry = functools.partial(_open_entry, entry, is_git=source.type == "git")
             try:
                 yield SourceContent(source, entry.facts.identity, verified, open_entry, signed_by)
@@ -163,7 +166,7 @@ class SourceContents:
         if earlier is not None:
             validators = Validators(earlier.facts.etag, earlier.facts.last_modified)
             known = CachedCopy(earlier.facts.identity, validators, earlier.facts.size_bytes)
-        shown = rules.without_credentials(source.location)
+        shown = rules.hide_credentials(source.location)
         signature = fetcher.signature(source.location) if self._signatures is not None else None
         if self._signatures is not None and signature is None:
             # Before much is fetched that would be refused.
@@ -200,8 +203,8 @@ class SourceContents:
         path = Path(source.location)
         with files.storage_errors():
             seen = path.stat()
-            expected = _published_sha256(path, source.sha256)
-            signer = self._find_signer(path, sibling_signature(path), str(path))
+            expected = _find_published_sha256(path, source.sha256)
+            signer = self._find_signer(path, read_signature(path), str(path))
         signed_by = signer.key_id if signer is not None else None
         with ThreadPoolExecutor(1, thread_name_prefix="pair-hash") as hasher:
             hashing = hasher.submit(_verify_sha256, path, expected)
@@ -252,15 +255,15 @@ def _fill_from_git(source: KbSource, earlier: CacheEntry | None, folder: Path) -
 # ── checks of archives ─────────────────────────────────────────────────────────────────────────────
 
 
-def matches_sibling_checksum(path: Path) -> bool:
+def verify_sibling_checksum(path: Path) -> bool:
     """Return False when no `.sha256` lies beside the archive. Raises E006 when it says otherwise."""
-    expected = _published_sha256(path, None)
+    expected = _find_published_sha256(path, None)
     if expected:
         _verify_sha256(path, expected)
     return bool(expected)
 
 
-def _published_sha256(path: Path, published: str | None) -> list[str]:
+def _find_published_sha256(path: Path, published: str | None) -> list[str]:
     """Return the published hashes of an archive: by a release index, or by a `.sha256` beside it. Raises E006."""
     beside = path.with_name(path.name + ".sha256")
     hashes = [published] if published is not None else []
@@ -283,7 +286,7 @@ def _verify_sha256(path: Path, hashes: Sequence[str]) -> str:
     return actual
 
 
-def sibling_signature(path: Path) -> bytes | None:
+def read_signature(path: Path) -> bytes | None:
     """Return the `.minisig` beside an archive, if there is one; of one that is too long, enough to see that."""
     try:
         with path.with_name(path.name + rules.SIGNATURE_SUFFIX).open("rb") as stream:

@@ -61,10 +61,10 @@ class Download:
     def discard(self) -> None:
         """Delete an archive that is of no more use; until then a killed process finds it again."""
         folders.unlink(self.path, missing_ok=True)
-        folders.unlink(note_of(self.path), missing_ok=True)
+        folders.unlink(note_path(self.path), missing_ok=True)
 
 
-def note_of(part: Path) -> Path:
+def note_path(part: Path) -> Path:
     """Return the path of the note that makes a part resumable: it says of which version the part is."""
     return part.with_name(part.name + ".json")
 
@@ -142,16 +142,8 @@ class IndexInstaller(Protocol):
     @property
     def kb_id(self) -> str: ...
 
-    def holds(self, path: str) -> bool:
-        """Tell whether a file of an index is stored already, by its path in the package, which names its bytes."""
-        ...
-
     def is_current(self, index_sha256: str) -> bool:
         """Tell whether this very index is the one that was installed last."""
-        ...
-
-    def searched(self) -> CurrentIndex | None:
-        """Return what is searched now, by the manifest alone; None when there is no such KB. Raises E207."""
         ...
 
     def refuse(self, index: PackagedIndexFiles) -> None:

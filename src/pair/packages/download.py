@@ -25,7 +25,7 @@ import httpx2
 
 from pair import errors, files, folders
 from pair.packages import rules
-from pair.packages.contract import CachedCopy, ChangedError, Download, Observer, Parts, Validators, note_of
+from pair.packages.contract import CachedCopy, ChangedError, Download, Observer, Parts, Validators, note_path
 from pair.web.http_answer import BodyError, RequestFault, unpack_body
 from pair.web.http_client import HttpClient, Result
 
@@ -71,9 +71,9 @@ class Downloader:
         """Download into `part`; None when what is known is still current. `sha256`: published by the release index."""
         try:
             head = self._look(url)
-            expected = sha256 or self._published_checksum(url)
+            expected = sha256 or self._fetch_checksum(url)
             if known is not None and expected == known.sha256 and (sha256 is not None or head.describes(known)):
-                logger.debug("checksum unchanged", extra={"url": rules.without_credentials(url)})
+                logger.debug("checksum unchanged", extra={"url": rules.hide_credentials(url)})
                 return None
             if expected is None:
                 self._accept_unverified(url)
@@ -89,7 +89,7 @@ class Downloader:
             )
             download = self._transfer_verified(transfer, expected)
         except RequestFault as fault:
-            raise errors.download_failed(rules.without_credentials(url), fault.reason) from fault
+            raise errors.download_failed(rules.hide_credentials(url), fault.reason) from fault
         if download is None and known is not None and expected not in {None, known.sha256}:
             raise self._mismatch(url, expected, known.sha256)
         return download
@@ -97,30 +97,32 @@ class Downloader:
     def parts(self, url: str, *, sha256: str | None) -> Parts | None:
         """Raises E005, E006."""
         try:
-            answer = self._web.read(rules.beside(url, rules.MANIFEST_SUFFIX), {}, limit_bytes=_MANIFEST_LIMIT_BYTES)
+            answer = self._web.read(
+                rules.append_suffix(url, rules.MANIFEST_SUFFIX), {}, limit_bytes=_MANIFEST_LIMIT_BYTES
+            )
             if answer.status != 200:
                 return None
-            expected = sha256 or self._published_checksum(url)
+            expected = sha256 or self._fetch_checksum(url)
             if expected is None:
                 return None
             file = open_ranges(self._web, url, self._observer)
             if file is not None and file.size_bytes > self._settings.max_download_bytes:
                 raise _too_large(url, self._settings.max_download_bytes)
             # A publisher that replaces an archive replaces the files beside it: what was read before is no good.
-            if file is None or (sha256 is None and self._published_checksum(url) != expected):
+            if file is None or (sha256 is None and self._fetch_checksum(url) != expected):
                 return None
             return Parts(answer.body, expected, file, file.validators)
         except RequestFault as fault:
-            raise errors.download_failed(rules.without_credentials(url), fault.reason) from fault
+            raise errors.download_failed(rules.hide_credentials(url), fault.reason) from fault
 
     def signature(self, url: str) -> bytes | None:
         """Return the `.minisig` beside an archive, if there is one. Raises E005 for what may pass, else E017."""
-        address = rules.beside(url, rules.SIGNATURE_SUFFIX)
+        address = rules.append_suffix(url, rules.SIGNATURE_SUFFIX)
         try:
             answer = self._web.read(address, {}, limit_bytes=_SIGNATURE_LIMIT_BYTES)
         except RequestFault as fault:
             if fault.retryable or not fault.was_reached:
-                raise errors.download_failed(rules.without_credentials(address), fault.reason) from fault
+                raise errors.download_failed(rules.hide_credentials(address), fault.reason) from fault
             raise self._signature_error(url, fault.reason) from fault
         if answer.status in {404, 410}:
             return None
@@ -129,7 +131,7 @@ class Downloader:
         return answer.body
 
     def _signature_error(self, url: str, reason: str) -> errors.DataError:
-        return errors.signature_refused(rules.without_credentials(url), f"it cannot be read: {reason}", "", [])
+        return errors.signature_refused(rules.hide_credentials(url), f"it cannot be read: {reason}", "", [])
 
     def _look(self, url: str) -> _RemoteHead:
         """Ask with HEAD; a server without HEAD, or one that lies about the length with 0, is no obstacle."""
@@ -151,9 +153,9 @@ class Downloader:
             raise _too_large(url, self._settings.max_download_bytes)
         return head
 
-    def _published_checksum(self, url: str) -> str | None:
-        address = rules.beside(url, ".sha256")
-        subject = f"Checksum file: {rules.without_credentials(address)}"
+    def _fetch_checksum(self, url: str) -> str | None:
+        address = rules.append_suffix(url, ".sha256")
+        subject = f"Checksum file: {rules.hide_credentials(address)}"
         try:
             answer = self._web.read(address, {}, limit_bytes=_CHECKSUM_LIMIT_BYTES)
         except RequestFault as fault:
@@ -168,7 +170,7 @@ class Downloader:
         return checksum
 
     def _accept_unverified(self, url: str) -> None:
-        shown = rules.without_credentials(url)
+        shown = rules.hide_credentials(url)
         if self._settings.require_checksum:
             reason = "Nobody published a SHA-256 for it, and sources.require_checksum is set"
             raise self._checksum_error(f"File: {shown}", reason)
@@ -194,7 +196,7 @@ class Downloader:
 
     def _mismatch(self, url: str, expected: str, actual: str) -> errors.DownloadError:
         hashes = [f"Expected SHA-256: {expected}", f"Actual SHA-256:   {actual}"]
-        return self._checksum_error(f"File: {rules.without_credentials(url)}", hashes)
+        return self._checksum_error(f"File: {rules.hide_credentials(url)}", hashes)
 
     def _checksum_error(self, subject: str, reason: str | list[str]) -> errors.DownloadError:
         return errors.checksum_failed(subject, reason, cache=self._settings.cache_dir.rstrip("/") + "/")
@@ -211,7 +213,7 @@ def _content_length(response: httpx2.Response) -> int | None:
 
 def _too_large(url: str, limit_bytes: int) -> errors.DownloadError:
     reason = f"it has more than {limit_bytes} bytes, the most that sources.max_download_bytes allows"
-    return errors.archive_refused(rules.without_credentials(url), reason)
+    return errors.archive_refused(rules.hide_credentials(url), reason)
 
 
 def _file_name(url: str) -> str:
@@ -252,12 +254,12 @@ class _Transfer:
 
     def discard(self) -> None:
         folders.unlink(self.part, missing_ok=True)
-        folders.unlink(note_of(self.part), missing_ok=True)
+        folders.unlink(note_path(self.part), missing_ok=True)
         self.was_resumed = False
 
     def run(self) -> Download | None:
         folders.make_folder(self.part.parent)
-        return _retry_while_progressing(self.web, self._attempt, self._arrived_bytes, self.observer.say)
+        return _retry_while_progressing(self.web, self._attempt, self._count_arrived, self.observer.say)
 
     def check_announced_length(self) -> None:
         """Compare with HEAD, the only witness of the length without a checksum."""
@@ -266,7 +268,7 @@ class _Transfer:
             self.discard()
             raise RequestFault(f"the server announced {self.announced_bytes} bytes and sent {size_bytes}")
 
-    def _arrived_bytes(self) -> int:
+    def _count_arrived(self) -> int:
         return self.part.stat().st_size if self.part.exists() else 0
 
     def _attempt(self) -> Download | None:
@@ -296,10 +298,10 @@ class _Transfer:
     def _find_resumable(self) -> tuple[int, Validators]:
         """Return how much of which version an earlier attempt left behind."""
         try:
-            validators = Validators(**json.loads(note_of(self.part).read_bytes()))
+            validators = Validators(**json.loads(note_path(self.part).read_bytes()))
             # Without either, the rest of this file could not be told from that of another.
             is_resumable = validators.for_range or self.is_checked
-            return (self._arrived_bytes(), validators) if is_resumable else (0, Validators())
+            return (self._count_arrived(), validators) if is_resumable else (0, Validators())
         except (OSError, ValueError, TypeError, RecursionError):
             return 0, Validators()
 
@@ -358,10 +360,10 @@ class _Transfer:
 
     def _begin_part(self, validators: Validators) -> None:
         """Empty the part, then write the note that makes it resumable."""
-        folders.unlink(note_of(self.part), missing_ok=True)
+        folders.unlink(note_path(self.part), missing_ok=True)
         os.close(folders.open_file(self.part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
         if not self.was_encoded:
-            files.write_atomically(note_of(self.part), json.dumps(asdict(validators)).encode())
+            files.write_atomically(note_path(self.part), json.dumps(asdict(validators)).encode())
 
     def _check_free_space(self, needed_bytes: int) -> None:
         free_bytes = shutil.disk_usage(self.part.parent).free
@@ -517,4 +519,4 @@ class RangedFile:
         try:
             _retry_while_progressing(self.web, attempt, lambda: arrived, self.observer.say)
         except RequestFault as fault:
-            raise errors.download_failed(rules.without_credentials(self.url), fault.reason) from fault
+            raise errors.download_failed(rules.hide_credentials(self.url), fault.reason) from fault

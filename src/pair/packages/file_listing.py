@@ -77,10 +77,10 @@ def list_kb_files(root: Path, *, leave_out: Iterable[Path] = ()) -> KbFiles:
 
 def _leave_out_unsafe(listing: FileListing) -> list[tuple[str, str]]:
     """Take files out of a listing that no archive could bring, and return them with the reason."""
-    repositories = rules.bare_repositories(listing.files)
+    repositories = rules.find_bare_repositories(listing.files)
     skipped = []
     for path in list(listing.files):
-        is_in_repository = repositories and not repositories.isdisjoint((*rules.folders_above(path), ""))
+        is_in_repository = repositories and not repositories.isdisjoint((*rules.list_parents(path), ""))
         if is_in_repository or path.count("/") > rules.MOST_FOLDERS:
             del listing.files[path]
             skipped.append((path, "inside a bare git repository" if is_in_repository else "below too many folders"))

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from pair import errors, files
-from pair.packages.rules import MOST_FOLDERS, is_git, without_credentials
+from pair.packages.rules import MOST_FOLDERS, hide_credentials, is_git
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ def split_ref(location: str) -> tuple[str, str]:
     """Split `repository#ref`; without a ref the default branch. Raises E004 for what is no address of a repository."""
     repository, _, ref = location.partition("#")
     if not is_git(location):
-        raise errors.source_format_unknown(without_credentials(location), suggestion="It is no git repository.")
+        raise errors.source_format_unknown(hide_credentials(location), suggestion="It is no git repository.")
     return repository, ref or "HEAD"
 
 
@@ -66,15 +66,15 @@ def _refuse_deep_folders(location: str, folder: Path) -> None:
     """Judge the fetched commit before a folder of it is made: a deep tree can hardly be removed again."""
     listed = _run_git(location, "-C", str(folder), "ls-tree", "-r", "-d", "-z", "--name-only", "FETCH_HEAD")
     if any(path.count("/") >= MOST_FOLDERS for path in listed.split("\0")):
-        raise errors.archive_refused(without_credentials(location), "path has too many folders")
+        raise errors.archive_refused(hide_credentials(location), "path has too many folders")
 
 
 def _run_git(location: str, *arguments: str, may_be_absent: bool = False) -> str:
-    shown = without_credentials(location)
+    shown = hide_credentials(location)
     program = shutil.which("git")
     if program is None:
         raise errors.git_failed(shown, "the git program is not installed")
-    logger.debug("git", extra={"arguments": [without_credentials(argument) for argument in arguments]})
+    logger.debug("git", extra={"arguments": [hide_credentials(argument) for argument in arguments]})
     try:
         done = subprocess.run(  # noqa: S603 - the program is git; what the user gave stands behind "--"
             [program, *_OPTIONS, *arguments],
@@ -92,7 +92,9 @@ def _run_git(location: str, *arguments: str, may_be_absent: bool = False) -> str
     if done.returncode == 2 and may_be_absent:
         return ""
     if done.returncode != 0:
-        raise errors.git_failed(shown, _summarise(done.stderr))
+        lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("hint:")]
+        reason = re.sub(r"://[^/@\s]+@", "://", " / ".join(lines[-3:])) or "it failed without a word"
+        raise errors.git_failed(shown, reason)
     return done.stdout
 
 
@@ -108,8 +110,3 @@ def _environment() -> dict[str, str]:
         "GIT_SSH_COMMAND": "ssh -o BatchMode=yes -o ConnectTimeout=30",
         "LC_ALL": "C",
     }
-
-
-def _summarise(stderr: str) -> str:
-    lines = [line for line in stderr.splitlines() if line.strip() and not line.startswith("hint:")]
-    return re.sub(r"://[^/@\s]+@", "://", " / ".join(lines[-3:])) or "it failed without a word"

@@ -19,9 +19,9 @@ from typing import Any, Literal, TypeVar
 from pair import errors, files, folders
 from pair.clock import Clock, to_timestamp
 from pair.packages import atomic_swap, file_listing, record, rules
-from pair.packages.content import DamagedCopyError, KbFolder, OfferedFile, SourceContent
+from pair.packages.content import DamagedCopyError, KbFolder, SourceContent
 from pair.packages.contract import IndexInstaller, InstalledIndex, MissingIndexFileError, Observer
-from pair.packages.lockfile import Locked, Origin, refuse_links, relative_target
+from pair.packages.lockfile import Locked, Origin, make_relative, refuse_links
 from pair.packages.record import InstalledFile, Record, RecordHeader
 from pair.packages.release_index import is_older
 from pair.values import KbSource
@@ -74,7 +74,7 @@ class InstallReport:
         return {
             "command": self.mode,
             "target": str(self.target),
-            "source": rules.shown_source(self.source),
+            "source": rules.describe_source(self.source),
             "name": self.name,
             "version": self.version,
             "verified": self.verified,
@@ -155,10 +155,12 @@ class Installation:
             return dataclasses.replace(report, unchanged=header.file_count)
         with offer.open() as kb:
             if not kb.files:
-                raise errors.no_kb_at(rules.without_credentials(offer.source.location), "the source has no files")
+                raise errors.no_kb_at(rules.hide_credentials(offer.source.location), "the source has no files")
             self._refuse_other_release(offer, kb, header)
             compared = self._compare(offer, kb, current)
-            self._refuse_unlocked(compared)
+            locked = self._request.locked
+            if locked is not None and (drifts := locked.drifts(_find_origin(kb, compared.offered))):
+                raise errors.lock_differs(locked.lock, drifts)
             if self._request.mode == "install" and compared.plan.kept:
                 kept = [kept.path for kept in compared.plan.kept]
                 raise errors.files_in_the_way(str(self._request.target), kept, is_installed=header is not None)
@@ -208,7 +210,7 @@ class Installation:
     def _refuse_other_release(self, offer: SourceContent, kb: KbFolder, header: RecordHeader | None) -> None:
         """Refuse a manifest, which a signature covers, that differs from the release index: it may be an old one."""
         source, manifest = offer.source, kb.manifest
-        shown = rules.without_credentials(source.feed or source.location)
+        shown = rules.hide_credentials(source.feed or source.location)
         if source.name is not None and (
             manifest is None or (manifest.name, manifest.version) != (source.name, source.version)
         ):
@@ -220,11 +222,6 @@ class Installation:
             return
         if manifest.name == header.name and is_older(manifest.version, header.version):
             raise errors.version_older(shown, header.name, header.version, manifest.version)
-
-    def _refuse_unlocked(self, compared: _FileComparison) -> None:
-        locked = self._request.locked
-        if locked is not None and (drifts := locked.drifts(_find_origin(compared.kb, compared.offered))):
-            raise errors.lock_differs(locked.lock, drifts)
 
     # Observing: hashes, reading only what size and time do not settle; with --force, everything
 
@@ -263,17 +260,17 @@ class Installation:
     def _compare(self, offer: SourceContent, kb: KbFolder, current: file_listing.FileListing) -> _FileComparison:
         previous = self._read_unless_forced(record.read_record)
         installed = previous.files if previous is not None else {}
-        offered = self._offered_hashes(kb, installed, current)
+        offered = self._hash_offered(kb, installed, current)
         plan = rules.plan_changes(
             {path: entry.sha256 for path, entry in installed.items()},
             offered,
-            self._present_hashes(installed, offered, current),
+            self._hash_present(installed, offered, current),
             force=self._request.force,
             restore=self._request.mode == "install",
         )
         return _FileComparison(offer, kb, current, installed, offered, plan)
 
-    def _offered_hashes(
+    def _hash_offered(
         self, kb: KbFolder, installed: dict[str, InstalledFile], current: file_listing.FileListing
     ) -> dict[str, str | None]:
         """Leave a file that is neither installed nor in the target to be hashed while copied, unless it is locked."""
@@ -282,7 +279,7 @@ class Installation:
             known = installed.get(path)
             if entry.sha256 is not None:
                 hashes[path] = entry.sha256
-            elif known and not self._request.force and _is_unchanged(entry, known):
+            elif known and not self._request.force and entry.looks_like(known.size_bytes, known.source_mtime_ns):
                 hashes[path] = known.sha256
             elif known or path in current.files or self._request.locked is not None:
                 hashes[path] = files.sha256_of(kb.folder / path)
@@ -290,7 +287,7 @@ class Installation:
                 hashes[path] = None
         return hashes
 
-    def _present_hashes(
+    def _hash_present(
         self, installed: dict[str, InstalledFile], offered: dict[str, str | None], current: file_listing.FileListing
     ) -> dict[str, str | None]:
         hashes: dict[str, str | None] = {}
@@ -320,7 +317,7 @@ class Installation:
             record_bytes = self._record_bytes(compared, compared.current, {})
             files.write_atomically(self._target / rules.RECORD_NAME, record_bytes)
             return
-        staged = atomic_swap.staging_for(self._target, self._token)
+        staged = atomic_swap.make_staging(self._target, self._token)
         try:
             _stage_kept(self._target, staged, compared)
             hashes = _stage_placed(staged, compared)
@@ -346,7 +343,7 @@ class Installation:
             if kept.path in compared.installed and kept.path in kb.files
         }
         is_racy = False
-        for path in (*plan.placed, *plan.unchanged):
+        for path in (*plan.files_to_place, *plan.unchanged):
             entry, seen = kb.files[path], listing.files[path]
             sha256 = hashes.get(path) or compared.offered[path]
             assert sha256 is not None  # noqa: S101 - what is in the target was hashed to be compared
@@ -407,10 +404,6 @@ class Installation:
         )
 
 
-def _is_unchanged(offered: OfferedFile, installed: InstalledFile) -> bool:
-    return (offered.size_bytes, offered.mtime_ns) == (installed.size_bytes, installed.source_mtime_ns)
-
-
 class _TargetChangedError(Exception):
     """The target was written to while its new state was being built."""
 
@@ -429,12 +422,12 @@ def _resolve_target(request: InstallRequest) -> Path:
     if request.locked is None:
         return folders.resolve(request.target)
     lock = Path(request.locked.lock)
-    return Path(os.path.realpath(lock.parent)) / relative_target(request.target, lock)
+    return Path(os.path.realpath(lock.parent)) / make_relative(request.target, lock)
 
 
 def _strip_users(source: KbSource) -> KbSource:
-    feed = rules.without_user(source.feed) if source.feed is not None else None
-    return dataclasses.replace(source, location=rules.without_user(source.location), feed=feed)
+    feed = rules.strip_user(source.feed) if source.feed is not None else None
+    return dataclasses.replace(source, location=rules.strip_user(source.location), feed=feed)
 
 
 def _find_origin(kb: KbFolder, offered: Mapping[str, str | None]) -> Origin:
@@ -448,20 +441,20 @@ def _label(source: KbSource, kb: KbFolder) -> tuple[str, str]:
     """Return name and version: the package's own, else those of its address."""
     if kb.manifest is not None:
         return kb.manifest.name, kb.manifest.version
-    location = rules.without_credentials(source.location).partition("?")[0].partition("#")[0].rstrip("/")
+    location = rules.hide_credentials(source.location).partition("?")[0].partition("#")[0].rstrip("/")
     stem = location.rpartition("/")[2].removesuffix(".zip").removesuffix(".git")
-    return rules.name_from_folder(stem), source.version or ""
+    return rules.make_name(stem), source.version or ""
 
 
 def _stage_kept(target: Path, staged: Path, compared: _FileComparison) -> None:
     """Link the files that stay, rather than copy them: a program that is writing to one goes on writing to it."""
     plan, current = compared.plan, compared.current
     leaving = {*plan.removed, *plan.changed}
-    emptied = {folder for path in plan.removed for folder in rules.folders_above(path)}
-    placed = set(plan.placed)
+    emptied = {folder for path in plan.removed for folder in rules.list_parents(path)}
+    placed = set(plan.files_to_place)
     staying = {path.rpartition("/")[0] for path in current.files if path not in leaving}
     for folder in current.folders:
-        becomes_file = folder in placed or any(above in placed for above in rules.folders_above(folder))
+        becomes_file = folder in placed or any(above in placed for above in rules.list_parents(folder))
         if folder in staying or (folder not in emptied and not becomes_file):
             (staged / folder).mkdir(parents=True, exist_ok=True)
     for path in current.files:
@@ -492,7 +485,7 @@ def _stage_placed(staged: Path, compared: _FileComparison) -> dict[str, str]:
     kb = compared.kb
     hashes: dict[str, str] = {}
     made = {""}
-    for path in compared.plan.placed:
+    for path in compared.plan.files_to_place:
         parent = path.rpartition("/")[0]
         if parent not in made:
             (staged / parent).mkdir(parents=True, exist_ok=True)

@@ -49,12 +49,12 @@ class Locked:
     kb_id: str
     origin: Origin
 
-    def drifts(self, found: Origin) -> list[str]:
+    def drifts(self, origin: Origin) -> list[str]:
         """Return the differences; a field that the lock leaves empty does not count."""
         pairs = {
-            "archive SHA-256": (self.origin.archive_sha256, found.archive_sha256),
-            "commit": (self.origin.commit, found.commit),
-            "content SHA-256": (self.origin.content_sha256, found.content_sha256),
+            "archive SHA-256": (self.origin.archive_sha256, origin.archive_sha256),
+            "commit": (self.origin.commit, origin.commit),
+            "content SHA-256": (self.origin.content_sha256, origin.content_sha256),
         }
         return [
             drift(self.kb_id, what, locked, seen) for what, (locked, seen) in pairs.items() if locked not in {"", seen}
@@ -117,7 +117,7 @@ def is_below(target: Path, lock_path: Path) -> bool:
     return rules.stays_inside(os.path.relpath(target, lock_path.parent))
 
 
-def relative_target(target: Path, lock_path: Path) -> str:
+def make_relative(target: Path, lock_path: Path) -> str:
     """Raises E023 for a target outside the lock's folder."""
     if not is_below(target, lock_path):
         raise errors.lock_unusable(str(lock_path), f"The folder {target} is not below the folder of the lock.")
@@ -135,7 +135,7 @@ def refuse_links(target: Path, lock_path: Path) -> None:
     flags = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
     descriptor = os.open(path, flags)
     try:
-        for name in relative_target(target, lock_path).split("/"):
+        for name in make_relative(target, lock_path).split("/"):
             path /= name
             inner = os.open(name, flags | os.O_NOFOLLOW, dir_fd=descriptor)
             os.close(descriptor)
@@ -229,34 +229,31 @@ def _check_text(table: dict[str, Any], name: str) -> str:
 
 # ── what is installed ──────────────────────────────────────────────────────────────────────────────
 
-Searched = Callable[[str], CurrentIndex | None]
+FindIndex = Callable[[str], CurrentIndex | None]
 """Returns what is searched in a KB, by its id; None when there is no such KB."""
 
 
-def installed_kb(target: Path, lock_path: Path) -> LockedKb:
+def read_installed(target: Path, lock_path: Path) -> LockedKb:
     """Return an installed KB as a lock would say it. Raises E012, E013, E023."""
     with files.storage_errors():
         refuse_links(target, lock_path)
         installed = record.read_record(target)
     if installed is None:
         raise errors.nothing_installed_at(str(target))
-    return _lock_installed(installed, target, lock_path)
+    return lock_kb(installed.header, target, lock_path, _content_sha256(installed))
 
 
-def _lock_installed(installed: Record, target: Path, lock_path: Path) -> LockedKb:
-    return locked_kb(installed.header, target, lock_path, installed.header.content_sha256 or _content_sha256(installed))
-
-
-def locked_kb(header: RecordHeader, target: Path, lock_path: Path, content_sha256: str) -> LockedKb:
+def lock_kb(header: RecordHeader, target: Path, lock_path: Path, listed_sha256: str) -> LockedKb:
+    """`listed_sha256`: of the files in the record, for one that does not say what was offered."""
     return LockedKb(
         id=header.kb_id,
-        target=relative_target(target, lock_path),
+        target=make_relative(target, lock_path),
         source=_make_portable(header.source.feed or header.source.location, lock_path.parent),
         name=header.name,
         version=header.version,
         archive_sha256=header.archive_sha256,
         commit=header.commit,
-        content_sha256=content_sha256,
+        content_sha256=header.content_sha256 or listed_sha256,
         embedder=header.embedder,
         manifest_version=header.manifest_version,
     )
@@ -277,26 +274,26 @@ def _content_sha256(installed: Record) -> str:
     return file_listing.content_checksum({path: entry.sha256 for path, entry in installed.files.items()})
 
 
-def drifts_from(lock: Lock, searched: Searched, *, also: Path) -> list[str]:
+def find_drifts(lock: Lock, find_index: FindIndex, *, also: Path) -> list[str]:
     """Return each drift in one line. `also`: a target that has to be locked if something is installed there."""
-    drifts = [line for kb in lock.kbs for line in _find_drifts(kb, lock, searched)]
+    drifts = [line for kb in lock.kbs for line in _find_drifts(kb, lock, find_index)]
     if (also / rules.RECORD_NAME).exists() and is_below(also, lock.path) and lock.kb_at(also) is None:
         drifts.append(f"{also}: installed, and not locked")
     return drifts
 
 
-def _find_drifts(kb: LockedKb, lock: Lock, searched: Searched) -> list[str]:
+def _find_drifts(kb: LockedKb, lock: Lock, find_index: FindIndex) -> list[str]:
     target = lock.target_of(kb)
     try:
         with files.storage_errors():
             installed = record.read_record(target)
             if installed is None:
                 return [f"{kb.id}: not installed: {target}"]
-            changes = verify.changes_in(target, installed)
-            index_drifts = _find_index_drifts(kb, installed.header, searched)
+            changes = verify.find_changes(target, installed)
+            index_drifts = _find_index_drifts(kb, installed.header, find_index)
     except errors.DataError as fault:
         return [f"{kb.id}: {fault.message}"]
-    seen = dataclasses.asdict(_lock_installed(installed, target, lock.path))
+    seen = dataclasses.asdict(lock_kb(installed.header, target, lock.path, _content_sha256(installed)))
     locked = dataclasses.asdict(kb)
     names = [name for name in locked if name != "target" and locked[name] != seen[name]]
     words = {name: name.replace("_", " ").replace("sha256", "SHA-256") for name in names}
@@ -306,7 +303,7 @@ def _find_drifts(kb: LockedKb, lock: Lock, searched: Searched) -> list[str]:
     return drifts + _find_record_drifts(kb, installed, seen["content_sha256"]) + index_drifts
 
 
-def _find_index_drifts(kb: LockedKb, header: RecordHeader, searched: Searched) -> list[str]:
+def _find_index_drifts(kb: LockedKb, header: RecordHeader, find_index: FindIndex) -> list[str]:
     """Compare what is searched, where an index is locked and the engine has installed it: an index is optional.
 
     Documents stored beside the package or over it are no drift, and neither is the layout of the engine: where files
@@ -314,7 +311,7 @@ def _find_index_drifts(kb: LockedKb, header: RecordHeader, searched: Searched) -
     """
     if not (kb.embedder and header.index_sha256):
         return []
-    current = searched(header.kb_id)
+    current = find_index(header.kb_id)
     locked = f"{header.name} {header.version} ({header.index_sha256[:_SHOWN_DIGITS]})"
     if current is None:
         return [drift(kb.id, "index in the engine", locked, "")]

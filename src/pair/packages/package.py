@@ -234,17 +234,17 @@ def make_package(
 
 def _default_output(folder: Path, named: PackageManifest) -> Path:
     name = f"{named.name}-{named.version}.zip"
-    if (fault := rules.file_name_fault(name)) is not None:
+    if (fault := rules.find_file_name_fault(name)) is not None:
         raise errors.cannot_package(str(folder), fault)
     return Path(name)
 
 
 def _complete_label(folder: Path, label: Label) -> PackageManifest:
     """Return a manifest without files: flags first, then a package manifest in the folder, then defaults."""
-    default = PackageManifest(name=rules.name_from_folder(folder.resolve().name), version="1.0.0")
+    default = PackageManifest(name=rules.make_name(folder.resolve().name), version="1.0.0")
     given = {name: value for name, value in dataclasses.asdict(label).items() if value is not None}
     named = dataclasses.replace(_read_manifest(folder) or default, **given)
-    if (fault := rules.package_label_fault(named.name, named.version)) is not None:
+    if (fault := rules.find_label_fault(named.name, named.version)) is not None:
         raise errors.cannot_package(str(folder), fault)
     return dataclasses.replace(named, tags=tuple(sorted(set(named.tags))))
 
@@ -267,9 +267,9 @@ def _choose_files(folder: Path, output: Path) -> file_listing.KbFiles:
     if not chosen.listing.files:
         raise errors.no_kb_at(str(folder), "the folder has no files")
     for path in chosen.listing.files:
-        if (fault := rules.path_fault(path)) is not None:
+        if (fault := rules.find_path_fault(path)) is not None:
             raise errors.cannot_package(str(folder), f"{fault}: {path!r}")
-    if (fault := rules.tree_fault(chosen.listing.files)) is not None:
+    if (fault := rules.find_tree_fault(chosen.listing.files)) is not None:
         raise errors.cannot_package(str(folder), fault)
     return chosen
 
@@ -298,14 +298,16 @@ def _write_package(contents: _PackageContents, named: Path, skipped: tuple[tuple
     with files.replaced_file(path) as stream:
         _write_zip(stream, contents)
         stream.seek(0)
-        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+        digest = hashlib.sha256()
+        while chunk := stream.read(files.CHUNK_BYTES):
+            digest.update(chunk)
         # Between the renames there is nothing beside it, rather than something wrong.
         for suffix in (".sha256", *rules.SIDECAR_SUFFIXES):
             folders.unlink(path.with_name(path.name + suffix), missing_ok=True)
     if contents.index is not None:
         files.write_atomically(manifest_path, contents.manifest_bytes)
-    files.write_atomically(checksum_path, f"{sha256}  {path.name}\n".encode())
-    return PackageReport(named, contents.manifest, path.stat().st_size, sha256, skipped)
+    files.write_atomically(checksum_path, f"{digest.hexdigest()}  {path.name}\n".encode())
+    return PackageReport(named, contents.manifest, path.stat().st_size, digest.hexdigest(), skipped)
 
 
 def _write_zip(stream: BinaryIO, contents: _PackageContents) -> None:
@@ -317,7 +319,7 @@ def _write_zip(stream: BinaryIO, contents: _PackageContents) -> None:
     dense = frozenset(entry.filename for entry in entries if entry.file_size > _DENSE_RATIO * entry.compress_size)
     whole = (contents.manifest.size_bytes, size_bytes)
     if any(
-        rules.unpacks_suspiciously(unpacked_bytes, packed_bytes, _DENSE_RATIO)
+        rules.is_suspicious_ratio(unpacked_bytes, packed_bytes, _DENSE_RATIO)
         for unpacked_bytes, packed_bytes in [whole, *((entry.file_size, entry.compress_size) for entry in entries)]
     ):
         stream.seek(0)

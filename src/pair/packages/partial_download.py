@@ -80,9 +80,12 @@ class PartialDownload:
                 return None
             manifest = package.parse_manifest(parts.manifest)
             key = self._find_manifest_signer(source, parts.manifest, folder)
-            if manifest is None or manifest.index is None or key is None or not _is_published(parts.manifest, source):
+            manifest_sha256 = hashlib.sha256(parts.manifest).hexdigest()
+            # A release index that names the archive has to name its manifest too.
+            is_published = source.sha256 is None or manifest_sha256 == source.manifest_sha256
+            if manifest is None or manifest.index is None or key is None or not is_published:
                 return None
-            missing = missing_files(manifest, supplies, self.settings)
+            missing = find_missing(manifest, supplies, self.settings)
             if missing is None:
                 return None
             try:
@@ -97,7 +100,7 @@ class PartialDownload:
                 verified=source.manifest_sha256 is not None,
                 etag=parts.validators.etag,
                 last_modified=parts.validators.last_modified,
-                hashes=hashes | {rules.MANIFEST_NAME: hashlib.sha256(parts.manifest).hexdigest()},
+                hashes=hashes | {rules.MANIFEST_NAME: manifest_sha256},
                 signed_by=key or None,
                 is_assembled=True,
                 is_without_index=not self.selection.is_wanted,
@@ -109,13 +112,13 @@ class PartialDownload:
         """Return the key of the signer; "" where no signature is asked for, None where one is missing."""
         if self.signatures is None:
             return ""
-        address = rules.beside(source.location, rules.MANIFEST_SUFFIX)
+        address = rules.append_suffix(source.location, rules.MANIFEST_SUFFIX)
         signature = self.fetcher.signature(address)
         if signature is None:
             return None
         copy = folder.with_name(f"{folder.name}{rules.MANIFEST_SUFFIX}")
         copy.write_bytes(manifest)
-        signer = self.signatures.signer_of(copy, signature, rules.without_credentials(address))
+        signer = self.signatures.signer_of(copy, signature, rules.hide_credentials(address))
         return signer.key if signer is not None else None
 
     def _path_finder(self, installed: record.Record | None, target: Path) -> Callable[[str], Path | None]:
@@ -138,15 +141,10 @@ def _read_record_with_index(target: Path) -> record.Record | None:
     return None
 
 
-def _is_published(manifest: bytes, source: KbSource) -> bool:
-    """Tell whether a release index, if it names the archive, names this manifest too."""
-    return source.sha256 is None or hashlib.sha256(manifest).hexdigest() == source.manifest_sha256
-
-
 # ── what is missing ────────────────────────────────────────────────────────────────────────────────
 
 
-def missing_files(manifest: PackageManifest, supplies: Supplies, settings: rules.SourcesSettings) -> list[str] | None:
+def find_missing(manifest: PackageManifest, supplies: Supplies, settings: rules.SourcesSettings) -> list[str] | None:
     """Return what has to be fetched; None when it is better to fetch everything. Raises E009."""
     _refuse_unsafe(manifest, settings)
     listed, demand = manifest.files, supplies.demand
@@ -162,9 +160,9 @@ def _refuse_unsafe(manifest: PackageManifest, settings: rules.SourcesSettings) -
     """Judge the manifest as an archive is judged: it names paths that are going to be written."""
     label = f"{manifest.name} {manifest.version}"
     for path, entry in manifest.files.items():
-        if (fault := rules.path_fault(path) or _find_fault(path, entry, manifest)) is not None:
+        if (fault := rules.find_path_fault(path) or _find_fault(path, entry, manifest)) is not None:
             raise errors.archive_refused(label, f"{fault}: {path!r}")
-    if (fault := rules.tree_fault(manifest.files)) is not None:
+    if (fault := rules.find_tree_fault(manifest.files)) is not None:
         raise errors.archive_refused(label, fault)
     if len(manifest.files) > settings.max_archive_entries or manifest.size_bytes > settings.max_unpacked_bytes:
         raise errors.archive_refused(label, "it is larger than sources.max_unpacked_bytes or has too many files")
@@ -175,7 +173,7 @@ def _find_fault(path: str, entry: PackagedFile, manifest: PackageManifest) -> st
         return "a manifest does not list itself"
     if entry.size_bytes < 0:
         return "file of less than no bytes"
-    if any(folder in manifest.files for folder in rules.folders_above(path)):
+    if any(folder in manifest.files for folder in rules.list_parents(path)):
         return "file in what is a file too"
     return None
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pair import errors
-from pair.packages.rules import RECORD_NAME, name_from_folder, stays_inside
+from pair.packages.rules import RECORD_NAME, make_name, stays_inside
 from pair.values import KbSource
 
 SCHEMA_VERSION = 1
@@ -87,7 +87,7 @@ def read_header(target: Path) -> RecordHeader | None:
         return None
 
 
-def kb_id_of(target: Path, *, default_target: Path) -> str:
+def find_kb_id(target: Path, *, default_target: Path) -> str:
     """Return the id that the KB in a target has in the engine, or would have. A damaged record is reported elsewhere.
 
     The KB `default` is that of the default target, and syncing keeps it in line with that; another target is a KB of
@@ -102,7 +102,7 @@ def kb_id_of(target: Path, *, default_target: Path) -> str:
     real = target.resolve()
     if real == default_target.resolve():
         return DEFAULT_KB_ID
-    name = name_from_folder(real.name)[:_LONGEST_KB_ID]
+    name = make_name(real.name)[:_LONGEST_KB_ID]
     return name if name != DEFAULT_KB_ID else f"{name}-kb"
 
 
@@ -118,13 +118,11 @@ def read_record(target: Path) -> Record | None:
         installed = {name: InstalledFile(*entry) for name, entry in listed.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
         raise errors.record_unreadable(str(path), "the list of files is damaged") from fault
-    if not all(stays_inside(name) and _is_sound(entry) for name, entry in installed.items()):
-        raise errors.record_unreadable(str(path), "the list of files is damaged")
+    for name, entry in installed.items():
+        is_sound = isinstance(entry.sha256, str) and all(type(number) is int for number in entry[1:])
+        if not is_sound or not stays_inside(name):
+            raise errors.record_unreadable(str(path), "the list of files is damaged")
     return Record(header, installed)
-
-
-def _is_sound(entry: InstalledFile) -> bool:
-    return isinstance(entry.sha256, str) and all(type(number) is int for number in entry[1:])
 
 
 def _parse_header(line: bytes, path: Path) -> RecordHeader:

@@ -23,7 +23,7 @@ from pair.clock import Clock, to_timestamp
 from pair.packages import rules
 from pair.packages.contract import CachedCopy, ChangedError, Download, Parts, Validators
 from pair.packages.package import PackageManifest
-from pair.packages.resolve import FEED_NAME, FeedAddress, archive_location
+from pair.packages.resolve import FEED_NAME, FeedAddress, locate_archive
 from pair.values import KbSource
 from pair.web.http_answer import RequestFault
 
@@ -86,7 +86,7 @@ class ReleaseIndex:
 
 
 def _sort_releases(releases: Iterable[Release]) -> tuple[Release, ...]:
-    return tuple(sorted(releases, key=lambda release: version_order(release.version)))
+    return tuple(sorted(releases, key=lambda release: version_key(release.version)))
 
 
 # ── versions ───────────────────────────────────────────────────────────────────────────────────────
@@ -107,7 +107,7 @@ def is_pre_release(version: str) -> bool:
     return _PRE_RELEASE.fullmatch(version) is not None
 
 
-def version_order(version: str) -> tuple[_Parts, bool, _Parts, str]:
+def version_key(version: str) -> tuple[_Parts, bool, _Parts, str]:
     """Return a key that sorts as people count: numbers as numbers, and pre-releases before their release."""
     match = _PRE_RELEASE.fullmatch(version)
     if match is None:
@@ -118,13 +118,13 @@ def version_order(version: str) -> tuple[_Parts, bool, _Parts, str]:
 
 def is_older(version: str, other: str) -> bool:
     """Tell whether a version comes before another one; 1.2 and 1.2.0 are the same."""
-    return bool(other) and version_order(version)[:3] < version_order(other)[:3]
+    return bool(other) and version_key(version)[:3] < version_key(other)[:3]
 
 
-def latest(versions: list[str]) -> str:
+def find_latest(versions: list[str]) -> str:
     """Return the latest of one or more versions; a pre-release only where there is nothing else."""
     released = [version for version in versions if not is_pre_release(version)]
-    return max(released or versions, key=version_order)
+    return max(released or versions, key=version_key)
 
 
 def _split_version(text: str) -> _Parts:
@@ -147,7 +147,7 @@ def _strip_zeros(parts: _Parts) -> _Parts:
 
 def choose(feed: ReleaseIndex, address: FeedAddress) -> tuple[str, Release]:
     """Return the KB and its release that the address means. Raises E020."""
-    shown = rules.without_credentials(address.place)
+    shown = rules.hide_credentials(address.place)
     name = address.name
     if not name:
         if len(feed.kbs) != 1:
@@ -157,7 +157,7 @@ def choose(feed: ReleaseIndex, address: FeedAddress) -> tuple[str, Release]:
     if not feed.kbs.get(name):
         raise errors.release_missing(shown, name, _list_latest(feed))
     versions = [release.version for release in feed.kbs[name]]
-    release = feed.find(name, address.version or latest(versions))
+    release = feed.find(name, address.version or find_latest(versions))
     if release is None:
         available = [f"{name} {version}" for version in versions]
         raise errors.release_missing(shown, f"{name} {address.version}", available)
@@ -166,11 +166,11 @@ def choose(feed: ReleaseIndex, address: FeedAddress) -> tuple[str, Release]:
 
 def _list_latest(feed: ReleaseIndex) -> list[str]:
     kbs = sorted((name, releases) for name, releases in feed.kbs.items() if releases)
-    return [f"{name} {latest([release.version for release in releases])}" for name, releases in kbs]
+    return [f"{name} {find_latest([release.version for release in releases])}" for name, releases in kbs]
 
 
-def source_of(release: Release, address: FeedAddress) -> KbSource:
-    location = archive_location(address.place, release.file)
+def to_source(release: Release, address: FeedAddress) -> KbSource:
+    location = locate_archive(address.place, release.file)
     requires_download = rules.is_remote(location)
     return KbSource(
         "url" if requires_download else "local",
@@ -188,7 +188,7 @@ def source_of(release: Release, address: FeedAddress) -> KbSource:
 
 def read_remote_feed(web: "HttpClient", url: str) -> bytes:
     """Ask a host for its release index. Raises E005, E019."""
-    shown = rules.without_credentials(url)
+    shown = rules.hide_credentials(url)
     try:
         answer = web.read(url, {"Accept": "application/json"}, limit_bytes=LIMIT_BYTES)
     except RequestFault as fault:
@@ -253,9 +253,9 @@ def _parse_release(name: str, value: Any) -> Release:
         signature=value.get("signature", False),
         published_at=_check_text(value.get("published_at", "")),
     )
-    if (fault := rules.package_label_fault(_check_text(name), release.version)) is not None:
+    if (fault := rules.find_label_fault(_check_text(name), release.version)) is not None:
         raise ValueError(fault)
-    is_plain_name = "://" not in release.file and rules.name_fault(release.file) is None
+    is_plain_name = "://" not in release.file and rules.find_name_fault(release.file) is None
     is_plain_url = rules.is_url(release.file) and not re.search(r"\s", release.file)
     if not (is_plain_name or is_plain_url):
         raise ValueError(f"{release.file!r:.80} is neither a plain name nor a URL")
@@ -288,7 +288,7 @@ class FolderTarget:
         self._on_wait = on_wait
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Keep other publishers away while the block runs."""
         with files.storage_errors(), files.lock_folder(self._folder, on_wait=self._on_wait):
             yield
@@ -328,7 +328,7 @@ class BucketTarget:
     def address(self) -> str:
         return self._store.address
 
-    def held(self) -> contextlib.AbstractContextManager[None]:
+    def lock(self) -> contextlib.AbstractContextManager[None]:
         """Do nothing, for a bucket has no lock: `claim` and `change_feed` decide between publishers at one time."""
         return contextlib.nullcontext()
 
@@ -473,7 +473,7 @@ def publish(package: Path, manifest: PackageManifest, place: PublishTarget, cloc
     Raises E014, E019, E021 and what the target raises.
     """
     release = _describe_release(package, manifest, clock)
-    with place.held():
+    with place.lock():
         known = _parse_feed_at(place, place.read(FEED_NAME)).find(manifest.name, release.version)
         wanted = _merge_release(place, manifest.name, known, release)
         if wanted == known:
@@ -495,7 +495,7 @@ def publish(package: Path, manifest: PackageManifest, place: PublishTarget, cloc
 
 def _describe_release(package: Path, manifest: PackageManifest, clock: Clock) -> Release:
     file = f"{manifest.name}-{manifest.version}.zip"
-    if (fault := rules.file_name_fault(file)) is not None:
+    if (fault := rules.find_file_name_fault(file)) is not None:
         raise errors.cannot_package(str(package), fault)
     beside = package.with_name(package.name + rules.MANIFEST_SUFFIX)
     with files.storage_errors():

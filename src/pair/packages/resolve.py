@@ -36,14 +36,14 @@ def resolve_source(
 ) -> KbSource:
     """Return the source; relative paths and the monorepo are below `folder`. Raises E001-E005, E007, E019, E020."""
     refuse_conflicting_options(source, offline=offline)
-    shown = rules.without_credentials(source) if source else source
+    shown = rules.hide_credentials(source) if source else source
     logger.debug("resolving the KB source", extra={"source": shown, "offline": offline, "folder": str(folder)})
-    if source is not None and (feed := feed_at(source, folder)) is not None:
-        logger.debug("asking a feed of releases", extra={"feed": rules.without_credentials(feed.place)})
+    if source is not None and (feed := find_feed(source, folder)) is not None:
+        logger.debug("asking a feed of releases", extra={"feed": rules.hide_credentials(feed.place)})
         return from_feed(feed)
     seen = _look_around(source, folder)
     chosen, because = choose_source(source, offline=offline, seen=seen, latest_release=latest_release)
-    location = rules.without_credentials(chosen.location)
+    location = rules.hide_credentials(chosen.location)
     logger.debug("chose the KB source", extra={"type": chosen.type, "location": location, "because": because})
     return chosen
 
@@ -138,20 +138,20 @@ class FeedAddress:
     """Empty: the latest."""
 
 
-def feed_at(source: str, folder: Path) -> FeedAddress | None:
+def find_feed(source: str, folder: Path) -> FeedAddress | None:
     """Return the release index that a source names; None for another source. A path that exists is what it is."""
     if rules.is_remote(source):
-        return remote_feed(source)
+        return parse_remote_feed(source)
     if not rules.is_local_path(source):
         return None
     absolute = os.path.abspath(folder / source)  # noqa: PTH100 - as above
     if os.path.exists(absolute) and not absolute.endswith(f"/{FEED_NAME}"):  # noqa: PTH110 - as above
         return None
-    address = local_feed(absolute)
+    address = parse_local_feed(absolute)
     return address if address is not None and os.path.isfile(address.place) else None  # noqa: PTH113 - as above
 
 
-def remote_feed(source: str) -> FeedAddress | None:
+def parse_remote_feed(source: str) -> FeedAddress | None:
     """Parse `…/releases.json`, `…/releases.json#NAME`, `…/releases.json#NAME@VERSION` or `…/NAME@VERSION`."""
     if rules.is_git(source) or not rules.is_remote(source):
         return None
@@ -168,7 +168,7 @@ def remote_feed(source: str) -> FeedAddress | None:
     return FeedAddress(source, f"{folder}/{FEED_NAME}{mark}{query}", name, version)
 
 
-def local_feed(path: str) -> FeedAddress | None:
+def parse_local_feed(path: str) -> FeedAddress | None:
     """Parse an absolute path in the same forms, without looking whether the index is there."""
     match = re.fullmatch(rf"(.*/{re.escape(FEED_NAME)})(?:#([^/]*))?", path, re.DOTALL)
     if match:
@@ -189,7 +189,7 @@ def _split_pinned(last: str) -> tuple[str, str]:
     return (name, version) if name and version and not last.endswith((".zip", ".git")) else ("", "")
 
 
-def archive_location(place: str, file: str) -> str:
+def locate_archive(place: str, file: str) -> str:
     """Return where an archive is that an index names: beside the index, or at an address of its own."""
     if rules.is_url(file):
         return file
@@ -210,8 +210,10 @@ def has_moved(installed: KbSource, installed_name: str, installed_sha256: str, o
 
 
 def _parse_stored(feed: str) -> FeedAddress:
-    stored = rules.without_user(feed)
-    return (remote_feed(stored) if rules.is_remote(stored) else local_feed(stored)) or FeedAddress(stored, stored)
+    stored = rules.strip_user(feed)
+    return (parse_remote_feed(stored) if rules.is_remote(stored) else parse_local_feed(stored)) or FeedAddress(
+        stored, stored
+    )
 
 
 # ── the latest release on GitHub ───────────────────────────────────────────────────────────────────
@@ -220,7 +222,7 @@ def _parse_stored(feed: str) -> FeedAddress:
 def latest_release(web: "HttpClient", settings: rules.SourcesSettings) -> KbSource:
     """Ask GitHub, unless `default_url` names the archive. Raises E005."""  # source-10
     if settings.default_url:
-        logger.debug("default KB from the settings", extra={"url": rules.without_credentials(settings.default_url)})
+        logger.debug("default KB from the settings", extra={"url": rules.hide_credentials(settings.default_url)})
         return KbSource("github-release", settings.default_url, requires_download=True)
     address = f"{settings.github_api_url.rstrip('/')}/repos/{settings.release_repository}/releases/latest"
     release = _read_release(web, address)
@@ -239,7 +241,7 @@ def latest_release(web: "HttpClient", settings: rules.SourcesSettings) -> KbSour
         )
     except (KeyError, TypeError) as fault:
         raise errors.download_failed(address, "the answer is not a release feed") from fault
-    shown = rules.without_credentials(source.location)
+    shown = rules.hide_credentials(source.location)
     logger.debug("latest release", extra={"feed": address, "version": source.version, "asset": shown})
     return source
 

@@ -89,19 +89,19 @@ def is_local_path(source: str) -> bool:
     return source.startswith(("/", "./", "../")) or re.match(r"[A-Za-z]:[/\\]", source) is not None
 
 
-def without_credentials(url: str) -> str:
+def hide_credentials(url: str) -> str:
     """Return a URL that may be shown: query values may be secrets too."""
-    address, mark, query = without_user(url).partition("?")
-    return f"{address}{mark}{re.sub(r'=[^&#]*', '=…', query)}" if is_url(url) else without_user(url)
+    address, mark, query = strip_user(url).partition("?")
+    return f"{address}{mark}{re.sub(r'=[^&#]*', '=…', query)}" if is_url(url) else strip_user(url)
 
 
-def shown_source(source: KbSource) -> dict[str, Any]:
+def describe_source(source: KbSource) -> dict[str, Any]:
     """Return the JSON of a source without secrets."""
-    value = source.to_json() | {"location": without_credentials(source.location)}
-    return value if source.feed is None else value | {"feed": without_credentials(source.feed)}
+    value = source.to_json() | {"location": hide_credentials(source.location)}
+    return value if source.feed is None else value | {"feed": hide_credentials(source.feed)}
 
 
-def without_user(url: str) -> str:
+def strip_user(url: str) -> str:
     """Return a URL that may be stored: without user and password; over ssh the user is part of the address."""
     scheme, mark, rest = url.partition("://")
     user, at, host = rest.partition("/")[0].rpartition("@")
@@ -111,7 +111,7 @@ def without_user(url: str) -> str:
     return f"{scheme}://{kept}{host}{rest[len(user) + 1 + len(host) :]}"
 
 
-def beside(url: str, suffix: str) -> str:
+def append_suffix(url: str, suffix: str) -> str:
     """Return the address of a file next to `url`: the suffix goes behind the path, before any query."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(path=parts.path + suffix, fragment=""))
@@ -131,14 +131,14 @@ def parse_checksum(text: str, name: str) -> str | None:
     return hashes.get(name)
 
 
-def key_id(number: bytes) -> str:
+def format_key_id(number: bytes) -> str:
     """Return the id of a key as minisign writes it: hexadecimal, without leading zeros."""
     return f"{int.from_bytes(number, 'little'):X}"
 
 
-def key_id_of(key: str) -> str:
+def read_key_id(key: str) -> str:
     """Return the id of a public key, given the line that holds it."""
-    return key_id(base64.b64decode(key)[2:10])
+    return format_key_id(base64.b64decode(key)[2:10])
 
 
 # ── names in archives ──────────────────────────────────────────────────────────────────────────────
@@ -149,7 +149,7 @@ _WINDOWS_DEVICES = frozenset(
 )
 
 
-def name_fault(name: str) -> str | None:
+def find_name_fault(name: str) -> str | None:
     """Return why a path may not be in a KB package, or None. Names must be plain on every system.
 
     The path is given with `/` between its parts and without a slash at the end.
@@ -206,7 +206,7 @@ def _fold_name(name: str) -> str:
     return name.lower().partition(":")[0].rstrip(". ")
 
 
-def bare_repositories(paths: Iterable[str]) -> set[str]:
+def find_bare_repositories(paths: Iterable[str]) -> set[str]:
     """Return the folders that git takes for a repository although they are not called `.git`.
 
     A command of git in such a folder obeys the configuration that lies in it.
@@ -215,11 +215,11 @@ def bare_repositories(paths: Iterable[str]) -> set[str]:
     heads = [path.rpartition("/") for path in paths]
     names: dict[str, set[str]] = {folder: set() for folder, _, name in heads if _fold_name(name) == "head"}
     for path in paths if names else ():
-        for below in (path, *folders_above(path)):
+        for below in (path, *list_parents(path)):
             folder, _, name = below.rpartition("/")
             if folder in names:
                 names[folder].add(_fold_name(name))
-    return {folder for folder, held in names.items() if "commondir" in held or held >= {"objects", "refs"}}
+    return {folder for folder, content in names.items() if "commondir" in content or content >= {"objects", "refs"}}
 
 
 def _part_fault(part: str) -> str | None:
@@ -238,7 +238,7 @@ def _part_fault(part: str) -> str | None:
     return None
 
 
-def unpacks_suspiciously(unpacked_bytes: int, packed_bytes: int, max_ratio: int) -> bool:
+def is_suspicious_ratio(unpacked_bytes: int, packed_bytes: int, max_ratio: int) -> bool:
     """Tell whether more comes out than an honest text could hold; the first mebibyte is harmless."""
     return unpacked_bytes > max(1024 * 1024, packed_bytes * max_ratio)
 
@@ -247,21 +247,21 @@ def is_of_index(path: str) -> bool:
     return path.startswith(f"{INDEX_FOLDER}/")
 
 
-def path_fault(path: str) -> str | None:
+def find_path_fault(path: str) -> str | None:
     """Return why a file may not be packaged under this path, or None."""
-    return name_fault(path) or own_name_fault(path)
+    return find_name_fault(path) or find_own_name_fault(path)
 
 
-def own_name_fault(name: str) -> str | None:
+def find_own_name_fault(name: str) -> str | None:
     return "name is reserved for pair" if _fold_name(name.partition("/")[0]) in OWN_NAMES else None
 
 
-def tree_fault(paths: Iterable[str]) -> str | None:
+def find_tree_fault(paths: Iterable[str]) -> str | None:
     """Return why these paths may not be together in a KB package, or None."""
     paths = list(paths)
     if (name := _find_collision(paths)) is not None:
         return f"names differ only in case or accents: {name!r}"
-    if repositories := bare_repositories(paths):
+    if repositories := find_bare_repositories(paths):
         return f"folder that git takes for a repository: {min(repositories)!r}"
     return None
 
@@ -270,7 +270,7 @@ def _find_collision(paths: Iterable[str]) -> str | None:
     """Return the first name that equals another one where case or accents do not count, folders included."""
     spellings: dict[str, str] = {}
     for path in paths:
-        for spelling in (path, *folders_above(path)):
+        for spelling in (path, *list_parents(path)):
             folded = unicodedata.normalize("NFC", spelling).casefold()
             if spellings.setdefault(folded, spelling) != spelling:
                 return spelling
@@ -305,7 +305,7 @@ class UpdatePlan:
         return not (self.added or self.changed or self.removed)
 
     @property
-    def placed(self) -> tuple[str, ...]:
+    def files_to_place(self) -> tuple[str, ...]:
         return self.added + self.changed
 
 
@@ -363,10 +363,10 @@ def _find_collisions(placed: set[str], staying: set[str]) -> tuple[set[str], set
 
     A path cannot be a file and a folder: what stays in the target wins, unless forced.
     """
-    folders_staying = {folder for path in staying for folder in folders_above(path)}
+    folders_staying = {folder for path in staying for folder in list_parents(path)}
     blocked, blocking = set[str](), set[str]()
     for path in placed:
-        in_the_way = {folder for folder in folders_above(path) if folder in staying}
+        in_the_way = {folder for folder in list_parents(path) if folder in staying}
         if path in folders_staying:
             in_the_way |= {other for other in staying if other.startswith(path + "/")}
         if in_the_way:
@@ -375,7 +375,7 @@ def _find_collisions(placed: set[str], staying: set[str]) -> tuple[set[str], set
     return blocked, blocking
 
 
-def folders_above(path: str) -> Iterable[str]:
+def list_parents(path: str) -> Iterable[str]:
     while (path := path.rpartition("/")[0]) != "":
         yield path
 
@@ -385,7 +385,7 @@ def folders_above(path: str) -> Iterable[str]:
 _NOT_ON_ONE_LINE = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 
-def package_label_fault(name: str, version: str) -> str | None:
+def find_label_fault(name: str, version: str) -> str | None:
     """Return why a package may not have this name or version, or None."""
     for what, text in (("name", name), ("version", version)):
         if not text.strip():
@@ -399,12 +399,12 @@ def is_on_one_line(text: str) -> bool:
     return not any(unicodedata.category(character) in _NOT_ON_ONE_LINE for character in text)
 
 
-def file_name_fault(name: str) -> str | None:
+def find_file_name_fault(name: str) -> str | None:
     """Return why a file cannot have this name, or None."""
-    return f"{name!r} cannot be a file's name; choose one with -o" if name_fault(name) or "/" in name else None
+    return f"{name!r} cannot be a file's name; choose one with -o" if find_name_fault(name) or "/" in name else None
 
 
-def name_from_folder(folder_name: str) -> str:
+def make_name(folder_name: str) -> str:
     """`My Handbook` -> `my-handbook`"""
     return re.sub(r"[^a-z0-9._-]+", "-", folder_name.lower()).strip("-._") or "kb"
 
@@ -414,7 +414,7 @@ def is_named_by_content(source: KbSource) -> bool:
     return source.feed is not None and source.sha256 is not None
 
 
-def cache_key(source: KbSource, url_sha256: str) -> str:
+def make_cache_key(source: KbSource, url_sha256: str) -> str:
     """Return the folder of a KB in the cache: the release's version, else the SHA-256 of its address."""  # source-14
     if is_named_by_content(source):
         return url_sha256

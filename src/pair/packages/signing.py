@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from pair import errors, files, folders
 from pair.packages.contract import Signer
 from pair.packages.package import PackageManifest, PackageReport
-from pair.packages.rules import MANIFEST_SUFFIX, SIGNATURE_SUFFIX, key_id
+from pair.packages.rules import MANIFEST_SUFFIX, SIGNATURE_SUFFIX, format_key_id
 
 _LEGACY = b"Ed"
 _PREHASHED = b"ED"
@@ -52,7 +52,7 @@ class PublicKey:
 
     @property
     def id(self) -> str:
-        return key_id(self.number)
+        return format_key_id(self.number)
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ def read_secret_key(path: Path, ask_password: Callable[[], str]) -> SecretKey:
 def sign_package(report: PackageReport, key: SecretKey) -> None:
     """Write the signatures of a package and of the manifest beside it, if there is one."""
     with files.storage_errors():
-        comment = trusted_comment(report.manifest)
+        comment = make_comment(report.manifest)
         manifest_path = report.path.with_name(report.path.name + MANIFEST_SUFFIX)
         signed = [(report.path, sign(report.path, key, comment, sha256=report.sha256))]
         if manifest_path.exists():
@@ -222,7 +222,7 @@ def sign_package(report: PackageReport, key: SecretKey) -> None:
         files.write_together(*((path.with_name(path.name + SIGNATURE_SUFFIX), text) for path, text in beside))
 
 
-def trusted_comment(manifest: PackageManifest) -> str:
+def make_comment(manifest: PackageManifest) -> str:
     content = f"content:sha256:{manifest.content_checksum}"
     return "\t".join([f"name:{manifest.name[:500]}", f"version:{manifest.version[:500]}", content])
 
@@ -294,8 +294,8 @@ class TrustedKeys:
         if self.is_required:
             raise self._refusal(shown, reason)
 
-    def _refusal(self, shown: str, reason: str, found: Signature | None = None) -> errors.DataError:
-        signed_by = key_id(found.number) if found is not None else ""
+    def _refusal(self, shown: str, reason: str, signature: Signature | None = None) -> errors.DataError:
+        signed_by = format_key_id(signature.number) if signature is not None else ""
         return errors.signature_refused(shown, reason, signed_by, [key.id for key in self._keys])
 
 

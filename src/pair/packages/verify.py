@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from pair import errors, files
 from pair.packages import archive, file_listing, package, record
-from pair.packages.content import matches_sibling_checksum, refuse_differences, sibling_signature
+from pair.packages.content import read_signature, refuse_differences, verify_sibling_checksum
 from pair.packages.contract import Signatures
 from pair.packages.package import PackageManifest
 from pair.packages.record import Record, RecordHeader
-from pair.packages.rules import MANIFEST_NAME, MANIFEST_SUFFIX, RECORD_NAME, SourcesSettings, shown_source
+from pair.packages.rules import MANIFEST_NAME, MANIFEST_SUFFIX, RECORD_NAME, SourcesSettings, describe_source
 
 Recorded = TypeVar("Recorded")
 
@@ -45,7 +45,7 @@ def verify(path: Path, settings: SourcesSettings, signatures: Signatures | None)
         if path.is_file():
             return _verify_package(path, settings, signatures)
         installed = _read_or_refuse(path, record.read_record)
-        changes = changes_in(path, installed)
+        changes = find_changes(path, installed)
         if changes.missing or changes.modified:
             raise errors.installed_kb_damaged(str(path), changes.modified, changes.missing)
         checks = ("every installed file is as it was installed",)
@@ -54,10 +54,10 @@ def verify(path: Path, settings: SourcesSettings, signatures: Signatures | None)
 
 def _verify_package(path: Path, settings: SourcesSettings, signatures: Signatures | None) -> Verification:
     checks = []
-    if matches_sibling_checksum(path):
+    if verify_sibling_checksum(path):
         checks.append(f"SHA-256 of {path.name}.sha256")
     if signatures is not None:
-        signer = signatures.signer_of(path, sibling_signature(path), str(path))
+        signer = signatures.signer_of(path, read_signature(path), str(path))
         if signer is not None:
             checks.append(f"signature by key {signer.key_id}: {signer.comment}")
     entries = archive.hash_entries(path, settings)
@@ -78,7 +78,7 @@ def _verify_beside(beside: Path, entries: Mapping[str, archive.UnpackedFile], si
     if MANIFEST_NAME not in entries or files.sha256_of(beside) != entries[MANIFEST_NAME].sha256:
         reason = "It is not the manifest of the package that it lies beside"
         raise errors.checksum_failed(f"File: {beside}", reason, is_local=True)
-    signature = sibling_signature(beside)
+    signature = read_signature(beside)
     if signatures is not None and signature is not None:
         signatures.signer_of(beside, signature, str(beside))
 
@@ -91,7 +91,7 @@ class FileChanges(NamedTuple):
     extra: list[str]
 
 
-def changes_in(path: Path, installed: Record) -> FileChanges:
+def find_changes(path: Path, installed: Record) -> FileChanges:
     """Compare every installed file with the record, by its content."""
     present = file_listing.list_folder(path).files
     present.pop(RECORD_NAME, None)
@@ -116,7 +116,7 @@ class Description:
 
     def to_json(self) -> dict[str, Any]:
         if self.header is not None:
-            shown = shown_source(self.header.source)
+            shown = describe_source(self.header.source)
             return {"path": str(self.path), "kind": "installed", **self.header.to_json(), "source": shown}
         value = {"path": str(self.path), "kind": "package", "archive_bytes": self.archive_bytes}
         if self.manifest is not None:

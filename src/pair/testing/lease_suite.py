@@ -71,7 +71,7 @@ class LeaseSuite:
             leases.renew(lost, seconds=LONG_SECONDS)
 
     def test_renewed_lease_goes_on(self, leases: Leases, rival: Leases) -> None:
-        lease, renewed = _renewed_in_time(leases)
+        lease, renewed = _renew_in_time(leases)
         assert (renewed.fence, renewed.token) == (lease.fence, lease.token)
         threading.Event().wait(2 * SHORT_SECONDS)
         with pytest.raises(errors.ConflictError):
@@ -157,7 +157,7 @@ class LeaseSuite:
             assert lease.refusals == 0
 
 
-def _renewed_in_time(leases: Leases) -> tuple[Lease, Lease]:
+def _renew_in_time(leases: Leases) -> tuple[Lease, Lease]:
     """A short lease before and after its renewal. A busy machine may need more than one attempt."""
     while True:
         lease = _when_free(leases, "kb", seconds=SHORT_SECONDS)

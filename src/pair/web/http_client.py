@@ -42,7 +42,7 @@ class HttpClient:
         self._clock = clock
         self._token = token
         self._token_origin = _origin(token_url)
-        self.say: Callable[[str], None] = _say_nothing
+        self.say: Callable[[str], None] = lambda text: None
         self._client: httpx2.Client | None = None
 
     def close(self) -> None:
@@ -151,10 +151,6 @@ def _show_host(url: str) -> str:
         return urlsplit(url).netloc.rpartition("@")[2]
     except ValueError:
         return "the host"
-
-
-def _say_nothing(_text: str) -> None:
-    pass
 
 
 def _origin(url: str) -> tuple[str, str, int | None]:

@@ -262,12 +262,9 @@ class _GuardedStream(httpcore2.NetworkStream):
         return _GuardedStream(wrapped, self._connector)
 
     def get_extra_info(self, info: str) -> Any:
-        if info == "is_readable":
-            return self._is_readable()
-        return None
-
-    def _is_readable(self) -> bool:
         """Tell whether, on an idle connection, the server hung up or sent something unasked."""
+        if info != "is_readable":
+            return None
         if self._connection.fileno() < 0:
             return True
         poll = select.poll()

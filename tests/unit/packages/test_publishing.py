@@ -70,7 +70,7 @@ def test_a_place_holds_plain_files_under_plain_names(place: PublishTarget, tmp_p
 
 def test_a_claim_that_is_there_already_decides(place: PublishTarget, tmp_path: Path) -> None:
     path, manifest = packaged(tmp_path)
-    with place.held():
+    with place.lock():
         assert place.claim("handbook-1.0.0.zip.sha256", b"0a" * 32) == b"0a" * 32
     with pytest.raises(errors.ConflictError) as refused:
         publish(path, manifest, place, ManualClock())
