@@ -40,7 +40,7 @@ def staging_path(target: Path, token: str) -> Path:
 
 
 def put_in_place(new: Path, target: Path) -> None:
-    """Bring a folder from `staging_for` to the target, and delete what was there."""
+    """Bring a folder from `make_staging` to the target, and delete what was there."""
     staging = new.parent
     if not target.exists():
         folders.rename(new, target)

@@ -341,7 +341,7 @@ def plan_changes(
             removed.add(path)
         else:
             kept[path] = "edited"
-    blocked, replaced = _find_collisions(added | changed, present.keys() - removed)
+    blocked, replaced = _find_blocked(added | changed, present.keys() - removed)
     if force:
         removed |= replaced
     else:
@@ -358,7 +358,7 @@ def plan_changes(
     )
 
 
-def _find_collisions(placed: set[str], staying: set[str]) -> tuple[set[str], set[str]]:
+def _find_blocked(placed: set[str], staying: set[str]) -> tuple[set[str], set[str]]:
     """Return the paths that cannot be placed beside those that stay, and the staying paths that are in their way.
 
     A path cannot be a file and a folder: what stays in the target wins, unless forced.
