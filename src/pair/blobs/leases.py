@@ -116,7 +116,7 @@ class FileLeases:
         try:
             with files.storage_errors():
                 content = f"{fence} {self._holder}\n".encode()
-                # Not the other way round: whoever dies in between must not take the fence with it.
+                # Not the other way round: a process that dies in between must not take the fence with it.
                 os.pwrite(descriptor, content, 0)
                 os.ftruncate(descriptor, len(content))
         except errors.StorageError:
@@ -161,7 +161,7 @@ def _read_holder(descriptor: int) -> tuple[int, str]:
 class _State:
     holder: str
     token: str
-    """Empty when nobody holds the lease."""
+    """Empty when the lease is free."""
     fence: int
     seconds: float
     renewals: int
@@ -256,7 +256,7 @@ class BlobLeases:
     def release(self, lease: Lease) -> None:
         blob, state = self._read(lease.name)
         if state and state.token == lease.token:
-            # A swap that is refused means that somebody took the lease meanwhile.
+            # A refused swap means that another writer took the lease meanwhile.
             self._swap(lease.name, dataclasses.replace(state, token="", holder="", renewals=state.renewals + 1), blob)
 
     def close(self) -> None:
@@ -319,7 +319,7 @@ class BlobLeases:
     def _read_age(self, name: str) -> float | None:
         """Return the seconds since the lease was written, or less when it was renewed this moment."""
         key, marker = self._key(name), f"{self._prefix}{name}.lease.now"
-        # One marker for everybody: whoever writes it, it tells a time that is not later than now.
+        # All writers share one marker: it always tells a time that is not later than now.
         self._store.put(marker, b"")
         times = {info.key: info.modified_at for info in self._store.list(f"{self._prefix}{name}.lease.")}
         if key not in times or marker not in times:

@@ -88,7 +88,7 @@ class ObjectStore:
 
     def upload(self, key: str, path: Path) -> Version:
         with files.storage_errors(), path.open("rb"):
-            pass  # what is wrong with the file is told apart from what is wrong with the store
+            pass  # a fault of the file is not one of the store
         return self._change(lambda: self._write(key, path))
 
     def put_if(self, key: str, data: bytes, version: Version) -> Version:

@@ -223,7 +223,7 @@ def _file_name(url: str) -> str:
 def _retry_while_progressing(
     web: HttpClient, attempt: Callable[[], Result], arrived_bytes: Callable[[], int], on_retry: Callable[[str], None]
 ) -> Result:
-    """Count retries anew after each stretch that brought something."""
+    """Retry, with a new count of retries after each stretch that brought something."""
     while True:
         before = arrived_bytes()
         try:
@@ -299,7 +299,7 @@ class _Transfer:
         """Return how much of which version an earlier attempt left behind."""
         try:
             validators = Validators(**json.loads(note_path(self.part).read_bytes()))
-            # Without either, the rest of this file could not be told from that of another.
+            # Without either, the rest of this file could not be distinguished from that of another.
             is_resumable = validators.for_range or self.is_checked
             return (self._count_arrived(), validators) if is_resumable else (0, Validators())
         except (OSError, ValueError, TypeError, RecursionError):

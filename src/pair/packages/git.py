@@ -101,7 +101,7 @@ def _run_git(location: str, *arguments: str, may_be_absent: bool = False) -> str
 def _environment() -> dict[str, str]:
     """Return the environment of the user without what redirects git, as GIT_DIR would to the user's own repository.
 
-    git never asks for a password: nobody may be there to answer.
+    git never asks for a password: no person may be there to answer.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # noqa: TID251 - handed on
     return kept | {

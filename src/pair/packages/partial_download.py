@@ -151,7 +151,7 @@ def find_missing(manifest: PackageManifest, supplies: Supplies, settings: rules.
     needed = [path for path in listed if not demand.leaves_out(path)]
     missing = [path for path in needed if supplies.path_of(listed[path].sha256) is None]
     wanted_bytes = sum(listed[path].size_bytes for path in missing)
-    # With the whole would come an index that nobody wants.
+    # The whole archive would bring an index that is not wanted.
     is_worth_it = not demand.is_wanted or wanted_bytes <= _WORTH_IT * manifest.size_bytes
     return missing if is_worth_it else None
 

@@ -158,7 +158,7 @@ class LeaseSuite:
 
 
 def _renew_in_time(leases: Leases) -> tuple[Lease, Lease]:
-    """A short lease before and after its renewal. A busy machine may need more than one attempt."""
+    """Return a short lease before and after its renewal. A busy machine may need more than one attempt."""
     while True:
         lease = _when_free(leases, "kb", seconds=SHORT_SECONDS)
         try:
@@ -168,7 +168,7 @@ def _renew_in_time(leases: Leases) -> tuple[Lease, Lease]:
 
 
 def _when_free(leases: Leases, name: str, *, seconds: float = LONG_SECONDS) -> Lease:
-    """As soon as it can be had."""
+    """Acquire the lease as soon as it is free."""
     clock = SystemClock()
     ends_at = clock.monotonic() + PATIENCE_SECONDS
     while True:

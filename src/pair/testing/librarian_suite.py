@@ -31,7 +31,7 @@ class LibrarianCase:
     handed_over: str = ""
     """A question that it hands to one of `colleagues`."""
     slow: str = ""
-    """A question that takes longer than the suite waits, as long as nobody stops it."""
+    """A question that takes longer than the suite waits, unless it is stopped."""
     colleagues: tuple[str, ...] = ()
     context: Context = field(default_factory=Context)
 
@@ -85,7 +85,7 @@ class LibrarianSuite:
 
 
 def _ask(case: LibrarianCase, query: str) -> Response:
-    """The librarian itself, without the guard around it."""
+    """Ask the librarian itself, without the guard around it."""
     known = tuple(Delegate(each, each) for each in case.colleagues)
     given = Context(
         user=case.context.user,
