@@ -21,7 +21,7 @@ import pytest
 from pair import errors
 from pair.blobs.cas_check import refuse_without_compare_and_swap
 from pair.blobs.contract import Blob, BlobStore, BlobUnchanged, Version, VersionMismatchError
-from pair.blobs.key_encoding import key_of, names_of
+from pair.blobs.key_encoding import decode_key, encode_key
 from pair.blobs.local import LocalStore
 from pair.blobs.memory import MemoryStore
 from pair.blobs.s3 import ObjectStore, ObjectStoreOptions
@@ -88,8 +88,8 @@ def test_ordinary_keys_are_files_of_that_name(tmp_path: Path) -> None:
     "key", [*KEYS, "x" * 1000, "X" * 333, "知" * 333, ("y" * 238) + ".Z" + "z" * 300, "." * 600 + "x"]
 )
 def test_names_of_a_key_lead_back_to_it(tmp_path: Path, key: str) -> None:
-    assert key_of(names_of(key)) == key
-    assert all(len(name) <= 255 and name == name.lower() and name.isascii() for name in names_of(key))
+    assert decode_key(encode_key(key)) == key
+    assert all(len(name) <= 255 and name == name.lower() and name.isascii() for name in encode_key(key))
     store = LocalStore(tmp_path)
     store.put(key, b"1")
     assert [info.key for info in store.list(key[:3])] == [key]
@@ -660,7 +660,7 @@ def test_a_file_that_is_taken_is_stored_as_if_it_was_uploaded(tmp_path: Path) ->
     store, path = LocalStore(tmp_path / "store"), tmp_path / "in"
     content = b"of a shard" * 1000
     path.write_bytes(content)
-    version = store.take("a/key", path, hashlib.sha256(content).hexdigest())
+    version = store.link("a/key", path, hashlib.sha256(content).hexdigest())
     path.unlink()
     found = store.get("a/key")
     assert found is not None
@@ -674,7 +674,7 @@ def test_taking_a_file_replaces_what_is_there_and_times_ascend(tmp_path: Path) -
     before = store.put("key", b"one")
     path.write_bytes(b"two")
     os.utime(path, (1, 1))
-    version = store.take("key", path, hashlib.sha256(b"two").hexdigest())
+    version = store.link("key", path, hashlib.sha256(b"two").hexdigest())
     changed = store.get_if_changed("key", before)
     assert isinstance(changed, Blob)
     assert (changed.data, changed.version) == (b"two", version)
@@ -685,7 +685,7 @@ def test_a_file_on_another_disk_is_copied(tmp_path: Path) -> None:
         path = Path(elsewhere) / "in"
         path.write_bytes(b"far away")
         store = LocalStore(tmp_path / "store")
-        store.take("key", path, hashlib.sha256(b"far away").hexdigest())
+        store.link("key", path, hashlib.sha256(b"far away").hexdigest())
         found = store.get("key")
         assert found is not None
         assert found.data == b"far away"
@@ -693,7 +693,7 @@ def test_a_file_on_another_disk_is_copied(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_there_cannot_be_taken(tmp_path: Path) -> None:
     with pytest.raises(errors.StorageError) as refused:
-        LocalStore(tmp_path / "store").take("key", tmp_path / "nowhere", "0" * 64)
+        LocalStore(tmp_path / "store").link("key", tmp_path / "nowhere", "0" * 64)
     assert refused.value.code == "E010"
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from pair.clock import SystemClock
 from pair.web.browser import BrowserRenderer
-from pair.web.guarded_connect import system_addresses
 from pair.web.pages import PageFault
+from pair.web.ssrf import resolve_host
 from support.page_server import (
     Asked,
     PageServer,
@@ -67,7 +67,7 @@ def guarded(names: dict[str, str]) -> Iterator[BrowserRenderer]:
     """Here 127.0.0.1 stands for the public web, and everything else for what must not be reached."""
 
     def resolve(host: str, port: int) -> Sequence[str]:
-        return [names[host]] if host in names else system_addresses(host, port)
+        return [names[host]] if host in names else resolve_host(host, port)
 
     made = BrowserRenderer(
         timeout_seconds=60.0,

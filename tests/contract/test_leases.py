@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 
 from pair import errors
-from pair.blobs.blob_leases import BlobLeases
 from pair.blobs.contract import BlobStore, Lease, LeaseLostError, Leases
-from pair.blobs.file_leases import FileLeases
-from pair.blobs.leases import MemoryLeases, held
+from pair.blobs.leases import BlobLeases, FileLeases, MemoryLeases, hold_lease
 from pair.blobs.local import LocalStore
 from pair.blobs.memory import MemoryStore
 from pair.blobs.redis_leases import RedisLeases
@@ -161,7 +159,7 @@ WORKER = """
 import itertools, sys, threading
 from pathlib import Path
 from pair import errors
-from pair.blobs.blob_leases import BlobLeases
+from pair.blobs.leases import BlobLeases
 from pair.blobs.local import LocalStore
 from pair.blobs.redis_leases import RedisLeases
 from pair.clock import SystemClock
@@ -253,7 +251,7 @@ def test_redis_that_goes_away_while_work_lasts_loses_the_lease(tmp_path: Path) -
     clock = ManualClock()
     with running_redis(tmp_path) as server:
         leases = on_redis(server.url, prefix="x:")
-        with held(leases, "kb", seconds=600, clock=clock) as lease:
+        with hold_lease(leases, "kb", seconds=600, clock=clock) as lease:
             server.process.kill()
             server.process.wait()
             assert lease.renew() is True
@@ -439,22 +437,22 @@ UNREACHABLE = errors.store_unreachable("redis://example", "No connection")
 
 def test_held_lease_is_released_when_the_work_fails() -> None:
     leases = in_memory(SystemClock())
-    with pytest.raises(RuntimeError, match="work"), held(leases, "kb", seconds=60, clock=SystemClock()):
+    with pytest.raises(RuntimeError, match="work"), hold_lease(leases, "kb", seconds=60, clock=SystemClock()):
         raise RuntimeError("work")
     leases.acquire("kb", seconds=60)
 
 
 def test_failed_release_hides_neither_the_error_of_the_work_nor_its_success() -> None:
     leases = UnwillingLeases(on_release=UNREACHABLE)
-    with pytest.raises(RuntimeError, match="work"), held(leases, "kb", seconds=60, clock=SystemClock()):
+    with pytest.raises(RuntimeError, match="work"), hold_lease(leases, "kb", seconds=60, clock=SystemClock()):
         raise RuntimeError("work")
-    with held(leases, "kb", seconds=60, clock=SystemClock()) as lease:
+    with hold_lease(leases, "kb", seconds=60, clock=SystemClock()) as lease:
         lease.check()
 
 
 def test_lease_that_somebody_took_is_noticed_at_the_next_renewal() -> None:
     leases = UnwillingLeases(on_renew=LeaseLostError("kb"))
-    with held(leases, "kb", seconds=0.3, clock=ManualClock()) as lease:
+    with hold_lease(leases, "kb", seconds=0.3, clock=ManualClock()) as lease:
         assert leases.renewals.acquire(timeout=30)
         assert lease.renew() is False
         with pytest.raises(errors.ConflictError) as raised:
@@ -464,7 +462,7 @@ def test_lease_that_somebody_took_is_noticed_at_the_next_renewal() -> None:
 
 def test_lease_that_cannot_be_renewed_lasts_as_long_as_it_was_granted_for() -> None:
     leases, clock = UnwillingLeases(on_renew=UNREACHABLE), ManualClock()
-    with held(leases, "kb", seconds=0.3, clock=clock) as lease:
+    with hold_lease(leases, "kb", seconds=0.3, clock=clock) as lease:
         for _ in range(2):
             assert leases.renewals.acquire(timeout=30), "it goes on trying"
         lease.check()
@@ -476,7 +474,7 @@ def test_lease_that_cannot_be_renewed_lasts_as_long_as_it_was_granted_for() -> N
 def test_renewal_starts_the_time_anew_from_when_it_was_asked_for() -> None:
     clock = ManualClock()
     leases = in_memory(clock)
-    with held(leases, "kb", seconds=60, clock=clock) as lease:
+    with hold_lease(leases, "kb", seconds=60, clock=clock) as lease:
         clock.advance(50)
         assert lease.renew() is True
         clock.jump(-3600)
@@ -490,6 +488,6 @@ def test_renewal_starts_the_time_anew_from_when_it_was_asked_for() -> None:
 def test_work_does_not_begin_without_the_lease() -> None:
     leases = in_memory(SystemClock())
     leases.acquire("kb", seconds=60)
-    with pytest.raises(errors.ConflictError) as raised, held(leases, "kb", seconds=60, clock=SystemClock()):
+    with pytest.raises(errors.ConflictError) as raised, hold_lease(leases, "kb", seconds=60, clock=SystemClock()):
         pytest.fail("began")
     assert raised.value.code == "E203"

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from pair.clock import SystemClock
-from pair.web.guarded_connect import Refuse, Resolve, system_addresses
 from pair.web.pages import PageClient, PageFault
+from pair.web.ssrf import Refuse, Resolve, resolve_host
 from support.page_server import Names, PageServer, Reply, html, only_first_loopback, redirect
 
 # `{port}` is where a server listens on 127.0.0.1 that must not be reached.
@@ -142,7 +142,7 @@ REFUSED = re.compile(
 
 def resolve(host: str, port: int) -> Sequence[str]:
     """Names of this test, and the system's own reading of everything else."""
-    return NAMES[host][0] if host in NAMES else system_addresses(host, port)
+    return NAMES[host][0] if host in NAMES else resolve_host(host, port)
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_a_redirect_to_a_refused_address_is_refused_after_a_good_first_hop(serve
     with PageServer("127.0.0.2") as private:
         server.pages["/start"] = redirect("/second")
         server.pages["/second"] = redirect(private.url())
-        with guarded(system_addresses, only_first_loopback) as client:
+        with guarded(resolve_host, only_first_loopback) as client:
             assert reason_of(client, server.url("/start")) == "127.0.0.2 is a private address"
         assert [asked.path for asked in server.asked] == ["/start", "/second"]
         assert private.connections == 0

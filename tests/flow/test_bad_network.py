@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pair.blobs.blob_leases import BlobLeases
+from pair.blobs.leases import BlobLeases
 from pair.clock import SystemClock
 from pair.errors import PairError
 from pair.kb.kb import KnowledgeBase

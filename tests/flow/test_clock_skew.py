@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pair.blobs.blob_leases import BlobLeases
+from pair.blobs.leases import BlobLeases
 from pair.clock import SystemClock
 from pair.engine.format.manifest import from_bytes, lease_name, manifest_key, shards_prefix
 from support import skewed_serve

@@ -17,7 +17,7 @@ import pytest
 from pair import errors
 from pair.ai.caching_embedder import CachingEmbedder
 from pair.ai.ngram import NgramEmbedder
-from pair.blobs.blob_leases import BlobLeases
+from pair.blobs.leases import BlobLeases
 from pair.blobs.local import LocalStore
 from pair.clock import SystemClock
 from pair.engine.format.manifest import from_bytes, manifest_key, shards_prefix

@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from pair.blobs.file_leases import FileLeases
+from pair.blobs.leases import FileLeases
 from support.served import BURST, Keyed, Served, pair
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pair.packages import archive, package
 from pair.packages.contract import ChangedError, IndexSelection
-from pair.packages.partial_download import Supplies, UnfitError, assemble, missing_files
+from pair.packages.partial_download import Supplies, UnfitError, assemble, find_missing
 from pair.packages.rules import SourcesSettings
 from support.damage import bounded, refusal, tried
 
@@ -137,7 +137,7 @@ def test_parts_of_an_archive_that_lies_are_what_the_manifest_says_or_nothing(con
     manifest = package.parse_manifest(MANIFEST)
     assert manifest is not None
     supplies = Supplies(lambda sha256: None, IndexSelection(is_wanted=False))
-    missing = missing_files(manifest, supplies, POLICY)
+    missing = find_missing(manifest, supplies, POLICY)
     assert missing is not None
     with bounded(), tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "kb"

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from pair import errors
 from pair.auth.keys import KeyFile
-from pair.blobs.blob_leases import BlobLeases
-from pair.blobs.file_leases import FileLeases
-from pair.blobs.keys import check_key
+from pair.blobs.key_encoding import check_key
+from pair.blobs.leases import BlobLeases, FileLeases
 from pair.blobs.memory import MemoryStore
 from pair.engine.format import manifest as engine_manifest
 from pair.engine.rules import compaction_plan, garbage, shards_to_merge

@@ -20,8 +20,8 @@ from pair.kb.publish import publish
 from pair.packages.install import InstallRequest
 from pair.packages.lockfile import read_lock, to_bytes
 from pair.packages.package import Label
-from pair.packages.release_index import Release, ReleaseIndex, choose, parse_feed, source_of
-from pair.packages.release_rules import FeedAddress
+from pair.packages.release_index import Release, ReleaseIndex, choose, parse_feed, to_source
+from pair.packages.resolve import FeedAddress
 from pair.settings import Settings
 from support.damage import bounded, damaged_json, damaged_values, refusal, tried
 
@@ -51,7 +51,7 @@ def test_a_feed_is_read_whole_or_refused_and_leads_nowhere_else(content: bytes, 
             assert missing.code == "E020"
             return
         _, release = choose(feed, address)
-        location = source_of(release, address).location
+        location = to_source(release, address).location
         folder = place.removesuffix("releases.json")
         assert location.startswith((folder, "http://", "https://"))
         assert ".." not in location.removeprefix(folder).split("/")

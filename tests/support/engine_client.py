@@ -14,10 +14,9 @@ from typing import TypeVar
 
 from pair import errors
 from pair.ai.caching_embedder import CachingEmbedder
-from pair.blobs.blob_leases import BlobLeases
 from pair.blobs.cas_check import refuse_without_compare_and_swap
 from pair.blobs.contract import Lease, Leases
-from pair.blobs.leases import MemoryLeases
+from pair.blobs.leases import BlobLeases, MemoryLeases
 from pair.engine.filters import parse_filter
 from pair.engine.query.request import Limits
 from pair.engine.runtime import Engine

@@ -250,8 +250,7 @@ if __name__ == "__main__":
     # What a job needs, loaded once for all of them.
     import redis  # noqa: F401
 
-    import pair.blobs.blob_leases
-    import pair.blobs.file_leases
+    import pair.blobs.leases
     import pair.blobs.redis_leases
     import pair.blobs.s3  # noqa: F401
 

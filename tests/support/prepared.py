@@ -29,7 +29,7 @@ _LOADED = (
     "pair.ai.ngram",
     "pair.app.cli.commands",
     "pair.app.cli.entry",
-    "pair.blobs.file_leases",
+    "pair.blobs.leases",
     "pair.blobs.local",
     "pair.kb.kb",
     "pair.sync.run",

@@ -1,7 +1,7 @@
-"""What you may implement: where bytes live, and who may write.
+"""The contracts of blob stores and leases, for implementers.
 
 Invariants
-    A blob appears whole or not at all; whoever reads it after a put returned sees that put or a later one.
+    A blob appears whole or not at all; a reader that starts after a put returned sees that put or a later one.
     Of several `put_if` with one version, and of several `create` of one key, exactly one succeeds.
     Versions are opaque: they are compared for equality and never read. Equal versions mean equal content; on stores
     whose versions are hashes, a blob that is put back as it was has its first version again.
@@ -40,8 +40,8 @@ class BlobInfo:
 
 
 class BlobStore(Protocol):
-    """Used from several threads at once. Keys are `/`-separated and case-sensitive on every store; `keys.py` says which
-    there are, and any other is a ValueError.
+    """Used from several threads at once. Keys are `/`-separated and case-sensitive on every store; `key_encoding.py`
+    says which are valid, and any other is a ValueError.
 
     Everything here raises E206 when the store cannot be reached or refuses, and E010 when it is full. After E206 from a
     write, the caller does not know whether the write happened.
@@ -49,47 +49,47 @@ class BlobStore(Protocol):
 
     @property
     def address(self) -> str:
-        """For people: in errors and in the output of commands; never holds a secret."""
+        """The address as shown to people, without secrets."""
         ...
 
     def get(self, key: str) -> Blob | None:
-        """None when there is no such blob."""
+        """Return None when there is no such blob."""
         ...
 
     def get_if_changed(self, key: str, version: Version) -> Blob | BlobUnchanged | None:
-        """As cheap as the store can make it when nothing changed."""
+        """Return the blob if it changed, as cheaply as the store can."""
         ...
 
     def get_range(self, key: str, start: int, length: int) -> bytes | None:
-        """Fewer bytes than asked for where the blob ends."""
+        """Return fewer bytes than asked for where the blob ends."""
         ...
 
     def download(self, key: str, path: Path) -> bool:
-        """Into a file that does not exist yet, in bounded memory; False when there is no such blob."""
+        """Write a file that does not exist yet, in bounded memory; return False when there is no such blob."""
         ...
 
     def put(self, key: str, data: bytes) -> Version:
-        """Whatever was there before."""
+        """Write a blob, whatever was there before."""
         ...
 
     def upload(self, key: str, path: Path) -> Version:
-        """A whole file, in bounded memory, whatever was there before."""
+        """Write the content of a file, in bounded memory, whatever was there before."""
         ...
 
     def put_if(self, key: str, data: bytes, version: Version) -> Version:
-        """Only over this version; raises VersionMismatchError, also when the blob is gone."""
+        """Replace only this version. Raises VersionMismatchError, also when the blob is gone."""
         ...
 
     def create(self, key: str, data: bytes) -> Version:
-        """Only where nothing is; raises VersionMismatchError."""
+        """Write only where no blob is. Raises VersionMismatchError."""
         ...
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
-        """All blobs whose key begins so, in the order of their keys."""
+        """List all blobs whose key begins so, in the order of their keys."""
         ...
 
     def delete(self, key: str) -> None:
-        """It is no error when there is none."""
+        """Delete a blob; it is no error when there is none."""
         ...
 
     def close(self) -> None: ...
@@ -99,8 +99,8 @@ class BlobStore(Protocol):
 class LinkingStore(Protocol):
     """A store that can make a file its own instead of copying it."""
 
-    def take(self, key: str, path: Path, sha256: str) -> Version:
-        """As `upload`. The file has this SHA-256, and nobody writes to it any more; it may be deleted afterwards."""
+    def link(self, key: str, path: Path, sha256: str) -> Version:
+        """Store a file as `upload` does. It has this SHA-256, is not written to any more, and may be deleted later."""
         ...
 
 
@@ -126,15 +126,15 @@ class Leases(Protocol):
     """Used from several threads at once."""
 
     def acquire(self, name: str, *, seconds: float) -> Lease:
-        """At once, or E203 with who holds it and until when; E206 when it cannot be asked for."""
+        """Acquire the lease at once. Raises E203 with its holder and end, and E206."""
         ...
 
     def renew(self, lease: Lease, *, seconds: float) -> Lease:
-        """Raises LeaseLostError, E206."""
+        """Renew the lease. Raises LeaseLostError, E206."""
         ...
 
     def release(self, lease: Lease) -> None:
-        """It is no error when it was lost meanwhile; raises E206."""
+        """Release the lease; it is no error when it was lost meanwhile. Raises E206."""
         ...
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Which file a key is kept in: reversible, and the same on file systems that fold case or normalise Unicode.
+"""Valid keys of blobs, and the file name of each: reversible, and the same where file systems fold case or Unicode.
 
 Invariants
     Ordinary keys look as they are: `handbook.duckdb.shards/0a1b/shard-00000.duckdb` is that file.
@@ -18,20 +18,50 @@ _FOLDER_ENDING = ".shards"
 _CONTINUED = "%~"
 """Ends the name of a folder that holds the rest of a part too long for one name."""
 _MAX_NAME_BYTES = 240
+_MAX_KEY_BYTES = 1000
 
 
-def names_of(key: str) -> tuple[str, ...]:
-    """`a/b.json` -> `("a", "b.json")`; the last one is the file."""
+def check_key(key: str) -> str:
+    """Return the key. Raises ValueError for one that not every store can hold."""
+    if reason := _find_fault(key):
+        raise ValueError(f"{reason}: {key!r}")
+    return key
+
+
+def find_folder(prefix: str) -> tuple[str, ...] | None:
+    """Return the folder of all keys that begin so; None when no key can."""
+    parts = tuple(prefix.split("/")[:-1])
+    return None if parts and _find_fault("/".join(parts)) else parts
+
+
+def _find_fault(key: str) -> str:
+    try:
+        size_bytes = len(key.encode("utf-8"))
+    except UnicodeEncodeError:
+        return "a key is Unicode text"
+    if size_bytes > _MAX_KEY_BYTES:
+        # S3 allows 1,024, and the prefix of the store needs some of them.
+        return f"a key has at most {_MAX_KEY_BYTES} bytes in UTF-8"
+    if any(part in {"", ".", ".."} for part in key.split("/")):
+        return "a key has no empty part and no part that leads elsewhere"
+    if any(ord(character) < 32 or character in "\\\x7f" for character in key):
+        # SeaweedFS for one takes a backslash for a slash.
+        return "a key has no control characters and no backslash"
+    return ""
+
+
+def encode_key(key: str) -> tuple[str, ...]:
+    """Return the names of the folders and, last, of the file: `a/b.json` -> `("a", "b.json")`."""
     *folders, file = key.split("/")
-    return (*folder_names(folders), *_cut(_file_name(file)))
+    return (*encode_folders(folders), *_cut(_file_name(file)))
 
 
-def folder_names(parts: Sequence[str]) -> tuple[str, ...]:
+def encode_folders(parts: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for part in parts for name in _cut(_folder_name(part)))
 
 
-def key_of(names: Sequence[str]) -> str | None:
-    """None for a file that no key leads to."""
+def decode_key(names: Sequence[str]) -> str | None:
+    """Return the key of a file; None for a file that no key leads to."""
     parts, begun = [], ""
     for name in names:
         if name.endswith(_CONTINUED):
@@ -46,27 +76,23 @@ def key_of(names: Sequence[str]) -> str | None:
         key = "/".join(unquote(part, errors="strict") for part in parts)
     except UnicodeDecodeError:
         return None
-    return key if names_of(key) == tuple(names) else None
+    return key if encode_key(key) == tuple(names) else None
 
 
 def _folder_name(part: str) -> str:
-    name = _quoted(part)
+    name = _quote(part)
     return name if name.endswith(_FOLDER_ENDING) else name.replace(".", "%2e")
 
 
 def _file_name(part: str) -> str:
-    name = _quoted(part)
+    name = _quote(part)
     return name if "." in name and not name.endswith(_FOLDER_ENDING) else name + _DOTLESS_FILE
 
 
-def _quoted(part: str) -> str:
-    quoted = "".join(character if character in _UNTOUCHED else _codes(character) for character in part)
+def _quote(part: str) -> str:
+    """Quote also capital letters: `Readme` and `readme` are one name on some file systems."""
+    quoted = "".join(chr(byte) if chr(byte) in _UNTOUCHED else f"%{byte:02x}" for byte in part.encode("utf-8"))
     return re.sub(r"^\.", "%2e", quoted)
-
-
-def _codes(character: str) -> str:
-    # Capital letters too: `Readme` and `readme` are one name on some file systems.
-    return "".join(f"%{byte:02x}" for byte in character.encode("utf-8"))
 
 
 def _cut(name: str) -> list[str]:

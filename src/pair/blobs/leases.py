@@ -1,87 +1,341 @@
-"""One writer per KB: leases within a process, and holding a lease of any kind while work lasts.
+"""One writer per KB: leases within a process, between processes and between machines, and holding one during work.
 
 A lease keeps writers from doing the same work at once. It does not protect what they write: a writer may stall for
 longer than its lease, so the manifest is swapped by compare-and-swap whatever the lease says.
-
-Not here
-    Leases between machines: redis_leases.py, blob_leases.py.
 """
 
 import contextlib
+import dataclasses
 import datetime
+import fcntl
+import json
 import logging
+import os
+import re
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from pair import errors
-from pair.blobs.contract import Lease, LeaseLostError, Leases
+from pair import errors, files, folders
+from pair.blobs.contract import Blob, BlobStore, Lease, LeaseLostError, Leases, Version, VersionMismatchError
 from pair.clock import Clock, to_timestamp
 
 logger = logging.getLogger(__name__)
 
 RENEWALS_PER_LEASE = 3
 """Two of them may fail before the lease is lost."""
+_FENCE = re.compile(r"[0-9]{1,18}")
+_FAR_AWAY = datetime.datetime.max.replace(tzinfo=datetime.UTC) - datetime.timedelta(days=36500)
+_STORE_CLOCK_SECONDS = 1.0
+"""How finely stores tell times: S3 in whole seconds."""
+_MOST = 2**53
+_MOST_SECONDS = 366 * 86_400
+_READING_TRIES = 3
+_CHECK = "check"
+_NEXT_SECONDS = 10.0
+"""How long a writer that died while it was next keeps others from being next."""
+_MOST_TRIES = 10
+_SHORT_PAUSE, _LONG_PAUSE = 1, 3
 
 
-@dataclass(slots=True)
-class _MemoryLease:
-    lease: Lease
-    ends_at: float
-    """By the monotonic clock."""
+def end_of_lease(clock: Clock, seconds: float) -> datetime.datetime:
+    return clock.now() + datetime.timedelta(seconds=seconds)
+
+
+# ── within a process ───────────────────────────────────────────────────────────────────────────────
 
 
 class MemoryLeases:
-    """Among the threads of one process."""
+    """Leases among the threads of one process."""
 
     def __init__(self, *, holder: str, new_token: Callable[[], str], clock: Clock) -> None:
         self._holder = holder
         self._new_token = new_token
         self._clock = clock
         self._lock = threading.Lock()
-        self._kept: dict[str, _MemoryLease] = {}
+        self._current: dict[str, tuple[Lease | None, float]] = {}
+        """With the end by the monotonic clock. An entry stays after a release: the next fence has to be greater."""
 
     def acquire(self, name: str, *, seconds: float) -> Lease:
         with self._lock:
-            last = self._kept.get(name)
-            if last and last.ends_at > self._clock.monotonic():
-                raise errors.lease_held(name, last.lease.holder, to_timestamp(last.lease.expires_at))
-            fence = last.lease.fence + 1 if last else 1
-            return self._keep(Lease(name, self._holder, self._new_token(), fence, self._after(seconds)), seconds)
+            last, ends_at = self._current.get(name, (None, 0.0))
+            if last and ends_at > self._clock.monotonic():
+                raise errors.lease_held(name, last.holder, to_timestamp(last.expires_at))
+            expires_at = end_of_lease(self._clock, seconds)
+            lease = Lease(name, self._holder, self._new_token(), last.fence + 1 if last else 1, expires_at)
+            self._current[name] = lease, self._clock.monotonic() + seconds
+            return lease
 
     def renew(self, lease: Lease, *, seconds: float) -> Lease:
         with self._lock:
-            kept = self._kept.get(lease.name)
-            if kept is None or kept.lease.token != lease.token or kept.ends_at <= self._clock.monotonic():
+            current, ends_at = self._current.get(lease.name, (None, 0.0))
+            if current is None or current.token != lease.token or ends_at <= self._clock.monotonic():
                 raise LeaseLostError(lease.name)
-            renewed = Lease(lease.name, lease.holder, lease.token, lease.fence, self._after(seconds))
-            return self._keep(renewed, seconds)
+            renewed = dataclasses.replace(lease, expires_at=end_of_lease(self._clock, seconds))
+            self._current[lease.name] = renewed, self._clock.monotonic() + seconds
+            return renewed
 
     def release(self, lease: Lease) -> None:
         with self._lock:
-            kept = self._kept.get(lease.name)
-            if kept and kept.lease.token == lease.token:
-                # The entry stays: the next fence has to be greater.
-                kept.ends_at = self._clock.monotonic()
+            current, _ = self._current.get(lease.name, (None, 0.0))
+            if current and current.token == lease.token:
+                self._current[lease.name] = current, self._clock.monotonic()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
-    def _keep(self, lease: Lease, seconds: float) -> Lease:
-        self._kept[lease.name] = _MemoryLease(lease, self._clock.monotonic() + seconds)
+
+# ── between processes ──────────────────────────────────────────────────────────────────────────────
+
+
+class FileLeases:
+    """Leases by file locks, for a store in a folder. A lease ends with its process, however that ends."""
+
+    def __init__(self, folder: Path, *, holder: str, new_token: Callable[[], str]) -> None:
+        self._folder = folder
+        self._holder = holder
+        self._new_token = new_token
+        self._lock = threading.Lock()
+        self._held: dict[str, int] = {}
+
+    def acquire(self, name: str, *, seconds: float) -> Lease:
+        with files.storage_errors():
+            path = self._folder / f"{name}.lease"
+            folders.make_folder(path.parent)
+            descriptor = folders.open_file(path, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as fault:
+            _, holder = _read_holder(descriptor)
+            os.close(descriptor)
+            raise errors.lease_held(name, holder, "that process ends") from fault
+        fence = _read_holder(descriptor)[0] + 1
+        try:
+            with files.storage_errors():
+                content = f"{fence} {self._holder}\n".encode()
+                # Not the other way round: a process that dies in between must not take the fence with it.
+                os.pwrite(descriptor, content, 0)
+                os.ftruncate(descriptor, len(content))
+        except errors.StorageError:
+            os.close(descriptor)
+            raise
+        token = self._new_token()
+        with self._lock:
+            self._held[token] = descriptor
+        return Lease(name, self._holder, token, fence, _FAR_AWAY)
+
+    def renew(self, lease: Lease, *, seconds: float) -> Lease:
+        with self._lock:
+            if lease.token not in self._held:
+                raise LeaseLostError(lease.name)
         return lease
 
-    def _after(self, seconds: float) -> datetime.datetime:
-        return self._clock.now() + datetime.timedelta(seconds=seconds)
+    def release(self, lease: Lease) -> None:
+        with self._lock:
+            descriptor = self._held.pop(lease.token, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        with self._lock:
+            for descriptor in self._held.values():
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
+            self._held.clear()
+
+
+def _read_holder(descriptor: int) -> tuple[int, str]:
+    """Return the last fence, and who had it."""
+    line = os.pread(descriptor, 4096, 0).decode(errors="replace").partition("\n")[0]
+    number, _, holder = line.partition(" ")
+    return (int(number) if _FENCE.fullmatch(number) else 0), (holder or "another process")
+
+
+# ── between machines ───────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    holder: str
+    token: str
+    """Empty when the lease is free."""
+    fence: int
+    seconds: float
+    renewals: int
+
+    def to_json(self) -> bytes:
+        value = dataclasses.asdict(self)
+        return json.dumps({**value, _CHECK: _checksum(value)}).encode()
+
+    @staticmethod
+    def from_json(data: bytes) -> "_State | None":
+        """Return None for a blob that is no lease, says what no lease can, or is not as it was written."""
+        try:
+            value = json.loads(data)
+            check = value.pop(_CHECK, None)  # an older pair writes none
+            if check is not None and check != _checksum(value):
+                return None
+            state = _State(
+                holder=str(value["holder"]),
+                token=str(value["token"]),
+                fence=int(value["fence"]),
+                seconds=float(value["seconds"]),
+                renewals=int(value["renewals"]),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            return None
+        is_sound = 0 <= state.fence <= _MOST and 0 <= state.renewals <= _MOST and 0 < state.seconds <= _MOST_SECONDS
+        return state if is_sound else None
+
+
+def _checksum(value: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(value).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class _ObservedLease:
+    version: Version
+    at: float
+    """By the monotonic clock of this machine."""
+    age_seconds: float
+    """By the clock of the store, at that time."""
+
+
+class BlobLeases:
+    """Leases as blobs `<prefix><name>.lease.json`, changed by conditional puts only.
+
+    When a lease ends
+        No machine compares its own time of day with that of another. The store tells the time at which a lease was
+        written and the time that it is now, the second by writing a marker beside the lease and listing the two. A
+        lease is over when the store's clock moved on by its duration and the precision of that clock.
+        A store's clock may be set back. So a writer that has seen the same lease, not renewed, for its whole duration
+        by its own monotonic clock may take it as well: asking again and again ends the wait, whatever the clocks do.
+        A store's clock that is set forward ends leases early. Their holders notice at the next renewal, and the
+        compare-and-swap of what they publish protects what they wrote.
+    Invariants
+        The blob stays when a lease is released, for it holds the fence.
+        No two states have equal bytes, for the versions of many stores are hashes of the content.
+        A state that arrives damaged is read again: it must not pass for no lease, nor for a shorter one.
+    """
+
+    def __init__(
+        self, store: BlobStore, *, holder: str, new_token: Callable[[], str], clock: Clock, prefix: str = ""
+    ) -> None:
+        self._store = store
+        self._holder = holder
+        self._new_token = new_token
+        self._clock = clock
+        self._prefix = prefix
+        self._lock = threading.Lock()
+        self._seen: dict[str, _ObservedLease] = {}
+
+    def acquire(self, name: str, *, seconds: float) -> Lease:
+        token = self._new_token()
+        expires_at = end_of_lease(self._clock, seconds)
+        blob, last = self._read(name)
+        if blob and last and last.token and not self._is_over(name, blob, last):
+            raise self._refusal(name, last)
+        state = _State(self._holder, token, last.fence + 1 if last else 1, seconds, renewals=0)
+        if not self._swap(name, state, blob):
+            _, winner = self._read(name)
+            raise self._refusal(name, winner or dataclasses.replace(state, holder=""))
+        return Lease(name, self._holder, token, state.fence, expires_at)
+
+    def renew(self, lease: Lease, *, seconds: float) -> Lease:
+        expires_at = end_of_lease(self._clock, seconds)
+        blob, state = self._read(lease.name)
+        if state is None or state.token != lease.token:
+            raise LeaseLostError(lease.name)
+        if not self._swap(lease.name, dataclasses.replace(state, seconds=seconds, renewals=state.renewals + 1), blob):
+            raise LeaseLostError(lease.name)
+        return dataclasses.replace(lease, expires_at=expires_at)
+
+    def release(self, lease: Lease) -> None:
+        blob, state = self._read(lease.name)
+        if state and state.token == lease.token:
+            # A refused swap means that another writer took the lease meanwhile.
+            self._swap(lease.name, dataclasses.replace(state, token="", holder="", renewals=state.renewals + 1), blob)
+
+    def close(self) -> None:
+        """Leave the store open: it belongs to its maker."""
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}{name}.lease.json"
+
+    def _read(self, name: str) -> tuple[Blob | None, _State | None]:
+        """Return the blob and its state. A blob without a state is no lease, however often it is read."""
+        for _ in range(_READING_TRIES):
+            blob = self._store.get(self._key(name))
+            state = _State.from_json(blob.data) if blob else None
+            if blob is None or state is not None:
+                break
+        return blob, state
+
+    def _refusal(self, name: str, state: _State) -> errors.ConflictError:
+        # Any clock will do for what a person reads. It may end sooner, for it may have been renewed a while ago.
+        return errors.lease_held(
+            name, state.holder or "somebody else", to_timestamp(end_of_lease(self._clock, state.seconds))
+        )
+
+    def _swap(self, name: str, state: _State, over: Blob | None) -> bool:
+        """Replace the blob; return False when another writer was faster.
+
+        A refusal may come from our own request that was sent twice, or follow a lost answer: what is there now settles
+        it, as no two states are equal.
+        """
+        key, data = self._key(name), state.to_json()
+        try:
+            _ = self._store.put_if(key, data, over.version) if over else self._store.create(key, data)
+        except VersionMismatchError:
+            return self._is_there(key, data)
+        except errors.StorageError:
+            if self._is_there(key, data):
+                return True
+            raise
+        return True
+
+    def _is_there(self, key: str, data: bytes) -> bool:
+        blob = self._store.get(key)
+        return blob is not None and blob.data == data
+
+    def _is_over(self, name: str, blob: Blob, state: _State) -> bool:
+        now = self._clock.monotonic()
+        with self._lock:
+            seen = self._seen.get(name)
+        if seen is not None and seen.version == blob.version:
+            if now - seen.at >= state.seconds:
+                return True
+            if seen.age_seconds + now - seen.at - _STORE_CLOCK_SECONDS < state.seconds:
+                return False  # one who waits need not ask for the time of the store again and again
+        age_seconds = self._read_age(name)
+        if seen is None or seen.version != blob.version:
+            with self._lock:
+                self._seen[name] = _ObservedLease(blob.version, now, age_seconds or 0.0)
+        return age_seconds is not None and age_seconds - _STORE_CLOCK_SECONDS >= state.seconds
+
+    def _read_age(self, name: str) -> float | None:
+        """Return the seconds since the lease was written, or less when it was renewed this moment."""
+        key, marker = self._key(name), f"{self._prefix}{name}.lease.now"
+        # All writers share one marker: it always tells a time that is not later than now.
+        self._store.put(marker, b"")
+        times = {info.key: info.modified_at for info in self._store.list(f"{self._prefix}{name}.lease.")}
+        if key not in times or marker not in times:
+            return None
+        return (times[marker] - times[key]).total_seconds()
+
+
+# ── holding ────────────────────────────────────────────────────────────────────────────────────────
 
 
 class HeldLease:
     """A lease that a thread renews. `check` it before anything that only its holder may do."""
 
-    refusals = 0
-    """How many times it was waited for."""
-
-    def __init__(self, leases: Leases, name: str, *, seconds: float, clock: Clock) -> None:
+    def __init__(self, leases: Leases, name: str, *, seconds: float, clock: Clock, refusals: int = 0) -> None:
+        """`refusals`: how many times the lease was refused before."""
+        self.refusals = refusals
         self._leases = leases
         self._seconds = seconds
         self._clock = clock
@@ -97,13 +351,13 @@ class HeldLease:
         return self._lease.fence
 
     def check(self) -> None:
-        """E210 when somebody else may hold the lease by now."""
+        """Raise E210 when another writer may hold the lease by now."""
         with self._lock:
             if self._is_lost or self._clock.monotonic() >= self._ends_at:
                 raise errors.lease_lost(self._lease.name)
 
     def renew(self) -> bool:
-        """False when the lease is lost for good. A store that cannot be reached may be back at the next turn."""
+        """Return False when the lease is lost for good. A store that cannot be reached may be back at the next turn."""
         began = self._clock.monotonic()
         try:
             lease = self._leases.renew(self._lease, seconds=self._seconds)
@@ -125,36 +379,33 @@ class HeldLease:
             # The work is done or has failed already, and either matters more. The lease ends by itself.
             logger.warning("lease not released", extra={"lease": self._lease.name, "reason": fault.explanation})
 
+    @contextlib.contextmanager
+    def keep_alive(self) -> Iterator[None]:
+        """Renew the lease while the block runs, then release it."""
+        is_over = threading.Event()
+
+        def keep_renewing() -> None:
+            while not is_over.wait(self._seconds / RENEWALS_PER_LEASE) and self.renew():
+                pass
+
+        thread = threading.Thread(target=keep_renewing, name=f"lease {self._lease.name}", daemon=True)
+        try:
+            thread.start()
+            try:
+                yield
+            finally:
+                is_over.set()
+                thread.join()
+        finally:
+            self.release()
+
 
 @contextlib.contextmanager
-def held(leases: Leases, name: str, *, seconds: float, clock: Clock) -> Iterator[HeldLease]:
-    """The lease for as long as the block runs, or E203 at once."""
-    with renewed(HeldLease(leases, name, seconds=seconds, clock=clock), name, seconds) as lease:
+def hold_lease(leases: Leases, name: str, *, seconds: float, clock: Clock) -> Iterator[HeldLease]:
+    """Hold the lease while the block runs. Raises E203 at once when it is taken."""
+    lease = HeldLease(leases, name, seconds=seconds, clock=clock)
+    with lease.keep_alive():
         yield lease
-
-
-@contextlib.contextmanager
-def renewed(lease: HeldLease, name: str, seconds: float) -> Iterator[HeldLease]:
-    """Renew the lease while the block runs, then release it."""
-    is_over = threading.Event()
-
-    def keep_renewing() -> None:
-        while not is_over.wait(seconds / RENEWALS_PER_LEASE) and lease.renew():
-            pass
-
-    thread = threading.Thread(target=keep_renewing, name=f"lease {name}", daemon=True)
-    with contextlib.ExitStack() as to_do:
-        to_do.callback(lease.release)
-        thread.start()
-        to_do.callback(thread.join)
-        to_do.callback(is_over.set)
-        yield lease
-
-
-_NEXT_SECONDS = 10.0
-"""How long a writer that died while it was next keeps others from being next."""
-_MOST_TRIES = 10
-_SHORT_PAUSE, _LONG_PAUSE = 1, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +417,7 @@ class _LastTurn:
 
 
 class LeaseQueue:
-    """Waits for leases in turn, whatever their kind.
+    """Lets writers wait for leases of any kind in turn.
 
     The writer that is next holds a second lease, `<name>.next`, until it has the first one. A writer that was refused,
     or that released the lease a short while ago, has to be next before it may take the lease. After a turn a writer
@@ -196,7 +447,7 @@ class LeaseQueue:
         lease = self._acquire(name, seconds, attempts, before_try, last)
         has_rivals = bool(lease.refusals) or (last is not None and lease.fence != last.fence + 1)
         try:
-            with renewed(lease, name, seconds):
+            with lease.keep_alive():
                 yield lease
         finally:
             self._last_turns[name] = _LastTurn(self._clock.monotonic(), lease.fence, has_rivals)
@@ -217,17 +468,15 @@ class LeaseQueue:
                     if is_queued and place is None:
                         place = self._leases.acquire(f"{name}.next", seconds=min(seconds, _NEXT_SECONDS))
                     pause = _SHORT_PAUSE if place else pause
-                    return self._take(name, seconds, refusals)
+                    return self._request(name, seconds, refusals)
                 is_queued = True
                 self._pause(pause)
             before_try()
-            return self._take(name, seconds, attempts - 1)
+            return self._request(name, seconds, attempts - 1)
         finally:
             if place is not None:
                 with contextlib.suppress(errors.StorageError):  # it ends by itself
                     self._leases.release(place)
 
-    def _take(self, name: str, seconds: float, refusals: int) -> HeldLease:
-        lease = HeldLease(self._leases, name, seconds=seconds, clock=self._clock)
-        lease.refusals = refusals
-        return lease
+    def _request(self, name: str, seconds: float, refusals: int) -> HeldLease:
+        return HeldLease(self._leases, name, seconds=seconds, clock=self._clock, refusals=refusals)

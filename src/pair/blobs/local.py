@@ -1,11 +1,9 @@
-"""Folders and files: conditional writes under a lock that the operating system frees when a process dies.
+"""Blobs as files: conditional writes under a lock that the operating system frees when a process dies.
 
 Invariants
     A blob's file is never changed, only replaced: what was opened can be read to its end.
     Every change of a key is made under the lock of its stripe, by whatever thread or process.
     The time of change of a key's file strictly ascends from write to write, also over a deletion.
-Not here
-    Which file a key is kept in: file_names.py.
 """
 
 import contextlib
@@ -24,10 +22,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pair import files
+from pair import files, folders
 from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version, VersionMismatchError
-from pair.blobs.key_encoding import folder_names, key_of, names_of
-from pair.blobs.keys import check_key, folder_of
+from pair.blobs.key_encoding import check_key, decode_key, encode_folders, encode_key, find_folder
 
 _OWN_FOLDER = ".pair-store"
 _STRIPES = 64
@@ -37,7 +34,7 @@ _STEPS_NS = (1, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000)
 
 
 @dataclass(frozen=True, slots=True)
-class _Staged:
+class _StagedFile:
     """A whole new content, on disk, in a file of which this process holds the lock."""
 
     folder: int
@@ -70,7 +67,7 @@ class LocalStore:
         return str(self._folder)
 
     def get(self, key: str) -> Blob | None:
-        with files.storage_errors(), self._opened(key) as descriptor:
+        with files.storage_errors(), self._open(key) as descriptor:
             if descriptor is None:
                 return None
             data = b"".join(_chunks(descriptor))
@@ -80,13 +77,13 @@ class LocalStore:
         # One stat. It can be relied on because times strictly ascend: see _make_younger.
         with files.storage_errors():
             try:
-                found = self._path(key).lstat()
+                seen = self._path(key).lstat()
             except (FileNotFoundError, NotADirectoryError):
                 return None
-        return BlobUnchanged() if version.startswith(_signature(found)) else self.get(key)
+        return BlobUnchanged() if version.startswith(_signature(seen)) else self.get(key)
 
     def get_range(self, key: str, start: int, length: int) -> bytes | None:
-        with files.storage_errors(), self._opened(key) as descriptor:
+        with files.storage_errors(), self._open(key) as descriptor:
             if descriptor is None:
                 return None
             pieces = []
@@ -96,7 +93,7 @@ class LocalStore:
             return b"".join(pieces)
 
     def download(self, key: str, path: Path) -> bool:
-        with files.storage_errors(), self._opened(key) as descriptor:
+        with files.storage_errors(), self._open(key) as descriptor:
             if descriptor is None:
                 return False
             files.write_new_file(path, _chunks(descriptor))
@@ -106,15 +103,15 @@ class LocalStore:
         return self._write(key, (data,), lambda _: True)
 
     def upload(self, key: str, path: Path) -> Version:
-        with files.storage_errors(), _opened(path) as descriptor:
+        with files.storage_errors(), _open_file(path) as descriptor:
             return self._write(key, _chunks(descriptor), lambda _: True)
 
-    def take(self, key: str, path: Path, sha256: str) -> Version:
-        """By a second name of the same file where the file system has that, else by copying it."""
+    def link(self, key: str, path: Path, sha256: str) -> Version:
+        """Give the file a second name where the file system can, else copy it."""
         with files.storage_errors():
             self._prepare()
             try:
-                with self._linked(path, sha256) as staged:
+                with self._stage_link(path, sha256) as staged:
                     return self._replace(key, staged, lambda _: True)
             except _CannotLinkError:
                 return self.upload(key, path)
@@ -126,43 +123,45 @@ class LocalStore:
         return self._write(key, (data,), lambda current: current is None)
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
-        folder = folder_of(prefix)
+        folder = find_folder(prefix)
         if folder is None:
             return iter(())
         with files.storage_errors():
-            self._remove_left_behind()
-            found = [info for info in _blobs_below(self._folder, folder_names(folder)) if info.key.startswith(prefix)]
-        return iter(sorted(found, key=lambda info: info.key))
+            self._remove_abandoned()
+            blobs = [info for info in _list_blobs(self._folder, encode_folders(folder)) if info.key.startswith(prefix)]
+        return iter(sorted(blobs, key=lambda info: info.key))
 
     def delete(self, key: str) -> None:
         path = self._path(key)
         with files.storage_errors():
             if not os.path.lexists(path):
                 return
-        with files.storage_errors(), self._locked(key) as mark:
+        with files.storage_errors(), self._lock_key(key) as mark:
             with (
                 contextlib.suppress(FileNotFoundError, NotADirectoryError),
-                files.open_folder(path.parent) as folder,
-                files.naming(path),
+                folders.open_folder(path.parent) as folder,
+                folders.naming(path),
             ):
-                files.refuse_link_below(folder, path)
-                _raise_mark(mark, os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mtime_ns)
+                folders.refuse_link_below(folder, path)
+                deleted_ns = os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mtime_ns
+                if os.fstat(mark).st_mtime_ns < deleted_ns:
+                    os.utime(mark, ns=(deleted_ns, deleted_ns))
                 os.unlink(path.name, dir_fd=folder)
                 os.fsync(folder)
             # A put that has just made one of these folders makes it again: see _publish.
             with contextlib.suppress(OSError):
                 for parent in itertools.takewhile(lambda parent: parent != self._folder, path.parents):
-                    files.remove_empty_folder(parent)
+                    folders.remove_empty_folder(parent)
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no file is kept open."""
 
     def _path(self, key: str) -> Path:
         return self._folder / _relative_path(key)
 
     @contextlib.contextmanager
-    def _opened(self, key: str) -> Iterator[int | None]:
-        """A link in the place of a blob is refused; one on the way to the store, when it is first asked."""
+    def _open(self, key: str) -> Iterator[int | None]:
+        """Refuse a link in the place of a blob, and, when the store is first used, one on the way to the store."""
         self._check_place()
         try:
             descriptor = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -177,58 +176,50 @@ class LocalStore:
     def _write(self, key: str, chunks: Iterable[bytes], is_wanted: Callable[[Version | None], bool]) -> Version:
         with files.storage_errors():
             self._prepare()
-            with self._staged(chunks) as staged:
+            with self._stage(chunks) as staged:
                 return self._replace(key, staged, is_wanted)
 
-    def _replace(self, key: str, staged: _Staged, is_wanted: Callable[[Version | None], bool]) -> Version:
+    def _replace(self, key: str, staged: _StagedFile, is_wanted: Callable[[Version | None], bool]) -> Version:
         path = self._path(key)
-        with self._locked(key) as mark:
-            current = _current(path)
+        with self._lock_key(key) as mark:
+            current = _read_version(path)
             if not is_wanted(current[0] if current else None):
                 raise VersionMismatchError(key)
             _make_younger(staged.descriptor, max(os.fstat(mark).st_mtime_ns, current[1] if current else 0))
             self._publish(staged, path)
             return _version(os.fstat(staged.descriptor), staged.sha256)
 
-    def _publish(self, staged: _Staged, path: Path) -> None:
+    def _publish(self, staged: _StagedFile, path: Path) -> None:
         while True:
             try:
-                with files.open_folder(path.parent, make=True) as folder, files.naming(path):
-                    files.refuse_link_below(folder, path)
+                with folders.open_folder(path.parent, make=True) as folder, folders.naming(path):
+                    folders.refuse_link_below(folder, path)
                     os.rename(staged.name, path.name, src_dir_fd=staged.folder, dst_dir_fd=folder)
                     os.fsync(folder)
             except FileNotFoundError:
                 # A deletion under another lock removed a folder while it was empty. Each turn means that another
                 # deletion was finished, so this ends.
-                if staged.name in files.list_below(staged.folder):
+                if staged.name in folders.list_below(staged.folder):
                     continue
                 raise
             return
 
     @contextlib.contextmanager
-    def _locked(self, key: str) -> Iterator[int]:
-        """Gives the file whose time of change is not below that of any blob deleted under this lock."""
+    def _lock_key(self, key: str) -> Iterator[int]:
+        """Give the mark: a file whose time of change is not below that of any blob deleted under this lock."""
         self._prepare()
         stripe = f"{zlib.crc32(key.encode()) % _STRIPES:02d}"
-        with contextlib.ExitStack() as held:
-            descriptor = files.open_file(self._own / "locks" / stripe, os.O_RDWR | os.O_CREAT)
-            held.callback(os.close, descriptor)
+        with contextlib.ExitStack() as opened:
+            descriptor = folders.open_file(self._own / "locks" / stripe, os.O_RDWR | os.O_CREAT)
+            opened.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            mark = self._open_mark(self._own / "marks" / stripe)
-            held.callback(os.close, mark)
+            mark = _open_mark(self._own / "marks" / stripe)
+            opened.callback(os.close, mark)
             yield mark
 
-    def _open_mark(self, path: Path) -> int:
-        try:
-            return files.open_file(path, os.O_RDWR)
-        except FileNotFoundError:
-            mark = files.open_file(path, os.O_RDWR | os.O_CREAT)
-            os.utime(mark, ns=(0, 0))
-            return mark
-
     @contextlib.contextmanager
-    def _staged(self, chunks: Iterable[bytes]) -> Iterator[_Staged]:
-        with files.open_folder(self._staging) as folder:
+    def _stage(self, chunks: Iterable[bytes]) -> Iterator[_StagedFile]:
+        with folders.open_folder(self._staging) as folder:
             name, descriptor = _new_staged_file(folder)
             try:
                 digest = hashlib.sha256()
@@ -236,7 +227,7 @@ class LocalStore:
                     digest.update(chunk)
                     files.write_all(descriptor, chunk)
                 os.fsync(descriptor)
-                yield _Staged(folder, name, descriptor, digest.hexdigest())
+                yield _StagedFile(folder, name, descriptor, digest.hexdigest())
             except BaseException:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=folder)
@@ -245,9 +236,9 @@ class LocalStore:
                 os.close(descriptor)
 
     @contextlib.contextmanager
-    def _linked(self, path: Path, sha256: str) -> Iterator[_Staged]:
-        """Locked before it has its second name: nobody takes it for one that was left behind."""
-        with _opened(path) as descriptor, files.open_folder(self._staging) as folder:
+    def _stage_link(self, path: Path, sha256: str) -> Iterator[_StagedFile]:
+        """Lock the file before it has its second name, so that it does not pass for an abandoned one."""
+        with _open_file(path) as descriptor, folders.open_folder(self._staging) as folder:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             name = _new_staged_name()
             try:
@@ -256,7 +247,7 @@ class LocalStore:
                 raise _CannotLinkError from fault
             try:
                 os.fsync(descriptor)
-                yield _Staged(folder, name, descriptor, sha256)
+                yield _StagedFile(folder, name, descriptor, sha256)
             finally:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=folder)
@@ -266,7 +257,7 @@ class LocalStore:
         if not self._is_checked:
             with (
                 contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError),
-                files.open_folder(self._folder),
+                folders.open_folder(self._folder),
             ):
                 self._is_checked = True
 
@@ -275,22 +266,31 @@ class LocalStore:
             if self._is_prepared and self._staging.is_dir():
                 return
             for folder in (self._staging, self._own / "locks", self._own / "marks"):
-                files.make_folder(folder)
-            self._remove_left_behind()
+                folders.make_folder(folder)
+            self._remove_abandoned()
             self._is_prepared = True
 
-    def _remove_left_behind(self) -> None:
-        """Staged files of processes that died: nobody holds their lock. What has another name is not ours."""
-        # Whoever may only read the store can still list it.
-        with contextlib.suppress(FileNotFoundError, PermissionError), files.open_folder(self._staging) as folder:
-            for name in filter(_STAGED_NAME.fullmatch, files.list_below(folder)):
+    def _remove_abandoned(self) -> None:
+        """Remove staged files of processes that died, whose locks are free. What has another name is not ours."""
+        # A process that may only read the store can still list it.
+        with contextlib.suppress(FileNotFoundError, PermissionError), folders.open_folder(self._staging) as folder:
+            for name in filter(_STAGED_NAME.fullmatch, folders.list_below(folder)):
                 with contextlib.suppress(OSError):
-                    descriptor = files.open_below(folder, name, os.O_RDONLY)
+                    descriptor = folders.open_below(folder, name, os.O_RDONLY)
                     try:
                         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                         os.unlink(name, dir_fd=folder)
                     finally:
                         os.close(descriptor)
+
+
+def _open_mark(path: Path) -> int:
+    try:
+        return folders.open_file(path, os.O_RDWR)
+    except FileNotFoundError:
+        mark = folders.open_file(path, os.O_RDWR | os.O_CREAT)
+        os.utime(mark, ns=(0, 0))
+        return mark
 
 
 def _new_staged_name() -> str:
@@ -300,15 +300,15 @@ def _new_staged_name() -> str:
 def _new_staged_file(folder: int) -> tuple[str, int]:
     while True:
         name = _new_staged_name()
-        descriptor = files.open_below(folder, name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        descriptor = folders.open_below(folder, name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             return name, descriptor
-        os.close(descriptor)  # taken for one that was left behind, in the moment before it was locked
+        os.close(descriptor)  # taken for an abandoned one, in the moment before it was locked
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def _open_file(path: Path) -> Iterator[int]:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         yield descriptor
@@ -321,26 +321,26 @@ def _chunks(descriptor: int) -> Iterator[bytes]:
         yield chunk
 
 
-def _signature(found: os.stat_result) -> str:
-    return f"{found.st_mtime_ns:x}-{found.st_size:x}-"
+def _signature(seen: os.stat_result) -> str:
+    return f"{seen.st_mtime_ns:x}-{seen.st_size:x}-"
 
 
-def _version(found: os.stat_result, sha256: str) -> Version:
+def _version(seen: os.stat_result, sha256: str) -> Version:
     # Time and size say cheaply that nothing changed. The hash makes sure that two contents never share a version,
-    # even when somebody puts a file back from a backup with its old time.
-    return Version(_signature(found) + sha256[:32])
+    # even when a file is put back from a backup with its old time.
+    return Version(_signature(seen) + sha256[:32])
 
 
-def _current(path: Path) -> tuple[Version, int] | None:
+def _read_version(path: Path) -> tuple[Version, int] | None:
     try:
-        with _opened(path) as descriptor:
+        with _open_file(path) as descriptor:
             digest = hashlib.sha256()
             for chunk in _chunks(descriptor):
                 digest.update(chunk)
-            found = os.fstat(descriptor)
+            seen = os.fstat(descriptor)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return _version(found, digest.hexdigest()), found.st_mtime_ns
+    return _version(seen, digest.hexdigest()), seen.st_mtime_ns
 
 
 def _make_younger(descriptor: int, than_ns: int) -> None:
@@ -356,18 +356,13 @@ def _make_younger(descriptor: int, than_ns: int) -> None:
         os.fsync(descriptor)
 
 
-def _raise_mark(mark: int, deleted_ns: int) -> None:
-    if os.fstat(mark).st_mtime_ns < deleted_ns:
-        os.utime(mark, ns=(deleted_ns, deleted_ns))
-
-
-def _blobs_below(root: Path, top: tuple[str, ...]) -> Iterator[BlobInfo]:
+def _list_blobs(root: Path, top: tuple[str, ...]) -> Iterator[BlobInfo]:
     waiting = [top]
     while waiting:
         names = waiting.pop()
         with (
             contextlib.suppress(FileNotFoundError, NotADirectoryError),
-            files.open_folder(root.joinpath(*names)) as folder,
+            folders.open_folder(root.joinpath(*names)) as folder,
             os.scandir(folder) as entries,
         ):
             for entry in entries:
@@ -381,18 +376,17 @@ def _blobs_below(root: Path, top: tuple[str, ...]) -> Iterator[BlobInfo]:
 
 
 def _info(entry: "os.DirEntry[str]", names: tuple[str, ...]) -> BlobInfo | None:
-    key = key_of(names)
+    key = decode_key(names)
     try:
-        found = entry.stat(follow_symlinks=False)
+        seen = entry.stat(follow_symlinks=False)
     except FileNotFoundError:
         return None
-    if key is None or not stat.S_ISREG(found.st_mode):
+    if key is None or not stat.S_ISREG(seen.st_mode):
         return None
     # Not st_mtime, which _make_younger sets: this one is set by the kernel alone, when the file takes its place.
-    return BlobInfo(key, found.st_size, datetime.datetime.fromtimestamp(found.st_ctime, datetime.UTC))
+    return BlobInfo(key, seen.st_size, datetime.datetime.fromtimestamp(seen.st_ctime, datetime.UTC))
 
 
 @functools.lru_cache(maxsize=1024)
 def _relative_path(key: str) -> str:
-    """Remembered, for a query asks for the manifest each time."""
-    return "/".join(names_of(check_key(key)))
+    return "/".join(encode_key(check_key(key)))

@@ -1,4 +1,4 @@
-"""A dict under a lock, for tests and try-outs."""
+"""Blobs in memory, for tests and trials."""
 
 import datetime
 import threading
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pair import files
 from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version, VersionMismatchError
-from pair.blobs.keys import check_key
+from pair.blobs.key_encoding import check_key
 from pair.clock import Clock
 
 
@@ -20,7 +20,7 @@ class _StoredBlob:
 
 
 class MemoryStore:
-    """Lives as long as the process."""
+    """A dict under a lock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -33,28 +33,28 @@ class MemoryStore:
         return "memory:"
 
     def get(self, key: str) -> Blob | None:
-        kept = self._find(key)
-        return Blob(kept.data, kept.version) if kept else None
+        stored = self._find(key)
+        return Blob(stored.data, stored.version) if stored else None
 
     def get_if_changed(self, key: str, version: Version) -> Blob | BlobUnchanged | None:
         blob = self.get(key)
         return BlobUnchanged() if blob and blob.version == version else blob
 
     def get_range(self, key: str, start: int, length: int) -> bytes | None:
-        kept = self._find(key)
-        return kept.data[start : start + length] if kept else None
+        stored = self._find(key)
+        return stored.data[start : start + length] if stored else None
 
     def download(self, key: str, path: Path) -> bool:
-        kept = self._find(key)
-        if kept is None:
+        stored = self._find(key)
+        if stored is None:
             return False
         with files.storage_errors():
-            files.write_new_file(path, (kept.data,))
+            files.write_new_file(path, (stored.data,))
         return True
 
     def put(self, key: str, data: bytes) -> Version:
         with self._lock:
-            return self._keep(key, data)
+            return self._store(key, data)
 
     def upload(self, key: str, path: Path) -> Version:
         with files.storage_errors():
@@ -63,34 +63,34 @@ class MemoryStore:
 
     def put_if(self, key: str, data: bytes, version: Version) -> Version:
         with self._lock:
-            kept = self._blobs.get(check_key(key))
-            if kept is None or kept.version != version:
+            stored = self._blobs.get(check_key(key))
+            if stored is None or stored.version != version:
                 raise VersionMismatchError(key)
-            return self._keep(key, data)
+            return self._store(key, data)
 
     def create(self, key: str, data: bytes) -> Version:
         with self._lock:
             if check_key(key) in self._blobs:
                 raise VersionMismatchError(key)
-            return self._keep(key, data)
+            return self._store(key, data)
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
         with self._lock:
-            found = [(key, self._blobs[key]) for key in sorted(self._blobs) if key.startswith(prefix)]
-        return (BlobInfo(key, len(kept.data), kept.modified_at) for key, kept in found)
+            blobs = [(key, self._blobs[key]) for key in sorted(self._blobs) if key.startswith(prefix)]
+        return (BlobInfo(key, len(stored.data), stored.modified_at) for key, stored in blobs)
 
     def delete(self, key: str) -> None:
         with self._lock:
             self._blobs.pop(check_key(key), None)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     def _find(self, key: str) -> _StoredBlob | None:
         with self._lock:
             return self._blobs.get(check_key(key))
 
-    def _keep(self, key: str, data: bytes) -> Version:
+    def _store(self, key: str, data: bytes) -> Version:
         self._writes += 1
         version = Version(f"{self._writes}")
         self._blobs[check_key(key)] = _StoredBlob(bytes(data), version, self._clock.now())

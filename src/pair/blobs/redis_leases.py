@@ -6,7 +6,6 @@ Invariants
 """
 
 import contextlib
-import datetime
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
@@ -16,9 +15,10 @@ from redis.retry import Retry
 
 from pair import errors
 from pair.blobs.contract import Lease, LeaseLostError
+from pair.blobs.leases import end_of_lease
 from pair.clock import Clock, to_timestamp
 
-# The value is the token and the holder: whoever holds the lease knows it, and whoever does not can read who does.
+# The value is the token and the holder, so that a writer that is refused can read who holds the lease.
 _ACQUIRE = """
 local held = redis.call('GET', KEYS[1])
 if held and held ~= ARGV[1] then
@@ -46,7 +46,7 @@ _RETRIES = 2
 
 
 class RedisLeases:
-    """The time that counts is that of the Redis server, which does not follow changes of the time of day."""
+    """Leases by the time of the Redis server, which does not follow changes of the time of day."""
 
     def __init__(
         self, url: str, *, holder: str, new_token: Callable[[], str], clock: Clock, prefix: str = "pair:lease:"
@@ -69,18 +69,20 @@ class RedisLeases:
 
     def acquire(self, name: str, *, seconds: float) -> Lease:
         token = self._new_token()
-        expires_at = self._after(seconds)
-        with self._errors():
-            fence, held, left_ms = self._acquire_script(
+        expires_at = end_of_lease(self._clock, seconds)
+        with self._translate_errors():
+            fence, current, left_ms = self._acquire_script(
                 keys=self._keys(name), args=[_value(token, self._holder), round(seconds * 1000)]
             )
         if fence == 0:
-            raise errors.lease_held(name, held.partition("\n")[2], to_timestamp(self._after(left_ms / 1000)))
+            raise errors.lease_held(
+                name, current.partition("\n")[2], to_timestamp(end_of_lease(self._clock, left_ms / 1000))
+            )
         return Lease(name, self._holder, token, fence, expires_at)
 
     def renew(self, lease: Lease, *, seconds: float) -> Lease:
-        expires_at = self._after(seconds)
-        with self._errors():
+        expires_at = end_of_lease(self._clock, seconds)
+        with self._translate_errors():
             is_renewed = self._renew_script(
                 keys=self._keys(lease.name), args=[_value(lease.token, lease.holder), round(seconds * 1000)]
             )
@@ -89,7 +91,7 @@ class RedisLeases:
         return Lease(lease.name, lease.holder, lease.token, lease.fence, expires_at)
 
     def release(self, lease: Lease) -> None:
-        with self._errors():
+        with self._translate_errors():
             self._release_script(keys=self._keys(lease.name), args=[_value(lease.token, lease.holder)])
 
     def close(self) -> None:
@@ -99,11 +101,8 @@ class RedisLeases:
         # The braces keep both keys on one node of a cluster.
         return [f"{self._prefix}{{{name}}}", f"{self._prefix}{{{name}}}:fence"]
 
-    def _after(self, seconds: float) -> datetime.datetime:
-        return self._clock.now() + datetime.timedelta(seconds=seconds)
-
     @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except redis.RedisError as fault:

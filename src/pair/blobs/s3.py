@@ -1,4 +1,4 @@
-"""S3 and friends, on the obstore library (extra `[s3]`).
+"""Blobs in S3 and compatible stores, by the obstore library (extra `[s3]`).
 
 `s3://bucket/prefix` is tested against real servers. `gs://` and `az://` go through the same library and the same code,
 and are untested.
@@ -22,7 +22,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, NotModifiedError, 
 
 from pair import errors, files
 from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version, VersionMismatchError
-from pair.blobs.keys import check_key, folder_of
+from pair.blobs.key_encoding import check_key, find_folder
 
 _PART_BYTES = 8 * 1024 * 1024
 _PARTS_AT_ONCE = 4
@@ -30,7 +30,7 @@ _DAMAGED = {"BadDigest", "InvalidDigest", "XAmzContentSHA256Mismatch"}
 """What servers call content that is not what its checksum says."""
 _FULL = {"507", "QuotaExceeded", "XMinioStorageFull", "InsufficientCapacity"}
 _SCHEMES = ("s3://", "gs://", "az://")
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class ObjectStore:
 
     def upload(self, key: str, path: Path) -> Version:
         with files.storage_errors(), path.open("rb"):
-            pass  # what is wrong with the file is told apart from what is wrong with the store
+            pass  # a fault of the file is not one of the store
         return self._change(lambda: self._write(key, path))
 
     def put_if(self, key: str, data: bytes, version: Version) -> Version:
@@ -99,22 +99,27 @@ class ObjectStore:
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
         # The library lists whole folders only. Servers that keep folders do not all list in the order of keys.
-        folder = folder_of(prefix)
+        folder = find_folder(prefix)
         if folder is None:
             return iter(())
         batches = self._change(lambda: [*obstore.list(self._patient, prefix="/".join(folder) or None)])
-        found = [_info(meta) for batch in batches for meta in batch]
-        return iter(sorted((info for info in found if info.key.startswith(prefix)), key=lambda info: info.key))
+        blobs = [
+            BlobInfo(meta["path"], meta["size"], meta["last_modified"].astimezone(datetime.UTC))
+            for batch in batches
+            for meta in batch
+            if meta["path"].startswith(prefix)
+        ]
+        return iter(sorted(blobs, key=lambda info: info.key))
 
     def delete(self, key: str) -> None:
         self._ask(lambda: obstore.delete(self._patient, check_key(key)))
 
     def close(self) -> None:
-        """The library closes idle connections by itself."""
+        """Do nothing: the library closes idle connections."""
 
     def _read(self, key: str, options: "obstore.GetOptions") -> Blob:
-        found = obstore.get(self._patient, check_key(key), options=options)
-        return Blob(bytes(found.bytes()), self._version(found.meta))
+        result = obstore.get(self._patient, check_key(key), options=options)
+        return Blob(bytes(result.bytes()), self._version(result.meta))
 
     def _read_if_changed(self, key: str, version: Version) -> Blob | BlobUnchanged:
         if self._version_field == "version":
@@ -140,14 +145,14 @@ class ObjectStore:
         return b""
 
     def _read_into(self, key: str, path: Path) -> bool:
-        found = obstore.get(self._patient, key)
+        result = obstore.get(self._patient, key)
         with files.storage_errors():
-            files.write_new_file(path, self._pieces(found, found.meta["size"]))
+            files.write_new_file(path, self._stream(result, result.meta["size"]))
         return True
 
-    def _pieces(self, found: "obstore.GetResult", size_bytes: int) -> Iterator[bytes]:
+    def _stream(self, result: "obstore.GetResult", size_bytes: int) -> Iterator[bytes]:
         try:
-            for piece in found.stream(min_chunk_size=files.CHUNK_BYTES):
+            for piece in result.stream(min_chunk_size=files.CHUNK_BYTES):
                 size_bytes -= len(piece)
                 yield bytes(piece)
         except FileNotFoundError:
@@ -156,7 +161,7 @@ class ObjectStore:
             raise errors.store_unreachable(self._address, "The answer ended before the blob did")
 
     def _write(self, key: str, content: bytes | Path) -> Version:
-        """Once more when it was damaged on the way, which the library takes for our own mistake."""
+        """Write again what was damaged on the way, which the library takes for our own mistake."""
         for retries_left in range(self._retries, -1, -1):
             try:
                 result = obstore.put(
@@ -181,14 +186,14 @@ class ObjectStore:
             return Version(version)
         raise errors.store_without_compare_and_swap(self._address, "it does not tell the versions of blobs")
 
-    def _ask(self, act: Callable[[], _Found]) -> _Found | None:
-        """None when there is no such blob."""
+    def _ask(self, act: Callable[[], _Result]) -> _Result | None:
+        """Return None when there is no such blob."""
         try:
             return self._change(act)
         except FileNotFoundError:
             return None
 
-    def _change(self, act: Callable[[], _Found]) -> _Found:
+    def _change(self, act: Callable[[], _Result]) -> _Result:
         try:
             return act()
         except FileNotFoundError as fault:
@@ -203,10 +208,7 @@ class ObjectStore:
 
 
 def _client(address: str, options: ObjectStoreOptions, retries: int, limits: Mapping[str, datetime.timedelta]) -> Any:
-    client_options: Any = {
-        **limits,
-        "connect_timeout": datetime.timedelta(seconds=options.connect_seconds),
-    }
+    client_options: Any = {**limits, "connect_timeout": datetime.timedelta(seconds=options.connect_seconds)}
     if options.endpoint_url.startswith("http:"):
         client_options["allow_http"] = True
     try:
@@ -231,8 +233,8 @@ def _client(address: str, options: ObjectStoreOptions, retries: int, limits: Map
 
 
 def _s3_config(options: ObjectStoreOptions) -> Any:
-    """Without what is empty: the library takes a key that is there for one that was meant."""
-    given = {
+    """Return the settings that are not empty: the library takes a key that is there for one that was meant."""
+    config = {
         "endpoint": options.endpoint_url,
         "region": options.region,
         "access_key_id": options.access_key_id,
@@ -242,15 +244,11 @@ def _s3_config(options: ObjectStoreOptions) -> Any:
         "disable_bulk_delete": True,
         "checksum_algorithm": "SHA256",
     }
-    return {name: value for name, value in given.items() if value}
-
-
-def _info(meta: Any) -> BlobInfo:
-    return BlobInfo(meta["path"], meta["size"], meta["last_modified"].astimezone(datetime.UTC))
+    return {name: value for name, value in config.items() if value}
 
 
 def _reason(text: str) -> str:
-    """What can be told of a fault without repeating what was sent or received."""
+    """Describe a fault without repeating what was sent or received."""
     if status := re.search(r"status code: (\d{3}[A-Za-z ]*)", text):
         code = re.search(r"<Code>(\w+)</Code>", text)
         if code and code[1] == "RequestTimeTooSkewed":

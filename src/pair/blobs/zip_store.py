@@ -1,4 +1,4 @@
-"""Blobs inside a zip archive, for reading only."""
+"""Read-only blobs inside a zip archive."""
 
 import datetime
 import os
@@ -8,12 +8,12 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pair import errors, files
+from pair import errors, files, folders
 from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version
 
 
 class ZipStore:
-    """`name_of`: what a key is called in the archive; None for what is not in it. Faults of the archive are E009."""
+    """`name_of` returns the name of a key in the archive; None for one that is not in it. Faults are E009."""
 
     def __init__(self, path: Path, name_of: Callable[[str], str | None]) -> None:
         self._path = path
@@ -48,36 +48,36 @@ class ZipStore:
             return False
         with (
             files.storage_errors(),
-            os.fdopen(files.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as target,
+            os.fdopen(folders.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as target,
         ):
             try:
                 with self._archive.open(entry) as stream:
                     shutil.copyfileobj(stream, target, files.CHUNK_BYTES)
             except (zipfile.BadZipFile, zlib.error, EOFError) as fault:
-                files.unlink(path, missing_ok=True)
-                raise self._damaged(entry) from fault
+                folders.unlink(path, missing_ok=True)
+                raise self._damage_error(entry) from fault
         return True
 
     def put(self, key: str, data: bytes) -> Version:
-        raise self._read_only()
+        raise self._write_error()
 
     def upload(self, key: str, path: Path) -> Version:
-        raise self._read_only()
+        raise self._write_error()
 
     def put_if(self, key: str, data: bytes, version: Version) -> Version:
-        raise self._read_only()
+        raise self._write_error()
 
     def create(self, key: str, data: bytes) -> Version:
-        raise self._read_only()
+        raise self._write_error()
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
-        """Only what is asked for by its whole key: an archive knows names, not keys."""
+        """List only a blob that is named by its whole key: an archive knows names, not keys."""
         entry = self._entry(prefix)
         if entry is not None:
             yield BlobInfo(prefix, entry.file_size, datetime.datetime(*entry.date_time, tzinfo=datetime.UTC))
 
     def delete(self, key: str) -> None:
-        raise self._read_only()
+        raise self._write_error()
 
     def close(self) -> None:
         self._archive.close()
@@ -92,10 +92,10 @@ class ZipStore:
                 stream.seek(start)
                 return stream.read(length)
         except (zipfile.BadZipFile, zlib.error, EOFError) as fault:
-            raise self._damaged(entry) from fault
+            raise self._damage_error(entry) from fault
 
-    def _damaged(self, entry: zipfile.ZipInfo) -> errors.DownloadError:
+    def _damage_error(self, entry: zipfile.ZipInfo) -> errors.DownloadError:
         return errors.archive_refused(self._path.name, f"damaged entry: {entry.filename!r}")
 
-    def _read_only(self) -> errors.StorageError:
+    def _write_error(self) -> errors.StorageError:
         return errors.storage_failed(str(self._path), "a package cannot be written to")

@@ -20,16 +20,9 @@ from pair.packages.contract import CurrentIndex, Fetcher, IndexSelection, Observ
 from pair.packages.install import Installation, InstallReport, InstallRequest, Mode
 from pair.packages.lockfile import LockedKb, drift
 from pair.packages.package import Label, PackageReport, make_package
-from pair.packages.publish_targets import BucketFetcher, BucketTarget, read_file
-from pair.packages.release_rules import FeedAddress, has_moved
-from pair.packages.rules import (
-    RECORD_NAME,
-    is_in_bucket,
-    is_remote,
-    refuse_conflicting_options,
-    without_credentials,
-    without_user,
-)
+from pair.packages.release_index import BucketFetcher, BucketTarget, read_file
+from pair.packages.resolve import FeedAddress, has_moved, refuse_conflicting_options
+from pair.packages.rules import RECORD_NAME, hide_credentials, is_in_bucket, is_remote, strip_user
 from pair.packages.verify import Description
 from pair.settings import Settings
 from pair.values import KbSource
@@ -104,7 +97,7 @@ class Installer:
         """
         refuse_conflicting_options(source, offline=offline)
         # What is wrong with a named source is told first, unless one has to ask the network for that.
-        asks = source is not None and is_remote(source) and resolve.feed_at(source, self.folder) is not None
+        asks = source is not None and is_remote(source) and resolve.find_feed(source, self.folder) is not None
         named = self.resolve(source, offline=offline) if source is not None and not asks else None
         if not (target / RECORD_NAME).exists():
             raise errors.nothing_installed_at(str(target))
@@ -122,7 +115,7 @@ class Installer:
         """Where exactly these bytes are. Those of a feed that are in the cache are not asked for again. Raises E022."""
         refuse_conflicting_options(kb.source, offline=offline)
         desk = dataclasses.replace(self, folder=lock.parent.absolute())
-        address = resolve.feed_at(kb.source, desk.folder)
+        address = resolve.find_feed(kb.source, desk.folder)
         if address is None:
             return desk.resolve(kb.source, offline=offline)
         name = address.name or kb.name
@@ -165,7 +158,7 @@ class Installer:
             header = record.read_header(request.target)
             if header is not None and has_moved(header.source, header.name, header.archive_sha256, source):
                 raise errors.version_moved(
-                    without_credentials(source.feed), header.version, header.archive_sha256, source.sha256 or ""
+                    hide_credentials(source.feed), header.version, header.archive_sha256, source.sha256 or ""
                 )
 
     def _apply(
@@ -195,7 +188,7 @@ class Installer:
             return Installation(request, self.clock, self.observer, token, keeper).apply(offer)
 
     def _keeper(self, request: InstallRequest) -> "EngineIndexInstaller":
-        return self._keeper_of(request.kb_id or record.kb_id_of(request.target, default_target=self.default_target))
+        return self._keeper_of(request.kb_id or record.find_kb_id(request.target, default_target=self.default_target))
 
     def _keeper_of(self, kb_id: str) -> "EngineIndexInstaller":
         from pair.kb.package_index import EngineIndexInstaller  # noqa: PLC0415 - see the package's first lines
@@ -314,24 +307,22 @@ class Installer:
 
     def _remembered(self, address: FeedAddress, name: str, release: release_index.Release) -> KbSource:
         """The source that a release is, which a locked install finds again without the feed."""
-        source = dataclasses.replace(release_index.source_of(release, address), name=name)
+        source = dataclasses.replace(release_index.to_source(release, address), name=name)
         if source.requires_download:
-            stored = dataclasses.replace(
-                source, location=without_user(source.location), feed=without_user(address.named)
-            )
+            stored = dataclasses.replace(source, location=strip_user(source.location), feed=strip_user(address.named))
             key = _release_key(address, name, release.version, release.sha256)
             self._cache("feed").remember_release(key, stored)
         return source
 
     def _read_feed(self, place: str) -> release_index.ReleaseIndex:
         """Raises E005, E019, E206."""
-        shown = without_credentials(place)
+        shown = hide_credentials(place)
         content: bytes | None
         if is_in_bucket(place):
             folder, _, name = place.rpartition("/")
             content = BucketTarget(self._store_at(folder), pause_before).read(name)
         elif is_remote(place):
-            from pair.packages.release_request import read_remote_feed  # noqa: PLC0415 - see the module's first lines
+            from pair.packages.release_index import read_remote_feed  # noqa: PLC0415 - see the module's first lines
 
             with self._web() as web:
                 content = read_remote_feed(web, place)
@@ -342,7 +333,7 @@ class Installer:
         return release_index.parse_feed(content, shown)
 
     def _latest_release(self, *, fresh: bool) -> KbSource:
-        from pair.packages.github import latest_release  # noqa: PLC0415 - see the module's first lines
+        from pair.packages.resolve import latest_release  # noqa: PLC0415 - see the module's first lines
 
         policy = self.settings.sources
         cache, release_index = self._cache("feed"), f"{policy.github_api_url} {policy.release_repository}"
@@ -362,7 +353,7 @@ class Installer:
 
 def _release_key(address: FeedAddress, name: str, version: str, sha256: str) -> str:
     """By which a release is remembered."""
-    return f"{without_user(address.place)} {name} {version} {sha256}"
+    return f"{strip_user(address.place)} {name} {version} {sha256}"
 
 
 def _identified(identity: str) -> Signatures:

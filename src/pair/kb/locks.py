@@ -8,7 +8,7 @@ from typing import Any
 
 from pair import errors, files
 from pair.kb.installer import Installer
-from pair.packages import lock_check, lockfile
+from pair.packages import lockfile
 from pair.packages.install import InstallReport, InstallRequest
 from pair.packages.lockfile import Lock, LockedKb
 from pair.packages.rules import RECORD_NAME
@@ -53,10 +53,8 @@ class LockService:
         Raises E012, E013, E023.
         """
         known = lockfile.read_lock(self.path) if self.path.exists() else Lock(self.path)
-        chosen = {
-            lockfile.relative_target(target, self.path): target for target in targets or self._usual_targets(known)
-        }
-        found = [lock_check.installed_kb(target, self.path) for target in chosen.values()]
+        chosen = {lockfile.make_relative(target, self.path): target for target in targets or self._usual_targets(known)}
+        found = [lockfile.read_installed(target, self.path) for target in chosen.values()]
         kept = [kb for kb in known.kbs if kb.target not in chosen]
         kbs = tuple(sorted([*kept, *found], key=lambda kb: kb.id))
         try:
@@ -86,7 +84,7 @@ class LockService:
     def check(self) -> LockReport:
         """Raises E022 with every drift, E023."""
         found = lockfile.read_lock(self.path)
-        if drifts := lock_check.drifts_from(found, self.desk.searched, also=self.desk.default_target):
+        if drifts := lockfile.find_drifts(found, self.desk.searched, also=self.desk.default_target):
             raise errors.lock_differs(str(self.path), drifts)
         return LockReport(self.path, found.kbs)
 

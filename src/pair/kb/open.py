@@ -195,11 +195,11 @@ def leases_for(settings: Settings, store: "BlobStore", clock: Clock) -> "Leases"
 
         return MemoryLeases(holder=holder, new_token=new_id, clock=clock)
     if kind == "file":
-        from pair.blobs.file_leases import FileLeases  # noqa: PLC0415
+        from pair.blobs.leases import FileLeases  # noqa: PLC0415
 
         return FileLeases(Path(store.address) / ".pair-store" / "leases", holder=holder, new_token=new_id)
     if kind == "blob":
-        from pair.blobs.blob_leases import BlobLeases  # noqa: PLC0415
+        from pair.blobs.leases import BlobLeases  # noqa: PLC0415
 
         return BlobLeases(store, holder=holder, new_token=new_id, clock=clock)
     if not policy.redis_url:

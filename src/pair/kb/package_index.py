@@ -16,7 +16,7 @@ from pair.kb.open import DEFAULT_KB, blob_store, document_loader, open_kb
 from pair.packages import archive
 from pair.packages.contract import CurrentIndex, InstalledIndex, MissingIndexFileError, Observer, PackagedIndexFiles
 from pair.packages.package import IndexFile, IndexToPackage, PackagedIndex
-from pair.packages.rules import INDEX_FOLDER, INDEX_MANIFEST, name_from_folder
+from pair.packages.rules import INDEX_FOLDER, INDEX_MANIFEST, make_name
 from pair.settings import Settings
 from pair.sync.contract import UnreadableDocument
 from pair.sync.source_text import DOCUMENT_SUFFIXES, FileTextReader
@@ -189,7 +189,7 @@ def index_maker(
 
 
 def _kb_of(settings: Settings, folder: Path, name: str) -> str:
-    return DEFAULT_KB if _is_own(settings, folder) else name_from_folder(name)
+    return DEFAULT_KB if _is_own(settings, folder) else make_name(name)
 
 
 def _is_own(settings: Settings, folder: Path) -> bool:

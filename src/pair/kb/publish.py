@@ -10,9 +10,8 @@ from pair import errors
 from pair.blobs.cas_check import refuse_without_compare_and_swap
 from pair.kb.installer import Installer, Packaging
 from pair.kb.open import blob_store, new_id, pause_before
-from pair.packages import publish as releases
-from pair.packages.publish import PublishReport
-from pair.packages.publish_targets import BucketTarget, FolderTarget, PublishTarget
+from pair.packages import release_index
+from pair.packages.release_index import BucketTarget, FolderTarget, PublishReport, PublishTarget
 from pair.packages.rules import is_in_bucket
 
 
@@ -26,7 +25,7 @@ def publish(desk: Installer, destination: str, source: Path | None, packaging: P
         desk.verify(package)
         manifest = desk.describe(package).manifest
         assert manifest is not None  # noqa: S101 - a package without one cannot be described
-        return dataclasses.replace(releases.publish(package, manifest, place, desk.clock), skipped=skipped)
+        return dataclasses.replace(release_index.publish(package, manifest, place, desk.clock), skipped=skipped)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,8 @@
 Every entry is judged from the archive's directory before the first byte is written.
 """
 
+import contextlib
+import functools
 import hashlib
 import mmap
 import os
@@ -18,15 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pair import errors, files
-from pair.packages.rules import (
-    SourcesSettings,
-    bare_repositories,
-    collision,
-    folders_above,
-    name_fault,
-    own_name_fault,
-    unpacks_suspiciously,
-)
+from pair.packages import rules
 
 _MEBIBYTE = 1024 * 1024
 _END_RECORD = struct.Struct("<4s4H2LH")
@@ -56,7 +50,7 @@ class UnpackedFile:
 def unpack(
     archive: Path,
     folder: Path,
-    policy: SourcesSettings,
+    settings: rules.SourcesSettings,
     *,
     shown: str = "",
     leave_out: Callable[[str], bool] = lambda path: False,
@@ -65,67 +59,62 @@ def unpack(
 
     `shown` is what people know the archive by, if not by its name here. `leave_out`: files that are not wanted.
     """
-    try:
-        with _opened(archive, policy) as opened:
-            entries = _checked_entries(opened, policy)
-            try:
-                wanted = {path: entry for path, entry in entries.items() if not leave_out(path)}
-                return _write_entries(opened, wanted, folder)
-            except BaseException:
-                files.remove_tree(folder)
-                raise
-    except RefusedError as refusal:
-        raise errors.archive_refused(shown or archive.name, str(refusal)) from refusal.__cause__
+    with _open_archive(archive, settings, shown) as opened:
+        entries = _check_entries(opened, settings)
+        try:
+            wanted = {path: entry for path, entry in entries.items() if not leave_out(path)}
+            return _write_entries(opened, wanted, folder)
+        except BaseException:
+            files.remove_tree(folder)
+            raise
 
 
-def hash_entries(archive: Path, policy: SourcesSettings) -> dict[str, UnpackedFile]:
+def hash_entries(archive: Path, settings: rules.SourcesSettings) -> dict[str, UnpackedFile]:
     """Read the whole archive under the same rules, without writing anything."""
-    try:
-        with _opened(archive, policy) as opened:
-            entries = _checked_entries(opened, policy)
-            return {path: _hash_entry(opened, entry) for path, entry in entries.items() if not entry.is_dir()}
-    except RefusedError as refusal:
-        raise errors.archive_refused(archive.name, str(refusal)) from refusal.__cause__
+    with _open_archive(archive, settings) as opened:
+        entries = _check_entries(opened, settings)
+        return {path: _hash_entry(opened, entry) for path, entry in entries.items() if not entry.is_dir()}
 
 
-def refuse_unsafe(archive: Path, policy: SourcesSettings) -> None:
-    """Judged by its directory alone. Raises E009."""
-    try:
-        with _opened(archive, policy) as opened:
-            _checked_entries(opened, policy)
-    except RefusedError as refusal:
-        raise errors.archive_refused(archive.name, str(refusal)) from refusal.__cause__
+def refuse_unsafe(archive: Path, settings: rules.SourcesSettings) -> None:
+    """Judge an archive by its directory alone. Raises E009."""
+    with _open_archive(archive, settings) as opened:
+        _check_entries(opened, settings)
 
 
-def read_entry(archive: Path, name: str, policy: SourcesSettings, *, shown: str = "") -> bytes | None:
-    """One small file out of the archive, or None when it is not there. `shown`: see `unpack`."""
-    try:
-        with _opened(archive, policy) as opened:
-            entries = opened.infolist()
-            entry = next((entry for entry in entries if _normalised(entry.orig_filename) == name), None)
-            if entry is None:
-                return None
-            _check_places(archive.stat().st_size, entries)
-            if entry.file_size > 64 * _MEBIBYTE:
-                raise RefusedError(f"{name} is too large")
-            return b"".join(_chunks(opened, entry))
-    except RefusedError as refusal:
-        raise errors.archive_refused(shown or archive.name, str(refusal)) from refusal.__cause__
+def read_entry(archive: Path, name: str, settings: rules.SourcesSettings, *, shown: str = "") -> bytes | None:
+    """Return one small file of the archive; None when it is not there. `shown`: see `unpack`."""
+    with _open_archive(archive, settings, shown) as opened:
+        entries = opened.infolist()
+        entry = next((entry for entry in entries if _normalise(entry.orig_filename) == name), None)
+        if entry is None:
+            return None
+        _check_places(archive.stat().st_size, entries)
+        if entry.file_size > 64 * _MEBIBYTE:
+            raise RefusedError(f"{name} is too large")
+        return b"".join(_read_chunks(opened, entry))
 
 
 # ── the archive as a whole ─────────────────────────────────────────────────────────────────────────
 
 
-def _opened(archive: Path, policy: SourcesSettings) -> zipfile.ZipFile:
+@contextlib.contextmanager
+def _open_archive(archive: Path, settings: rules.SourcesSettings, shown: str = "") -> Iterator[zipfile.ZipFile]:
+    """Open an archive; a RefusedError inside the block becomes E009."""
     try:
-        _check_directory_size(archive, policy)
-        return zipfile.ZipFile(archive)
-    except UNREADABLE as fault:
-        raise RefusedError(f"it is not a whole zip archive{_describe_other(archive)}") from fault
+        try:
+            _check_directory_size(archive, settings)
+            opened = zipfile.ZipFile(archive)
+        except UNREADABLE as fault:
+            raise RefusedError(f"it is not a whole zip archive{_describe_other(archive)}") from fault
+        with opened:
+            yield opened
+    except RefusedError as refusal:
+        raise errors.archive_refused(shown or archive.name, str(refusal)) from refusal.__cause__
 
 
 def _describe_other(archive: Path) -> str:
-    """Say what a file is instead, by its first bytes: servers answer with pages where an archive was."""
+    """Say what a file is instead, by its first bytes: a server may answer with a page where an archive was."""
     with archive.open("rb") as stream:
         head = stream.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if not head:
@@ -137,20 +126,20 @@ def _describe_other(archive: Path) -> str:
     return f" but {kind}" if kind is not None else ""
 
 
-def _check_directory_size(archive: Path, policy: SourcesSettings) -> None:
-    """`zipfile` makes an object of every entry in the directory, whatever their number is said to be: count them first.
+def _check_directory_size(archive: Path, settings: rules.SourcesSettings) -> None:
+    """Count the entries before `zipfile` makes an object of each, whatever their number is said to be.
 
     The directory is looked for exactly where `zipfile` will look.
     """
     with archive.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
         at, end = _directory_bounds(content)
-        if end - at > policy.max_archive_entries * _DIRECTORY_BYTES_PER_ENTRY:
+        if end - at > settings.max_archive_entries * _DIRECTORY_BYTES_PER_ENTRY:
             raise RefusedError(f"its directory takes {end - at} bytes")
         entries = 0
         while at < end:
             entries += 1
-            if entries > policy.max_archive_entries:
-                raise RefusedError(f"it has more than {policy.max_archive_entries} entries")
+            if entries > settings.max_archive_entries:
+                raise RefusedError(f"it has more than {settings.max_archive_entries} entries")
             at += _DIRECTORY_ENTRY_BYTES + sum(_NAME_EXTRA_COMMENT.unpack_from(content, at + 28))
 
 
@@ -176,12 +165,12 @@ def _directory_bounds(content: mmap.mmap) -> tuple[int, int]:
 # ── its entries ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _checked_entries(opened: zipfile.ZipFile, policy: SourcesSettings) -> dict[str, zipfile.ZipInfo]:
-    """Entries by path; raises RefusedError at the first that may not be unpacked."""
+def _check_entries(opened: zipfile.ZipFile, settings: rules.SourcesSettings) -> dict[str, zipfile.ZipInfo]:
+    """Return the entries by path. Raises RefusedError at the first that may not be unpacked."""
     entries = opened.infolist()
     checked: dict[str, zipfile.ZipInfo] = {}
     for entry in entries:
-        path = _normalised(entry.orig_filename)
+        path = _normalise(entry.orig_filename)
         if not path and entry.orig_filename.startswith("./"):
             continue  # the folder that is packed, under its own name
         if (fault := _entry_fault(entry, path)) is not None:
@@ -190,14 +179,18 @@ def _checked_entries(opened: zipfile.ZipFile, policy: SourcesSettings) -> dict[s
             raise RefusedError(f"two entries with one name: {path!r}")
         checked[path] = entry
     archive_bytes = Path(str(opened.filename)).stat().st_size
-    _check_total_size(archive_bytes, entries, policy)
+    _check_total_size(archive_bytes, entries, settings)
     _check_places(archive_bytes, entries)
-    _check_collisions(checked)
+    if (fault := rules.find_tree_fault(checked)) is not None:
+        raise RefusedError(fault)
+    for folder in (folder for path in checked for folder in rules.list_parents(path)):
+        if folder in checked and not checked[folder].is_dir():
+            raise RefusedError(f"file that is a folder too: {folder!r}")
     return checked
 
 
-def _normalised(name: str) -> str:
-    """Without the `./` that some programs begin every name with."""
+def _normalise(name: str) -> str:
+    """Remove the `./` that some programs begin every name with."""
     while name.startswith("./"):
         name = name[2:]
     return name.removesuffix("/")
@@ -206,7 +199,7 @@ def _normalised(name: str) -> str:
 def _entry_fault(entry: zipfile.ZipInfo, path: str) -> str | None:
     if "\0" in entry.orig_filename:
         return "control character in the name"
-    if (fault := name_fault(path) or own_name_fault(path)) is not None:
+    if (fault := rules.find_path_fault(path)) is not None:
         return fault
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if kind == stat.S_IFLNK:
@@ -224,19 +217,19 @@ def _entry_fault(entry: zipfile.ZipInfo, path: str) -> str | None:
     return None
 
 
-def _check_total_size(archive_bytes: int, entries: list[zipfile.ZipInfo], policy: SourcesSettings) -> None:
+def _check_total_size(archive_bytes: int, entries: list[zipfile.ZipInfo], settings: rules.SourcesSettings) -> None:
     total = sum(entry.file_size for entry in entries)
-    if total > policy.max_unpacked_bytes:
-        raise RefusedError(f"it unpacks to {total} bytes, more than {policy.max_unpacked_bytes}")
-    if unpacks_suspiciously(total, archive_bytes, policy.max_compression_ratio):
+    if total > settings.max_unpacked_bytes:
+        raise RefusedError(f"it unpacks to {total} bytes, more than {settings.max_unpacked_bytes}")
+    if rules.is_suspicious_ratio(total, archive_bytes, settings.max_compression_ratio):
         raise RefusedError(f"it unpacks to {total // max(1, archive_bytes)} times its size")
     for entry in entries:
-        if unpacks_suspiciously(entry.file_size, entry.compress_size, policy.max_compression_ratio):
-            raise RefusedError(f"an entry unpacks to more than {policy.max_compression_ratio} times its size")
+        if rules.is_suspicious_ratio(entry.file_size, entry.compress_size, settings.max_compression_ratio):
+            raise RefusedError(f"an entry unpacks to more than {settings.max_compression_ratio} times its size")
 
 
 def _check_places(archive_bytes: int, entries: list[zipfile.ZipInfo]) -> None:
-    """Entries that share bytes make small archives huge."""
+    """Refuse entries that share bytes, which make small archives huge."""
     end = 0
     for entry in sorted(entries, key=lambda entry: entry.header_offset):
         if entry.header_offset < end:
@@ -246,17 +239,6 @@ def _check_places(archive_bytes: int, entries: list[zipfile.ZipInfo]) -> None:
         end = entry.header_offset + 30 + len(entry.orig_filename) + entry.compress_size
 
 
-def _check_collisions(entries: dict[str, zipfile.ZipInfo]) -> None:
-    if (name := collision(entries)) is not None:
-        raise RefusedError(f"names differ only in case or accents: {name!r}")
-    if repositories := bare_repositories(entries):
-        raise RefusedError(f"folder that git takes for a repository: {min(repositories)!r}")
-    for path in entries:
-        for folder in folders_above(path):
-            if folder in entries and not entries[folder].is_dir():
-                raise RefusedError(f"file that is a folder too: {folder!r}")
-
-
 # ── their bytes ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -264,11 +246,13 @@ def _write_entries(
     opened: zipfile.ZipFile, entries: dict[str, zipfile.ZipInfo], folder: Path
 ) -> dict[str, UnpackedFile]:
     folder.mkdir(parents=True)
-    _check_free_space(folder, sum(entry.file_size for entry in entries.values()))
+    needed_bytes = sum(entry.file_size for entry in entries.values())
+    if shutil.disk_usage(folder).free < needed_bytes:
+        raise errors.storage_failed(str(folder), f"no space left on the disk for {needed_bytes} bytes")
     made = {""}
     written: dict[str, UnpackedFile] = {}
     large: dict[str, Future[UnpackedFile]] = {}
-    # Hashing and writing leave Python alone: large files are written beside the small ones.
+    # Hashing and writing release the interpreter lock: large files are written beside the small ones.
     with ThreadPoolExecutor(_WRITERS, thread_name_prefix="pair-unpack") as writers:
         for path, entry in entries.items():
             parent = path if entry.is_dir() else path.rpartition("/")[0]
@@ -282,32 +266,26 @@ def _write_entries(
         return written | {path: writing.result() for path, writing in large.items()}
 
 
-def _check_free_space(folder: Path, needed_bytes: int) -> None:
-    if shutil.disk_usage(folder).free < needed_bytes:
-        raise errors.storage_failed(str(folder), f"no space left on the disk for {needed_bytes} bytes")
-
-
 def write_entry(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, destination: Path) -> UnpackedFile:
-    digest = hashlib.sha256()
     descriptor = os.open(destination, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        for chunk in _chunks(opened, entry):
-            digest.update(chunk)
-            files.write_all(descriptor, chunk)
+        return _hash_entry(opened, entry, functools.partial(files.write_all, descriptor))
     finally:
         os.close(descriptor)
-    return UnpackedFile(digest.hexdigest(), entry.file_size)
 
 
-def _hash_entry(opened: zipfile.ZipFile, entry: zipfile.ZipInfo) -> UnpackedFile:
+def _hash_entry(
+    opened: zipfile.ZipFile, entry: zipfile.ZipInfo, write: Callable[[bytes], None] = lambda chunk: None
+) -> UnpackedFile:
     digest = hashlib.sha256()
-    for chunk in _chunks(opened, entry):
+    for chunk in _read_chunks(opened, entry):
         digest.update(chunk)
+        write(chunk)
     return UnpackedFile(digest.hexdigest(), entry.file_size)
 
 
-def _chunks(opened: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[bytes]:
-    """The entry's bytes; `zipfile` checks their CRC on the way."""
+def _read_chunks(opened: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[bytes]:
+    """Yield the bytes of an entry; `zipfile` checks their CRC on the way."""
     size_bytes = 0
     try:
         with opened.open(entry) as stream:

@@ -1,11 +1,9 @@
-"""Replace a folder by another so that nobody ever sees half of it.
+"""Replace a folder by another, so that readers see the old one or the new one.
 
 Invariants
     On Linux the two folders trade places in one step. Where a folder cannot be moved (it is a mount point) or the
     system cannot trade places, the entries of the folder are moved one by one and a note beside them lets the next run
     undo a move that was cut off.
-Not here
-    Deciding what the new folder holds: rules.py. Filling it: installation.py.
 """
 
 import contextlib
@@ -17,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from pair import files
+from pair import files, folders
 
 _RENAME_EXCHANGE = 2
 _STAGING = "staging"
@@ -27,12 +25,12 @@ _OLD_NAME = "old"
 _NEW_NAME = "new"
 
 
-def staging_for(target: Path, token: str) -> Path:
-    """A new, empty folder that `put_in_place` can bring to `target`: beside it, or inside a mount point."""
+def make_staging(target: Path, token: str) -> Path:
+    """Make a new, empty folder that `put_in_place` can bring to `target`: beside it, or inside a mount point."""
     staging = staging_path(target, token)
-    with files.open_folder(staging.parent, make=True) as home, files.naming(staging):
+    with folders.open_folder(staging.parent, make=True) as home, folders.naming(staging):
         os.mkdir(staging.name, dir_fd=home)
-    files.make_folder(staging / _NEW_NAME)
+    folders.make_folder(staging / _NEW_NAME)
     return staging / _NEW_NAME
 
 
@@ -42,10 +40,10 @@ def staging_path(target: Path, token: str) -> Path:
 
 
 def put_in_place(new: Path, target: Path) -> None:
-    """`new` comes from `staging_for`; what was in the target is gone afterwards."""
+    """Bring a folder from `make_staging` to the target, and delete what was there."""
     staging = new.parent
     if not target.exists():
-        files.rename(new, target)
+        folders.rename(new, target)
     elif _moves_entry_by_entry(target) or not _exchange(new, target):
         _move_entries(staging, target)
     files.remove_tree(staging)
@@ -56,9 +54,9 @@ def clear_leftovers(target: Path) -> None:
     for home in (target.parent, target):
         if not home.is_dir():
             continue
-        for staging in [home / name for name in files.list_folder(home) if _is_leftover(name, target)]:
-            with files.open_folder(staging) as descriptor:
-                is_moving = _NOTE_NAME in files.list_below(descriptor)
+        for staging in [home / name for name in folders.list_folder(home) if _is_leftover(name, target)]:
+            with folders.open_folder(staging) as descriptor:
+                is_moving = _NOTE_NAME in folders.list_below(descriptor)
             if is_moving:
                 _undo_moves(staging, target)
             files.remove_tree(staging)
@@ -70,11 +68,8 @@ def _is_leftover(name: str, target: Path) -> bool:
 
 
 def _moves_entry_by_entry(target: Path) -> bool:
-    """A mount point cannot be moved, nor a folder in one that is closed to us.
-
-    And a shell in the folder should not find itself in a deleted one.
-    """
-    return os.path.ismount(target) or Path.cwd().is_relative_to(target) or files.is_read_only(target.parent)
+    """Tell whether a folder cannot be moved: a mount point, one in a closed folder, or one with a shell in it."""
+    return os.path.ismount(target) or Path.cwd().is_relative_to(target) or files.is_closed(target.parent)
 
 
 def _exchange(first: Path, second: Path) -> bool:
@@ -84,7 +79,7 @@ def _exchange(first: Path, second: Path) -> bool:
     library = ctypes.CDLL(None, use_errno=True)
     if not hasattr(library, "renameat2"):
         return False
-    with files.open_folder(first.parent) as here, files.open_folder(second.parent) as there:
+    with folders.open_folder(first.parent) as here, folders.open_folder(second.parent) as there:
         arguments = (here, os.fsencode(first.name), there, os.fsencode(second.name), _RENAME_EXCHANGE)
         if library.renameat2(*arguments) == 0:
             return True
@@ -98,18 +93,18 @@ def _exchange(first: Path, second: Path) -> bool:
 def _open_places(staging: Path, target: Path) -> Iterator[tuple[int, int, int]]:
     """Give descriptors of the new entries, the old ones and the target: nothing is moved through a link."""
     with (
-        files.open_folder(staging / _NEW_NAME) as new,
-        files.open_folder(staging / _OLD_NAME) as old,
-        files.open_folder(target) as present,
+        folders.open_folder(staging / _NEW_NAME) as new,
+        folders.open_folder(staging / _OLD_NAME) as old,
+        folders.open_folder(target) as present,
     ):
         yield new, old, present
 
 
 def _move_entries(staging: Path, target: Path) -> None:
-    files.make_folder(staging / _OLD_NAME)
+    folders.make_folder(staging / _OLD_NAME)
     with _open_places(staging, target) as (new, old, present):
-        incoming = files.list_below(new)
-        outgoing = [name for name in files.list_below(present) if not _is_leftover(name, target)]
+        incoming = folders.list_below(new)
+        outgoing = [name for name in folders.list_below(present) if not _is_leftover(name, target)]
         note = "\0".join(f"{_inode(new, name)}/{name}" for name in incoming)
         files.write_atomically(staging / _NOTE_NAME, note.encode(errors="surrogateescape"))
         try:
@@ -120,26 +115,26 @@ def _move_entries(staging: Path, target: Path) -> None:
         except OSError:
             _undo_moves(staging, target)
             raise
-    files.unlink(staging / _NOTE_NAME)
+    folders.unlink(staging / _NOTE_NAME)
 
 
 def _undo_moves(staging: Path, target: Path) -> None:
-    """Safe to repeat: an entry that has come is told from one that has not left by where it lies.
+    """Undo the moves; this is safe to repeat, for where an entry lies tells whether it was moved.
 
     The note is not trusted: a name in it must be a plain one, and only what has the inode that it names is moved out of
     the target.
     """
-    note = files.read_file(staging / _NOTE_NAME).decode(errors="surrogateescape")
+    note = folders.read_file(staging / _NOTE_NAME).decode(errors="surrogateescape")
     with _open_places(staging, target) as (new, old, present):
         for inode, _, name in (entry.partition("/") for entry in note.split("\0")):
             is_plain = name not in {"", ".", ".."} and "/" not in name
             if is_plain and inode == _inode(present, name) and not _inode(new, name):
                 _move(name, present, new)
-        for name in files.list_below(old):
+        for name in folders.list_below(old):
             if _inode(present, name):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target / name))
             _move(name, old, present)
-    files.unlink(staging / _NOTE_NAME)
+    folders.unlink(staging / _NOTE_NAME)
 
 
 def _move(name: str, source: int, destination: int) -> None:

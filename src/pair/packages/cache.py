@@ -1,9 +1,9 @@
-"""Downloaded KBs on disk: `<cache>/<key>/`, found, filled and replaced.
+"""The cache of downloaded KBs: folders `<cache>/<key>/`.
 
 Invariants
     A folder `<key>` appears by one rename after everything in it was verified, so a folder that exists is whole. What a
     disk or a power cut makes of it later shows when its files are taken: they are hashed on the way.
-    One process at a time fills a key; the others wait and find it filled.
+    One process at a time fills a key; the others wait and then use it.
 """
 
 import contextlib
@@ -13,13 +13,12 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from pair import files
+from pair import files, folders
 from pair.clock import Clock, to_timestamp
 from pair.packages import atomic_swap
 from pair.packages.contract import Observer
-from pair.packages.rules import ENTRY_NAME, cache_key, is_named_by_content, stays_inside, without_credentials
+from pair.packages.rules import ENTRY_NAME, hide_credentials, is_named_by_content, make_cache_key, stays_inside
 from pair.values import KbSource
 
 logger = logging.getLogger(__name__)
@@ -40,11 +39,11 @@ class Facts:
     signed_by: str | None = None
     """The public key whose signature of the archive held, if one was looked for."""
     is_assembled: bool = False
-    """Of parts: its files are those of the manifest, but nobody hashed the archive."""
+    """Put together of parts: its files are those of the manifest, but the archive was not hashed."""
     is_without_index: bool = False
-    """It has one, but nobody wanted it."""
+    """It has one that was not wanted."""
     size_bytes: int = 0
-    """Of the archive; 0 for git, and where nobody wrote it down."""
+    """Of the archive; 0 for git, and where it is not known."""
 
 
 @dataclass(frozen=True)
@@ -69,65 +68,64 @@ class Cache:
     def entry_for(
         self, source: KbSource, fill: Fill, is_usable: Callable[[CacheEntry], bool], *, revalidate: bool
     ) -> Iterator[CacheEntry]:
-        """The KB's entry, fetched if need be; nobody replaces it while the block runs."""
+        """Give the entry of a KB, fetched if need be; it is not replaced while the block runs."""
         with files.storage_errors():
-            key = cache_key(source, _address(source))
-            with self._locked(key, has_entry=self._find(key, source) is not None):
+            key = make_cache_key(source, _address(source))
+            with self._lock_key(key, has_entry=self._find(key, source) is not None):
                 entry = self._find(key, source)
                 if entry is not None and not is_usable(entry):
                     entry = None
                 if entry is not None and not revalidate:
                     logger.debug("cache hit", extra={"key": key})
                 else:
-                    entry = self._filled(key, source, fill, entry)
+                    entry = self._fill(key, source, fill, entry)
                 yield entry
 
     def drop(self, entry: CacheEntry) -> None:
-        """Call inside the block that got it. Its description goes first: without it there is no entry."""
-        files.unlink(entry.folder / ENTRY_NAME, missing_ok=True)
+        """Remove an entry, inside the block that got it. Its description goes first: without it there is no entry."""
+        folders.unlink(entry.folder / ENTRY_NAME, missing_ok=True)
         files.remove_tree(entry.folder)
 
     def files_by_hash(self) -> dict[str, Path]:
-        """Where a file with a certain SHA-256 is, in whatever entry. What a disk made of it shows when it is taken."""
-        found: dict[str, Path] = {}
+        """Return a file for each SHA-256, of any entry. Whether the disk damaged it shows when it is read."""
+        paths: dict[str, Path] = {}
         for path in self._folder.glob(f"*/{ENTRY_NAME}"):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 for name, sha256 in json.loads(path.read_bytes())["hashes"].items():
                     if stays_inside(name):
-                        found[sha256] = path.parent / name
-        return found
+                        paths[sha256] = path.parent / name
+        return paths
 
     def part_path(self, source: KbSource) -> Path:
-        """Where an unfinished download of this address waits to be resumed."""
+        """Return where an unfinished download of this address waits to be resumed."""
         return self._folder / ".partial" / f"{_address(source)}.part"
 
     def remember_release(self, feed: str, source: KbSource) -> None:
-        """A read-only cache remembers nothing, and that is no reason to stop."""
+        """Remember a release; a read-only cache remembers nothing, which is no reason to stop."""
         path = self._release_path(feed)
         with contextlib.suppress(OSError):
-            files.make_folder(path.parent)
+            folders.make_folder(path.parent)
             files.write_atomically(path, json.dumps(source.to_json()).encode())
 
     def recall_release(self, feed: str) -> KbSource | None:
-        """The release that the feed named last, if it is in the cache."""
+        """Return the release that the feed named last, if it is in the cache."""
         try:
             source = KbSource.from_json(json.loads(self._release_path(feed).read_bytes()))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
-        key = cache_key(source, _address(source))
+        key = make_cache_key(source, _address(source))
         return source if self._find(key, source) is not None else None
 
     def _release_path(self, feed: str) -> Path:
         return self._folder / ".releases" / f"{hashlib.sha256(feed.encode()).hexdigest()}.json"
 
     @contextlib.contextmanager
-    def _locked(self, key: str, *, has_entry: bool) -> Iterator[None]:
-        """A read-only cache cannot be locked, and need not be when it has the entry."""
-        with contextlib.ExitStack() as held:
+    def _lock_key(self, key: str, *, has_entry: bool) -> Iterator[None]:
+        """Lock a key. A read-only cache cannot be locked, and need not be when it has the entry."""
+        path = self._folder / ".locks" / f"{key}.lock"
+        with contextlib.ExitStack() as lock:
             try:
-                held.enter_context(
-                    files.exclusive_lock(self._folder / ".locks" / f"{key}.lock", on_wait=self._say_waiting)
-                )
+                lock.enter_context(files.exclusive_lock(path, on_wait=self._say_waiting))
             except OSError:
                 if not has_entry:
                     raise
@@ -137,50 +135,44 @@ class Cache:
         self._observer.say(f"waiting for {holder}, which is fetching the same KB")
 
     def _find(self, key: str, source: KbSource) -> CacheEntry | None:
-        """An entry counts only when it was made from this very address: versions of two repositories may be equal."""
+        """Return an entry that was made from this very address: versions of two repositories may be equal."""
         folder = self._folder / key
         try:
             value = json.loads((folder / ENTRY_NAME).read_bytes())
             if value.pop("schema_version") != SCHEMA_VERSION or value.pop("address") != _address(source):
                 return None
-            value.pop("url")
-            value.pop("fetched_at")
+            del value["url"], value["fetched_at"]
             facts = Facts(**value)
-            is_named = isinstance(facts.identity, str) and isinstance(facts.signed_by, str | None)
-            is_sound = is_named and all(
-                isinstance(sha256, str) and stays_inside(path) for path, sha256 in facts.hashes.items()
-            )
-            return CacheEntry(folder, facts) if is_sound else None
+            is_sound = isinstance(facts.identity, str) and isinstance(facts.signed_by, str | None)
+            are_safe = all(isinstance(sha256, str) and stays_inside(path) for path, sha256 in facts.hashes.items())
+            return CacheEntry(folder, facts) if is_sound and are_safe else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
-    def _filled(self, key: str, source: KbSource, fill: Fill, earlier: CacheEntry | None) -> CacheEntry:
+    def _fill(self, key: str, source: KbSource, fill: Fill, earlier: CacheEntry | None) -> CacheEntry:
         folder = self._folder / key
         atomic_swap.clear_leftovers(folder)
         # An address whose version is taken by another one, or an entry of an older layout, is replaced as a whole.
-        staged = atomic_swap.staging_for(folder, self._token)
+        staged = atomic_swap.make_staging(folder, self._token)
         try:
             staged.rmdir()
             facts = fill(earlier, staged)
             if facts is None:
                 assert earlier is not None  # noqa: S101 - `fill` may only keep what it was given
                 return earlier
-            files.write_atomically(staged / ENTRY_NAME, self._entry_json(source, facts))
+            value = {
+                "schema_version": SCHEMA_VERSION,
+                "address": _address(source),
+                "url": hide_credentials(source.location),
+                "fetched_at": to_timestamp(self._clock.now()),
+                **asdict(facts),
+            }
+            files.write_atomically(staged / ENTRY_NAME, json.dumps(value).encode())
             atomic_swap.put_in_place(staged, folder)
         finally:
             files.remove_tree(staged.parent)
         logger.debug("cache entry made", extra={"key": key, "identity": facts.identity})
         return CacheEntry(folder, facts)
-
-    def _entry_json(self, source: KbSource, facts: Facts) -> bytes:
-        value: dict[str, Any] = {
-            "schema_version": SCHEMA_VERSION,
-            "address": _address(source),
-            "url": without_credentials(source.location),
-            "fetched_at": to_timestamp(self._clock.now()),
-            **asdict(facts),
-        }
-        return json.dumps(value).encode()
 
 
 def _address(source: KbSource) -> str:

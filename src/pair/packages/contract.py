@@ -1,4 +1,4 @@
-"""What you may implement: who is told about the work, and what fetches archives."""
+"""The contracts between packages and their surroundings: observer, fetcher, signatures, and the engine's index."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -7,19 +7,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from pair import files
+from pair import folders
 from pair.packages.rules import is_of_index
 
 
 class Observer(Protocol):
     def say(self, text: str) -> None:
-        """Something a person should know: no checksum, waiting for a lock, trying again."""
+        """Tell a person something: no checksum, waiting for a lock, trying again."""
         ...
 
     def transfer(
         self, name: str, total_bytes: int | None, have_bytes: int
     ) -> AbstractContextManager[Callable[[int], None]]:
-        """A transfer begins; call what comes back with the number of bytes each time some have arrived."""
+        """Begin a transfer; the function is called with the number of bytes each time some have arrived."""
         ...
 
 
@@ -32,28 +32,23 @@ class Validators:
 
     @property
     def for_range(self) -> str | None:
-        """For `If-Range`: only a strong ETag names the bytes; a date is the second choice."""
-        if self.etag and not self.etag.startswith("W/"):
-            return self.etag
-        return self.last_modified
+        """The value of `If-Range`: only a strong ETag names the bytes; a date is the second choice."""
+        is_strong = self.etag and not self.etag.startswith("W/")
+        return self.etag if is_strong else self.last_modified
 
     def conditions(self) -> dict[str, str]:
-        headers = {}
-        if self.etag:
-            headers["If-None-Match"] = self.etag
-        if self.last_modified:
-            headers["If-Modified-Since"] = self.last_modified
-        return headers
+        headers = {"If-None-Match": self.etag, "If-Modified-Since": self.last_modified}
+        return {name: value for name, value in headers.items() if value}
 
 
 @dataclass(frozen=True)
 class CachedCopy:
-    """What the cache has of this address already."""
+    """What the cache has of an address."""
 
     sha256: str
     validators: Validators
     size_bytes: int = 0
-    """Of the archive; 0 when nobody knows."""
+    """Of the archive; 0 when it is not known."""
 
 
 @dataclass(frozen=True)
@@ -64,27 +59,27 @@ class Download:
     validators: Validators
 
     def discard(self) -> None:
-        """The archive is of no more use; until then a killed process finds it again."""
-        files.unlink(self.path, missing_ok=True)
-        files.unlink(note_of(self.path), missing_ok=True)
+        """Delete an archive that is of no more use; until then a killed process finds it again."""
+        folders.unlink(self.path, missing_ok=True)
+        folders.unlink(note_path(self.path), missing_ok=True)
 
 
-def note_of(part: Path) -> Path:
-    """What makes a part resumable: a small file that says which version of the file it is a part of."""
+def note_path(part: Path) -> Path:
+    """Return the path of the note that makes a part resumable: it says of which version the part is."""
     return part.with_name(part.name + ".json")
 
 
 @dataclass(frozen=True)
 class IndexSelection:
-    """What is needed of the index of a package."""
+    """Which files of the index of a package are needed."""
 
     is_wanted: bool = True
     """False for the texts alone."""
     holds: Callable[[str], bool] = lambda path: False
-    """Whether the engine has a file of it already, by its path in the package."""
+    """Tells whether the engine has a file of it already, by its path in the package."""
 
     def leaves_out(self, path: str) -> bool:
-        """Whether a file of the package is neither fetched nor unpacked."""
+        """Tell whether a file of the package is neither fetched nor unpacked."""
         return is_of_index(path) and (not self.is_wanted or self.holds(path))
 
 
@@ -96,15 +91,15 @@ class PackagedIndexFiles:
     content: bytes
     """Of its manifest."""
     names: frozenset[str]
-    """Of the files that are in the folder; those that the engine holds already may be missing."""
+    """Of the files in the folder; those that the engine has already may be missing."""
     hashes: Mapping[str, str]
     """SHA-256 of all of its files by name, as the package gives it."""
     package_name: str
     label: str
     is_fresh: bool
-    """Unpacked and verified this moment; what lay in the cache meanwhile has to be verified again."""
+    """Unpacked and verified just now; files from the cache have to be verified again."""
     packaged: frozenset[str] = frozenset()
-    """Paths of the files that were packaged with it; they lie in the folder above."""
+    """Paths of the files that were packaged with it, in the folder above."""
 
     @property
     def sha256(self) -> str:
@@ -116,7 +111,7 @@ class PackagedIndexFiles:
 
 @dataclass(frozen=True)
 class InstalledIndex:
-    """A KB after it took up an index."""
+    """A KB after an index was installed into it."""
 
     kb_id: str
     manifest_version: int
@@ -124,7 +119,7 @@ class InstalledIndex:
     shards: int
     """Of the package."""
     new_shards: int = 0
-    """Those that were not stored before."""
+    """Shards that were not stored before."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -132,92 +127,81 @@ class InstalledIndex:
 
 @dataclass(frozen=True)
 class CurrentIndex:
-    """What a KB holds of the index that it took up last."""
+    """The index that was installed last into a KB."""
 
     embedder: str
     index_sha256: str
-    """Empty when no index was taken up."""
+    """Empty when there is none."""
     label: str
     """Name and version of the package, as long as the KB is as that left it."""
 
 
 class IndexInstaller(Protocol):
-    """The engine, as far as packages are concerned: one KB of it."""
+    """One KB of the engine, as packages need it."""
 
     @property
     def kb_id(self) -> str: ...
 
-    def holds(self, path: str) -> bool:
-        """Whether a file of an index is stored already, by its path in the package: it stands for bytes."""
-        ...
-
     def is_current(self, index_sha256: str) -> bool:
-        """Whether this very index is the one that was taken up last."""
-        ...
-
-    def searched(self) -> CurrentIndex | None:
-        """What is searched now, by the manifest alone; None when there is no such KB. Raises E207."""
+        """Tell whether this very index is the one that was installed last."""
         ...
 
     def refuse(self, index: PackagedIndexFiles) -> None:
-        """Raises for an index that cannot be taken up; changes nothing."""
+        """Raise for an index that cannot be installed; change nothing."""
         ...
 
     def check(self, index: PackagedIndexFiles) -> frozenset[str]:
-        """Return the ids of documents that have to be made of their files; the index holds other texts of them.
+        """Return the ids of documents that have to be indexed from their files: the index has other texts of them.
 
         Raises E221 for an index that is damaged, or lies about its files, and MissingIndexFileError; changes nothing.
         """
         ...
 
     def bring(self, index: PackagedIndexFiles) -> int:
-        """Store the shards of it that are missing, and tell how many; none is visible yet.
-
-        Raises MissingIndexFileError.
-        """
+        """Store the missing shards, none visible yet; return their number. Raises MissingIndexFileError."""
         ...
 
-    def take_up(self, index: PackagedIndexFiles, *, edited: frozenset[str], gone: frozenset[str]) -> "InstalledIndex":
-        """Make it visible in one step. `edited` files stay as they are here; `gone` ones are gone."""
+    def take_up(self, index: PackagedIndexFiles, *, edited: frozenset[str], gone: frozenset[str]) -> InstalledIndex:
+        """Make the index visible in one step, without `edited` files, which stay as they are here, and `gone` ones."""
         ...
 
 
 class MissingIndexFileError(Exception):
-    """What the engine was thought to hold it does not hold; the message names it."""
+    """The engine lacks a file that it was thought to have; the message names it."""
 
 
 @dataclass(frozen=True)
 class Signer:
-    """Whose signature held."""
+    """The owner of a valid signature."""
 
     key: str
     """The public key, as minisign writes it on one line."""
     key_id: str
     comment: str
-    """What the signer said of the file, on one line."""
+    """What the signer says of the file, on one line."""
 
 
 class Signatures(Protocol):
-    """Whose signatures count, and whether there must be one."""
+    """The trusted keys, and whether there must be a signature."""
 
     @property
     def is_required(self) -> bool: ...
 
     def accepts(self, key: str | None) -> bool:
-        """Whether what was signed by this key, or by nobody, is good enough."""
+        """Tell whether a signature by this key, or none, is good enough."""
         ...
 
     def signer_of(self, path: Path, signature: bytes | None, shown: str) -> Signer | None:
-        """Who signed a file; None when nobody did and nobody has to. Raises E017."""
+        """Return the signer of a file; None when it is not signed and need not be. Raises E017."""
         ...
 
     def refuse_unsigned(self, shown: str, reason: str) -> None:
-        """Raises E017 when a signature is needed."""
+        """Raise E017 when a signature is needed."""
         ...
 
 
 class ChangedError(Exception):
-    """What is read in parts is another file by now."""
+    """A file that is read in parts is another one by now."""
 
 
 class RemoteFile(Protocol):
@@ -229,7 +213,7 @@ class RemoteFile(Protocol):
     def read(self, start: int, length: int) -> bytes: ...
 
     def copy(self, start: int, length: int, path: Path) -> None:
-        """Into a new file, in bounded memory; what a broken transfer brought is not fetched again."""
+        """Copy into a new file, in bounded memory; what a broken transfer brought is not fetched again."""
         ...
 
 
@@ -238,7 +222,7 @@ class Parts:
     """An archive that need not be fetched as a whole, and what is published about it."""
 
     manifest: bytes
-    """As it lies beside the archive."""
+    """The file beside the archive."""
     sha256: str
     """Of the archive."""
     file: RemoteFile
@@ -247,13 +231,13 @@ class Parts:
 
 class Fetcher(Protocol):
     def parts(self, url: str, *, sha256: str | None) -> Parts | None:
-        """None for an archive that can only be fetched as a whole. `sha256`: published by the release feed."""
+        """Return None for an archive that can only be fetched as a whole. `sha256`: published by the release index."""
         ...
 
     def signature(self, url: str) -> bytes | None:
-        """The `.minisig` beside an archive, if there is one."""
+        """Return the `.minisig` beside an archive, if there is one."""
         ...
 
     def fetch(self, url: str, part: Path, *, sha256: str | None, known: CachedCopy | None) -> Download | None:
-        """Download into `part`; None when what is known is still current. `sha256`: published by the release feed."""
+        """Download into `part`; None when what is known is still current. `sha256`: published by the release index."""
         ...

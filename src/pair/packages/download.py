@@ -1,9 +1,10 @@
-"""Fetch an archive: HEAD, checksum, GET with progress and resume, verify; E005, E006.
+"""Fetch an archive over HTTP, whole or in ranges: checksum, progress, resume, verification; E005, E006.
 
 Invariants
     What has arrived stays in the part file, whatever ends the process, and is not fetched again while the server
     still has the same file.
     A result is returned only when its length is the announced one and its SHA-256 the published one, if there is one.
+    All ranges of a file are of one version of it.
 """
 
 import contextlib
@@ -13,26 +14,20 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Self
 from urllib.parse import unquote, urlsplit
 
-from pair import errors, files
-from pair.packages.contract import CachedCopy, Download, Observer, Parts, Validators, note_of
-from pair.packages.http_ranges import open_ranges
-from pair.packages.rules import (
-    MANIFEST_SUFFIX,
-    SIGNATURE_SUFFIX,
-    SourcesSettings,
-    beside,
-    parse_checksum,
-    without_credentials,
-)
-from pair.web.bounded_decompress import BodyError, unpack_body
-from pair.web.http_client import HttpClient, RequestFault
+import httpx2
+
+from pair import errors, files, folders
+from pair.packages import rules
+from pair.packages.contract import CachedCopy, ChangedError, Download, Observer, Parts, Validators, note_path
+from pair.web.http_answer import BodyError, RequestFault, unpack_body
+from pair.web.http_client import HttpClient, Result
 
 logger = logging.getLogger(__name__)
 
@@ -41,169 +36,19 @@ _PROGRESS_WORTH_ANOTHER_TRY_BYTES = 1024 * 1024
 _CHECKSUM_LIMIT_BYTES = 64 * 1024
 _MANIFEST_LIMIT_BYTES = 64 * 1024 * 1024
 _SIGNATURE_LIMIT_BYTES = 64 * 1024
-
-
-class _DownloadResponse(Protocol):
-    status_code: int
-    headers: Any
-
-    def iter_raw(self) -> Iterator[bytes]: ...
-
-
-class Downloader:
-    def __init__(self, web: HttpClient, policy: SourcesSettings, observer: Observer) -> None:
-        self._web = web
-        self._policy = policy
-        self._observer = observer
-
-    def fetch(self, url: str, part: Path, *, sha256: str | None, known: CachedCopy | None) -> Download | None:
-        """Download into `part`; None when what is known is still current. `sha256`: published by the release feed."""
-        try:
-            head = self._look(url)
-            expected = sha256 or self._published_checksum(url)
-            if known is not None and expected == known.sha256 and (sha256 is not None or head.tells_of(known)):
-                logger.debug("checksum unchanged", extra={"url": without_credentials(url)})
-                return None
-            if expected is None:
-                self._accept_unverified(url)
-            conditions = known.validators.conditions() if known is not None else {}
-            transfer = _Transfer(self._web, url, part, self._observer, conditions, head.size_bytes)
-            transfer.limit_bytes = self._policy.max_download_bytes
-            transfer.is_checked = expected is not None
-            download = self._verified_transfer(transfer, expected)
-        except RequestFault as fault:
-            raise errors.download_failed(without_credentials(url), fault.reason) from fault
-        if download is None and known is not None and expected not in {None, known.sha256}:
-            raise self._mismatch(url, expected, known.sha256)
-        return download
-
-    def parts(self, url: str, *, sha256: str | None) -> Parts | None:
-        """Raises E005, E006."""
-        try:
-            answer = self._web.read(beside(url, MANIFEST_SUFFIX), {}, limit_bytes=_MANIFEST_LIMIT_BYTES)
-            if answer.status != 200:
-                return None
-            expected = sha256 or self._published_checksum(url)
-            if expected is None:
-                return None
-            file = open_ranges(self._web, url, self._observer)
-            if file is not None and file.size_bytes > self._policy.max_download_bytes:
-                raise _too_large(url, self._policy.max_download_bytes)
-            # Whoever replaces an archive replaces all that lies beside it: what was read before the change is no good.
-            if file is None or (sha256 is None and self._published_checksum(url) != expected):
-                return None
-            return Parts(answer.body, expected, file, file.validators)
-        except RequestFault as fault:
-            raise errors.download_failed(without_credentials(url), fault.reason) from fault
-
-    def signature(self, url: str) -> bytes | None:
-        """The `.minisig` beside an archive, if there is one. Raises E005 for what may pass, E017 for what may not."""
-        address = beside(url, SIGNATURE_SUFFIX)
-        shown = without_credentials(address)
-        try:
-            answer = self._web.read(address, {}, limit_bytes=_SIGNATURE_LIMIT_BYTES)
-        except RequestFault as fault:
-            if fault.retryable or not fault.was_reached:
-                raise errors.download_failed(shown, fault.reason) from fault
-            raise self._signature_error(url, fault.reason) from fault
-        if answer.status in {404, 410}:
-            return None
-        if answer.status != 200:
-            raise self._signature_error(url, f"HTTP {answer.status}")
-        return answer.body
-
-    def _signature_error(self, url: str, reason: str) -> errors.DataError:
-        return errors.signature_refused(without_credentials(url), f"it cannot be read: {reason}", "", [])
-
-    def _look(self, url: str) -> "_RemoteHead":
-        """Ask with HEAD; a server without HEAD, or one that lies about the length with 0, is no obstacle."""
-
-        def attempt() -> _RemoteHead:
-            with self._web.open("HEAD", url, {"Accept-Encoding": "identity"}) as response:
-                if not response.is_success:
-                    return _RemoteHead()
-                return _RemoteHead(_content_length(response) or None, _validators_of(response))
-
-        try:
-            head = self._web.retrying(attempt, on_retry=self._say_retry)
-        except RequestFault as fault:
-            if fault.was_reached:
-                logger.debug("no HEAD", extra={"reason": fault.reason})
-                return _RemoteHead()
-            raise
-        if head.size_bytes is not None and head.size_bytes > self._policy.max_download_bytes:
-            raise _too_large(url, self._policy.max_download_bytes)
-        return head
-
-    def _published_checksum(self, url: str) -> str | None:
-        name = _file_name(url)
-        address = beside(url, ".sha256")
-        shown = without_credentials(address)
-        try:
-            answer = self._web.read(address, {}, limit_bytes=_CHECKSUM_LIMIT_BYTES)
-        except RequestFault as fault:
-            raise self._checksum_error(f"Checksum file: {shown}", f"It cannot be read: {fault.reason}") from fault
-        if answer.status in {404, 410}:
-            return None
-        if answer.status != 200:
-            raise self._checksum_error(f"Checksum file: {shown}", f"It cannot be read: HTTP {answer.status}")
-        checksum = parse_checksum(answer.body.decode("utf-8", errors="replace"), name)
-        if checksum is None:
-            raise self._checksum_error(f"Checksum file: {shown}", "It holds no SHA-256 for this archive")
-        return checksum
-
-    def _accept_unverified(self, url: str) -> None:
-        shown = without_credentials(url)
-        if self._policy.require_checksum:
-            raise self._checksum_error(
-                f"File: {shown}", "Nobody published a SHA-256 for it, and sources.require_checksum is set"
-            )
-        self._observer.say(f"unverified: no SHA-256 is published for {shown}")
-
-    def _verified_transfer(self, transfer: "_Transfer", expected: str | None) -> Download | None:
-        download = transfer.run(self._say_retry)
-        if download is None:
-            return None
-        if expected is not None and download.sha256 != expected and transfer.was_resumed:
-            self._observer.say("the resumed download does not match its checksum: starting over")
-            transfer.discard()
-            download = transfer.run(self._say_retry)
-        if download is not None and expected is None:
-            self._check_announced_length(download, transfer)
-        if download is None or expected is None:
-            return download
-        if download.sha256 != expected:
-            transfer.discard()
-            raise self._mismatch(transfer.url, expected, download.sha256)
-        return Download(download.path, download.sha256, verified=True, validators=download.validators)
-
-    def _mismatch(self, url: str, expected: str, actual: str) -> errors.DownloadError:
-        hashes = [f"Expected SHA-256: {expected}", f"Actual SHA-256:   {actual}"]
-        return self._checksum_error(f"File: {without_credentials(url)}", hashes)
-
-    def _check_announced_length(self, download: Download, transfer: "_Transfer") -> None:
-        """Without a checksum, HEAD is the only witness of the length; a checksum makes it needless."""
-        size_bytes = download.path.stat().st_size
-        if transfer.announced_bytes is not None and size_bytes != transfer.announced_bytes and not transfer.was_encoded:
-            transfer.discard()
-            raise RequestFault(f"the server announced {transfer.announced_bytes} bytes and sent {size_bytes}")
-
-    def _say_retry(self, text: str) -> None:
-        self._observer.say(text)
-
-    def _checksum_error(self, subject: str, reason: str | list[str]) -> errors.DownloadError:
-        return errors.checksum_failed(subject, reason, cache=self._policy.cache_dir.rstrip("/") + "/")
+_TAIL_BYTES = 32 * 1024
+"""Of an archive: its directory is at its end."""
 
 
 @dataclass(frozen=True)
 class _RemoteHead:
-    """What a server says of a file without sending it."""
+    """What a server says of a file before it sends it."""
 
     size_bytes: int | None = None
     validators: Validators = field(default_factory=Validators)
 
-    def tells_of(self, known: CachedCopy) -> bool:
-        """Whether this is still the known file: a checksum beside it may be older than the file itself.
+    def describes(self, known: CachedCopy) -> bool:
+        """Tell whether this is still the known file: a checksum beside it may be older than the file itself.
 
         Where the server says nothing that could be compared, a conditional request decides, or else the checksum.
         """
@@ -212,104 +57,256 @@ class _RemoteHead:
             (self.validators.last_modified, known.validators.last_modified),
             (self.size_bytes, known.size_bytes or None),
         ]
-        told = [here == there for here, there in pairs if here is not None and there is not None]
-        return all(told) if told else not known.validators.conditions()
+        matches = [here == there for here, there in pairs if here is not None and there is not None]
+        return all(matches) if matches else not known.validators.conditions()
 
 
-def _validators_of(response: _DownloadResponse) -> Validators:
+class Downloader:
+    def __init__(self, web: HttpClient, settings: rules.SourcesSettings, observer: Observer) -> None:
+        self._web = web
+        self._settings = settings
+        self._observer = observer
+
+    def fetch(self, url: str, part: Path, *, sha256: str | None, known: CachedCopy | None) -> Download | None:
+        """Download into `part`; None when what is known is still current. `sha256`: published by the release index."""
+        try:
+            head = self._look(url)
+            expected = sha256 or self._fetch_checksum(url)
+            if known is not None and expected == known.sha256 and (sha256 is not None or head.describes(known)):
+                logger.debug("checksum unchanged", extra={"url": rules.hide_credentials(url)})
+                return None
+            if expected is None:
+                self._accept_unverified(url)
+            transfer = _Transfer(
+                self._web,
+                url,
+                part,
+                self._observer,
+                conditions=known.validators.conditions() if known is not None else {},
+                announced_bytes=head.size_bytes,
+                limit_bytes=self._settings.max_download_bytes,
+                is_checked=expected is not None,
+            )
+            download = self._transfer_verified(transfer, expected)
+        except RequestFault as fault:
+            raise errors.download_failed(rules.hide_credentials(url), fault.reason) from fault
+        if download is None and known is not None and expected not in {None, known.sha256}:
+            raise self._mismatch(url, expected, known.sha256)
+        return download
+
+    def parts(self, url: str, *, sha256: str | None) -> Parts | None:
+        """Raises E005, E006."""
+        try:
+            answer = self._web.read(
+                rules.append_suffix(url, rules.MANIFEST_SUFFIX), {}, limit_bytes=_MANIFEST_LIMIT_BYTES
+            )
+            if answer.status != 200:
+                return None
+            expected = sha256 or self._fetch_checksum(url)
+            if expected is None:
+                return None
+            file = open_ranges(self._web, url, self._observer)
+            if file is not None and file.size_bytes > self._settings.max_download_bytes:
+                raise _too_large(url, self._settings.max_download_bytes)
+            # A publisher that replaces an archive replaces the files beside it: what was read before is no good.
+            if file is None or (sha256 is None and self._fetch_checksum(url) != expected):
+                return None
+            return Parts(answer.body, expected, file, file.validators)
+        except RequestFault as fault:
+            raise errors.download_failed(rules.hide_credentials(url), fault.reason) from fault
+
+    def signature(self, url: str) -> bytes | None:
+        """Return the `.minisig` beside an archive, if there is one. Raises E005 for what may pass, else E017."""
+        address = rules.append_suffix(url, rules.SIGNATURE_SUFFIX)
+        try:
+            answer = self._web.read(address, {}, limit_bytes=_SIGNATURE_LIMIT_BYTES)
+        except RequestFault as fault:
+            if fault.retryable or not fault.was_reached:
+                raise errors.download_failed(rules.hide_credentials(address), fault.reason) from fault
+            raise self._signature_error(url, fault.reason) from fault
+        if answer.status in {404, 410}:
+            return None
+        if answer.status != 200:
+            raise self._signature_error(url, f"HTTP {answer.status}")
+        return answer.body
+
+    def _signature_error(self, url: str, reason: str) -> errors.DataError:
+        return errors.signature_refused(rules.hide_credentials(url), f"it cannot be read: {reason}", "", [])
+
+    def _look(self, url: str) -> _RemoteHead:
+        """Ask with HEAD; a server without HEAD, or one that lies about the length with 0, is no obstacle."""
+
+        def attempt() -> _RemoteHead:
+            with self._web.open("HEAD", url, {"Accept-Encoding": "identity"}) as response:
+                if not response.is_success:
+                    return _RemoteHead()
+                return _RemoteHead(_content_length(response) or None, _validators(response))
+
+        try:
+            head = self._web.retrying(attempt, on_retry=self._observer.say)
+        except RequestFault as fault:
+            if fault.was_reached:
+                logger.debug("no HEAD", extra={"reason": fault.reason})
+                return _RemoteHead()
+            raise
+        if head.size_bytes is not None and head.size_bytes > self._settings.max_download_bytes:
+            raise _too_large(url, self._settings.max_download_bytes)
+        return head
+
+    def _fetch_checksum(self, url: str) -> str | None:
+        address = rules.append_suffix(url, ".sha256")
+        subject = f"Checksum file: {rules.hide_credentials(address)}"
+        try:
+            answer = self._web.read(address, {}, limit_bytes=_CHECKSUM_LIMIT_BYTES)
+        except RequestFault as fault:
+            raise self._checksum_error(subject, f"It cannot be read: {fault.reason}") from fault
+        if answer.status in {404, 410}:
+            return None
+        if answer.status != 200:
+            raise self._checksum_error(subject, f"It cannot be read: HTTP {answer.status}")
+        checksum = rules.parse_checksum(answer.body.decode("utf-8", errors="replace"), _file_name(url))
+        if checksum is None:
+            raise self._checksum_error(subject, "It holds no SHA-256 for this archive")
+        return checksum
+
+    def _accept_unverified(self, url: str) -> None:
+        shown = rules.hide_credentials(url)
+        if self._settings.require_checksum:
+            reason = "Nobody published a SHA-256 for it, and sources.require_checksum is set"
+            raise self._checksum_error(f"File: {shown}", reason)
+        self._observer.say(f"unverified: no SHA-256 is published for {shown}")
+
+    def _transfer_verified(self, transfer: "_Transfer", expected: str | None) -> Download | None:
+        download = transfer.run()
+        if download is None:
+            return None
+        if expected is not None and download.sha256 != expected and transfer.was_resumed:
+            self._observer.say("the resumed download does not match its checksum: starting over")
+            transfer.discard()
+            download = transfer.run()
+        if download is None:
+            return None
+        if expected is None:
+            transfer.check_announced_length()
+            return download
+        if download.sha256 != expected:
+            transfer.discard()
+            raise self._mismatch(transfer.url, expected, download.sha256)
+        return replace(download, verified=True)
+
+    def _mismatch(self, url: str, expected: str, actual: str) -> errors.DownloadError:
+        hashes = [f"Expected SHA-256: {expected}", f"Actual SHA-256:   {actual}"]
+        return self._checksum_error(f"File: {rules.hide_credentials(url)}", hashes)
+
+    def _checksum_error(self, subject: str, reason: str | list[str]) -> errors.DownloadError:
+        return errors.checksum_failed(subject, reason, cache=self._settings.cache_dir.rstrip("/") + "/")
+
+
+def _validators(response: httpx2.Response) -> Validators:
     return Validators(response.headers.get("ETag"), response.headers.get("Last-Modified"))
+
+
+def _content_length(response: httpx2.Response) -> int | None:
+    value = response.headers.get("Content-Length", "")
+    return int(value) if re.fullmatch(r"[0-9]{1,18}", value) else None
 
 
 def _too_large(url: str, limit_bytes: int) -> errors.DownloadError:
     reason = f"it has more than {limit_bytes} bytes, the most that sources.max_download_bytes allows"
-    return errors.archive_refused(without_credentials(url), reason)
+    return errors.archive_refused(rules.hide_credentials(url), reason)
 
 
 def _file_name(url: str) -> str:
     return unquote(urlsplit(url).path).rpartition("/")[2]
 
 
+def _retry_while_progressing(
+    web: HttpClient, attempt: Callable[[], Result], arrived_bytes: Callable[[], int], on_retry: Callable[[str], None]
+) -> Result:
+    """Retry, with a new count of retries after each stretch that brought something."""
+    while True:
+        before = arrived_bytes()
+        try:
+            return web.retrying(attempt, on_retry=on_retry)
+        except RequestFault as fault:
+            if not fault.retryable or arrived_bytes() < before + _PROGRESS_WORTH_ANOTHER_TRY_BYTES:
+                raise
+
+
+# ── the whole file ─────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
 class _Transfer:
     """The GET of one file into its part file, over as many requests as it takes."""
 
-    def __init__(
-        self,
-        web: HttpClient,
-        url: str,
-        part: Path,
-        observer: Observer,
-        conditions: dict[str, str],
-        announced_bytes: int | None,
-    ) -> None:
-        self.url = url
-        self.was_resumed = False
-        self.was_encoded = False
-        self.limit_bytes = SourcesSettings().max_download_bytes
-        self.is_checked = False
-        """A checksum will tell whether the parts belong together."""
-        self._web = web
-        self._part = part
-        self._note = note_of(part)
-        self._observer = observer
-        self._conditions = conditions
-        self.announced_bytes = announced_bytes
+    web: HttpClient
+    url: str
+    part: Path
+    observer: Observer
+    conditions: dict[str, str]
+    announced_bytes: int | None
+    limit_bytes: int
+    is_checked: bool
+    """Whether a checksum will tell that the parts belong together."""
+    was_resumed: bool = False
+    was_encoded: bool = False
 
     def discard(self) -> None:
-        files.unlink(self._part, missing_ok=True)
-        files.unlink(self._note, missing_ok=True)
+        folders.unlink(self.part, missing_ok=True)
+        folders.unlink(note_path(self.part), missing_ok=True)
         self.was_resumed = False
 
-    def run(self, on_retry: Callable[[str], None]) -> Download | None:
-        """Retries are counted anew after each stretch that brought something."""
-        files.make_folder(self._part.parent)
-        while True:
-            before = self._have_bytes()
-            try:
-                return self._web.retrying(self._attempt, on_retry=on_retry)
-            except RequestFault as fault:
-                if not fault.retryable or self._have_bytes() < before + _PROGRESS_WORTH_ANOTHER_TRY_BYTES:
-                    raise
+    def run(self) -> Download | None:
+        folders.make_folder(self.part.parent)
+        return _retry_while_progressing(self.web, self._attempt, self._count_arrived, self.observer.say)
 
-    def _have_bytes(self) -> int:
-        return self._part.stat().st_size if self._part.exists() else 0
+    def check_announced_length(self) -> None:
+        """Compare with HEAD, the only witness of the length without a checksum."""
+        size_bytes = self.part.stat().st_size
+        if self.announced_bytes is not None and size_bytes != self.announced_bytes and not self.was_encoded:
+            self.discard()
+            raise RequestFault(f"the server announced {self.announced_bytes} bytes and sent {size_bytes}")
+
+    def _count_arrived(self) -> int:
+        return self.part.stat().st_size if self.part.exists() else 0
 
     def _attempt(self) -> Download | None:
-        have_bytes, known = self._resumable()
-        with self._web.open("GET", self.url, self._headers(have_bytes, known)) as response:
+        have_bytes, known = self._find_resumable()
+        headers = {"Accept-Encoding": "identity"}
+        if have_bytes:
+            headers["Range"] = f"bytes={have_bytes}-"
+            if known.for_range:
+                headers["If-Range"] = known.for_range
+        else:
+            headers |= self.conditions
+        with self.web.open("GET", self.url, headers) as response:
             status = response.status_code
-            if status == 304 and self._conditions:
+            if status == 304 and self.conditions:
                 return None
             if status == 206 and have_bytes:
                 self._check_continues(response, have_bytes, known)
                 self.was_resumed = True
             elif status == 416 and have_bytes:
-                return self._already_whole(response, have_bytes, known)
+                return self._accept_whole(response, have_bytes, known)
             elif status == 200:
                 have_bytes = 0
             else:
                 raise RequestFault(f"HTTP {status} {response.reason_phrase}".strip())
             return self._receive(response, have_bytes)
 
-    def _resumable(self) -> tuple[int, Validators]:
-        """How much of which version an earlier attempt left behind."""
+    def _find_resumable(self) -> tuple[int, Validators]:
+        """Return how much of which version an earlier attempt left behind."""
         try:
-            validators = Validators(**json.loads(self._note.read_bytes()))
-            # Nobody could tell the rest of this file from that of another.
-            return (self._have_bytes(), validators) if validators.for_range or self.is_checked else (0, Validators())
+            validators = Validators(**json.loads(note_path(self.part).read_bytes()))
+            # Without either, the rest of this file could not be distinguished from that of another.
+            is_resumable = validators.for_range or self.is_checked
+            return (self._count_arrived(), validators) if is_resumable else (0, Validators())
         except (OSError, ValueError, TypeError, RecursionError):
             return 0, Validators()
 
-    def _headers(self, have_bytes: int, known: Validators) -> dict[str, str]:
-        headers = {"Accept-Encoding": "identity"}
-        if have_bytes:
-            headers["Range"] = f"bytes={have_bytes}-"
-            if known.for_range:
-                headers["If-Range"] = known.for_range
-            return headers
-        return headers | self._conditions
-
-    def _check_continues(self, response: _DownloadResponse, have_bytes: int, known: Validators) -> None:
-        """A 206 counts only when it is the rest of the same file; else start over."""
+    def _check_continues(self, response: httpx2.Response, have_bytes: int, known: Validators) -> None:
+        """Accept a 206 only when it is the rest of the same file; else start over."""
         match = re.fullmatch(
             r"bytes ([0-9]{1,18})-[0-9]{1,18}/(?:[0-9]{1,18}|\*)", response.headers.get("Content-Range", "")
         )
@@ -319,40 +316,40 @@ class _Transfer:
         self.discard()
         raise RequestFault("the server answered with another part of the file", retryable=True)
 
-    def _already_whole(self, response: _DownloadResponse, have_bytes: int, known: Validators) -> Download:
-        """The server has nothing behind what we have: that was all, or it is another file now."""
+    def _accept_whole(self, response: httpx2.Response, have_bytes: int, known: Validators) -> Download:
+        """Accept the part as the whole file when the server has nothing behind it; else it is another file now."""
         match = re.fullmatch(r"bytes \*/([0-9]{1,18})", response.headers.get("Content-Range", ""))
         total_bytes = int(match[1]) if match else self.announced_bytes
         if have_bytes != total_bytes:
             self.discard()
             raise RequestFault("the server cannot continue the download", retryable=True)
         self.was_resumed = True
-        return Download(self._part, files.hash_file(self._part), verified=False, validators=known)
+        return Download(self.part, files.sha256_of(self.part), verified=False, validators=known)
 
-    def _receive(self, response: _DownloadResponse, have_bytes: int) -> Download:
-        validators = _validators_of(response)
+    def _receive(self, response: httpx2.Response, have_bytes: int) -> Download:
+        validators = _validators(response)
         encoding = response.headers.get("Content-Encoding", "")
-        is_encoded = encoding not in {"", "identity"}
         rest_bytes = _content_length(response)
-        self.was_encoded = is_encoded
-        total_bytes = None if is_encoded or rest_bytes is None else have_bytes + rest_bytes
+        self.was_encoded = encoding not in {"", "identity"}
+        total_bytes = None if self.was_encoded or rest_bytes is None else have_bytes + rest_bytes
         if total_bytes is not None and total_bytes > self.limit_bytes:
             self.discard()
             raise _too_large(self.url, self.limit_bytes)
         if have_bytes == 0:
-            self._begin_part(validators, resumable=not is_encoded)
+            self._begin_part(validators)
         if total_bytes is not None:
             self._check_free_space(total_bytes - have_bytes)
-        with _Sink(self._part, have_bytes) as sink:
-            with self._observer.transfer(_file_name(self.url), total_bytes, have_bytes) as advance:
-                for chunk in self._chunks(response, encoding, self.limit_bytes - have_bytes):
+        with _Sink(self.part, have_bytes) as sink:
+            with self.observer.transfer(_file_name(self.url), total_bytes, have_bytes) as advance:
+                for chunk in self._unpack(response, encoding, self.limit_bytes - have_bytes):
                     sink.write(chunk)
                     advance(len(chunk))
             sha256, received_bytes = sink.finish()
-        self._check_length(received_bytes, total_bytes)
-        return Download(self._part, sha256, verified=False, validators=validators)
+        if total_bytes is not None and received_bytes != total_bytes:
+            raise RequestFault(f"{received_bytes} of {total_bytes} bytes arrived", retryable=True)
+        return Download(self.part, sha256, verified=False, validators=validators)
 
-    def _chunks(self, response: _DownloadResponse, encoding: str, limit_bytes: int) -> Iterator[bytes]:
+    def _unpack(self, response: httpx2.Response, encoding: str, limit_bytes: int) -> Iterator[bytes]:
         try:
             yield from unpack_body(response.iter_raw(), encoding, limit_bytes)
         except BodyError as fault:
@@ -361,29 +358,18 @@ class _Transfer:
             self.discard()
             raise _too_large(self.url, self.limit_bytes) from fault
 
-    def _begin_part(self, validators: Validators, *, resumable: bool) -> None:
-        """The note is written after the part was emptied."""
-        files.unlink(self._note, missing_ok=True)
-        os.close(files.open_file(self._part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
-        if resumable:
-            files.write_atomically(self._note, json.dumps(asdict(validators)).encode())
+    def _begin_part(self, validators: Validators) -> None:
+        """Empty the part, then write the note that makes it resumable."""
+        folders.unlink(note_path(self.part), missing_ok=True)
+        os.close(folders.open_file(self.part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
+        if not self.was_encoded:
+            files.write_atomically(note_path(self.part), json.dumps(asdict(validators)).encode())
 
     def _check_free_space(self, needed_bytes: int) -> None:
-        free_bytes = shutil.disk_usage(self._part.parent).free
+        free_bytes = shutil.disk_usage(self.part.parent).free
         if free_bytes < needed_bytes:
-            raise errors.storage_failed(
-                str(self._part.parent),
-                f"no space left on the disk: {needed_bytes} bytes needed, {free_bytes} free",
-            )
-
-    def _check_length(self, received_bytes: int, total_bytes: int | None) -> None:
-        if total_bytes is not None and received_bytes != total_bytes:
-            raise RequestFault(f"{received_bytes} of {total_bytes} bytes arrived", retryable=True)
-
-
-def _content_length(response: _DownloadResponse) -> int | None:
-    value = response.headers.get("Content-Length", "")
-    return int(value) if re.fullmatch(r"[0-9]{1,18}", value) else None
+            reason = f"no space left on the disk: {needed_bytes} bytes needed, {free_bytes} free"
+            raise errors.storage_failed(str(self.part.parent), reason)
 
 
 class _Sink:
@@ -391,7 +377,7 @@ class _Sink:
 
     def __init__(self, part: Path, have_bytes: int) -> None:
         self._digest = hashlib.sha256()
-        self._descriptor = files.open_file(part, os.O_RDWR)
+        self._descriptor = folders.open_file(part, os.O_RDWR)
         self._block = bytearray()
         self._size = have_bytes
         self._hashing: Future[None] | None = None
@@ -436,3 +422,101 @@ class _Sink:
     def _wait(self) -> None:
         if self._hashing is not None:
             self._hashing.result()
+
+
+# ── ranges of it ───────────────────────────────────────────────────────────────────────────────────
+
+
+def open_ranges(web: HttpClient, url: str, observer: Observer) -> "RangedFile | None":
+    """Return None when the server does not send ranges. Raises RequestFault."""
+
+    def attempt() -> RangedFile | None:
+        headers = {"Range": f"bytes=-{_TAIL_BYTES}", "Accept-Encoding": "identity"}
+        with web.open("GET", url, headers) as response:
+            span = _parse_range(response)
+            if response.status_code != 206 or span is None:
+                return None
+            start, end, size_bytes = span
+            if end != size_bytes or not 0 <= end - start <= _TAIL_BYTES:
+                return None
+            tail = b"".join(_cut_off(response.iter_raw(), end - start))
+            if len(tail) != end - start:
+                raise RequestFault(f"{len(tail)} of {end - start} bytes arrived", retryable=True)
+            return RangedFile(web, url, observer, size_bytes, tail, _validators(response))
+
+    return web.retrying(attempt, on_retry=observer.say)
+
+
+def _cut_off(chunks: Iterable[bytes], length: int) -> Iterator[bytes]:
+    """Stop after this many bytes: a server may send more than it said, and without end."""
+    for chunk in chunks:
+        yield chunk[:length]
+        length -= len(chunk)
+        if length <= 0:
+            return
+
+
+def _parse_range(response: httpx2.Response) -> tuple[int, int, int] | None:
+    """Return start, end and size of the whole."""
+    content_range = response.headers.get("Content-Range", "")
+    match = re.fullmatch(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})", content_range)
+    return (int(match[1]), int(match[2]) + 1, int(match[3])) if match else None
+
+
+@dataclass(frozen=True)
+class RangedFile:
+    """A file at an address, read in ranges, all of them of one version."""
+
+    web: HttpClient
+    url: str
+    observer: Observer
+    size_bytes: int
+    tail: bytes
+    """Its last bytes."""
+    validators: Validators
+
+    def read(self, start: int, length: int) -> bytes:
+        """Raises ChangedError, E005."""
+        before_tail = self.size_bytes - len(self.tail) - start
+        missing = min(length, max(0, before_tail))
+        received = bytearray()
+        if missing:
+            self._transfer(start, missing, received.extend)
+        in_tail = max(0, -before_tail)
+        return bytes(received) + self.tail[in_tail : in_tail + length - missing]
+
+    def copy(self, start: int, length: int, path: Path) -> None:
+        """Raises ChangedError, E005."""
+        name = self.url.partition("?")[0].rpartition("/")[2]
+        with path.open("xb") as stream, self.observer.transfer(name, length, 0) as advance:
+
+            def store(chunk: bytes) -> None:
+                stream.write(chunk)
+                advance(len(chunk))
+
+            self._transfer(start, length, store)
+
+    def _transfer(self, start: int, length: int, store: Callable[[bytes], object]) -> None:
+        """Receive a range; an attempt goes on behind what has arrived."""
+        arrived = 0
+
+        def attempt() -> None:
+            nonlocal arrived
+            headers = {"Range": f"bytes={start + arrived}-{start + length - 1}", "Accept-Encoding": "identity"}
+            if self.validators.for_range:
+                headers["If-Range"] = self.validators.for_range
+            with self.web.open("GET", self.url, headers) as response:
+                is_same_range = _parse_range(response) == (start + arrived, start + length, self.size_bytes)
+                is_same_file = response.headers.get("ETag") == self.validators.etag
+                if response.status_code != 206 or not is_same_range or not is_same_file:
+                    raise ChangedError(self.url)
+                for chunk in _cut_off(response.iter_raw(), length - arrived):
+                    store(chunk)
+                    arrived += len(chunk)
+            if arrived < length:
+                raise RequestFault(f"{arrived} of {length} bytes arrived", retryable=True)
+
+        try:
+            _retry_while_progressing(self.web, attempt, lambda: arrived, self.observer.say)
+        except RequestFault as fault:
+            raise errors.download_failed(rules.hide_credentials(self.url), fault.reason) from fault

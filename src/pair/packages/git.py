@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from pair import errors, files
-from pair.packages.rules import MOST_FOLDERS, is_git, without_credentials
+from pair.packages.rules import MOST_FOLDERS, hide_credentials, is_git
 
 logger = logging.getLogger(__name__)
 
@@ -33,14 +33,14 @@ def split_ref(location: str) -> tuple[str, str]:
     """Split `repository#ref`; without a ref the default branch. Raises E004 for what is no address of a repository."""
     repository, _, ref = location.partition("#")
     if not is_git(location):
-        raise errors.source_format_unknown(without_credentials(location), suggestion="It is no git repository.")
+        raise errors.source_format_unknown(hide_credentials(location), suggestion="It is no git repository.")
     return repository, ref or "HEAD"
 
 
 def remote_commit(location: str) -> str | None:
-    """The commit that the ref names now; None for a ref that the server does not list, such as a commit id."""
+    """Return the commit that the ref names now; None for a ref that the server does not list, such as a commit id."""
     repository, ref = split_ref(location)
-    listed = _git(location, "ls-remote", "--exit-code", "--", repository, ref, may_be_absent=True)
+    listed = _run_git(location, "ls-remote", "--exit-code", "--", repository, ref, may_be_absent=True)
     commits = {name: commit for commit, name in (line.split("\t") for line in listed.splitlines())}
     wanted = (f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}", ref)
     return next((commits[name] for name in wanted if name in commits), None)
@@ -49,12 +49,12 @@ def remote_commit(location: str) -> str | None:
 def check_out(location: str, folder: Path) -> str:
     """Put the files of the ref into `folder`, which must not exist; returns the commit."""
     repository, ref = split_ref(location)
-    _git(location, "init", "--quiet", "--template=", "--", str(folder))
+    _run_git(location, "init", "--quiet", "--template=", "--", str(folder))
     try:
-        _git(location, "-C", str(folder), "fetch", "--quiet", "--depth=1", "--no-tags", "--", repository, ref)
+        _run_git(location, "-C", str(folder), "fetch", "--quiet", "--depth=1", "--no-tags", "--", repository, ref)
         _refuse_deep_folders(location, folder)
-        _git(location, "-C", str(folder), "checkout", "--quiet", "--detach", "FETCH_HEAD")
-        commit = _git(location, "-C", str(folder), "rev-parse", "HEAD").strip()
+        _run_git(location, "-C", str(folder), "checkout", "--quiet", "--detach", "FETCH_HEAD")
+        commit = _run_git(location, "-C", str(folder), "rev-parse", "HEAD").strip()
     except BaseException:
         files.remove_tree(folder)
         raise
@@ -64,17 +64,17 @@ def check_out(location: str, folder: Path) -> str:
 
 def _refuse_deep_folders(location: str, folder: Path) -> None:
     """Judge the fetched commit before a folder of it is made: a deep tree can hardly be removed again."""
-    listed = _git(location, "-C", str(folder), "ls-tree", "-r", "-d", "-z", "--name-only", "FETCH_HEAD")
+    listed = _run_git(location, "-C", str(folder), "ls-tree", "-r", "-d", "-z", "--name-only", "FETCH_HEAD")
     if any(path.count("/") >= MOST_FOLDERS for path in listed.split("\0")):
-        raise errors.archive_refused(without_credentials(location), "path has too many folders")
+        raise errors.archive_refused(hide_credentials(location), "path has too many folders")
 
 
-def _git(location: str, *arguments: str, may_be_absent: bool = False) -> str:
-    shown = without_credentials(location)
+def _run_git(location: str, *arguments: str, may_be_absent: bool = False) -> str:
+    shown = hide_credentials(location)
     program = shutil.which("git")
     if program is None:
         raise errors.git_failed(shown, "the git program is not installed")
-    logger.debug("git", extra={"arguments": [without_credentials(argument) for argument in arguments]})
+    logger.debug("git", extra={"arguments": [hide_credentials(argument) for argument in arguments]})
     try:
         done = subprocess.run(  # noqa: S603 - the program is git; what the user gave stands behind "--"
             [program, *_OPTIONS, *arguments],
@@ -92,14 +92,16 @@ def _git(location: str, *arguments: str, may_be_absent: bool = False) -> str:
     if done.returncode == 2 and may_be_absent:
         return ""
     if done.returncode != 0:
-        raise errors.git_failed(shown, _last_words(done.stderr))
+        lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("hint:")]
+        reason = re.sub(r"://[^/@\s]+@", "://", " / ".join(lines[-3:])) or "it failed without a word"
+        raise errors.git_failed(shown, reason)
     return done.stdout
 
 
 def _environment() -> dict[str, str]:
     """Return the environment of the user without what redirects git, as GIT_DIR would to the user's own repository.
 
-    git never asks for a password: nobody may be there to answer.
+    git never asks for a password: no person may be there to answer.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # noqa: TID251 - handed on
     return kept | {
@@ -108,8 +110,3 @@ def _environment() -> dict[str, str]:
         "GIT_SSH_COMMAND": "ssh -o BatchMode=yes -o ConnectTimeout=30",
         "LC_ALL": "C",
     }
-
-
-def _last_words(stderr: str) -> str:
-    lines = [line for line in stderr.splitlines() if line.strip() and not line.startswith("hint:")]
-    return re.sub(r"://[^/@\s]+@", "://", " / ".join(lines[-3:])) or "it failed without a word"

@@ -1,4 +1,4 @@
-"""Install and update: bring a target folder in line with an offered KB, all or nothing.
+"""Install and update: bring a target folder in line with the content of a source, all or nothing.
 
 Invariants
     The target changes in one step, from the old state to the new one, record included.
@@ -16,50 +16,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pair import errors, files
+from pair import errors, files, folders
 from pair.clock import Clock, to_timestamp
-from pair.packages import atomic_swap, file_listing, record
+from pair.packages import atomic_swap, file_listing, record, rules
 from pair.packages.content import DamagedCopyError, KbFolder, SourceContent
 from pair.packages.contract import IndexInstaller, InstalledIndex, MissingIndexFileError, Observer
-from pair.packages.lockfile import Locked, Origin, refuse_links, relative_target
+from pair.packages.lockfile import Locked, Origin, make_relative, refuse_links
 from pair.packages.record import InstalledFile, Record, RecordHeader
-from pair.packages.release_rules import is_older
-from pair.packages.rules import (
-    KEPT_REASONS,
-    RECORD_NAME,
-    KeptFile,
-    UpdatePlan,
-    folders_above,
-    name_from_folder,
-    plan_changes,
-    shown_source,
-    without_credentials,
-    without_user,
-)
+from pair.packages.release_index import is_older
 from pair.values import KbSource
 
 logger = logging.getLogger(__name__)
 
 Mode = Literal["install", "update"]
-Found = TypeVar("Found")
+Recorded = TypeVar("Recorded")
 _TRIES_WHILE_TARGET_CHANGES = 3
 _RACY_NANOSECONDS = 20_000_000
 
 
 @dataclass(frozen=True)
 class InstallRequest:
-    """What is to be done to which folder."""
+    """What to do to which folder."""
 
     mode: Mode
     target: Path
     force: bool = False
     dry_run: bool = False
     kb_id: str | None = None
-    """Under which the engine is to know it; None: as recorded, else `default` or the name of the folder."""
+    """Of the KB in the engine; None: as recorded, else `default` or the name of the folder."""
     locked: Locked | None = None
-    """What has to be installed, and nothing else."""
+    """The only bytes that may be installed."""
     with_index: bool = True
-    """Whether the engine takes up the index of a package, if there is one."""
+    """Whether the engine installs the index of a package, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -74,20 +62,19 @@ class InstallReport:
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
-    kept: tuple[KeptFile, ...] = ()
+    kept: tuple[rules.KeptFile, ...] = ()
     unchanged: int = 0
     skipped: tuple[tuple[str, str], ...] = ()
     signed_by: str | None = None
     """Id of the key whose signature of the archive held."""
     index: InstalledIndex | None = None
-    """What the engine took up with it."""
+    """What the engine installed with it."""
 
     def to_json(self) -> dict[str, Any]:
-        source = shown_source(self.source)
         return {
             "command": self.mode,
             "target": str(self.target),
-            "source": source,
+            "source": rules.describe_source(self.source),
             "name": self.name,
             "version": self.version,
             "verified": self.verified,
@@ -112,23 +99,17 @@ class _FileComparison:
     current: file_listing.FileListing
     installed: dict[str, InstalledFile]
     offered: dict[str, str | None]
-    plan: UpdatePlan
+    plan: rules.UpdatePlan
 
 
 class Installation:
     """Carries out one request. `token` names its temporary folder."""
 
     def __init__(
-        self,
-        request: InstallRequest,
-        clock: Clock,
-        observer: Observer,
-        token: str,
-        keeper: IndexInstaller,
+        self, request: InstallRequest, clock: Clock, observer: Observer, token: str, index_installer: IndexInstaller
     ) -> None:
-        """`keeper`: who takes up the index of a package."""
-        self._keeper = keeper if request.with_index else None
-        self._kb_id = keeper.kb_id
+        self._index_installer = index_installer if request.with_index else None
+        self._kb_id = index_installer.kb_id
         self._request = request
         with files.storage_errors():
             self._target = _resolve_target(request)
@@ -156,7 +137,7 @@ class Installation:
                     raise errors.target_changing(str(self._request.target)) from fault
 
     def _refuse_links(self) -> None:
-        """A lock may be a stranger's, and so may the links around it."""
+        """Refuse links to a locked target: the lock may be a stranger's, and so may the links around it."""
         if self._request.locked is not None:
             refuse_links(self._request.target, Path(self._request.locked.lock))
 
@@ -166,66 +147,70 @@ class Installation:
     def _apply(self, offer: SourceContent) -> InstallReport:
         if self._target.exists() and not self._target.is_dir():
             raise errors.files_in_the_way(str(self._request.target), [self._target.name], is_installed=False)
-        found = self._readable(record.read_header)
+        header = self._read_unless_forced(record.read_header)
         current = self._list_target()
-        if found is not None and self._is_current(found, offer, current):
+        if header is not None and self._is_current(header, offer, current):
             logger.debug("nothing changed since the last run", extra={"target": str(self._target)})
-            return self._report_unchanged(found, offer)
+            report = self._report(offer, header.name, header.version, header.verified)
+            return dataclasses.replace(report, unchanged=header.file_count)
         with offer.open() as kb:
             if not kb.files:
-                raise errors.no_kb_at(without_credentials(offer.source.location), "the source has no files")
-            self._refuse_other_release(offer, kb, found)
+                raise errors.no_kb_at(rules.hide_credentials(offer.source.location), "the source has no files")
+            self._refuse_other_release(offer, kb, header)
             compared = self._compare(offer, kb, current)
-            self._refuse_unlocked(compared)
+            locked = self._request.locked
+            if locked is not None and (drifts := locked.drifts(_find_origin(kb, compared.offered))):
+                raise errors.lock_differs(locked.lock, drifts)
             if self._request.mode == "install" and compared.plan.kept:
                 kept = [kept.path for kept in compared.plan.kept]
-                raise errors.files_in_the_way(str(self._request.target), kept, is_installed=found is not None)
+                raise errors.files_in_the_way(str(self._request.target), kept, is_installed=header is not None)
             self._check_writable(compared)
-            new_shards, differing = self._bring_index(kb)
+            new_shards, differing = self._store_index(kb)
             if self._request.dry_run:
-                return self._report(compared)
+                return self._report_changes(compared)
             self._carry_out(compared)
-            taken = self._take_up_index(compared, differing)
-            index = None if taken is None else dataclasses.replace(taken, new_shards=new_shards)
-            return dataclasses.replace(self._report(compared), index=index)
+            installed = self._install_index(compared, differing)
+            index = None if installed is None else dataclasses.replace(installed, new_shards=new_shards)
+            return dataclasses.replace(self._report_changes(compared), index=index)
 
     # The index: stored before the files change, made visible after they did. Killed in between, the next run goes on.
 
-    def _bring_index(self, kb: KbFolder) -> tuple[int, frozenset[str]]:
-        """Count the shards that are new, and name the documents that the index has other texts of."""
-        if self._keeper is None or kb.index is None:
+    def _store_index(self, kb: KbFolder) -> tuple[int, frozenset[str]]:
+        """Return the number of new shards, and the documents that the index has other texts of."""
+        if self._index_installer is None or kb.index is None:
             return 0, frozenset()
-        self._keeper.refuse(kb.index)
+        self._index_installer.refuse(kb.index)
         if self._request.dry_run:
             return 0, frozenset()
-        with _damage_is_told():
-            differing = self._keeper.check(kb.index)
-            return self._keeper.bring(kb.index), differing
+        with _report_damage():
+            differing = self._index_installer.check(kb.index)
+            return self._index_installer.bring(kb.index), differing
 
-    def _take_up_index(self, compared: _FileComparison, differing: frozenset[str]) -> InstalledIndex | None:
-        """`differing`: documents that are left out, for a sync to make them of their files."""
-        if self._keeper is None or compared.kb.index is None:
+    def _install_index(self, compared: _FileComparison, differing: frozenset[str]) -> InstalledIndex | None:
+        """Make the index visible without the `differing` documents: a sync indexes them from their files."""
+        if self._index_installer is None or compared.kb.index is None:
             return None
-        kept = {reason: {each.path for each in compared.plan.kept if each.reason == reason} for reason in KEPT_REASONS}
-        gone = kept["deleted"] | set(compared.plan.removed) | differing
+        plan = compared.plan
+        deleted = {kept.path for kept in plan.kept if kept.reason == "deleted"}
+        edited = {kept.path for kept in plan.kept} - deleted
+        gone = deleted | set(plan.removed) | differing
         if differing:
             self._observer.say(
                 f"the index is used without {len(differing):,} documents whose text is not that of the packaged file: "
                 f"{min(differing)}. Run pair sync to index them"
             )
-        edited = kept["edited"] | kept["yours"] | kept["in the way"]
-        with _damage_is_told():
-            return self._keeper.take_up(compared.kb.index, edited=frozenset(edited), gone=frozenset(gone))
+        with _report_damage():
+            return self._index_installer.take_up(compared.kb.index, edited=frozenset(edited), gone=frozenset(gone))
 
     def _is_index_current(self, header: RecordHeader) -> bool:
-        if self._keeper is None or not header.embedder:
+        if self._index_installer is None or not header.embedder:
             return True
-        return bool(header.index_sha256) and self._keeper.is_current(header.index_sha256)
+        return bool(header.index_sha256) and self._index_installer.is_current(header.index_sha256)
 
     def _refuse_other_release(self, offer: SourceContent, kb: KbFolder, header: RecordHeader | None) -> None:
-        """The manifest, which a signature covers, has to say what the feed says: else an old package may stand in."""
+        """Refuse a manifest, which a signature covers, that differs from the release index: it may be an old one."""
         source, manifest = offer.source, kb.manifest
-        shown = without_credentials(source.feed or source.location)
+        shown = rules.hide_credentials(source.feed or source.location)
         if source.name is not None and (
             manifest is None or (manifest.name, manifest.version) != (source.name, source.version)
         ):
@@ -238,15 +223,10 @@ class Installation:
         if manifest.name == header.name and is_older(manifest.version, header.version):
             raise errors.version_older(shown, header.name, header.version, manifest.version)
 
-    def _refuse_unlocked(self, compared: _FileComparison) -> None:
-        locked = self._request.locked
-        if locked is not None and (drifts := locked.drifts(_origin_of(compared.kb, compared.offered))):
-            raise errors.lock_differs(locked.lock, drifts)
-
     # Observing: hashes, reading only what size and time do not settle; with --force, everything
 
-    def _readable(self, read: Callable[[Path], Found]) -> Found | None:
-        """A damaged record is an error, unless everything is to be put back anyway."""
+    def _read_unless_forced(self, read: Callable[[Path], Recorded]) -> Recorded | None:
+        """Ignore a damaged record when everything is to be put back anyway."""
         try:
             return read(self._target)
         except errors.DataError:
@@ -257,11 +237,11 @@ class Installation:
     def _list_target(self) -> file_listing.FileListing:
         if not self._target.is_dir():
             return file_listing.FileListing({}, ())
-        return _without_record(file_listing.list_folder(self._target, leave_out=self._own_staging()))
-
-    def _own_staging(self) -> frozenset[str]:
         tokens = (self._token, f"{self._token}-unpacked")
-        return frozenset(str(atomic_swap.staging_path(self._target, token)) for token in tokens)
+        staging = frozenset(str(atomic_swap.staging_path(self._target, token)) for token in tokens)
+        listing = file_listing.list_folder(self._target, leave_out=staging)
+        listing.files.pop(rules.RECORD_NAME, None)
+        return listing
 
     def _is_current(self, header: RecordHeader, offer: SourceContent, current: file_listing.FileListing) -> bool:
         locked, origin = self._request.locked, Origin(header.archive_sha256, header.commit, header.content_sha256)
@@ -271,29 +251,29 @@ class Installation:
             and (locked is None or not locked.drifts(origin))
             and header.content_sha256 != ""
             and header.kept_files == 0
-            and _stored(offer.source) == header.source
+            and _strip_users(offer.source) == header.source
             and header.source_fingerprint == offer.fingerprint
             and header.target_fingerprint == current.fingerprint()
             and self._is_index_current(header)
         )
 
     def _compare(self, offer: SourceContent, kb: KbFolder, current: file_listing.FileListing) -> _FileComparison:
-        found = self._readable(record.read_record)
-        installed = found.files if found is not None else {}
-        offered = self._offered_hashes(kb, installed, current)
-        plan = plan_changes(
+        previous = self._read_unless_forced(record.read_record)
+        installed = previous.files if previous is not None else {}
+        offered = self._hash_offered(kb, installed, current)
+        plan = rules.plan_changes(
             {path: entry.sha256 for path, entry in installed.items()},
             offered,
-            self._present_hashes(installed, offered, current),
+            self._hash_present(installed, offered, current),
             force=self._request.force,
             restore=self._request.mode == "install",
         )
         return _FileComparison(offer, kb, current, installed, offered, plan)
 
-    def _offered_hashes(
+    def _hash_offered(
         self, kb: KbFolder, installed: dict[str, InstalledFile], current: file_listing.FileListing
     ) -> dict[str, str | None]:
-        """A file that is neither installed nor in the target is hashed when it is copied, unless a lock asks first."""
+        """Leave a file that is neither installed nor in the target to be hashed while copied, unless it is locked."""
         hashes: dict[str, str | None] = {}
         for path, entry in kb.files.items():
             known = installed.get(path)
@@ -302,12 +282,12 @@ class Installation:
             elif known and not self._request.force and entry.looks_like(known.size_bytes, known.source_mtime_ns):
                 hashes[path] = known.sha256
             elif known or path in current.files or self._request.locked is not None:
-                hashes[path] = files.hash_file(kb.folder / path)
+                hashes[path] = files.sha256_of(kb.folder / path)
             else:
                 hashes[path] = None
         return hashes
 
-    def _present_hashes(
+    def _hash_present(
         self, installed: dict[str, InstalledFile], offered: dict[str, str | None], current: file_listing.FileListing
     ) -> dict[str, str | None]:
         hashes: dict[str, str | None] = {}
@@ -318,13 +298,13 @@ class Installation:
             if known and is_regular and looks_installed and not self._request.force:
                 hashes[path] = known.sha256
             elif is_regular and (known or path in offered):
-                hashes[path] = files.hash_file(self._target / path)
+                hashes[path] = files.sha256_of(self._target / path)
             else:
                 hashes[path] = None
         return hashes
 
     def _check_writable(self, compared: _FileComparison) -> None:
-        """pair installs writable files, so a read-only one was protected by somebody."""
+        """Refuse to change a read-only file: pair installs writable ones, so it was protected."""
         for path in (*compared.plan.changed, *compared.plan.removed):
             mode = compared.current.files[path].st_mode
             if stat.S_ISREG(mode) and not mode & stat.S_IWUSR:
@@ -335,14 +315,14 @@ class Installation:
     def _carry_out(self, compared: _FileComparison) -> None:
         if compared.plan.changes_nothing and compared.current.files:
             record_bytes = self._record_bytes(compared, compared.current, {})
-            files.write_atomically(self._target / RECORD_NAME, record_bytes)
+            files.write_atomically(self._target / rules.RECORD_NAME, record_bytes)
             return
-        staged = atomic_swap.staging_for(self._target, self._token)
+        staged = atomic_swap.make_staging(self._target, self._token)
         try:
             _stage_kept(self._target, staged, compared)
             hashes = _stage_placed(staged, compared)
             record_bytes = self._record_bytes(compared, file_listing.list_folder(staged), hashes)
-            files.write_atomically(staged / RECORD_NAME, record_bytes)
+            files.write_atomically(staged / rules.RECORD_NAME, record_bytes)
             if self._list_target().fingerprint() != compared.current.fingerprint():
                 raise _TargetChangedError
             _keep_modes(self._target, staged, compared.current.folders)
@@ -363,7 +343,7 @@ class Installation:
             if kept.path in compared.installed and kept.path in kb.files
         }
         is_racy = False
-        for path in (*plan.placed, *plan.unchanged):
+        for path in (*plan.files_to_place, *plan.unchanged):
             entry, seen = kb.files[path], listing.files[path]
             sha256 = hashes.get(path) or compared.offered[path]
             assert sha256 is not None  # noqa: S101 - what is in the target was hashed to be compared
@@ -373,10 +353,10 @@ class Installation:
             source_mtime_ns = 0 if racy else entry.mtime_ns
             installed[path] = InstalledFile(sha256, seen.st_size, seen.st_mtime_ns, source_mtime_ns)
         name, version = _label(compared.offer.source, kb)
-        origin = _origin_of(kb, compared.offered | hashes)
+        origin = _find_origin(kb, compared.offered | hashes)
         index = kb.manifest.index if kb.manifest is not None else None
         header = RecordHeader(
-            source=_stored(compared.offer.source),
+            source=_strip_users(compared.offer.source),
             name=name,
             version=version,
             installed_at=to_timestamp(self._clock.now()),
@@ -392,54 +372,45 @@ class Installation:
             content_sha256=origin.content_sha256,
             embedder=index.embedder if index is not None else "",
             manifest_version=index.manifest_version if index is not None else 0,
-            index_sha256=kb.index.sha256 if kb.index is not None and self._keeper is not None else "",
+            index_sha256=kb.index.sha256 if kb.index is not None and self._index_installer is not None else "",
             signed_by=compared.offer.signed_by,
         )
         return Record(header, installed).to_bytes()
 
-    # Telling
+    # Reporting
 
-    def _report(self, compared: _FileComparison) -> InstallReport:
-        plan = compared.plan
-        name, version = _label(compared.offer.source, compared.kb)
+    def _report(self, offer: SourceContent, name: str, version: str, verified: bool | None) -> InstallReport:
         return InstallReport(
             mode=self._request.mode,
             target=self._request.target,
-            source=compared.offer.source,
+            source=offer.source,
             name=name,
             version=version,
-            verified=compared.offer.verified,
+            verified=verified,
             dry_run=self._request.dry_run,
+            signed_by=offer.signed_by,
+        )
+
+    def _report_changes(self, compared: _FileComparison) -> InstallReport:
+        plan, offer = compared.plan, compared.offer
+        return dataclasses.replace(
+            self._report(offer, *_label(offer.source, compared.kb), offer.verified),
             added=plan.added,
             changed=plan.changed,
             removed=plan.removed,
             kept=plan.kept,
             unchanged=len(plan.unchanged),
             skipped=compared.kb.skipped,
-            signed_by=compared.offer.signed_by,
-        )
-
-    def _report_unchanged(self, header: RecordHeader, offer: SourceContent) -> InstallReport:
-        return InstallReport(
-            mode=self._request.mode,
-            target=self._request.target,
-            source=offer.source,
-            name=header.name,
-            version=header.version,
-            verified=header.verified,
-            dry_run=self._request.dry_run,
-            unchanged=header.file_count,
-            signed_by=offer.signed_by,
         )
 
 
 class _TargetChangedError(Exception):
-    """Somebody wrote to the target while its new state was being built."""
+    """The target was written to while its new state was being built."""
 
 
 @contextlib.contextmanager
-def _damage_is_told() -> Iterator[None]:
-    """What the engine was thought to hold has to be fetched again."""
+def _report_damage() -> Iterator[None]:
+    """Have a file fetched again that the engine was thought to hold."""
     try:
         yield
     except MissingIndexFileError as fault:
@@ -447,51 +418,43 @@ def _damage_is_told() -> Iterator[None]:
 
 
 def _resolve_target(request: InstallRequest) -> Path:
-    """A locked target is below the lock's folder by its name: a link, whenever it comes, does not count."""
+    """Return the real path. A locked target is below the lock's folder by its name: a link does not count."""
     if request.locked is None:
-        return files.resolve(request.target)
+        return folders.resolve(request.target)
     lock = Path(request.locked.lock)
-    return Path(os.path.realpath(lock.parent)) / relative_target(request.target, lock)
+    return Path(os.path.realpath(lock.parent)) / make_relative(request.target, lock)
 
 
-def _without_record(listing: file_listing.FileListing) -> file_listing.FileListing:
-    listing.files.pop(RECORD_NAME, None)
-    return listing
+def _strip_users(source: KbSource) -> KbSource:
+    feed = rules.strip_user(source.feed) if source.feed is not None else None
+    return dataclasses.replace(source, location=rules.strip_user(source.location), feed=feed)
 
 
-def _stored(source: KbSource) -> KbSource:
-    feed = without_user(source.feed) if source.feed is not None else None
-    return dataclasses.replace(source, location=without_user(source.location), feed=feed)
-
-
-def _origin_of(kb: KbFolder, offered: Mapping[str, str | None]) -> Origin:
+def _find_origin(kb: KbFolder, offered: Mapping[str, str | None]) -> Origin:
     if kb.manifest is not None:
-        content_sha256 = kb.manifest.content_checksum
-    else:
-        content_sha256 = file_listing.content_checksum(
-            {path: sha256 or files.hash_file(kb.folder / path) for path, sha256 in offered.items()}
-        )
-    return Origin(kb.archive_sha256, kb.commit, content_sha256)
+        return Origin(kb.archive_sha256, kb.commit, kb.manifest.content_checksum)
+    hashes = {path: sha256 or files.sha256_of(kb.folder / path) for path, sha256 in offered.items()}
+    return Origin(kb.archive_sha256, kb.commit, file_listing.content_checksum(hashes))
 
 
 def _label(source: KbSource, kb: KbFolder) -> tuple[str, str]:
-    """Name and version: the package's own, else what can be told from where it came."""
+    """Return name and version: the package's own, else those of its address."""
     if kb.manifest is not None:
         return kb.manifest.name, kb.manifest.version
-    location = without_credentials(source.location).partition("?")[0].partition("#")[0].rstrip("/")
+    location = rules.hide_credentials(source.location).partition("?")[0].partition("#")[0].rstrip("/")
     stem = location.rpartition("/")[2].removesuffix(".zip").removesuffix(".git")
-    return name_from_folder(stem), source.version or ""
+    return rules.make_name(stem), source.version or ""
 
 
 def _stage_kept(target: Path, staged: Path, compared: _FileComparison) -> None:
-    """Files that stay are linked, not copied: a program that is writing to one goes on writing to it."""
+    """Link the files that stay, rather than copy them: a program that is writing to one goes on writing to it."""
     plan, current = compared.plan, compared.current
     leaving = {*plan.removed, *plan.changed}
-    emptied = {folder for path in plan.removed for folder in folders_above(path)}
-    placed = set(plan.placed)
+    emptied = {folder for path in plan.removed for folder in rules.list_parents(path)}
+    placed = set(plan.files_to_place)
     staying = {path.rpartition("/")[0] for path in current.files if path not in leaving}
     for folder in current.folders:
-        becomes_file = folder in placed or any(above in placed for above in folders_above(folder))
+        becomes_file = folder in placed or any(above in placed for above in rules.list_parents(folder))
         if folder in staying or (folder not in emptied and not becomes_file):
             (staged / folder).mkdir(parents=True, exist_ok=True)
     for path in current.files:
@@ -500,7 +463,7 @@ def _stage_kept(target: Path, staged: Path, compared: _FileComparison) -> None:
 
 
 def _keep_modes(target: Path, staged: Path, folders: Sequence[str]) -> None:
-    """Last of all, and the innermost folders first: a folder may be closed to its owner too."""
+    """Copy the modes of folders, last of all and the innermost first: a folder may be closed to its owner too."""
     for folder in ("", *folders)[::-1]:
         old, new = target / folder, staged / folder
         if old.is_dir() and new.is_dir():
@@ -518,11 +481,11 @@ def _link(source: str, destination: str) -> None:
 
 
 def _stage_placed(staged: Path, compared: _FileComparison) -> dict[str, str]:
-    """Copies the new files in; returns their SHA-256 as they were copied."""
+    """Copy the new files in; return their SHA-256 as they were copied."""
     kb = compared.kb
     hashes: dict[str, str] = {}
     made = {""}
-    for path in compared.plan.placed:
+    for path in compared.plan.files_to_place:
         parent = path.rpartition("/")[0]
         if parent not in made:
             (staged / parent).mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""`pair.lock`: which KBs a project has, and exactly which bytes of each. Read, written, compared; E022, E023.
+"""The lockfile `pair.lock`: read, write and check the KBs of a project and their exact bytes; E022, E023.
 
 Invariants
     The same state gives the same bytes.
-    A lock names no target outside its own folder: it may come with somebody else's project.
+    A lock names no target outside its own folder: it may come with the project of a stranger.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ import errno
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,14 @@ from typing import Any
 import tomli_w
 
 from pair import errors, files
-from pair.packages.record import RecordHeader
-from pair.packages.rules import is_local_path, is_on_one_line, is_remote, is_version_control, stays_inside
+from pair.packages import file_listing, record, rules, verify
+from pair.packages.contract import CurrentIndex
+from pair.packages.record import Record, RecordHeader
 
 LOCK_NAME = "pair.lock"
 SCHEMA_VERSION = 1
 _LIMIT_BYTES = 4 * 1024 * 1024
+_SHOWN_DIGITS = 12
 _HEADER = (
     "# Which knowledge bases this project has, to the byte. Written by `pair lock`, not by hand.\n"
     "# Install exactly these: `pair install --locked`. Are these installed? `pair lock --check`.\n"
@@ -47,15 +49,15 @@ class Locked:
     kb_id: str
     origin: Origin
 
-    def drifts(self, found: Origin) -> list[str]:
-        """What the lock leaves empty, it does not say."""
+    def drifts(self, origin: Origin) -> list[str]:
+        """Return the differences; a field that the lock leaves empty does not count."""
         pairs = {
-            "archive SHA-256": (self.origin.archive_sha256, found.archive_sha256),
-            "commit": (self.origin.commit, found.commit),
-            "content SHA-256": (self.origin.content_sha256, found.content_sha256),
+            "archive SHA-256": (self.origin.archive_sha256, origin.archive_sha256),
+            "commit": (self.origin.commit, origin.commit),
+            "content SHA-256": (self.origin.content_sha256, origin.content_sha256),
         }
         return [
-            drift(self.kb_id, what, wanted, seen) for what, (wanted, seen) in pairs.items() if wanted not in {"", seen}
+            drift(self.kb_id, what, locked, seen) for what, (locked, seen) in pairs.items() if locked not in {"", seen}
         ]
 
 
@@ -71,7 +73,7 @@ class LockedKb:
     target: str
     """From the lock's folder, with `/`."""
     source: str
-    """A feed, a URL, a git repository, or a path from the lock's folder."""
+    """A release index, a URL, a git repository, or a path from the lock's folder."""
     name: str
     version: str
     archive_sha256: str
@@ -100,27 +102,30 @@ class Lock:
         return self.path.parent / kb.target
 
     def kb_at(self, target: Path) -> LockedKb | None:
-        wanted = os.path.relpath(target, self.path.parent)
-        return next((kb for kb in self.kbs if kb.target == wanted), None)
+        relative = os.path.relpath(target, self.path.parent)
+        return next((kb for kb in self.kbs if kb.target == relative), None)
 
     def locked(self, kb: LockedKb) -> Locked:
         return Locked(str(self.path), kb.id, kb.origin)
 
 
+# ── targets ────────────────────────────────────────────────────────────────────────────────────────
+
+
 def is_below(target: Path, lock_path: Path) -> bool:
-    """Whether a target can be locked there."""
-    return stays_inside(os.path.relpath(target, lock_path.parent))
+    """Tell whether a target can be locked there."""
+    return rules.stays_inside(os.path.relpath(target, lock_path.parent))
 
 
-def relative_target(target: Path, lock_path: Path) -> str:
-    """Raises E023 for one outside the lock's folder."""
+def make_relative(target: Path, lock_path: Path) -> str:
+    """Raises E023 for a target outside the lock's folder."""
     if not is_below(target, lock_path):
         raise errors.lock_unusable(str(lock_path), f"The folder {target} is not below the folder of the lock.")
     return os.path.relpath(target, lock_path.parent)
 
 
 def refuse_links(target: Path, lock_path: Path) -> None:
-    """Raises E023 when a link is on the way from the lock's folder to a target: it may lead anywhere.
+    """Raise E023 when a link is on the way from the lock's folder to a target: it may lead anywhere.
 
     Each folder is opened inside the one before it, so that a link which comes meanwhile is not followed.
     """
@@ -130,13 +135,13 @@ def refuse_links(target: Path, lock_path: Path) -> None:
     flags = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
     descriptor = os.open(path, flags)
     try:
-        for name in relative_target(target, lock_path).split("/"):
+        for name in make_relative(target, lock_path).split("/"):
             path /= name
             inner = os.open(name, flags | os.O_NOFOLLOW, dir_fd=descriptor)
             os.close(descriptor)
             descriptor = inner
     except FileNotFoundError:
-        return  # what is not there yet is made by pair
+        return  # pair makes what is not there yet
     except OSError as fault:
         if fault.errno not in {errno.ENOTDIR, errno.ELOOP}:
             raise
@@ -144,33 +149,6 @@ def refuse_links(target: Path, lock_path: Path) -> None:
         raise errors.lock_unusable(str(lock_path), reason) from fault
     finally:
         os.close(descriptor)
-
-
-def locked_kb(header: RecordHeader, target: Path, lock_path: Path, content_sha256: str) -> LockedKb:
-    """What is to be locked of an installed KB."""
-    return LockedKb(
-        id=header.kb_id,
-        target=relative_target(target, lock_path),
-        source=_portable(header.source.feed or header.source.location, lock_path.parent),
-        name=header.name,
-        version=header.version,
-        archive_sha256=header.archive_sha256,
-        commit=header.commit,
-        content_sha256=content_sha256,
-        embedder=header.embedder,
-        manifest_version=header.manifest_version,
-    )
-
-
-def _portable(source: str, folder: Path) -> str:
-    """A path as it is from the lock, where the two have more in common than the root."""
-    if is_remote(source):
-        return source
-    base = os.path.abspath(folder)  # noqa: PTH100 - normalises without following links
-    if os.path.commonpath([base, source]) == os.path.sep:
-        return source
-    relative = os.path.relpath(source, base)
-    return relative if relative.startswith("..") else f"./{relative}"
 
 
 # ── bytes ──────────────────────────────────────────────────────────────────────────────────────────
@@ -192,23 +170,22 @@ def read_lock(path: Path) -> Lock:
     if len(content) > _LIMIT_BYTES:
         raise errors.lock_unusable(str(path), f"It is longer than {_LIMIT_BYTES} bytes.")
     try:
-        return Lock(path, parse_lock(content))
+        return Lock(path, _parse_lock(content))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
         raise errors.lock_unusable(str(path), f"It is damaged: {fault!s:.200}") from fault
 
 
-def parse_lock(content: bytes) -> tuple[LockedKb, ...]:
-    """A ValueError, KeyError, TypeError, AttributeError or RecursionError says what is wrong."""
+def _parse_lock(content: bytes) -> tuple[LockedKb, ...]:
     value = tomllib.loads(content.decode())
     if value["version"] != SCHEMA_VERSION or type(value["version"]) is not int:
         raise ValueError(f"it was written by another version of pair: it has version {value['version']!r:.40}")
-    kbs = tuple(_kb_from(table) for table in value.get("kb", []))
+    kbs = tuple(_parse_kb(table) for table in value.get("kb", []))
     refuse_twice(kbs)
     return tuple(sorted(kbs, key=lambda kb: kb.id))
 
 
 def refuse_twice(kbs: Sequence[LockedKb]) -> None:
-    """A ValueError when two KBs have one id, or one target."""
+    """Raise ValueError when two KBs have one id, or one target."""
     ids: dict[str, LockedKb] = {}
     targets: dict[str, LockedKb] = {}
     for kb in kbs:
@@ -221,30 +198,134 @@ def refuse_twice(kbs: Sequence[LockedKb]) -> None:
             raise ValueError(f"{kb.target} is both the KB {other.id!r} and the KB {kb.id!r}")
 
 
-def _kb_from(table: dict[str, Any]) -> LockedKb:
+def _parse_kb(table: dict[str, Any]) -> LockedKb:
     texts = {
-        name: _text(table, name)
+        name: _check_text(table, name)
         for name in ("id", "target", "source", "name", "version", "archive_sha256", "content_sha256", "embedder")
     }
-    commit = _text(table, "commit") if "commit" in table else ""
+    commit = _check_text(table, "commit") if "commit" in table else ""
     manifest_version = table["manifest_version"]
     if type(manifest_version) is not int:
         raise ValueError("manifest_version is no number")
-    if any(is_version_control(name) for name in texts["target"].split("/")):
+    if any(rules.is_version_control(name) for name in texts["target"].split("/")):
         raise ValueError(f"the target {texts['target']!r:.80} belongs to version control")
-    if not texts["id"] or not stays_inside(texts["target"]):
+    if not texts["id"] or not rules.stays_inside(texts["target"]):
         raise ValueError(f"the target {texts['target']!r:.80} is not below the folder of the lock, or has no id")
     if not re.fullmatch(r"[0-9a-f]{64}", texts["content_sha256"]):
         raise ValueError("content_sha256 is no SHA-256")
     if not re.fullmatch(r"(?:[0-9a-f]{64})?", texts["archive_sha256"]):
         raise ValueError("archive_sha256 is no SHA-256")
-    if not (is_remote(texts["source"]) or is_local_path(texts["source"])):
+    if not (rules.is_remote(texts["source"]) or rules.is_local_path(texts["source"])):
         raise ValueError(f"{texts['source']!r:.80} is no source")
     return LockedKb(**texts, commit=commit, manifest_version=manifest_version)
 
 
-def _text(table: dict[str, Any], name: str) -> str:
+def _check_text(table: dict[str, Any], name: str) -> str:
     value = table[name]
-    if not isinstance(value, str) or not is_on_one_line(value):
+    if not isinstance(value, str) or not rules.is_on_one_line(value):
         raise ValueError(f"{name} is no text on one line")
     return value
+
+
+# ── what is installed ──────────────────────────────────────────────────────────────────────────────
+
+FindIndex = Callable[[str], CurrentIndex | None]
+"""Returns what is searched in a KB, by its id; None when there is no such KB."""
+
+
+def read_installed(target: Path, lock_path: Path) -> LockedKb:
+    """Return an installed KB as a lock would say it. Raises E012, E013, E023."""
+    with files.storage_errors():
+        refuse_links(target, lock_path)
+        installed = record.read_record(target)
+    if installed is None:
+        raise errors.nothing_installed_at(str(target))
+    return lock_kb(installed.header, target, lock_path, _content_sha256(installed))
+
+
+def lock_kb(header: RecordHeader, target: Path, lock_path: Path, listed_sha256: str) -> LockedKb:
+    """`listed_sha256`: of the files in the record, for one that does not say what was offered."""
+    return LockedKb(
+        id=header.kb_id,
+        target=make_relative(target, lock_path),
+        source=_make_portable(header.source.feed or header.source.location, lock_path.parent),
+        name=header.name,
+        version=header.version,
+        archive_sha256=header.archive_sha256,
+        commit=header.commit,
+        content_sha256=header.content_sha256 or listed_sha256,
+        embedder=header.embedder,
+        manifest_version=header.manifest_version,
+    )
+
+
+def _make_portable(source: str, folder: Path) -> str:
+    """Return a path relative to the lock, where the two have more in common than the root."""
+    if rules.is_remote(source):
+        return source
+    base = os.path.abspath(folder)  # noqa: PTH100 - normalises without following links
+    if os.path.commonpath([base, source]) == os.path.sep:
+        return source
+    relative = os.path.relpath(source, base)
+    return relative if relative.startswith("..") else f"./{relative}"
+
+
+def _content_sha256(installed: Record) -> str:
+    return file_listing.content_checksum({path: entry.sha256 for path, entry in installed.files.items()})
+
+
+def find_drifts(lock: Lock, find_index: FindIndex, *, also: Path) -> list[str]:
+    """Return each drift in one line. `also`: a target that has to be locked if something is installed there."""
+    drifts = [line for kb in lock.kbs for line in _find_drifts(kb, lock, find_index)]
+    if (also / rules.RECORD_NAME).exists() and is_below(also, lock.path) and lock.kb_at(also) is None:
+        drifts.append(f"{also}: installed, and not locked")
+    return drifts
+
+
+def _find_drifts(kb: LockedKb, lock: Lock, find_index: FindIndex) -> list[str]:
+    target = lock.target_of(kb)
+    try:
+        with files.storage_errors():
+            installed = record.read_record(target)
+            if installed is None:
+                return [f"{kb.id}: not installed: {target}"]
+            changes = verify.find_changes(target, installed)
+            index_drifts = _find_index_drifts(kb, installed.header, find_index)
+    except errors.DataError as fault:
+        return [f"{kb.id}: {fault.message}"]
+    seen = dataclasses.asdict(lock_kb(installed.header, target, lock.path, _content_sha256(installed)))
+    locked = dataclasses.asdict(kb)
+    names = [name for name in locked if name != "target" and locked[name] != seen[name]]
+    words = {name: name.replace("_", " ").replace("sha256", "SHA-256") for name in names}
+    drifts = [drift(kb.id, words[name], locked[name], seen[name]) for name in names]
+    drifts += [f"{kb.id}: edited: {target / path}" for path in changes.modified]
+    drifts += [f"{kb.id}: missing: {target / path}" for path in changes.missing]
+    return drifts + _find_record_drifts(kb, installed, seen["content_sha256"]) + index_drifts
+
+
+def _find_index_drifts(kb: LockedKb, header: RecordHeader, find_index: FindIndex) -> list[str]:
+    """Compare what is searched, where an index is locked and the engine has installed it: an index is optional.
+
+    Documents stored beside the package or over it are no drift, and neither is the layout of the engine: where files
+    were kept or edited, and where they were repaired from, the KB holds what its folder holds.
+    """
+    if not (kb.embedder and header.index_sha256):
+        return []
+    current = find_index(header.kb_id)
+    locked = f"{header.name} {header.version} ({header.index_sha256[:_SHOWN_DIGITS]})"
+    if current is None:
+        return [drift(kb.id, "index in the engine", locked, "")]
+    if current.index_sha256 != header.index_sha256:
+        seen = f"{current.label or 'another'} ({current.index_sha256[:_SHOWN_DIGITS]})" if current.index_sha256 else ""
+        return [drift(kb.id, "index in the engine", locked, seen)]
+    if current.embedder != header.embedder:
+        return [drift(kb.id, "embedder in the engine", header.embedder, current.embedder)]
+    return []
+
+
+def _find_record_drifts(kb: LockedKb, installed: Record, content_sha256: str) -> list[str]:
+    """Find a record that lists other files than those it says were offered; those of an index are not installed."""
+    listed = _content_sha256(installed)
+    if installed.header.embedder or installed.header.kept_files or content_sha256 == listed:
+        return []
+    return [drift(kb.id, "content SHA-256 of the listed files", kb.content_sha256, listed)]

@@ -10,35 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pair import errors, files
-from pair.packages import file_listing
-from pair.packages.rules import (
-    INDEX_FOLDER,
-    MANIFEST_NAME,
-    MANIFEST_SUFFIX,
-    SIGNATURE_SUFFIX,
-    collision,
-    file_name_fault,
-    is_of_index,
-    name_fault,
-    name_from_folder,
-    own_name_fault,
-    package_label_fault,
-    unpacks_suspiciously,
-)
+from pair import errors, files, folders
+from pair.packages import file_listing, rules
 
 SCHEMA_VERSION = 1
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 _DENSE_RATIO = 50
 UNDATED = "1980-01-01T00:00:00Z"
-_SIGNATURES = (SIGNATURE_SUFFIX, MANIFEST_SUFFIX + SIGNATURE_SUFFIX)
-_SUFFIXES_BESIDE = (".sha256", MANIFEST_SUFFIX, *_SIGNATURES)
-"""Of files that belong to a package and lie beside it."""
 
 
 @dataclass(frozen=True)
 class Label:
-    """What a package says about itself. None: take it from a manifest in the folder, or the default."""
+    """How a package describes itself. None: take it from a manifest in the folder, or the default."""
 
     name: str | None = None
     version: str | None = None
@@ -56,7 +39,7 @@ class PackagedFile:
 
 @dataclass(frozen=True)
 class PackagedIndex:
-    """What a package says of the index in it: the shards of a KB, and the manifest that names them."""
+    """What a package says of its index: the shards of a KB, and the manifest that names them."""
 
     kb_id: str
     """Of the KB that it was taken from."""
@@ -80,7 +63,7 @@ class IndexFile:
 
 @dataclass(frozen=True)
 class IndexToPackage:
-    """An index, and what is told of it."""
+    """An index, and its description."""
 
     described: PackagedIndex
     files: Mapping[str, IndexFile]
@@ -110,8 +93,8 @@ class PackageManifest:
 
     @property
     def texts(self) -> dict[str, PackagedFile]:
-        """What is installed."""
-        return {path: entry for path, entry in self.files.items() if not is_of_index(path)}
+        """The files that are installed."""
+        return {path: entry for path, entry in self.files.items() if not rules.is_of_index(path)}
 
     @property
     def content_checksum(self) -> str:
@@ -135,18 +118,18 @@ class PackageManifest:
             },
         }
 
-    def differences(self, found: dict[str, str]) -> dict[str, list[str]]:
-        """Paths that are missing, modified or not listed, given the SHA-256 of each file found."""
+    def differences(self, present: dict[str, str]) -> dict[str, list[str]]:
+        """Return the paths that are missing, modified or not listed, given the SHA-256 of each file present."""
         listed = self.files.keys()
         return {
-            "missing": sorted(listed - found.keys()),
-            "modified": sorted(path for path in listed & found.keys() if self.files[path].sha256 != found[path]),
-            "unlisted": sorted(found.keys() - listed),
+            "missing": sorted(listed - present.keys()),
+            "modified": sorted(path for path in listed & present.keys() if self.files[path].sha256 != present[path]),
+            "unlisted": sorted(present.keys() - listed),
         }
 
 
 def parse_manifest(content: bytes) -> PackageManifest | None:
-    """None when this is not the manifest of a KB package (another tool's `manifest.json`, say). Raises E006, E018."""
+    """Return None for what is not the manifest of a KB package, as one of another tool. Raises E006, E018."""
     try:
         value = json.loads(content)
         # Before anything else: one that is newer may look otherwise.
@@ -164,7 +147,7 @@ def parse_manifest(content: bytes) -> PackageManifest | None:
             tags=tuple(str(tag) for tag in value.get("tags", [])),
             created_at=str(value.get("created_at", UNDATED)),
             files=listed,
-            index=_index_from(value.get("index")),
+            index=_parse_index(value.get("index")),
         )
         claimed, actual = str(value["content_checksum"]), f"sha256:{manifest.content_checksum}"
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
@@ -175,7 +158,7 @@ def parse_manifest(content: bytes) -> PackageManifest | None:
     return manifest
 
 
-def _index_from(value: Any) -> PackagedIndex | None:
+def _parse_index(value: Any) -> PackagedIndex | None:
     if value is None:
         return None
     return PackagedIndex(
@@ -212,7 +195,7 @@ class PackageReport:
             "sha256": self.sha256,
             "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],
             "signed_by": self.signed_by,
-            "signature_path": f"{self.path}{SIGNATURE_SUFFIX}" if self.signed_by is not None else None,
+            "signature_path": f"{self.path}{rules.SIGNATURE_SUFFIX}" if self.signed_by is not None else None,
         }
 
 
@@ -232,39 +215,42 @@ def make_package(
     if not folder.is_dir():
         raise errors.source_path_missing(str(folder))
     with files.storage_errors():
-        full_label = _complete_label(folder, label)
-        path = output if output is not None else _default_output(folder, full_label)
-        chosen = _files_to_package(folder, path)
-        index = index_of(full_label.name or "") if index_of is not None else None
-        manifest = _with_index(_manifest_of(folder, chosen, full_label, dated), index)
-        return _write_package(_Contents(folder, manifest, index), path, chosen.skipped)
+        named = _complete_label(folder, label)
+        path = output if output is not None else _default_output(folder, named)
+        chosen = _choose_files(folder, path)
+        index = index_of(named.name) if index_of is not None else None
+        hashes = file_listing.hash_files(folder, chosen.listing.files)
+        listed = {name: PackagedFile(seen.st_size, hashes[name]) for name, seen in chosen.listing.files.items()}
+        for name, file in index.files.items() if index is not None else ():
+            listed[f"{rules.INDEX_FOLDER}/{name}"] = PackagedFile(file.size_bytes, file.sha256)
+        manifest = dataclasses.replace(
+            named,
+            created_at=dated.strftime("%Y-%m-%dT%H:%M:%SZ") if dated else UNDATED,
+            files=listed,
+            index=index.described if index is not None else None,
+        )
+        return _write_package(_PackageContents(folder, manifest, index), path, chosen.skipped)
 
 
-def _default_output(folder: Path, label: Label) -> Path:
-    name = f"{label.name}-{label.version}.zip"
-    if (fault := file_name_fault(name)) is not None:
+def _default_output(folder: Path, named: PackageManifest) -> Path:
+    name = f"{named.name}-{named.version}.zip"
+    if (fault := rules.find_file_name_fault(name)) is not None:
         raise errors.cannot_package(str(folder), fault)
     return Path(name)
 
 
-def _complete_label(folder: Path, label: Label) -> Label:
-    """Flags first, then a package manifest that lies in the folder, then defaults."""
-    earlier = _manifest_in(folder) or PackageManifest(name=name_from_folder(folder.resolve().name), version="1.0.0")
-    complete = Label(
-        name=label.name if label.name is not None else earlier.name,
-        version=label.version if label.version is not None else earlier.version,
-        description=label.description if label.description is not None else earlier.description,
-        author=label.author if label.author is not None else earlier.author,
-        license=label.license if label.license is not None else earlier.license,
-        tags=label.tags if label.tags is not None else earlier.tags,
-    )
-    if (fault := package_label_fault(complete.name or "", complete.version or "")) is not None:
+def _complete_label(folder: Path, label: Label) -> PackageManifest:
+    """Return a manifest without files: flags first, then a package manifest in the folder, then defaults."""
+    default = PackageManifest(name=rules.make_name(folder.resolve().name), version="1.0.0")
+    given = {name: value for name, value in dataclasses.asdict(label).items() if value is not None}
+    named = dataclasses.replace(_read_manifest(folder) or default, **given)
+    if (fault := rules.find_label_fault(named.name, named.version)) is not None:
         raise errors.cannot_package(str(folder), fault)
-    return complete
+    return dataclasses.replace(named, tags=tuple(sorted(set(named.tags))))
 
 
-def _manifest_in(folder: Path) -> PackageManifest | None:
-    path = folder / MANIFEST_NAME
+def _read_manifest(folder: Path) -> PackageManifest | None:
+    path = folder / rules.MANIFEST_NAME
     if not path.is_file():
         return None
     manifest = parse_manifest(path.read_bytes())
@@ -273,49 +259,23 @@ def _manifest_in(folder: Path) -> PackageManifest | None:
     return manifest
 
 
-def _files_to_package(folder: Path, output: Path) -> file_listing.KbFiles:
-    outputs = [output.with_name(output.name + suffix).resolve() for suffix in ("", *_SUFFIXES_BESIDE)]
+def _choose_files(folder: Path, output: Path) -> file_listing.KbFiles:
+    outputs = [output.with_name(output.name + suffix).resolve() for suffix in ("", ".sha256", *rules.SIDECAR_SUFFIXES)]
     real = folder.resolve()
     inside = [folder / path.relative_to(real) for path in outputs if path.is_relative_to(real)]
-    found = file_listing.list_kb_files(folder, leave_out=[*inside, folder / MANIFEST_NAME, folder / INDEX_FOLDER])
-    if not found.listing.files:
+    chosen = file_listing.list_kb_files(folder, leave_out=[*inside, folder / rules.MANIFEST_NAME])
+    if not chosen.listing.files:
         raise errors.no_kb_at(str(folder), "the folder has no files")
-    for path in found.listing.files:
-        if (fault := name_fault(path) or own_name_fault(path)) is not None:
+    for path in chosen.listing.files:
+        if (fault := rules.find_path_fault(path)) is not None:
             raise errors.cannot_package(str(folder), f"{fault}: {path!r}")
-    if (name := collision(found.listing.files)) is not None:
-        raise errors.cannot_package(str(folder), f"names differ only in case or accents: {name!r}")
-    return found
-
-
-def _manifest_of(
-    folder: Path, chosen: file_listing.KbFiles, label: Label, dated: datetime.datetime | None
-) -> PackageManifest:
-    hashes = file_listing.hash_files(folder, chosen.listing.files)
-    sizes = {path: seen.st_size for path, seen in chosen.listing.files.items()}
-    return PackageManifest(
-        name=label.name or "",
-        version=label.version or "",
-        description=label.description or "",
-        author=label.author or "",
-        license=label.license or "",
-        tags=tuple(sorted(set(label.tags or ()))),
-        created_at=dated.strftime("%Y-%m-%dT%H:%M:%SZ") if dated else UNDATED,
-        files={path: PackagedFile(sizes[path], hashes[path]) for path in hashes},
-    )
-
-
-def _with_index(manifest: PackageManifest, index: IndexToPackage | None) -> PackageManifest:
-    if index is None:
-        return manifest
-    listed = {
-        f"{INDEX_FOLDER}/{name}": PackagedFile(each.size_bytes, each.sha256) for name, each in index.files.items()
-    }
-    return dataclasses.replace(manifest, files=manifest.files | listed, index=index.described)
+    if (fault := rules.find_tree_fault(chosen.listing.files)) is not None:
+        raise errors.cannot_package(str(folder), fault)
+    return chosen
 
 
 @dataclass(frozen=True)
-class _Contents:
+class _PackageContents:
     folder: Path
     manifest: PackageManifest
     index: IndexToPackage | None
@@ -325,33 +285,33 @@ class _Contents:
         return json.dumps(self.manifest.to_json(), indent=2, ensure_ascii=False).encode() + b"\n"
 
     def chunks(self, name: str) -> Iterable[bytes]:
-        if self.index is not None and is_of_index(name):
-            return self.index.files[name.removeprefix(f"{INDEX_FOLDER}/")].chunks()
-        return _chunks_of(self.folder / name)
+        if self.index is not None and rules.is_of_index(name):
+            return self.index.files[name.removeprefix(f"{rules.INDEX_FOLDER}/")].chunks()
+        return _read_chunks(self.folder / name)
 
 
-def _write_package(contents: _Contents, named: Path, skipped: tuple[tuple[str, str], ...]) -> PackageReport:
-    path = files.resolve_parent(named)
-    files.make_folder(path.parent)
+def _write_package(contents: _PackageContents, named: Path, skipped: tuple[tuple[str, str], ...]) -> PackageReport:
+    path = folders.resolve_parent(named)
+    folders.make_folder(path.parent)
     checksum_path = path.with_name(path.name + ".sha256")
-    manifest_path = path.with_name(path.name + MANIFEST_SUFFIX)
-    with files.replace_file(path) as stream:
+    manifest_path = path.with_name(path.name + rules.MANIFEST_SUFFIX)
+    with files.replaced_file(path) as stream:
         _write_zip(stream, contents)
         stream.seek(0)
         digest = hashlib.sha256()
         while chunk := stream.read(files.CHUNK_BYTES):
             digest.update(chunk)
         # Between the renames there is nothing beside it, rather than something wrong.
-        for suffix in _SUFFIXES_BESIDE:
-            files.unlink(path.with_name(path.name + suffix), missing_ok=True)
+        for suffix in (".sha256", *rules.SIDECAR_SUFFIXES):
+            folders.unlink(path.with_name(path.name + suffix), missing_ok=True)
     if contents.index is not None:
         files.write_atomically(manifest_path, contents.manifest_bytes)
     files.write_atomically(checksum_path, f"{digest.hexdigest()}  {path.name}\n".encode())
     return PackageReport(named, contents.manifest, path.stat().st_size, digest.hexdigest(), skipped)
 
 
-def _write_zip(stream: BinaryIO, contents: _Contents) -> None:
-    """Deflated; what compresses so well that unpacking it would look like an attack is stored instead."""
+def _write_zip(stream: BinaryIO, contents: _PackageContents) -> None:
+    """Deflate files; store those that compress so well that unpacking them would look like an attack."""
     _write_entries(stream, contents, stored=frozenset())
     size_bytes = stream.tell()
     with zipfile.ZipFile(stream) as package:
@@ -359,7 +319,7 @@ def _write_zip(stream: BinaryIO, contents: _Contents) -> None:
     dense = frozenset(entry.filename for entry in entries if entry.file_size > _DENSE_RATIO * entry.compress_size)
     whole = (contents.manifest.size_bytes, size_bytes)
     if any(
-        unpacks_suspiciously(unpacked_bytes, packed_bytes, _DENSE_RATIO)
+        rules.is_suspicious_ratio(unpacked_bytes, packed_bytes, _DENSE_RATIO)
         for unpacked_bytes, packed_bytes in [whole, *((entry.file_size, entry.compress_size) for entry in entries)]
     ):
         stream.seek(0)
@@ -367,14 +327,14 @@ def _write_zip(stream: BinaryIO, contents: _Contents) -> None:
         _write_entries(stream, contents, stored=dense)
 
 
-def _write_entries(stream: BinaryIO, contents: _Contents, *, stored: frozenset[str]) -> None:
-    """An index is stored as it is: it hardly compresses, and its bytes can be taken from where they lie."""
+def _write_entries(stream: BinaryIO, contents: _PackageContents, *, stored: frozenset[str]) -> None:
+    """Write the entries. An index is stored: it hardly compresses, and ranges of its bytes can be fetched."""
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as package:
         content, listed = contents.manifest_bytes, contents.manifest.files
-        package.writestr(_entry(MANIFEST_NAME, len(content), zipfile.ZIP_DEFLATED), content)
+        package.writestr(_entry(rules.MANIFEST_NAME, len(content), zipfile.ZIP_DEFLATED), content)
         for name in sorted(listed):
             digest = hashlib.sha256()
-            method = zipfile.ZIP_STORED if name in stored or is_of_index(name) else zipfile.ZIP_DEFLATED
+            method = zipfile.ZIP_STORED if name in stored or rules.is_of_index(name) else zipfile.ZIP_DEFLATED
             with package.open(_entry(name, listed[name].size_bytes, method), "w") as entry:
                 for chunk in contents.chunks(name):
                     digest.update(chunk)
@@ -384,7 +344,7 @@ def _write_entries(stream: BinaryIO, contents: _Contents, *, stored: frozenset[s
 
 
 def _entry(name: str, size_bytes: int, method: int) -> zipfile.ZipInfo:
-    """Fixed time, mode and system, so that they do not depend on where the package is made."""
+    """Fix time, mode and system, so that they do not depend on where the package is made."""
     entry = zipfile.ZipInfo(name, date_time=_ZIP_EPOCH)
     entry.file_size = size_bytes  # from 2 GiB on, the entry needs the large format
     entry.create_system = 3
@@ -393,7 +353,7 @@ def _entry(name: str, size_bytes: int, method: int) -> zipfile.ZipInfo:
     return entry
 
 
-def _chunks_of(path: Path) -> Iterator[bytes]:
+def _read_chunks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as stream:
         while chunk := stream.read(files.CHUNK_BYTES):
             yield chunk

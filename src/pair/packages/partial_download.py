@@ -1,15 +1,16 @@
-"""A package put together from what is here already and from ranges of the archive elsewhere.
+"""Fetch only the missing files of a package, by ranges of its archive; the rest is here already.
 
 Invariants
     Every file has the SHA-256 that the published manifest gives it, wherever it was taken from.
     All ranges are of one version of the archive: when it changes meanwhile, all starts over.
-Not here
-    Fetching ranges: download.py, places.py. What may be in an archive: archive.py.
 """
 
 import contextlib
+import functools
+import hashlib
 import io
 import itertools
+import logging
 import os
 import tempfile
 import zipfile
@@ -19,25 +20,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pair import errors, files
-from pair.packages import archive
-from pair.packages.contract import IndexSelection, RemoteFile
+from pair.packages import archive, package, record, rules
+from pair.packages.cache import Cache, CacheEntry, Facts
+from pair.packages.contract import ChangedError, Fetcher, IndexSelection, RemoteFile, Signatures
 from pair.packages.package import PackagedFile, PackageManifest
-from pair.packages.rules import (
-    MANIFEST_NAME,
-    SourcesSettings,
-    bare_repositories,
-    collision,
-    folders_above,
-    name_fault,
-    own_name_fault,
-)
+from pair.values import KbSource
+
+logger = logging.getLogger(__name__)
 
 _WORTH_IT = 0.7
 """When more than this share has to be fetched anyway, the archive is fetched as it is."""
 _NEAR_BYTES = 4096
 """Entries with no more than this between them are fetched with one request."""
 _MORE_THAN_MANIFEST_BYTES = 128 * 1024
-"""A directory tells less of each file than the manifest does, so it is not longer than that by more than this."""
+"""A directory says less of each file than the manifest does, so it is not longer than that by more than this."""
+_TRIES = 3
+"""While the archive is being replaced."""
 
 
 class UnfitError(Exception):
@@ -49,43 +47,133 @@ class Supplies:
     """Where files come from that need not be fetched."""
 
     path_of: Callable[[str], Path | None]
-    """A file with this SHA-256, if there is one here."""
+    """Returns a file with this SHA-256, if there is one here."""
     demand: IndexSelection
     """What of the index is needed at all."""
 
 
-def missing_files(manifest: PackageManifest, supplies: Supplies, policy: SourcesSettings) -> list[str] | None:
-    """What has to be fetched; None when it is better to fetch everything. Raises E009."""
-    _refuse_unsafe(manifest, policy)
+@dataclass(frozen=True)
+class PartialDownload:
+    """Puts a package together from the cache, the target and ranges of the archive; the engine may hold the rest."""
+
+    cache: Cache
+    fetcher: Fetcher
+    signatures: Signatures | None
+    settings: rules.SourcesSettings
+    selection: IndexSelection
+
+    def fill(self, source: KbSource, earlier: CacheEntry | None, folder: Path, target: Path) -> Facts | None:
+        """Fill the folder; None when the archive is to be fetched as a whole, or not at all.
+
+        This works only where a package with an index was installed before, as nothing else is here to build on; or
+        where its index is not wanted.
+        """
+        installed = _read_record_with_index(target)
+        if installed is None and self.selection.is_wanted:
+            return None
+        if self.settings.require_checksum and source.manifest_sha256 is None:
+            return None
+        supplies = Supplies(self._path_finder(installed, target), self.selection)
+        for _ in range(_TRIES):
+            parts = self.fetcher.parts(source.location, sha256=source.sha256)
+            if parts is None or (earlier is not None and parts.sha256 == earlier.facts.identity):
+                return None
+            manifest = package.parse_manifest(parts.manifest)
+            key = self._find_manifest_signer(source, parts.manifest, folder)
+            manifest_sha256 = hashlib.sha256(parts.manifest).hexdigest()
+            # A release index that names the archive has to name its manifest too.
+            is_published = source.sha256 is None or manifest_sha256 == source.manifest_sha256
+            if manifest is None or manifest.index is None or key is None or not is_published:
+                return None
+            missing = find_missing(manifest, supplies, self.settings)
+            if missing is None:
+                return None
+            try:
+                hashes = assemble(parts.manifest, manifest, missing, parts.file, (folder, supplies))
+            except (ChangedError, UnfitError) as fault:
+                logger.debug("not put together", extra={"reason": str(fault)})
+                files.remove_tree(folder)
+                continue
+            return Facts(
+                identity=parts.sha256,
+                # The files are those of the manifest; the archive itself, which a `.sha256` is about, was not hashed.
+                verified=source.manifest_sha256 is not None,
+                etag=parts.validators.etag,
+                last_modified=parts.validators.last_modified,
+                hashes=hashes | {rules.MANIFEST_NAME: manifest_sha256},
+                signed_by=key or None,
+                is_assembled=True,
+                is_without_index=not self.selection.is_wanted,
+                size_bytes=parts.file.size_bytes,
+            )
+        return None
+
+    def _find_manifest_signer(self, source: KbSource, manifest: bytes, folder: Path) -> str | None:
+        """Return the key of the signer; "" where no signature is asked for, None where one is missing."""
+        if self.signatures is None:
+            return ""
+        address = rules.append_suffix(source.location, rules.MANIFEST_SUFFIX)
+        signature = self.fetcher.signature(address)
+        if signature is None:
+            return None
+        copy = folder.with_name(f"{folder.name}{rules.MANIFEST_SUFFIX}")
+        copy.write_bytes(manifest)
+        signer = self.signatures.signer_of(copy, signature, rules.hide_credentials(address))
+        return signer.key if signer is not None else None
+
+    def _path_finder(self, installed: record.Record | None, target: Path) -> Callable[[str], Path | None]:
+        recorded = installed.files if installed is not None else {}
+        paths = {file.sha256: target / name for name, file in recorded.items()} | self.cache.files_by_hash()
+
+        def path_of(sha256: str) -> Path | None:
+            path = paths.get(sha256)
+            return path if path is not None and path.is_file() and files.sha256_of(path) == sha256 else None
+
+        return functools.cache(path_of)
+
+
+def _read_record_with_index(target: Path) -> record.Record | None:
+    """Return the record of a package with an index; a damaged record is reported when it is needed."""
+    with contextlib.suppress(errors.DataError):
+        installed = record.read_record(target)
+        if installed is not None and installed.header.embedder:
+            return installed
+    return None
+
+
+# ── what is missing ────────────────────────────────────────────────────────────────────────────────
+
+
+def find_missing(manifest: PackageManifest, supplies: Supplies, settings: rules.SourcesSettings) -> list[str] | None:
+    """Return what has to be fetched; None when it is better to fetch everything. Raises E009."""
+    _refuse_unsafe(manifest, settings)
     listed, demand = manifest.files, supplies.demand
     needed = [path for path in listed if not demand.leaves_out(path)]
     missing = [path for path in needed if supplies.path_of(listed[path].sha256) is None]
     wanted_bytes = sum(listed[path].size_bytes for path in missing)
-    # With the whole would come an index that nobody wants.
+    # The whole archive would bring an index that is not wanted.
     is_worth_it = not demand.is_wanted or wanted_bytes <= _WORTH_IT * manifest.size_bytes
     return missing if is_worth_it else None
 
 
-def _refuse_unsafe(manifest: PackageManifest, policy: SourcesSettings) -> None:
-    """The manifest names paths that are going to be written, so it is judged as an archive is."""
+def _refuse_unsafe(manifest: PackageManifest, settings: rules.SourcesSettings) -> None:
+    """Judge the manifest as an archive is judged: it names paths that are going to be written."""
     label = f"{manifest.name} {manifest.version}"
     for path, entry in manifest.files.items():
-        if (fault := name_fault(path) or own_name_fault(path) or _fault_in(path, entry, manifest)) is not None:
+        if (fault := rules.find_path_fault(path) or _find_fault(path, entry, manifest)) is not None:
             raise errors.archive_refused(label, f"{fault}: {path!r}")
-    if (name := collision(manifest.files)) is not None:
-        raise errors.archive_refused(label, f"names differ only in case or accents: {name!r}")
-    if repositories := bare_repositories(manifest.files):
-        raise errors.archive_refused(label, f"folder that git takes for a repository: {min(repositories)!r}")
-    if len(manifest.files) > policy.max_archive_entries or manifest.size_bytes > policy.max_unpacked_bytes:
+    if (fault := rules.find_tree_fault(manifest.files)) is not None:
+        raise errors.archive_refused(label, fault)
+    if len(manifest.files) > settings.max_archive_entries or manifest.size_bytes > settings.max_unpacked_bytes:
         raise errors.archive_refused(label, "it is larger than sources.max_unpacked_bytes or has too many files")
 
 
-def _fault_in(path: str, entry: PackagedFile, manifest: PackageManifest) -> str | None:
-    if path == MANIFEST_NAME:
+def _find_fault(path: str, entry: PackagedFile, manifest: PackageManifest) -> str | None:
+    if path == rules.MANIFEST_NAME:
         return "a manifest does not list itself"
     if entry.size_bytes < 0:
         return "file of less than no bytes"
-    if any(folder in manifest.files for folder in folders_above(path)):
+    if any(folder in manifest.files for folder in rules.list_parents(path)):
         return "file in what is a file too"
     return None
 
@@ -93,48 +181,47 @@ def _fault_in(path: str, entry: PackagedFile, manifest: PackageManifest) -> str 
 def assemble(
     content: bytes, manifest: PackageManifest, missing: Sequence[str], source: RemoteFile, here: tuple[Path, Supplies]
 ) -> dict[str, str]:
-    """Into a folder that does not exist yet: the SHA-256 of each file in it. `content`: of the manifest.
+    """Fill a folder that does not exist yet; return the SHA-256 of each file in it. `content`: of the manifest.
 
-    Raises UnfitError; the folder is then the caller's to remove.
+    Raises UnfitError, and leaves the folder to the caller.
     """
     folder, supplies = here
     folder.mkdir(parents=True)
-    (folder / MANIFEST_NAME).write_bytes(content)
-    hashes: dict[str, str] = {}
-    _fetch(content, manifest, missing, (source, folder))
-    for path in missing:
-        hashes[path] = manifest.files[path].sha256
-    for path, each in manifest.files.items():
-        at_hand = None if path in hashes or supplies.demand.leaves_out(path) else supplies.path_of(each.sha256)
-        if at_hand is not None:
+    (folder / rules.MANIFEST_NAME).write_bytes(content)
+    _fetch(content, manifest, missing, source, folder)
+    hashes = {path: manifest.files[path].sha256 for path in missing}
+    for path, entry in manifest.files.items():
+        local = None if path in hashes or supplies.demand.leaves_out(path) else supplies.path_of(entry.sha256)
+        if local is not None:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            if files.copy_file(str(at_hand), str(folder / path)) != each.sha256:
+            if files.copy_file(str(local), str(folder / path)) != entry.sha256:
                 raise UnfitError(f"damaged here: {path}")
-            hashes[path] = each.sha256
+            hashes[path] = entry.sha256
     return hashes
 
 
-def _fetch(content: bytes, manifest: PackageManifest, missing: Sequence[str], places: tuple[RemoteFile, Path]) -> None:
-    """From the archive into the folder. What its directory says of sizes counts only as far as the manifest agrees."""
-    source, folder = places
-    with contextlib.ExitStack() as held:
+def _fetch(content: bytes, manifest: PackageManifest, missing: Sequence[str], source: RemoteFile, folder: Path) -> None:
+    """Copy files from the archive. What its directory says of sizes counts only as far as the manifest agrees."""
+    with contextlib.ExitStack() as opened_parts:
         patchwork = _Patchwork(source, len(content) + _MORE_THAN_MANIFEST_BYTES)
-        scratch = Path(held.enter_context(tempfile.TemporaryDirectory(dir=folder.parent, prefix=".pair-ranges-")))
+        scratch = Path(
+            opened_parts.enter_context(tempfile.TemporaryDirectory(dir=folder.parent, prefix=".pair-ranges-"))
+        )
         try:
-            opened = held.enter_context(zipfile.ZipFile(patchwork))
+            opened = opened_parts.enter_context(zipfile.ZipFile(patchwork))
             entries = {entry.filename: entry for entry in opened.infolist()}
             chosen = [entries[path] for path in missing]
-            sizes = {path: manifest.files[path].size_bytes for path in missing} | {MANIFEST_NAME: len(content)}
+            sizes = {path: manifest.files[path].size_bytes for path in missing} | {rules.MANIFEST_NAME: len(content)}
             if any(entries[path].file_size != size_bytes for path, size_bytes in sizes.items()):
                 raise UnfitError("its files are not as long as the manifest says")
-            # Every file has to be as the manifest beside it says; this one only tells early that they belong together.
-            if zlib.crc32(content) != entries[MANIFEST_NAME].CRC:
+            # Every file has to be as the manifest beside it says; this check tells early that the two belong together.
+            if zlib.crc32(content) != entries[rules.MANIFEST_NAME].CRC:
                 raise UnfitError("the manifest beside it is of another package")
         except (KeyError, *archive.UNREADABLE) as fault:
             raise UnfitError(str(fault)) from fault
         for number, (start, end) in enumerate(_spans(chosen, opened)):
             source.copy(start, end - start, scratch / str(number))
-            patchwork.add(start, end, held.enter_context((scratch / str(number)).open("rb")))
+            patchwork.add(start, end, opened_parts.enter_context((scratch / str(number)).open("rb")))
         for path, entry in zip(missing, chosen, strict=True):
             _extract(opened, entry, folder / path, manifest.files[path].sha256)
 
@@ -150,11 +237,11 @@ def _extract(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, destination: Path,
 
 
 def _spans(chosen: Sequence[zipfile.ZipInfo], opened: zipfile.ZipFile) -> Iterator[tuple[int, int]]:
-    """Where the entries lie, header and all; those that lie side by side together."""
+    """Return where the entries are, header included; neighbours are joined."""
     starts = sorted({entry.header_offset for entry in opened.infolist()} | {opened.start_dir})
     ends = dict(itertools.pairwise(starts))
     span: tuple[int, int] | None = None
-    for entry in sorted(chosen, key=lambda each: each.header_offset):
+    for entry in sorted(chosen, key=lambda entry: entry.header_offset):
         start, end = entry.header_offset, ends.get(entry.header_offset)
         if end is None:
             raise UnfitError(f"outside the archive: {entry.filename}")
@@ -169,10 +256,10 @@ def _spans(chosen: Sequence[zipfile.ZipInfo], opened: zipfile.ZipFile) -> Iterat
 
 
 class _Patchwork(io.RawIOBase):
-    """A file of which some parts are here, and whose other parts are read from elsewhere."""
+    """A file of which some parts are local, and the others are read from the source."""
 
     def __init__(self, source: RemoteFile, most_bytes: int) -> None:
-        """`most_bytes`: that are read from elsewhere at once."""
+        """`most_bytes`: that are read from the source at once."""
         self._source = source
         self._most_bytes = most_bytes
         self._position = 0

@@ -1,16 +1,17 @@
-"""What pair remembers of an installed KB: where it came from, and each file as it was installed.
+"""The install record: where an installed KB came from, and each file as it was installed.
 
 The record is a file in the target, so that it changes together with the files it describes. Its first line says
 what is installed; the second lists the files and is read only when something may have changed.
 """
 
+import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pair import errors
-from pair.packages.rules import RECORD_NAME, name_from_folder, stays_inside
+from pair.packages.rules import RECORD_NAME, make_name, stays_inside
 from pair.values import KbSource
 
 SCHEMA_VERSION = 1
@@ -42,44 +43,27 @@ class RecordHeader:
     kept_files: int
     """How many paths the user's state won over the KB's."""
     kb_id: str = DEFAULT_KB_ID
-    """Under which the engine knows it."""
+    """Of the KB in the engine."""
     archive_sha256: str = ""
     """Empty for a folder and for git."""
     commit: str = ""
     """Of a git source."""
     content_sha256: str = ""
-    """For names and contents of all files that the source offered; empty in a record of before there were locks."""
+    """For names and contents of all files that the source offered; empty in an old record."""
     embedder: str = ""
     """Of the index in the package, if there is one."""
     manifest_version: int = 0
-    """The same; 0 without an index."""
+    """Of the index in the package; 0 without one."""
     index_sha256: str = ""
-    """The same, if the engine took it up."""
+    """Of the index in the package, if the engine installed it."""
     signed_by: str | None = None
     """Id of the key whose signature of the archive held."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "source": self.source.to_json(),
-            "name": self.name,
-            "version": self.version,
-            "installed_at": self.installed_at,
-            "verified": self.verified,
-            "file_count": self.file_count,
-            "size_bytes": self.size_bytes,
-            "source_fingerprint": self.source_fingerprint,
-            "target_fingerprint": self.target_fingerprint,
-            "kept_files": self.kept_files,
-            "kb_id": self.kb_id,
-            "archive_sha256": self.archive_sha256,
-            "commit": self.commit,
-            "content_sha256": self.content_sha256,
-            "embedder": self.embedder,
-            "manifest_version": self.manifest_version,
-            "index_sha256": self.index_sha256,
-            **({"signed_by": self.signed_by} if self.signed_by is not None else {}),
-        }
+        value = {"schema_version": SCHEMA_VERSION, **dataclasses.asdict(self), "source": self.source.to_json()}
+        if self.signed_by is None:
+            del value["signed_by"]
+        return value
 
 
 @dataclass(frozen=True)
@@ -94,17 +78,17 @@ class Record:
 
 
 def read_header(target: Path) -> RecordHeader | None:
-    """None when nothing is installed in the target."""
+    """Return None when nothing is installed in the target."""
     path = target / RECORD_NAME
     try:
         with path.open("rb") as stream:
-            return _header_from(stream.readline(), path)
+            return _parse_header(stream.readline(), path)
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
-def kb_id_of(target: Path, *, default_target: Path) -> str:
-    """Under which the engine knows what is installed there, or would; a damaged record is told of elsewhere.
+def find_kb_id(target: Path, *, default_target: Path) -> str:
+    """Return the id that the KB in a target has in the engine, or would have. A damaged record is reported elsewhere.
 
     The KB `default` is that of the default target, and syncing keeps it in line with that; another target is a KB of
     its own, by the name of its folder.
@@ -118,7 +102,7 @@ def kb_id_of(target: Path, *, default_target: Path) -> str:
     real = target.resolve()
     if real == default_target.resolve():
         return DEFAULT_KB_ID
-    name = name_from_folder(real.name)[:_LONGEST_KB_ID]
+    name = make_name(real.name)[:_LONGEST_KB_ID]
     return name if name != DEFAULT_KB_ID else f"{name}-kb"
 
 
@@ -128,38 +112,37 @@ def read_record(target: Path) -> Record | None:
         first, _, second = path.read_bytes().partition(b"\n")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    header = _header_from(first, path)
+    header = _parse_header(first, path)
     try:
         listed = json.loads(second)["files"]
         installed = {name: InstalledFile(*entry) for name, entry in listed.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
         raise errors.record_unreadable(str(path), "the list of files is damaged") from fault
-    if not all(stays_inside(name) and _is_sound(entry) for name, entry in installed.items()):
-        raise errors.record_unreadable(str(path), "the list of files is damaged")
+    for name, entry in installed.items():
+        is_sound = isinstance(entry.sha256, str) and all(type(number) is int for number in entry[1:])
+        if not is_sound or not stays_inside(name):
+            raise errors.record_unreadable(str(path), "the list of files is damaged")
     return Record(header, installed)
 
 
-def _is_sound(entry: InstalledFile) -> bool:
-    return isinstance(entry.sha256, str) and all(type(number) is int for number in entry[1:])
-
-
-def _header_from(line: bytes, path: Path) -> RecordHeader:
+def _parse_header(line: bytes, path: Path) -> RecordHeader:
     try:
         value = json.loads(line)
         schema_version = value.pop("schema_version")
         if schema_version == SCHEMA_VERSION:
-            return _checked(RecordHeader(**(value | {"source": KbSource.from_json(value["source"])})))
+            header = RecordHeader(**(value | {"source": KbSource.from_json(value["source"])}))
+            _check_types(header)
+            return header
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
         raise errors.record_unreadable(str(path), "its first line is damaged") from fault
     raise errors.record_unreadable(str(path), f"it was written by another version (schema {schema_version!r:.40})")
 
 
-def _checked(header: RecordHeader) -> RecordHeader:
+def _check_types(header: RecordHeader) -> None:
     texts = [header.name, header.version, header.installed_at, header.source_fingerprint, header.target_fingerprint]
     texts += [header.kb_id, header.archive_sha256, header.commit, header.content_sha256]
     texts += [header.embedder, header.index_sha256]
     counts = (header.file_count, header.size_bytes, header.kept_files, header.manifest_version)
-    is_text = isinstance(header.signed_by, str | None) and all(isinstance(each, str) for each in texts)
-    if not is_text or not all(type(each) is int for each in counts):
+    is_text = isinstance(header.signed_by, str | None) and all(isinstance(text, str) for text in texts)
+    if not is_text or not all(type(count) is int for count in counts):
         raise ValueError("something else where a text or a number belongs")
-    return header

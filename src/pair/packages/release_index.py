@@ -1,50 +1,62 @@
-"""A feed of releases: which versions of which KBs there are, where, and what their bytes are. E019, E020.
+"""The release index `releases.json`: read it, choose from it, publish to it in a folder or a bucket. E019-E021.
 
-The feed is `releases.json`, and it is all that makes a registry of a host of static files.
+Invariants
+    A file that readers see is whole. What an index names is there before the index names it.
+    Of several publishers at once, none takes a release of another out of the index.
+    A version that is published never changes: the first writer of its `.sha256` says what its bytes are.
+    After a kill at any moment the old index is whole, and the same command finishes the publication.
 """
 
+import contextlib
 import dataclasses
 import json
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from pair import errors
-from pair.packages.release_rules import FeedAddress, archive_location, latest, version_order
-from pair.packages.rules import (
-    is_on_one_line,
-    is_remote,
-    is_url,
-    name_fault,
-    package_label_fault,
-    without_credentials,
-)
+from pair import errors, files, folders
+from pair.blobs.contract import BlobStore, VersionMismatchError
+from pair.clock import Clock, to_timestamp
+from pair.packages import rules
+from pair.packages.contract import CachedCopy, ChangedError, Download, Parts, Validators
+from pair.packages.package import PackageManifest
+from pair.packages.resolve import FEED_NAME, FeedAddress, locate_archive
 from pair.values import KbSource
+from pair.web.http_answer import RequestFault
+
+if TYPE_CHECKING:
+    from pair.web.http_client import HttpClient
 
 SCHEMA_VERSION = 1
 LIMIT_BYTES = 8 * 1024 * 1024
 _LONGEST_TEXT = 1000
+_MOST_ATTEMPTS = 30
+_MOST_SIGNATURE_BYTES = 64 * 1024
+_MOST_MANIFEST_BYTES = 64 * 1024 * 1024
+_BLOCK_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
     version: str
     file: str
-    """Beside the feed, or a URL."""
+    """Beside the index, or a URL."""
     size_bytes: int
     sha256: str
     content_checksum: str = ""
     manifest_sha256: str = ""
-    """Of the manifest that lies beside the archive, if one does."""
+    """Of the manifest beside the archive, if there is one."""
     embedder: str = ""
     """Of the index in it, if there is one."""
     signature: bool = False
-    """Whether one lies beside the archive."""
+    """Whether there is one beside the archive."""
     published_at: str = ""
 
     def with_sidecars_of(self, other: "Release") -> "Release":
-        """What lies beside the archive may come later than the archive, and does not go."""
+        """Add files beside the archive: they may come later than the archive, and stay."""
         return dataclasses.replace(
             self,
             manifest_sha256=other.manifest_sha256 or self.manifest_sha256,
@@ -60,60 +72,110 @@ class ReleaseIndex:
         return next((release for release in self.kbs.get(name, ()) if release.version == version), None)
 
     def with_release(self, name: str, release: Release) -> "ReleaseIndex":
-        others = [each for each in self.kbs.get(name, ()) if each.version != release.version]
-        return ReleaseIndex({**self.kbs, name: _in_order([*others, release])})
+        others = [other for other in self.kbs.get(name, ()) if other.version != release.version]
+        return ReleaseIndex({**self.kbs, name: _sort_releases([*others, release])})
 
     def to_bytes(self) -> bytes:
-        """The same releases give the same bytes."""
+        """Return the same bytes for the same releases."""
         kbs = {
-            name: {"releases": [dataclasses.asdict(release) for release in _in_order(self.kbs[name])]}
+            name: {"releases": [dataclasses.asdict(release) for release in _sort_releases(self.kbs[name])]}
             for name in sorted(self.kbs)
         }
         value = {"schema_version": SCHEMA_VERSION, "kbs": kbs}
         return json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
-def _in_order(releases: Iterable[Release]) -> tuple[Release, ...]:
-    return tuple(sorted(releases, key=lambda release: version_order(release.version)))
+def _sort_releases(releases: Iterable[Release]) -> tuple[Release, ...]:
+    return tuple(sorted(releases, key=lambda release: version_key(release.version)))
+
+
+# ── versions ───────────────────────────────────────────────────────────────────────────────────────
+
+_PRE_RELEASE = re.compile(
+    r"""[vV]?(?P<core>[0-9]+(?:\.[0-9]+)*)
+    (?:-(?P<hyphened>[^+]*[A-Za-z][^+]*)           # 1.2.0-rc1
+    |[._]?(?P<glued>(?:a|b|c|rc|alpha|beta|pre|preview|dev)[._]?[0-9]*))  # 1.2.0rc1
+    (?:\+.*)?""",
+    re.VERBOSE | re.DOTALL,
+)
+
+_Parts = tuple[tuple[int, int, str], ...]
+
+
+def is_pre_release(version: str) -> bool:
+    """`1.2.0-rc1`, `1.2.0rc1`; not `2026-01-31`."""
+    return _PRE_RELEASE.fullmatch(version) is not None
+
+
+def version_key(version: str) -> tuple[_Parts, bool, _Parts, str]:
+    """Return a key that sorts as people count: numbers as numbers, and pre-releases before their release."""
+    match = _PRE_RELEASE.fullmatch(version)
+    if match is None:
+        return _strip_zeros(_split_version(version.lower().removeprefix("v").partition("+")[0])), True, (), version
+    before = match["hyphened"] or match["glued"]
+    return _strip_zeros(_split_version(match["core"])), False, _split_version(before.lower()), version
+
+
+def is_older(version: str, other: str) -> bool:
+    """Tell whether a version comes before another one; 1.2 and 1.2.0 are the same."""
+    return bool(other) and version_key(version)[:3] < version_key(other)[:3]
+
+
+def find_latest(versions: list[str]) -> str:
+    """Return the latest of one or more versions; a pre-release only where there is nothing else."""
+    released = [version for version in versions if not is_pre_release(version)]
+    return max(released or versions, key=version_key)
+
+
+def _split_version(text: str) -> _Parts:
+    """Sort words before numbers, and a number by its length and then by its digits, however long it is."""
+    parts = re.findall(r"([0-9]+)|([^0-9._-]+)", text)
+    numbers = ((digits.lstrip("0"), word) for digits, word in parts)
+    return tuple((0, 0, word) if word else (1, len(digits), digits) for digits, word in numbers)
+
+
+def _strip_zeros(parts: _Parts) -> _Parts:
+    """Make 1.2 of 1.2.0."""
+    end = len(parts)
+    while end and parts[end - 1] == (1, 0, ""):
+        end -= 1
+    return parts[:end]
 
 
 # ── choosing ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def choose(feed: ReleaseIndex, address: FeedAddress) -> tuple[str, Release]:
-    """The KB and its release that the address means. Raises E020."""
-    shown = without_credentials(address.place)
+    """Return the KB and its release that the address means. Raises E020."""
+    shown = rules.hide_credentials(address.place)
     name = address.name
     if not name:
         if len(feed.kbs) != 1:
             reason = "it has several KBs" if feed.kbs else "it is empty"
-            raise errors.release_missing(shown, reason, _latest_of_each(feed))
+            raise errors.release_missing(shown, reason, _list_latest(feed))
         [name] = feed.kbs
     if not feed.kbs.get(name):
-        raise errors.release_missing(shown, name, _latest_of_each(feed))
+        raise errors.release_missing(shown, name, _list_latest(feed))
     versions = [release.version for release in feed.kbs[name]]
-    found = feed.find(name, address.version or latest(versions))
-    if found is None:
-        known = [f"{name} {version}" for version in versions]
-        raise errors.release_missing(shown, f"{name} {address.version}", known)
-    return name, found
+    release = feed.find(name, address.version or find_latest(versions))
+    if release is None:
+        available = [f"{name} {version}" for version in versions]
+        raise errors.release_missing(shown, f"{name} {address.version}", available)
+    return name, release
 
 
-def _latest_of_each(feed: ReleaseIndex) -> list[str]:
-    return [
-        f"{name} {latest([release.version for release in releases])}"
-        for name, releases in sorted(feed.kbs.items())
-        if releases
-    ]
+def _list_latest(feed: ReleaseIndex) -> list[str]:
+    kbs = sorted((name, releases) for name, releases in feed.kbs.items() if releases)
+    return [f"{name} {find_latest([release.version for release in releases])}" for name, releases in kbs]
 
 
-def source_of(release: Release, address: FeedAddress) -> KbSource:
-    location = archive_location(address.place, release.file)
-    is_away = is_remote(location)
+def to_source(release: Release, address: FeedAddress) -> KbSource:
+    location = locate_archive(address.place, release.file)
+    requires_download = rules.is_remote(location)
     return KbSource(
-        "url" if is_away else "local",
+        "url" if requires_download else "local",
         location,
-        is_away,
+        requires_download,
         release.version,
         sha256=release.sha256,
         manifest_sha256=release.manifest_sha256 or None,
@@ -124,8 +186,34 @@ def source_of(release: Release, address: FeedAddress) -> KbSource:
 # ── reading ────────────────────────────────────────────────────────────────────────────────────────
 
 
+def read_remote_feed(web: "HttpClient", url: str) -> bytes:
+    """Ask a host for its release index. Raises E005, E019."""
+    shown = rules.hide_credentials(url)
+    try:
+        answer = web.read(url, {"Accept": "application/json"}, limit_bytes=LIMIT_BYTES)
+    except RequestFault as fault:
+        if fault.was_reached and not fault.retryable:
+            raise errors.feed_unreadable(shown, f"The answer cannot be used: {fault.reason}") from fault
+        raise errors.download_failed(shown, fault.reason) from fault
+    if answer.status != 200:
+        reason = "no feed there" if answer.status in {404, 410} else "the feed cannot be read"
+        raise errors.download_failed(shown, f"HTTP {answer.status}: {reason}")
+    return answer.body
+
+
+def read_file(path: Path) -> bytes | None:
+    """Return at most one byte more than an index may have; None when there is no such file."""
+    try:
+        with files.storage_errors(), path.open("rb") as stream:
+            return stream.read(LIMIT_BYTES + 1)
+    except errors.StorageError:
+        if path.exists():
+            raise
+        return None
+
+
 def parse_feed(content: bytes, shown: str) -> ReleaseIndex:
-    """Everything is checked, for the feed may be anybody's. Raises E019."""
+    """Check everything, for the index may be hostile. Raises E019."""
     if len(content) > LIMIT_BYTES:
         raise errors.feed_unreadable(shown, f"It is longer than {LIMIT_BYTES} bytes.")
     try:
@@ -139,35 +227,37 @@ def parse_feed(content: bytes, shown: str) -> ReleaseIndex:
         reason = f"It was written by another version of pair: it has schema {schema_version!r:.40}."
         raise errors.feed_unreadable(shown, reason)
     try:
-        return ReleaseIndex({name: _releases_from(name, entry["releases"]) for name, entry in value["kbs"].items()})
+        return ReleaseIndex({name: _parse_releases(name, entry["releases"]) for name, entry in value["kbs"].items()})
     except (ValueError, KeyError, TypeError, AttributeError) as fault:
         raise errors.feed_unreadable(shown, f"It is damaged: {fault!s:.200}") from fault
 
 
-def _releases_from(name: str, values: Any) -> tuple[Release, ...]:
+def _parse_releases(name: str, values: Any) -> tuple[Release, ...]:
     if not isinstance(values, list):
         raise ValueError(f"the releases of {name!r:.80} are no list")
-    releases = [_release_from(name, value) for value in values]
+    releases = [_parse_release(name, value) for value in values]
     if len({release.version for release in releases}) != len(releases):
         raise ValueError(f"a version of {name!r:.80} is there twice")
-    return _in_order(releases)
+    return _sort_releases(releases)
 
 
-def _release_from(name: str, value: Any) -> Release:
+def _parse_release(name: str, value: Any) -> Release:
     release = Release(
-        version=_text(value["version"]),
-        file=_text(value["file"]),
+        version=_check_text(value["version"]),
+        file=_check_text(value["file"]),
         size_bytes=value["size_bytes"],
-        sha256=_text(value["sha256"]),
-        content_checksum=_text(value.get("content_checksum", "")),
-        manifest_sha256=_text(value.get("manifest_sha256", "")),
-        embedder=_text(value.get("embedder", "")),
+        sha256=_check_text(value["sha256"]),
+        content_checksum=_check_text(value.get("content_checksum", "")),
+        manifest_sha256=_check_text(value.get("manifest_sha256", "")),
+        embedder=_check_text(value.get("embedder", "")),
         signature=value.get("signature", False),
-        published_at=_text(value.get("published_at", "")),
+        published_at=_check_text(value.get("published_at", "")),
     )
-    if (fault := package_label_fault(_text(name), release.version)) is not None:
+    if (fault := rules.find_label_fault(_check_text(name), release.version)) is not None:
         raise ValueError(fault)
-    if not _is_plain(release.file):
+    is_plain_name = "://" not in release.file and rules.find_name_fault(release.file) is None
+    is_plain_url = rules.is_url(release.file) and not re.search(r"\s", release.file)
+    if not (is_plain_name or is_plain_url):
         raise ValueError(f"{release.file!r:.80} is neither a plain name nor a URL")
     if not re.fullmatch(r"[0-9a-f]{64}", release.sha256):
         raise ValueError(f"{release.sha256!r:.80} is no SHA-256")
@@ -176,13 +266,269 @@ def _release_from(name: str, value: Any) -> Release:
     return release
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or len(value) > _LONGEST_TEXT or not is_on_one_line(value):
+def _check_text(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > _LONGEST_TEXT or not rules.is_on_one_line(value):
         raise ValueError(f"no text on one line: {value!r:.80}")
     return value
 
 
-def _is_plain(file: str) -> bool:
-    if is_url(file):
-        return not re.search(r"\s", file)
-    return "://" not in file and name_fault(file) is None
+# ── folders and buckets ────────────────────────────────────────────────────────────────────────────
+
+Change = Callable[[bytes | None], bytes]
+"""From the index as it is, None for none yet, to what it is to be. It may be called again after a race."""
+
+
+class FolderTarget:
+    """A folder with plain files under plain names, which any host can serve."""
+
+    def __init__(self, folder: Path, on_wait: Callable[[str], None]) -> None:
+        """`on_wait` is given the name of another publisher to wait for."""
+        self.address = str(folder)
+        self._folder = Path(os.path.realpath(folder))
+        self._on_wait = on_wait
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other publishers away while the block runs."""
+        with files.storage_errors(), files.lock_folder(self._folder, on_wait=self._on_wait):
+            yield
+
+    def read(self, name: str) -> bytes | None:
+        return read_file(self._folder / name)
+
+    def claim(self, name: str, content: bytes) -> bytes:
+        """Write a small file where there is none yet; return what is there afterwards."""
+        files.remove_half_written(self._folder / name)
+        if present := self.read(name):
+            return present
+        files.write_atomically(self._folder / name, content)
+        return content
+
+    def put(self, name: str, path: Path) -> None:
+        destination = self._folder / name
+        files.remove_half_written(destination)
+        if not (destination.exists() and destination.samefile(path)):
+            files.copy_atomically(path, destination)
+
+    def change_feed(self, change: Change) -> None:
+        feed = self._folder / FEED_NAME
+        files.remove_half_written(feed)
+        files.write_atomically(feed, change(self.read(FEED_NAME)))
+
+
+class BucketTarget:
+    """The same in a bucket."""
+
+    def __init__(self, store: BlobStore, pause_before: Callable[[int], None]) -> None:
+        """`pause_before` waits before the next of several attempts."""
+        self._store = store
+        self._pause_before = pause_before
+
+    @property
+    def address(self) -> str:
+        return self._store.address
+
+    def lock(self) -> contextlib.AbstractContextManager[None]:
+        """Do nothing, for a bucket has no lock: `claim` and `change_feed` decide between publishers at one time."""
+        return contextlib.nullcontext()
+
+    def read(self, name: str) -> bytes | None:
+        return self._store.get_range(name, 0, LIMIT_BYTES + 1)
+
+    def claim(self, name: str, content: bytes) -> bytes:
+        try:
+            self._store.create(name, content)
+        except VersionMismatchError:
+            return self.read(name) or b""
+        return content
+
+    def put(self, name: str, path: Path) -> None:
+        self._store.upload(name, path)
+
+    def change_feed(self, change: Change) -> None:
+        for attempt in range(1, _MOST_ATTEMPTS + 1):
+            blob = self._store.get(FEED_NAME)
+            content = change(blob.data if blob is not None else None)
+            try:
+                if blob is None:
+                    self._store.create(FEED_NAME, content)
+                else:
+                    self._store.put_if(FEED_NAME, content, blob.version)
+            except VersionMismatchError:
+                self._pause_before(attempt)
+            else:
+                return
+        raise errors.store_unreachable(self.address, "Others kept changing the feed while it was written")
+
+
+PublishTarget = FolderTarget | BucketTarget
+
+
+class StoredFile:
+    """A file in a bucket, read in parts."""
+
+    def __init__(self, store: BlobStore, key: str, size_bytes: int) -> None:
+        self._store = store
+        self._key = key
+        self.size_bytes = size_bytes
+
+    def read(self, start: int, length: int) -> bytes:
+        content = self._store.get_range(self._key, start, length)
+        if content is None or len(content) != min(length, self.size_bytes - start):
+            raise ChangedError(self._key)
+        return content
+
+    def copy(self, start: int, length: int, path: Path) -> None:
+        with path.open("xb") as stream:
+            for begin in range(start, start + length, _BLOCK_BYTES):
+                stream.write(self.read(begin, min(_BLOCK_BYTES, start + length - begin)))
+
+
+class BucketFetcher:
+    """Fetches archives from buckets; `store_at` gives the store at an address."""
+
+    def __init__(self, store_at: Callable[[str], BlobStore], settings: rules.SourcesSettings | None = None) -> None:
+        self._store_at = store_at
+        self._limit_bytes = (settings or rules.SourcesSettings()).max_download_bytes
+
+    def parts(self, url: str, *, sha256: str | None) -> Parts | None:
+        store, key = self._open(url)
+        manifest = store.get_range(key + rules.MANIFEST_SUFFIX, 0, _MOST_MANIFEST_BYTES + 1)
+        size_bytes = self._check_size(store, key, url)
+        if manifest is None or len(manifest) > _MOST_MANIFEST_BYTES or size_bytes is None or sha256 is None:
+            return None
+        return Parts(manifest, sha256, StoredFile(store, key, size_bytes), Validators())
+
+    def signature(self, url: str) -> bytes | None:
+        store, key = self._open(url)
+        return store.get_range(key + rules.SIGNATURE_SUFFIX, 0, _MOST_SIGNATURE_BYTES)
+
+    def fetch(self, url: str, part: Path, *, sha256: str | None, known: CachedCopy | None) -> Download | None:
+        """Download as the contract says. A broken transfer starts over."""
+        if known is not None and sha256 == known.sha256:
+            return None
+        folders.make_folder(part.parent)
+        folders.unlink(part, missing_ok=True)
+        store, key = self._open(url)
+        self._check_size(store, key, url)
+        if not store.download(key, part):
+            raise errors.download_failed(url, "there is no such object in the bucket")
+        actual = files.sha256_of(part)
+        if sha256 not in {None, actual}:
+            folders.unlink(part)
+            raise errors.checksum_failed(f"File: {url}", [f"Expected SHA-256: {sha256}", f"Actual SHA-256:   {actual}"])
+        return Download(part, actual, verified=sha256 is not None, validators=Validators())
+
+    def _open(self, url: str) -> tuple[BlobStore, str]:
+        folder, _, key = url.rpartition("/")
+        return self._store_at(folder), key
+
+    def _check_size(self, store: BlobStore, key: str, url: str) -> int | None:
+        size_bytes = next((info.size_bytes for info in store.list(key) if info.key == key), None)
+        if size_bytes is not None and size_bytes > self._limit_bytes:
+            reason = f"it has more than {self._limit_bytes} bytes, the most that sources.max_download_bytes allows"
+            raise errors.archive_refused(url, reason)
+        return size_bytes
+
+
+# ── publishing ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class PublishReport:
+    place: str
+    name: str
+    release: Release
+    is_new: bool
+    """False when all of it was published before."""
+    skipped: tuple[tuple[str, str], ...] = ()
+    """Of the folder, if one was packaged."""
+
+    @property
+    def source(self) -> str:
+        """The --source that installs this release or a later one."""
+        place = self.place if rules.is_in_bucket(self.place) or rules.is_local_path(self.place) else f"./{self.place}"
+        return f"{place.rstrip('/')}/{FEED_NAME}#{self.name}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "place": self.place,
+            "feed": f"{self.place.rstrip('/')}/{FEED_NAME}",
+            "source": self.source,
+            "name": self.name,
+            "version": self.release.version,
+            "file": self.release.file,
+            "size_bytes": self.release.size_bytes,
+            "sha256": self.release.sha256,
+            "signature": self.release.signature,
+            "published_at": self.release.published_at,
+            "is_new": self.is_new,
+            "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],
+        }
+
+
+def publish(package: Path, manifest: PackageManifest, place: PublishTarget, clock: Clock) -> PublishReport:
+    """Publish the archive, its checksum and the files beside it, and last the index. `package` was verified.
+
+    Raises E014, E019, E021 and what the target raises.
+    """
+    release = _describe_release(package, manifest, clock)
+    with place.lock():
+        known = _parse_feed_at(place, place.read(FEED_NAME)).find(manifest.name, release.version)
+        wanted = _merge_release(place, manifest.name, known, release)
+        if wanted == known:
+            return PublishReport(place.address, manifest.name, known, is_new=False)
+        _claim_version(place, manifest.name, release)
+        for suffix in ("", *rules.SIDECAR_SUFFIXES):
+            path = package.with_name(package.name + suffix)
+            if path.is_file():
+                place.put(release.file + suffix, path)
+
+        def add_release(content: bytes | None) -> bytes:
+            feed = _parse_feed_at(place, content)
+            merged = _merge_release(place, manifest.name, feed.find(manifest.name, release.version), wanted)
+            return feed.with_release(manifest.name, merged).to_bytes()
+
+        place.change_feed(add_release)
+    return PublishReport(place.address, manifest.name, wanted, is_new=True)
+
+
+def _describe_release(package: Path, manifest: PackageManifest, clock: Clock) -> Release:
+    file = f"{manifest.name}-{manifest.version}.zip"
+    if (fault := rules.find_file_name_fault(file)) is not None:
+        raise errors.cannot_package(str(package), fault)
+    beside = package.with_name(package.name + rules.MANIFEST_SUFFIX)
+    with files.storage_errors():
+        return Release(
+            version=manifest.version,
+            file=file,
+            size_bytes=package.stat().st_size,
+            sha256=files.sha256_of(package),
+            content_checksum=f"sha256:{manifest.content_checksum}",
+            manifest_sha256=files.sha256_of(beside) if beside.is_file() else "",
+            embedder=manifest.index.embedder if manifest.index is not None else "",
+            signature=package.with_name(package.name + rules.SIGNATURE_SUFFIX).is_file(),
+            published_at=to_timestamp(clock.now()),
+        )
+
+
+def _parse_feed_at(place: PublishTarget, content: bytes | None) -> ReleaseIndex:
+    return ReleaseIndex({}) if content is None else parse_feed(content, f"{place.address.rstrip('/')}/{FEED_NAME}")
+
+
+def _merge_release(place: PublishTarget, name: str, known: Release | None, given: Release) -> Release:
+    """Return what the index is to say of a release; refuse other bytes for a version that it has."""
+    if known is None:
+        return given
+    if known.sha256 != given.sha256:
+        raise errors.version_published(place.address, f"{name} {given.version}", known.sha256, given.sha256)
+    return known.with_sidecars_of(given)
+
+
+def _claim_version(place: PublishTarget, name: str, release: Release) -> None:
+    """Let the checksum decide, before any bytes, between two publishers of one version with different bytes."""
+    content = place.claim(f"{release.file}.sha256", f"{release.sha256}  {release.file}\n".encode())
+    claimed = rules.parse_checksum(content.decode("utf-8", errors="replace"), release.file)
+    if claimed != release.sha256:
+        label = f"{name} {release.version}"
+        raise errors.version_published(place.address, label, claimed or "unreadable", release.sha256)

@@ -1,24 +1,29 @@
-"""Look at disk and feeds of releases, then apply the rules."""
+"""Find where a KB comes from: the named source, the dataset of the monorepo, a release index, or the latest release."""
 
+import fnmatch
+import json
 import logging
 import os
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from pair.packages.release_rules import FEED_NAME, FeedAddress, local_feed, remote_feed
-from pair.packages.rules import (
-    Surroundings,
-    choose_source,
-    is_local_path,
-    is_remote,
-    refuse_conflicting_options,
-    without_credentials,
-)
+from pair import errors
+from pair.packages import rules
 from pair.values import KbSource
+from pair.web.http_answer import RequestFault
+
+if TYPE_CHECKING:
+    from pair.web.http_client import HttpClient
 
 logger = logging.getLogger(__name__)
 
 MONOREPO_DATASET = "packages/knowledge-hub/dataset"
+FEED_NAME = "releases.json"
+_GITHUB_LIMIT_BYTES = 8 * 1024 * 1024
 
 
 def resolve_source(
@@ -27,39 +32,33 @@ def resolve_source(
     offline: bool,
     folder: Path,
     latest_release: Callable[[], KbSource],
-    from_feed: Callable[[FeedAddress], KbSource],
+    from_feed: Callable[["FeedAddress"], KbSource],
 ) -> KbSource:
-    """`folder` is where relative paths and the monorepo are looked for. Raises E001-E005, E007, E019 and E020."""
+    """Return the source; relative paths and the monorepo are below `folder`. Raises E001-E005, E007, E019, E020."""
     refuse_conflicting_options(source, offline=offline)
-    shown = without_credentials(source) if source else source
+    shown = rules.hide_credentials(source) if source else source
     logger.debug("resolving the KB source", extra={"source": shown, "offline": offline, "folder": str(folder)})
-    if source is not None and (feed := feed_at(source, folder)) is not None:
-        logger.debug("asking a feed of releases", extra={"feed": without_credentials(feed.place)})
+    if source is not None and (feed := find_feed(source, folder)) is not None:
+        logger.debug("asking a feed of releases", extra={"feed": rules.hide_credentials(feed.place)})
         return from_feed(feed)
-    choice = choose_source(source, offline=offline, seen=_look_around(source, folder), latest_release=latest_release)
-    location = without_credentials(choice.source.location)
-    logger.debug(
-        "chose the KB source",
-        extra={"type": choice.source.type, "location": location, "because": choice.because},
-    )
-    return choice.source
+    seen = _look_around(source, folder)
+    chosen, because = choose_source(source, offline=offline, seen=seen, latest_release=latest_release)
+    location = rules.hide_credentials(chosen.location)
+    logger.debug("chose the KB source", extra={"type": chosen.type, "location": location, "because": because})
+    return chosen
 
 
-def feed_at(source: str, folder: Path) -> FeedAddress | None:
-    """The feed that a source names; None when it names something else. A path that exists is what it is."""
-    if is_remote(source):
-        return remote_feed(source)
-    if not is_local_path(source):
-        return None
-    absolute = os.path.abspath(folder / source)  # noqa: PTH100 - as below
-    if os.path.exists(absolute) and not absolute.endswith(f"/{FEED_NAME}"):  # noqa: PTH110 - as below
-        return None
-    found = local_feed(absolute)
-    return found if found is not None and os.path.isfile(found.place) else None  # noqa: PTH113 - as below
+@dataclass(frozen=True)
+class Surroundings:
+    """What is on disk: whether the named path exists, and the default KB of the monorepo, if any."""
+
+    absolute_path: str = ""
+    path_exists: bool = False
+    monorepo_dataset: str | None = None
 
 
 def _look_around(source: str | None, folder: Path) -> Surroundings:
-    if source is not None and is_remote(source):
+    if source is not None and rules.is_remote(source):
         return Surroundings()
     if source is not None:
         absolute = os.path.abspath(folder / source)  # noqa: PTH100 - normalises ".." without following links
@@ -70,3 +69,200 @@ def _look_around(source: str | None, folder: Path) -> Surroundings:
     exists = dataset.is_dir()
     logger.debug("looked for the monorepo dataset", extra={"path": str(dataset), "exists": exists})
     return Surroundings(monorepo_dataset=str(dataset) if exists else None)
+
+
+def refuse_conflicting_options(source: str | None, *, offline: bool) -> None:
+    """Raise E001 and E002, before anything is looked at."""  # source-5, source-6
+    if not offline:
+        return
+    if not source:
+        raise errors.offline_without_source()
+    if rules.is_remote(source):
+        raise errors.offline_with_url()
+
+
+def choose_source(
+    source: str | None, *, offline: bool, seen: Surroundings, latest_release: Callable[[], KbSource]
+) -> tuple[KbSource, str]:
+    """Return the source and why: flag, then monorepo, then latest release, which is asked only when it is its turn."""
+    refuse_conflicting_options(source, offline=offline)
+    if source is not None:
+        return _choose_named(source, seen)
+    if seen.monorepo_dataset is not None:
+        dataset = KbSource("monorepo", seen.monorepo_dataset, requires_download=False)
+        return dataset, "no --source, and the monorepo has a dataset"
+    if offline:
+        raise errors.download_while_offline()
+    return latest_release(), "no --source and no monorepo dataset: the latest release"
+
+
+def _choose_named(source: str, seen: Surroundings) -> tuple[KbSource, str]:
+    if rules.is_git(source):
+        return KbSource("git", source, requires_download=True), "--source is a git repository"
+    if rules.is_url(source):
+        if not _has_host(source):
+            raise errors.source_format_unknown(source, suggestion="The URL names no host.")
+        return KbSource("url", source, requires_download=True), "--source is a URL"
+    if rules.is_local_path(source):
+        if not seen.path_exists:
+            raise errors.source_path_missing(seen.absolute_path)
+        return KbSource("local", seen.absolute_path, requires_download=False), "--source is a path"
+    suggestion = f"Did you mean ./{source} ?" if seen.path_exists and source else ""
+    if rules.is_in_bucket(source):
+        suggestion = "An address in a bucket must be that of a feed: s3://bucket/prefix/releases.json"
+    raise errors.source_format_unknown(source, suggestion=suggestion)
+
+
+def _has_host(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+# ── addresses of release indexes ───────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class FeedAddress:
+    """Where a release index is, and which release of it is meant."""
+
+    named: str
+    """As it was given, so that it can be asked again."""
+    place: str
+    """Of the index itself: a URL, an absolute path, or an address in a bucket."""
+    name: str = ""
+    """Of the KB; empty: the only one."""
+    version: str = ""
+    """Empty: the latest."""
+
+
+def find_feed(source: str, folder: Path) -> FeedAddress | None:
+    """Return the release index that a source names; None for another source. A path that exists is what it is."""
+    if rules.is_remote(source):
+        return parse_remote_feed(source)
+    if not rules.is_local_path(source):
+        return None
+    absolute = os.path.abspath(folder / source)  # noqa: PTH100 - as above
+    if os.path.exists(absolute) and not absolute.endswith(f"/{FEED_NAME}"):  # noqa: PTH110 - as above
+        return None
+    address = parse_local_feed(absolute)
+    return address if address is not None and os.path.isfile(address.place) else None  # noqa: PTH113 - as above
+
+
+def parse_remote_feed(source: str) -> FeedAddress | None:
+    """Parse `…/releases.json`, `…/releases.json#NAME`, `…/releases.json#NAME@VERSION` or `…/NAME@VERSION`."""
+    if rules.is_git(source) or not rules.is_remote(source):
+        return None
+    address, _, wanted = source.partition("#")
+    path, mark, query = address.partition("?")
+    folder, _, last = path.rpartition("/")
+    if path.count("/") < 3:  # no path, only a host
+        return None
+    if last == FEED_NAME:
+        return FeedAddress(source, address, *_split_version(unquote(wanted)))
+    name, version = _split_pinned(unquote(last))
+    if not name or wanted:
+        return None
+    return FeedAddress(source, f"{folder}/{FEED_NAME}{mark}{query}", name, version)
+
+
+def parse_local_feed(path: str) -> FeedAddress | None:
+    """Parse an absolute path in the same forms, without looking whether the index is there."""
+    match = re.fullmatch(rf"(.*/{re.escape(FEED_NAME)})(?:#([^/]*))?", path, re.DOTALL)
+    if match:
+        return FeedAddress(path, match[1], *_split_version(match[2] or ""))
+    folder, _, last = path.rpartition("/")
+    name, version = _split_pinned(last)
+    return FeedAddress(path, f"{folder}/{FEED_NAME}", name, version) if name else None
+
+
+def _split_version(wanted: str) -> tuple[str, str]:
+    name, at, version = wanted.rpartition("@")
+    return (name, version) if at else (wanted, "")
+
+
+def _split_pinned(last: str) -> tuple[str, str]:
+    """Split `NAME@VERSION`; a name that looks like an archive or a repository is none."""
+    name, _, version = last.rpartition("@")
+    return (name, version) if name and version and not last.endswith((".zip", ".git")) else ("", "")
+
+
+def locate_archive(place: str, file: str) -> str:
+    """Return where an archive is that an index names: beside the index, or at an address of its own."""
+    if rules.is_url(file):
+        return file
+    if rules.is_url(place):
+        parts = urlsplit(place)
+        folder = parts.path.rpartition("/")[0]
+        return urlunsplit(parts._replace(path=f"{folder}/{quote(file)}", query="", fragment=""))
+    return f"{place.rpartition('/')[0]}/{file}"
+
+
+def has_moved(installed: KbSource, installed_name: str, installed_sha256: str, offered: KbSource) -> bool:
+    """Tell whether an index has other bytes now for the version that was installed from it."""
+    if installed.feed is None or offered.feed is None or installed.version != offered.version:
+        return False
+    old, new = _parse_stored(installed.feed), _parse_stored(offered.feed)
+    is_same_kb = (new.name or installed_name) == (old.name or installed_name)
+    return old.place == new.place and is_same_kb and installed_sha256 not in {"", offered.sha256}
+
+
+def _parse_stored(feed: str) -> FeedAddress:
+    stored = rules.strip_user(feed)
+    return (parse_remote_feed(stored) if rules.is_remote(stored) else parse_local_feed(stored)) or FeedAddress(
+        stored, stored
+    )
+
+
+# ── the latest release on GitHub ───────────────────────────────────────────────────────────────────
+
+
+def latest_release(web: "HttpClient", settings: rules.SourcesSettings) -> KbSource:
+    """Ask GitHub, unless `default_url` names the archive. Raises E005."""  # source-10
+    if settings.default_url:
+        logger.debug("default KB from the settings", extra={"url": rules.hide_credentials(settings.default_url)})
+        return KbSource("github-release", settings.default_url, requires_download=True)
+    address = f"{settings.github_api_url.rstrip('/')}/repos/{settings.release_repository}/releases/latest"
+    release = _read_release(web, address)
+    try:
+        asset = _choose_asset(release["assets"], settings.release_asset)
+        if asset is None:
+            tag = release["tag_name"]
+            raise errors.download_failed(address, f"release {tag} has no asset {settings.release_asset}")
+        kind, _, digest = str(asset.get("digest") or "").partition(":")
+        source = KbSource(
+            "github-release",
+            str(asset["browser_download_url"]),
+            requires_download=True,
+            version=str(release["tag_name"]).removeprefix("v"),
+            sha256=digest.lower() if kind == "sha256" and len(digest) == 64 else None,
+        )
+    except (KeyError, TypeError) as fault:
+        raise errors.download_failed(address, "the answer is not a release feed") from fault
+    shown = rules.hide_credentials(source.location)
+    logger.debug("latest release", extra={"feed": address, "version": source.version, "asset": shown})
+    return source
+
+
+def _read_release(web: "HttpClient", address: str) -> Any:
+    try:
+        answer = web.read(address, {"Accept": "application/vnd.github+json"}, limit_bytes=_GITHUB_LIMIT_BYTES)
+    except RequestFault as fault:
+        raise errors.download_failed(address, fault.reason) from fault
+    if answer.status != 200:
+        reason = "no release there" if answer.status == 404 else "set GITHUB_TOKEN if access is limited"
+        raise errors.download_failed(address, f"HTTP {answer.status}: {reason}")
+    try:
+        return json.loads(answer.body)
+    except (ValueError, RecursionError) as fault:
+        raise errors.download_failed(address, "the answer is not JSON") from fault
+
+
+def _choose_asset(assets: list[dict[str, Any]], pattern: str) -> dict[str, Any] | None:
+    """Return the archive with the expected name, else the only archive there is."""
+    archives = [asset for asset in assets if isinstance(asset["name"], str) and asset["name"].endswith(".zip")]
+    archives.sort(key=lambda asset: str(asset["name"]))
+    named = [asset for asset in archives if fnmatch.fnmatch(asset["name"], pattern)]
+    return named[0] if named else archives[0] if len(archives) == 1 else None

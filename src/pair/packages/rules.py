@@ -1,31 +1,28 @@
-"""What is decided about sources: precedence, kinds, option conflicts, names, and what an update changes.
-
-Not here
-    Looking at disk or network: resolution.py, download.py. Carrying a plan out: installation.py.
-"""
+"""Rules of packages: settings, kinds of source, valid names, and what an update changes (pure)."""
 
 import base64
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, get_args
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from annotated_types import Ge, Gt, Le
 
-from pair import errors
 from pair.values import LONGEST_WAIT_SECONDS, KbSource
 
 RECORD_NAME = ".pair-install.jsonl"
 ENTRY_NAME = ".pair-entry.json"
 MANIFEST_NAME = "manifest.json"
 MANIFEST_SUFFIX = ".manifest.json"
-"""Of a copy of the manifest beside a package with an index: it tells which of its bytes one has already."""
+"""Of a copy of the manifest beside a package with an index, for partial downloads."""
 SIGNATURE_SUFFIX = ".minisig"
+SIDECAR_SUFFIXES = (MANIFEST_SUFFIX, SIGNATURE_SUFFIX, MANIFEST_SUFFIX + SIGNATURE_SUFFIX)
+"""Of files beside an archive, besides its `.sha256`."""
 OWN_NAMES = frozenset({RECORD_NAME, ENTRY_NAME})
 INDEX_FOLDER = ".pair-index"
-"""Of a package: what the engine needs of it. It is not installed beside the texts."""
+"""Of a package: its index for the engine. It is not installed beside the texts."""
 INDEX_MANIFEST = f"{INDEX_FOLDER}/{MANIFEST_NAME}"
 MOST_FOLDERS = 100
 """Above a file in a KB."""
@@ -92,86 +89,20 @@ def is_local_path(source: str) -> bool:
     return source.startswith(("/", "./", "../")) or re.match(r"[A-Za-z]:[/\\]", source) is not None
 
 
-def refuse_conflicting_options(source: str | None, *, offline: bool) -> None:
-    """E001 and E002, before anything is looked at."""  # source-5, source-6
-    if not offline:
-        return
-    if not source:
-        raise errors.offline_without_source()
-    if is_remote(source):
-        raise errors.offline_with_url()
+def hide_credentials(url: str) -> str:
+    """Return a URL that may be shown: query values may be secrets too."""
+    address, mark, query = strip_user(url).partition("?")
+    return f"{address}{mark}{re.sub(r'=[^&#]*', '=…', query)}" if is_url(url) else strip_user(url)
 
 
-@dataclass(frozen=True)
-class Surroundings:
-    """What resolution saw: the paths it was asked about, and the default KB of the monorepo, if any."""
-
-    absolute_path: str = ""
-    path_exists: bool = False
-    monorepo_dataset: str | None = None
+def describe_source(source: KbSource) -> dict[str, Any]:
+    """Return the JSON of a source without secrets."""
+    value = source.to_json() | {"location": hide_credentials(source.location)}
+    return value if source.feed is None else value | {"feed": hide_credentials(source.feed)}
 
 
-@dataclass(frozen=True)
-class Choice:
-    source: KbSource
-    because: str
-
-
-def choose_source(
-    source: str | None, *, offline: bool, seen: Surroundings, latest_release: Callable[[], KbSource]
-) -> Choice:
-    """Flag, then monorepo, then latest release. `latest_release` is asked only when it is its turn."""
-    refuse_conflicting_options(source, offline=offline)
-    if source is not None:
-        return _choose_named(source, seen)
-    if seen.monorepo_dataset is not None:
-        found = KbSource("monorepo", seen.monorepo_dataset, requires_download=False)
-        return Choice(found, "no --source, and the monorepo has a dataset")
-    if offline:
-        raise errors.download_while_offline()
-    return Choice(latest_release(), "no --source and no monorepo dataset: the latest release")
-
-
-def _choose_named(source: str, seen: Surroundings) -> Choice:
-    if is_git(source):
-        return Choice(KbSource("git", source, requires_download=True), "--source is a git repository")
-    if is_url(source):
-        if not _has_host(source):
-            raise errors.source_format_unknown(source, suggestion="The URL names no host.")
-        return Choice(KbSource("url", source, requires_download=True), "--source is a URL")
-    if is_local_path(source):
-        if not seen.path_exists:
-            raise errors.source_path_missing(seen.absolute_path)
-        found = KbSource("local", seen.absolute_path, requires_download=False)
-        return Choice(found, "--source is a path")
-    suggestion = f"Did you mean ./{source} ?" if seen.path_exists and source else ""
-    if is_in_bucket(source):
-        suggestion = "An address in a bucket must be that of a feed: s3://bucket/prefix/releases.json"
-    raise errors.source_format_unknown(source, suggestion=suggestion)
-
-
-def _has_host(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
-
-
-def without_credentials(url: str) -> str:
-    """The URL as it may be shown: query values may be secrets too."""
-    address, mark, query = without_user(url).partition("?")
-    return f"{address}{mark}{re.sub(r'=[^&#]*', '=…', query)}" if is_url(url) else without_user(url)
-
-
-def shown_source(source: KbSource) -> dict[str, Any]:
-    """As JSON, as it may be shown."""
-    value = source.to_json() | {"location": without_credentials(source.location)}
-    return value if source.feed is None else value | {"feed": without_credentials(source.feed)}
-
-
-def without_user(url: str) -> str:
-    """The URL as it may be stored: without user and password; over ssh the user is part of the address."""
+def strip_user(url: str) -> str:
+    """Return a URL that may be stored: without user and password; over ssh the user is part of the address."""
     scheme, mark, rest = url.partition("://")
     user, at, host = rest.partition("/")[0].rpartition("@")
     if not mark or not at:
@@ -180,34 +111,34 @@ def without_user(url: str) -> str:
     return f"{scheme}://{kept}{host}{rest[len(user) + 1 + len(host) :]}"
 
 
-def beside(url: str, suffix: str) -> str:
-    """Address of a file next to `url`: the suffix goes behind the path, before any query."""
+def append_suffix(url: str, suffix: str) -> str:
+    """Return the address of a file next to `url`: the suffix goes behind the path, before any query."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(path=parts.path + suffix, fragment=""))
 
 
 def parse_checksum(text: str, name: str) -> str | None:
-    """SHA-256 out of a `.sha256` file: a bare hash, or lines of `hash  name`. None when there is none."""
-    found: dict[str, str] = {}
+    """Return the SHA-256 in a `.sha256` file: a bare hash, or lines of `hash  name`. None when there is none."""
+    hashes: dict[str, str] = {}
     for line in text.lstrip("\ufeff").splitlines():
         match = re.fullmatch(r"\s*([0-9A-Fa-f]{64})(?:\s+\*?(.+?))?\s*", line)
         if match:
-            found[match[2] or ""] = match[1].lower()
+            hashes[match[2] or ""] = match[1].lower()
         elif line.strip():
             return None
-    if len(found) == 1:
-        return next(iter(found.values()))
-    return found.get(name)
+    if len(hashes) == 1:
+        return next(iter(hashes.values()))
+    return hashes.get(name)
 
 
-def key_id(number: bytes) -> str:
-    """How minisign calls a key: in hexadecimal, without zeros before it."""
+def format_key_id(number: bytes) -> str:
+    """Return the id of a key as minisign writes it: hexadecimal, without leading zeros."""
     return f"{int.from_bytes(number, 'little'):X}"
 
 
-def key_id_of(key: str) -> str:
-    """Of a public key, given the line that holds it."""
-    return key_id(base64.b64decode(key)[2:10])
+def read_key_id(key: str) -> str:
+    """Return the id of a public key, given the line that holds it."""
+    return format_key_id(base64.b64decode(key)[2:10])
 
 
 # ── names in archives ──────────────────────────────────────────────────────────────────────────────
@@ -218,8 +149,8 @@ _WINDOWS_DEVICES = frozenset(
 )
 
 
-def name_fault(name: str) -> str | None:
-    """Why a path may not be in a KB package, or None. Names must be plain on every system.
+def find_name_fault(name: str) -> str | None:
+    """Return why a path may not be in a KB package, or None. Names must be plain on every system.
 
     The path is given with `/` between its parts and without a slash at the end.
     """
@@ -229,20 +160,20 @@ def name_fault(name: str) -> str | None:
         return "backslash in the name"
     if any(ord(character) < 32 or ord(character) == 127 for character in name):
         return "control character in the name"
-    if not _is_utf8(name):
+    try:
+        size_bytes = len(name.encode())
+    except UnicodeEncodeError:
         return "name is not valid Unicode"
-    if len(name.encode()) > 4000:
+    if size_bytes > 4000:
         return "path is too long"
     if name.count("/") > MOST_FOLDERS:
         return "path has too many folders"
-    for part in name.split("/"):
-        if (fault := _part_fault(part)) is not None:
-            return fault
-    return None
+    faults = (_part_fault(part) for part in name.split("/"))
+    return next((fault for fault in faults if fault is not None), None)
 
 
 def stays_inside(path: str) -> bool:
-    """Whether a path with `/` between its parts names a file below the folder that it belongs to.
+    """Tell whether a path with `/` between its parts names a file below the folder that it belongs to.
 
     A path that version control owns does not: writing there makes a later `git status` run commands.
     """
@@ -260,7 +191,7 @@ _IGNORABLE = re.compile(
 
 
 def is_version_control(name: str) -> bool:
-    """Whether some file system takes a name for that of a folder of version control."""
+    """Tell whether some file system takes a name for that of a folder of version control."""
     return _VERSION_CONTROL.fullmatch(_fold_name(name)) is not None
 
 
@@ -275,7 +206,7 @@ def _fold_name(name: str) -> str:
     return name.lower().partition(":")[0].rstrip(". ")
 
 
-def bare_repositories(paths: Iterable[str]) -> set[str]:
+def find_bare_repositories(paths: Iterable[str]) -> set[str]:
     """Return the folders that git takes for a repository although they are not called `.git`.
 
     A command of git in such a folder obeys the configuration that lies in it.
@@ -284,11 +215,11 @@ def bare_repositories(paths: Iterable[str]) -> set[str]:
     heads = [path.rpartition("/") for path in paths]
     names: dict[str, set[str]] = {folder: set() for folder, _, name in heads if _fold_name(name) == "head"}
     for path in paths if names else ():
-        for below in (path, *folders_above(path)):
+        for below in (path, *list_parents(path)):
             folder, _, name = below.rpartition("/")
             if folder in names:
                 names[folder].add(_fold_name(name))
-    return {folder for folder, held in names.items() if "commondir" in held or held >= {"objects", "refs"}}
+    return {folder for folder, content in names.items() if "commondir" in content or content >= {"objects", "refs"}}
 
 
 def _part_fault(part: str) -> str | None:
@@ -307,16 +238,8 @@ def _part_fault(part: str) -> str | None:
     return None
 
 
-def _is_utf8(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def unpacks_suspiciously(unpacked_bytes: int, packed_bytes: int, max_ratio: int) -> bool:
-    """More comes out than an honest text could hold; the first mebibyte harms nobody."""
+def is_suspicious_ratio(unpacked_bytes: int, packed_bytes: int, max_ratio: int) -> bool:
+    """Tell whether more comes out than an honest text could hold; the first mebibyte is harmless."""
     return unpacked_bytes > max(1024 * 1024, packed_bytes * max_ratio)
 
 
@@ -324,15 +247,30 @@ def is_of_index(path: str) -> bool:
     return path.startswith(f"{INDEX_FOLDER}/")
 
 
-def own_name_fault(name: str) -> str | None:
+def find_path_fault(path: str) -> str | None:
+    """Return why a file may not be packaged under this path, or None."""
+    return find_name_fault(path) or find_own_name_fault(path)
+
+
+def find_own_name_fault(name: str) -> str | None:
     return "name is reserved for pair" if _fold_name(name.partition("/")[0]) in OWN_NAMES else None
 
 
-def collision(paths: Iterable[str]) -> str | None:
-    """The first name that falls together with another one where case or accents do not count, folders included."""
+def find_tree_fault(paths: Iterable[str]) -> str | None:
+    """Return why these paths may not be together in a KB package, or None."""
+    paths = list(paths)
+    if (name := _find_collision(paths)) is not None:
+        return f"names differ only in case or accents: {name!r}"
+    if repositories := find_bare_repositories(paths):
+        return f"folder that git takes for a repository: {min(repositories)!r}"
+    return None
+
+
+def _find_collision(paths: Iterable[str]) -> str | None:
+    """Return the first name that equals another one where case or accents do not count, folders included."""
     spellings: dict[str, str] = {}
     for path in paths:
-        for spelling in (path, *folders_above(path)):
+        for spelling in (path, *list_parents(path)):
             folded = unicodedata.normalize("NFC", spelling).casefold()
             if spellings.setdefault(folded, spelling) != spelling:
                 return spelling
@@ -342,7 +280,6 @@ def collision(paths: Iterable[str]) -> str | None:
 # ── what an update changes ─────────────────────────────────────────────────────────────────────────
 
 KeptReason = Literal["edited", "deleted", "yours", "in the way"]
-KEPT_REASONS: tuple[KeptReason, ...] = get_args(KeptReason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,26 +305,8 @@ class UpdatePlan:
         return not (self.added or self.changed or self.removed)
 
     @property
-    def placed(self) -> tuple[str, ...]:
+    def files_to_place(self) -> tuple[str, ...]:
         return self.added + self.changed
-
-
-@dataclass
-class _Draft:
-    added: set[str] = field(default_factory=set)
-    changed: set[str] = field(default_factory=set)
-    removed: set[str] = field(default_factory=set)
-    unchanged: set[str] = field(default_factory=set)
-    kept: dict[str, KeptReason] = field(default_factory=dict)
-
-    def finish(self) -> UpdatePlan:
-        return UpdatePlan(
-            added=tuple(sorted(self.added)),
-            changed=tuple(sorted(self.changed)),
-            removed=tuple(sorted(self.removed)),
-            kept=tuple(KeptFile(path, self.kept[path]) for path in sorted(self.kept)),
-            unchanged=tuple(sorted(self.unchanged)),
-        )
 
 
 def plan_changes(
@@ -403,62 +322,60 @@ def plan_changes(
     Values are SHA-256; None stands for "not computed", allowed where nothing is compared with it.
     `restore` puts files back that the user deleted; `force` also overwrites what the user changed.
     """
-    draft = _Draft()
+    added, changed, removed, unchanged = set[str](), set[str](), set[str](), set[str]()
+    kept: dict[str, KeptReason] = {}
     for path, new in offered.items():
-        _plan_offered(draft, path, new, (installed, present), overwrite=force, restore=force or restore)
-    for path, old in installed.items():
-        if path in offered or path not in present:
-            continue
-        if force or present[path] == old:
-            draft.removed.add(path)
+        is_installed = path in installed
+        if path not in present and is_installed and not (force or restore):
+            kept[path] = "deleted"
+        elif path not in present:
+            added.add(path)
+        elif present[path] == new:
+            unchanged.add(path)
+        elif force or (present[path] is not None and present[path] == installed.get(path)):
+            changed.add(path)
         else:
-            draft.kept[path] = "edited"
-    _settle_files_and_folders(draft, present, force=force)
-    return draft.finish()
-
-
-def _plan_offered(
-    draft: _Draft,
-    path: str,
-    new: str | None,
-    known: tuple[Mapping[str, str], Mapping[str, str | None]],
-    *,
-    overwrite: bool,
-    restore: bool,
-) -> None:
-    installed, present = known
-    if path not in present:
-        if path in installed and not restore:
-            draft.kept[path] = "deleted"
+            kept[path] = "edited" if is_installed else "yours"
+    for path in (installed.keys() & present.keys()) - offered.keys():
+        if force or present[path] == installed[path]:
+            removed.add(path)
         else:
-            draft.added.add(path)
-    elif present[path] == new:
-        draft.unchanged.add(path)
-    elif overwrite or (present[path] is not None and present[path] == installed.get(path)):
-        draft.changed.add(path)
+            kept[path] = "edited"
+    blocked, replaced = _find_blocked(added | changed, present.keys() - removed)
+    if force:
+        removed |= replaced
     else:
-        draft.kept[path] = "edited" if path in installed else "yours"
+        added -= blocked
+        changed -= blocked
+        for path in blocked:
+            kept[path] = "in the way"
+    return UpdatePlan(
+        added=tuple(sorted(added)),
+        changed=tuple(sorted(changed)),
+        removed=tuple(sorted(removed)),
+        kept=tuple(KeptFile(path, kept[path]) for path in sorted(kept)),
+        unchanged=tuple(sorted(unchanged)),
+    )
 
 
-def _settle_files_and_folders(draft: _Draft, present: Mapping[str, str | None], *, force: bool) -> None:
-    """A path cannot be a file and a folder: what stays in the target wins, unless forced."""
-    staying = present.keys() - draft.removed
-    folders_staying = {folder for path in staying for folder in folders_above(path)}
-    for path in sorted(draft.added | draft.changed):
-        files_above = [folder for folder in folders_above(path) if folder in staying]
-        is_folder_now = path in folders_staying
-        if not files_above and not is_folder_now:
-            continue
-        if force:
-            below = {other for other in staying if other.startswith(path + "/")} if is_folder_now else set()
-            draft.removed |= below | set(files_above)
-        else:
-            draft.added.discard(path)
-            draft.changed.discard(path)
-            draft.kept[path] = "in the way"
+def _find_blocked(placed: set[str], staying: set[str]) -> tuple[set[str], set[str]]:
+    """Return the paths that cannot be placed beside those that stay, and the staying paths that are in their way.
+
+    A path cannot be a file and a folder: what stays in the target wins, unless forced.
+    """
+    folders_staying = {folder for path in staying for folder in list_parents(path)}
+    blocked, blocking = set[str](), set[str]()
+    for path in placed:
+        in_the_way = {folder for folder in list_parents(path) if folder in staying}
+        if path in folders_staying:
+            in_the_way |= {other for other in staying if other.startswith(path + "/")}
+        if in_the_way:
+            blocked.add(path)
+            blocking |= in_the_way
+    return blocked, blocking
 
 
-def folders_above(path: str) -> Iterable[str]:
+def list_parents(path: str) -> Iterable[str]:
     while (path := path.rpartition("/")[0]) != "":
         yield path
 
@@ -468,8 +385,8 @@ def folders_above(path: str) -> Iterable[str]:
 _NOT_ON_ONE_LINE = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 
-def package_label_fault(name: str, version: str) -> str | None:
-    """Why a package may not be called so, or None."""
+def find_label_fault(name: str, version: str) -> str | None:
+    """Return why a package may not have this name or version, or None."""
     for what, text in (("name", name), ("version", version)):
         if not text.strip():
             return f"{what} is empty"
@@ -482,23 +399,23 @@ def is_on_one_line(text: str) -> bool:
     return not any(unicodedata.category(character) in _NOT_ON_ONE_LINE for character in text)
 
 
-def file_name_fault(name: str) -> str | None:
-    """Why a file cannot be called so, or None."""
-    return f"{name!r} cannot be a file's name; choose one with -o" if name_fault(name) or "/" in name else None
+def find_file_name_fault(name: str) -> str | None:
+    """Return why a file cannot have this name, or None."""
+    return f"{name!r} cannot be a file's name; choose one with -o" if find_name_fault(name) or "/" in name else None
 
 
-def name_from_folder(folder_name: str) -> str:
+def make_name(folder_name: str) -> str:
     """`My Handbook` -> `my-handbook`"""
     return re.sub(r"[^a-z0-9._-]+", "-", folder_name.lower()).strip("-._") or "kb"
 
 
 def is_named_by_content(source: KbSource) -> bool:
-    """A feed says what the bytes are, so that they are the same wherever they lie."""
+    """Tell whether a release index says what the bytes are: they are then the same at every address."""
     return source.feed is not None and source.sha256 is not None
 
 
-def cache_key(source: KbSource, url_sha256: str) -> str:
-    """Folder name of a KB in the cache: the release's version, else the SHA-256 of its address."""  # source-14
+def make_cache_key(source: KbSource, url_sha256: str) -> str:
+    """Return the folder of a KB in the cache: the release's version, else the SHA-256 of its address."""  # source-14
     if is_named_by_content(source):
         return url_sha256
     if source.version and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}", source.version):

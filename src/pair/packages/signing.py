@@ -1,11 +1,10 @@
-"""Keys and signatures as minisign has them: Ed25519 over the BLAKE2b hash of a file, and a comment that is signed too.
+"""Keys and signatures of minisign: Ed25519 over the BLAKE2b hash of a file, and a comment that is signed too.
 
 Invariants
     A signature counts only when both of its halves hold: that of the file and that of the trusted comment.
     What cannot be read is refused with a reason, whatever it is.
 
-Not here
-    Which archives need a signature: offers.py and inspection.py. It is loaded only where somebody signs or checks.
+The module is loaded only to sign or to check a signature.
 """
 
 import base64
@@ -23,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from pair import errors, files
 from pair.packages.contract import Signer
 from pair.packages.package import PackageManifest, PackageReport
-from pair.packages.rules import MANIFEST_SUFFIX, SIGNATURE_SUFFIX, key_id
+from pair.packages.rules import MANIFEST_SUFFIX, SIGNATURE_SUFFIX, format_key_id
 
 _LEGACY = b"Ed"
 _PREHASHED = b"ED"
@@ -53,7 +52,7 @@ class PublicKey:
 
     @property
     def id(self) -> str:
-        return key_id(self.number)
+        return format_key_id(self.number)
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class SecretKey:
 
     @property
     def public(self) -> PublicKey:
-        return PublicKey(self.number, _opened(self.seed).public_key().public_bytes_raw())
+        return PublicKey(self.number, Ed25519PrivateKey.from_private_bytes(self.seed).public_key().public_bytes_raw())
 
 
 @dataclass(frozen=True)
@@ -79,20 +78,20 @@ class Signature:
 
 
 def parse_public_key(content: bytes) -> PublicKey:
-    """The line that holds it, alone or below a comment. Raises ValueError with a reason for people."""
-    lines = _lines(content)
+    """Parse the line of a key, alone or below a comment. Raises ValueError with a reason for people."""
+    lines = _split_lines(content)
     if len(lines) == 2 and lines[0].startswith(_UNTRUSTED):
         del lines[0]
     if len(lines) != 1:
         raise ValueError("it is not a public key of minisign")
-    value = _decoded(lines[0], 42, "it is not a public key of minisign")
+    value = _decode(lines[0], 42, "it is not a public key of minisign")
     if value[:2] != _LEGACY:
         raise ValueError("it is a key of another kind")
     return PublicKey(value[2:10], value[10:])
 
 
 def read_public_key(named: str) -> PublicKey:
-    """The key itself, or the path of a file that holds it. Raises ValueError with a reason for people."""
+    """Read a key, or the file that holds it. Raises ValueError with a reason for people."""
     try:
         return parse_public_key(named.encode("utf-8", errors="surrogateescape"))
     except ValueError:
@@ -107,10 +106,10 @@ def read_public_key(named: str) -> PublicKey:
 
 def parse_secret_key(content: bytes, password: Callable[[], str]) -> SecretKey:
     """`password` is asked only when the key is encrypted. Raises ValueError with a reason for people."""
-    lines = _lines(content[: _MOST_KEY_BYTES + 1])
+    lines = _split_lines(content[: _MOST_KEY_BYTES + 1])
     if len(lines) != 2 or not lines[0].startswith(_UNTRUSTED):
         raise ValueError("it is not a secret key of minisign")
-    value = _decoded(lines[1], 158, "it is not a secret key of minisign")
+    value = _decode(lines[1], 158, "it is not a secret key of minisign")
     kinds, salt, secret = value[:6], value[6:38], value[54:]
     if kinds not in {_LEGACY + _SCRYPT + _BLAKE2B, _LEGACY + _UNENCRYPTED + _BLAKE2B}:
         raise ValueError("it is a key of another kind")
@@ -119,38 +118,38 @@ def parse_secret_key(content: bytes, password: Callable[[], str]) -> SecretKey:
         costs = _scrypt_costs(operations, memory_bytes)
         if not (given := password()):
             raise ValueError("it is encrypted, and nobody gave its password")
-        secret = _decrypted(secret, given, salt, costs)
+        secret = _decrypt(secret, given, salt, costs)
     number, seed, key, checksum = secret[:8], secret[8:40], secret[40:72], secret[72:]
     # An unencrypted key carries no checksum.
     expected = hashlib.blake2b(_LEGACY + secret[:72], digest_size=32).digest()
     if kinds[2:4] == _SCRYPT and not hmac.compare_digest(checksum, expected):
         raise ValueError("the password is wrong, or the key is damaged")
-    found = SecretKey(number, seed)
-    if found.public.key != key:
+    secret_key = SecretKey(number, seed)
+    if secret_key.public.key != key:
         raise ValueError("its halves do not belong together")
-    return found
+    return secret_key
 
 
 def parse_signature(content: bytes) -> Signature:
     """Raises ValueError with a reason for people."""
-    lines = _lines(content)
+    lines = _split_lines(content)
     if len(lines) != 4 or not lines[0].startswith(_UNTRUSTED) or not lines[2].startswith(_TRUSTED):
         raise ValueError("it is not a signature of minisign")
     comment = lines[2].removeprefix(_TRUSTED)
     if len(lines[0]) > len(_UNTRUSTED) + _MOST_UNTRUSTED_BYTES or len(comment) > _MOST_TRUSTED_BYTES:
         raise ValueError("its comment is too long")
-    value = _decoded(lines[1], 74, "it is damaged")
+    value = _decode(lines[1], 74, "it is damaged")
     if value[:2] not in {_LEGACY, _PREHASHED}:
         raise ValueError("it is a signature of another kind")
-    return Signature(value[:2], value[2:10], value[10:], comment, _decoded(lines[3], 64, "it is damaged"))
+    return Signature(value[:2], value[2:10], value[10:], comment, _decode(lines[3], 64, "it is damaged"))
 
 
-def _lines(content: bytes) -> list[bytes]:
-    """Lines may end as on Windows; empty ones at the end do not count."""
+def _split_lines(content: bytes) -> list[bytes]:
+    """Split lines, which may end as on Windows; drop empty ones at the end."""
     return [line.rstrip(b"\r") for line in content.rstrip(b"\r\n").split(b"\n")]
 
 
-def _decoded(line: bytes, size: int, otherwise: str) -> bytes:
+def _decode(line: bytes, size: int, otherwise: str) -> bytes:
     try:
         value = base64.b64decode(line, validate=True)
     except binascii.Error:
@@ -164,7 +163,7 @@ def _decoded(line: bytes, size: int, otherwise: str) -> bytes:
 
 
 def _scrypt_costs(operations: int, memory_bytes: int) -> tuple[int, int]:
-    """N and p of scrypt, with r = 8, as libsodium chooses them."""
+    """Return N and p of scrypt, with r = 8, as libsodium chooses them."""
     if operations > _MOST_KDF_OPERATIONS or memory_bytes > _MOST_KDF_BYTES:
         raise ValueError("opening it would take more time or memory than any honest key")
     operations = max(operations, 32768)
@@ -177,7 +176,7 @@ def _scrypt_costs(operations: int, memory_bytes: int) -> tuple[int, int]:
     return 2**exponent, repeats
 
 
-def _decrypted(secret: bytes, password: str, salt: bytes, costs: tuple[int, int]) -> bytes:
+def _decrypt(secret: bytes, password: str, salt: bytes, costs: tuple[int, int]) -> bytes:
     cost, repeats = costs
     needed_bytes = 128 * 8 * (cost + repeats + 2) + 1024 * 1024
     try:
@@ -193,10 +192,6 @@ def _decrypted(secret: bytes, password: str, salt: bytes, costs: tuple[int, int]
     except (ValueError, MemoryError) as fault:
         raise ValueError(f"opening it needs {needed_bytes:,} bytes of memory") from fault
     return bytes(left ^ right for left, right in zip(secret, stream, strict=True))
-
-
-def _opened(seed: bytes) -> Ed25519PrivateKey:
-    return Ed25519PrivateKey.from_private_bytes(seed)
 
 
 # ── signing ────────────────────────────────────────────────────────────────────────────────────────
@@ -216,9 +211,9 @@ def read_secret_key(path: Path, ask_password: Callable[[], str]) -> SecretKey:
 
 
 def sign_package(report: PackageReport, key: SecretKey) -> None:
-    """Writes the signatures of a package and of the manifest that lies beside it, if one does."""
+    """Write the signatures of a package and of the manifest beside it, if there is one."""
     with files.storage_errors():
-        comment = trusted_comment(report.manifest)
+        comment = make_comment(report.manifest)
         manifest_path = report.path.with_name(report.path.name + MANIFEST_SUFFIX)
         signed = [(report.path, sign(report.path, key, comment, sha256=report.sha256))]
         if manifest_path.exists():
@@ -227,30 +222,30 @@ def sign_package(report: PackageReport, key: SecretKey) -> None:
         files.write_together(*((path.with_name(path.name + SIGNATURE_SUFFIX), text) for path, text in beside))
 
 
-def trusted_comment(manifest: PackageManifest) -> str:
+def make_comment(manifest: PackageManifest) -> str:
     content = f"content:sha256:{manifest.content_checksum}"
     return "\t".join([f"name:{manifest.name[:500]}", f"version:{manifest.version[:500]}", content])
 
 
 def sign(path: Path, key: SecretKey, comment: str, *, sha256: str | None = None) -> bytes:
-    """The text of the file's `.minisig`. With `sha256`, only of the file that was meant; raises E014."""
+    """Return the text of the file's `.minisig`. Raises E014 when the file has another `sha256` than given."""
     with path.open("rb") as stream:
-        prehash, found = _hashes_of(stream)
-    if sha256 is not None and found != sha256:
+        prehash, actual = _hash_stream(stream)
+    if sha256 is not None and actual != sha256:
         raise errors.cannot_package(str(path), "somebody else wrote it before it was signed")
-    private = _opened(key.seed)
-    of_file, told = private.sign(prehash), comment.encode()
+    private = Ed25519PrivateKey.from_private_bytes(key.seed)
+    of_file, trusted = private.sign(prehash), comment.encode()
     lines = [
         _UNTRUSTED + f"signature by key {key.public.id}".encode(),
         base64.b64encode(_PREHASHED + key.number + of_file),
-        _TRUSTED + told,
-        base64.b64encode(private.sign(of_file + told)),
+        _TRUSTED + trusted,
+        base64.b64encode(private.sign(of_file + trusted)),
     ]
     return b"\n".join(lines) + b"\n"
 
 
-def _hashes_of(stream: BinaryIO) -> tuple[bytes, str]:
-    """BLAKE2b, which is signed, and SHA-256, in one reading."""
+def _hash_stream(stream: BinaryIO) -> tuple[bytes, str]:
+    """Return BLAKE2b, which is signed, and SHA-256, in one reading."""
     prehash, sha256 = hashlib.blake2b(), hashlib.sha256()
     while chunk := stream.read(files.CHUNK_BYTES):
         prehash.update(chunk)
@@ -269,43 +264,43 @@ class TrustedKeys:
         self._keys = tuple(keys)
 
     def accepts(self, key: str | None) -> bool:
-        """Whether what was signed by this key, or by nobody, is good enough."""
-        return not self.is_required if key is None else any(key == each.line for each in self._keys)
+        """Tell whether a signature by this key, or none, is good enough."""
+        return not self.is_required if key is None else any(key == trusted.line for trusted in self._keys)
 
     def signer_of(self, path: Path, signature: bytes | None, shown: str) -> Signer | None:
-        """Who signed a file; None when nobody did and nobody has to. Raises E017."""
+        """Return the signer of a file; None when it is not signed and need not be. Raises E017."""
         if signature is None:
             self.refuse_unsigned(shown, "there is none")
             return None
         try:
-            found = parse_signature(signature)
+            parsed = parse_signature(signature)
         except ValueError as fault:
             raise self._refusal(shown, str(fault)) from fault
-        candidates = [key for key in self._keys if key.number == found.number]
+        candidates = [key for key in self._keys if key.number == parsed.number]
         if not candidates:
-            raise self._refusal(shown, "it is that of another key", found)
-        message = _signed_message(path, found)
+            raise self._refusal(shown, "it is that of another key", parsed)
+        message = _read_message(path, parsed)
         if message is None:
-            raise self._refusal(shown, "one of this kind is not checked for a file of this size", found)
+            raise self._refusal(shown, "one of this kind is not checked for a file of this size", parsed)
         for key in candidates:
-            if _holds(key, found.of_file, message):
-                if not _holds(key, found.of_comment, found.of_file + found.comment):
-                    raise self._refusal(shown, "its trusted comment was changed", found)
-                return Signer(key.line, key.id, _shown(found.comment))
-        raise self._refusal(shown, "the file is not the one that was signed", found)
+            if _is_valid(key, parsed.of_file, message):
+                if not _is_valid(key, parsed.of_comment, parsed.of_file + parsed.comment):
+                    raise self._refusal(shown, "its trusted comment was changed", parsed)
+                return Signer(key.line, key.id, _make_printable(parsed.comment))
+        raise self._refusal(shown, "the file is not the one that was signed", parsed)
 
     def refuse_unsigned(self, shown: str, reason: str) -> None:
-        """Raises E017 when a signature is needed."""
+        """Raise E017 when a signature is needed."""
         if self.is_required:
             raise self._refusal(shown, reason)
 
-    def _refusal(self, shown: str, reason: str, found: Signature | None = None) -> errors.DataError:
-        signed_by = key_id(found.number) if found is not None else ""
+    def _refusal(self, shown: str, reason: str, signature: Signature | None = None) -> errors.DataError:
+        signed_by = format_key_id(signature.number) if signature is not None else ""
         return errors.signature_refused(shown, reason, signed_by, [key.id for key in self._keys])
 
 
-def _signed_message(path: Path, signature: Signature) -> bytes | None:
-    """None for a file that is too large to be signed as it is."""
+def _read_message(path: Path, signature: Signature) -> bytes | None:
+    """Return what is signed; None for a file that is too large to be signed as it is."""
     with path.open("rb") as stream:
         if signature.algorithm == _PREHASHED:
             return hashlib.file_digest(stream, hashlib.blake2b).digest()
@@ -313,7 +308,7 @@ def _signed_message(path: Path, signature: Signature) -> bytes | None:
         return content if len(content) <= _MOST_LEGACY_BYTES else None
 
 
-def _holds(key: PublicKey, signature: bytes, message: bytes) -> bool:
+def _is_valid(key: PublicKey, signature: bytes, message: bytes) -> bool:
     try:
         Ed25519PublicKey.from_public_bytes(key.key).verify(signature, message)
     except (InvalidSignature, ValueError):
@@ -321,7 +316,7 @@ def _holds(key: PublicKey, signature: bytes, message: bytes) -> bool:
     return True
 
 
-def _shown(comment: bytes) -> str:
-    """On one line, and without anything that a terminal would obey."""
+def _make_printable(comment: bytes) -> str:
+    """Return one line without control characters, which a terminal would obey."""
     text = comment.decode("utf-8", errors="replace")
-    return " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    return " ".join("".join(character if character.isprintable() else " " for character in text).split())

@@ -1,4 +1,4 @@
-"""Check and describe a KB: a package, or an installed one."""
+"""Verify and describe a KB: a package, or an installed one."""
 
 import stat
 from collections.abc import Callable, Mapping
@@ -8,13 +8,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from pair import errors, files
 from pair.packages import archive, file_listing, package, record
-from pair.packages.content import matches_sibling_checksum, refuse_differences, sibling_signature
+from pair.packages.content import read_signature, refuse_differences, verify_sibling_checksum
 from pair.packages.contract import Signatures
 from pair.packages.package import PackageManifest
 from pair.packages.record import Record, RecordHeader
-from pair.packages.rules import MANIFEST_NAME, MANIFEST_SUFFIX, RECORD_NAME, SourcesSettings, shown_source
+from pair.packages.rules import MANIFEST_NAME, MANIFEST_SUFFIX, RECORD_NAME, SourcesSettings, describe_source
 
-Found = TypeVar("Found")
+Recorded = TypeVar("Recorded")
 
 
 @dataclass(frozen=True)
@@ -39,52 +39,48 @@ class Verification:
         }
 
 
-def verify(path: Path, policy: SourcesSettings, signatures: Signatures | None) -> Verification:
+def verify(path: Path, settings: SourcesSettings, signatures: Signatures | None) -> Verification:
     """Raises E006, E009, E017 for a package, E013 for an installed KB that was changed, E012 for neither."""
     with files.storage_errors():
         if path.is_file():
-            return _verify_package(path, policy, signatures)
-        return _verify_installed(path, _read_or_refuse(path, record.read_record))
+            return _verify_package(path, settings, signatures)
+        installed = _read_or_refuse(path, record.read_record)
+        changes = find_changes(path, installed)
+        if changes.missing or changes.modified:
+            raise errors.installed_kb_damaged(str(path), changes.modified, changes.missing)
+        checks = ("every installed file is as it was installed",)
+        return Verification(path, "installed", checks, len(installed.files), tuple(changes.extra))
 
 
-def _verify_package(path: Path, policy: SourcesSettings, signatures: Signatures | None) -> Verification:
+def _verify_package(path: Path, settings: SourcesSettings, signatures: Signatures | None) -> Verification:
     checks = []
-    if matches_sibling_checksum(path):
+    if verify_sibling_checksum(path):
         checks.append(f"SHA-256 of {path.name}.sha256")
     if signatures is not None:
-        signer = signatures.signer_of(path, sibling_signature(path), str(path))
+        signer = signatures.signer_of(path, read_signature(path), str(path))
         if signer is not None:
             checks.append(f"signature by key {signer.key_id}: {signer.comment}")
-    found = archive.hash_entries(path, policy)
+    entries = archive.hash_entries(path, settings)
     checks.append("archive is whole and safe")
-    manifest = _manifest_of(path, policy)
+    manifest = _read_manifest(path, settings)
     if (beside := path.with_name(path.name + MANIFEST_SUFFIX)).exists():
-        _verify_beside(beside, found, signatures)
+        _verify_beside(beside, entries, signatures)
         checks.append(f"{beside.name} is the manifest of the package")
-    content = {name: entry.sha256 for name, entry in found.items() if manifest is None or name != MANIFEST_NAME}
+    content = {name: entry.sha256 for name, entry in entries.items() if manifest is None or name != MANIFEST_NAME}
     if manifest is not None:
         refuse_differences(manifest, content, str(path))
         checks.append("every file is as manifest.json says")
     return Verification(path, "package", tuple(checks), len(content))
 
 
-def _verify_beside(beside: Path, found: Mapping[str, archive.UnpackedFile], signatures: Signatures | None) -> None:
-    """The manifest beside a package, and the signature of it: updates by parts rely on them."""
-    if MANIFEST_NAME not in found or files.hash_file(beside) != found[MANIFEST_NAME].sha256:
+def _verify_beside(beside: Path, entries: Mapping[str, archive.UnpackedFile], signatures: Signatures | None) -> None:
+    """Verify the manifest beside a package, and its signature: partial downloads rely on them."""
+    if MANIFEST_NAME not in entries or files.sha256_of(beside) != entries[MANIFEST_NAME].sha256:
         reason = "It is not the manifest of the package that it lies beside"
         raise errors.checksum_failed(f"File: {beside}", reason, is_local=True)
-    signature = sibling_signature(beside)
+    signature = read_signature(beside)
     if signatures is not None and signature is not None:
         signatures.signer_of(beside, signature, str(beside))
-
-
-def _verify_installed(path: Path, installed: Record) -> Verification:
-    found = changes_in(path, installed)
-    if found.missing or found.modified:
-        raise errors.installed_kb_damaged(str(path), found.modified, found.missing)
-    return Verification(
-        path, "installed", ("every installed file is as it was installed",), len(installed.files), tuple(found.extra)
-    )
 
 
 class FileChanges(NamedTuple):
@@ -95,15 +91,15 @@ class FileChanges(NamedTuple):
     extra: list[str]
 
 
-def changes_in(path: Path, installed: Record) -> FileChanges:
-    """Reads every installed file."""
+def find_changes(path: Path, installed: Record) -> FileChanges:
+    """Compare every installed file with the record, by its content."""
     present = file_listing.list_folder(path).files
     present.pop(RECORD_NAME, None)
     modified = sorted(
         name
         for name, entry in installed.files.items()
         if name in present
-        and not (stat.S_ISREG(present[name].st_mode) and files.hash_file(path / name) == entry.sha256)
+        and not (stat.S_ISREG(present[name].st_mode) and files.sha256_of(path / name) == entry.sha256)
     )
     missing = sorted(name for name in installed.files if name not in present)
     return FileChanges(modified, missing, sorted(present.keys() - installed.files.keys()))
@@ -120,38 +116,34 @@ class Description:
 
     def to_json(self) -> dict[str, Any]:
         if self.header is not None:
-            shown = shown_source(self.header.source)
+            shown = describe_source(self.header.source)
             return {"path": str(self.path), "kind": "installed", **self.header.to_json(), "source": shown}
-        value: dict[str, Any] = {
-            "path": str(self.path),
-            "kind": "package",
-            "archive_bytes": self.archive_bytes,
-        }
+        value = {"path": str(self.path), "kind": "package", "archive_bytes": self.archive_bytes}
         if self.manifest is not None:
             value |= self.manifest.to_json() | {"size_bytes": self.manifest.size_bytes}
         return value
 
 
-def describe(path: Path, policy: SourcesSettings) -> Description:
-    """Reads the manifest without unpacking. Raises E009, E012."""
+def describe(path: Path, settings: SourcesSettings) -> Description:
+    """Read the manifest without unpacking. Raises E009, E012."""
     with files.storage_errors():
         if path.is_file():
-            manifest = _manifest_of(path, policy)
+            manifest = _read_manifest(path, settings)
             if manifest is None:
                 raise errors.no_kb_at(str(path), "the archive has no package manifest")
             return Description(path, manifest=manifest, archive_bytes=path.stat().st_size)
         return Description(path, header=_read_or_refuse(path, record.read_header))
 
 
-def _manifest_of(path: Path, policy: SourcesSettings) -> PackageManifest | None:
-    content = archive.read_entry(path, MANIFEST_NAME, policy)
+def _read_manifest(path: Path, settings: SourcesSettings) -> PackageManifest | None:
+    content = archive.read_entry(path, MANIFEST_NAME, settings)
     return package.parse_manifest(content) if content is not None else None
 
 
-def _read_or_refuse(path: Path, read: Callable[[Path], Found | None]) -> Found:
+def _read_or_refuse(path: Path, read: Callable[[Path], Recorded | None]) -> Recorded:
     if not path.exists():
         raise errors.no_kb_at(str(path), "the path does not exist")
-    found = read(path)
-    if found is None:
+    recorded = read(path)
+    if recorded is None:
         raise errors.nothing_installed_at(str(path))
-    return found
+    return recorded

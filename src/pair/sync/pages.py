@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 from pair.sync.contract import FetchedPage, NotModified, PageUnavailable, UnreadablePage
 from pair.sync.rules import FetchFailure
-from pair.web.guarded_connect import RefusedAddress
 from pair.web.pages import PageAnswer, PageClient, PageFault
+from pair.web.ssrf import RefusedAddress
 
 ExtractText = Callable[[str, str | None, bytes], str]
 """Content type, charset and body as text; raises UnreadablePage."""

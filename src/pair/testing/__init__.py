@@ -1,1 +1,1 @@
-"""For those who write a part of their own: suites that it must pass, and small real parts to test with."""
+"""Test kit for implementers of the contracts: suites that a part must pass, and small real parts to test with."""

@@ -276,7 +276,7 @@ def _won_once(store: BlobStore, version: Version, text: bytes) -> Version:
 
 
 def _race(count: int, write: Callable[[int], Version]) -> list[int]:
-    """Who wrote, when all begin at once."""
+    """Return the writers that succeeded, when all begin at once."""
     barrier = threading.Barrier(count)
 
     def one(number: int) -> int | None:

@@ -7,11 +7,11 @@ NOON = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
 
 
 def _nothing() -> None:
-    """For a callback that is not wanted."""
+    """Do nothing, as a callback."""
 
 
 class ManualClock:
-    """Stands still until it is told to move. `on_look` is called whenever somebody asks for the time."""
+    """A clock that stands still until a test moves it. `on_look` is called whenever the time is read."""
 
     def __init__(self, now: datetime.datetime = NOON) -> None:
         self.instant = now
@@ -30,5 +30,5 @@ class ManualClock:
         self._monotonic += seconds
 
     def jump(self, seconds: float) -> None:
-        """Somebody set the time of day, in either direction."""
+        """Set the time of day, in either direction."""
         self.instant += datetime.timedelta(seconds=seconds)

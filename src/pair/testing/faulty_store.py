@@ -1,4 +1,4 @@
-"""A store that wraps another and fails as it is told: before, after (the lost answer), late, twice, out of order."""
+"""A store that wraps another and fails by a plan: before, after (the lost answer), late, twice, out of order."""
 
 import contextlib
 import functools
@@ -20,7 +20,7 @@ Plan = Callable[[str, str], Fault]
 """Which fault befalls an operation (by its name) on a key."""
 
 Arrival = Callable[[], None]
-"""A write that is still under way: call it when it arrives. Nobody hears the answer."""
+"""A write that is still under way: call it when it arrives. The answer is lost."""
 
 _Answer = TypeVar("_Answer")
 
@@ -32,7 +32,7 @@ class Dice(Protocol):
 
 
 def planned(faults: Iterable[Fault], *, only: Sequence[str] = ()) -> Plan:
-    """One fault for each request, in this order, then none; requests not named in `only` are left alone."""
+    """Plan one fault for each request, in this order, then none; only for requests named in `only`, if any are."""
     waiting = iter(list(faults))
     lock = threading.Lock()
 
@@ -46,7 +46,7 @@ def planned(faults: Iterable[Fault], *, only: Sequence[str] = ()) -> Plan:
 
 
 def drawn(dice: Dice, *, share: float, kinds: Sequence[Fault] = ("before", "after", "twice", "delay")) -> Plan:
-    """A fault for this share of the requests, the same ones for the same dice as long as one thread asks."""
+    """Plan a fault for this share of the requests, the same ones for the same dice as long as one thread asks."""
     lock = threading.Lock()
 
     def plan(_operation: str, _key: str) -> Fault:
@@ -58,11 +58,11 @@ def drawn(dice: Dice, *, share: float, kinds: Sequence[Fault] = ("before", "afte
 
 
 def _go_on() -> None:
-    """A delay that is none."""
+    """Delay nothing."""
 
 
 def _lose(_arrival: Arrival) -> None:
-    """A write that is under way for ever."""
+    """Drop a write."""
 
 
 class FaultyStore:
@@ -97,13 +97,13 @@ class FaultyStore:
     def download(self, key: str, path: Path) -> bool:
         done: set[bool] = set()
 
-        def anew() -> bool:
+        def download_again() -> bool:
             if True in done:
                 path.unlink()
             done.add(is_done := self._store.download(key, path))
             return is_done
 
-        return self._send("download", key, anew)
+        return self._send("download", key, download_again)
 
     def put(self, key: str, data: bytes) -> Version:
         return self._write("put", key, lambda: self._store.put(key, data))
@@ -139,7 +139,7 @@ class FaultyStore:
         act: Callable[[], _Answer],
         later: Callable[[], Callable[[], object]] | None = None,
     ) -> _Answer:
-        """`later`: makes what arrives later of a write; a read that arrives late has nobody left to read."""
+        """`later` makes the part of a write that arrives later; a read that arrives late has no reader."""
         fault = self._plan(operation, key)
         if fault in {"late", "again"} and later is not None:
             self._on_late(functools.partial(_arrive, later()))

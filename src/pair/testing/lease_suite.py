@@ -12,7 +12,7 @@ import pytest
 
 from pair import errors
 from pair.blobs.contract import Lease, LeaseLostError, Leases
-from pair.blobs.leases import LeaseQueue, held
+from pair.blobs.leases import LeaseQueue, hold_lease
 from pair.clock import SystemClock
 
 LONG_SECONDS = 60.0
@@ -71,7 +71,7 @@ class LeaseSuite:
             leases.renew(lost, seconds=LONG_SECONDS)
 
     def test_renewed_lease_goes_on(self, leases: Leases, rival: Leases) -> None:
-        lease, renewed = _renewed_in_time(leases)
+        lease, renewed = _renew_in_time(leases)
         assert (renewed.fence, renewed.token) == (lease.fence, lease.token)
         threading.Event().wait(2 * SHORT_SECONDS)
         with pytest.raises(errors.ConflictError):
@@ -112,7 +112,7 @@ class LeaseSuite:
             assert len([lease for lease in pool.map(ask, range(6)) if lease]) == 1
 
     def test_lease_is_renewed_while_work_lasts(self, leases: Leases, rival: Leases) -> None:
-        with held(leases, "kb", seconds=2.0, clock=SystemClock()) as lease:
+        with hold_lease(leases, "kb", seconds=2.0, clock=SystemClock()) as lease:
             threading.Event().wait(2.3)
             lease.check()
             with pytest.raises(errors.ConflictError):
@@ -157,8 +157,8 @@ class LeaseSuite:
             assert lease.refusals == 0
 
 
-def _renewed_in_time(leases: Leases) -> tuple[Lease, Lease]:
-    """A short lease before and after its renewal. A busy machine may need more than one attempt."""
+def _renew_in_time(leases: Leases) -> tuple[Lease, Lease]:
+    """Return a short lease before and after its renewal. A busy machine may need more than one attempt."""
     while True:
         lease = _when_free(leases, "kb", seconds=SHORT_SECONDS)
         try:
@@ -168,7 +168,7 @@ def _renewed_in_time(leases: Leases) -> tuple[Lease, Lease]:
 
 
 def _when_free(leases: Leases, name: str, *, seconds: float = LONG_SECONDS) -> Lease:
-    """As soon as it can be had."""
+    """Acquire the lease as soon as it is free."""
     clock = SystemClock()
     ends_at = clock.monotonic() + PATIENCE_SECONDS
     while True:

@@ -31,7 +31,7 @@ class LibrarianCase:
     handed_over: str = ""
     """A question that it hands to one of `colleagues`."""
     slow: str = ""
-    """A question that takes longer than the suite waits, as long as nobody stops it."""
+    """A question that takes longer than the suite waits, unless it is stopped."""
     colleagues: tuple[str, ...] = ()
     context: Context = field(default_factory=Context)
 
@@ -40,7 +40,7 @@ class LibrarianSuite:
     """Every response is valid by the rules of the specification, and nothing is ever raised."""
 
     def test_happy_path_a_question_is_answered(self, case: LibrarianCase) -> None:
-        response = _asked(case, case.answered)
+        response = _ask(case, case.answered)
         assert response.error is None
         assert (response.answer or "").strip() or response.delegates
         again = asyncio.run(ask(_registry(case), "it", case.answered, case.context))
@@ -49,14 +49,14 @@ class LibrarianSuite:
 
     def test_error_handling_what_goes_wrong_is_a_response(self, case: LibrarianCase) -> None:
         if case.failing:
-            response = _asked(case, case.failing)
+            response = _ask(case, case.failing)
             assert response.error is not None
             assert response.error.message.strip()
         for odd in ("?", "\u200b", "a" * 5_000, "'; DROP TABLE docs; --", "\ud83d"):
-            _asked(case, odd)
+            _ask(case, odd)
 
     def test_delegation_is_to_a_colleague_who_may_be_asked(self, case: LibrarianCase) -> None:
-        response = _asked(case, case.handed_over or case.answered)
+        response = _ask(case, case.handed_over or case.answered)
         assert bool(response.delegates) or not case.handed_over
         for request in response.delegates:
             assert request.to in case.colleagues
@@ -79,13 +79,13 @@ class LibrarianSuite:
 
     def test_no_ai_is_needed(self, case: LibrarianCase) -> None:
         for context in (None, Context()):
-            response: Any = asyncio.run(_called(case.librarian, case.answered, context))
+            response: Any = asyncio.run(_call(case.librarian, case.answered, context))
             assert fault_of(response) is None
             assert response.error is None or case.context != Context()
 
 
-def _asked(case: LibrarianCase, query: str) -> Response:
-    """The librarian itself, without the guard around it."""
+def _ask(case: LibrarianCase, query: str) -> Response:
+    """Ask the librarian itself, without the guard around it."""
     known = tuple(Delegate(each, each) for each in case.colleagues)
     given = Context(
         user=case.context.user,
@@ -94,12 +94,12 @@ def _asked(case: LibrarianCase, query: str) -> Response:
         metadata=case.context.metadata,
         timeout_ms=30_000,
     )
-    response = asyncio.run(_called(case.librarian, query, given))
+    response = asyncio.run(_call(case.librarian, query, given))
     assert fault_of(response) is None, query
     return response
 
 
-async def _called(librarian: Librarian, query: str, context: Context | None) -> Response:
+async def _call(librarian: Librarian, query: str, context: Context | None) -> Response:
     return await librarian(query, context)
 
 

@@ -1,28 +1,28 @@
-"""Pages after their scripts have run: a Chromium that is installed, under the guard of the page client.
+"""Render pages with an installed Chromium, under the address checks of the page client.
 
 Invariants
-    Unless private addresses are allowed, all that the browser sends goes through the gateway, which judges addresses.
-    A render ends soon after its time, even when the page blocks its browser: the browser is ended then.
+    Unless private addresses are allowed, everything that the browser sends goes through a proxy that checks addresses.
+    A render ends soon after its time, even when the page blocks its browser: the browser is killed then.
 """
 
 import contextlib
 import os
+import selectors
 import shutil
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
-from playwright.sync_api import Browser, BrowserContext, Error, Page, Playwright, Route, sync_playwright
+from playwright.sync_api import Browser, Error, Page, Playwright, Route, sync_playwright
 from playwright.sync_api import TimeoutError as BrowserTimeout
 
-from pair.clock import SystemClock
+from pair.clock import Clock, SystemClock
 from pair.network_faults import describe_fault
-from pair.web.guarded_connect import GuardedConnector, Refuse, RefusedAddress, Resolve, system_addresses
-from pair.web.pages import PageFault, checked_url
-from pair.web.socks_proxy import SocksProxy
-from pair.web.ssrf import refusal
+from pair.web.pages import PageFault, check_url
+from pair.web.ssrf import GuardedConnector, Refuse, RefusedAddress, Resolve, find_refusal, resolve_host
 
 _EXECUTABLES = ("chromium", "chromium-browser", "google-chrome")
 _SCHEMES = ("http:", "https:", "data:", "blob:")
@@ -40,9 +40,18 @@ _ARGUMENTS = (
     "--disable-sync",
 )
 
+_BLOCK_BYTES = 64 * 1024
+_IDLE_SECONDS = 120.0
+
+# RFC 1928
+_VERSION = 5
+_CONNECT = 1
+_IPV4, _NAME, _IPV6 = 1, 3, 4
+_DONE, _NOT_ALLOWED, _UNREACHABLE, _NOT_SUPPORTED = 0, 2, 4, 7
+
 
 class BrowserRenderer:
-    """May be used from several threads; renders one page at a time, in a thread that alone touches the browser."""
+    """Renders one page at a time, for several threads, in a thread that alone touches the browser."""
 
     def __init__(
         self,
@@ -51,24 +60,24 @@ class BrowserRenderer:
         max_bytes: int,
         allow_private_addresses: bool,
         executable_path: str | None,
-        resolve: Resolve = system_addresses,
-        refuse: Refuse = refusal,
+        resolve: Resolve = resolve_host,
+        refuse: Refuse = find_refusal,
     ) -> None:
         self._timeout_seconds = timeout_seconds
         self._max_bytes = max_bytes
         self._executable_path = executable_path
         self._clock = SystemClock()
-        self._dialler = (
+        self._connector = (
             None if allow_private_addresses else GuardedConnector(resolve=resolve, refuse=refuse, clock=self._clock)
         )
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pair-browser")
         self._playwright: Playwright | None = None
         self._browser: Browser | None = None
-        self._gateway: SocksProxy | None = None
+        self._proxy: SocksProxy | None = None
         self._process_id = 0
 
     def render(self, url: str) -> bytes:
-        """HTML in UTF-8; raises PageFault. The time counts from when the pages before it are done."""
+        """Return HTML in UTF-8. The time counts from when the pages before it are done. Raises PageFault."""
         return self._thread.submit(self._render, url).result()
 
     def close(self) -> None:
@@ -78,32 +87,32 @@ class BrowserRenderer:
     def _render(self, url: str) -> bytes:
         self._check_address(url)
         try:
-            html = self._html_in_time(url)
+            html = self._load_in_time(url)
         except Error as fault:
             self._check_traffic()
             raise PageFault(fault.message.partition("\n")[0]) from fault
         self._check_traffic()
         return html
 
-    def _html_in_time(self, url: str) -> bytes:
-        browser = self._started()
-        with self._ended_in_time() as is_ended:
+    def _load_in_time(self, url: str) -> bytes:
+        browser = self._start_browser()
+        with self._kill_when_late() as is_killed:
             try:
-                return self._html_of(browser, url)
+                return self._load(browser, url)
             except Error as fault:
-                if is_ended.is_set() or isinstance(fault, BrowserTimeout):
+                if is_killed.is_set() or isinstance(fault, BrowserTimeout):
                     reason = f"the page was not ready after {self._timeout_seconds:g}s"
                     raise PageFault(reason, kind="timeout") from fault
                 raise
 
     def _check_address(self, url: str) -> None:
-        """The gateway would refuse as well, but a browser does not hand on why."""
-        target = checked_url(url)
-        if self._dialler is None:
+        """Refuse an address with its reason: the proxy would refuse as well, but a browser does not report why."""
+        target = check_url(url)
+        if self._connector is None:
             return
         deadline = self._clock.monotonic() + self._timeout_seconds
         try:
-            self._dialler.judged_addresses(target.host, target.port or 443, deadline)
+            self._connector.find_addresses(target.host, target.port or 443, deadline)
         except RefusedAddress as fault:
             raise PageFault(fault.reason) from fault
         except TimeoutError as fault:
@@ -112,11 +121,11 @@ class BrowserRenderer:
             raise PageFault(describe_fault(fault)) from fault
 
     def _check_traffic(self) -> None:
-        """What was cut off may be missing in the page."""
-        if self._gateway is not None and self._gateway.is_used_up():
+        """Refuse a page whose traffic was cut off: parts of it may be missing."""
+        if self._proxy is not None and self._proxy.is_used_up():
             raise PageFault(f"the page loads more than {_TRAFFIC_FACTOR * self._max_bytes:,} bytes")
 
-    def _started(self) -> Browser:
+    def _start_browser(self) -> Browser:
         if self._browser is not None and self._browser.is_connected():
             return self._browser
         executable = self._executable_path or next(filter(None, map(shutil.which, _EXECUTABLES)), None)
@@ -125,23 +134,23 @@ class BrowserRenderer:
         self._playwright = self._playwright or sync_playwright().start()
         browser = self._playwright.chromium.launch(
             executable_path=executable,
-            args=[*_ARGUMENTS, *self._guard()],
+            args=[*_ARGUMENTS, *self._proxy_arguments()],
             # Chromium refuses to run as root with its sandbox.
             chromium_sandbox=os.geteuid() != 0,
         )
-        self._process_id = _process_id_of(browser)
+        self._process_id = _find_process_id(browser)
         self._browser = browser
         return browser
 
-    def _guard(self) -> tuple[str, ...]:
-        if self._dialler is None:
+    def _proxy_arguments(self) -> tuple[str, ...]:
+        if self._connector is None:
             return ()
-        if self._gateway is None:
-            self._gateway = SocksProxy(self._dialler, connect_seconds=self._timeout_seconds, clock=self._clock)
+        if self._proxy is None:
+            self._proxy = SocksProxy(self._connector, connect_seconds=self._timeout_seconds, clock=self._clock)
         return (
-            f"--proxy-server=socks5://127.0.0.1:{self._gateway.port}",
+            f"--proxy-server=socks5://127.0.0.1:{self._proxy.port}",
             "--proxy-bypass-list=<-loopback>",
-            # Names are the gateway's business; nothing is looked up beside it.
+            # The proxy resolves names; nothing is looked up beside it.
             "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
             # One switch under its old and its new name.
             "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
@@ -149,47 +158,41 @@ class BrowserRenderer:
         )
 
     @contextlib.contextmanager
-    def _ended_in_time(self) -> Iterator[threading.Event]:
-        """Ends the browser, which ends every call to it, when the block takes too long; sets the event then."""
-        is_ended = threading.Event()
+    def _kill_when_late(self) -> Iterator[threading.Event]:
+        """Kill the browser, which ends every call to it, when the block takes too long; then set the event."""
+        is_killed = threading.Event()
 
-        def end(process_id: int) -> None:
-            is_ended.set()
+        def kill(process_id: int) -> None:
+            is_killed.set()
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process_id, signal.SIGKILL)
 
-        timer = threading.Timer(self._timeout_seconds + _GRACE_SECONDS, end, args=(self._process_id,))
+        timer = threading.Timer(self._timeout_seconds + _GRACE_SECONDS, kill, args=(self._process_id,))
         timer.daemon = True
         timer.start()
         try:
-            yield is_ended
+            yield is_killed
         finally:
             timer.cancel()
 
-    def _html_of(self, browser: Browser, url: str) -> bytes:
-        if self._gateway is not None:
-            self._gateway.allow(_TRAFFIC_FACTOR * self._max_bytes)
-        context = browser.new_context(accept_downloads=False, service_workers="block")
-        try:
-            return self._loaded(context, url)
-        finally:
-            context.close()
+    def _load(self, browser: Browser, url: str) -> bytes:
+        if self._proxy is not None:
+            self._proxy.allow(_TRAFFIC_FACTOR * self._max_bytes)
+        with contextlib.closing(browser.new_context(accept_downloads=False, service_workers="block")) as context:
+            deadline = self._clock.monotonic() + self._timeout_seconds
+            context.route("**/*", _pass_or_abort)
+            page = context.new_page()
+            response = page.goto(url, wait_until="load", timeout=self._timeout_seconds * 1000)
+            if response is None or not response.ok:
+                status = None if response is None else response.status
+                raise PageFault(f"HTTP {status}" if status else "the browser got no answer", status=status)
+            settle_seconds = min(_SETTLE_SECONDS, (deadline - self._clock.monotonic()) / 2)
+            with contextlib.suppress(BrowserTimeout):
+                # Some pages never fall silent: what they show by then is taken.
+                page.wait_for_load_state("networkidle", timeout=max(settle_seconds * 1000, 1.0))
+            return self._read_html(page)
 
-    def _loaded(self, context: BrowserContext, url: str) -> bytes:
-        deadline = self._clock.monotonic() + self._timeout_seconds
-        context.route("**/*", _pass_or_abort)
-        page = context.new_page()
-        response = page.goto(url, wait_until="load", timeout=self._timeout_seconds * 1000)
-        if response is None or not response.ok:
-            status = None if response is None else response.status
-            raise PageFault(f"HTTP {status}" if status else "the browser got no answer", status=status)
-        settle_seconds = min(_SETTLE_SECONDS, (deadline - self._clock.monotonic()) / 2)
-        with contextlib.suppress(BrowserTimeout):
-            # Some pages never fall silent: what they show by then is taken.
-            page.wait_for_load_state("networkidle", timeout=max(settle_seconds * 1000, 1.0))
-        return self._content(page)
-
-    def _content(self, page: Page) -> bytes:
+    def _read_html(self, page: Page) -> bytes:
         too_long = PageFault(f"the page is longer than {self._max_bytes:,} bytes", status=200)
         # Asked for first, because the text itself comes in one piece. The page can make this anything, or nothing.
         length = page.evaluate("document.documentElement.outerHTML.length")
@@ -206,9 +209,9 @@ class BrowserRenderer:
                 self._browser.close()
         if self._playwright is not None:
             self._playwright.stop()
-        if self._gateway is not None:
-            self._gateway.close()
-        self._browser = self._playwright = self._gateway = None
+        if self._proxy is not None:
+            self._proxy.close()
+        self._browser = self._playwright = self._proxy = None
 
 
 def _pass_or_abort(route: Route) -> None:
@@ -219,8 +222,128 @@ def _pass_or_abort(route: Route) -> None:
         route.continue_()
 
 
-def _process_id_of(browser: Browser) -> int:
+def _find_process_id(browser: Browser) -> int:
     session = browser.new_browser_cdp_session()
     processes = session.send("SystemInfo.getProcessInfo")["processInfo"]
     session.detach()
     return cast("int", next(process["id"] for process in processes if process["type"] == "browser"))
+
+
+# ── proxy ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class SocksProxy:
+    """A SOCKS proxy on loopback through which a browser reaches checked addresses only, from its start until `close`.
+
+    A browser resolves names itself and follows redirects, so what it may reach is decided where the connection is made.
+    With SOCKS every kind of traffic arrives in the same way: pages, TLS, web sockets. Bytes pass within an allowance.
+    """
+
+    def __init__(self, connector: GuardedConnector, *, connect_seconds: float, clock: Clock) -> None:
+        self._connector = connector
+        self._connect_seconds = connect_seconds
+        self._clock = clock
+        self._allowance_bytes = 0
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self._accept, name="pair-gateway", daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        port: int = self._listener.getsockname()[1]
+        return port
+
+    def allow(self, size_bytes: int) -> None:
+        """Let this much come back from the network from now on, over all connections together."""
+        with self._lock:
+            self._allowance_bytes = size_bytes
+
+    def is_used_up(self) -> bool:
+        return self._allowance_bytes < 0
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            # Closing alone would not wake the thread that waits in accept.
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), name="pair-gateway-client", daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError, EOFError, UnicodeError):
+            client.settimeout(_IDLE_SECONDS)
+            target = _read_request(client)
+            if target is None:
+                _reply(client, _NOT_SUPPORTED)
+                return
+            server = self._connect(client, *target)
+            if server is not None:
+                with server:
+                    server.settimeout(_IDLE_SECONDS)
+                    _reply(client, _DONE)
+                    self._relay(client, server)
+
+    def _connect(self, client: socket.socket, host: str, port: int) -> socket.socket | None:
+        try:
+            return self._connector.connect(host, port, self._clock.monotonic() + self._connect_seconds)
+        except RefusedAddress:
+            _reply(client, _NOT_ALLOWED)
+        except OSError:
+            _reply(client, _UNREACHABLE)
+        return None
+
+    def _relay(self, client: socket.socket, server: socket.socket) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(client, selectors.EVENT_READ, server)
+            selector.register(server, selectors.EVENT_READ, client)
+            while ready := selector.select(timeout=_IDLE_SECONDS):
+                for key, _ in ready:
+                    block = client.recv(_BLOCK_BYTES) if key.fileobj is client else server.recv(_BLOCK_BYTES)
+                    if not block or (key.fileobj is server and not self._may_pass(len(block))):
+                        return
+                    key.data.sendall(block)
+
+    def _may_pass(self, size_bytes: int) -> bool:
+        with self._lock:
+            self._allowance_bytes -= size_bytes
+            return self._allowance_bytes >= 0
+
+
+def _read_request(client: socket.socket) -> tuple[str, int] | None:
+    """Return the host and port that the client asks for; None when it asks for something else than a connection."""
+    version, methods = _receive(client, 2)
+    if version != _VERSION:
+        raise EOFError("not SOCKS 5")
+    _receive(client, methods)
+    client.sendall(bytes((_VERSION, 0)))  # no authentication
+    _, command, _, kind = _receive(client, 4)
+    if kind == _IPV4:
+        host = socket.inet_ntop(socket.AF_INET, _receive(client, 4))
+    elif kind == _IPV6:
+        host = socket.inet_ntop(socket.AF_INET6, _receive(client, 16))
+    elif kind == _NAME:
+        host = _receive(client, _receive(client, 1)[0]).decode("ascii")
+    else:
+        return None
+    port = int.from_bytes(_receive(client, 2), "big")
+    return (host, port) if command == _CONNECT else None
+
+
+def _reply(client: socket.socket, outcome: int) -> None:
+    client.sendall(bytes((_VERSION, outcome, 0, _IPV4, 0, 0, 0, 0, 0, 0)))
+
+
+def _receive(client: socket.socket, size_bytes: int) -> bytes:
+    received = b""
+    while len(received) < size_bytes:
+        block = client.recv(size_bytes - len(received))
+        if not block:
+            raise EOFError("the client hung up")
+        received += block
+    return received

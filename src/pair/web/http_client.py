@@ -1,12 +1,8 @@
 """One HTTP request: time limits, redirects, retries, and a token that stays with its host."""
 
 import contextlib
-import datetime
-import email.utils
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -16,7 +12,7 @@ import stamina
 
 from pair.clock import Clock
 from pair.network_faults import describe_fault, describe_request_fault
-from pair.web.bounded_decompress import BodyError, unpack_body
+from pair.web.http_answer import BodyError, HttpAnswer, RequestFault, parse_retry_after, unpack_body
 
 _MAX_REDIRECTS = 10
 _LONGEST_PAUSE_SECONDS = 120.0
@@ -25,31 +21,6 @@ _SILENT_SECONDS = 1.5
 _PASSING_STATUSES = frozenset({429, 500, 502, 503, 504})
 
 Result = TypeVar("Result")
-
-
-class RequestFault(Exception):  # noqa: N818 - becomes an error of the stage that asked
-    """A request that brought no usable answer. `reason` is fit for people; `was_reached`: the server took it."""
-
-    def __init__(
-        self,
-        reason: str,
-        *,
-        was_reached: bool = True,
-        retryable: bool = False,
-        retry_after_seconds: float | None = None,
-    ) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.was_reached = was_reached
-        self.retryable = retryable
-        self.retry_after_seconds = retry_after_seconds
-
-
-@dataclass(frozen=True)
-class HttpAnswer:
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
 
 
 class HttpClient:
@@ -71,8 +42,7 @@ class HttpClient:
         self._clock = clock
         self._token = token
         self._token_origin = _origin(token_url)
-        self.say: Callable[[str], None] = _say_nothing
-        """Tells a person what is being waited for."""
+        self.say: Callable[[str], None] = lambda text: None
         self._client: httpx2.Client | None = None
 
     def close(self) -> None:
@@ -82,20 +52,20 @@ class HttpClient:
 
     @contextlib.contextmanager
     def open(self, method: str, url: str, headers: Mapping[str, str]) -> Iterator[httpx2.Response]:
-        """One request. 429 and 5xx, and every fault of the connection, are a RequestFault."""
+        """Send one request. Raises RequestFault for 429, 5xx and every fault of the connection."""
         sent = dict(headers)
         if self._token and _origin(url) == self._token_origin:
             # httpx drops this header when a redirect leads to another origin.
             sent["Authorization"] = f"Bearer {self._token}"
-        host = _host_of(url)
+        host = _show_host(url)
         waiting = threading.Timer(_SILENT_SECONDS, self.say, [f"waiting for {host}"])
         waiting.daemon = True
         waiting.start()
         try:
-            with self._connected().stream(method, url, headers=sent) as response:
+            with self._get_client().stream(method, url, headers=sent) as response:
                 waiting.cancel()
                 if response.status_code in _PASSING_STATUSES:
-                    raise self._fault_of(response)
+                    raise self._to_fault(response)
                 yield response
         except httpx2.TimeoutException as fault:
             reason = f"Connection timeout after {self._timeout_seconds:g}s"
@@ -113,7 +83,7 @@ class HttpClient:
             waiting.cancel()
 
     def read(self, url: str, headers: Mapping[str, str], *, limit_bytes: int) -> HttpAnswer:
-        """A small answer as a whole, with retries."""
+        """Return a small answer as a whole, with retries."""
 
         def attempt() -> HttpAnswer:
             with self.open("GET", url, {"Accept-Encoding": "identity", **headers}) as response:
@@ -127,11 +97,10 @@ class HttpClient:
         return self.retrying(attempt, on_retry=self.say)
 
     def retrying(self, attempt: Callable[[], Result], *, on_retry: Callable[[str], None]) -> Result:
-        """Run until it succeeds, fails for good, or the retries are used up; honours Retry-After.
+        """Run until it succeeds, fails for good, or the retries are used up; honour `Retry-After`.
 
         `on_retry` is given a sentence for people: what went wrong, and when it is tried again.
         """
-
         retries_left = self._retries
 
         def pause_after(fault: Exception) -> bool | float:
@@ -156,7 +125,7 @@ class HttpClient:
                 result = attempt()
         return result
 
-    def _connected(self) -> httpx2.Client:
+    def _get_client(self) -> httpx2.Client:
         if self._client is None:
             # Its default of 64 kB makes a fast transfer wait for Python (docs/performance.md).
             httpcore2.HTTP11Connection.READ_NUM_BYTES = _READ_BYTES
@@ -168,36 +137,20 @@ class HttpClient:
             )
         return self._client
 
-    def _fault_of(self, response: httpx2.Response) -> RequestFault:
+    def _to_fault(self, response: httpx2.Response) -> RequestFault:
         reason = f"HTTP {response.status_code} {response.reason_phrase}".strip()
-        pause = self._retry_after(response.headers.get("Retry-After"))
+        pause = parse_retry_after(response.headers.get("Retry-After"), self._clock.now())
         if pause is not None and pause > _LONGEST_PAUSE_SECONDS:
             return RequestFault(f"{reason}; the server asks to come back in {pause:.0f}s")
         return RequestFault(reason, retryable=True, retry_after_seconds=pause)
 
-    def _retry_after(self, value: str | None) -> float | None:
-        if value is None:
-            return None
-        if re.fullmatch(r"\s*[0-9]{1,18}\s*", value):
-            return float(value)
-        try:
-            moment = email.utils.parsedate_to_datetime(value)
-        except ValueError:
-            return None
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
-        return max(0.0, (moment - self._clock.now()).total_seconds())
 
-
-def _host_of(url: str) -> str:
-    """Without credentials, to be shown."""
+def _show_host(url: str) -> str:
+    """Return the host without credentials."""
     try:
         return urlsplit(url).netloc.rpartition("@")[2]
     except ValueError:
         return "the host"
-
-
-def _say_nothing(_text: str) -> None:
-    pass
 
 
 def _origin(url: str) -> tuple[str, str, int | None]:

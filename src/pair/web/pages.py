@@ -1,13 +1,11 @@
-"""One conditional GET of a page of the web, under guard: addresses, redirects, time and size.
+"""One conditional GET of a web page, with checks of addresses, redirects, time and size.
 
 Invariants
-    Every connection, that of a redirect included, goes to an address that the dialler judged when it was opened.
-    A get ends within its time, whatever the server does: names, handshakes, headers and bodies share one deadline.
+    Every connection, that of a redirect included, goes to an address that the connector checked when it was opened.
+    A request ends within its time, whatever the server does: names, handshakes, headers and bodies share a deadline.
     No more than the limit is kept in memory, be it of the raw or of the unpacked body.
 """
 
-import datetime
-import email.utils
 import re
 import select
 import socket
@@ -23,22 +21,13 @@ import httpx2
 
 from pair.clock import Clock
 from pair.network_faults import describe_fault
-from pair.web.bounded_decompress import unpacker_for
-from pair.web.guarded_connect import (
-    GuardedConnector,
-    Refuse,
-    RefusedAddress,
-    Resolve,
-    nothing_refused,
-    system_addresses,
-)
-from pair.web.ssrf import refusal
+from pair.web.http_answer import LONGEST_AGE_SECONDS, parse_retry_after, unpacker_for
+from pair.web.ssrf import GuardedConnector, Refuse, RefusedAddress, Resolve, allow_any, find_refusal, resolve_host
 
 _MAX_REDIRECTS = 10
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # Short, so that a server that hangs up after a few idle seconds seldom does it under a request of ours.
 _KEEP_ALIVE_SECONDS = 2.0
-_LONGEST_AGE_SECONDS = 2.0**31
 _HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?|[0-9a-f:.]*:[0-9a-f:.]*")
 _CHARSET = re.compile(r"""charset\s*=\s*["']?\s*([^\s;"']+)""", re.IGNORECASE)
 _DIRECTIVE = re.compile(r"""([^\s=,;"]+)\s*(?:=\s*("(?:[^"\\]|\\.)*"|[^\s,;]*))?""")
@@ -79,7 +68,7 @@ class PageFault(Exception):  # noqa: N818 - an outcome of a fetch, which the sta
 
 
 class PageClient:
-    """May be used from several threads. `refuse` judges the addresses, unless private ones are allowed."""
+    """Gets pages, for several threads. `refuse` checks the addresses, unless private ones are allowed."""
 
     def __init__(
         self,
@@ -88,16 +77,16 @@ class PageClient:
         max_bytes: int,
         allow_private_addresses: bool,
         clock: Clock,
-        resolve: Resolve = system_addresses,
-        refuse: Refuse = refusal,
+        resolve: Resolve = resolve_host,
+        refuse: Refuse = find_refusal,
     ) -> None:
         self._timeout_seconds = timeout_seconds
         self._max_bytes = max_bytes
         self._clock = clock
-        dialler = GuardedConnector(
-            resolve=resolve, refuse=nothing_refused if allow_private_addresses else refuse, clock=clock
+        connector = GuardedConnector(
+            resolve=resolve, refuse=allow_any if allow_private_addresses else refuse, clock=clock
         )
-        self._backend = _GuardedBackend(dialler)
+        self._backend = _GuardedBackend(connector)
         self._trust = httpx2.create_ssl_context()
         self._direct = self._pool(None)
         # A proxy resolves names itself, so behind one no address can be judged: only where every address is allowed
@@ -119,21 +108,21 @@ class PageClient:
         deadline = self._clock.monotonic() + self._timeout_seconds
         validators = {b"If-None-Match": etag, b"If-Modified-Since": last_modified}
         conditions = [(name, value.encode("latin-1", "replace")) for name, value in validators.items() if value]
-        target = checked_url(url)
-        home = _origin(checked_url(validated_at) if validated_at else target)
+        target = check_url(url)
+        home = _origin(check_url(validated_at) if validated_at else target)
         for _ in range(_MAX_REDIRECTS + 1):
             # A validator says what one origin served: to another it would mean something else, or tell tales.
             is_home = _origin(target) == home
-            found = self._ask(target, conditions if is_home else [], deadline)
-            if isinstance(found, PageAnswer):
-                return found
-            target = found
+            answer = self._ask(target, conditions if is_home else [], deadline)
+            if isinstance(answer, PageAnswer):
+                return answer
+            target = answer
         raise PageFault(f"more than {_MAX_REDIRECTS} redirects")
 
     def _ask(self, url: httpx2.URL, conditions: Headers, deadline: float) -> PageAnswer | httpx2.URL:
-        """One request; where it is redirected to, if it is."""
+        """Send one request; return where it is redirected to, if it is."""
         try:
-            return self._answer_despite_hanging_up(url, conditions, deadline)
+            return self._answer_twice(url, conditions, deadline)
         except RefusedAddress as fault:
             raise PageFault(fault.reason) from fault
         except TimeoutError as fault:
@@ -149,22 +138,20 @@ class PageClient:
         ) as fault:
             raise PageFault(describe_fault(fault)) from fault
 
-    def _answer_despite_hanging_up(
-        self, url: httpx2.URL, conditions: Headers, deadline: float
-    ) -> PageAnswer | httpx2.URL:
-        """A server may hang up on an idle connection in the very moment in which it is used again: then on another."""
-        course = _Fetch()
+    def _answer_twice(self, url: httpx2.URL, conditions: Headers, deadline: float) -> PageAnswer | httpx2.URL:
+        """Send a request again, on another connection, when the server hung up on an idle one just as it was used."""
+        progress = _Fetch()
         try:
-            return self._answer(url, conditions, deadline, course)
+            return self._answer(url, conditions, deadline, progress)
         except TimeoutError:
             raise
         except (OSError, httpcore2.NetworkError, httpcore2.RemoteProtocolError):
-            if course.is_connected_for_it or course.is_answered:
+            if progress.is_connected_for_it or progress.is_answered:
                 raise
         return self._answer(url, conditions, deadline, _Fetch())
 
     def _answer(
-        self, url: httpx2.URL, conditions: Headers, deadline: float, course: "_Fetch"
+        self, url: httpx2.URL, conditions: Headers, deadline: float, progress: "_Fetch"
     ) -> PageAnswer | httpx2.URL:
         headers = [
             (b"Host", url.netloc),
@@ -175,15 +162,15 @@ class PageClient:
         ]
         target = httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
         # httpcore hands these on to the streams of our own backend, which read them as the moment when time is up.
-        extensions = {"timeout": dict.fromkeys(("connect", "read", "write"), deadline), "trace": course}
+        extensions = {"timeout": dict.fromkeys(("connect", "read", "write"), deadline), "trace": progress}
         with self._pool_for(url).stream("GET", target, headers=headers, extensions=extensions) as response:
             if response.status in _REDIRECTS:
-                return checked_url(_location(response), base=url)
+                return check_url(_location(response), base=url)
             if response.status == 304 and not conditions:
                 raise PageFault("HTTP 304 to a request that had no condition", status=304)
             if response.status not in {200, 304}:
-                raise self._fault_of(response)
-            body = b"" if response.status == 304 else _body_of(response, self._max_bytes)
+                raise self._to_fault(response)
+            body = b"" if response.status == 304 else _read_body(response, self._max_bytes)
             return _page(response, str(url), body)
 
     def _pool_for(self, url: httpx2.URL) -> httpcore2.ConnectionPool:
@@ -203,16 +190,16 @@ class PageClient:
             network_backend=self._backend,
         )
 
-    def _fault_of(self, response: httpcore2.Response) -> PageFault:
+    def _to_fault(self, response: httpcore2.Response) -> PageFault:
         phrase = response.extensions.get("reason_phrase", b"").decode("ascii", "replace")
-        pause = _seconds_until(_header(response, b"retry-after"), self._clock.now())
+        pause = parse_retry_after(_header(response, b"retry-after"), self._clock.now())
         reason = f"HTTP {response.status} {phrase}".strip()
         return PageFault(reason, retry_after_seconds=pause, status=response.status)
 
 
 @dataclass
 class _Fetch:
-    """Of one request, as httpcore tells it."""
+    """How far one request got, as httpcore traces it."""
 
     is_connected_for_it: bool = False
     is_answered: bool = False
@@ -223,10 +210,10 @@ class _Fetch:
 
 
 class _GuardedBackend(httpcore2.NetworkBackend):
-    """How httpcore connects. Its `timeout` is a moment of the clock here (see PageClient)."""
+    """Connects for httpcore. Its `timeout` is a moment of the clock here (see PageClient)."""
 
-    def __init__(self, dialler: GuardedConnector) -> None:
-        self._dialler = dialler
+    def __init__(self, connector: GuardedConnector) -> None:
+        self._connector = connector
 
     def connect_tcp(
         self,
@@ -236,15 +223,15 @@ class _GuardedBackend(httpcore2.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.NetworkStream:
-        return _GuardedStream(self._dialler.connect(host, port, timeout or 0.0), self._dialler)
+        return _GuardedStream(self._connector.connect(host, port, timeout or 0.0), self._connector)
 
 
 class _GuardedStream(httpcore2.NetworkStream):
     """A socket of which every operation ends at the deadline, so that a server cannot win time by dripping."""
 
-    def __init__(self, connection: socket.socket, dialler: GuardedConnector) -> None:
+    def __init__(self, connection: socket.socket, connector: GuardedConnector) -> None:
         self._connection = connection
-        self._dialler = dialler
+        self._connector = connector
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         self._limit(timeout)
@@ -272,15 +259,12 @@ class _GuardedStream(httpcore2.NetworkStream):
         except (OSError, ValueError) as fault:  # ValueError: a name that no certificate can hold
             self.close()
             raise fault if isinstance(fault, OSError) else OSError(str(fault)) from fault
-        return _GuardedStream(wrapped, self._dialler)
+        return _GuardedStream(wrapped, self._connector)
 
     def get_extra_info(self, info: str) -> Any:
-        if info == "is_readable":
-            return self._is_readable()
-        return None
-
-    def _is_readable(self) -> bool:
-        """On an idle connection: the server hung up, or sent what nobody asked for."""
+        """Tell whether, on an idle connection, the server hung up or sent something unasked."""
+        if info != "is_readable":
+            return None
         if self._connection.fileno() < 0:
             return True
         poll = select.poll()
@@ -288,11 +272,11 @@ class _GuardedStream(httpcore2.NetworkStream):
         return bool(poll.poll(0))
 
     def _limit(self, deadline: float | None) -> None:
-        self._connection.settimeout(self._dialler.time_left(deadline or 0.0))
+        self._connection.settimeout(self._connector.time_left(deadline or 0.0))
 
 
-def checked_url(url: str, base: httpx2.URL | None = None) -> httpx2.URL:
-    """The URL, or PageFault when it is none that may be asked; relative to `base` for a redirect."""
+def check_url(url: str, base: httpx2.URL | None = None) -> httpx2.URL:
+    """Return the parsed URL, relative to `base` for a redirect. Raises PageFault for one that may not be asked."""
     try:
         parsed = httpx2.URL(url) if base is None else base.join(url)
     except (httpx2.InvalidURL, ValueError) as fault:
@@ -319,7 +303,7 @@ def _proxy_at(address: str) -> httpcore2.Proxy:
 
 
 def _header(response: httpcore2.Response, name: bytes) -> str | None:
-    """All values of this header, as one; None without it."""
+    """Return all values of this header, joined; None without it."""
     values = [value.decode("latin-1") for key, value in response.headers if key.lower() == name]
     return ", ".join(values) if values else None
 
@@ -354,24 +338,10 @@ def _max_age(cache_control: str) -> float | None:
     seconds = directives.get("max-age", "")
     if {"no-cache", "no-store"} & directives.keys() or not (seconds.isascii() and seconds.isdigit()):
         return None
-    return min(float(seconds), _LONGEST_AGE_SECONDS)
+    return min(float(seconds), LONGEST_AGE_SECONDS)
 
 
-def _seconds_until(value: str | None, now: datetime.datetime) -> float | None:
-    """A Retry-After header: seconds, or an HTTP date."""
-    if value is None:
-        return None
-    if value.isascii() and value.strip().isdigit():
-        return min(float(value), _LONGEST_AGE_SECONDS)
-    try:
-        moment = email.utils.parsedate_to_datetime(value)
-    except (ValueError, OverflowError):
-        return None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
-    return max(0.0, (moment - now).total_seconds())
-
-
-def _body_of(response: httpcore2.Response, limit_bytes: int) -> bytes:
+def _read_body(response: httpcore2.Response, limit_bytes: int) -> bytes:
     too_long = PageFault(f"the page is longer than {limit_bytes:,} bytes", status=200)
     announced = _header(response, b"content-length")
     if announced is not None and int(announced) > limit_bytes:  # httpcore lets only digits pass

@@ -1,10 +1,21 @@
-"""Which IP addresses a server may contact on behalf of somebody else (pure).
+"""Which IP addresses may be contacted on behalf of a caller, and connections to those addresses only.
 
-Written out rather than taken from `ipaddress.is_global`: what that answers has changed between Python releases, and it
-does not look into the IPv4 addresses that IPv6 forms carry. Source: the special-purpose registries of IANA.
+Invariants
+    A connection goes to an address that was checked, never to a name: nothing is resolved a second time.
+    One refused address refuses the name, for a name may resolve to a public and a private address at once.
+
+The networks are written out rather than taken from `ipaddress.is_global`: what that returns has changed between Python
+releases, and it does not look into the IPv4 addresses that IPv6 forms carry. Source: the special-purpose registries of
+IANA.
 """
 
 import ipaddress
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from pair.clock import Clock
 
 _IPV4 = tuple(
     (ipaddress.IPv4Network(network), reason)
@@ -64,8 +75,8 @@ _ISATAP_MARKS = frozenset({0x00005EFE, 0x02005EFE})
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 
 
-def refusal(address: str) -> str | None:
-    """Why this address must not be contacted, in words that follow "is"; None for a public one."""
+def find_refusal(address: str) -> str | None:
+    """Return why this address must not be contacted, in words that follow "is"; None for a public one."""
     if "%" in address:
         return "an address of one network interface"
     try:
@@ -73,21 +84,103 @@ def refusal(address: str) -> str | None:
     except ValueError:
         return "not an IP address"
     if isinstance(parsed, ipaddress.IPv4Address):
-        return _refusal_of_ipv4(parsed)
-    return _refusal_of_ipv6(parsed)
+        return _refuse_ipv4(parsed)
+    return _refuse_ipv6(parsed)
 
 
-def _refusal_of_ipv4(address: ipaddress.IPv4Address) -> str | None:
+def _refuse_ipv4(address: ipaddress.IPv4Address) -> str | None:
     return next((reason for network, reason in _IPV4 if address in network), None)
 
 
-def _refusal_of_ipv6(address: ipaddress.IPv6Address) -> str | None:
+def _refuse_ipv6(address: ipaddress.IPv6Address) -> str | None:
     for network, reason in _IPV6:
         if address in network:
             return reason
-    carried = _refusal_of_ipv4(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    carried = _refuse_ipv4(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
     if any(address in network for network in _CARRIERS_OF_IPV4):
         return carried
     if (int(address) >> 32) & 0xFFFFFFFF in _ISATAP_MARKS and carried is not None:
         return carried
     return None if address in _GLOBAL_UNICAST else "a reserved address"
+
+
+# ── connecting ─────────────────────────────────────────────────────────────────────────────────────
+
+_MOST_ADDRESSES = 4
+
+Resolve = Callable[[str, int], Sequence[str]]
+Refuse = Callable[[str], str | None]
+
+
+class RefusedAddress(Exception):  # noqa: N818 - becomes a fault of the client that asked
+    """A host that must not be contacted. `reason` is fit for people."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def resolve_host(host: str, port: int) -> Sequence[str]:
+    """Return the addresses of a host, preferred first; the system also reads spellings such as 0x7f.1."""
+    answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return tuple(dict.fromkeys(str(address[0]) for *_, address in answers))
+
+
+def allow_any(_address: str) -> str | None:
+    return None
+
+
+class GuardedConnector:
+    def __init__(self, *, resolve: Resolve, refuse: Refuse, clock: Clock) -> None:
+        self._resolve = resolve
+        self._refuse = refuse
+        self._clock = clock
+
+    def time_left(self, deadline: float) -> float:
+        """Return the seconds until this moment of the monotonic clock. Raises TimeoutError when it has passed."""
+        seconds = deadline - self._clock.monotonic()
+        if seconds <= 0:
+            raise TimeoutError("the time is up")
+        return seconds
+
+    def connect(self, host: str, port: int, deadline: float) -> socket.socket:
+        """Return a connected socket. Raises RefusedAddress, TimeoutError, or another OSError."""
+        addresses = self.find_addresses(host, port, deadline)
+        for position, address in enumerate(addresses, start=1):
+            # A silent address must not use up the time of those after it.
+            seconds = self.time_left(deadline) / (len(addresses) - position + 1)
+            try:
+                connection = socket.create_connection((address, port), timeout=seconds)
+            except OSError:
+                if position == len(addresses):
+                    raise
+            else:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return connection
+        raise OSError(f"no address is known for {host}")
+
+    def find_addresses(self, host: str, port: int, deadline: float) -> Sequence[str]:
+        """Return the addresses to try, preferred first. Raises RefusedAddress, TimeoutError, or another OSError."""
+        addresses = self._resolve_in_time(host, port, deadline)
+        for address in addresses:
+            reason = self._refuse(address)
+            if reason is not None:
+                shown = host if host == address else f"{host} ({address})"
+                raise RefusedAddress(f"{shown} is {reason}")
+        return addresses[:_MOST_ADDRESSES]
+
+    def _resolve_in_time(self, host: str, port: int, deadline: float) -> Sequence[str]:
+        """Resolve in a thread of its own, because the system's resolver has no time limit that we could set."""
+        answer: Future[Sequence[str]] = Future()
+
+        def resolve() -> None:
+            try:
+                answer.set_result(self._resolve(host, port))
+            except (OSError, ValueError) as fault:  # ValueError: a name that no label of DNS can hold
+                answer.set_exception(fault)
+
+        threading.Thread(target=resolve, name="pair-resolve", daemon=True).start()
+        try:
+            return answer.result(timeout=self.time_left(deadline))
+        except ValueError as fault:
+            raise OSError(f"{host} is no host name") from fault

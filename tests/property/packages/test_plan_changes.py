@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pair.packages.rules import UpdatePlan, folders_above, plan_changes
+from pair.packages.rules import UpdatePlan, list_parents, plan_changes
 
 CONTENTS = ("one", "two")
 
@@ -31,7 +31,7 @@ def _named(name: str, files: Files) -> Files:
 
 def can_lie_in_one_folder(files: Files) -> bool:
     """No path is a file and a folder at once."""
-    return not any(folder in files for path in files for folder in folders_above(path))
+    return not any(folder in files for path in files for folder in list_parents(path))
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Case:
     def result(self) -> Files:
         leaving = {*self.plan.removed, *self.plan.changed}
         staying = {path: content for path, content in self.present.items() if path not in leaving}
-        return staying | {path: self.offered[path] for path in self.plan.placed}
+        return staying | {path: self.offered[path] for path in self.plan.files_to_place}
 
 
 def cases(present: st.SearchStrategy[str | None]) -> st.SearchStrategy[Case]:
@@ -125,7 +125,7 @@ def test_lists_of_a_plan_are_disjoint_and_sorted(case: Case):
 @any_case_with_links
 def test_every_offered_path_is_accounted_for(case: Case):
     plan = case.plan
-    named = {*plan.placed, *plan.unchanged, *(kept.path for kept in plan.kept)}
+    named = {*plan.files_to_place, *plan.unchanged, *(kept.path for kept in plan.kept)}
     assert case.offered.keys() <= named
 
 
@@ -139,6 +139,6 @@ def test_plan_removes_and_changes_only_what_is_there(case: Case):
 def test_second_run_changes_nothing(case: Case):
     kept = {kept.path for kept in case.plan.kept} & case.installed.keys() & case.offered.keys()
     recorded = {path: case.installed[path] for path in kept}
-    recorded |= {path: str(case.offered[path]) for path in (*case.plan.placed, *case.plan.unchanged)}
+    recorded |= {path: str(case.offered[path]) for path in (*case.plan.files_to_place, *case.plan.unchanged)}
     again = Case(recorded, case.offered, case.result, force=case.force, restore=case.restore)
     assert again.plan.changes_nothing

@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 
 from pair import errors
-from pair.blobs.blob_leases import BlobLeases
 from pair.blobs.contract import Lease, LeaseLostError, Leases
-from pair.blobs.file_leases import FileLeases
-from pair.blobs.leases import HeldLease, MemoryLeases
+from pair.blobs.leases import BlobLeases, FileLeases, HeldLease, MemoryLeases
 from pair.blobs.memory import MemoryStore
 from pair.clock import SystemClock
 from pair.testing.clock import NOON, ManualClock

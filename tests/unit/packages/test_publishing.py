@@ -9,9 +9,16 @@ from pair import errors
 from pair.blobs.contract import Version
 from pair.blobs.memory import MemoryStore
 from pair.packages.package import Label, PackagedIndex, PackageManifest, make_package
-from pair.packages.publish import publish
-from pair.packages.publish_targets import BucketFetcher, BucketTarget, FolderTarget, PublishTarget
-from pair.packages.release_index import Release, ReleaseIndex, parse_feed
+from pair.packages.release_index import (
+    BucketFetcher,
+    BucketTarget,
+    FolderTarget,
+    PublishTarget,
+    Release,
+    ReleaseIndex,
+    parse_feed,
+    publish,
+)
 from pair.packages.rules import SourcesSettings
 from pair.testing.clock import ManualClock
 
@@ -63,7 +70,7 @@ def test_a_place_holds_plain_files_under_plain_names(place: PublishTarget, tmp_p
 
 def test_a_claim_that_is_there_already_decides(place: PublishTarget, tmp_path: Path) -> None:
     path, manifest = packaged(tmp_path)
-    with place.held():
+    with place.lock():
         assert place.claim("handbook-1.0.0.zip.sha256", b"0a" * 32) == b"0a" * 32
     with pytest.raises(errors.ConflictError) as refused:
         publish(path, manifest, place, ManualClock())

@@ -5,28 +5,26 @@ from typing import Any
 import pytest
 
 from pair.errors import NotFoundError, PairError, UsageError
+from pair.packages.resolve import Surroundings, choose_source, refuse_conflicting_options
 from pair.packages.rules import (
     KeptFile,
-    Surroundings,
     UpdatePlan,
-    bare_repositories,
-    beside,
-    cache_key,
-    choose_source,
-    folders_above,
+    append_suffix,
+    find_bare_repositories,
+    find_label_fault,
+    find_name_fault,
+    find_own_name_fault,
+    hide_credentials,
     is_git,
     is_local_path,
     is_remote,
     is_url,
-    name_fault,
-    name_from_folder,
-    own_name_fault,
-    package_label_fault,
+    list_parents,
+    make_cache_key,
+    make_name,
     parse_checksum,
     plan_changes,
-    refuse_conflicting_options,
-    without_credentials,
-    without_user,
+    strip_user,
 )
 from pair.values import KbSource
 
@@ -199,9 +197,9 @@ EVERYTHING_THERE = Surroundings("/here/kb", path_exists=True, monorepo_dataset="
     ],
 )
 def test_flag_wins_over_monorepo_and_both_win_over_the_release(source: str | None, chosen: KbSource):
-    choice = choose_source(source, offline=False, seen=EVERYTHING_THERE, latest_release=never_asked)
-    assert choice.source == chosen
-    assert choice.because
+    found, because = choose_source(source, offline=False, seen=EVERYTHING_THERE, latest_release=never_asked)
+    assert found == chosen
+    assert because
 
 
 @pytest.mark.rule("source-1")
@@ -212,7 +210,7 @@ def test_latest_release_is_asked_for_once_when_nothing_else_is_there():
         asked.append("release")
         return RELEASE
 
-    assert choose_source(None, offline=False, seen=Surroundings(), latest_release=counted).source == RELEASE
+    assert choose_source(None, offline=False, seen=Surroundings(), latest_release=counted)[0] == RELEASE
     assert asked == ["release"]
 
 
@@ -225,8 +223,8 @@ def test_monorepo_does_not_make_offline_without_source_good():
 
 @pytest.mark.rule("source-3")
 def test_offline_takes_a_path():
-    choice = choose_source("./kb", offline=True, seen=EVERYTHING_THERE, latest_release=never_asked)
-    assert choice.source == KbSource("local", "/here/kb", requires_download=False)
+    found, _ = choose_source("./kb", offline=True, seen=EVERYTHING_THERE, latest_release=never_asked)
+    assert found == KbSource("local", "/here/kb", requires_download=False)
 
 
 @pytest.mark.rule("source-7")
@@ -281,16 +279,16 @@ def test_url_that_names_no_server_is_of_unknown_format(source: str):
     ],
 )
 def test_shown_address_has_no_secrets(url: str, shown: str):
-    assert without_credentials(url) == shown
+    assert hide_credentials(url) == shown
 
 
 def test_password_of_an_ssh_address_is_not_shown():
-    assert "secret" not in without_credentials("ssh://git:secret@host/o/r.git")
+    assert "secret" not in hide_credentials("ssh://git:secret@host/o/r.git")
 
 
 @pytest.mark.rule("source-8")
 @pytest.mark.parametrize("url", ["http://[", "https://[::1/kb.zip", "http://ho\u2100st/kb.zip"])
-@pytest.mark.parametrize("show", [without_credentials, without_user])
+@pytest.mark.parametrize("show", [hide_credentials, strip_user])
 def test_address_that_cannot_be_parsed_can_still_be_shown(url: str, show):
     assert show(url).startswith("http")
 
@@ -305,7 +303,7 @@ def test_address_that_cannot_be_parsed_can_still_be_shown(url: str, show):
     ],
 )
 def test_stored_address_has_no_user(url: str, stored: str):
-    assert without_user(url) == stored
+    assert strip_user(url) == stored
 
 
 @pytest.mark.rule("source-12")
@@ -319,7 +317,7 @@ def test_stored_address_has_no_user(url: str, stored: str):
     ],
 )
 def test_checksum_lies_beside_its_archive(url: str, address: str):
-    assert beside(url, ".sha256") == address
+    assert append_suffix(url, ".sha256") == address
 
 
 # ── checksum files ─────────────────────────────────────────────────────────────────────────────────
@@ -449,7 +447,7 @@ NAME_FAULTS = {
 @pytest.mark.rule("source-15")
 @pytest.mark.parametrize(("name", "fault"), NAME_FAULTS.items(), ids=[ascii(name)[1:30] for name in NAME_FAULTS])
 def test_names_must_be_plain_on_every_system(name: str, fault: str | None):
-    assert name_fault(name) == fault
+    assert find_name_fault(name) == fault
 
 
 @pytest.mark.rule("source-15")
@@ -466,7 +464,7 @@ def test_names_must_be_plain_on_every_system(name: str, fault: str | None):
     ],
 )
 def test_names_of_pairs_own_files_are_reserved(name: str, is_own: bool):
-    assert (own_name_fault(name) is not None) == is_own
+    assert (find_own_name_fault(name) is not None) == is_own
 
 
 @pytest.mark.parametrize(
@@ -481,7 +479,7 @@ def test_names_of_pairs_own_files_are_reserved(name: str, is_own: bool):
     ],
 )
 def test_a_folder_that_git_takes_for_a_repository_is_found(paths: list[str], folders: set[str]) -> None:
-    assert bare_repositories(paths) == folders
+    assert find_bare_repositories(paths) == folders
 
 
 # ── what an update changes ─────────────────────────────────────────────────────────────────────────
@@ -593,14 +591,14 @@ def test_plan_follows_from_installed_offered_and_present(case: str, way: str):
 
 
 def test_plan_tells_what_is_placed_and_whether_anything_changes():
-    assert UpdatePlan(added=("a",), changed=("b",)).placed == ("a", "b")
+    assert UpdatePlan(added=("a",), changed=("b",)).files_to_place == ("a", "b")
     assert not UpdatePlan(removed=("a",)).changes_nothing
     assert UpdatePlan(kept=(KeptFile("a", "edited"),), unchanged=("b",)).changes_nothing
 
 
 def test_folders_above_a_path_come_nearest_first():
-    assert list(folders_above("a/b/c.md")) == ["a/b", "a"]
-    assert list(folders_above("c.md")) == []
+    assert list(list_parents("a/b/c.md")) == ["a/b", "a"]
+    assert list(list_parents("c.md")) == []
 
 
 # ── packages and cache ─────────────────────────────────────────────────────────────────────────────
@@ -640,7 +638,7 @@ def test_folders_above_a_path_come_nearest_first():
     ],
 )
 def test_package_is_called_by_lines_of_text(name: str, version: str, fault: str | None):
-    found = package_label_fault(name, version)
+    found = find_label_fault(name, version)
     assert (found or "").partition(" ")[0] == (fault or "")
 
 
@@ -660,8 +658,8 @@ def test_package_is_called_by_lines_of_text(name: str, version: str, fault: str 
     ],
 )
 def test_package_is_named_after_its_folder(folder: str, name: str):
-    assert name_from_folder(folder) == name
-    assert package_label_fault(name, "1.0.0") is None
+    assert make_name(folder) == name
+    assert find_label_fault(name, "1.0.0") is None
 
 
 @pytest.mark.rule("source-14")
@@ -683,7 +681,7 @@ def test_package_is_named_after_its_folder(folder: str, name: str):
 )
 def test_cache_key_is_the_version_or_else_the_hash_of_the_address(version: str | None, key: str):
     source = KbSource("github-release", "https://h/kb.zip", requires_download=True, version=version)
-    assert cache_key(source, "hash") == key
+    assert make_cache_key(source, "hash") == key
 
 
 @pytest.mark.rule("source-19")

@@ -12,7 +12,7 @@ import pytest
 from pair import errors, files
 from pair.packages import package, signing
 from pair.packages.package import Label
-from pair.packages.rules import key_id_of
+from pair.packages.rules import read_key_id
 from pair.packages.signing import PublicKey, SecretKey, TrustedKeys
 from support.minisign import Keys, make_keys
 
@@ -105,7 +105,7 @@ def test_a_file_larger_than_a_chunk_and_an_empty_one_are_signed_and_accepted(key
 
 
 def test_keys_are_called_as_minisign_calls_them(keys: Keys, encrypted: Keys) -> None:
-    assert public_of(keys).id == secret_of(keys).public.id == key_id_of(keys.line) == keys.id
+    assert public_of(keys).id == secret_of(keys).public.id == read_key_id(keys.line) == keys.id
     assert secret_of(encrypted, PASSWORD).public == public_of(encrypted)
     assert public_of(keys).line == keys.line
 

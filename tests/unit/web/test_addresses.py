@@ -2,7 +2,7 @@
 
 import pytest
 
-from pair.web.ssrf import refusal
+from pair.web.ssrf import find_refusal
 
 REFUSED = [
     # IPv4
@@ -124,9 +124,9 @@ PUBLIC = [
 
 @pytest.mark.parametrize(("address", "word"), REFUSED)
 def test_a_special_address_is_refused_and_called_by_its_name(address: str, word: str) -> None:
-    assert word in (refusal(address) or "")
+    assert word in (find_refusal(address) or "")
 
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_a_public_address_is_not_refused(address: str) -> None:
-    assert refusal(address) is None
+    assert find_refusal(address) is None

@@ -11,7 +11,7 @@ from pair.app.cli.package import Author, Description, IndexKb, License, Name, Si
 from pair.kb.installer import Packaging
 from pair.kb.publish import publish
 from pair.packages.package import Label
-from pair.packages.publish import PublishReport
+from pair.packages.release_index import PublishReport
 
 EXAMPLE = """Examples:
 

@@ -124,7 +124,7 @@ class PackageMerger:
     def _put(self, key: str, path: Path, sha256: str) -> None:
         """`sha256`: of a file that was just unpacked for this; such a file need not be copied again."""
         if sha256 and isinstance(self._store, LinkingStore):
-            self._store.take(key, path, sha256)
+            self._store.link(key, path, sha256)
         else:
             self._store.upload(key, path)
 

@@ -7,16 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pair.packages.release_rules import (
-    archive_location,
-    has_moved,
-    is_older,
-    is_pre_release,
-    latest,
-    local_feed,
-    remote_feed,
-    version_order,
-)
+from pair.packages.release_index import find_latest, is_older, is_pre_release, version_key
+from pair.packages.resolve import has_moved, locate_archive, parse_local_feed, parse_remote_feed
 from pair.values import KbSource
 
 
@@ -38,7 +30,7 @@ from pair.values import KbSource
     ],
 )
 def test_an_address_names_a_feed(source: str, place: str, name: str, version: str) -> None:
-    found = remote_feed(source)
+    found = parse_remote_feed(source)
     assert found is not None
     assert dataclasses.astuple(found) == (source, place, name, version)
 
@@ -66,7 +58,7 @@ def test_an_address_names_a_feed(source: str, place: str, name: str, version: st
     ],
 )
 def test_an_address_names_something_else(source: str) -> None:
-    assert remote_feed(source) is None
+    assert parse_remote_feed(source) is None
 
 
 @pytest.mark.parametrize(
@@ -79,14 +71,14 @@ def test_an_address_names_something_else(source: str) -> None:
     ],
 )
 def test_a_path_may_name_a_feed(path: str, place: str, name: str, version: str) -> None:
-    found = local_feed(path)
+    found = parse_local_feed(path)
     assert found is not None
     assert dataclasses.astuple(found) == (path, place, name, version)
 
 
 @pytest.mark.parametrize("path", ["/dist/handbook.zip", "/dist/handbook@1.zip", "/me@work/handbook", "/dist/old.json"])
 def test_other_paths_name_none(path: str) -> None:
-    assert local_feed(path) is None
+    assert parse_local_feed(path) is None
 
 
 @pytest.mark.parametrize(
@@ -101,7 +93,7 @@ def test_other_paths_name_none(path: str) -> None:
     ],
 )
 def test_an_archive_lies_beside_its_feed_or_at_an_address_of_its_own(place: str, file: str, location: str) -> None:
-    assert archive_location(place, file) == location
+    assert locate_archive(place, file) == location
 
 
 # ── versions ───────────────────────────────────────────────────────────────────────────────────────
@@ -131,7 +123,7 @@ ASCENDING = [
 
 @pytest.mark.parametrize(("earlier", "later"), [*itertools.pairwise(ASCENDING)])
 def test_versions_are_ordered_as_people_count(earlier: str, later: str) -> None:
-    assert version_order(earlier) < version_order(later)
+    assert version_key(earlier) < version_key(later)
 
 
 @pytest.mark.parametrize(
@@ -163,8 +155,8 @@ def test_a_version_is_older_than_those_after_it(version: str, other: str, older:
     ],
 )
 def test_the_latest_is_the_greatest_that_is_no_pre_release(versions: list[str], chosen: str) -> None:
-    assert latest(versions) == chosen
-    assert latest(versions[::-1]) == chosen
+    assert find_latest(versions) == chosen
+    assert find_latest(versions[::-1]) == chosen
 
 
 @pytest.mark.parametrize(
@@ -188,8 +180,8 @@ def test_a_pre_release_is_known_by_its_version(version: str, is_one: bool) -> No
 
 @given(st.lists(st.text(max_size=12), min_size=1, max_size=6, unique=True))
 def test_any_texts_have_one_order(versions: list[str]) -> None:
-    assert len({version_order(version) for version in versions}) == len(versions)
-    assert latest(versions) == latest(versions[::-1])
+    assert len({version_key(version) for version in versions}) == len(versions)
+    assert find_latest(versions) == find_latest(versions[::-1])
 
 
 # ── what moved ─────────────────────────────────────────────────────────────────────────────────────

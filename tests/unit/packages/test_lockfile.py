@@ -8,7 +8,7 @@ import pytest
 import tomli_w
 
 from pair import errors
-from pair.packages.lockfile import Lock, Locked, LockedKb, Origin, locked_kb, read_lock, relative_target, to_bytes
+from pair.packages.lockfile import Lock, Locked, LockedKb, Origin, lock_kb, make_relative, read_lock, to_bytes
 from pair.packages.record import RecordHeader
 from pair.values import KbSource
 
@@ -121,10 +121,10 @@ def test_two_kbs_with_one_id_or_one_target_are_refused(tmp_path: Path, other: Lo
 
 def test_a_target_outside_the_folder_of_the_lock_cannot_be_locked(tmp_path: Path) -> None:
     lock = tmp_path / "project" / "pair.lock"
-    assert relative_target(tmp_path / "project" / "docs" / "kb", lock) == "docs/kb"
+    assert make_relative(tmp_path / "project" / "docs" / "kb", lock) == "docs/kb"
     for outside in (tmp_path / "elsewhere", tmp_path / "project", tmp_path):
         with pytest.raises(errors.UsageError, match="Lock file cannot be used"):
-            relative_target(outside, lock)
+            make_relative(outside, lock)
 
 
 def test_a_kb_is_found_by_its_target_however_that_is_written(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_source_is_locked_so_that_it_is_found_elsewhere(
         feed=feed.format(here=here) if feed else None,
     )
     header = RecordHeader(source, "a", "1", "", None, 1, 1, "", "", 0)
-    assert locked_kb(header, Path(here) / "kb", Path(here) / "pair.lock", "0b" * 32).source == locked
+    assert lock_kb(header, Path(here) / "kb", Path(here) / "pair.lock", "0b" * 32).source == locked
 
 
 def test_what_a_lock_leaves_empty_it_does_not_say() -> None:

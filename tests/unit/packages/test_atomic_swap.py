@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pair.packages.atomic_swap import clear_leftovers, put_in_place, staging_for, staging_path
+from pair.packages.atomic_swap import clear_leftovers, make_staging, put_in_place, staging_path
 from support.command import write_files
 
 OLD = {"a.md": b"old a", "docs/b.md": b"old b", "gone.md": b"old gone"}
@@ -44,7 +44,7 @@ def write(folder: Path, files: dict[str, bytes]) -> Path:
 
 
 def replace(target: Path, files: dict[str, bytes]) -> None:
-    put_in_place(write(staging_for(target, "0123456789ab"), files), target)
+    put_in_place(write(make_staging(target, "0123456789ab"), files), target)
 
 
 # ── put in place ───────────────────────────────────────────────────────────────────────────────────
@@ -77,7 +77,7 @@ def test_empty_target_is_replaced(tmp_path: Path):
 
 
 def test_new_folder_is_staged_beside_the_target(tmp_path: Path):
-    assert staging_for(tmp_path / "kb", "0123456789ab").parent == staging_path(tmp_path / "kb", "0123456789ab")
+    assert make_staging(tmp_path / "kb", "0123456789ab").parent == staging_path(tmp_path / "kb", "0123456789ab")
     assert staging_path(tmp_path / "kb", "0123456789ab").parent == tmp_path
     assert not (tmp_path / "kb").exists()
 
@@ -131,7 +131,7 @@ def test_links_are_replaced_and_not_followed(tmp_path: Path):
 DYING = """
 import os, sys
 from pathlib import Path
-from pair.packages import replacement
+from pair.packages import atomic_swap
 
 left, action, target, staging = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4])
 
@@ -144,9 +144,9 @@ def die_in_time(event, _):
 
 sys.addaudithook(die_in_time)
 if action == "move":
-    replacement._move_entries(staging, target)
+    atomic_swap._move_entries(staging, target)
 else:
-    replacement.clear_leftovers(target)
+    atomic_swap.clear_leftovers(target)
 """
 STEPS = range(16)
 homes = pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pair import errors
-from pair.packages.release_index import LIMIT_BYTES, Release, ReleaseIndex, choose, parse_feed, source_of
-from pair.packages.release_rules import FeedAddress, remote_feed
+from pair.packages.release_index import LIMIT_BYTES, Release, ReleaseIndex, choose, parse_feed, to_source
+from pair.packages.resolve import FeedAddress, parse_remote_feed
 from pair.values import KbSource
 
 ONE = Release("1.0.0", "handbook-1.0.0.zip", 10, "0a" * 32, "sha256:0b", "0c", "ngram-384-v1", True, "2026-01-31")
@@ -85,7 +85,7 @@ def test_a_version_that_is_there_twice_is_refused() -> None:
 
 
 def address(wanted: str) -> FeedAddress:
-    found = remote_feed(f"https://host/releases.json{wanted}")
+    found = parse_remote_feed(f"https://host/releases.json{wanted}")
     assert found is not None
     return found
 
@@ -122,7 +122,7 @@ def test_what_is_not_there_is_refused_with_what_is(feed: ReleaseIndex, wanted: s
 
 
 def test_a_release_is_a_source_with_version_digest_and_feed() -> None:
-    source = source_of(ONE, address("#handbook"))
+    source = to_source(ONE, address("#handbook"))
     assert source.to_json() == {
         "type": "url",
         "location": "https://host/handbook-1.0.0.zip",
@@ -136,6 +136,6 @@ def test_a_release_is_a_source_with_version_digest_and_feed() -> None:
 
 
 def test_a_source_of_before_there_were_feeds_is_still_read() -> None:
-    value = source_of(ONE, address("")).to_json()
+    value = to_source(ONE, address("")).to_json()
     del value["feed"]
     assert KbSource.from_json(value).feed is None

@@ -8,7 +8,7 @@ import pytest
 
 from pair.clock import SystemClock
 from pair.kb.installer import SilentObserver
-from pair.packages.http_ranges import RangedFile, open_ranges
+from pair.packages.download import RangedFile, open_ranges
 from pair.web.http_client import HttpClient
 from support.server import Server
 

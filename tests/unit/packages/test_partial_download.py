@@ -11,9 +11,9 @@ import pytest
 
 from pair import errors
 from pair.packages.contract import IndexSelection
-from pair.packages.http_ranges import _at_most
+from pair.packages.download import _cut_off
 from pair.packages.package import PackagedFile, PackageManifest
-from pair.packages.partial_download import Supplies, UnfitError, assemble, missing_files
+from pair.packages.partial_download import Supplies, UnfitError, assemble, find_missing
 from pair.packages.rules import SourcesSettings
 
 SUPPLIES = Supplies(lambda sha256: None, IndexSelection())
@@ -105,9 +105,9 @@ def test_a_directory_that_is_much_longer_than_the_manifest_is_not_read(tmp_path:
 )
 def test_a_manifest_that_lists_what_no_archive_may_hold_is_refused(names: list[str], size_bytes: int) -> None:
     with pytest.raises(errors.DownloadError) as refusal:
-        missing_files(manifest_of(*names, size_bytes=size_bytes), SUPPLIES, SourcesSettings())
+        find_missing(manifest_of(*names, size_bytes=size_bytes), SUPPLIES, SourcesSettings())
     assert refusal.value.code == "E009"
 
 
 def test_a_server_that_does_not_stop_is_stopped() -> None:
-    assert list(_at_most(itertools.chain([b"abc"], itertools.repeat(b"def")), 7)) == [b"abc", b"def", b"d"]
+    assert list(_cut_off(itertools.chain([b"abc"], itertools.repeat(b"def")), 7)) == [b"abc", b"def", b"d"]
