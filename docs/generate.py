@@ -488,7 +488,7 @@ def _texts_by_code() -> dict[str, list[str]]:
     for name, make in made:
         if make.__module__ in {module.__name__ for module in modules} and not name.startswith("_"):
             error = make(**_SAMPLES[name])
-            texts[error.code].append(render.error_text(error))
+            texts[error.code].append(render.format_error(error))
     if missing := [code for code, found in texts.items() if not found]:
         raise LookupError(f"no function makes {', '.join(missing)}")
     return texts

@@ -21,7 +21,7 @@ _PERCENT_STEP = 10
 _SOURCES_WORTH_PERCENTS = 50
 
 
-def error_text(error: PairError) -> str:
+def format_error(error: PairError) -> str:
     """Return message, explanation, hints and code, laid out as in the error catalogue."""
     lines = [f"Error: {error.message}", ""]
     if error.explanation:
@@ -46,7 +46,7 @@ def print_error(error: PairError, *, as_json: bool) -> None:
     if as_json:
         print_json(error.to_json())
     else:
-        _write(sys.stderr, error_text(error) + "\n")
+        _write(sys.stderr, format_error(error) + "\n")
 
 
 def print_result(*lines: str) -> None:
