@@ -8,7 +8,6 @@ import typer
 from pair import errors
 from pair.app import render
 from pair.app.cli.context import CliContext
-from pair.kb.installer import Installer
 from pair.kb.locks import LockService
 from pair.packages.install import InstallReport, InstallRequest
 from pair.packages.lockfile import LOCK_NAME
@@ -81,14 +80,14 @@ def install(
     installer = session.installer()
     if locked:
         _refuse_with_lock(source, kb_id)
-        folder = Path(target) if target is not None else None
+        only = Path(target) if target is not None else None
         done = LockService(installer, lock_file).install(
-            folder, force=force, dry_run=dry_run, offline=offline, with_index=not no_index
+            only, force=force, dry_run=dry_run, offline=offline, with_index=not no_index
         )
         lines = [line for report in done.reports for line in _format_report(report)]
         session.show(done.to_json(), *(lines or ["nothing is locked"]))
         return
-    folder = _choose_folder(installer, target)
+    folder = Path(target) if target is not None else installer.default_target
     known_as = installer.checked_kb_id(kb_id)
     request = InstallRequest("install", folder, force=force, dry_run=dry_run, kb_id=known_as, with_index=not no_index)
     report = installer.apply(request, installer.resolve(source, offline=offline), offline=offline)
@@ -117,7 +116,7 @@ def update(
     """
     session: CliContext = context.obj
     installer = session.installer()
-    folder = _choose_folder(installer, target)
+    folder = Path(target) if target is not None else installer.default_target
     known_as = installer.checked_kb_id(kb_id)
     request = InstallRequest("update", folder, force=force, dry_run=dry_run, kb_id=known_as, with_index=not no_index)
     report = installer.apply(request, installer.resolve_update(source, folder, offline=offline), offline=offline)
@@ -159,10 +158,6 @@ def _refuse_with_lock(source: str | None, kb_id: str | None) -> None:
             raise errors.command_line_invalid(
                 f"--locked cannot be used with {option}: the lock file says it", hints=["pair install --help"]
             )
-
-
-def _choose_folder(installer: Installer, target: str | None) -> Path:
-    return Path(target) if target is not None else installer.default_target
 
 
 def _format_report(report: InstallReport) -> list[str]:
