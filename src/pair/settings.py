@@ -18,9 +18,8 @@ from typing import Any
 
 from pair import errors
 from pair.ai.prompts import ModelSettings
-from pair.auth.folder_settings import VARIABLE, TrustRequest, find_need, find_need_of_librarian
 from pair.auth.settings import ServerSettings
-from pair.auth.trust import TrustStore, place_of
+from pair.auth.trust import VARIABLE, TrustRequest, TrustStore, find_need, find_need_of_librarian, resolve_place
 from pair.engine.settings import EngineSettings
 from pair.librarians.settings import LibrariansSettings
 from pair.packages.rules import SourcesSettings
@@ -265,7 +264,7 @@ def _check_trust(path: Path, content: bytes, parsed: _ConfigValues) -> FolderCon
     if not requests:
         return config
     try:
-        return dataclasses.replace(config, is_trusted=TrustStore().trusts(place_of(path), content))
+        return dataclasses.replace(config, is_trusted=TrustStore().trusts(resolve_place(path), content))
     except errors.PairError as fault:
         return dataclasses.replace(config, fault=fault.message)
 

@@ -250,11 +250,11 @@ def test_a_damaged_file_of_keys_lets_nobody_else_in(keys: Path, folder: Path, da
     with bounded():
         refusal(lambda: json.dumps([key.to_json() for key in file.all()]))
         for text in ("", f"pair_{'cd' * 6}_{'cd' * 32}", "pair__"):
-            assert refusal(lambda text=text: file.verified(text)) is not None  # type: ignore[misc]
-        if refusal(lambda: file.verified(secret)) is None:
-            assert file.verified(secret).scope in {"read", "write", "admin"}
+            assert refusal(lambda text=text: file.authenticate(text)) is not None  # type: ignore[misc]
+        if refusal(lambda: file.authenticate(secret)) is None:
+            assert file.authenticate(secret).scope in {"read", "write", "admin"}
         if refusal(lambda: file.revoke("ab" * 6)) is None:
-            assert refusal(lambda: file.verified(secret)) is not None
+            assert refusal(lambda: file.authenticate(secret)) is not None
 
 
 LEASE = {"holder": "host-a, process 1", "token": "t", "fence": 7, "seconds": 30.0, "renewals": 2}

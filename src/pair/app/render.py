@@ -1,8 +1,8 @@
-"""Errors and results as text for people or JSON for programs; the only place that prints.
+"""Print errors and results, as text for people or JSON for programs. Nothing else prints.
 
 Invariants
-    What others wrote is escaped here, on its way out (terminal.py). A line that is handed over stays one line, so that
-    nobody can add lines of their own to a report; only what is a text of several lines is printed as one.
+    Text of others is escaped here, on its way out (terminal.py). A line stays one line, so that such text cannot add
+    lines to a report; only a text of several lines is printed as one.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
 from pair.app.terminal import escape_json, escape_line, escape_text
 from pair.errors import PairError
@@ -21,8 +21,8 @@ _PERCENT_STEP = 10
 _SOURCES_WORTH_PERCENTS = 50
 
 
-def error_text(error: PairError) -> str:
-    """The layout of the specification's error catalogue: message, explanation, what to do; then the code."""
+def format_error(error: PairError) -> str:
+    """Return message, explanation, hints and code, laid out as in the error catalogue."""
     lines = [f"Error: {error.message}", ""]
     if error.explanation:
         lines += [*error.explanation_lines, ""]
@@ -37,7 +37,7 @@ def print_json(value: Any) -> None:
 
 
 def print_json_line(value: Any) -> None:
-    """One value of a stream of them."""
+    """Print one value of a stream."""
     sys.stdout.write(escape_json(json.dumps(value, ensure_ascii=True)) + "\n")
     sys.stdout.flush()
 
@@ -46,37 +46,32 @@ def print_error(error: PairError, *, as_json: bool) -> None:
     if as_json:
         print_json(error.to_json())
     else:
-        _write(sys.stderr, error_text(error) + "\n")
+        _write(sys.stderr, format_error(error) + "\n")
 
 
 def print_result(*lines: str) -> None:
-    """What a command was asked for, line by line."""
+    """Print lines of the result to standard output."""
     _write_lines(sys.stdout, lines)
 
 
 def print_text(text: str) -> None:
-    """A text of several lines that a command was asked for, such as a document."""
+    """Print a result that is a text of several lines, such as a document."""
     _write(sys.stdout, escape_text(text) + "\n")
 
 
-def binary_output() -> BinaryIO:
-    """Standard output, for what a command was asked for and is no text."""
-    return sys.stdout.buffer
-
-
 def print_piece(text: str) -> None:
-    """A part of a result, as it comes."""
+    """Print a part of a result as it arrives."""
     _write(sys.stdout, escape_text(text))
     sys.stdout.flush()
 
 
 def print_note(*lines: str) -> None:
-    """What a person should know besides, line by line."""
+    """Print lines for people to standard error."""
     _write_lines(sys.stderr, lines)
 
 
 def print_progress(text: str) -> None:
-    """A line that the next one replaces; nothing where nobody watches."""
+    """Print a line that the next one replaces; print nothing where stderr is no terminal."""
     if sys.stderr.isatty():
         _write(sys.stderr, f"\r\x1b[K{escape_line(text)}")
         sys.stderr.flush()
@@ -88,7 +83,7 @@ def end_progress() -> None:
 
 
 def ask_password() -> str:
-    """Empty where nobody can be asked."""
+    """Return the password that the user types; "" where standard input is no terminal."""
     return getpass.getpass("Password of the key: ", sys.stderr) if sys.stdin is not None and sys.stdin.isatty() else ""
 
 
@@ -106,21 +101,22 @@ def _write_lines(stream: Any, lines: Sequence[str]) -> None:
 
 
 def _write(stream: Any, text: str) -> None:
-    """Write text that is safe to show; what the encoding of the terminal lacks is escaped."""
+    """Write safe text; escape the characters that the encoding of the terminal lacks."""
     encoding = stream.encoding or "utf-8"
     stream.write(text.encode(encoding, errors="backslashreplace").decode(encoding))
 
 
-def counted(count: int, noun: str) -> str:
+def pluralize(count: int, noun: str) -> str:
+    """3, `file` -> `3 files`"""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def names(paths: Sequence[str]) -> str:
+def join_names(paths: Sequence[str]) -> str:
     shown = ", ".join(paths[:_NAMES_SHOWN])
     return f"{shown} and {len(paths) - _NAMES_SHOWN:,} more" if len(paths) > _NAMES_SHOWN else shown
 
 
-def size(count: float) -> str:
+def format_size(count: float) -> str:
     """1536 -> `1.5 kB`, by thousands"""
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
@@ -129,61 +125,47 @@ def size(count: float) -> str:
     raise AssertionError
 
 
-class TerminalObserver:
-    """Lines and a progress bar on a terminal; lines and percents elsewhere."""
+class _PercentLines:
+    """Prints a line at every further ten percent."""
 
-    def say(self, text: str) -> None:
-        print_note(text)
+    def __init__(self, last_percent: int = -1) -> None:
+        self._last_percent = last_percent
 
-    @contextlib.contextmanager
-    def transfer(self, name: str, total_bytes: int | None, have_bytes: int) -> Iterator[Callable[[int], None]]:
-        shown = _bar if sys.stderr.isatty() else _percent_lines
-        with shown(name, total_bytes, have_bytes) as advance:
-            yield advance
-
-
-class QuietObserver:
-    """For `--json`: what a person should know still goes to stderr, progress nowhere."""
-
-    def say(self, text: str) -> None:
-        print_note(text)
-
-    @contextlib.contextmanager
-    def transfer(self, name: str, total_bytes: int | None, have_bytes: int) -> Iterator[Callable[[int], None]]:
-        yield lambda count: None
-
-    def planned(self, total: int) -> None:
-        pass
-
-    def finished(self, source_id: str) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+    def update(self, done: int, total: int, whole: str, prefix: str = "") -> None:
+        percent = done * 100 // max(1, total) // _PERCENT_STEP * _PERCENT_STEP
+        if percent > self._last_percent:
+            self._last_percent = percent
+            print_note(f"{prefix}{percent}% of {whole}")
 
 
 class CountProgress:
-    """So many of so many: one line on a terminal, lines of percent elsewhere."""
+    """Shows a count out of a total: one line on a terminal, lines of percent elsewhere."""
 
-    def __init__(self, noun: str) -> None:
+    def __init__(self, noun: str, *, is_quiet: bool) -> None:
         self._noun = noun
-        self._said_percent = 0
+        self._is_quiet = is_quiet
+        self._percents = _PercentLines(0)
 
     def __call__(self, done: int, total: int) -> None:
-        print_progress(f"{done:,} of {counted(total, self._noun)}")
-        percent = done * 100 // max(1, total) // _PERCENT_STEP * _PERCENT_STEP
-        if percent > self._said_percent and not sys.stderr.isatty():
-            self._said_percent = percent
-            print_note(f"{percent}% of {counted(total, self._noun)}")
+        if self._is_quiet:
+            return
+        whole = pluralize(total, self._noun)
+        print_progress(f"{done:,} of {whole}")
+        if not sys.stderr.isatty():
+            self._percents.update(done, total, whole)
 
 
-class SyncProgress:
-    """How far a sync is: a bar on a terminal, lines of percent elsewhere."""
+class ProgressObserver:
+    """Shows downloads and the progress of a sync: bars on a terminal, lines of percent elsewhere.
 
-    def __init__(self) -> None:
+    A quiet one, for `--json`, prints notes only.
+    """
+
+    def __init__(self, *, is_quiet: bool) -> None:
+        self._is_quiet = is_quiet
         self._total = 0
         self._done = 0
-        self._said_percent = -1
+        self._percents = _PercentLines()
         self._bar: Any = None
         # A signal may come while its own thread holds it.
         self._lock = threading.RLock()
@@ -191,11 +173,26 @@ class SyncProgress:
     def say(self, text: str) -> None:
         print_note(text)
 
+    @contextlib.contextmanager
+    def transfer(self, name: str, total_bytes: int | None, have_bytes: int) -> Iterator[Callable[[int], None]]:
+        if self._is_quiet:
+            yield lambda count: None
+        elif not sys.stderr.isatty():
+            yield _start_percents(name, total_bytes, have_bytes)
+        else:
+            with _new_bar(is_transfer=True) as progress:
+                task = progress.add_task(escape_line(name), total=total_bytes, completed=have_bytes)
+                yield lambda count: progress.advance(task, count)
+
     def planned(self, total: int) -> None:
+        if self._is_quiet:
+            return
         self.close()
-        self._total, self._done, self._said_percent = total, 0, -1
+        self._total, self._done, self._percents = total, 0, _PercentLines()
         if sys.stderr.isatty():
-            self._bar = _count_bar(total)
+            progress = _new_bar(is_transfer=False)
+            progress.start()
+            self._bar = progress, progress.add_task("", total=total)
 
     def finished(self, source_id: str) -> None:
         with self._lock:
@@ -205,68 +202,43 @@ class SyncProgress:
                 progress.update(task, advance=1, description=escape_line(source_id)[-40:])
                 if self._done == self._total:
                     self.close()
-                return
-            percent = self._done * 100 // max(1, self._total) // _PERCENT_STEP * _PERCENT_STEP
-            if percent > self._said_percent and self._total >= _SOURCES_WORTH_PERCENTS:
-                self._said_percent = percent
-                print_note(f"{percent}% of {counted(self._total, 'source')}")
+            elif self._total >= _SOURCES_WORTH_PERCENTS:
+                self._percents.update(self._done, self._total, pluralize(self._total, "source"))
 
     def close(self) -> None:
-        """Take the bar off and show the cursor; what is finished later is not told."""
+        """Remove the bar and show the cursor; sources that finish later are not shown."""
         with self._lock:
             bar, self._bar, self._total = self._bar, None, 0
         if bar is not None:
             bar[0].stop()
 
 
-def _count_bar(total: int) -> tuple[Any, Any]:
-    from rich.console import Console  # noqa: PLC0415 - only where there is a terminal
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+def _new_bar(*, is_transfer: bool) -> Any:
+    """Return a progress bar of bytes, or of finished sources."""
+    from rich import progress  # noqa: PLC0415 - only where there is a terminal
+    from rich.console import Console  # noqa: PLC0415
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    progress = Progress(*columns, console=Console(stderr=True), transient=True)
-    progress.start()
-    return progress, progress.add_task("", total=total)
-
-
-@contextlib.contextmanager
-def _bar(name: str, total_bytes: int | None, have_bytes: int) -> Iterator[Callable[[int], None]]:
-    from rich.console import Console  # noqa: PLC0415 - only where there is a terminal
-    from rich.progress import (  # noqa: PLC0415
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
+    bytes_columns = (progress.DownloadColumn(), progress.TransferSpeedColumn())
+    return progress.Progress(
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        *(bytes_columns if is_transfer else (progress.MofNCompleteColumn(),)),
+        progress.TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=not is_transfer,
     )
 
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(escape_line(name), total=total_bytes, completed=have_bytes)
-        yield lambda count: progress.advance(task, count)
 
-
-@contextlib.contextmanager
-def _percent_lines(name: str, total_bytes: int | None, have_bytes: int) -> Iterator[Callable[[int], None]]:
-    done_bytes, said_percent = have_bytes, -1
+def _start_percents(name: str, total_bytes: int | None, have_bytes: int) -> Callable[[int], None]:
+    """Return what prints the progress of a transfer when it is given a count of further bytes."""
+    done_bytes, percents = have_bytes, _PercentLines()
 
     def advance(count: int) -> None:
-        nonlocal done_bytes, said_percent
+        nonlocal done_bytes
         done_bytes += count
-        if not total_bytes:
-            return
-        percent = done_bytes * 100 // total_bytes // _PERCENT_STEP * _PERCENT_STEP
-        if percent > said_percent:
-            said_percent = percent
-            print_note(f"{name}: {percent}% of {size(total_bytes)}")
+        if total_bytes:
+            percents.update(done_bytes, total_bytes, format_size(total_bytes), f"{name}: ")
 
     if have_bytes:
-        print_note(f"{name}: resuming at {size(have_bytes)}")
-    yield advance
+        print_note(f"{name}: resuming at {format_size(have_bytes)}")
+    return advance

@@ -1,4 +1,4 @@
-"""What is decided about access: which scopes cover which, who is local, and who comes too often."""
+"""The rules of access: scopes, permitted KBs, origins, and rate limits (pure)."""
 
 import ipaddress
 from collections.abc import Iterable
@@ -20,23 +20,23 @@ ASYMMETRIC = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who makes a request, as verified."""
+    """The verified caller of a request."""
 
     id: str
     scope: Scope
     kbs: frozenset[str] | None = None
-    """Names of the KBs that it may use; None for all."""
+    """The KBs that it may use; None for all."""
     user: bool = True
-    """Whether it is somebody at all: without authentication, nobody knows who it is."""
+    """Whether the caller is known; not so without authentication."""
     email: str = ""
     teams: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
     credential: str = ""
-    """What it was verified by, where several credentials may have one `id`."""
+    """The credential, where several credentials may have one `id`."""
 
     @property
     def client(self) -> str:
-        """Name the one whose limits, and whose repeated requests, are counted."""
+        """The name under which limits and repeated requests are counted."""
         return self.credential or self.id
 
     @property
@@ -45,7 +45,7 @@ class Principal:
 
 
 ANYBODY = Principal("anonymous", "admin", user=False)
-"""On a loopback address without authentication."""
+"""The caller on a loopback address without authentication."""
 
 
 def covers(scope: Scope, needed: Scope) -> bool:
@@ -59,20 +59,20 @@ def check_scope(principal: Principal, needed: Scope) -> None:
 
 
 def check_kb(principal: Principal, kb_id: str) -> None:
-    """Raises E603, also for a KB that does not exist: who may not use it is not told."""
+    """Raises E603, also for a KB that does not exist, so that the error does not reveal it."""
     if principal.kbs is not None and kb_id not in principal.kbs:
         shown = kb_id if len(kb_id) <= 128 else f"{kb_id[:128]}…"
         raise errors.not_allowed(f"the knowledge base {shown!r}")
 
 
-def widest(scopes: Iterable[str]) -> Scope | None:
-    """Of those that are scopes."""
-    given = set(scopes)
+def choose_widest(names: Iterable[str]) -> Scope | None:
+    """Return the widest scope among the names; ignore other names."""
+    given = set(names)
     return next((scope for scope in reversed(SCOPES) if scope in given), None)
 
 
 def is_loopback(host: str) -> bool:
-    """A name or an address, without its port."""
+    """Tell whether a host name or address, without a port, is this machine."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:
@@ -81,21 +81,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def host_of(header: str) -> str:
-    """`Example.org:8080` -> `example.org`; "" for what is no host."""
-    try:
-        return (urlsplit(f"//{header}").hostname or "").lower()
-    except ValueError:
-        return ""
-
-
 def check_origin(host: str, origin: str, *, only_loopback: bool, is_named: bool = False) -> None:
-    """Pages of other sites may not act in the name of whoever looks at them. Raises E603.
+    """Refuse requests that pages of other sites make in the name of their visitors. Raises E603.
 
-    `only_loopback`: the server asks nobody who they are, so a name that leads here by a trick counts for nothing.
-    `is_named`: the origin is one that may.
+    `only_loopback`: the server has no authentication, so a foreign name that resolves to it does not count.
+    `is_named`: the settings permit the origin.
     """
-    if only_loopback and not is_loopback(host_of(host)):
+    if only_loopback and not is_loopback(_parse_host(host)):
         raise errors.not_allowed("without authentication only loopback names are served", hints=["Set server.auth"])
     if origin and not is_named and origin.partition("://")[2].lower() != host.lower():
         raise errors.not_allowed(
@@ -105,17 +97,25 @@ def check_origin(host: str, origin: str, *, only_loopback: bool, is_named: bool 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Tokens that a client has left."""
+    """The tokens that a client has left."""
 
     tokens: float
     at: float
     """By the monotonic clock."""
 
 
-def taken(bucket: Bucket | None, now: float, *, per_second: float, burst: int) -> tuple[Bucket, float]:
-    """The bucket after one request, and the seconds to wait before it may be made: 0 for now."""
+def take_token(bucket: Bucket | None, now: float, *, per_second: float, burst: int) -> tuple[Bucket, float]:
+    """Return the bucket after one request, and the seconds to wait before the request may be made."""
     full = float(burst)
     tokens = full if bucket is None else min(full, bucket.tokens + (now - bucket.at) * per_second)
     if tokens >= 1.0:
         return Bucket(tokens - 1.0, now), 0.0
     return Bucket(tokens, now), (1.0 - tokens) / per_second
+
+
+def _parse_host(header: str) -> str:
+    """`Example.org:8080` -> `example.org`; "" for what is no host."""
+    try:
+        return (urlsplit(f"//{header}").hostname or "").lower()
+    except ValueError:
+        return ""

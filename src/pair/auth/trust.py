@@ -1,4 +1,7 @@
-"""The trust store: which files of which folders the user trusts, by the SHA-256 of their bytes.
+"""Trust in a folder: which of its settings need it, and which of its files have it.
+
+Every key of the settings is safe or has a row with the reason why it needs trust. A key without either needs trust.
+The trust store holds the files that the user trusts, by place and by the SHA-256 of their bytes.
 
 Invariants
     The store is outside the current folder, and its owner alone may write it.
@@ -11,17 +14,209 @@ import errno
 import hashlib
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import Any, Literal
 
-from pair import errors, files
+from pair import errors, files, folders
+from pair.auth.rules import is_loopback
 
-STORE_PATH = "~/.pair/trusted.json"
+Need = Literal[
+    "function", "variable", "address", "credential", "path", "server", "model", "signature", "downloads", "other"
+]
+Rule = Need | Literal["safe", "store"]
+VARIABLE = re.compile(r"(\$\$?)\{(\w+)\}")
+
+_MEANINGS: dict[Need, str] = {
+    "function": "runs code",
+    "variable": "reads a variable of your environment",
+    "address": "talks to another host",
+    "credential": "is sent to another host",
+    "path": "reads or writes outside the folder",
+    "server": "decides who may use the server",
+    "model": "uses or downloads a model",
+    "signature": "decides which signatures count",
+    "downloads": "decides which downloads count as already fetched",
+    "other": "needs trust",
+}
+
+_SAFE_KEYS = {
+    "kb": """
+        web_fetch_timeout_seconds max_source_bytes url_refresh_min_interval_seconds
+        runtime_refresh_tick_seconds url_download_concurrency summarization_concurrency
+    """,
+    "sources": """
+        release_asset timeout_seconds retries retry_wait_seconds max_download_bytes max_archive_entries
+        max_unpacked_bytes max_compression_ratio
+    """,
+    "engine": """
+        lease_seconds cache_max_bytes cache_ttl_seconds embedding_dimension embedding_query_prefix
+        embedding_document_prefix chunker chunk_size_bytes ingest_batch_documents ingest_batch_bytes
+        build_part_bytes build_workers build_attempts write_attempts shard_trigger_bytes
+        shard_trigger_vector_rows target_shard_bytes max_vector_rows_per_shard query_shard_fanout
+        query_shard_fanout_adaptive_max query_shard_parallelism small_kb_max_shards compaction_enabled
+        compaction_min_shard_count compaction_tombstone_ratio gc_grace_seconds keep_versions keep_days
+        gc_build_seconds
+    """,
+    "ai": """
+        timeout_seconds retries retry_wait_seconds max_input_tokens max_output_tokens
+    """,
+    "librarians": """
+        timeout_seconds max_depth max_calls max_tokens max_query_characters breaker_window_seconds
+        breaker_min_calls breaker_failure_ratio breaker_open_seconds breaker_successes
+    """,
+    "server": """
+        port max_connections max_buffered_bytes client_workers max_body_bytes body_timeout_seconds
+        header_timeout_seconds keep_alive_seconds request_timeout_seconds write_wait_seconds stop_seconds
+        rate_limit_per_second rate_limit_burst idempotency_seconds sync compaction_interval_seconds
+        gc_interval_seconds sweep_interval_seconds prefetch_interval_seconds prefetch_max_bytes
+        mcp_result_tokens log_format
+    """,
+}
+RULES: dict[str, Rule] = {
+    "kb.sources_dir": "path",
+    "kb.links_file_path": "path",
+    "kb.index_path": "path",
+    "kb.llms_txt_path": "path",
+    "kb.index_cache_path": "path",
+    "kb.web_fetch_cache_dir": "path",
+    "kb.web_fetch_renderer": "function",
+    "kb.allow_private_addresses": "address",
+    "sources.cache_dir": "downloads",
+    "sources.default_url": "address",
+    "sources.release_repository": "address",
+    "sources.github_api_url": "address",
+    "sources.require_checksum": "signature",
+    "sources.require_signature": "signature",
+    "sources.signature_keys": "signature",
+    "engine.store": "store",
+    "engine.s3_endpoint": "address",
+    "engine.s3_region": "address",
+    "engine.lease": "address",
+    "engine.redis_url": "address",
+    "engine.cache_dir": "path",
+    "engine.embedder": "model",
+    "engine.embedding_model": "model",
+    "engine.embedding_url": "address",
+    "engine.embedding_api_key": "credential",
+    "engine.reranker_model": "model",
+    "engine.graph": "model",
+    "engine.ray_address": "address",
+    "ai.base_url": "address",
+    "ai.model": "model",
+    "ai.api_key": "credential",
+    "librarians.entries": "safe",  # each entry is judged by find_need_of_librarian
+    "server.host": "server",
+    "server.auth": "server",
+    "server.keys_file": "path",
+    "server.jwt_jwks": "server",
+    "server.jwt_issuer": "server",
+    "server.jwt_audience": "server",
+    "server.jwt_algorithms": "server",
+    "server.jwt_leeway_seconds": "server",
+    "server.trusted_proxies": "server",
+    "server.cors_origins": "server",
+    "server.mcp_write": "server",
+    "server.otlp_endpoint": "address",
+    **{f"{section}.{key}": "safe" for section, keys in _SAFE_KEYS.items() for key in keys.split()},
+}
+
+SAFE_VALUES: dict[str, tuple[Any, ...]] = {
+    "sources.require_checksum": (True,),
+    "sources.require_signature": (True,),
+    "engine.lease": ("auto", "memory", "file", "blob"),
+    "engine.embedder": ("static", "minilm", "ngram"),
+    "engine.graph": ("text", "off"),
+    "server.auth": ("keys", "jwt"),
+}
+"""Values that need no trust although their key does: they only make things stricter, or stay on this machine."""
+
+_VERSION_CONTROL = frozenset({".git", ".hg", ".svn"})
+_STORE_PATH = "~/.pair/trusted.json"
 _MAX_STORE_BYTES = 10_000_000
 
 
-def place_of(path: str | Path) -> str:
+@dataclass(frozen=True)
+class TrustRequest:
+    """One thing that a configuration asks for and that needs trust."""
+
+    key: str
+    need: Need
+    value: Any = field(repr=False)
+    where: str
+
+    @property
+    def meaning(self) -> str:
+        return _MEANINGS[self.need]
+
+    def to_json(self) -> dict[str, Any]:
+        """Without the value, which may hold a credential."""
+        return {"key": self.key, "where": self.where, "need": self.need, "meaning": self.meaning}
+
+
+def find_need(key: str, value: Any, default: Any) -> Need | None:
+    """Return why a value needs trust; None when it counts in any folder."""
+    if (tuple(value) if isinstance(value, list) else value) == default:
+        return None
+    if any(_uses_variable(text) for text in _texts_in(value)):
+        return "variable"
+    rule = RULES.get(key, "other")
+    if rule == "safe" or value in SAFE_VALUES.get(key, ()):
+        return None
+    if key == "server.host":
+        return None if isinstance(value, str) and is_loopback(value) else "server"
+    if rule == "store":
+        if value == "memory:":
+            return None
+        rule = "address" if isinstance(value, str) and "://" in value else "path"
+    if rule == "path":
+        return None if isinstance(value, str) and _stays_inside(value) else "path"  # bytes would become a text later
+    return rule
+
+
+def find_need_of_librarian(entry: Any) -> Need | None:
+    """Return why an entry of `librarians` needs trust; None for one that answers from a KB of the folder."""
+    if any(_uses_variable(text) for text in _texts_in(entry)):
+        return "variable"
+    if not isinstance(entry, Mapping):
+        return None
+    needs: dict[str, Need] = {"function": "function", "endpoint": "address", "token": "credential"}
+    return next((need for key, need in needs.items() if entry.get(key)), None)
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple | set):
+        for item in value:
+            yield from _texts_in(item)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _texts_in(item)
+
+
+def _uses_variable(text: str) -> bool:
+    return any(dollars == "$" for dollars, _ in VARIABLE.findall(text))
+
+
+def _stays_inside(text: str) -> bool:
+    """Tell whether a path leads to something below the current folder that is not the data of version control."""
+    path = VARIABLE.sub(r"${\2}", text)  # without the second dollar that keeps a variable from being put in
+    parts = PurePath(path).parts
+    if path.startswith(("/", "~")) or ".." in parts or any(part.casefold() in _VERSION_CONTROL for part in parts):
+        return False
+    root = os.path.realpath(os.curdir)
+    try:
+        real = os.path.realpath(os.path.join(root, path))  # noqa: PTH118 - beside the text that realpath gives
+    except ValueError:
+        return False
+    return real == root or real.startswith(root.rstrip(os.sep) + os.sep)
+
+
+def resolve_place(path: str | Path) -> str:
     """Return the path of a file of the current folder, by which the store knows it.
 
     Links above the folder are resolved. A link in the folder is not: it must not inherit the trust of its target.
@@ -33,7 +228,7 @@ class TrustStore:
     """Hashes of trusted bytes by place, in one JSON file that several processes may change."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self.path = files.expand_path(STORE_PATH) if path is None else path
+        self.path = files.expanded(_STORE_PATH) if path is None else path
 
     def trusts(self, place: str, content: bytes) -> bool:
         """Raises E401 or E010 when the store cannot be read."""
@@ -63,7 +258,7 @@ class TrustStore:
 
     def _read(self) -> dict[str, tuple[str, ...]]:
         try:
-            descriptor = files.open_file(self.path, os.O_RDONLY)
+            descriptor = folders.open_file(self.path, os.O_RDONLY)
         except FileNotFoundError:
             return {}
         try:
@@ -106,7 +301,7 @@ class TrustedFile:
 
     def __init__(self, store: TrustStore, path: str | Path) -> None:
         self._store = store
-        self._place = place_of(path)
+        self._place = resolve_place(path)
 
     def trusts(self, content: bytes) -> bool:
         """Raises E401, E010."""

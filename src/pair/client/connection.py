@@ -1,9 +1,7 @@
-"""Requests to a server: sent again while the fault may pass, and errors as they were raised over there.
+"""Requests to a server: repeated while a fault may pass, with the errors that the server raised.
 
 Invariants
     The key is sent to the given address and nowhere else: no redirect is followed. No error leads to it.
-Not here
-    What is asked, and what the answers mean: remote_kb.py, reading.py.
 """
 
 import json
@@ -22,11 +20,11 @@ from pair.network_faults import describe_fault
 
 _LONGEST_PAUSE_SECONDS = 120.0
 _FIRST_PAUSE_SECONDS = 0.2
-_PASSING = frozenset({409, 429, 502, 503, 504})
+_TEMPORARY = frozenset({409, 429, 502, 503, 504})
 _FINAL = frozenset({errors.SYNC_RUNNING, errors.PUBLISH_UNKNOWN})
-"""What passes, but is for the caller to decide."""
+"""Temporary errors after which the caller decides whether to try again."""
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
-_OF_LIBRARIANS = frozenset(code.value for code in ErrorCode)
+_LIBRARIAN_CODES = frozenset(code.value for code in ErrorCode)
 _SECONDS = re.compile(r"\d{1,9}")
 _KINDS: dict[int, type[errors.PairError]] = {
     401: errors.AccessError,
@@ -51,15 +49,15 @@ class ClientRequest:
     parameters: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     read_seconds: float | None = None
-    """How long to wait for an answer; None for as long as everything may take."""
+    """How long to wait for the response; None for the timeout of the connection."""
     is_repeatable: bool = True
     """Whether it may be sent again although it may have arrived."""
-    takes_faults_of_librarians: bool = False
-    """They are answers too, whatever their status."""
+    accepts_librarian_errors: bool = False
+    """Whether errors of librarians are responses too, whatever their status."""
 
 
-class Failed(Exception):  # noqa: N818 - becomes the error that it carries
-    """One try that brought nothing."""
+class AttemptFailed(Exception):  # noqa: N818 - becomes the error that it carries
+    """One attempt without a result."""
 
     def __init__(self, error: errors.PairError, *, again: bool = False, after_seconds: float | None = None) -> None:
         super().__init__(error.message)
@@ -69,11 +67,11 @@ class Failed(Exception):  # noqa: N818 - becomes the error that it carries
 
 
 class ServerConnection:
-    """To one server. Used from several threads at once."""
+    """A connection to one server. Used from several threads at once."""
 
     def __init__(self, url: str, key: str, *, timeout_seconds: float, retries: int) -> None:
         """Raises E401."""
-        self.address = _address_of(url)
+        self.address = _check_address(url)
         if not key.isascii() or not key.isprintable():
             raise errors.settings_invalid("connect", "the key has characters that no request can carry")
         self._timeout_seconds = timeout_seconds
@@ -86,24 +84,24 @@ class ServerConnection:
     def close(self) -> None:
         self._client.close()
 
-    def value(self, request: ClientRequest, of: Callable[[Json], Result]) -> Result:
-        """What `of` makes of an answer. Raises what the server tells, and E621."""
-        return self.read(request, lambda response: self.made(response.read(), of))
+    def fetch(self, request: ClientRequest, decode: Callable[[Json], Result]) -> Result:
+        """Send a request and decode the response. Raises the error of the server, and E621."""
+        return self.send(request, lambda response: self.decode(response.read(), decode))
 
-    def read(self, request: ClientRequest, read: Callable[[httpx2.Response], Result]) -> Result:
-        """`read` is given an answer, of status 200 unless librarians' faults are taken, and may raise Failed."""
+    def send(self, request: ClientRequest, read: Callable[[httpx2.Response], Result]) -> Result:
+        """Send a request until `read` makes a result of the response; `read` may raise AttemptFailed."""
         tries_left = self._retries
 
-        def pause_after(fault: Exception) -> bool | float:
+        def choose_pause(fault: Exception) -> bool | float:
             nonlocal tries_left
-            if not isinstance(fault, Failed) or not fault.again or tries_left == 0:
+            if not isinstance(fault, AttemptFailed) or not fault.again or tries_left == 0:
                 return False
             tries_left -= 1
             return True if fault.after_seconds is None else fault.after_seconds
 
         try:
             for trial in stamina.retry_context(
-                on=pause_after,
+                on=choose_pause,
                 attempts=None,
                 timeout=None,
                 wait_initial=_FIRST_PAUSE_SECONDS,
@@ -111,13 +109,13 @@ class ServerConnection:
                 wait_jitter=_FIRST_PAUSE_SECONDS,
             ):
                 with trial:
-                    return self._once(request, read)
-        except Failed as caught:
+                    return self._send_once(request, read)
+        except AttemptFailed as caught:
             error = caught.error
         # Outside the block, so that no traceback leads to the request with its key.
         raise error
 
-    def _once(self, request: ClientRequest, read: Callable[[httpx2.Response], Result]) -> Result:
+    def _send_once(self, request: ClientRequest, read: Callable[[httpx2.Response], Result]) -> Result:
         try:
             with self._client.stream(
                 request.method,
@@ -128,37 +126,39 @@ class ServerConnection:
                 timeout=httpx2.Timeout(self._timeout_seconds, read=request.read_seconds or self._timeout_seconds),
             ) as response:
                 if response.status_code != 200:
-                    response.read()
-                    if not request.takes_faults_of_librarians or not _is_of_a_librarian(response.content):
-                        raise self._refused(response)
+                    error = _parse_error(response.read())
+                    is_answer = request.accepts_librarian_errors and (error or {}).get("code") in _LIBRARIAN_CODES
+                    if not is_answer:
+                        raise self._refusal(response, error)
                 return read(response)
         except httpx2.TransportError as caught:
             again = request.is_repeatable or isinstance(caught, _NOT_SENT)
-            fault = Failed(self._unreachable(describe_fault(caught)), again=again)
+            fault = AttemptFailed(self._unreachable(describe_fault(caught)), again=again)
         except (httpx2.HTTPError, httpx2.InvalidURL) as caught:
-            fault = Failed(self._unreachable(describe_fault(caught)))
+            fault = AttemptFailed(self._unreachable(describe_fault(caught)))
         raise fault
 
-    def made(self, body: bytes, of: Callable[[Json], Result]) -> Result:
-        """Raises Failed for what is no JSON object, or another than expected."""
+    def decode(self, body: bytes, decode: Callable[[Json], Result]) -> Result:
+        """Raises AttemptFailed for a body that is no JSON object, or not the expected one."""
         try:
-            return of(_object_in(body))
+            return decode(_parse_object(body))
         except (LookupError, ValueError, TypeError, RecursionError) as fault:
-            raise Failed(self._unreachable("the answer is not one of pair")) from fault
+            raise AttemptFailed(self._unreachable("the answer is not one of pair")) from fault
 
-    def _refused(self, response: httpx2.Response) -> Failed:
+    def _refusal(self, response: httpx2.Response, error_value: Json | None) -> AttemptFailed:
         status = response.status_code
         if 300 <= status < 400:
-            elsewhere = _origin_of(response.headers.get("location", ""))
-            hints = [f"Connect to {elsewhere} if that is the server you mean"] if elsewhere else []
-            return Failed(self._unreachable("it leads to another address, which is not followed", hints))
-        error = self.told(_error_in(response.content), status, response.headers.get("x-request-id", ""))
-        pause = _pause_in(response.headers.get("retry-after", ""))
-        is_passing = status in _PASSING and error.code not in _FINAL and (pause or 0) <= _LONGEST_PAUSE_SECONDS
-        return Failed(error, again=is_passing, after_seconds=pause)
+            origin = _parse_origin(response.headers.get("location", ""))
+            hints = [f"Connect to {origin} if that is the server you mean"] if origin else []
+            return AttemptFailed(self._unreachable("it leads to another address, which is not followed", hints))
+        error = self.build_error(error_value, status, response.headers.get("x-request-id", ""))
+        retry_after = response.headers.get("retry-after", "").strip()
+        pause = float(retry_after) if _SECONDS.fullmatch(retry_after) else None
+        again = status in _TEMPORARY and error.code not in _FINAL and (pause or 0) <= _LONGEST_PAUSE_SECONDS
+        return AttemptFailed(error, again=again, after_seconds=pause)
 
-    def told(self, value: Json | None, status: int, request_id: str = "") -> errors.PairError:
-        """The error in the body of an answer."""
+    def build_error(self, value: Json | None, status: int, request_id: str = "") -> errors.PairError:
+        """Return the error that a response tells of."""
         if value is None or not isinstance(value.get("code"), str):
             return self._unreachable(f"it answers with status {status}")
         code = value["code"]
@@ -172,43 +172,39 @@ class ServerConnection:
         return errors.server_unreachable(self.address, reason, hints=hints or ())
 
 
-def in_path(value: str) -> str:
-    """As one part of a path, dots too: `..` would lead elsewhere. Raises E601."""
+def quote_part(value: str) -> str:
+    """Quote one part of a path, dots too: `..` would lead elsewhere. Raises E601."""
     try:
         return quote(value, safe="").replace(".", "%2E")
     except UnicodeEncodeError as fault:
         raise errors.request_invalid("an id has characters that no request can carry") from fault
 
 
-def encoded(value: object) -> bytes:
-    """Raises E601 for what JSON cannot say."""
+def encode_json(value: object) -> bytes:
+    """Raises E601 for a value that JSON cannot hold."""
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
     except (ValueError, TypeError, RecursionError) as fault:
         raise errors.request_invalid(f"not possible as JSON: {fault}") from fault
 
 
-def _object_in(body: bytes) -> Json:
+def _parse_object(body: bytes) -> Json:
     value = json.loads(body)
     if not isinstance(value, dict):
         raise TypeError("no object")
     return value
 
 
-def _error_in(body: bytes) -> Json | None:
+def _parse_error(body: bytes) -> Json | None:
     try:
-        error = _object_in(body).get("error")
+        error = _parse_object(body).get("error")
     except (ValueError, TypeError, RecursionError):
         return None
     return error if isinstance(error, dict) else None
 
 
-def _is_of_a_librarian(body: bytes) -> bool:
-    return (_error_in(body) or {}).get("code") in _OF_LIBRARIANS
-
-
-def _address_of(url: str) -> str:
-    """Without a slash at its end. Raises E401."""
+def _check_address(url: str) -> str:
+    """Return the address without a slash at its end. Raises E401."""
     try:
         parts = urlsplit(url)
         is_good = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -223,13 +219,9 @@ def _address_of(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
 
-def _origin_of(url: str) -> str:
+def _parse_origin(url: str) -> str:
     try:
         parts = urlsplit(url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.scheme and parts.netloc else ""
     except ValueError:
         return ""
-
-
-def _pause_in(header: str) -> float | None:
-    return float(header) if _SECONDS.fullmatch(header.strip()) else None

@@ -1,17 +1,14 @@
-"""Answers of a server as the values that a KB gives. Pure."""
+"""Decode responses of a server into the values that a local KB returns. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from pair.engine.maintenance.compaction import CompactionReport
 from pair.engine.maintenance.diff import DocumentChanges
-from pair.engine.maintenance.gc import GarbageReport
 from pair.engine.maintenance.versions import ListedVersion, Rollback
 from pair.engine.query.documents import StoredDocument
 from pair.engine.query.request import Hits
 from pair.engine.runtime import EngineStats
-from pair.engine.storage.shard_cache import SweepReport
 from pair.engine.write.writer import WriteReport
 from pair.sync.report import SyncReport
 from pair.values import AlsoIn, Hit
@@ -20,10 +17,16 @@ Json = Mapping[str, Any]
 _Value = TypeVar("_Value")
 
 
-def hits_of(value: Json) -> Hits:
-    """Which shards were asked, and what words count, is not told over HTTP."""
+def decode_as(kind: type[_Value]) -> Callable[[Json], _Value]:
+    """Return a decoder that fills the fields of a dataclass and ignores all other keys."""
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # every kind here is a dataclass
+    return lambda value: kind(**{name: value[name] for name in names if name in value})
+
+
+def decode_hits(value: Json) -> Hits:
+    """Leave out which shards were searched and the weights of words: the server does not send them."""
     return Hits(
-        tuple(hit_of(each) for each in value["results"]),
+        tuple(_decode_hit(hit) for hit in value["results"]),
         manifest_version=value["manifest_version"],
         shards_asked=0,
         partial=value["partial"],
@@ -32,35 +35,36 @@ def hits_of(value: Json) -> Hits:
     )
 
 
-def hit_of(value: Json) -> Hit:
+def _decode_hit(value: Json) -> Hit:
     also_in = tuple(
-        AlsoIn(each["id"], each["chunk_id"], each["title"], each["url"], each["start"], each["end"])
-        for each in value["also_in"]
+        AlsoIn(other["id"], other["chunk_id"], other["title"], other["url"], other["start"], other["end"])
+        for other in value["also_in"]
     )
     return Hit(
-        value["id"],
-        value["chunk_id"],
-        value["title"],
-        value["url"],
-        value["content"],
-        value["score"],
-        value["distance"],
-        value["metadata"],
-        value["start"],
-        value["end"],
-        value["graph_score"],
-        also_in,
-        tuple((start, end) for start, end in value["highlights"]),
-        value.get("explanation"),
+        document_id=value["id"],
+        chunk_id=value["chunk_id"],
+        title=value["title"],
+        url=value["url"],
+        text=value["content"],
+        score=value["score"],
+        distance=value["distance"],
+        metadata=value["metadata"],
+        start=value["start"],
+        end=value["end"],
+        graph_score=value["graph_score"],
+        also_in=also_in,
+        highlights=tuple((start, end) for start, end in value["highlights"]),
+        explanation=value.get("explanation"),
         also_in_count=value.get("also_in_count", len(also_in)),
     )
 
 
-def document_of(value: Json) -> StoredDocument:
-    return _picked(StoredDocument, value)
+def decode_page(value: Json) -> tuple[list[StoredDocument], str | None]:
+    """Return the documents of a page, and the id behind which the next page begins."""
+    return [decode_as(StoredDocument)(document) for document in value["documents"]], value["next"]
 
 
-def write_report_of(value: Json) -> WriteReport:
+def decode_ingestion(value: Json) -> WriteReport:
     return WriteReport(
         added=value["ingested_docs"] - value["replaced_docs"],
         replaced=value["replaced_docs"],
@@ -70,73 +74,36 @@ def write_report_of(value: Json) -> WriteReport:
     )
 
 
-def deletion_report_of(value: Json) -> WriteReport:
+def decode_deletion(value: Json) -> WriteReport:
     return WriteReport(deleted=value["deleted"], manifest_version=value["manifest_version"])
 
 
-def page_of(value: Json) -> tuple[list[StoredDocument], str | None]:
-    """Documents, and the id behind which the next page begins."""
-    return [document_of(each) for each in value["documents"]], value["next"]
+def decode_versions(value: Json) -> list[ListedVersion]:
+    decode = decode_as(ListedVersion)
+    return [decode({**item, "number": item["version"], "is_current": item["current"]}) for item in value["versions"]]
 
 
-def compaction_report_of(value: Json) -> CompactionReport:
-    return _picked(CompactionReport, value)
+def decode_rollback(value: Json) -> Rollback:
+    return decode_as(Rollback)({**value, "is_changed": value["changed"]})
 
 
-def garbage_report_of(value: Json) -> GarbageReport:
-    return _picked(GarbageReport, value)
-
-
-def versions_of(value: Json) -> list[ListedVersion]:
-    return [
-        _picked(ListedVersion, {**each, "number": each["version"], "is_current": each["current"]})
-        for each in value["versions"]
-    ]
-
-
-def rollback_of(value: Json) -> Rollback:
-    return _picked(Rollback, {**value, "is_changed": value["changed"]})
-
-
-def changes_of(value: Json) -> tuple[DocumentChanges, str | None]:
-    """Of a page, and the id behind which the next begins."""
-    parts = (
-        tuple(each["id"] for each in value["documents"] if each["change"] == change)
+def decode_changes(value: Json) -> tuple[DocumentChanges, str | None]:
+    """Return the changes of a page, and the id behind which the next page begins."""
+    added, removed, changed = (
+        tuple(document["id"] for document in value["documents"] if document["change"] == change)
         for change in ("added", "removed", "changed")
     )
-    return DocumentChanges(value["kb_id"], value["a"], value["b"], *parts), value["next"]
+    return DocumentChanges(value["kb_id"], value["a"], value["b"], added, removed, changed), value["next"]
 
 
-def sweep_report_of(value: Json) -> SweepReport:
-    return _picked(SweepReport, value)
+def decode_stats(value: Json) -> list[EngineStats]:
+    return [decode_as(EngineStats)(stats) for stats in value["kbs"]]
 
 
-def stats_of(value: Json) -> list[EngineStats]:
-    return [_picked(EngineStats, each) for each in value["kbs"]]
-
-
-def sync_report_of(value: Json) -> SyncReport:
+def decode_sync_report(value: Json) -> SyncReport:
     pairs = {
-        "problems": tuple((each["source"], each["reason"]) for each in value["problems"]),
-        "skipped": tuple((each["path"], each["reason"]) for each in value["skipped"]),
+        "problems": tuple((problem["source"], problem["reason"]) for problem in value["problems"]),
+        "skipped": tuple((skipped["path"], skipped["reason"]) for skipped in value["skipped"]),
         "errors": tuple(value["errors"]),
     }
-    return _picked(SyncReport, {**value, **pairs})
-
-
-def _picked(kind: type[_Value], value: Json) -> _Value:
-    """A value of this class: what it has no field for is left out."""
-    names = [each.name for each in fields(kind)]  # type: ignore[arg-type]  # every kind here is a dataclass
-    return kind(**{name: value[name] for name in names if name in value})
-
-
-def summed(total: WriteReport, report: WriteReport) -> WriteReport:
-    return WriteReport(
-        total.added + report.added,
-        total.replaced + report.replaced,
-        total.unchanged + report.unchanged,
-        total.deleted + report.deleted,
-        total.chunks + report.chunks,
-        max(total.manifest_version, report.manifest_version),
-        total.conflicts + report.conflicts,
-    )
+    return decode_as(SyncReport)({**value, **pairs})

@@ -1,20 +1,19 @@
-"""RemoteKnowledgeBase: the verbs of KnowledgeBase, for a KB on a server.
+"""RemoteKnowledgeBase: the methods of KnowledgeBase, for a KB on a server.
 
 Invariants
     What was reported as stored is stored, however often a request had to be sent.
-Not here
-    Requests, retries and errors: connection.py. Questions: questions.py.
+    `ask` raises nothing for what goes wrong on the way: it is the answer.
 """
 
+import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Self
 
-from pair import errors
+from pair import errors, values
 from pair.client import decode
-from pair.client.connection import ClientRequest, Failed, Json, ServerConnection, encoded, in_path
-from pair.client.questions import Questions
+from pair.client.connection import AttemptFailed, ClientRequest, Json, Result, ServerConnection, encode_json, quote_part
 from pair.engine.maintenance.compaction import CompactionReport
 from pair.engine.maintenance.diff import CURRENT, DocumentChanges
 from pair.engine.maintenance.gc import GarbageReport
@@ -26,42 +25,32 @@ from pair.engine.runtime import EngineStats
 from pair.engine.storage.shard_cache import SweepReport
 from pair.engine.write.writer import WriteReport
 from pair.librarians.contract import Context, Response
+from pair.librarians.daemon_threads import in_thread
 from pair.sync.report import SyncReport
-from pair.values import (
-    DEFAULT_MODE,
-    MODES,
-    Document,
-    GraphParameters,
-    SearchOptions,
-    check_count,
-    check_documents,
-    check_search,
-    check_text,
-    check_texts,
-)
+from pair.values import DEFAULT_MODE, MODES, Document, GraphParameters, SearchOptions
 
 if TYPE_CHECKING:
     import httpx2
     import numpy as np
 
-_Result = TypeVar("_Result")
 Conditions = Mapping[str, Any] | Sequence[str]
 
+_DEFAULT_KB = "default"
 INGEST_OWNER = "ingest"
 _LONG_SECONDS = 3600.0
 """For work that grows with the KB."""
 _BATCH_DOCUMENTS = 1000
 _BATCH_BYTES = 4_000_000
-"""What is sent in one request, and kept until it is answered."""
+"""The most that one request sends."""
 _SMALL_DOCUMENTS = 100
 _SMALL_BYTES = 100_000
 """Up to this a batch is one JSON body, which a server does once for each key; more is a line for each document."""
 _PAGE_DOCUMENTS = 1000
-_LINES = "application/x-ndjson"
-
-
-def _nothing_done(_report: WriteReport) -> None:
-    """For callers that want the report only."""
+_ANSWER_SECONDS = 120.0
+"""How long librarians may take when the caller sets no limit; the server has its own."""
+_MARGIN_SECONDS = 5.0
+"""An answer may arrive this long after the time of the librarians is over."""
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def connect(
@@ -78,13 +67,12 @@ def connect(
 
 
 class RemoteKnowledgeBase:
-    """Used from several threads at once. `close` it, or use it as a context manager."""
+    """A KB on a server. Used from several threads at once. Close it, or use it as a context manager."""
 
     def __init__(self, connection: ServerConnection, kb_id: str, new_id: Callable[[], str]) -> None:
         self._connection = connection
-        self._kb_id = kb_id
+        self.kb_id = kb_id
         self._new_id = new_id
-        self._questions = Questions(connection, kb_id)
 
     def __enter__(self) -> Self:
         return self
@@ -93,20 +81,16 @@ class RemoteKnowledgeBase:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<RemoteKnowledgeBase {self._kb_id!r} at {self._connection.address}>"
+        return f"<RemoteKnowledgeBase {self.kb_id!r} at {self._connection.address}>"
 
     def close(self) -> None:
         self._connection.close()
 
-    @property
-    def kb_id(self) -> str:
-        return self._kb_id
-
     # Writing
 
     def sync(self, *, wait: bool = True) -> SyncReport:
-        """Of the files and links of the server. Raises E101 unless it may wait for another sync."""
-        return self._post("/sync", {"wait": wait}, decode.sync_report_of, read_seconds=_LONG_SECONDS)
+        """Sync the files and links of the server. Raises E101 unless it may wait for another sync."""
+        return self._post("/sync", {"wait": wait}, decode.decode_sync_report)
 
     def upsert(
         self,
@@ -114,43 +98,43 @@ class RemoteKnowledgeBase:
         *,
         owner: str = INGEST_OWNER,
         chunk_size: int | None = None,
-        on_batch: Callable[[WriteReport], None] = _nothing_done,
+        on_batch: Callable[[WriteReport], None] = lambda report: None,
     ) -> WriteReport:
-        """Add or replace. Documents may be a stream of any length: what `on_batch` was told of is stored.
+        """Add or replace documents, from a stream of any length. A batch is stored once `on_batch` is called for it.
 
         A batch that had to be sent twice may be reported as unchanged. Raises E620 for another owner.
         """
         if owner != INGEST_OWNER:
             raise errors.not_over_http(f"documents of the owner {owner!r}")
-        check_count("chunk_size", chunk_size, optional=True)
+        values.check_count("chunk_size", chunk_size, optional=True)
         total = WriteReport()
-        for batch in _batches(check_documents(documents)):
-            report = self._stored(batch, chunk_size)
-            total = decode.summed(total, report)
+        for batch in _split_batches(values.check_documents(documents)):
+            report = self._store(batch, chunk_size)
+            total = _add(total, report)
             on_batch(report)
         return total
 
-    def _stored(self, lines: Sequence[bytes], chunk_size: int | None) -> WriteReport:
+    def _store(self, lines: Sequence[bytes], chunk_size: int | None) -> WriteReport:
         key = {"idempotency-key": self._new_id()}
         if len(lines) <= _SMALL_DOCUMENTS and sum(map(len, lines)) <= _SMALL_BYTES:
             size = b"" if chunk_size is None else b',"chunk_size":%d' % chunk_size
-            body = b'{"kb_id":%s,"documents":[%s]%s}' % (encoded(self._kb_id), b",".join(lines), size)
+            body = b'{"kb_id":%s,"documents":[%s]%s}' % (encode_json(self.kb_id), b",".join(lines), size)
             request = ClientRequest("POST", "/rag/ingest", body, headers=key, read_seconds=_LONG_SECONDS)
-            return self._connection.value(request, decode.write_report_of)
-        parameters = {"kb_id": self._kb_id} | ({} if chunk_size is None else {"chunk_size": str(chunk_size)})
-        headers = {**key, "content-type": _LINES}
+            return self._connection.fetch(request, decode.decode_ingestion)
+        parameters = {"kb_id": self.kb_id} | ({} if chunk_size is None else {"chunk_size": str(chunk_size)})
+        headers = {**key, "content-type": "application/x-ndjson"}
         body = b"\n".join(lines)
         request = ClientRequest("POST", "/rag/ingest", body, parameters, headers, read_seconds=_LONG_SECONDS)
-        return self._connection.read(request, self._last_line)
+        return self._connection.send(request, self._read_last_line)
 
-    def _last_line(self, response: "httpx2.Response") -> WriteReport:
-        return self._connection.made(response.read().rstrip().rpartition(b"\n")[2], self._result)
+    def _read_last_line(self, response: "httpx2.Response") -> WriteReport:
+        def decode_line(value: Json) -> WriteReport:
+            if value["type"] == "result":
+                return decode.decode_ingestion(value)
+            error = self._connection.build_error(value["error"], 200)
+            raise AttemptFailed(error, again=error.retryable and error.code != errors.PUBLISH_UNKNOWN)
 
-    def _result(self, value: Json) -> WriteReport:
-        if value["type"] == "result":
-            return decode.write_report_of(value)
-        error = self._connection.told(value["error"], 200)
-        raise Failed(error, again=error.retryable and error.code != errors.PUBLISH_UNKNOWN)
+        return self._connection.decode(response.read().rstrip().rpartition(b"\n")[2], decode_line)
 
     def delete(
         self,
@@ -159,21 +143,19 @@ class RemoteKnowledgeBase:
         owner: str | None = None,
         filter: Conditions | None = None,  # noqa: A002 - as in KnowledgeBase
     ) -> WriteReport:
-        """Documents with these ids, each with a request of its own. Raises E620 for an owner or a filter."""
-        check_texts("ids", ids)
+        """Delete documents by id, with one request for each. Raises E620 for an owner or a filter."""
+        values.check_texts("ids", ids)
         if owner is not None or filter:
             raise errors.not_over_http("deleting by owner or filter", hints=["Delete by ids"])
-        paths = [f"/rag/docs/{in_path(each)}" for each in ids if each]
+        paths = [f"/rag/docs/{quote_part(document_id)}" for document_id in ids if document_id]
         total = WriteReport()
         for path in paths:
-            request = ClientRequest("DELETE", path, parameters={"kb_id": self._kb_id}, read_seconds=_LONG_SECONDS)
+            request = ClientRequest("DELETE", path, parameters={"kb_id": self.kb_id}, read_seconds=_LONG_SECONDS)
             try:
-                report = self._connection.value(request, decode.deletion_report_of)
+                total = _add(total, self._connection.fetch(request, decode.decode_deletion))
             except errors.NotFoundError as fault:
                 if fault.code != errors.NO_SUCH_DOCUMENT:
                     raise
-                continue
-            total = decode.summed(total, report)
         return total
 
     # Reading
@@ -189,8 +171,8 @@ class RemoteKnowledgeBase:
         explain: bool = False,
         options: SearchOptions | None = None,
     ) -> Hits:
-        """Passages that answer the query, best first. Raises E620 for `exact`, and for options that HTTP has not."""
-        check_search(query, limit, filter, options)
+        """Return the matching passages, best first. Raises E620 for `exact`, and for options that HTTP lacks."""
+        values.check_search(query, limit, filter, options)
         if mode not in MODES:
             raise errors.query_invalid(f"unknown mode: {mode}", hints=[f"Modes: {', '.join(MODES)}"])
         if not query.strip():
@@ -198,11 +180,11 @@ class RemoteKnowledgeBase:
         more = options or SearchOptions()
         if exact or more.diversity or more.graph != GraphParameters():
             raise errors.not_over_http("a search with exact, diversity or graph parameters")
-        asked: Json = {"query": query, "k": limit, "search_mode": mode, "explain": explain}
-        asked |= {"highlights": more.highlights, "max_distance": more.max_distance}
+        value: Json = {"query": query, "k": limit, "search_mode": mode, "explain": explain}
+        value |= {"highlights": more.highlights, "max_distance": more.max_distance}
         if filter:
-            asked["filter"] = dict(filter) if isinstance(filter, Mapping) else list(filter)
-        return self._post("/rag/query", asked, decode.hits_of)
+            value["filter"] = dict(filter) if isinstance(filter, Mapping) else list(filter)
+        return self._post("/rag/query", value, decode.decode_hits, read_seconds=None)
 
     def search_vector(
         self,
@@ -219,101 +201,155 @@ class RemoteKnowledgeBase:
     async def ask(
         self, query: str, *, first: str | None = None, context: Context | None = None, timeout: float | None = None
     ) -> Response:
-        """An answer with its sources, or an error; nothing is raised for what goes wrong on the way.
+        """Return an answer with its sources, or the error as a response.
 
-        Who asks is whom the key belongs to, whatever the context says.
+        The user is the owner of the key, whatever the context says.
         """
-        check_text("query", query)
-        return await self._questions.ask(query, first=first, context=context, timeout=timeout)
+        values.check_text("query", query)
+        given = context or Context()
+        try:
+            return await in_thread(lambda: self._ask(query, first, given, timeout))
+        except errors.PairError as fault:
+            return Response.of_fault(fault)
+
+    def _ask(self, query: str, first: str | None, context: Context, timeout: float | None) -> Response:
+        limits = [timeout, None if context.timeout_ms is None else context.timeout_ms / 1000]
+        seconds = min((limit for limit in limits if limit is not None), default=None)
+        # The user and the librarians of this side are not for the server.
+        sent = replace(context, user=None, librarian=None, available_delegates=(), timeout_ms=None).to_json()
+        if seconds is not None:
+            sent["timeout"] = seconds * 1000
+        value: Json = {"query": query, "context": sent}
+        if self.kb_id != _DEFAULT_KB:
+            value["kb_id"] = self.kb_id  # for the default KB, the server chooses the first librarian
+        headers = {"x-request-id": context.request_id} if _REQUEST_ID.fullmatch(context.request_id) else {}
+        on_text = context.on_text
+        if on_text is not None:
+            headers["accept"] = "text/event-stream"
+        request = ClientRequest(
+            "POST",
+            "/ask" if first is None else f"/librarians/{quote_part(first)}/ask",
+            encode_json(value),
+            headers=headers,
+            read_seconds=(_ANSWER_SECONDS if seconds is None else seconds) + _MARGIN_SECONDS,
+            is_repeatable=False,
+            accepts_librarian_errors=True,
+        )
+        return self._connection.send(request, lambda response: self._read_answer(response, on_text))
+
+    def _read_answer(self, response: "httpx2.Response", on_text: Callable[[str], None] | None) -> Response:
+        if on_text is None or response.status_code != 200:
+            return self._connection.decode(response.read(), Response.from_json)
+        for name, data in _read_events(response):
+            if name == "text":
+                on_text(self._connection.decode(data, lambda value: str(value["text"])))
+            elif name == "response":
+                return self._connection.decode(data, Response.from_json)
+        raise AttemptFailed(self._connection.build_error(None, response.status_code))
 
     def documents(self, *, after: str = "", limit: int = 100, owner: str | None = None) -> list[StoredDocument]:
-        """Stored documents by id, from the first that comes after `after`."""
-        check_text("after", after)
-        check_count("limit", limit)
-        found: list[StoredDocument] = []
-        while len(found) < limit:
-            wanted = min(_PAGE_DOCUMENTS, limit - len(found))
-            parameters = {"kb_id": self._kb_id, "after": after, "limit": str(wanted), "text": "true"}
+        """Return stored documents by id, from the first that comes after `after`."""
+        values.check_text("after", after)
+        values.check_count("limit", limit)
+        documents: list[StoredDocument] = []
+        following: str | None = after
+        while following is not None and len(documents) < limit:
+            count = min(_PAGE_DOCUMENTS, limit - len(documents))
+            parameters = {"after": following, "limit": str(count), "text": "true"}
             parameters |= {} if owner is None else {"owner": owner}
-            request = ClientRequest("GET", "/rag/docs", parameters=parameters)
-            documents, following = self._connection.value(request, decode.page_of)
-            found += documents
-            if following is None:
-                break
-            after = following
-        return found
+            page, following = self._get("/rag/docs", decode.decode_page, parameters)
+            documents += page
+        return documents
 
     def document(self, document_id: str) -> StoredDocument:
         """Raises E214."""
-        request = ClientRequest("GET", f"/rag/docs/{in_path(document_id)}", parameters={"kb_id": self._kb_id})
-        return self._connection.value(request, decode.document_of)
+        return self._get(f"/rag/docs/{quote_part(document_id)}", decode.decode_as(StoredDocument))
 
     # Care
 
     def compact(
         self, *, everything: bool = False, on_progress: Callable[[int, int], None] = lambda done, total: None
     ) -> CompactionReport:
-        """Merge and re-cluster shards that are worth it, or all of them. How far it is, is not told over HTTP."""
-        asked = {"everything": everything}
-        return self._post("/rag/compact", asked, decode.compaction_report_of, read_seconds=_LONG_SECONDS)
+        """Merge and re-cluster shards that are worth it, or all of them. The server sends no progress."""
+        return self._post("/rag/compact", {"everything": everything}, decode.decode_as(CompactionReport))
 
     def collect(self, *, grace_seconds: float | None = None) -> GarbageReport:
         """Delete shards that no manifest has named for the grace period."""
-        asked = {"grace_seconds": grace_seconds}
-        return self._post("/rag/gc", asked, decode.garbage_report_of, read_seconds=_LONG_SECONDS)
+        return self._post("/rag/gc", {"grace_seconds": grace_seconds}, decode.decode_as(GarbageReport))
 
     def versions(self) -> list[ListedVersion]:
-        """The current one and those that can be gone back to, the newest first. Raises E201."""
-        request = ClientRequest("GET", "/rag/versions", parameters={"kb_id": self._kb_id})
-        return self._connection.value(request, decode.versions_of)
+        """Return the current version and those to roll back to, the newest first. Raises E201."""
+        return self._get("/rag/versions", decode.decode_versions)
 
     def diff(self, a: int | str, b: int | str = CURRENT) -> DocumentChanges:
-        """Which documents differ between two versions, by id. Raises E201, E218."""
-        parameters = {"kb_id": self._kb_id, "entries": "false", "limit": str(_PAGE_DOCUMENTS)}
-        found, following = self._differing(parameters | {"a": str(a), "b": str(b)})
+        """Return the documents that differ between two versions, by id. Raises E201, E218."""
+        parameters = {"a": str(a), "b": str(b), "entries": "false", "limit": str(_PAGE_DOCUMENTS)}
+        changes, following = self._get("/rag/diff", decode.decode_changes, parameters)
+        parameters |= {"a": str(changes.before), "b": str(changes.after)}
         while following is not None:
-            named = {"a": str(found.before), "b": str(found.after), "after": following}
-            more, following = self._differing(parameters | named)
-            found = replace(
-                found,
-                added=found.added + more.added,
-                removed=found.removed + more.removed,
-                changed=found.changed + more.changed,
+            page, following = self._get("/rag/diff", decode.decode_changes, parameters | {"after": following})
+            changes = replace(
+                changes,
+                added=changes.added + page.added,
+                removed=changes.removed + page.removed,
+                changed=changes.changed + page.changed,
             )
-        return found
-
-    def _differing(self, parameters: dict[str, str]) -> tuple[DocumentChanges, str | None]:
-        return self._connection.value(ClientRequest("GET", "/rag/diff", parameters=parameters), decode.changes_of)
+        return changes
 
     def rollback(self, version: int | str) -> Rollback:
         """Make an earlier version the current one, by its number, else by the version of the package installed then."""
-        body = encoded({"kb_id": self._kb_id, "version": version})
+        body = encode_json({"kb_id": self.kb_id, "version": version})
         key = {"idempotency-key": self._new_id()}
         request = ClientRequest("POST", "/rag/rollback", body, headers=key, read_seconds=_LONG_SECONDS)
-        return self._connection.value(request, decode.rollback_of)
+        return self._connection.fetch(request, decode.decode_rollback)
 
     def sweep(self) -> SweepReport:
         """Evict fetched shards that are too old or too many, from the cache of the server."""
         request = ClientRequest("POST", "/cache/sweep", read_seconds=_LONG_SECONDS)
-        return self._connection.value(request, decode.sweep_report_of)
+        return self._connection.fetch(request, decode.decode_as(SweepReport))
 
     def stats(self) -> EngineStats | None:
-        """None when nothing was ever stored."""
-        listed = self._connection.value(ClientRequest("GET", "/rag/kbs"), decode.stats_of)
-        return next((each for each in listed if each.kb_id == self._kb_id), None)
+        """Return None when nothing was ever stored."""
+        all_stats = self._connection.fetch(ClientRequest("GET", "/rag/kbs"), decode.decode_stats)
+        return next((stats for stats in all_stats if stats.kb_id == self.kb_id), None)
+
+    def _get(self, path: str, decoder: Callable[[Json], Result], parameters: Mapping[str, str] | None = None) -> Result:
+        request = ClientRequest("GET", path, parameters={"kb_id": self.kb_id, **(parameters or {})})
+        return self._connection.fetch(request, decoder)
 
     def _post(
-        self, path: str, value: Json, of: Callable[[Json], _Result], *, read_seconds: float | None = None
-    ) -> _Result:
-        body = encoded({"kb_id": self._kb_id, **value})
-        return self._connection.value(ClientRequest("POST", path, body, read_seconds=read_seconds), of)
+        self, path: str, value: Json, decoder: Callable[[Json], Result], read_seconds: float | None = _LONG_SECONDS
+    ) -> Result:
+        body = encode_json({"kb_id": self.kb_id, **value})
+        return self._connection.fetch(ClientRequest("POST", path, body, read_seconds=read_seconds), decoder)
 
 
-def _batches(documents: Iterable[Document]) -> Iterator[list[bytes]]:
+def _read_events(response: "httpx2.Response") -> Iterator[tuple[str, bytes]]:
+    """Yield name and data of server-sent events. Only a line feed ends a line: text may hold the rest."""
+    rest, name = b"", ""
+    for block in response.iter_bytes():
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            if line.startswith(b"event: "):
+                name = line.removeprefix(b"event: ").decode()
+            elif line.startswith(b"data: "):
+                yield name, line.removeprefix(b"data: ")
+
+
+def _add(total: WriteReport, report: WriteReport) -> WriteReport:
+    sums = {
+        field.name: getattr(total, field.name) + getattr(report, field.name)
+        for field in fields(WriteReport)
+        if field.name != "manifest_version"
+    }
+    return WriteReport(**sums, manifest_version=max(total.manifest_version, report.manifest_version))
+
+
+def _split_batches(documents: Iterable[Document]) -> Iterator[list[bytes]]:
     lines: list[bytes] = []
     size = 0
     for document in documents:
-        line = _line(document)
+        line = _encode_document(document)
         if lines and (len(lines) == _BATCH_DOCUMENTS or size + len(line) > _BATCH_BYTES):
             yield lines
             lines, size = [], 0
@@ -323,7 +359,7 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[bytes]]:
         yield lines
 
 
-def _line(document: Document) -> bytes:
+def _encode_document(document: Document) -> bytes:
     """Raises E213."""
     if not document.id:
         raise errors.document_invalid(document.id, "its id is empty")
@@ -336,6 +372,6 @@ def _line(document: Document) -> bytes:
     value |= {"url": document.url} if document.url else {}
     value |= {"metadata": dict(document.metadata)} if document.metadata else {}
     try:
-        return encoded(value)
+        return encode_json(value)
     except errors.UsageError as fault:
         raise errors.document_invalid(document.id, "it cannot be written as JSON") from fault

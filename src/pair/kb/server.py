@@ -285,8 +285,8 @@ def verifier(settings: Settings) -> Callable[[str], Principal] | None:
     if policy.auth == "keys":
         keys = key_file(settings)
         keys.all()  # a server that could let no key in does not start
-        return keys.verified
-    return token_verifier(settings).verified
+        return keys.authenticate
+    return token_verifier(settings).authenticate
 
 
 def token_verifier(settings: Settings) -> "TokenVerifier":

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pair import errors, files
-from pair.auth.folder_settings import TrustRequest
 from pair.auth.keys import ApiKey, parse_keys
 from pair.auth.settings import ServerSettings
-from pair.auth.trust import TrustStore, place_of
+from pair.auth.trust import TrustRequest, TrustStore, resolve_place
 from pair.kb.keys import needs_trust
 from pair.settings import CONFIG_PLACES, FolderConfig, Settings, read_folder_config
 from pair.values import redact_url
@@ -78,7 +77,7 @@ def _folder_keys(config_path: str | None) -> FolderKeys | None:
             with files.storage_errors():
                 content = path.read_bytes()
             keys = tuple(parse_keys(content, path).values())
-            is_trusted = TrustStore().trusts(place_of(path), content)
+            is_trusted = TrustStore().trusts(resolve_place(path), content)
             return FolderKeys(path, hashlib.sha256(content).hexdigest(), keys, is_trusted)
     return None
 
@@ -94,14 +93,14 @@ def _keys_path(config_path: str | None) -> list[Path]:
 
 def trust(reviewed: FolderConfig | FolderKeys) -> None:
     """Record the bytes that were reviewed, whatever the file holds by now. Raises E401, E010."""
-    TrustStore().record(place_of(reviewed.path), reviewed.sha256)
+    TrustStore().record(resolve_place(reviewed.path), reviewed.sha256)
 
 
 def revoke(config_path: str | None = None) -> list[str]:
     """Forget the files of the current folder; return those that were trusted. Raises E401, E010."""
     store = TrustStore()
     files_here = [*CONFIG_PLACES, ServerSettings.keys_file, *map(str, _keys_path(config_path))]
-    places = [place_of(path) for path in files_here]
+    places = [resolve_place(path) for path in files_here]
     known = [place for place in store.entries() if place in places]
     store.forget(*known)
     return known

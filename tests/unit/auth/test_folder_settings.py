@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pair import errors
-from pair.auth.folder_settings import RULES, find_need
 from pair.auth.settings import ServerSettings
+from pair.auth.trust import RULES, find_need
 from pair.engine.settings import EngineSettings
 from pair.packages.rules import SourcesSettings
 from pair.settings import SECTIONS, Settings

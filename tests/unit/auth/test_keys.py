@@ -22,16 +22,16 @@ def test_a_key_is_known_until_it_expires_or_is_revoked(tmp_path: Path):
     assert keys.all() == []
     made, text = keys.add("importer", "write", ["b", "a", "b"], datetime.timedelta(days=1))
     lasting, lasting_text = keys.add("dashboard", "read", [], None)
-    found = key_file(tmp_path, clock).verified(text)
+    found = key_file(tmp_path, clock).authenticate(text)
     assert (found.id, found.scope, found.kbs) == ("key:importer", "write", frozenset({"a", "b"}))
-    assert keys.verified(lasting_text).kbs is None
+    assert keys.authenticate(lasting_text).kbs is None
     assert [key.id for key in keys.all()] == [made.id, lasting.id]
     clock.advance(86_400)
     with pytest.raises(errors.AccessError, match="expired"):
-        keys.verified(text)
+        keys.authenticate(text)
     keys.revoke(lasting.id)
     with pytest.raises(errors.AccessError, match="revoked"):
-        keys.verified(lasting_text)
+        keys.authenticate(lasting_text)
 
 
 @pytest.mark.parametrize("text", ["", "pair_", "pair_0a1b2c3d4e5f_" + "0" * 64, "\ud800", "x" * 100_000])
@@ -39,7 +39,7 @@ def test_what_is_no_key_is_refused(tmp_path: Path, text: str):
     keys = key_file(tmp_path, ManualClock())
     keys.add("someone", "read", [], None)
     with pytest.raises(errors.AccessError, match="not known"):
-        keys.verified(text)
+        keys.authenticate(text)
 
 
 def test_a_file_that_is_no_file_of_keys_is_told(tmp_path: Path):
@@ -65,7 +65,7 @@ def test_a_file_with_a_key_of_another_shape_lets_nobody_in(tmp_path: Path, chang
     path = tmp_path / "deep" / "keys.json"
     value = json.loads(path.read_bytes())
     path.write_text(json.dumps(value | {"keys": [value["keys"][0] | changes]}))
-    for act in (lambda: keys.verified(text), keys.all, lambda: keys.add("other", "read", [], None)):
+    for act in (lambda: keys.authenticate(text), keys.all, lambda: keys.add("other", "read", [], None)):
         with pytest.raises(errors.UsageError) as raised:
             act()
         assert raised.value.code == "E401"
@@ -88,4 +88,4 @@ def test_a_hash_that_is_no_hash_is_that_of_no_key(tmp_path: Path):
     value["keys"][0]["sha256"] = "é\ud800"
     path.write_text(json.dumps(value))
     with pytest.raises(errors.AccessError, match="not known"):
-        keys.verified(text)
+        keys.authenticate(text)

@@ -58,8 +58,8 @@ def test_each_scope_covers_those_before_it():
         for needed in rules.SCOPES[place + 1 :]:
             with pytest.raises(errors.AccessError):
                 rules.check_scope(principal, needed)
-    assert rules.widest(["openid", "write", "read"]) == "write"
-    assert rules.widest(["openid"]) is None
+    assert rules.choose_widest(["openid", "write", "read"]) == "write"
+    assert rules.choose_widest(["openid"]) is None
 
 
 @given(
@@ -71,10 +71,10 @@ def test_no_client_gets_more_than_its_burst_and_its_rate(per_second: float, burs
     bucket, now, let_in = None, 0.0, 0
     for pause in pauses:
         now += pause
-        bucket, wait = rules.taken(bucket, now, per_second=per_second, burst=burst)
+        bucket, wait = rules.take_token(bucket, now, per_second=per_second, burst=burst)
         let_in += wait == 0
         assert let_in <= burst + now * per_second + 1e-6
         if wait:
             # Whoever waits as long as told is let in.
-            _, after = rules.taken(bucket, now + wait + 1e-6, per_second=per_second, burst=burst)
+            _, after = rules.take_token(bucket, now + wait + 1e-6, per_second=per_second, burst=burst)
             assert after == 0

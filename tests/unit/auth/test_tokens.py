@@ -48,23 +48,25 @@ def test_new_keys_are_found_but_not_looked_for_all_the_time():
     issuer, clock = Issuer(), ManualClock()
     issuer.keys["one"] = ed25519.Ed25519PrivateKey.generate()
     verifier = TokenVerifier(POLICY, issuer.jwks, clock)
-    found = verifier.verified(issuer.token("one", teams=["a"], roles="r", scope="pair:admin x", email="a@example.org"))
+    found = verifier.authenticate(
+        issuer.token("one", teams=["a"], roles="r", scope="pair:admin x", email="a@example.org")
+    )
     assert (found.id, found.scope, found.kbs, found.email) == ("ada", "admin", None, "a@example.org")
     assert (found.teams, found.roles) == (("a",), ("r",))
     issuer.keys["two"] = ed25519.Ed25519PrivateKey.generate()
     for _ in range(3):
         with pytest.raises(errors.AccessError):
-            verifier.verified(issuer.token("two"))
+            verifier.authenticate(issuer.token("two"))
     assert issuer.reads == 1
     clock.advance(31)
-    assert verifier.verified(issuer.token("two", kbs=["a"], scope=["read"])).kbs == frozenset({"a"})
+    assert verifier.authenticate(issuer.token("two", kbs=["a"], scope=["read"])).kbs == frozenset({"a"})
     assert issuer.reads == 2
     token = issuer.token("one")
     del issuer.keys["one"]
-    assert verifier.verified(token).id == "ada"
+    assert verifier.authenticate(token).id == "ada"
     clock.advance(301)
     with pytest.raises(errors.AccessError):
-        verifier.verified(token)
+        verifier.authenticate(token)
 
 
 def test_keys_of_other_kinds_are_left_out_and_a_broken_document_is_not_the_fault_of_a_token():
@@ -73,16 +75,16 @@ def test_keys_of_other_kinds_are_left_out_and_a_broken_document_is_not_the_fault
     document = json.loads(issuer.jwks())
     document["keys"] += [{"kty": "strange", "kid": "two"}, {"kty": "oct", "kid": "three", "k": "c2VjcmV0"}]
     whole = json.dumps(document).encode()
-    assert TokenVerifier(POLICY, lambda: whole, ManualClock()).verified(issuer.token("one")).id == "ada"
+    assert TokenVerifier(POLICY, lambda: whole, ManualClock()).authenticate(issuer.token("one")).id == "ada"
     for broken in (b"", b"[]", b'{"keys": 7}'):
         with pytest.raises(errors.StorageError):
-            TokenVerifier(POLICY, functools.partial(bytes, broken), ManualClock()).verified(issuer.token("one"))
+            TokenVerifier(POLICY, functools.partial(bytes, broken), ManualClock()).authenticate(issuer.token("one"))
 
 
 def test_a_token_without_the_name_of_a_key_means_the_only_one():
     issuer = Issuer()
     issuer.keys[""] = ed25519.Ed25519PrivateKey.generate()
-    assert TokenVerifier(POLICY, issuer.jwks, ManualClock()).verified(issuer.token("")).id == "ada"
+    assert TokenVerifier(POLICY, issuer.jwks, ManualClock()).authenticate(issuer.token("")).id == "ada"
 
 
 @pytest.mark.parametrize("algorithms", ["HS256", "none", "RS256,HS512", "", "rs256"])
@@ -121,7 +123,7 @@ def test_an_empty_list_of_keys_is_not_read_again_for_every_token():
     unknown.keys["one"] = ed25519.Ed25519PrivateKey.generate()
     for _ in range(50):
         with pytest.raises(errors.AccessError):
-            verifier.verified(unknown.token("one"))
+            verifier.authenticate(unknown.token("one"))
     assert issuer.reads == 1
 
 
@@ -136,7 +138,7 @@ def test_keys_that_cannot_be_read_are_asked_for_less_and_less_often():
     verifier = TokenVerifier(POLICY, broken, clock)
     for _ in range(200):
         with pytest.raises(errors.StorageError):
-            verifier.verified(issuer.token("one"))
+            verifier.authenticate(issuer.token("one"))
         clock.advance(1)
     pauses = [later - earlier for earlier, later in itertools.pairwise(reads)]
     assert pauses[:5] == [2, 4, 8, 16, 30]
@@ -149,14 +151,14 @@ def test_a_verifier_that_may_not_read_keys_says_when_it_needs_them():
     verifier = TokenVerifier(POLICY, issuer.jwks, clock)
     token = issuer.token("one")
     with pytest.raises(errors.StorageError):
-        verifier.verified(token, may_read=False)
+        verifier.authenticate(token, may_read=False)
     assert verifier.needs_keys(token)
     verifier.read_keys()
     assert not verifier.needs_keys(token)
-    assert verifier.verified(token, may_read=False).id == "ada"
+    assert verifier.authenticate(token, may_read=False).id == "ada"
     clock.advance(301)
     assert verifier.needs_keys(token)
-    assert verifier.verified(token, may_read=False).id == "ada"
+    assert verifier.authenticate(token, may_read=False).id == "ada"
     assert issuer.reads == 1
 
 
@@ -175,4 +177,6 @@ def test_a_verifier_that_may_not_read_keys_says_when_it_needs_them():
 def test_a_scope_counts_only_with_the_prefix_of_pair(scope: Any, given: str):
     issuer = Issuer()
     issuer.keys["one"] = ed25519.Ed25519PrivateKey.generate()
-    assert TokenVerifier(POLICY, issuer.jwks, ManualClock()).verified(issuer.token("one", scope=scope)).scope == given
+    assert (
+        TokenVerifier(POLICY, issuer.jwks, ManualClock()).authenticate(issuer.token("one", scope=scope)).scope == given
+    )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pair import errors
-from pair.auth.trust import TrustedFile, TrustStore, place_of
+from pair.auth.trust import TrustedFile, TrustStore, resolve_place
 
 PLACE = "/srv/project/config.yaml"
 
@@ -127,8 +127,8 @@ def test_a_place_is_known_by_its_folder_and_not_by_the_target_of_a_link(
     (tmp_path / "real" / "config.yaml").symlink_to("/etc/passwd")
     monkeypatch.chdir(tmp_path / "link")
     real = os.path.realpath(tmp_path / "real")
-    assert place_of(Path("config.yaml")) == f"{real}/config.yaml"
-    assert place_of("./.pair//config.yaml") == f"{real}/.pair/config.yaml"
+    assert resolve_place(Path("config.yaml")) == f"{real}/config.yaml"
+    assert resolve_place("./.pair//config.yaml") == f"{real}/.pair/config.yaml"
 
 
 def test_while_a_file_is_replaced_both_contents_count(store: TrustStore, tmp_path: Path):
@@ -152,10 +152,10 @@ def test_a_store_that_the_folder_could_have_brought_trusts_nothing(
     monkeypatch.chdir(folder)
     path = Path(home.format(folder=folder, link=tmp_path / "link")) / ".pair" / "trusted.json"
     path.parent.mkdir(parents=True)
-    content = json.dumps({"version": 1, "trusted": {place_of("config.yaml"): [digest_of(b"a")]}})
+    content = json.dumps({"version": 1, "trusted": {resolve_place("config.yaml"): [digest_of(b"a")]}})
     path.write_text(content)
     store = TrustStore(path)
-    for act in (lambda: store.trusts(place_of("config.yaml"), b"a"), lambda: store.record(PLACE, "x")):
+    for act in (lambda: store.trusts(resolve_place("config.yaml"), b"a"), lambda: store.record(PLACE, "x")):
         with pytest.raises(errors.UsageError, match="not outside this folder"):
             act()
     assert path.read_text() == content

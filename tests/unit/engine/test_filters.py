@@ -9,7 +9,7 @@ import duckdb
 import numpy as np
 import pytest
 
-from pair.app.render import error_text
+from pair.app.render import format_error
 from pair.engine.filters import MAX_CONDITIONS, Filter, flatten_metadata, parse_assignments, parse_filter
 from pair.errors import UsageError, filter_invalid
 
@@ -197,7 +197,7 @@ def test_a_long_filter_is_cut_in_the_message() -> None:
 
 
 def test_the_error_shows_every_form() -> None:
-    assert error_text(filter_invalid("year", "no sign")) == (
+    assert format_error(filter_invalid("year", "no sign")) == (
         "Error: Filter not understood: year\n\nno sign\n\n"
         "A filter is one of these, or several that must all hold:\n"
         '  • Equal: year=2024 or {"year": 2024}\n'

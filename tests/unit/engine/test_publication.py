@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pair import errors
-from pair.app.render import error_text
+from pair.app.render import format_error
 from pair.blobs.contract import BlobInfo, BlobStore
 from pair.blobs.memory import MemoryStore
 from pair.engine.format.manifest import (
@@ -544,7 +544,7 @@ def test_a_store_that_does_not_show_what_was_written_tells_no_time() -> None:
     with pytest.raises(errors.StorageError) as raised:
         publication(store).now()
     assert raised.value.code == "E206"
-    assert "It does not show what was just written" in error_text(raised.value)
+    assert "It does not show what was just written" in format_error(raised.value)
 
 
 def test_the_first_reading_is_told_from_later_ones() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pair.evaluation import metrics
+from pair.evaluation import measure
 
 GRADES = {"a": 3.0, "b": 2.0, "c": 1.0}
 
@@ -25,13 +25,13 @@ GRADES = {"a": 3.0, "b": 2.0, "c": 1.0}
     ],
 )
 def test_ndcg_is_the_discounted_gain_out_of_the_best_there_is(ranking: list[str], k: int, expected: float) -> None:
-    assert metrics.ndcg(ranking, GRADES, k) == pytest.approx(expected)
+    assert measure.ndcg(ranking, GRADES, k) == pytest.approx(expected)
 
 
 def test_ndcg_of_a_known_example() -> None:
     # Grades 3 2 3 0 1 2 in this order: gain 6.861 of 7.141.
     grades = {"1": 3.0, "2": 2.0, "3": 3.0, "5": 1.0, "6": 2.0}
-    assert metrics.ndcg(["1", "2", "3", "4", "5", "6"], grades, 6) == pytest.approx(0.961, abs=5e-4)
+    assert measure.ndcg(["1", "2", "3", "4", "5", "6"], grades, 6) == pytest.approx(0.961, abs=5e-4)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_ndcg_of_a_known_example() -> None:
     [(["a", "x", "b"], 10, 2 / 3), (["a", "x", "b"], 1, 1 / 3), (["x"], 10, 0.0), (["c", "b", "a"], 3, 1.0)],
 )
 def test_recall_is_the_share_that_was_found(ranking: list[str], k: int, expected: float) -> None:
-    assert metrics.recall(ranking, GRADES, k) == pytest.approx(expected)
+    assert measure.recall(ranking, GRADES, k) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -49,14 +49,14 @@ def test_recall_is_the_share_that_was_found(ranking: list[str], k: int, expected
 def test_the_reciprocal_rank_is_that_of_the_first_relevant_document(
     ranking: list[str], k: int, expected: float
 ) -> None:
-    assert metrics.reciprocal_rank(ranking, GRADES, k) == pytest.approx(expected)
+    assert measure.reciprocal_rank(ranking, GRADES, k) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
     ("count", "percent", "expected"), [(1, 50, 1), (4, 50, 2), (5, 50, 3), (100, 99, 99), (200, 99, 198), (3, 99, 3)]
 )
 def test_a_percentile_is_one_of_the_values(count: int, percent: int, expected: int) -> None:
-    assert metrics.percentile(list(range(count, 0, -1)), percent) == expected
+    assert measure.percentile(list(range(count, 0, -1)), percent) == expected
 
 
 RANKINGS = st.permutations("abcdefgh").flatmap(lambda ids: st.integers(0, 8).map(lambda count: ids[:count]))
@@ -66,17 +66,17 @@ GRADED = st.dictionaries(st.sampled_from("abcdefgh"), st.floats(0.01, 100), min_
 @settings(deadline=None)
 @given(RANKINGS, GRADED, st.integers(1, 10))
 def test_every_figure_lies_between_nothing_and_all(ranking: list[str], grades: dict[str, float], k: int) -> None:
-    for figure in (metrics.ndcg, metrics.recall, metrics.reciprocal_rank):
+    for figure in (measure.ndcg, measure.recall, measure.reciprocal_rank):
         assert 0.0 <= figure(ranking, grades, k) <= 1.0 + 1e-12
 
 
 @settings(deadline=None)
 @given(GRADED, st.integers(1, 10))
 def test_the_best_order_gets_everything(grades: dict[str, float], k: int) -> None:
-    best = sorted(grades, key=lambda each: -grades[each])
-    assert metrics.ndcg(best, grades, k) == pytest.approx(1.0)
-    assert metrics.reciprocal_rank(best, grades, k) == 1.0
-    assert metrics.recall(best, grades, len(grades)) == 1.0
+    best = sorted(grades, key=lambda name: -grades[name])
+    assert measure.ndcg(best, grades, k) == pytest.approx(1.0)
+    assert measure.reciprocal_rank(best, grades, k) == 1.0
+    assert measure.recall(best, grades, len(grades)) == 1.0
 
 
 @settings(deadline=None)
@@ -87,5 +87,5 @@ def test_moving_a_better_document_up_never_harms(
     better = list(ranking)
     if grades.get(better[place + 1], 0) > grades.get(better[place], 0):
         better[place], better[place + 1] = better[place + 1], better[place]
-    for figure in (metrics.ndcg, metrics.recall, metrics.reciprocal_rank):
+    for figure in (measure.ndcg, measure.recall, measure.reciprocal_rank):
         assert figure(better, grades, k) >= figure(ranking, grades, k) - 1e-12

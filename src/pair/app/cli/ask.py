@@ -1,36 +1,26 @@
-"""pair ask, pair cite"""
+"""pair ask, pair cite, pair librarians list, check"""
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pair import errors
 from pair.app import render
-from pair.app.cli.context import AskOptions, CliContext
-from pair.app.cli.versions import At
+from pair.app.cli.context import At, CliContext
+from pair.kb.open import DEFAULT_KB, open_kb
 from pair.librarians.confidence import in_words
 
 if TYPE_CHECKING:
+    from pair.client.remote_kb import RemoteKnowledgeBase
+    from pair.kb.kb import KnowledgeBase
+    from pair.kb.librarians import KbLibrarians
+    from pair.librarians.citations import CitedPlace
     from pair.librarians.contract import Citation, Response
 
-ASK_EXAMPLE = """Examples:
-
-\b
-  pair ask "how do I roll back a release?"
-  pair ask "which port does key establishment use?" --kb handbook
-  pair ask "who knows about leap seconds?" --librarian catalogue
-  pair ask "how do I deploy?" --at 12               as it was in version 12
-  pair ask "what changed in 2.0?" --timeout 10 --json"""
-
-CITE_EXAMPLE = """Examples:
-
-\b
-  pair cite 'default/guides/deploy.md#120-480@0a1b2c3d4e5f'
-  pair ask "how do I deploy?" --json      every source has its id"""
-
-_WIDTH = 100
-_EXITS = {
+_EXIT_STATUSES = {
     "SERVICE_UNAVAILABLE": 4,
     "RATE_LIMITED": 4,
     "TIMEOUT": 4,
@@ -38,7 +28,11 @@ _EXITS = {
     "AI_UNAVAILABLE": 6,
     "INTERNAL_ERROR": errors.BUG_EXIT_STATUS,
 }
-"""All others are about what was asked: 1."""
+"""All other errors are about the question: 1."""
+_TRIAL_QUESTION = "Is anybody there?"
+_TRIAL_SECONDS = 10.0
+_UNUSABLE = frozenset({"INTERNAL_ERROR", "TIMEOUT", "SERVICE_UNAVAILABLE", "DATA_SOURCE_ERROR", "NOT_FOUND"})
+"""A librarian with another error at least understood the question."""
 
 Question = Annotated[str, typer.Argument(metavar="QUESTION", help="In plain words.")]
 LibrarianName = Annotated[
@@ -57,29 +51,57 @@ def ask(
     timeout: Timeout = None,
     at: At = None,
 ) -> None:
-    """Ask in plain language: an answer with numbered sources and how sure it is."""
+    """Ask in plain language: an answer with numbered sources and how sure it is.
+
+    Examples:
+      pair ask "how do I roll back a release?"
+      pair ask "which port does key establishment use?" --kb handbook
+      pair ask "who knows about leap seconds?" --librarian catalogue
+      pair ask "how do I deploy?" --at 12               as it was in version 12
+      pair ask "what changed in 2.0?" --timeout 10 --json
+    """
+    import asyncio  # noqa: PLC0415 - only commands that ask wait for it
+
+    from pair.librarians.contract import Context  # noqa: PLC0415
+
     session: CliContext = context.obj
     if at is not None and librarian is not None:
         raise errors.command_line_invalid("--at goes without --librarian: only the shelf of a KB knows its past")
-    stream = _AnswerStream() if not session.as_json and sys.stdout.isatty() else None
-    response = session.ask(question, AskOptions(kb, librarian, at), timeout, stream.write if stream else None)
+    is_streamed = False
+
+    def print_piece(piece: str) -> None:
+        nonlocal is_streamed
+        is_streamed = True
+        render.print_piece(piece)
+
+    first = librarian or kb or (DEFAULT_KB if at is not None else None)
+    given = Context(on_text=print_piece if not session.as_json and sys.stdout.isatty() else None)
+    with session.kb_with_sources(kb or DEFAULT_KB, at) as opened:
+        response = asyncio.run(opened.ask(question, first=first, context=given, timeout=timeout))
     if session.as_json:
         render.print_json(response.to_json())
     else:
-        _show(response, is_shown=bool(stream and stream.is_used))
+        _show_response(response, is_streamed=is_streamed)
     if response.error is not None:
-        raise typer.Exit(_EXITS.get(response.error.code, 1))
+        raise typer.Exit(_EXIT_STATUSES.get(response.error.code, 1))
 
 
 def cite(context: typer.Context, citation_id: CitationId) -> None:
-    """Print the passage that a citation points to, and whether it is still the same."""
+    """Print the passage that a citation points to, and whether it is still the same.
+
+    Examples:
+      pair cite 'default/guides/deploy.md#120-480@0a1b2c3d4e5f'
+      pair ask "how do I deploy?" --json      every source has its id
+    """
+    from pair.librarians.citations import cited_place  # noqa: PLC0415 - only commands that ask wait for it
+
     session: CliContext = context.obj
-    place = session.cited_place(citation_id)
+    place = cited_place(citation_id)
     if place is None:
         raise errors.command_line_invalid(
             f"not the id of a citation: {citation_id}", hints=["It looks like KB/DOCUMENT#START-END@HASH"]
         )
-    with session.cited_kb(place) as opened:
+    with _open_cited_kb(session, place) as opened:
         document = opened.document(place.document_id)
     passage = document.text[place.start : place.end]
     is_same = place.is_still(passage)
@@ -99,31 +121,100 @@ def cite(context: typer.Context, citation_id: CitationId) -> None:
     session.show_text(value, passage)
 
 
-class _AnswerStream:
-    """Shows an answer while it is written."""
+def list_librarians(context: typer.Context) -> None:
+    """Who can be asked, and what about.
 
-    def __init__(self) -> None:
-        self.is_used = False
+    Examples:
+      pair librarians list
+      pair librarians list --json
+    """
+    session: CliContext = context.obj
+    with _open_librarians(session) as librarians:
+        listed = librarians.listed()
+        value = {
+            "first": librarians.first,
+            "librarians": [
+                {**entry.card.to_json(), "answers_from": entry.answers_from, "public": entry.is_public}
+                for entry in listed
+            ],
+            "problems": _report_problems(librarians),
+        }
+        lines = [
+            f"{entry.card.id:<20}  {entry.answers_from:<28}  {entry.card.description}"
+            + ("" if entry.is_public else "  (not for everybody)")
+            for entry in listed
+        ]
+        session.show(value, *lines, f"asked first: {librarians.first}", is_answer=True)
 
-    def write(self, piece: str) -> None:
-        self.is_used = True
-        render.print_piece(piece)
+
+def check_librarians(context: typer.Context) -> None:
+    """Ask each of them something, and say who cannot answer and why.
+
+    Examples:
+      pair librarians check      exit status 1 when one of them cannot be used
+    """
+    import asyncio  # noqa: PLC0415 - only commands that ask wait for it
+
+    session: CliContext = context.obj
+    with _open_librarians(session) as librarians:
+        results = asyncio.run(_try_librarians(librarians))
+        value = {"librarians": results, "problems": _report_problems(librarians)}
+        session.show(value, *(f"{name:<20}  {result}" for name, result in results.items()), is_answer=True)
+        has_problems = bool(librarians.problems)
+    if has_problems or any(result != "ok" for result in results.values()):
+        raise typer.Exit(1)
 
 
-def _show(response: "Response", *, is_shown: bool) -> None:
-    """`is_shown`: the model's reply was printed as it came."""
+def _open_cited_kb(session: CliContext, place: "CitedPlace") -> "KnowledgeBase | RemoteKnowledgeBase":
+    if not place.librarian:
+        return session.kb(place.kb_id)
+    from pair.kb.librarians import connect_to_librarian  # noqa: PLC0415 - loads the network
+
+    return connect_to_librarian(session.settings(), place.librarian, place.kb_id)
+
+
+@contextlib.contextmanager
+def _open_librarians(session: CliContext) -> "Iterator[KbLibrarians]":
+    from pair.kb.librarians import KbLibrarians  # noqa: PLC0415 - loads asyncio
+
+    with session.kb_with_sources(DEFAULT_KB) as kb:
+        settings = session.settings()
+        opened = KbLibrarians(kb, settings, lambda kb_id: open_kb(kb_id, settings=settings))
+        with contextlib.closing(opened) as librarians:
+            yield librarians
+
+
+async def _try_librarians(librarians: "KbLibrarians") -> dict[str, str]:
+    """Return `ok` or the error of each librarian."""
+    results = {}
+    for entry in librarians.listed():
+        response = await librarians.ask(_TRIAL_QUESTION, first=entry.card.id, timeout=_TRIAL_SECONDS)
+        error = response.error
+        results[entry.card.id] = f"{error.code}: {error.message}" if error and error.code in _UNUSABLE else "ok"
+    return results
+
+
+def _report_problems(librarians: "KbLibrarians") -> list[dict[str, str]]:
+    """Print why librarians were left out, and return it as JSON."""
+    for problem in librarians.problems:
+        render.print_note(f"left out: {problem.name}: {problem.reason}")
+    return [{"name": problem.name, "reason": problem.reason} for problem in librarians.problems]
+
+
+def _show_response(response: "Response", *, is_streamed: bool) -> None:
     if response.answer:
-        if is_shown and response.metadata.get("method") == "model":
+        if is_streamed and response.metadata.get("method") == "model":
             render.print_piece("\n\n")
         else:
             render.print_text(f"{response.answer}\n")
     if response.sources:
         render.print_result("Sources:")
         for number, source in enumerate(response.sources, 1):
-            render.print_result(*_told(number, source))
+            render.print_result(*_format_source(number, source))
         render.print_result("")
     if response.answer:
-        render.print_result(f"Confidence: {in_words(response.confidence)}" + _number(response.confidence))
+        number_shown = "" if response.confidence is None else f" ({response.confidence:.2f})"
+        render.print_result(f"Confidence: {in_words(response.confidence)}{number_shown}")
     if response.partial and response.answer and not response.metadata.get("nothingRelevant"):
         render.print_note("partial: this may not be the whole answer")
     if response.metadata.get("uncited"):
@@ -135,12 +226,8 @@ def _show(response: "Response", *, is_shown: bool) -> None:
         render.print_note(*lines, f"Code: {response.error.code}")
 
 
-def _told(number: int, source: "Citation") -> list[str]:
-    place = source.provenance.document_id if source.provenance else ""
-    where = source.url or (place if place != source.name else "")
-    told = f" [{number}] {source.name}" + (f"  {where}" if where else "")
-    return [told, f"     pair cite '{source.id}'"] if source.id else [told]
-
-
-def _number(confidence: float | None) -> str:
-    return "" if confidence is None else f" ({confidence:.2f})"
+def _format_source(number: int, source: "Citation") -> list[str]:
+    document_id = source.provenance.document_id if source.provenance else ""
+    where = source.url or (document_id if document_id != source.name else "")
+    line = f" [{number}] {source.name}" + (f"  {where}" if where else "")
+    return [line, f"     pair cite '{source.id}'"] if source.id else [line]

@@ -1,8 +1,9 @@
-"""All commands in one tree, run with errors turned into text or JSON and an exit status."""
+"""The tree of commands, and the boundary where errors become text or JSON and an exit status."""
 
+import inspect
 import logging
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import typer
@@ -11,39 +12,59 @@ from typer.exceptions import TyperException
 
 from pair import errors
 from pair.app import render
-from pair.app.cli import (
-    ask,
-    context,
-    diff,
-    docs,
-    doctor,
-    evaluate,
-    export,
-    fsck,
-    ingest,
-    inspect,
-    install,
-    keys,
-    librarians,
-    lock,
-    maintain,
-    mcp,
-    package,
-    publish,
-    reembed,
-    reproduce,
-    search,
-    serve,
-    sync,
-    trust,
-    versions,
-)
+from pair.app.cli import ask, context, documents, evaluate, install, maintenance, package, search, serve, sync, versions
 
-_ANSWERING = frozenset({"diff", "reproduce"})
+_STATUS_1_IS_AN_ANSWER = frozenset({"diff", "reproduce"})
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "install": install.install,
+    "update": install.update,
+    "package": package.package,
+    "publish": package.publish_release,
+    "lock": install.lock,
+    "verify": package.verify,
+    "info": package.info,
+    "sync": sync.sync,
+    "status": sync.status,
+    "ingest": documents.ingest,
+    "search": search.search,
+    "ask": ask.ask,
+    "cite": ask.cite,
+    "eval": evaluate.evaluate,
+    "compact": maintenance.compact,
+    "reembed": maintenance.reembed,
+    "versions": versions.versions,
+    "rollback": versions.rollback,
+    "diff": versions.diff,
+    "reproduce": versions.reproduce,
+    "gc": maintenance.collect,
+    "export": documents.export,
+    "import": documents.import_file,
+    "fsck": maintenance.fsck,
+    "serve": serve.serve,
+    "mcp": serve.mcp,
+    "doctor": evaluate.doctor,
+    "trust": serve.trust,
+    "librarians list": ask.list_librarians,
+    "librarians check": ask.check_librarians,
+    "docs list": documents.list_documents,
+    "docs get": documents.get_document,
+    "docs delete": documents.delete_documents,
+    "cache sweep": maintenance.sweep,
+    "keys add": serve.add_key,
+    "keys list": serve.list_keys,
+    "keys revoke": serve.revoke_key,
+}
+"""In the order of `pair --help`."""
+_GROUPS = {
+    "librarians": "Who can be asked.",
+    "docs": "List, show and delete stored documents.",
+    "cache": "Care for fetched shards.",
+    "keys": "Keys for the server.",
+}
 
 
 def build() -> Any:
-    """The command tree; options that all commands share are accepted before and after the command's name."""
+    """Return the command tree; shared options are accepted before and after the name of a command."""
     app = typer.Typer(
         name="pair",
         help="A knowledge base that installs like a package.",
@@ -53,78 +74,26 @@ def build() -> Any:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(context.start)
-    app.command("install", epilog=install.INSTALL_EXAMPLE)(install.install)
-    app.command("update", epilog=install.UPDATE_EXAMPLE)(install.update)
-    app.command("package", epilog=package.EXAMPLE)(package.package)
-    app.command("publish", epilog=publish.EXAMPLE)(publish.publish_release)
-    app.command("lock", epilog=lock.EXAMPLE)(lock.lock)
-    app.command("verify", epilog=inspect.VERIFY_EXAMPLE)(inspect.verify)
-    app.command("info", epilog=inspect.INFO_EXAMPLE)(inspect.info)
-    app.command("sync", epilog=sync.SYNC_EXAMPLE)(sync.sync)
-    app.command("status", epilog=sync.STATUS_EXAMPLE)(sync.status)
-    app.command("ingest", epilog=ingest.EXAMPLE)(ingest.ingest)
-    app.command("search", epilog=search.EXAMPLE)(search.search)
-    app.command("ask", epilog=ask.ASK_EXAMPLE)(ask.ask)
-    app.command("cite", epilog=ask.CITE_EXAMPLE)(ask.cite)
-    app.command("eval", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
-    app.command("compact", epilog=maintain.COMPACT_EXAMPLE)(maintain.compact)
-    app.command("reembed", epilog=reembed.EXAMPLE)(reembed.reembed)
-    app.command("versions", epilog=versions.VERSIONS_EXAMPLE)(versions.versions)
-    app.command("rollback", epilog=versions.ROLLBACK_EXAMPLE)(versions.rollback)
-    app.command("diff", epilog=diff.EXAMPLE)(diff.diff)
-    app.command("reproduce", epilog=reproduce.EXAMPLE)(reproduce.reproduce)
-    app.command("gc", epilog=maintain.GC_EXAMPLE)(maintain.collect)
-    app.command("export", epilog=export.EXPORT_EXAMPLE)(export.export)
-    app.command("import", epilog=export.IMPORT_EXAMPLE)(export.import_file)
-    app.command("fsck", epilog=fsck.EXAMPLE)(fsck.fsck)
-    app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
-    app.command("mcp", epilog=mcp.EXAMPLE)(mcp.mcp)
-    app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
-    app.command("trust", epilog=trust.EXAMPLE)(trust.trust)
-    app.add_typer(_librarians(), name="librarians")
-    app.add_typer(_documents(), name="docs")
-    app.add_typer(_cache(), name="cache")
-    app.add_typer(_keys(), name="keys")
+    groups = {"": app} | {name: typer.Typer(help=text, rich_markup_mode=None) for name, text in _GROUPS.items()}
+    for path, command in _COMMANDS.items():
+        group, _, name = path.rpartition(" ")
+        help_text, examples = _split_help(command)
+        groups[group].command(name, help=help_text, epilog=examples)(command)
+    for group in _GROUPS:
+        app.add_typer(groups[group], name=group)
     for other_name in ("init-kb", "init_kb"):
-        app.command(other_name, hidden=True, epilog=sync.SYNC_EXAMPLE.replace("pair sync", f"pair {other_name}"))(
-            sync.sync
-        )
+        help_text, examples = _split_help(sync.sync)
+        examples = examples.replace("pair sync", f"pair {other_name}")
+        app.command(other_name, hidden=True, help=help_text, epilog=examples)(sync.sync)
     root = typer.main.get_command(app)
     context.share_options(root)
     return root
 
 
-def _nothing() -> None:
-    pass
-
-
-def _librarians() -> typer.Typer:
-    group = typer.Typer(help="Who can be asked.", rich_markup_mode=None)
-    group.command("list", epilog=librarians.LIST_EXAMPLE)(librarians.list_librarians)
-    group.command("check", epilog=librarians.CHECK_EXAMPLE)(librarians.check_librarians)
-    return group
-
-
-def _documents() -> typer.Typer:
-    group = typer.Typer(help="List, show and delete stored documents.", rich_markup_mode=None)
-    group.command("list", epilog=docs.LIST_EXAMPLE)(docs.list_documents)
-    group.command("get", epilog=docs.GET_EXAMPLE)(docs.get_document)
-    group.command("delete", epilog=docs.DELETE_EXAMPLE)(docs.delete_documents)
-    return group
-
-
-def _cache() -> typer.Typer:
-    group = typer.Typer(help="Care for fetched shards.", rich_markup_mode=None)
-    group.command("sweep", epilog=maintain.SWEEP_EXAMPLE)(maintain.sweep)
-    return group
-
-
-def _keys() -> typer.Typer:
-    group = typer.Typer(help="Keys for the server.", rich_markup_mode=None)
-    group.command("add", epilog=keys.ADD_EXAMPLE)(keys.add_key)
-    group.command("list", epilog=keys.LIST_EXAMPLE)(keys.list_keys)
-    group.command("revoke", epilog=keys.REVOKE_EXAMPLE)(keys.revoke_key)
-    return group
+def _split_help(command: Callable[..., None]) -> tuple[str, str]:
+    """Return the help of a command and its examples, which end the docstring; `\\b` keeps their lines apart."""
+    help_text, _, examples = (inspect.getdoc(command) or "").partition("\n\nExamples:\n")
+    return help_text, f"Examples:\n\n\b\n{examples}"
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -134,7 +103,7 @@ def run(arguments: Sequence[str]) -> int:
     except errors.PairError as error:
         return _fail(error, as_json=as_json)
     except TyperException as fault:
-        return max(_fail(_usage_error(fault), as_json=as_json), _least_status(fault))
+        return _fail_usage(fault, as_json=as_json)
     except Exception as bug:  # noqa: BLE001 - the outermost boundary of the command line
         return _report_bug(bug, as_json=as_json)
     if status == errors.INTERRUPTED_EXIT_STATUS:
@@ -148,16 +117,12 @@ def _fail(error: errors.PairError, *, as_json: bool) -> int:
     return error.exit_status
 
 
-def _least_status(fault: TyperException) -> int:
-    """Of commands whose exit status 1 is an answer."""
-    command = getattr(getattr(fault, "ctx", None), "info_name", "")
-    return context.TROUBLE_EXIT_STATUS if command in _ANSWERING else 0
-
-
-def _usage_error(fault: TyperException) -> errors.UsageError:
-    context: Any = getattr(fault, "ctx", None)
-    command = context.command_path if context is not None else "pair"
-    return errors.command_line_invalid(fault.format_message(), hints=[f"{command} --help"])
+def _fail_usage(fault: TyperException, *, as_json: bool) -> int:
+    where: Any = getattr(fault, "ctx", None)
+    command = where.command_path if where is not None else "pair"
+    error = errors.command_line_invalid(fault.format_message(), hints=[f"{command} --help"])
+    status = _fail(error, as_json=as_json)
+    return versions.TROUBLE_EXIT_STATUS if getattr(where, "info_name", "") in _STATUS_1_IS_AN_ANSWER else status
 
 
 def _report_bug(bug: Exception, *, as_json: bool) -> int:

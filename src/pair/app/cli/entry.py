@@ -1,14 +1,11 @@
-"""The command `pair`: options that every command has, errors to exit status, and the list of commands.
-
-`pair --version` answers before anything else is loaded.
-"""
+"""The command `pair`. `pair --version` answers before anything else is loaded."""
 
 import sys
 from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line and return the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given in (["--version"], ["-V"]):
         from pair import __version__  # noqa: PLC0415 - the fast path
@@ -18,7 +15,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from pair.app.cli.commands import run  # noqa: PLC0415 - loads the command line proper
 
     return run(given)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

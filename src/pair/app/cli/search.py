@@ -9,29 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pair.app import render
-from pair.app.cli.context import CliContext
-from pair.app.cli.ingest import KbName
-from pair.app.cli.versions import At
+from pair.app.cli.context import At, CliContext, KbName
 from pair.kb.open import DEFAULT_KB
 from pair.values import DEFAULT_MODE, GraphParameters, SearchMode, SearchOptions
 
 if TYPE_CHECKING:
-    from pair.kb.kb import Hits
     from pair.values import Hit
 
-EXAMPLE = """Examples:
-
-\b
-  pair search "how do I roll back a release?"
-  pair search "leap seconds" -k 3 --kb handbook
-  pair search '"connection refused" -proxy' --mode keyword     a phrase, without a word
-  pair search "who made the first railway time?" --mode adaptive --explain
-  pair search deploy --filter kind=file --filter 'year>=2024'
-  pair search deploy --at 12                                   as it was in version 12
-  pair search deploy --diversity 0.3 --json"""
-
 _WIDTH = 100
-_MOST_SHOWN = 600
+_MAX_CHARACTERS = 600
 _BEFORE_MATCH = 80
 
 Query = Annotated[str, typer.Argument(help="What to look for, in plain words.")]
@@ -68,9 +54,23 @@ def search(
     alpha: Alpha = None,
     at: At = None,
 ) -> None:
-    """Find passages: each with its score, its document and where in it."""
+    """Find passages: each with its score, its document and where in it.
+
+    Examples:
+      pair search "how do I roll back a release?"
+      pair search "leap seconds" -k 3 --kb handbook
+      pair search '"connection refused" -proxy' --mode keyword     a phrase, without a word
+      pair search "who made the first railway time?" --mode adaptive --explain
+      pair search deploy --filter kind=file --filter 'year>=2024'
+      pair search deploy --at 12                                   as it was in version 12
+      pair search deploy --diversity 0.3 --json
+    """
     session: CliContext = context.obj
-    options = _options(max_distance, diversity, hops, alpha)
+    usual = GraphParameters()
+    graph = dataclasses.replace(
+        usual, hops=usual.hops if hops is None else hops, alpha=usual.alpha if alpha is None else alpha
+    )
+    options = SearchOptions(max_distance=max_distance, highlights=True, diversity=diversity, graph=graph)
     began = time.perf_counter()
     with session.kb(kb, at) as opened:
         hits = opened.search(
@@ -93,26 +93,13 @@ def search(
         render.print_note(f"partial: {fault}")
     if hits.reason:
         render.print_note(f"{hits.mode_used}: {hits.reason}")
-    session.show(value, *_told(hits), is_answer=True)
+    lines = [line for number, hit in enumerate(hits, 1) for line in _format_hit(number, hit)]
+    session.show(value, *(lines or ["nothing found"]), is_answer=True)
 
 
-def _options(max_distance: float | None, diversity: float, hops: int | None, alpha: float | None) -> SearchOptions:
-    usual = GraphParameters()
-    graph = dataclasses.replace(
-        usual, hops=usual.hops if hops is None else hops, alpha=usual.alpha if alpha is None else alpha
-    )
-    return SearchOptions(max_distance=max_distance, highlights=True, diversity=diversity, graph=graph)
-
-
-def _told(hits: "Hits") -> list[str]:
-    if not len(hits):
-        return ["nothing found"]
-    return [line for number, hit in enumerate(hits, 1) for line in _told_hit(number, hit)]
-
-
-def _told_hit(number: int, hit: "Hit") -> Iterator[str]:
+def _format_hit(number: int, hit: "Hit") -> Iterator[str]:
     title = f"  {hit.title}" if hit.title and hit.title != hit.document_id else ""
-    passage = textwrap.shorten(_around_matches(hit), _MOST_SHOWN, placeholder=" …")
+    passage = textwrap.shorten(_cut_around_matches(hit), _MAX_CHARACTERS, placeholder=" …")
     yield f"{number:>2}. {hit.score:.3f}  {hit.document_id}{title}"
     yield from textwrap.wrap(passage, _WIDTH, initial_indent="    ", subsequent_indent="    ") or [""]
     if hit.also_in:
@@ -127,12 +114,12 @@ def _told_hit(number: int, hit: "Hit") -> Iterator[str]:
         yield f"    = {', '.join(parts)}"
 
 
-def _around_matches(hit: "Hit") -> str:
-    """The passage from a little before the part in which most matches lie close together."""
-    if len(hit.text) <= _MOST_SHOWN or not hit.highlights:
+def _cut_around_matches(hit: "Hit") -> str:
+    """Return the passage from a little before the part in which most matches lie close together."""
+    if len(hit.text) <= _MAX_CHARACTERS or not hit.highlights:
         return hit.text
     starts = [start for start, _ in hit.highlights]
-    _, first = max((sum(1 for start in starts if begin <= start < begin + _MOST_SHOWN), -begin) for begin in starts)
+    _, first = max((sum(1 for start in starts if begin <= start < begin + _MAX_CHARACTERS), -begin) for begin in starts)
     begin = max(-first - _BEFORE_MATCH, 0)
     at_word = hit.text.find(" ", begin) + 1 if begin else 0
     return ("… " if at_word else "") + hit.text[at_word:]

@@ -11,25 +11,10 @@ import typer
 
 from pair import errors
 from pair.app import render
-from pair.app.cli.context import CliContext, Progress
+from pair.app.cli.context import CliContext
 from pair.kb.open import DEFAULT_KB
 from pair.kb.sync import SyncService
 from pair.sync.report import SyncPlan, SyncReport, SyncStatus
-
-SYNC_EXAMPLE = """Examples:
-
-\b
-  pair sync                 read what changed, write .pair/index.txt
-  pair sync --dry-run       what would be done about each source, and why
-  pair sync --watch         again whenever a file changes, and every tick
-  pair sync --refresh       check every URL now
-  pair sync --refresh '*/guide/*'"""
-
-STATUS_EXAMPLE = """Examples:
-
-\b
-  pair status
-  pair status --json"""
 
 Watch = Annotated[bool, typer.Option("--watch", help="Go on: run again when a file changes, and every tick.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List what would be done and why; write and fetch nothing.")]
@@ -51,26 +36,62 @@ def sync(
     """Bring .pair/index.txt in line with the sources folder and the links file.
 
     Sources that did not change are not read, fetched or summarised again.
+
+    Examples:
+      pair sync                 read what changed, write .pair/index.txt
+      pair sync --dry-run       what would be done about each source, and why
+      pair sync --watch         again whenever a file changes, and every tick
+      pair sync --refresh       check every URL now
+      pair sync --refresh '*/guide/*'
     """
     session: CliContext = context.obj
-    refreshed = _check_pattern(pattern, refresh=refresh, watch=watch)
-    progress = session.sync_progress()
-    desk = session.sync_desk(progress)
+    urls = _check_pattern(pattern, refresh=refresh, watch=watch)
+    progress = render.ProgressObserver(is_quiet=session.as_json)
+    service = SyncService(session.settings(), observer=progress)
     if dry_run:
-        plan = desk.plan(refresh=refreshed)
-        session.show(plan.to_json(), *_planned(plan), is_answer=True)
-        _fail_for(plan.errors)
+        plan = service.plan(refresh=urls)
+        session.show(plan.to_json(), *_format_plan(plan), is_answer=True)
+        faults = plan.errors
     elif watch:
         with _SyncSignals(progress), contextlib.suppress(KeyboardInterrupt):
-            _watch(session, desk)
+            _watch(session, service)
+        return
     else:
         with _SyncSignals(progress):
-            report = desk.sync(refresh=refreshed)
-        session.show(report.to_json(), *_told(report))
-        _fail_for(report.errors)
+            report = service.sync(refresh=urls)
+        session.show(report.to_json(), *_format_report(report))
+        faults = report.errors
+    if faults:
+        raise typer.Exit(errors.NotFoundError.exit_status)
+
+
+def status(context: typer.Context) -> None:
+    """How things stand: installed, synced, pending, failing, stored.
+
+    Examples:
+      pair status
+      pair status --json
+    """
+    session: CliContext = context.obj
+    installed = session.installer().installed()
+    progress = render.ProgressObserver(is_quiet=session.as_json)
+    sync_status = SyncService(session.settings(), observer=progress).status()
+    stored, stored_line = _describe_store(session)
+    value: dict[str, Any] = {
+        "installed": installed.to_json() if installed else None,
+        "sync": sync_status.to_json(),
+        **stored,
+    }
+    lines = ["installed    nothing"]
+    if installed is not None and installed.header is not None:
+        header = installed.header
+        label = f"{header.name} {header.version}".strip()
+        lines = [f"installed    {label}, {render.pluralize(header.file_count, 'file')}, on {header.installed_at}"]
+    session.show(value, *lines, *_format_status(sync_status), stored_line, is_answer=True)
 
 
 def _check_pattern(pattern: str | None, *, refresh: bool, watch: bool) -> str | None:
+    """Return the pattern of URLs to check now."""
     if pattern is not None and not refresh:
         raise errors.command_line_invalid(
             f"Got unexpected extra argument ({pattern})",
@@ -83,33 +104,8 @@ def _check_pattern(pattern: str | None, *, refresh: bool, watch: bool) -> str | 
     return (pattern or "*") if refresh else None
 
 
-def _fail_for(faults: Sequence[str]) -> None:
-    if faults:
-        raise typer.Exit(errors.NotFoundError.exit_status)
-
-
-def status(context: typer.Context) -> None:
-    """How things stand: installed, synced, pending, failing, stored."""
-    session: CliContext = context.obj
-    installed = session.desk().installed()
-    desk = session.sync_desk(session.sync_progress())
-    stood = desk.status()
-    stored, stored_line = _stored(session)
-    value: dict[str, Any] = {
-        "installed": installed.to_json() if installed else None,
-        "sync": stood.to_json(),
-        **stored,
-    }
-    lines = ["installed    nothing"]
-    if installed is not None and installed.header is not None:
-        header = installed.header
-        label = f"{header.name} {header.version}".strip()
-        lines = [f"installed    {label}, {render.counted(header.file_count, 'file')}, on {header.installed_at}"]
-    session.show(value, *lines, *_stood(stood), stored_line, is_answer=True)
-
-
-def _stored(session: CliContext) -> tuple[dict[str, Any], str]:
-    """For programs, and for people. A store that cannot be read keeps nobody from learning the rest."""
+def _describe_store(session: CliContext) -> tuple[dict[str, Any], str]:
+    """Return JSON and a line. A store that cannot be read does not hide the rest of the status."""
     try:
         with session.kb(DEFAULT_KB) as kb:
             stats = kb.stats()
@@ -117,21 +113,21 @@ def _stored(session: CliContext) -> tuple[dict[str, Any], str]:
         return {"stored": None, "stored_error": fault.to_json()["error"]}, f"stored       unknown: {fault.message}"
     if stats is None:
         return {"stored": None}, "stored       nothing"
-    documents, shards = render.counted(stats.documents, "document"), render.counted(stats.shards, "shard")
-    return {"stored": stats.to_json()}, f"stored       {documents} in {shards}, {render.size(stats.size_bytes)}"
+    documents, shards = render.pluralize(stats.documents, "document"), render.pluralize(stats.shards, "shard")
+    return {"stored": stats.to_json()}, f"stored       {documents} in {shards}, {render.format_size(stats.size_bytes)}"
 
 
-def _watch(session: CliContext, desk: SyncService) -> None:
-    """Until a signal ends it with KeyboardInterrupt."""
+def _watch(session: CliContext, service: SyncService) -> None:
+    """Sync until a signal raises KeyboardInterrupt."""
     render.print_note("watching; Ctrl-C ends it")
 
-    def after_run(report: SyncReport) -> None:
+    def show_run(report: SyncReport) -> None:
         if session.as_json:
             render.print_json_line(report.to_json())
         elif not report.did_nothing or report.errors:
-            render.print_note(*_told(report))
+            render.print_note(*_format_report(report))
 
-    desk.watch(threading.Event(), after_run)
+    service.watch(threading.Event(), show_run)
 
 
 class _SyncSignals:
@@ -140,7 +136,7 @@ class _SyncSignals:
     The progress is closed however the block ends, so that the terminal is left as it was found.
     """
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: render.ProgressObserver) -> None:
         self._progress = progress
         self._before: dict[signal.Signals, Any] = {}
         self._is_first = True
@@ -161,18 +157,15 @@ class _SyncSignals:
         raise KeyboardInterrupt
 
 
-# ── as text ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _told(report: SyncReport) -> list[str]:
+def _format_report(report: SyncReport) -> list[str]:
     lines = [f"error: {fault}" for fault in report.errors]
-    lines += _listed("problem", report.problems)
-    lines += _listed("skipped", report.skipped)
-    counts = ("added", "changed", "removed", "unchanged", "fetched", "not_modified", "failed", "pending")
-    told = ", ".join(f"{getattr(report, name)} {name.replace('_', ' ')}" for name in counts if getattr(report, name))
-    work = f"{render.counted(report.model_calls, 'model call')}, {render.size(report.bytes_read)} read"
+    lines += _format_reasons("problem", report.problems)
+    lines += _format_reasons("skipped", report.skipped)
+    names = ("added", "changed", "removed", "unchanged", "fetched", "not_modified", "failed", "pending")
+    counts = ", ".join(f"{getattr(report, name)} {name.replace('_', ' ')}" for name in names if getattr(report, name))
+    work = f"{render.pluralize(report.model_calls, 'model call')}, {render.format_size(report.bytes_read)} read"
     nothing = "nothing; what is recorded of these sources is kept" if report.errors else "no sources"
-    lines.append(f"synced: {told or nothing} ({work}, {report.seconds:.1f} s)")
+    lines.append(f"synced: {counts or nothing} ({work}, {report.seconds:.1f} s)")
     if report.stored or report.unstored:
         lines.append(f"stored: {report.stored} documents, {report.unstored} let go")
     if report.held_at:
@@ -180,27 +173,27 @@ def _told(report: SyncReport) -> list[str]:
     return lines
 
 
-def _listed(word: str, pairs: Sequence[tuple[str, str]], most: int = 10) -> list[str]:
+def _format_reasons(word: str, pairs: Sequence[tuple[str, str]], most: int = 10) -> list[str]:
     lines = [f"{word}: {name}: {reason}" for name, reason in pairs[:most]]
     return [*lines, f"{word}: {len(pairs) - most:,} more"] if len(pairs) > most else lines
 
 
-def _planned(plan: SyncPlan) -> list[str]:
+def _format_plan(plan: SyncPlan) -> list[str]:
     lines = [f"{source.reason:<10} {source.source_id}" for source in plan.sources if source.reason != "unchanged"]
     lines += [f"removed    {source_id}" for source_id in plan.removed]
-    lines += _listed("skipped", plan.skipped)
+    lines += _format_reasons("skipped", plan.skipped)
     lines += [f"error: {fault}" for fault in plan.errors]
-    told = ", ".join(f"{count} {reason}" for reason, count in plan.counts().items())
-    calls = render.counted(plan.model_calls, "model call")
-    return [*lines, f"would sync: {told or 'no sources'}; about {calls}, about {plan.tokens:,} tokens"]
+    counts = ", ".join(f"{count} {reason}" for reason, count in plan.counts().items())
+    calls = render.pluralize(plan.model_calls, "model call")
+    return [*lines, f"would sync: {counts or 'no sources'}; about {calls}, about {plan.tokens:,} tokens"]
 
 
-def _stood(stood: SyncStatus) -> list[str]:
-    lines = [f"synced       {render.counted(stood.files, 'file')}, {render.counted(stood.urls, 'URL')}"]
-    if stood.next_check_at:
-        lines.append(f"next check   {stood.next_check_at}")
-    lines.append(f"pending      {len(stood.pending)}")
-    lines += _listed("pending", stood.pending)
-    lines += _listed("failing", stood.failing)
-    lines += _listed("skipped", stood.skipped)
+def _format_status(status: SyncStatus) -> list[str]:
+    lines = [f"synced       {render.pluralize(status.files, 'file')}, {render.pluralize(status.urls, 'URL')}"]
+    if status.next_check_at:
+        lines.append(f"next check   {status.next_check_at}")
+    lines.append(f"pending      {len(status.pending)}")
+    lines += _format_reasons("pending", status.pending)
+    lines += _format_reasons("failing", status.failing)
+    lines += _format_reasons("skipped", status.skipped)
     return lines

@@ -131,7 +131,7 @@ class HttpApp:
         scheme, _, credential = call.header(b"authorization").partition(" ")
         if scheme.lower() != "bearer" or not credential.strip():
             raise errors.credentials_refused("there are none")
-        return await self._service.verified(credential.strip())
+        return await self._service.authenticate(credential.strip())
 
     async def _refuse(self, fault: errors.PairError, call: RequestCall, sent: "_Sent") -> None:
         status = error_responses.status_of(fault)

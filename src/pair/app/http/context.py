@@ -86,7 +86,7 @@ class Service:
     def asks_for_credentials(self) -> bool:
         return self.policy.auth != "none"
 
-    async def verified(self, credential: str) -> Principal:
+    async def authenticate(self, credential: str) -> Principal:
         """Tell whose credential this is. Raises E602, E614.
 
         Public keys that have to be read first are read once for all who wait, and nobody waits long.
@@ -97,7 +97,7 @@ class Service:
             if self._key_reading is None or self._key_reading.done():
                 self._key_reading = asyncio.ensure_future(in_thread(self._tokens.read_keys))
             await asyncio.wait([self._key_reading], timeout=_KEYS_SECONDS)
-        return self._tokens.verified(credential, may_read=False)
+        return self._tokens.authenticate(credential, may_read=False)
 
     async def reading(self, work: Callable[[], _Result]) -> _Result:
         """In a thread. Raises E609: then the work is told to stop. Raises E608."""

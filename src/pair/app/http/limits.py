@@ -10,7 +10,7 @@ from typing import Any
 from starlette.responses import Response
 
 from pair import errors
-from pair.auth.rules import Bucket, taken
+from pair.auth.rules import Bucket, take_token
 from pair.auth.settings import ServerSettings
 from pair.clock import Clock
 
@@ -32,7 +32,7 @@ class RateLimit:
         """Seconds after which this client may come again; 0 when it may now."""
         if not self._policy.rate_limit_per_second:
             return 0.0
-        bucket, wait = taken(
+        bucket, wait = take_token(
             self._buckets.get(client),
             self._clock.monotonic(),
             per_second=self._policy.rate_limit_per_second,

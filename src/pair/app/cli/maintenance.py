@@ -1,0 +1,182 @@
+"""pair compact, pair gc, pair cache sweep, pair fsck, pair reembed"""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pair import errors
+from pair.app import render
+from pair.app.cli.context import CliContext, KbName
+from pair.kb.embedders import changes_to, with_embedder
+from pair.kb.open import DEFAULT_KB, open_kb
+
+if TYPE_CHECKING:
+    from pair.engine.backup.fsck import FsckReport
+    from pair.engine.backup.verify_files import Fault
+    from pair.engine.maintenance.reembed import ReembedReport
+
+All = Annotated[bool, typer.Option("--all", help="Also what is in good order.")]
+Grace = Annotated[float | None, typer.Option("--grace", min=0, metavar="SECONDS", help="Instead of the setting's.")]
+Repair = Annotated[bool, typer.Option("--repair", help="Repair what can be repaired.")]
+Packages = Annotated[
+    list[Path] | None,
+    typer.Option("--package", metavar="FILE.zip", help="May hold what is damaged here; may be repeated."),
+]
+DropLost = Annotated[bool, typer.Option("--drop-lost", help="With --repair: give up what cannot be repaired.")]
+Embedder = Annotated[
+    str | None, typer.Option("--embedder", metavar="KIND", help="As engine.embedder; else the configured one.")
+]
+Model = Annotated[str | None, typer.Option("--model", metavar="NAME", help="As engine.embedding_model.")]
+Dimension = Annotated[int | None, typer.Option("--dimension", min=1, max=4096, help="As engine.embedding_dimension.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say how much there is to do, and change nothing.")]
+_IDS_SHOWN = 10
+
+
+def compact(context: typer.Context, kb: KbName = DEFAULT_KB, everything: All = False) -> None:
+    """Merge and re-cluster shards. Readers and writers go on meanwhile.
+
+    Examples:
+      pair compact            what is worth it
+      pair compact --all      everything, clustered anew
+    """
+    session: CliContext = context.obj
+
+    def note(done: int, total: int) -> None:
+        session.show_progress(f"{done} of {render.pluralize(total, 'shard')}")
+
+    with session.kb(kb) as opened:
+        report = opened.compact(everything=everything, on_progress=note)
+    render.end_progress()
+    line = f"{report.shards_before} shards became {report.shards_after}: {report.reason.replace('_', ' ')}"
+    session.show({"kb_id": kb, **asdict(report)}, line if report.shards_before else "nothing to compact")
+
+
+def collect(context: typer.Context, kb: KbName = DEFAULT_KB, grace: Grace = None) -> None:
+    """Delete shards that no manifest names any more.
+
+    Examples:
+      pair gc                 shards that nobody has named for engine.gc_grace_seconds
+      pair gc --grace 0       all of them, when nobody reads or writes
+    """
+    session: CliContext = context.obj
+    with session.kb(kb) as opened:
+        report = opened.collect(grace_seconds=grace)
+    freed = f"deleted {render.pluralize(report.deleted_shards, 'shard')}, {render.format_size(report.deleted_bytes)}"
+    waiting = f"; {report.kept_shards} more when their time has come" if report.kept_shards else ""
+    session.show({"kb_id": kb, **asdict(report)}, freed + waiting)
+
+
+def sweep(context: typer.Context, kb: KbName = DEFAULT_KB) -> None:
+    """Evict fetched shards that are too old or too many.
+
+    Examples:
+      pair cache sweep        down to engine.cache_max_bytes, without what is in use
+    """
+    session: CliContext = context.obj
+    with session.kb(kb) as opened:
+        report = opened.sweep()
+    evicted = render.pluralize(report.evicted_ttl + report.evicted_size, "shard")
+    freed, kept = render.format_size(report.freed_bytes), render.format_size(report.kept_bytes)
+    session.show(asdict(report), f"evicted {evicted}, {freed}; {kept} kept")
+
+
+def fsck(
+    context: typer.Context,
+    kb: KbName = DEFAULT_KB,
+    repair: Repair = False,
+    package: Packages = None,
+    drop_lost: DropLost = False,
+) -> None:
+    """Verify every byte that a knowledge base is made of, and repair what can be repaired.
+
+    Readers and writers go on meanwhile. Without --repair nothing is changed; without --drop-lost nothing is given up.
+
+    Examples:
+      pair fsck                                   verify every byte; exit status 5 if something is damaged
+      pair fsck --repair                          from the cache, from what is left, from synced sources
+      pair fsck --repair --package backup.zip     also from a package or an export of shards
+      pair fsck --repair --drop-lost              and give up what cannot be repaired
+    """
+    session: CliContext = context.obj
+    if drop_lost and not repair:
+        raise errors.command_line_invalid("--drop-lost goes with --repair", hints=["pair fsck --help"])
+
+    def note(done: int, total: int) -> None:
+        session.show_progress(f"{render.format_size(done)} of {render.format_size(total)}")
+
+    with session.kb_with_sources(kb) as opened:
+        report = opened.fsck(repair=repair, drop_lost=drop_lost, packages=package or (), on_progress=note)
+    render.end_progress()
+    session.show(report.to_json(), *_format_check(report), is_answer=True)
+    if not report.is_sound:
+        raise typer.Exit(errors.DataError.exit_status)
+
+
+def reembed(
+    context: typer.Context,
+    kb: KbName = DEFAULT_KB,
+    embedder: Embedder = None,
+    model: Model = None,
+    dimension: Dimension = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Give all that is stored vectors of another embedder. Readers and writers go on meanwhile.
+
+    What was interrupted goes on where it stopped. The configuration is yours to change: what to change is told.
+
+    Examples:
+      pair reembed --embedder minilm --dry-run    how much there is to embed
+      pair reembed --embedder minilm              vectors of another embedder, swapped in at the end
+      pair reembed --kb support                   vectors of the embedder that is configured by now
+    """
+    session: CliContext = context.obj
+    configured = session.settings()
+    wanted = with_embedder(configured, embedder, model, dimension)
+    progress = render.CountProgress("chunk", is_quiet=session.as_json)
+    with open_kb(kb, settings=wanted) as opened:
+        report = opened.reembed(dry_run=dry_run, on_progress=progress)
+    render.end_progress()
+    changes = changes_to(configured, wanted)
+    value = {"kb_id": kb, "dry_run": dry_run, **asdict(report), "configuration": [asdict(change) for change in changes]}
+    session.show(value, _format_reembedding(kb, report, dry_run=dry_run))
+    if changes and not session.as_json and not dry_run:
+        advice = [f"  • {change.advice}" for change in changes]
+        render.print_note("the configuration still names another embedder, which is refused from now on:", *advice)
+
+
+def _format_check(report: "FsckReport") -> list[str]:
+    checked = f"{render.pluralize(report.files, 'file')} in {render.pluralize(report.shards, 'shard')}"
+    checked += f", {render.format_size(report.size_bytes)}"
+    if not report.faults:
+        return [f"{report.kb_id} is sound: {checked}"]
+    repaired = sum(fault.is_repaired for fault in report.faults)
+    damaged = f"{render.pluralize(len(report.faults), 'file')} damaged, {repaired} repaired"
+    lines = [line for fault in report.faults for line in _format_fault(fault)]
+    return [*lines, f"{report.kb_id}: {damaged} ({checked})"]
+
+
+def _format_fault(fault: "Fault") -> list[str]:
+    lines = [f"{fault.key}: {fault.reason} ({render.pluralize(fault.documents, 'document')})"]
+    if fault.is_repaired:
+        lines.append(f"  repaired from {fault.remedy}" if fault.remedy else "  given up")
+    elif fault.remedy:
+        lines.append(f"  can be repaired from {fault.remedy}: pair fsck --repair")
+    else:
+        lines.append("  cannot be repaired from what is here; a backup may help: --package FILE.zip")
+    if fault.ids:
+        more = f" and {len(fault.ids) - _IDS_SHOWN:,} more" if len(fault.ids) > _IDS_SHOWN else ""
+        lines.append(f"  lost: {', '.join(fault.ids[:_IDS_SHOWN])}{more}")
+    return lines
+
+
+def _format_reembedding(kb: str, report: "ReembedReport", *, dry_run: bool) -> str:
+    if report.embedder_before == report.embedder:
+        return f"nothing to do: {kb} has vectors of {report.embedder}"
+    work = f"{render.pluralize(report.embedded, 'text')} of {render.pluralize(report.characters, 'character')}"
+    known = f", {render.pluralize(report.kept, 'chunk')} had one already" if report.kept else ""
+    stored = f"{render.pluralize(report.documents, 'document')}, {render.pluralize(report.chunks, 'chunk')}"
+    if dry_run:
+        return f"{kb} ({stored}) from {report.embedder_before} to {report.embedder}: {work} to embed{known}"
+    return f"re-embedded {kb} ({stored}) with {report.embedder}: {work} embedded{known}"
