@@ -161,7 +161,7 @@ class CliContext:
 
     def serve(self, host: str | None, port: int | None) -> int:
         """Until it is told to stop; the exit status."""
-        from pair.app.http.serving import serve  # noqa: PLC0415 - loads the server
+        from pair.app.http.server import serve  # noqa: PLC0415 - loads the server
 
         settings = self.settings()
         usual = settings.server
@@ -171,7 +171,7 @@ class CliContext:
 
     def mcp(self, kbs: Sequence[str], *, allow_write: bool) -> int:
         """Over standard input and output, until the client goes; the exit status."""
-        from pair.app.local_assistant import serve  # noqa: PLC0415 - loads the SDK
+        from pair.app.mcp.local import serve  # noqa: PLC0415 - loads the SDK
 
         settings = self.settings()
         policy = dataclasses.replace(settings.server, mcp_write=allow_write or settings.server.mcp_write)

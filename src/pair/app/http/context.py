@@ -15,7 +15,7 @@ from starlette.responses import Response
 from pair import errors
 from pair.app.http import request_body, schemas
 from pair.app.http.limits import Idempotency, RateLimit, SharedRun
-from pair.app.http.metrics import ServerMetrics
+from pair.app.metrics import ServerMetrics
 from pair.app.http.response_cache import QueryPlace, ResponseCache, RunningQueries, VersionCache
 from pair.auth import rules
 from pair.auth.rules import ANYBODY, Principal

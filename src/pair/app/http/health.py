@@ -13,7 +13,7 @@ from starlette.responses import Response
 from pair import errors
 from pair.app.http import prometheus, schemas
 from pair.app.http.context import RequestCall, Service, answer
-from pair.app.http.metrics import KbMetrics
+from pair.app.metrics import KbMetrics
 from pair.clock import to_timestamp
 from pair.kb.server import DEFAULT_KB
 from pair.kb.sync import SyncService

@@ -14,7 +14,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.openmetrics import exposition as openmetrics
 
-from pair.app.http.metrics import BUCKETS_SECONDS, ServerMetrics
+from pair.app.metrics import BUCKETS_SECONDS, ServerMetrics
 
 PROMETHEUS_TYPE = prometheus.CONTENT_TYPE_LATEST
 OPENMETRICS_TYPE = openmetrics.CONTENT_TYPE_LATEST
