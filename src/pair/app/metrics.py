@@ -1,22 +1,19 @@
-"""Counts and times of what the server did, as long as it runs.
-
-Invariants
-    What can be counted is bounded: routes are those that exist, KBs those that were opened.
-"""
+"""Counts and times since the process started. They are bounded: routes exist, and KBs were opened."""
 
 import collections
 import threading
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 BUCKETS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _RECENT = 200
+Json = dict[str, Any]
 
 
 @dataclass
 class Timing:
-    """How often, how long, and how often it went wrong."""
+    """Number, duration and failures of one kind of work."""
 
     count: int = 0
     error_count: int = 0
@@ -35,7 +32,7 @@ class Timing:
         place = next((place for place, edge in enumerate(BUCKETS_SECONDS) if seconds <= edge), len(BUCKETS_SECONDS))
         self.buckets[place] += 1
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {
             "count": self.count,
             "error_count": self.error_count,
@@ -47,15 +44,14 @@ class Timing:
 
 @dataclass
 class KbMetrics:
-    """Of one KB."""
+    """Counts of one KB."""
 
     queries: Timing = field(default_factory=Timing)
     total_results: int = 0
     top_distance_sum: float = 0.0
     shards_asked: int = 0
-    queries_known: int = 0
-    """Queries that were answered from memory."""
-    queries_capped: int = 0
+    cached_queries: int = 0
+    capped_queries: int = 0
     """Queries that asked fewer shards than there were."""
     shard_failures: int = 0
     ingests: Timing = field(default_factory=Timing)
@@ -69,11 +65,40 @@ class KbMetrics:
     compaction_failures: int = 0
     compaction_seconds: float = 0.0
     shards: int = 0
-    """As last seen."""
+    """Live shards, when they were last counted."""
+
+    def queries_to_json(self) -> Json:
+        return {
+            **self.queries.to_json(),
+            "total_results": self.total_results,
+            "top_distance_sum": round(self.top_distance_sum, 6),
+            "shards_asked": self.shards_asked,
+            "known": self.cached_queries,
+            "capped": self.capped_queries,
+            "shard_failures": self.shard_failures,
+        }
+
+    def ingests_to_json(self) -> Json:
+        return {
+            **self.ingests.to_json(),
+            "total_docs": self.total_docs,
+            "total_chunks": self.total_chunks,
+            "unchanged_docs": self.unchanged_docs,
+            "deleted_docs": self.deleted_docs,
+        }
+
+    def care_to_json(self) -> Json:
+        return {
+            "compaction_runs": self.compactions,
+            "compaction_failures": self.compaction_failures,
+            "compaction_seconds": round(self.compaction_seconds, 3),
+            "cas_conflicts": self.cas_conflicts,
+            "lease_conflicts": self.lease_conflicts,
+        }
 
 
 class ServerMetrics:
-    """Used from several threads at once."""
+    """Counts of one process. Used from several threads at once."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -87,51 +112,50 @@ class ServerMetrics:
         self.cache_evictions: collections.Counter[str] = collections.Counter()
         self.cache_budget_exceeded = 0
         self.prefetched_files = self.prefetched_bytes = 0
-        self.recent: collections.deque[dict[str, Any]] = collections.deque(maxlen=_RECENT)
+        self.recent: collections.deque[Json] = collections.deque(maxlen=_RECENT)
 
-    def note_request(self, route: str, status: int, milliseconds: float, about: dict[str, Any]) -> None:
+    def note_request(self, route: str, status: int, milliseconds: float, log_fields: Json) -> None:
         with self.lock:
             self.routes.setdefault(route, Timing()).note(milliseconds, is_error=status >= 400)
             self.statuses[route, status] += 1
-            self.recent.append(about)
+            self.recent.append(log_fields)
 
-    def of(self, kb_id: str) -> KbMetrics:
+    def _kb(self, kb_id: str) -> KbMetrics:
         """Call it under the lock, for KBs that are open."""
         return self.kbs.setdefault(kb_id, KbMetrics())
 
-    def note_known_query(self, kb_id: str, milliseconds: float, results: int) -> None:
+    def note_cached_query(self, kb_id: str, milliseconds: float, results: int) -> None:
         with self.lock:
-            figures = self.of(kb_id)
-            figures.queries.note(milliseconds, is_error=False)
-            figures.total_results += results
-            figures.queries_known += 1
+            kb = self._kb(kb_id)
+            kb.queries.note(milliseconds, is_error=False)
+            kb.total_results += results
+            kb.cached_queries += 1
 
     def note_query(self, kb_id: str, milliseconds: float, hits: Any) -> None:
         with self.lock:
-            figures = self.of(kb_id)
-            figures.queries.note(milliseconds, is_error=False)
-            figures.total_results += len(hits)
-            figures.shards_asked += hits.shards_asked
-            figures.queries_capped += hits.shards_asked < figures.shards
-            figures.shard_failures += len(hits.faults)
+            kb = self._kb(kb_id)
+            kb.queries.note(milliseconds, is_error=False)
+            kb.total_results += len(hits)
+            kb.shards_asked += hits.shards_asked
+            kb.capped_queries += hits.shards_asked < kb.shards
+            kb.shard_failures += len(hits.faults)
             if len(hits) and hits[0].distance is not None:
-                figures.top_distance_sum += hits[0].distance
+                kb.top_distance_sum += hits[0].distance
 
     def note_failed_query(self, kb_id: str, milliseconds: float) -> None:
         with self.lock:
             if kb_id in self.kbs:
                 self.kbs[kb_id].queries.note(milliseconds, is_error=True)
 
-    def note_write(self, kb_id: str, milliseconds: float, reports: Iterable[Any]) -> None:
+    def note_write(self, kb_id: str, milliseconds: float, report: Any) -> None:
         with self.lock:
-            figures = self.of(kb_id)
-            figures.ingests.note(milliseconds, is_error=False)
-            for report in reports:
-                figures.total_docs += report.added + report.replaced
-                figures.unchanged_docs += report.unchanged
-                figures.total_chunks += report.chunks
-                figures.deleted_docs += report.deleted
-                figures.cas_conflicts += report.conflicts
+            kb = self._kb(kb_id)
+            kb.ingests.note(milliseconds, is_error=False)
+            kb.total_docs += report.added + report.replaced
+            kb.unchanged_docs += report.unchanged
+            kb.total_chunks += report.chunks
+            kb.deleted_docs += report.deleted
+            kb.cas_conflicts += report.conflicts
 
     def note_failed_write(self, kb_id: str, milliseconds: float, *, is_conflict: bool) -> None:
         with self.lock:
@@ -141,11 +165,11 @@ class ServerMetrics:
 
     def note_compaction(self, kb_id: str, seconds: float, conflicts: int, is_good: bool) -> None:
         with self.lock:
-            figures = self.of(kb_id)
-            figures.compactions += 1
-            figures.compaction_failures += not is_good
-            figures.compaction_seconds += seconds
-            figures.cas_conflicts += conflicts
+            kb = self._kb(kb_id)
+            kb.compactions += 1
+            kb.compaction_failures += not is_good
+            kb.compaction_seconds += seconds
+            kb.cas_conflicts += conflicts
 
     def note_sweep(self, report: Any) -> None:
         with self.lock:
@@ -162,3 +186,23 @@ class ServerMetrics:
             self.librarians.setdefault(librarian, Timing()).note(milliseconds, is_error=bool(error_code))
             if error_code:
                 self.librarian_errors[librarian, error_code] += 1
+
+    def to_json(self, shards: Mapping[str, int]) -> Json:
+        """`shards`: live shards of the KBs that could be read."""
+        with self.lock:
+            for kb_id, count in shards.items():
+                self._kb(kb_id).shards = count
+            return {
+                "route_stats": {route: timing.to_json() for route, timing in self.routes.items()},
+                "query_stats": {kb_id: kb.queries_to_json() for kb_id, kb in self.kbs.items()},
+                "ingest_stats": {kb_id: kb.ingests_to_json() for kb_id, kb in self.kbs.items()},
+                "librarian_stats": {name: timing.to_json() for name, timing in self.librarians.items()},
+                "refused": dict(self.refused),
+                "cache": {
+                    "evictions": dict(self.cache_evictions),
+                    "budget_exceeded": self.cache_budget_exceeded,
+                    "prefetched_files": self.prefetched_files,
+                    "prefetched_bytes": self.prefetched_bytes,
+                },
+                "recent_requests": list(self.recent),
+            }

@@ -7,18 +7,35 @@ Json = dict[str, Any]
 WITH_ANY_KEYS = frozenset({"metadata", "route_stats", "evictions", "states", "run"})
 """Keys whose values are objects with keys of their own choice."""
 
-INGEST: Json = {
-    "kb_id": "default",
-    "documents": [
-        {
-            "id": "guides/deploy.md",
-            "text": "Deploy on Tuesdays. Roll back with `make rollback`.",
-            "title": "Deploying",
-            "url": "https://example.com/deploy",
-            "metadata": {"year": 2026},
-        }
-    ],
+_DEPLOY = "Deploy on Tuesdays. Roll back with `make rollback`."
+BODIES: Json = {
+    "IngestRequest": {
+        "kb_id": "default",
+        "documents": [
+            {
+                "id": "guides/deploy.md",
+                "text": _DEPLOY,
+                "title": "Deploying",
+                "url": "https://example.com/deploy",
+                "metadata": {"year": 2026},
+            }
+        ],
+    },
+    "QueryRequest": {
+        "query": "how do I roll back?",
+        "k": 3,
+        "search_mode": "hybrid",
+        "filter": {"year": {"gte": 2020}},
+    },
+    "RollbackRequest": {"kb_id": "default", "version": 6},
+    "CompactRequest": {"kb_id": "default"},
+    "GcRequest": {"kb_id": "default", "grace_seconds": 120},
+    "SweepRequest": {},
+    "AskRequest": {"query": "how do I roll back?", "context": {"timeout": 10000}},
+    "SyncRequest": {"wait": True},
+    "ChatRequest": {"model": "pair", "messages": [{"role": "user", "content": "how do I roll back?"}]},
 }
+"""Of requests, by the names of their schemas."""
 INGESTED: Json = {
     "status": "ok",
     "kb_id": "default",
@@ -29,13 +46,6 @@ INGESTED: Json = {
     "manifest_version": 7,
     "doc_ids": ["guides/deploy.md"],
 }
-INGESTED_LINES = (
-    '{"type":"progress","doc_ids":["guides/deploy.md"],"ingested_docs":1,"ingested_chunks":1,"replaced_docs":0,'
-    '"unchanged_docs":0,"manifest_version":7}\n'
-    '{"type":"result","status":"ok","kb_id":"default","ingested_docs":1,"ingested_chunks":1,"replaced_docs":0,'
-    '"unchanged_docs":0,"manifest_version":7}\n'
-)
-QUERY: Json = {"query": "how do I roll back?", "k": 3, "search_mode": "hybrid", "filter": {"year": {"gte": 2020}}}
 FOUND: Json = {
     "kb_id": "default",
     "search_mode": "hybrid",
@@ -152,7 +162,6 @@ DIFF: Json = {
     ],
     "next": None,
 }
-ROLL_BACK: Json = {"kb_id": "default", "version": 6}
 ROLLED_BACK: Json = {
     "status": "ok",
     "kb_id": "default",
@@ -195,7 +204,6 @@ LIBRARIANS: Json = {
         }
     ],
 }
-QUESTION: Json = {"query": "how do I roll back?", "context": {"timeout": 10000}}
 RESPONSE: Json = {
     "answer": "Roll back with `make rollback`. [1]",
     "sources": [{"name": "Deploying", "url": "https://example.com/deploy", "type": "document"}],
@@ -203,7 +211,6 @@ RESPONSE: Json = {
     "partial": False,
     "metadata": {"librarian": "default", "delegationChain": ["default"], "delegated": False},
 }
-EVENTS = 'event: text\ndata: {"text":"Roll back with"}\n\nevent: response\ndata: {"answer":"Roll back with …"}\n\n'
 SYNCED: Json = {
     "status": "ok",
     "kb_id": "default",
@@ -228,7 +235,6 @@ SYNCED: Json = {
 _MODEL: Json = {"id": "default", "object": "model", "created": 1769860800, "owned_by": "pair"}
 MODELS: Json = {"object": "list", "data": [_MODEL]}
 MODEL = _MODEL
-CHAT: Json = {"model": "pair", "messages": [{"role": "user", "content": "how do I roll back?"}]}
 _CHAT_HEAD: Json = {
     "id": "chatcmpl-0a1b",
     "object": "chat.completion",
@@ -267,11 +273,6 @@ COMPLETION: Json = {
     "partial": False,
     "librarian": "default",
 }
-CHUNKS = (
-    'data: {"id":"chatcmpl-0a1b","object":"chat.completion.chunk","created":1769860800,"model":"pair",'
-    '"system_fingerprint":"pair-0.1.0","choices":[{"index":0,"delta":{"role":"assistant","content":""},'
-    '"logprobs":null,"finish_reason":null}]}\n\ndata: [DONE]\n\n'
-)
 PROMETHEUS = (
     "# TYPE pair_http_requests_total counter\n"
     'pair_http_requests_total{method="GET",route="/healthz",status="200"} 1.0\n'
@@ -302,3 +303,22 @@ FIGURES: Json = {
     "uptime_seconds": 12.5,
     "start_time": "2026-01-31T12:00:00Z",
 }
+_INGESTED_LINES = (
+    '{"type":"progress","doc_ids":["guides/deploy.md"],"ingested_docs":1,"ingested_chunks":1,"replaced_docs":0,'
+    '"unchanged_docs":0,"manifest_version":7}\n'
+    '{"type":"result","status":"ok","kb_id":"default","ingested_docs":1,"ingested_chunks":1,"replaced_docs":0,'
+    '"unchanged_docs":0,"manifest_version":7}\n'
+)
+_EVENTS = 'event: text\ndata: {"text":"Roll back with"}\n\nevent: response\ndata: {"answer":"Roll back with …"}\n\n'
+_CHUNKS = (
+    'data: {"id":"chatcmpl-0a1b","object":"chat.completion.chunk","created":1769860800,"model":"pair",'
+    '"system_fingerprint":"pair-0.1.0","choices":[{"index":0,"delta":{"role":"assistant","content":""},'
+    '"logprobs":null,"finish_reason":null}]}\n\ndata: [DONE]\n\n'
+)
+STREAMS: dict[str, dict[str, str]] = {
+    "POST /rag/ingest": {"application/x-ndjson": _INGESTED_LINES},
+    "POST /ask": {"text/event-stream": _EVENTS},
+    "POST /librarians/{id}/ask": {"text/event-stream": _EVENTS},
+    "POST /v1/chat/completions": {"text/event-stream": _CHUNKS},
+}
+"""Of answers in other media types, by their routes."""

@@ -1,4 +1,4 @@
-"""What requests look like: checked, and told to the OpenAPI document by the same declarations."""
+"""Requests: one declaration checks them and describes them in the OpenAPI document."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, ConfigDict, FailFast, Field
 
 from pair import errors
 from pair.app.validation import adapter, first_problem
-from pair.values import DEFAULT_MODE, SearchMode
+from pair.values import DEFAULT_MODE, Document, SearchMode
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -49,6 +49,9 @@ class DocumentIn:
     title: str | None = None
     url: str | None = None
     metadata: dict[str, Any] | None = None
+
+    def to_document(self) -> Document:
+        return Document(self.id or "", self.text, self.title or "", self.url or "", self.metadata or {})
 
 
 @dataclass(frozen=True)
@@ -159,16 +162,12 @@ class SweepRequest:
 
 @dataclass(frozen=True)
 class KbParameters:
-    """In the address."""
-
     __pydantic_config__ = _STRICT
     kb_id: KbId = ""
 
 
 @dataclass(frozen=True)
 class DocumentParameters:
-    """In the address."""
-
     __pydantic_config__ = _STRICT
     kb_id: KbId = ""
     at: AtParameter = None
@@ -176,8 +175,6 @@ class DocumentParameters:
 
 @dataclass(frozen=True)
 class ListParameters:
-    """In the address."""
-
     __pydantic_config__ = _STRICT
     kb_id: KbId = ""
     owner: Annotated[str | None, Field(description="Only documents that came by `sync` or `ingest`.")] = None
@@ -189,8 +186,6 @@ class ListParameters:
 
 @dataclass(frozen=True)
 class DiffParameters:
-    """In the address."""
-
     __pydantic_config__ = _STRICT
     a: Annotated[str, MinLen(1), MaxLen(200), Field(description="A version: its number, else that of a package.")]
     b: Annotated[str, MinLen(1), MaxLen(200), Field(description="Another, or `current`.")] = "current"
@@ -205,8 +200,6 @@ class DiffParameters:
 
 @dataclass(frozen=True)
 class GraphQuery:
-    """In the address: one of document and entity."""
-
     __pydantic_config__ = _STRICT
     kb_id: KbId = ""
     document: Annotated[str, MaxLen(4096), Field(description="The graph around the document with this id.")] = ""
@@ -217,8 +210,6 @@ class GraphQuery:
 
 @dataclass(frozen=True)
 class SyncParameters:
-    """In the address."""
-
     __pydantic_config__ = _STRICT
     state: Annotated[
         Literal["current", "pending", "failing", "skipped"] | None, Field(description="Only sources in this state.")
@@ -229,7 +220,7 @@ class SyncParameters:
 
 @dataclass(frozen=True)
 class IngestParameters:
-    """In the address: all that a stream of documents can say, and what a JSON body does not say."""
+    """Used for a stream of documents, and for what a JSON body leaves out."""
 
     __pydantic_config__ = _STRICT
     kb_id: KbId = ""
@@ -242,7 +233,7 @@ class IngestParameters:
 
 
 def read(shape: type[_Shape], body: bytes, *, where: str = "") -> _Shape:
-    """Raises E601."""
+    """Parse a JSON body. Raises E601."""
     try:
         pydantic_core.from_json(body, allow_inf_nan=False)
         return adapter(shape).validate_json(body, strict=True)
@@ -253,7 +244,7 @@ def read(shape: type[_Shape], body: bytes, *, where: str = "") -> _Shape:
 
 
 def read_parameters(shape: type[_Shape], given: dict[str, str]) -> _Shape:
-    """Of the part of an address behind the question mark. Raises E601."""
+    """Check the parameters of a query string. Raises E601."""
     try:
         return adapter(shape).validate_strings(given)
     except pydantic.ValidationError as fault:
