@@ -43,58 +43,51 @@ class Timing:
 
 
 @dataclass
-class KbMetrics:
-    """Counts of one KB."""
-
-    queries: Timing = field(default_factory=Timing)
+class QueryCounts:
     total_results: int = 0
     top_distance_sum: float = 0.0
     shards_asked: int = 0
-    cached_queries: int = 0
-    capped_queries: int = 0
+    known: int = 0
+    """Queries that were answered from the response cache."""
+    capped: int = 0
     """Queries that asked fewer shards than there were."""
     shard_failures: int = 0
-    ingests: Timing = field(default_factory=Timing)
+
+    def to_json(self) -> Json:
+        return {**vars(self), "top_distance_sum": round(self.top_distance_sum, 6)}
+
+
+@dataclass
+class IngestCounts:
     total_docs: int = 0
     total_chunks: int = 0
     unchanged_docs: int = 0
     deleted_docs: int = 0
-    cas_conflicts: int = 0
-    lease_conflicts: int = 0
-    compactions: int = 0
+
+
+@dataclass
+class CareCounts:
+    compaction_runs: int = 0
     compaction_failures: int = 0
     compaction_seconds: float = 0.0
+    cas_conflicts: int = 0
+    lease_conflicts: int = 0
+
+    def to_json(self) -> Json:
+        return {**vars(self), "compaction_seconds": round(self.compaction_seconds, 3)}
+
+
+@dataclass
+class KbMetrics:
+    """Counts of one KB. The names of counts are those in JSON."""
+
+    queries: Timing = field(default_factory=Timing)
+    query_counts: QueryCounts = field(default_factory=QueryCounts)
+    ingests: Timing = field(default_factory=Timing)
+    ingest_counts: IngestCounts = field(default_factory=IngestCounts)
+    care: CareCounts = field(default_factory=CareCounts)
     shards: int = 0
     """Live shards, when they were last counted."""
-
-    def queries_to_json(self) -> Json:
-        return {
-            **self.queries.to_json(),
-            "total_results": self.total_results,
-            "top_distance_sum": round(self.top_distance_sum, 6),
-            "shards_asked": self.shards_asked,
-            "known": self.cached_queries,
-            "capped": self.capped_queries,
-            "shard_failures": self.shard_failures,
-        }
-
-    def ingests_to_json(self) -> Json:
-        return {
-            **self.ingests.to_json(),
-            "total_docs": self.total_docs,
-            "total_chunks": self.total_chunks,
-            "unchanged_docs": self.unchanged_docs,
-            "deleted_docs": self.deleted_docs,
-        }
-
-    def care_to_json(self) -> Json:
-        return {
-            "compaction_runs": self.compactions,
-            "compaction_failures": self.compaction_failures,
-            "compaction_seconds": round(self.compaction_seconds, 3),
-            "cas_conflicts": self.cas_conflicts,
-            "lease_conflicts": self.lease_conflicts,
-        }
 
 
 class ServerMetrics:
@@ -128,19 +121,20 @@ class ServerMetrics:
         with self.lock:
             kb = self._kb(kb_id)
             kb.queries.note(milliseconds, is_error=False)
-            kb.total_results += results
-            kb.cached_queries += 1
+            kb.query_counts.total_results += results
+            kb.query_counts.known += 1
 
     def note_query(self, kb_id: str, milliseconds: float, hits: Any) -> None:
         with self.lock:
             kb = self._kb(kb_id)
             kb.queries.note(milliseconds, is_error=False)
-            kb.total_results += len(hits)
-            kb.shards_asked += hits.shards_asked
-            kb.capped_queries += hits.shards_asked < kb.shards
-            kb.shard_failures += len(hits.faults)
+            counts = kb.query_counts
+            counts.total_results += len(hits)
+            counts.shards_asked += hits.shards_asked
+            counts.capped += hits.shards_asked < kb.shards
+            counts.shard_failures += len(hits.faults)
             if len(hits) and hits[0].distance is not None:
-                kb.top_distance_sum += hits[0].distance
+                counts.top_distance_sum += hits[0].distance
 
     def note_failed_query(self, kb_id: str, milliseconds: float) -> None:
         with self.lock:
@@ -151,25 +145,25 @@ class ServerMetrics:
         with self.lock:
             kb = self._kb(kb_id)
             kb.ingests.note(milliseconds, is_error=False)
-            kb.total_docs += report.added + report.replaced
-            kb.unchanged_docs += report.unchanged
-            kb.total_chunks += report.chunks
-            kb.deleted_docs += report.deleted
-            kb.cas_conflicts += report.conflicts
+            kb.ingest_counts.total_docs += report.added + report.replaced
+            kb.ingest_counts.unchanged_docs += report.unchanged
+            kb.ingest_counts.total_chunks += report.chunks
+            kb.ingest_counts.deleted_docs += report.deleted
+            kb.care.cas_conflicts += report.conflicts
 
     def note_failed_write(self, kb_id: str, milliseconds: float, *, is_conflict: bool) -> None:
         with self.lock:
             if kb_id in self.kbs:
                 self.kbs[kb_id].ingests.note(milliseconds, is_error=True)
-                self.kbs[kb_id].lease_conflicts += is_conflict
+                self.kbs[kb_id].care.lease_conflicts += is_conflict
 
     def note_compaction(self, kb_id: str, seconds: float, conflicts: int, is_good: bool) -> None:
         with self.lock:
-            kb = self._kb(kb_id)
-            kb.compactions += 1
-            kb.compaction_failures += not is_good
-            kb.compaction_seconds += seconds
-            kb.cas_conflicts += conflicts
+            care = self._kb(kb_id).care
+            care.compaction_runs += 1
+            care.compaction_failures += not is_good
+            care.compaction_seconds += seconds
+            care.cas_conflicts += conflicts
 
     def note_sweep(self, report: Any) -> None:
         with self.lock:
@@ -194,8 +188,12 @@ class ServerMetrics:
                 self._kb(kb_id).shards = count
             return {
                 "route_stats": {route: timing.to_json() for route, timing in self.routes.items()},
-                "query_stats": {kb_id: kb.queries_to_json() for kb_id, kb in self.kbs.items()},
-                "ingest_stats": {kb_id: kb.ingests_to_json() for kb_id, kb in self.kbs.items()},
+                "query_stats": {
+                    kb_id: {**kb.queries.to_json(), **kb.query_counts.to_json()} for kb_id, kb in self.kbs.items()
+                },
+                "ingest_stats": {
+                    kb_id: {**kb.ingests.to_json(), **vars(kb.ingest_counts)} for kb_id, kb in self.kbs.items()
+                },
                 "librarian_stats": {name: timing.to_json() for name, timing in self.librarians.items()},
                 "refused": dict(self.refused),
                 "cache": {

@@ -1,6 +1,7 @@
 """Check data from outside against the declarations of what it may be."""
 
-from typing import Any, TypeVar
+import dataclasses
+from typing import Any, TypeVar, dataclass_transform
 
 import pydantic
 
@@ -8,6 +9,13 @@ _Shape = TypeVar("_Shape")
 
 _MAX_LISTED = 1_000
 _adapters: dict[type[Any], Any] = {}
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def strict(shape: type[_Shape]) -> type[_Shape]:
+    """Make a frozen dataclass whose JSON has no other fields, and no infinite numbers."""
+    shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False)  # type: ignore[attr-defined]
+    return dataclasses.dataclass(frozen=True)(shape)
 
 
 def adapter(shape: type[_Shape]) -> "pydantic.TypeAdapter[_Shape]":

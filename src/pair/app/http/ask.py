@@ -17,8 +17,9 @@ from pair.librarians.contract import Budget, Context, TraceContext
 KEEP_ALIVE_SECONDS = 15.0
 
 
-@Operation("GET /librarians", "read", "Who can be asked", examples.LIBRARIANS)
+@Operation("GET /librarians", "read", examples.LIBRARIANS)
 async def list_librarians(request: HttpRequest) -> HttpResponse:
+    """Who can be asked"""
     service, access = request.service, request.access
     librarians = await service.read(lambda: service.kbs.desk(DEFAULT_KB))
     cards = [
@@ -29,26 +30,21 @@ async def list_librarians(request: HttpRequest) -> HttpResponse:
     return answer({"first": librarians.first, "librarians": cards})
 
 
-@Operation(
-    "POST /ask",
-    "read",
-    "Ask whoever is asked first, or the shelf of a knowledge base",
-    examples.RESPONSE,
-    schemas.AskRequest,
-    errors=(404,),
-)
+@Operation("POST /ask", "read", examples.RESPONSE, schemas.AskRequest, errors=(404,))
 async def ask(request: HttpRequest) -> HttpResponse | Streamed:
-    """Ask the librarian of a KB if a KB or a version is named, or the caller may not use all KBs."""
+    """Ask whoever is asked first, or the shelf of a knowledge base
+
+    Ask the librarian of a KB if a KB or a version is named, or the caller may not use all KBs.
+    """
     asked = await request.read(schemas.AskRequest)
     kb_id = request.access.use_kb(asked.kb_id)
     needs_kb = bool(asked.kb_id) or asked.at is not None or not request.access.principal.sees_all
     return await _answer(request, asked, kb_id if needs_kb else None)
 
 
-@Operation(
-    "POST /librarians/{id}/ask", "read", "Ask one librarian", examples.RESPONSE, schemas.AskRequest, errors=(404,)
-)
+@Operation("POST /librarians/{id}/ask", "read", examples.RESPONSE, schemas.AskRequest, errors=(404,))
 async def ask_librarian(request: HttpRequest) -> HttpResponse | Streamed:
+    """Ask one librarian"""
     asked = await request.read(schemas.AskRequest)
     if asked.kb_id:
         request.access.use_kb(asked.kb_id)

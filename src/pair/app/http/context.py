@@ -245,13 +245,12 @@ async def _handle_nothing(_request: HttpRequest) -> Any:
 
 @dataclass(frozen=True)
 class Operation:
-    """A route. It decorates the function that handles it, and takes its place."""
+    """A route. It decorates the function that handles it, and takes its place; the docstring starts with a summary."""
 
     route: str
     """`GET /rag/docs/{id}`, with {id} where the address has a value."""
     scope: Scope | None
     """The scope that a caller needs; None for no credentials at all."""
-    summary: str
     answer: Any = None
     """An example of what is answered with 200."""
     body: type[Any] | None = None
@@ -267,6 +266,10 @@ class Operation:
         return dataclasses.replace(self, handler=handler)
 
     @property
+    def summary(self) -> str:
+        return (self.handler.__doc__ or "").partition("\n")[0]
+
+    @property
     def method(self) -> str:
         return self.route.partition(" ")[0]
 
@@ -276,7 +279,7 @@ class Operation:
 
     @property
     def body_example(self) -> Any:
-        return examples.BODIES[self.body.__name__] if self.body else None
+        return examples.REQUESTS[self.body.__name__] if self.body else None
 
 
 def check_values(body: bytes, most: int = MAX_VALUES) -> None:

@@ -32,15 +32,21 @@ _BREAKER = {"closed": 0, "half-open": 1, "open": 2}
 Json = dict[str, Any]
 
 
-@Operation("GET /healthz", None, "Whether the process answers", {"status": "ok"})
+@Operation("GET /healthz", None, {"status": "ok"})
 async def healthz(_request: HttpRequest) -> Response:
-    """Answer without looking at anything."""
+    """Whether the process answers
+
+    Answer without looking at anything.
+    """
     return answer({"status": "ok"})
 
 
-@Operation("GET /readyz", None, "Whether it can do its work", {"status": "ready"}, errors=(503,))
+@Operation("GET /readyz", None, {"status": "ready"}, errors=(503,))
 async def readyz(request: HttpRequest) -> Response:
-    """Check that the store can be read, and that the server is not about to stop."""
+    """Whether it can do its work
+
+    Check that the store can be read, and that the server is not about to stop.
+    """
     service = request.service
     if service.is_stopping:
         raise errors.server_stopping()
@@ -48,20 +54,16 @@ async def readyz(request: HttpRequest) -> Response:
     return answer({"status": "ready"})
 
 
-@Operation("GET /metrics/app", "read", "Figures as JSON", examples.FIGURES)
+@Operation("GET /metrics/app", "read", examples.FIGURES)
 async def app_metrics(request: HttpRequest) -> Response:
+    """Figures as JSON"""
     request.check_sees_all()
     return answer(await request.service.read(lambda: take_snapshot(request.service)))
 
 
-@Operation(
-    "GET /metrics/cache",
-    "read",
-    "Figures of shards and their cache, as OpenMetrics",
-    examples.OPENMETRICS,
-    media_type="application/openmetrics-text",
-)
+@Operation("GET /metrics/cache", "read", examples.OPENMETRICS, media_type="application/openmetrics-text")
 async def cache_metrics(request: HttpRequest) -> Response:
+    """Figures of shards and their cache, as OpenMetrics"""
     request.check_sees_all()
 
     def write_text() -> bytes:
@@ -71,8 +73,9 @@ async def cache_metrics(request: HttpRequest) -> Response:
     return Response(await request.service.read(write_text), media_type=openmetrics.CONTENT_TYPE_LATEST)
 
 
-@Operation("GET /metrics", "read", "Figures for Prometheus", examples.PROMETHEUS, media_type="text/plain")
+@Operation("GET /metrics", "read", examples.PROMETHEUS, media_type="text/plain")
 async def metrics(request: HttpRequest) -> Response:
+    """Figures for Prometheus"""
     request.check_sees_all()
 
     def write_text() -> bytes:
@@ -93,7 +96,7 @@ def take_snapshot(service: KbService) -> Json:
         **service.metrics.to_json({kb_id: stats.get("shards", 0) for kb_id, stats in kbs.items()}),
         "embed_stats": {kb_id: count.to_json() for kb_id, count in service.kbs.embedding.items()},
         "kbs": kbs,
-        "care": {kb_id: kb.care_to_json() for kb_id, kb in dict(service.metrics.kbs).items()},
+        "care": {kb_id: kb.care.to_json() for kb_id, kb in dict(service.metrics.kbs).items()},
         "librarians": {kb_id: dict(desk.registry.breakers()) for kb_id, desk in service.kbs.desks().items()},
         "background": {job.name: job.to_json() for job in service.jobs},
         "runtime": {

@@ -9,9 +9,12 @@ from pair.app.kb_access import KbAccess
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 
-@Operation("POST /mcp", "read", "For assistants, by the Model Context Protocol")
+@Operation("POST /mcp", "read")
 async def answer_message(request: HttpRequest) -> Application:
-    """Answer as JSON. Nothing is kept between messages, and each one is checked against its credentials."""
+    """For assistants, by the Model Context Protocol
+
+    Answer as JSON. Nothing is kept between messages, and each one is checked against its credentials.
+    """
     body = await request.query_body()
     application = await request.service.read(lambda: _load_application(request.access))
 

@@ -45,11 +45,11 @@ _DONE = b"data: [DONE]\n\n"
 Json = dict[str, Any]
 
 
-# ── the request ────────────────────────────────────────────────────────────────────────────────────
+# ── the request (the OpenAPI document has the names of these classes) ────────────────────────────────
 
 
 @dataclass(frozen=True)
-class ContentPart:
+class Part:
     """A piece of a message; only text can be read."""
 
     __pydantic_config__ = _LENIENT
@@ -58,10 +58,10 @@ class ContentPart:
 
 
 @dataclass(frozen=True)
-class ChatMessage:
+class Message:
     __pydantic_config__ = _LENIENT
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[ContentPart] | None = None
+    content: str | list[Part] | None = None
 
     def text(self, where: str) -> str:
         """Raises E601."""
@@ -87,7 +87,7 @@ class ChatRequest:
     """Messages of a conversation, to a librarian. Other parameters of the API are taken and make no difference."""
 
     __pydantic_config__ = _LENIENT
-    messages: Annotated[list[ChatMessage], MinLen(1)]
+    messages: Annotated[list[Message], MinLen(1)]
     model: Annotated[str, MaxLen(256), Field(description="A librarian, or `pair` for whoever is asked first.")] = "pair"
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -137,7 +137,7 @@ class ChatQuestion:
     """All texts, to count their tokens."""
 
 
-def read_question(messages: Sequence[ChatMessage]) -> ChatQuestion:
+def read_question(messages: Sequence[Message]) -> ChatQuestion:
     """Raises E601."""
     texts = [message.text(f"messages.{number}") for number, message in enumerate(messages)]
     asked = [number for number, message in enumerate(messages) if message.role == "user" and texts[number].strip()]
@@ -160,14 +160,16 @@ def read_question(messages: Sequence[ChatMessage]) -> ChatQuestion:
 # ── models ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-@Operation("GET /v1/models", "read", "Librarians, as models for chat clients", examples.MODELS)
+@Operation("GET /v1/models", "read", examples.MODELS)
 async def list_models(request: HttpRequest) -> HttpResponse:
+    """Librarians, as models for chat clients"""
     names = await request.service.read(lambda: _list_names(request.access))
     return answer({"object": "list", "data": [_describe_model(request, name) for name in names]})
 
 
-@Operation("GET /v1/models/{id}", "read", "One librarian, as a model", examples.MODEL, errors=(404,))
+@Operation("GET /v1/models/{id}", "read", examples.MODEL, errors=(404,))
 async def get_model(request: HttpRequest) -> HttpResponse:
+    """One librarian, as a model"""
     await request.service.read(lambda: _choose_librarian(request.access, request.path_value))
     return answer(_describe_model(request, request.path_value))
 
@@ -217,15 +219,9 @@ def _choose_librarian(access: KbAccess, model: str, query: str = "") -> tuple[As
 # ── completions ────────────────────────────────────────────────────────────────────────────────────
 
 
-@Operation(
-    "POST /v1/chat/completions",
-    "read",
-    "Ask a librarian, as chat clients do",
-    examples.COMPLETION,
-    ChatRequest,
-    errors=(404,),
-)
+@Operation("POST /v1/chat/completions", "read", examples.COMPLETION, ChatRequest, errors=(404,))
 async def complete(request: HttpRequest) -> HttpResponse | Streamed:
+    """Ask a librarian, as chat clients do"""
     chat = await request.read(ChatRequest)
     chat.check()
     question, service, access = read_question(chat.messages), request.service, request.access

@@ -32,8 +32,9 @@ Json = dict[str, Any]
 # ── query ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-@Operation("POST /rag/query", "read", "Find passages", examples.FOUND, schemas.QueryRequest, errors=(404,))
+@Operation("POST /rag/query", "read", examples.FOUND, schemas.QueryRequest, errors=(404,))
 async def query(request: HttpRequest) -> Response:
+    """Find passages"""
     body = await request.json_body()
     began = time.perf_counter()
     response = await _find_cached(request, body, began)
@@ -92,13 +93,15 @@ async def _search(request: HttpRequest, body: bytes) -> Response:
 # ── documents ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@Operation("GET /rag/kbs", "read", "Knowledge bases", examples.KBS)
+@Operation("GET /rag/kbs", "read", examples.KBS)
 async def list_kbs(request: HttpRequest) -> Response:
+    """Knowledge bases"""
     return answer({"kbs": await request.access.list_kbs()})
 
 
-@Operation("GET /rag/docs", "read", "Stored documents by id", examples.DOCUMENTS, parameters=schemas.ListParameters)
+@Operation("GET /rag/docs", "read", examples.DOCUMENTS, parameters=schemas.ListParameters)
 async def list_documents(request: HttpRequest) -> Response:
+    """Stored documents by id"""
     asked = request.parameters(schemas.ListParameters)
     kb_id, kbs = request.access.use_kb(asked.kb_id), request.service.kbs
 
@@ -116,15 +119,9 @@ async def list_documents(request: HttpRequest) -> Response:
     return answer({"kb_id": kb_id, "documents": entries, "next": following})
 
 
-@Operation(
-    "GET /rag/graph",
-    "read",
-    "The graph around a document or an entity",
-    examples.GRAPH,
-    errors=(404,),
-    parameters=schemas.GraphQuery,
-)
+@Operation("GET /rag/graph", "read", examples.GRAPH, errors=(404,), parameters=schemas.GraphQuery)
 async def graph(request: HttpRequest) -> Response:
+    """The graph around a document or an entity"""
     asked = request.parameters(schemas.GraphQuery)
     if bool(asked.document) == bool(asked.entity):
         raise errors.request_invalid("give one of document and entity")
@@ -139,30 +136,18 @@ async def graph(request: HttpRequest) -> Response:
     return answer({"kb_id": kb_id, "document": asked.document, "entity": asked.entity, **around.to_json()})
 
 
-@Operation(
-    "GET /rag/docs/{id}",
-    "read",
-    "A document with its text",
-    examples.DOCUMENT,
-    errors=(404,),
-    parameters=schemas.DocumentParameters,
-)
+@Operation("GET /rag/docs/{id}", "read", examples.DOCUMENT, errors=(404,), parameters=schemas.DocumentParameters)
 async def get_document(request: HttpRequest) -> Response:
+    """A document with its text"""
     asked = request.parameters(schemas.DocumentParameters)
     kb_id = request.access.use_kb(asked.kb_id)
     document = await request.access.read_document(kb_id, request.path_value, asked.at)
     return answer({"kb_id": kb_id, **document.to_json()})
 
 
-@Operation(
-    "DELETE /rag/docs/{id}",
-    "write",
-    "Delete a document",
-    examples.DELETED,
-    errors=(404, 409),
-    parameters=schemas.KbParameters,
-)
+@Operation("DELETE /rag/docs/{id}", "write", examples.DELETED, errors=(404, 409), parameters=schemas.KbParameters)
 async def delete_document(request: HttpRequest) -> Response:
+    """Delete a document"""
     kb_id = request.access.use_kb(request.parameters(schemas.KbParameters).kb_id)
     return answer(await request.access.delete(kb_id, request.path_value))
 
@@ -173,7 +158,6 @@ async def delete_document(request: HttpRequest) -> Response:
 @Operation(
     "POST /rag/ingest",
     "write",
-    "Add or replace documents",
     examples.INGESTED,
     schemas.IngestRequest,
     errors=(409,),
@@ -181,6 +165,7 @@ async def delete_document(request: HttpRequest) -> Response:
     takes_key=True,
 )
 async def ingest(request: HttpRequest) -> Response | Streamed:
+    """Add or replace documents"""
     key = request.idempotency_key
     given = request.parameters(schemas.IngestParameters)
     if request.media_type == LINES:
@@ -244,15 +229,12 @@ async def _store_lines(request: HttpRequest, run: IngestRun) -> AsyncIterator[Js
 # ── versions ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@Operation(
-    "GET /rag/versions",
-    "read",
-    "Versions that can be gone back to, the newest first",
-    examples.VERSIONS,
-    parameters=schemas.KbParameters,
-)
+@Operation("GET /rag/versions", "read", examples.VERSIONS, parameters=schemas.KbParameters)
 async def list_versions(request: HttpRequest) -> Response:
-    """`may_roll_back` tells pages whether to show a button for it."""
+    """Versions that can be gone back to, the newest first
+
+    `may_roll_back` tells pages whether to show a button for it.
+    """
     kb_id = request.access.use_kb(request.parameters(schemas.KbParameters).kb_id)
     versions = await request.service.read(lambda: request.service.kbs.get(kb_id).versions())
     may_roll_back = rules.covers(request.access.principal.scope, "admin")
@@ -261,15 +243,10 @@ async def list_versions(request: HttpRequest) -> Response:
 
 
 @Operation(
-    "POST /rag/rollback",
-    "admin",
-    "Make an earlier version the current one",
-    examples.ROLLED_BACK,
-    schemas.RollbackRequest,
-    errors=(404, 409),
-    takes_key=True,
+    "POST /rag/rollback", "admin", examples.ROLLED_BACK, schemas.RollbackRequest, errors=(404, 409), takes_key=True
 )
 async def roll_back(request: HttpRequest) -> Response:
+    """Make an earlier version the current one"""
     body = await request.json_body()
     asked = await request.parse(schemas.RollbackRequest, body)
     kb_id, service = request.access.use_kb(asked.kb_id), request.service
@@ -281,15 +258,9 @@ async def roll_back(request: HttpRequest) -> Response:
     return await request.once(kb_id, body, write)
 
 
-@Operation(
-    "GET /rag/diff",
-    "read",
-    "Documents that differ between two versions",
-    examples.DIFF,
-    errors=(404,),
-    parameters=schemas.DiffParameters,
-)
+@Operation("GET /rag/diff", "read", examples.DIFF, errors=(404,), parameters=schemas.DiffParameters)
 async def diff(request: HttpRequest) -> Response:
+    """Documents that differ between two versions"""
     asked = request.parameters(schemas.DiffParameters)
     kb_id, kbs = request.access.use_kb(asked.kb_id), request.service.kbs
     value = await request.service.read(
@@ -317,15 +288,9 @@ def _format_diff(report: DiffReport, asked: schemas.DiffParameters) -> Json:
 # ── maintenance ────────────────────────────────────────────────────────────────────────────────────
 
 
-@Operation(
-    "POST /rag/compact",
-    "admin",
-    "Merge and re-cluster shards",
-    examples.COMPACTED,
-    schemas.CompactRequest,
-    errors=(409,),
-)
+@Operation("POST /rag/compact", "admin", examples.COMPACTED, schemas.CompactRequest, errors=(409,))
 async def compact(request: HttpRequest) -> Response:
+    """Merge and re-cluster shards"""
     asked = await request.read(schemas.CompactRequest, empty=b"{}")
     kb_id, service = request.access.use_kb(asked.kb_id), request.service
     began = time.perf_counter()
@@ -334,30 +299,21 @@ async def compact(request: HttpRequest) -> Response:
     return answer({"status": "ok", "kb_id": kb_id, **dataclasses.asdict(report)})
 
 
-@Operation(
-    "POST /rag/gc",
-    "admin",
-    "Delete shards that no manifest names",
-    examples.COLLECTED,
-    schemas.GcRequest,
-    errors=(409,),
-)
+@Operation("POST /rag/gc", "admin", examples.COLLECTED, schemas.GcRequest, errors=(409,))
 async def collect(request: HttpRequest) -> Response:
+    """Delete shards that no manifest names"""
     asked = await request.read(schemas.GcRequest, empty=b"{}")
     kb_id, service = request.access.use_kb(asked.kb_id), request.service
     report = await service.write(kb_id, lambda: service.kbs.get(kb_id).collect(grace_seconds=asked.grace_seconds))
     return answer({"status": "ok", "kb_id": kb_id, **dataclasses.asdict(report)})
 
 
-@Operation(
-    "POST /cache/sweep",
-    "admin",
-    "Evict fetched shards that are too old or too many",
-    examples.SWEPT,
-    schemas.SweepRequest,
-)
+@Operation("POST /cache/sweep", "admin", examples.SWEPT, schemas.SweepRequest)
 async def sweep(request: HttpRequest) -> Response:
-    """All KBs share the cache, so a caller who may use some of them only may not sweep it."""
+    """Evict fetched shards that are too old or too many
+
+    All KBs share the cache, so a caller who may use some of them only may not sweep it.
+    """
     await request.read(schemas.SweepRequest, empty=b"{}")
     service = request.service
     if not request.access.principal.sees_all:
@@ -370,16 +326,11 @@ async def sweep(request: HttpRequest) -> Response:
 # ── sync ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-@Operation(
-    "POST /sync",
-    "admin",
-    "Bring the index and the knowledge base in line with files and links",
-    examples.SYNCED,
-    schemas.SyncRequest,
-    errors=(409,),
-)
+@Operation("POST /sync", "admin", examples.SYNCED, schemas.SyncRequest, errors=(409,))
 async def sync(request: HttpRequest) -> Response:
-    """Store what changed before the request: a run that has begun is waited for, and callers share the next one.
+    """Bring the index and the knowledge base in line with files and links
+
+    Store what changed before the request: a run that has begun is waited for, and callers share the next one.
 
     Raises E101 unless it may wait, E401, E611.
     """
@@ -396,11 +347,12 @@ async def sync(request: HttpRequest) -> Response:
     return answer({"status": "ok", "kb_id": kb_id, **report})
 
 
-@Operation(
-    "GET /sync", "read", "How each synced source stands, and why", examples.SYNC, parameters=schemas.SyncParameters
-)
+@Operation("GET /sync", "read", examples.SYNC, parameters=schemas.SyncParameters)
 async def list_sources(request: HttpRequest) -> Response:
-    """List the state of each source after the last sync."""
+    """How each synced source stands, and why
+
+    List the state of each source after the last sync.
+    """
     asked = request.parameters(schemas.SyncParameters)
     request.check_sees_all()
     service = request.service

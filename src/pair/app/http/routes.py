@@ -23,8 +23,9 @@ OPERATIONS: tuple[Operation, ...] = (
 )
 
 
-@Operation("GET /openapi.json", None, "All of this, as OpenAPI", {"openapi": "3.1.0"})
+@Operation("GET /openapi.json", None, {"openapi": "3.1.0"})
 async def send_document(_request: HttpRequest) -> Any:
+    """All of this, as OpenAPI"""
     return answer(openapi_document())
 
 
@@ -78,37 +79,33 @@ _ERRORS: dict[int, tuple[str, errors.PairError]] = {
     503: ("The cache, the store or a model is away, or the server is stopping.", errors.server_stopping()),
 }
 _ALWAYS = (400, 401, 403, 405, 408, 429, 500)
-_ERROR: Json = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["code", "message"],
-            "properties": {
-                "code": {"type": "string"},
-                "message": {"type": "string"},
-                "recoverable": {"type": "boolean", "description": "Whether the same may succeed later."},
-                "suggestion": {"type": "string"},
-            },
-        }
-    },
-}
-_OPENAI_ERROR: Json = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": "string", "description": "The same codes as elsewhere."},
-            },
-        }
-    },
+
+
+def _error_schema(required: list[str], properties: Json) -> Json:
+    error = {"type": "object", "required": required, "properties": properties}
+    return {"type": "object", "required": ["error"], "properties": {"error": error}}
+
+
+_STRING = {"type": "string"}
+_ERROR_SCHEMAS: Json = {
+    "Error": _error_schema(
+        ["code", "message"],
+        {
+            "code": _STRING,
+            "message": _STRING,
+            "recoverable": {"type": "boolean", "description": "Whether the same may succeed later."},
+            "suggestion": _STRING,
+        },
+    ),
+    "OpenAiError": _error_schema(
+        ["message", "type", "param", "code"],
+        {
+            "message": _STRING,
+            "type": _STRING,
+            "param": {"type": ["string", "null"]},
+            "code": {"type": "string", "description": "The same codes as elsewhere."},
+        },
+    ),
 }
 _KB = {"kb_id": "kb_id"}
 _LINKS: dict[str, dict[str, tuple[str, dict[str, str]]]] = {
@@ -147,7 +144,7 @@ def openapi_document() -> Json:
         "info": {"title": "pair", "version": __version__, "description": _INFO, "license": {"name": "Apache-2.0"}},
         "paths": paths,
         "components": {
-            "schemas": {"Error": _ERROR, "OpenAiError": _OPENAI_ERROR, **definitions},
+            "schemas": {**_ERROR_SCHEMAS, **definitions},
             "securitySchemes": {
                 "credentials": {
                     "type": "http",

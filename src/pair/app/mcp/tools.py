@@ -12,12 +12,12 @@ from typing import Annotated, Any
 import pydantic
 import pydantic_core
 from annotated_types import Ge, Le, MaxLen, MinLen
-from pydantic import ConfigDict, FailFast, Field
+from pydantic import FailFast, Field
 
 from pair import errors
 from pair.app.kb_access import IngestRun, KbAccess, SearchCall
 from pair.app.mcp.rules import BYTES_PER_TOKEN, Address, cut, cut_evenly, is_address, json_size, take_fitting
-from pair.app.validation import adapter, first_problem
+from pair.app.validation import adapter, first_problem, strict
 from pair.auth.rules import covers
 from pair.kb.server import DEFAULT_KB
 from pair.librarians.contract import Citation, Response
@@ -76,10 +76,8 @@ async def _do_nothing(_access: KbAccess, _asked: Any) -> Json:
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool. It decorates the function that does its work, and takes its place."""
+    """A tool. It decorates the function that does its work, and takes its place; the docstring is its description."""
 
-    name: str
-    description: str
     arguments: type[Any]
     result: Json
     """JSON schema of the result."""
@@ -89,6 +87,14 @@ class Tool:
 
     def __call__(self, work: Work) -> "Tool":
         return dataclasses.replace(self, work=work)
+
+    @property
+    def name(self) -> str:
+        return self.work.__name__
+
+    @property
+    def description(self) -> str:
+        return self.work.__doc__ or ""
 
     def is_usable(self, access: KbAccess) -> bool:
         may_write = access.service.settings.server.mcp_write and covers(access.principal.scope, "write")
@@ -131,16 +137,14 @@ def _simplify(schema: Any, definitions: Json) -> Any:
 
 # ── arguments ──────────────────────────────────────────────────────────────────────────────────────
 
-_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Kb = Annotated[str, MaxLen(128), Field(description="See list_kbs")]
 Query = Annotated[str, MinLen(1), MaxLen(20_000)]
 Id = Annotated[str, MinLen(1), MaxLen(20_000), Field(description="From search, or its id")]
 At = Annotated[str, MaxLen(200), Field(description="Older version", coerce_numbers_to_str=True)]
 
 
-@dataclass(frozen=True)
+@strict
 class SearchArguments:
-    __pydantic_config__ = _STRICT
     query: Query
     kb: Kb = ""
     limit: Annotated[int, Ge(1), Le(50)] = 8
@@ -149,30 +153,26 @@ class SearchArguments:
     at: At = ""
 
 
-@dataclass(frozen=True)
+@strict
 class FetchArguments:
-    __pydantic_config__ = _STRICT
     id: Id
     kb: Kb = ""
     offset: Annotated[int, Ge(0), Field(description="Character to begin at")] = 0
 
 
-@dataclass(frozen=True)
+@strict
 class AskArguments:
-    __pydantic_config__ = _STRICT
     query: Query
     kb: Kb = ""
 
 
-@dataclass(frozen=True)
+@strict
 class ListArguments:
-    __pydantic_config__ = _STRICT
     after: Annotated[str, Field(description="`next` of the last call")] = ""
 
 
-@dataclass(frozen=True)
+@strict
 class DocumentArgument:
-    __pydantic_config__ = _STRICT
     text: Annotated[str, MinLen(1)]
     id: Annotated[str, MaxLen(4096)] = ""
     title: str = ""
@@ -180,16 +180,14 @@ class DocumentArgument:
     metadata: Json = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@strict
 class IngestArguments:
-    __pydantic_config__ = _STRICT
     documents: Annotated[list[DocumentArgument], MinLen(1), FailFast()]
     kb: Kb = ""
 
 
-@dataclass(frozen=True)
+@strict
 class DeleteArguments:
-    __pydantic_config__ = _STRICT
     id: Id
     kb: Kb = ""
 
@@ -213,12 +211,11 @@ def _add_note(value: Json, notes: list[str]) -> Json:
 
 
 @Tool(
-    "search",
-    "Find passages by words and meaning, best first.",
     SearchArguments,
     _object({"kb": _TEXT, "results": _list(_object({**_PASSAGE, "end": _COUNT, "score": _NUMBER}))}, {"note": _TEXT}),
 )
 async def search(access: KbAccess, asked: SearchArguments) -> Json:
+    """Find passages by words and meaning, best first."""
     kb = _use_kb(access, asked.kb)
     call = SearchCall(asked.query, asked.limit, asked.mode, asked.filter or None, asked.at or None)
     hits, _, _ = await access.search(kb, call)
@@ -258,8 +255,6 @@ def _choose_url(url: str, address: str) -> str:
 
 
 @Tool(
-    "fetch",
-    "Read a document; a long one in parts, by offset.",
     FetchArguments,
     _object(
         {
@@ -276,6 +271,7 @@ def _choose_url(url: str, address: str) -> str:
     ),
 )
 async def fetch(access: KbAccess, asked: FetchArguments) -> Json:
+    """Read a document; a long one in parts, by offset."""
     address = _find_document(access, asked.kb, asked.id)
     offset = asked.offset or address.offset
     document = await access.read_document(address.kb, address.document_id, address.at or None)
@@ -316,8 +312,6 @@ def _find_document(access: KbAccess, kb: str, given: str) -> Address:
 
 
 @Tool(
-    "ask",
-    "Answer a question from the documents, with sources: [1] is the first.",
     AskArguments,
     _object(
         {
@@ -331,6 +325,7 @@ def _find_document(access: KbAccess, kb: str, given: str) -> Address:
     {"readOnlyHint": True},
 )
 async def ask(access: KbAccess, asked: AskArguments) -> Json:
+    """Answer a question from the documents, with sources: [1] is the first."""
     kb = _use_kb(access, asked.kb)
     needs_kb = bool(asked.kb) or not access.principal.sees_all
     run = await access.prepare_ask(asked.query, kb if needs_kb else None)
@@ -383,8 +378,6 @@ def _describe_source(source: Citation) -> Json:
 
 
 @Tool(
-    "list_kbs",
-    "List knowledge bases and their sizes.",
     ListArguments,
     _object(
         {
@@ -394,6 +387,7 @@ def _describe_source(source: Citation) -> Json:
     ),
 )
 async def list_kbs(access: KbAccess, asked: ListArguments) -> Json:
+    """List knowledge bases and their sizes."""
     entries = [
         {"kb": kb["kb_id"], "documents": kb["documents"], "chunks": kb["chunks"], "version": kb["manifest_version"]}
         for kb in await access.list_kbs()
@@ -404,13 +398,12 @@ async def list_kbs(access: KbAccess, asked: ListArguments) -> Json:
 
 
 @Tool(
-    "ingest",
-    "Add documents; one with the same id is replaced.",
     IngestArguments,
     _object({"kb": _TEXT, "stored": _COUNT, "unchanged": _COUNT, "ids": _list(_TEXT)}, {"note": _TEXT}),
     _WRITES,
 )
 async def ingest(access: KbAccess, asked: IngestArguments) -> Json:
+    """Add documents; one with the same id is replaced."""
     kb = _use_kb(access, asked.kb)
     run = IngestRun(access, kb)
     await run.write([Document(one.id, one.text, one.title, one.url, one.metadata) for one in asked.documents])
@@ -424,13 +417,12 @@ async def ingest(access: KbAccess, asked: IngestArguments) -> Json:
 
 
 @Tool(
-    "delete",
-    "Delete a document.",
     DeleteArguments,
     _object({"kb": _TEXT, "deleted": _COUNT}),
     {**_WRITES, "idempotentHint": True},
 )
 async def delete(access: KbAccess, asked: DeleteArguments) -> Json:
+    """Delete a document."""
     address = _find_document(access, asked.kb, asked.id)
     if address.at:
         raise errors.request_invalid("nothing is deleted from an earlier version")
