@@ -34,19 +34,13 @@ Json = dict[str, Any]
 
 @Operation("GET /healthz", None, {"status": "ok"})
 async def healthz(_request: HttpRequest) -> Response:
-    """Whether the process answers
-
-    Answer without looking at anything.
-    """
+    """Whether the process answers"""
     return answer({"status": "ok"})
 
 
 @Operation("GET /readyz", None, {"status": "ready"}, errors=(503,))
 async def readyz(request: HttpRequest) -> Response:
-    """Whether it can do its work
-
-    Check that the store can be read, and that the server is not about to stop.
-    """
+    """Whether it can do its work"""
     service = request.service
     if service.is_stopping:
         raise errors.server_stopping()
@@ -86,9 +80,6 @@ async def metrics(request: HttpRequest) -> Response:
     return Response(await request.service.read(write_text), media_type=prometheus.CONTENT_TYPE_LATEST)
 
 
-# ── everything, as JSON ────────────────────────────────────────────────────────────────────────────
-
-
 def take_snapshot(service: KbService) -> Json:
     kbs = _read_stats(service)
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -125,9 +116,6 @@ def _read_stats(service: KbService) -> dict[str, Json]:
     return kbs
 
 
-# ── text for Prometheus ────────────────────────────────────────────────────────────────────────────
-
-
 class _Collector:
     """Families in the form that the library collects."""
 
@@ -144,57 +132,57 @@ def _registry(families: Iterable[Metric]) -> CollectorRegistry:
     return registry
 
 
-def _counter(name: str, about: str, label: str, values: Mapping[str, float]) -> CounterMetricFamily:
-    family = CounterMetricFamily(name, about, labels=[label])
-    for key, value in values.items():
-        family.add_metric([key], value)
-    return family
-
-
-def _gauge(name: str, about: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
+def _gauge(name: str, about: str, label: str, values: Mapping[str, float]) -> Metric:
     family = GaugeMetricFamily(name, about, labels=[label])
     for key, value in values.items():
         family.add_metric([key], value)
     return family
 
 
-def _select(snapshot: Mapping[str, Any], group: str, field: str) -> dict[str, float]:
-    """Return one figure of each KB."""
-    return {kb_id: figures[field] for kb_id, figures in snapshot[group].items() if field in figures}
+def _counter(name: str, about: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = CounterMetricFamily(name, about, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
 
 
-def _select_cache(snapshot: Mapping[str, Any], field: str) -> dict[str, float]:
-    return {kb_id: stats["cache"][field] for kb_id, stats in snapshot["kbs"].items() if "cache" in stats}
+def _kb_counters(snapshot: Mapping[str, Any], *rows: tuple[str, str, str, str]) -> Iterator[Metric]:
+    """Yield a counter of KBs for each row: its name and text, and where its values are in the snapshot."""
+    for name, about, group, field in rows:
+        yield _counter(f"pair_{name}", about, "kb_id", _select(snapshot[group], field))
+
+
+def _select(groups: Mapping[str, Any], field: str) -> dict[str, float]:
+    """Return one value of each KB that has it."""
+    return {kb_id: values[field] for kb_id, values in groups.items() if field in values}
 
 
 def _cache_families(snapshot: Mapping[str, Any]) -> Iterator[Metric]:
-    evictions = _select_cache(snapshot, "evictions")
+    caches = _select(snapshot["kbs"], "cache")
     by_age = snapshot["cache"]["evictions"].get("ttl", 0)
-    kinds = {"ttl": by_age, "size": max(0, sum(evictions.values()) - by_age)}
-    yield _counter("pair_cache_evictions", "Shards evicted from the cache", "reason", kinds)
-    yield CounterMetricFamily(
-        "pair_cache_budget_exceeded", "Times the budget could not be met", value=snapshot["cache"]["budget_exceeded"]
-    )
-    sizes = _select_cache(snapshot, "size_bytes")
-    yield GaugeMetricFamily("pair_cache_bytes_current", "Bytes of fetched shards", value=max(sizes.values(), default=0))
-    hits, misses = _select_cache(snapshot, "hits"), _select_cache(snapshot, "misses")
-    yield _counter("pair_shard_cache_hits", "Shards found open or on disk", "kb_id", hits)
-    yield _counter("pair_shard_cache_misses", "Shards that were fetched", "kb_id", misses)
-    yield _gauge("pair_shard_count", "Live shards", "kb_id", _select(snapshot, "kbs", "shards"))
-    for name, about, group, field in (
+    evictions = {"ttl": by_age, "size": max(0, sum(_select(caches, "evictions").values()) - by_age)}
+    yield _counter("pair_cache_evictions", "Shards evicted from the cache", "reason", evictions)
+    exceeded = snapshot["cache"]["budget_exceeded"]
+    yield CounterMetricFamily("pair_cache_budget_exceeded", "Times the budget could not be met", value=exceeded)
+    size = max(_select(caches, "size_bytes").values(), default=0)
+    yield GaugeMetricFamily("pair_cache_bytes_current", "Bytes of fetched shards", value=size)
+    yield _counter("pair_shard_cache_hits", "Shards found open or on disk", "kb_id", _select(caches, "hits"))
+    yield _counter("pair_shard_cache_misses", "Shards that were fetched", "kb_id", _select(caches, "misses"))
+    yield _gauge("pair_shard_count", "Live shards", "kb_id", _select(snapshot["kbs"], "shards"))
+    yield from _kb_counters(
+        snapshot,
         ("query_shard_fanout_used", "Shards that queries asked", "query_stats", "shards_asked"),
         ("query_shard_fanout_capped", "Queries that asked fewer shards than there were", "query_stats", "capped"),
         ("query_shard_exec", "Shards that were searched", "query_stats", "shards_asked"),
         ("query_shard_exec_failures", "Shards that could not be searched", "query_stats", "shard_failures"),
         ("compaction_runs", "Compactions", "care", "compaction_runs"),
         ("compaction_failures", "Compactions that failed", "care", "compaction_failures"),
-    ):
-        yield _counter(f"pair_{name}", about, "kb_id", _select(snapshot, group, field))
+    )
     durations = SummaryMetricFamily("pair_compaction_duration_seconds", "Time compactions took", labels=["kb_id"])
     for kb_id, care in snapshot["care"].items():
         durations.add_metric([kb_id], care["compaction_runs"], care["compaction_seconds"])
     yield durations
-    conflicts = _select(snapshot, "care", "cas_conflicts")
+    conflicts = _select(snapshot["care"], "cas_conflicts")
     yield _counter("pair_manifest_cas_conflicts", "Swaps of a manifest that another writer won", "kb_id", conflicts)
 
 
@@ -232,21 +220,24 @@ def _kb_families(snapshot: Mapping[str, Any]) -> Iterator[Metric]:
         ("deleted_documents", "Documents that still take room"),
         ("manifest_version", "Number of the manifest"),
     ):
-        yield _gauge(f"pair_kb_{field}", about, "kb_id", _select(snapshot, "kbs", field))
+        yield _gauge(f"pair_kb_{field}", about, "kb_id", _select(snapshot["kbs"], field))
     for name, group in (("queries", "query_stats"), ("ingests", "ingest_stats"), ("embeddings", "embed_stats")):
         family = SummaryMetricFamily(f"pair_{name}_duration_seconds", f"Time of {name}", labels=["kb_id"])
         for kb_id, figures in snapshot[group].items():
             family.add_metric([kb_id], figures["count"], figures["latency_sum_ms"] / 1000)
         yield family
-        yield _counter(f"pair_{name}_errors", f"Failed {name}", "kb_id", _select(snapshot, group, "error_count"))
-    for field in ("total_docs", "total_chunks", "unchanged_docs", "deleted_docs"):
-        name = f"pair_ingest_{field.removeprefix('total_')}"
-        yield _counter(name, "By requests to this server", "kb_id", _select(snapshot, "ingest_stats", field))
-    known = _select(snapshot, "query_stats", "known")
-    yield _counter("pair_queries_known", "Queries that were answered from memory", "kb_id", known)
-    yield _counter("pair_query_results", "Results", "kb_id", _select(snapshot, "query_stats", "total_results"))
-    conflicts = _select(snapshot, "care", "lease_conflicts")
-    yield _counter("pair_lease_conflicts", "Writes given up as others wrote", "kb_id", conflicts)
+        yield _counter(f"pair_{name}_errors", f"Failed {name}", "kb_id", _select(snapshot[group], "error_count"))
+    about = "By requests to this server"
+    yield from _kb_counters(
+        snapshot,
+        ("ingest_docs", about, "ingest_stats", "total_docs"),
+        ("ingest_chunks", about, "ingest_stats", "total_chunks"),
+        ("ingest_unchanged_docs", about, "ingest_stats", "unchanged_docs"),
+        ("ingest_deleted_docs", about, "ingest_stats", "deleted_docs"),
+        ("queries_known", "Queries that were answered from memory", "query_stats", "known"),
+        ("query_results", "Results", "query_stats", "total_results"),
+        ("lease_conflicts", "Writes given up as others wrote", "care", "lease_conflicts"),
+    )
 
 
 def _server_families(snapshot: Mapping[str, Any]) -> Iterator[Metric]:

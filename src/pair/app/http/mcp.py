@@ -11,10 +11,7 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 @Operation("POST /mcp", "read")
 async def answer_message(request: HttpRequest) -> Application:
-    """For assistants, by the Model Context Protocol
-
-    Answer as JSON. Nothing is kept between messages, and each one is checked against its credentials.
-    """
+    """Answer as JSON. Nothing is kept between messages, and each one is checked against its credentials."""
     body = await request.query_body()
     application = await request.service.read(lambda: _load_application(request.access))
 

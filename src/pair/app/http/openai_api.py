@@ -157,9 +157,6 @@ def read_question(messages: Sequence[Message]) -> ChatQuestion:
     return ChatQuestion(texts[asked[-1]].strip(), before, turns[::-1], "\n".join(texts))
 
 
-# ── models ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 @Operation("GET /v1/models", "read", examples.MODELS)
 async def list_models(request: HttpRequest) -> HttpResponse:
     """Librarians, as models for chat clients"""
@@ -214,9 +211,6 @@ def _choose_librarian(access: KbAccess, model: str, query: str = "") -> tuple[As
         if own is not None and access.may_ask(own, name):
             return AskRun(access, own, name, query), name
     raise errors.no_such_model(model, _list_names(access))
-
-
-# ── completions ────────────────────────────────────────────────────────────────────────────────────
 
 
 @Operation("POST /v1/chat/completions", "read", examples.COMPLETION, ChatRequest, errors=(404,))

@@ -56,16 +56,12 @@ def _read_files() -> dict[str, _PageFile]:
 
 @Operation("GET /", None)
 async def index(request: HttpRequest) -> Response:
-    """The page"""
     return _send(_read_files()[_INDEX], request)
 
 
 @Operation("GET /ui/{id}", None)
 async def asset(request: HttpRequest) -> Response:
-    """What the page is made of
-
-    Raises E604 for everything that is not one of the files, however it is written.
-    """
+    """Raises E604 for everything that is not one of the files, however it is written."""
     file = _read_files().get(request.path_value)
     if file is None or request.path_value == _INDEX:
         raise errors.no_such_route(request.scope["path"])

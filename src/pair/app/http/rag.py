@@ -29,9 +29,6 @@ _MOST_DIFF_CHARACTERS = 1_000_000
 Json = dict[str, Any]
 
 
-# ── query ──────────────────────────────────────────────────────────────────────────────────────────
-
-
 @Operation("POST /rag/query", "read", examples.FOUND, schemas.QueryRequest, errors=(404,))
 async def query(request: HttpRequest) -> Response:
     """Find passages"""
@@ -88,9 +85,6 @@ async def _search(request: HttpRequest, body: bytes) -> Response:
     if version[0] == hits.manifest_version and not hits.partial:
         request.context.responses.put(body, response)
     return Response(response.to_bytes(took_ms), media_type=JSON)
-
-
-# ── documents ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @Operation("GET /rag/kbs", "read", examples.KBS)
@@ -150,9 +144,6 @@ async def delete_document(request: HttpRequest) -> Response:
     """Delete a document"""
     kb_id = request.access.use_kb(request.parameters(schemas.KbParameters).kb_id)
     return answer(await request.access.delete(kb_id, request.path_value))
-
-
-# ── ingest ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @Operation(
@@ -226,9 +217,6 @@ async def _store_lines(request: HttpRequest, run: IngestRun) -> AsyncIterator[Js
     yield {"type": "result", "status": "ok", "kb_id": run.kb_id, **run.counts}
 
 
-# ── versions ───────────────────────────────────────────────────────────────────────────────────────
-
-
 @Operation("GET /rag/versions", "read", examples.VERSIONS, parameters=schemas.KbParameters)
 async def list_versions(request: HttpRequest) -> Response:
     """Versions that can be gone back to, the newest first
@@ -285,9 +273,6 @@ def _format_diff(report: DiffReport, asked: schemas.DiffParameters) -> Json:
     return {"a": int(report.a), "b": int(report.b), **report.counts, "documents": documents, "next": following}
 
 
-# ── maintenance ────────────────────────────────────────────────────────────────────────────────────
-
-
 @Operation("POST /rag/compact", "admin", examples.COMPACTED, schemas.CompactRequest, errors=(409,))
 async def compact(request: HttpRequest) -> Response:
     """Merge and re-cluster shards"""
@@ -318,12 +303,13 @@ async def sweep(request: HttpRequest) -> Response:
     service = request.service
     if not request.access.principal.sees_all:
         rules.check_kb(request.access.principal, "*")
-    report = await service.read(lambda: service.kbs.get(DEFAULT_KB).sweep())
-    service.metrics.note_sweep(report)
-    return answer({"status": "ok", **dataclasses.asdict(report)})
 
+    def sweep_and_count() -> Json:
+        report = service.kbs.get(DEFAULT_KB).sweep()
+        service.metrics.note_sweep(report)
+        return dataclasses.asdict(report)
 
-# ── sync ───────────────────────────────────────────────────────────────────────────────────────────
+    return answer({"status": "ok", **await service.read(sweep_and_count)})
 
 
 @Operation("POST /sync", "admin", examples.SYNCED, schemas.SyncRequest, errors=(409,))
@@ -331,7 +317,6 @@ async def sync(request: HttpRequest) -> Response:
     """Bring the index and the knowledge base in line with files and links
 
     Store what changed before the request: a run that has begun is waited for, and callers share the next one.
-
     Raises E101 unless it may wait, E401, E611.
     """
     asked = await request.read(schemas.SyncRequest, empty=b"{}")
@@ -349,10 +334,7 @@ async def sync(request: HttpRequest) -> Response:
 
 @Operation("GET /sync", "read", examples.SYNC, parameters=schemas.SyncParameters)
 async def list_sources(request: HttpRequest) -> Response:
-    """How each synced source stands, and why
-
-    List the state of each source after the last sync.
-    """
+    """How each synced source stands, and why"""
     asked = request.parameters(schemas.SyncParameters)
     request.check_sees_all()
     service = request.service

@@ -135,8 +135,6 @@ def _simplify(schema: Any, definitions: Json) -> Any:
     return {key: _simplify(value, definitions) for key, value in schema.items() if key not in left_out}
 
 
-# ── arguments ──────────────────────────────────────────────────────────────────────────────────────
-
 Kb = Annotated[str, MaxLen(128), Field(description="See list_kbs")]
 Query = Annotated[str, MinLen(1), MaxLen(20_000)]
 Id = Annotated[str, MinLen(1), MaxLen(20_000), Field(description="From search, or its id")]
@@ -190,9 +188,6 @@ class IngestArguments:
 class DeleteArguments:
     id: Id
     kb: Kb = ""
-
-
-# ── the tools ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def most_bytes(access: KbAccess) -> int:
