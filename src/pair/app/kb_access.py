@@ -148,8 +148,6 @@ class KbAccess:
     def may_use(self, kb_id: str) -> bool:
         return self.principal.kbs is None or kb_id in self.principal.kbs
 
-    # Reading
-
     async def search(self, kb_id: str, call: SearchCall) -> tuple[Hits, Version, float]:
         """Return the hits, the version that was last seen, and milliseconds. Raises E201, E218.
 
@@ -196,8 +194,6 @@ class KbAccess:
 
         return await self.service.read(list_stats)
 
-    # Writing
-
     async def delete(self, kb_id: str, document_id: str) -> dict[str, Any]:
         """Raises E214, E603."""
         rules.check_scope(self.principal, "write")
@@ -207,8 +203,6 @@ class KbAccess:
             raise errors.no_such_document(kb_id, document_id)
         service.metrics.note_write(kb_id, (time.perf_counter() - began) * 1000, report)
         return {"status": "ok", "kb_id": kb_id, "deleted": report.deleted, "manifest_version": report.manifest_version}
-
-    # Asking
 
     @property
     def user(self) -> User | None:

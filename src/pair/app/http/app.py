@@ -36,8 +36,6 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class HttpApp:
-    """The ASGI application."""
-
     def __init__(
         self, context: HttpContext, on_start: Callable[[], None], on_stop: Callable[[], Awaitable[None]]
     ) -> None:

@@ -75,8 +75,6 @@ class BoundedConnection(httptools_impl.HttpToolsProtocol):
         self._is_refused = False
         self._stuck: asyncio.TimerHandle | None = None
 
-    # Opening and closing
-
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self._shared.most:
@@ -106,8 +104,6 @@ class BoundedConnection(httptools_impl.HttpToolsProtocol):
         """Wait for the head of a request, from now on."""
         self._shared.waiting.pop(self, None)
         self._shared.waiting[self] = self.loop.time()
-
-    # Reading
 
     def data_received(self, data: bytes) -> None:
         if self.timeout_keep_alive_task is not None:
@@ -142,8 +138,6 @@ class BoundedConnection(httptools_impl.HttpToolsProtocol):
         self._head_bytes = self._slice_bytes
         super().on_body(body)
 
-    # Refusing
-
     def send_400_response(self, msg: str) -> None:
         """Called when a head cannot be parsed, or a callback above refused it."""
         fault, self._fault = self._fault, None
@@ -174,8 +168,6 @@ class BoundedConnection(httptools_impl.HttpToolsProtocol):
         self.transport.write(httptools_impl.STATUS_LINE[status] + head.encode() + b"\r\n" + body)
         self.transport.write_eof()
         self.loop.call_later(_LINGERING_SECONDS, self.transport.abort)
-
-    # Writing
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

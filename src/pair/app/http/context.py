@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
+import pydantic
 import pydantic_core
 from starlette.responses import Response
 
@@ -15,6 +16,7 @@ from pair.app.http import examples, schemas
 from pair.app.http.limits import CrossOrigin, Headers, Idempotency, RateLimit
 from pair.app.http.response_cache import ResponseCache, RunningQueries, SharedRuns
 from pair.app.kb_access import KbAccess, KbService
+from pair.app.validation import adapter, first_problem
 from pair.auth.rules import ANYBODY, Principal, Scope
 from pair.kb.server import in_thread, token_verifier, verifier
 from pair.settings import Settings
@@ -123,8 +125,6 @@ class HttpRequest:
         if not self.access.principal.sees_all:
             raise errors.not_allowed("figures are about all knowledge bases, and these credentials are for some")
 
-    # Parameters and bodies
-
     def parameters(self, shape: type[_Shape]) -> _Shape:
         """Parse the query string. Raises E601."""
         try:
@@ -134,7 +134,10 @@ class HttpRequest:
             raise errors.request_invalid("the parameters in the address are not UTF-8") from fault
         if len({name for name, _ in pairs}) != len(pairs):
             raise errors.request_invalid("a parameter is given twice")
-        return schemas.read_parameters(shape, dict(pairs))
+        try:
+            return adapter(shape).validate_strings(dict(pairs))
+        except pydantic.ValidationError as fault:
+            raise errors.request_invalid(first_problem(fault)) from fault
 
     async def read(self, shape: type[_Shape], *, empty: bytes = b"") -> _Shape:
         """Read and parse the body of a request that stores nothing. Raises E601, E607, E610, E617."""

@@ -80,7 +80,7 @@ class Idempotency:
             answer = await work()
         except BaseException as fault:
             if self._answers.get(name) is stored:
-                self._drop(name)
+                del self._answers[name]  # it has no size yet
             outcome.set_exception(fault if isinstance(fault, Exception) else ConnectionResetError())
             outcome.exception()  # no other request may be waiting for it
             raise
@@ -97,10 +97,7 @@ class Idempotency:
             is_room = len(self._answers) <= _MOST_KEYS and self._bytes <= _MOST_ANSWER_BYTES
             if is_room and now - self._answers[oldest].at < self._seconds:
                 return
-            self._drop(oldest)
-
-    def _drop(self, name: tuple[str, str]) -> None:
-        self._bytes -= self._answers.pop(name).size
+            self._bytes -= self._answers.pop(oldest).size
 
 
 class CrossOrigin:

@@ -224,11 +224,3 @@ def read(shape: type[_Shape], body: bytes, *, where: str = "") -> _Shape:
         raise errors.request_invalid(where + first_problem(fault)) from fault
     except ValueError as fault:
         raise errors.request_invalid(f"{where}not JSON: {str(fault)[:200]}") from fault
-
-
-def read_parameters(shape: type[_Shape], given: dict[str, str]) -> _Shape:
-    """Check the parameters of a query string. Raises E601."""
-    try:
-        return adapter(shape).validate_strings(given)
-    except pydantic.ValidationError as fault:
-        raise errors.request_invalid(first_problem(fault)) from fault

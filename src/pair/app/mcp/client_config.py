@@ -26,7 +26,6 @@ _PLACES: Mapping[Client, tuple[str, str]] = {
     "vscode": (".vscode/mcp.json", "servers"),
 }
 """The file in the folder of a project, and the key of the list of servers in it."""
-_USUAL_INDENT = "  "
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,8 @@ def plan(client: Client, project: Path, entry: ClientEntry) -> ConfigChange:
     if known == entry.to_json():
         return ConfigChange(path, text, "unchanged")
     merged = {**value, key: {**servers, NAME: entry.to_json()}}
-    content = json.dumps(merged, indent=_find_indent(text), ensure_ascii=False) + "\n"
+    indent = re.search(r"\n([ \t]+)\S", text)
+    content = json.dumps(merged, indent=indent[1] if indent else "  ", ensure_ascii=False) + "\n"
     return ConfigChange(path, content, "added" if known is None else "changed")
 
 
@@ -103,8 +103,3 @@ def _refuse_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) != len(pairs):
         raise ValueError("a key is there twice")
     return value
-
-
-def _find_indent(text: str) -> str:
-    match = re.search(r"\n([ \t]+)\S", text)
-    return match[1] if match else _USUAL_INDENT
