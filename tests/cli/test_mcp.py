@@ -159,7 +159,7 @@ def test_what_makes_no_sense_is_refused(project: Workplace, options: list[str], 
 
 def test_the_sdk_is_loaded_for_assistants_only():
     code = (
-        "import sys, pair.app.cli.commands, pair.app.http.front; pair.app.cli.commands.build();"
+        "import sys, pair.app.cli.commands, pair.app.http.app; pair.app.cli.commands.build();"
         "print('mcp' in sys.modules, 'mcp_types' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from pair.app.http.metrics import ServerMetrics
+from pair.app.metrics import ServerMetrics
 from pair.auth.settings import ServerSettings
 from pair.kb.server import OpenKbs, care
 from pair.settings import Settings

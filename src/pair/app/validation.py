@@ -1,6 +1,7 @@
-"""Checking what others send against the declaration of what they may send."""
+"""Check data from outside against the declarations of what it may be."""
 
-from typing import Any, TypeVar
+import dataclasses
+from typing import Any, TypeVar, dataclass_transform
 
 import pydantic
 
@@ -10,8 +11,15 @@ _MAX_LISTED = 1_000
 _adapters: dict[type[Any], Any] = {}
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def strict(shape: type[_Shape]) -> type[_Shape]:
+    """Make a frozen dataclass whose JSON has no other fields, and no infinite numbers."""
+    shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False)  # type: ignore[attr-defined]
+    return dataclasses.dataclass(frozen=True)(shape)
+
+
 def adapter(shape: type[_Shape]) -> "pydantic.TypeAdapter[_Shape]":
-    """What checks a shape; made once."""
+    """Return the validator of a shape, made once."""
     if shape not in _adapters:
         _adapters[shape] = pydantic.TypeAdapter(shape)
     made: pydantic.TypeAdapter[_Shape] = _adapters[shape]
@@ -19,10 +27,10 @@ def adapter(shape: type[_Shape]) -> "pydantic.TypeAdapter[_Shape]":
 
 
 def first_problem(fault: pydantic.ValidationError) -> str:
-    """Without what was given, which may be long or secret."""
+    """Describe the first problem, without the value, which may be long or secret."""
     if fault.error_count() > _MAX_LISTED:  # the first of them cannot be had without all
         return f"{fault.error_count():,} values are not as they should be"
     first = fault.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = ".".join(str(each) for each in first["loc"])[:200]
+    place = ".".join(map(str, first["loc"]))[:200]
     message = first["msg"][:1].lower() + first["msg"][1:200]
     return f"{place}: {message}" if place else message

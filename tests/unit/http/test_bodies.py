@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pair import errors
-from pair.app.http import request_body, schemas
+from pair.app.http import context, schemas
 
 VALUES = st.recursive(
     st.none() | st.integers() | st.text(alphabet='a"\\,[{é'),
@@ -30,18 +30,18 @@ def containers_and_commas(value: Any) -> int:
 @given(VALUES, st.booleans(), st.integers(1, 9))
 def test_signs_in_texts_do_not_count_wherever_a_slice_ends(value: Any, is_ascii: bool, slice_bytes: int):
     body = json.dumps(value, ensure_ascii=is_ascii).encode()
-    assert request_body.count_values(body, slice_bytes=slice_bytes) == containers_and_commas(value)
+    assert context.count_values(body, slice_bytes=slice_bytes) == containers_and_commas(value)
 
 
 @pytest.mark.parametrize("piece", [b"[", b"0,", b"{},", b'"",'])
 def test_a_text_of_too_many_values_is_refused(piece: bytes):
     with pytest.raises(errors.UsageError, match="more than 1,000,000 values") as raised:
-        request_body.check_values(b"[" + piece * 1_200_000)
+        context.check_values(b"[" + piece * 1_200_000)
     assert raised.value.code == "E607"
 
 
 def test_a_text_that_is_long_and_has_few_values_is_not_refused():
-    request_body.check_values(b'{"documents": [{"text": "' + b'a, [b], {c} \\" ' * 3_000_000 + b'"}]}')
+    context.check_values(b'{"documents": [{"text": "' + b'a, [b], {c} \\" ' * 3_000_000 + b'"}]}')
 
 
 @pytest.mark.parametrize(

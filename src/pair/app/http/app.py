@@ -1,4 +1,4 @@
-"""Where every request comes in: request id, credentials, limits, the log, figures, and errors to answers."""
+"""The ASGI application: request ids, authentication, limits, metrics, the log, and errors as responses."""
 
 import asyncio
 import hashlib
@@ -14,18 +14,16 @@ from starlette.responses import Response
 
 from pair import errors
 from pair.app.http import error_responses
-from pair.app.http.context import RequestCall, Service
-from pair.app.http.cross_origin import CrossOrigin
-from pair.app.http.request_body import BodyShare, RequestBody
-from pair.app.http.routes import Operation, matched
+from pair.app.http.context import JSON, HttpContext, HttpRequest, Operation
+from pair.app.http.routes import match_route
+from pair.app.kb_access import KbAccess
 from pair.auth import rules
 from pair.auth.rules import ANYBODY, Principal
 from pair.kb.server import ThreadShare, share
 
 logger = logging.getLogger("pair.http")
 
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_KB_HEADER = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _SECURITY = [
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -38,174 +36,175 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class HttpApp:
-    """The ASGI application."""
-
-    def __init__(self, service: Service, on_start: Callable[[], None], on_stop: Callable[[], Awaitable[None]]) -> None:
-        self._service = service
+    def __init__(
+        self, context: HttpContext, on_start: Callable[[], None], on_stop: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._context = context
+        self._metrics = context.service.metrics
         self._on_start = on_start
         self._on_stop = on_stop
-        self._cross_origin = CrossOrigin(service.policy.cors_origins)
 
     async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await receive()
+            self._on_start()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await self._on_stop()
+            await send({"type": "lifespan.shutdown.complete"})
         elif scope["type"] == "http":
             await self._answer(scope, receive, send)
-
-    async def _live(self, receive: Any, send: Send) -> None:
-        await receive()
-        self._on_start()
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        await self._on_stop()
-        await send({"type": "lifespan.shutdown.complete"})
 
     async def _answer(self, scope: Any, receive: Any, send: Send) -> None:
         began = time.perf_counter()
         headers = dict(scope["headers"])
         given = headers.get(b"x-request-id", b"").decode("latin-1")
-        request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
-        held = BodyShare(self._service.body_memory)
-        call = RequestCall(scope, RequestBody(receive, headers, held), request_id, headers)
-        sent = _Sent(send, call, self._cross_origin)
+        request_id = given if _ID.fullmatch(given) else secrets.token_hex(16)
+        traceparent = headers.get(b"traceparent", b"").decode("latin-1")
+        access = KbAccess(self._context.service, request_id=request_id, traceparent=traceparent)
+        request = HttpRequest(self._context, scope, receive, headers, access)
+        sender = _Sender(send, request)
         route = f"{scope['method']} (none)"
-        figures = self._service.figures
-        figures.in_flight += 1
+        self._metrics.in_flight += 1
         try:
-            preflight = self._cross_origin.preflight(call)
+            preflight = self._context.cross_origin.answer_preflight(scope["method"], headers)
             if preflight is not None:
-                await sent.whole(preflight)
+                await sender.send(preflight)
                 return
-            operation, call.path_value = matched(scope["method"], scope["path"])
+            operation, request.path_value = match_route(scope["method"], scope["path"])
             route = operation.route
-            await self._let_in(operation, call)
-            response = await operation.handler(self._service, call)
-            await response(scope, receive, sent)
+            await self._admit(operation, request)
+            response = await operation.handler(request)
+            await response(scope, receive, sender)
         except errors.PairError as fault:
-            await self._refuse(fault, call, sent)
+            await self._send_error(fault, request, sender)
         except ConnectionResetError:
-            sent.status = 499
+            sender.status = 499
         except asyncio.CancelledError:
-            sent.status = 499
-            if not self._service.is_stopping:
+            sender.status = 499
+            if not self._context.service.is_stopping:
                 raise
-        except Exception:  # the outermost boundary of the service
+        except Exception:  # the outermost boundary of the server
             logger.exception("a bug", extra={"request_id": request_id})
-            await sent.whole(
-                Response(error_responses.bug_body(request_id, scope["path"]), 500, media_type="application/json")
-            )
+            await sender.send(Response(error_responses.bug_body(request_id, scope["path"]), 500, media_type=JSON))
         finally:
-            figures.in_flight -= 1
-            held.release()
-            self._note(route, call, sent.status, (time.perf_counter() - began) * 1000)
+            self._metrics.in_flight -= 1
+            request.release_memory()
+            self._note(route, request, sender.status, (time.perf_counter() - began) * 1000)
 
-    async def _let_in(self, operation: Operation, call: RequestCall) -> None:
-        """Raises E602, E603, E608."""
-        service = self._service
-        origin = call.header(b"origin")
-        is_named = self._cross_origin.allows(origin)
-        only_loopback = not service.asks_for_credentials
-        rules.check_origin(call.header(b"host"), origin, only_loopback=only_loopback, is_named=is_named)
-        client = _address_of(call.scope)
+    async def _admit(self, operation: Operation, request: HttpRequest) -> None:
+        """Check the origin, the credentials, the rate limit and the scope. Raises E602, E603, E608."""
+        context = self._context
+        needs_credentials = context.settings.auth != "none"
+        rules.check_origin(
+            request.header(b"host"),
+            request.header(b"origin"),
+            only_loopback=not needs_credentials,
+            is_named=context.cross_origin.allows(request.headers),
+        )
+        client = _client_address(request.scope)
         if operation.scope is None:
-            share.set(ThreadShare(f"unknown {client}", service.policy.client_workers))
+            share.set(ThreadShare(f"unknown {client}", context.settings.client_workers))
             return
-        if service.asks_for_credentials:
+        if needs_credentials:
             try:
-                call.principal = await self._verified(call)
+                request.access.principal = await self._authenticate(request)
             except errors.AccessError:
-                self._take(f"unknown {client}", call)
+                self._check_rate(f"unknown {client}", request)
                 raise
-            client = call.principal.client
-            share.set(ThreadShare(client, service.policy.client_workers))
-        self._take(client, call)
-        rules.check_scope(call.principal, operation.scope)
+            client = request.access.principal.client
+            share.set(ThreadShare(client, context.settings.client_workers))
+        self._check_rate(client, request)
+        rules.check_scope(request.access.principal, operation.scope)
 
-    def _take(self, client: str, call: RequestCall) -> None:
-        wait = self._service.rate.wait_of(client)
-        if wait:
-            call.told["retry_after"] = wait
-            raise errors.too_many_requests()
-
-    async def _verified(self, call: RequestCall) -> Principal:
-        scheme, _, credential = call.header(b"authorization").partition(" ")
+    async def _authenticate(self, request: HttpRequest) -> Principal:
+        """Raises E602, E614."""
+        scheme, _, credential = request.header(b"authorization").partition(" ")
         if scheme.lower() != "bearer" or not credential.strip():
             raise errors.credentials_refused("there are none")
-        return await self._service.authenticate(credential.strip())
+        return await self._context.verify(credential.strip())
 
-    async def _refuse(self, fault: errors.PairError, call: RequestCall, sent: "_Sent") -> None:
-        status = error_responses.status_of(fault)
-        headers = error_responses.retry_headers(status, call.told.get("retry_after"))
+    def _check_rate(self, client: str, request: HttpRequest) -> None:
+        """Raises E608."""
+        wait = self._context.rate_limit.take(client)
+        if wait:
+            request.access.log_fields["retry_after"] = wait
+            raise errors.too_many_requests()
+
+    async def _send_error(self, fault: errors.PairError, request: HttpRequest, sender: "_Sender") -> None:
+        status = error_responses.error_status(fault)
+        log_fields = request.access.log_fields
+        headers = error_responses.retry_headers(status, log_fields.get("retry_after"))
         if status == 401:
             headers["WWW-Authenticate"] = 'Bearer realm="pair"'
         if status == 405:
             headers["Allow"] = fault.hints[0].removeprefix("Allowed: ")
         if status in {408, 413}:
-            headers["Connection"] = "close"  # what was not read is not wanted
-        call.told["error"] = fault.code
+            headers["Connection"] = "close"  # the rest of the body is not read
+        log_fields["error"] = fault.code
         if status >= 500:
-            logger.warning(
-                "failed", extra={"request_id": call.request_id, "reason": fault.message, "why": fault.explanation}
-            )
+            details = {"request_id": request.access.request_id, "reason": fault.message, "why": fault.explanation}
+            logger.warning("failed", extra=details)
         if fault.code == errors.CACHE_FULL:
-            self._service.figures.cache_budget_exceeded += 1
+            self._metrics.cache_budget_exceeded += 1
         if status in {401, 403, 429}:
-            self._service.figures.refused[str(status)] += 1
-        await sent.whole(
-            Response(error_responses.body_of(fault, call.scope["path"]), status, headers, "application/json")
-        )
+            self._metrics.refused[str(status)] += 1
+        body = error_responses.error_body(fault, request.scope["path"])
+        await sender.send(Response(body, status, headers, JSON))
 
-    def _note(self, route: str, call: RequestCall, status: int, milliseconds: float) -> None:
-        about = {
-            "method": call.scope["method"],
-            "path": call.scope["path"][:200],
+    def _note(self, route: str, request: HttpRequest, status: int, milliseconds: float) -> None:
+        access = request.access
+        fields = {
+            "method": request.scope["method"],
+            "path": request.scope["path"][:200],
             "status": status,
             "latency_ms": round(milliseconds, 3),
-            "request_id": call.request_id,
-            "client": _address_of(call.scope),
+            "request_id": access.request_id,
+            "client": _client_address(request.scope),
         }
-        if call.principal is not ANYBODY:
-            about["user"] = call.principal.id
-        if call.kb_id:
-            about["kb_id"] = call.kb_id[:128]
-        about |= {key: call.told[key] for key in ("tool", "error") if key in call.told}
-        self._service.figures.note_request(route, status, milliseconds, about)
+        if access.principal is not ANYBODY:
+            fields["user"] = access.principal.id
+        if access.kb_id:
+            fields["kb_id"] = access.kb_id[:128]
+        fields |= {key: access.log_fields[key] for key in ("tool", "error") if key in access.log_fields}
+        self._metrics.note_request(route, status, milliseconds, fields)
         level = logging.ERROR if status >= 500 else logging.WARNING if status >= 400 else logging.INFO
         if logger.isEnabledFor(level):
-            logger.log(level, "request", extra=about)
+            logger.log(level, "request", extra=fields)
 
 
-class _Sent:
-    """What is sent, with the headers that every answer has."""
+class _Sender:
+    """Sends a response with the headers that all responses have."""
 
-    def __init__(self, send: Send, call: RequestCall, cross_origin: CrossOrigin) -> None:
+    def __init__(self, send: Send, request: HttpRequest) -> None:
         self._send = send
-        self._call = call
-        self._cross_origin = cross_origin
+        self._request = request
         self.status = 0
 
     async def __call__(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
+            request = self._request
             self.status = message["status"]
-            about = [(b"x-request-id", self._call.request_id.encode())]
-            kb_id = self._call.kb_id or self._call.header(b"x-kb-id")
-            if _KB_HEADER.fullmatch(kb_id):
-                about.append((b"x-kb-id", kb_id.encode()))
+            common = [(b"x-request-id", request.access.request_id.encode())]
+            kb_id = request.access.kb_id or request.header(b"x-kb-id")
+            if _ID.fullmatch(kb_id):
+                common.append((b"x-kb-id", kb_id.encode()))
             headers = message.get("headers", [])
-            own = {name for name, _ in headers}  # the page has its own policy
-            guards = [each for each in _SECURITY if each[0] not in own]
-            message = {**message, "headers": [*headers, *about, *guards, *self._cross_origin.headers(self._call)]}
+            own = {name for name, _ in headers}  # the page has a policy of its own
+            common += [header for header in _SECURITY if header[0] not in own]
+            cross_origin = request.context.cross_origin.response_headers(request.headers)
+            message = {**message, "headers": [*headers, *common, *cross_origin]}
         await self._send(message)
 
-    async def whole(self, response: Response) -> None:
-        """Unless something was sent already: then the connection ends where it broke off."""
+    async def send(self, response: Response) -> None:
+        """Send a response, unless another one has begun: then the connection ends where that broke off."""
         if self.status:
             raise ConnectionResetError
-        await response(self._call.scope, self._call.incoming.receive, self)
+        await response(self._request.scope, self._request.receive, self)
 
 
-def _address_of(scope: Any) -> str:
-    """Of the client; of IPv6 the network, which one client has all of."""
+def _client_address(scope: Any) -> str:
+    """Return the address of the client; of IPv6 the network, which one client has all of."""
     host = scope["client"][0] if scope.get("client") else ""
     if ":" not in host:
         return host

@@ -1,171 +1,104 @@
-"""Questions: who can be asked, and what they answer, at once or as it is written.
-
-Invariants
-    Who asks is what the credentials say. A caller who may use some KBs only is answered from those, by their shelves,
-    which hand nothing on.
-"""
+"""Questions to librarians, answered at once or as a stream of events."""
 
 import asyncio
 import dataclasses
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pydantic_core
 from starlette.responses import Response as HttpResponse
 
-from pair import errors, telemetry
-from pair.app.http import error_responses, schemas
-from pair.app.http.context import RequestCall, Service, Streamed, answer
-from pair.auth.rules import Principal
-from pair.kb.server import DEFAULT_KB, KbLibrarians, VersionCollection
-from pair.librarians.contract import Budget, Context, Response, TraceContext, User
+from pair.app.http import error_responses, examples, schemas
+from pair.app.http.context import EVENTS, HttpRequest, Operation, Streamed, answer
+from pair.app.kb_access import AskRun, KbAccess
+from pair.kb.server import DEFAULT_KB
+from pair.librarians.contract import Budget, Context, TraceContext
 
-EVENTS = "text/event-stream"
-SIGN_OF_LIFE_SECONDS = 15.0
+KEEP_ALIVE_SECONDS = 15.0
 
 
-async def list_librarians(service: Service, call: RequestCall) -> HttpResponse:
-    desk = await service.reading(lambda: service.kbs.desk(DEFAULT_KB))
-    user = user_of(call.principal)
-    known = [
-        {**each.card.to_json(), "answers_from": each.answers_from, "public": each.is_public}
-        for each in desk.listed()
-        if desk.registry.allows(user, each.card.id) and is_open_to(call.principal, desk, each.card.id)
+@Operation("GET /librarians", "read", examples.LIBRARIANS)
+async def list_librarians(request: HttpRequest) -> HttpResponse:
+    """Who can be asked"""
+    service, access = request.service, request.access
+    librarians = await service.read(lambda: service.kbs.desk(DEFAULT_KB))
+    cards = [
+        {**librarian.card.to_json(), "answers_from": librarian.answers_from, "public": librarian.is_public}
+        for librarian in librarians.listed()
+        if access.may_ask(librarians, librarian.card.id)
     ]
-    return answer({"first": desk.first, "librarians": known})
+    return answer({"first": librarians.first, "librarians": cards})
 
 
-async def ask(service: Service, call: RequestCall) -> HttpResponse | Streamed:
-    asked = await call.read(service, schemas.AskRequest)
-    return await _answered(service, call, asked, _whom(call, asked))
+@Operation("POST /ask", "read", examples.RESPONSE, schemas.AskRequest, errors=(404,))
+async def ask(request: HttpRequest) -> HttpResponse | Streamed:
+    """Ask whoever is asked first, or the shelf of a knowledge base
+
+    Ask the librarian of a KB if a KB or a version is named, or the caller may not use all KBs.
+    """
+    asked = await request.read(schemas.AskRequest)
+    kb_id = request.access.use_kb(asked.kb_id)
+    needs_kb = bool(asked.kb_id) or asked.at is not None or not request.access.principal.sees_all
+    return await _answer(request, asked, kb_id if needs_kb else None)
 
 
-async def response_to(service: Service, call: RequestCall, asked: schemas.AskRequest) -> Response:
-    """Raises what keeps a question from being asked; what goes wrong later is in the response."""
-    asking, context = await _asking(service, call, asked, _whom(call, asked))
-    return await asking.response(context)
+@Operation("POST /librarians/{id}/ask", "read", examples.RESPONSE, schemas.AskRequest, errors=(404,))
+async def ask_librarian(request: HttpRequest) -> HttpResponse | Streamed:
+    """Ask one librarian"""
+    asked = await request.read(schemas.AskRequest)
+    if asked.kb_id:
+        request.access.use_kb(asked.kb_id)
+    return await _answer(request, asked, request.path_value)
 
 
-def _whom(call: RequestCall, asked: schemas.AskRequest) -> str | None:
-    """Whoever names a KB or a version wants its shelf; whoever may not use all KBs gets no other. Raises E603."""
-    kb_id = call.use_kb(asked.kb_id)
-    return kb_id if asked.kb_id or asked.at is not None or not call.principal.sees_all else None
-
-
-async def ask_librarian(service: Service, call: RequestCall) -> HttpResponse | Streamed:
-    asked = await call.read(service, schemas.AskRequest)
-    call.use_kb(asked.kb_id) if asked.kb_id else None
-    return await _answered(service, call, asked, call.path_value)
-
-
-async def _answered(
-    service: Service, call: RequestCall, asked: schemas.AskRequest, first: str | None
-) -> HttpResponse | Streamed:
-    asking, context = await _asking(service, call, asked, first)
-    if EVENTS in call.header(b"accept"):
-        return Streamed(EVENTS, asking.events(context))
-    response = await asking.response(context)
-    status = error_responses.status_of_response(response)
+async def _answer(request: HttpRequest, asked: schemas.AskRequest, librarian: str | None) -> HttpResponse | Streamed:
+    context, seconds = read_context(request.access, asked.context or schemas.AskContext())
+    run = await request.access.prepare_ask(asked.query, librarian, asked.at)
+    if EVENTS in request.header(b"accept"):
+        return Streamed(EVENTS, _stream_events(run, context, seconds))
+    response = await run.answer(context, seconds)
+    status = error_responses.response_status(response)
     return answer(response.to_json(), status, error_responses.retry_headers(status))
 
 
-async def _asking(
-    service: Service, call: RequestCall, asked: schemas.AskRequest, first: str | None
-) -> "tuple[AskRun, Context]":
-    """Raises E201, E218, E603, E605, E615."""
-    kb_id = call.kb_id or DEFAULT_KB
-    context, seconds = context_of(service, call, asked)
-    desk = await service.reading(lambda: service.kbs.desk(kb_id))
-    librarian = first or desk.first
-    if librarian not in desk.registry:
-        raise errors.no_such_librarian(librarian)
-    if not is_open_to(call.principal, desk, librarian):
-        raise errors.not_allowed(f"the librarian {librarian!r}")
-    past = None if asked.at is None else await _past(service, desk, librarian, asked.at)
-    return AskRun(service, desk, librarian, asked.query, seconds, past), context
-
-
-async def _past(service: Service, desk: KbLibrarians, librarian: str, at: int | str) -> VersionCollection:
-    kb_id = desk.kb_of(librarian)
-    if kb_id is None:
-        raise errors.librarian_without_past(librarian)
-    return await service.reading(lambda: service.kbs.shelf_at(kb_id, at))
-
-
-@dataclasses.dataclass
-class AskRun:
-    """One question to one librarian."""
-
-    service: Service
-    desk: KbLibrarians
-    librarian: str
-    query: str
-    seconds: float
-    past: VersionCollection | None = None
-
-    async def response(self, context: Context) -> Response:
-        began = time.perf_counter()
-        given = await self.desk.ask(
-            self.query, first=self.librarian, context=context, timeout=self.seconds, collection=self.past
-        )
-        code = given.error.code if given.error else ""
-        self.service.figures.note_ask(self.librarian, (time.perf_counter() - began) * 1000, code)
-        return given
-
-    async def events(self, context: Context) -> AsyncIterator[bytes]:
-        """`text` for each piece as it is written, `response` at the end; a comment now and then in between."""
-        loop, pieces = asyncio.get_running_loop(), asyncio.Queue[str]()
-
-        def tell(text: str) -> None:
-            loop.call_soon_threadsafe(pieces.put_nowait, text)
-
-        task = asyncio.ensure_future(self.response(dataclasses.replace(context, on_text=tell)))
-        task.add_done_callback(lambda _: pieces.put_nowait(""))
-        while not task.done() or not pieces.empty():
-            try:
-                async with asyncio.timeout(SIGN_OF_LIFE_SECONDS):
-                    piece = await pieces.get()
-            except TimeoutError:
-                yield b": still at it\n\n"
-                continue
-            if piece:
-                yield _event("text", {"text": piece})
-        yield _event("response", task.result().to_json())
-
-
-def _event(name: str, value: dict[str, Any]) -> bytes:
-    return b"event: " + name.encode() + b"\ndata: " + pydantic_core.to_json(value) + b"\n\n"
-
-
-def context_of(service: Service, call: RequestCall, asked: schemas.AskRequest) -> tuple[Context, float]:
-    """What the request says of itself, within what it may say; and the seconds it has."""
-    given, policy = asked.context or schemas.AskContext(), service.settings.librarians
-    budget = given.budget or schemas.AskBudget(policy.max_calls, policy.max_tokens)
-    ids = telemetry.parse_traceparent(call.header(b"traceparent"))
-    if ids is None and given.trace is not None:
-        ids = given.trace.traceId, given.trace.spanId
-    context = Context(
-        user=user_of(call.principal),
-        trace=TraceContext(*ids) if ids else None,
+def read_context(access: KbAccess, given: schemas.AskContext) -> tuple[Context, float | None]:
+    """Return what a request says of itself, within what it may say, and the seconds that it gives."""
+    context = access.new_context()
+    most = access.service.settings.librarians
+    budget = context.budget
+    if given.budget is not None:
+        budget = Budget(min(given.budget.calls, most.max_calls), min(given.budget.tokens, most.max_tokens))
+    trace = TraceContext(given.trace.traceId, given.trace.spanId) if given.trace else None
+    context = dataclasses.replace(
+        context,
+        trace=context.trace or trace,
         delegation_chain=tuple(given.delegationChain or ()),
         metadata=given.metadata or {},
-        request_id=call.request_id,
-        budget=Budget(min(budget.calls, policy.max_calls), min(budget.tokens, policy.max_tokens)),
+        budget=budget,
     )
-    seconds = policy.timeout_seconds if given.timeout is None else given.timeout / 1000
-    return context, min(seconds, policy.timeout_seconds)
+    return context, None if given.timeout is None else given.timeout / 1000
 
 
-def user_of(principal: Principal) -> User | None:
-    if not principal.user:
-        return None
-    return User(principal.id, principal.email, principal.teams, principal.roles)
+async def _stream_events(run: AskRun, context: Context, seconds: float | None) -> AsyncIterator[bytes]:
+    """Yield `text` for each piece as it is written, and `response` at the end; comments keep the connection open."""
+    loop, pieces = asyncio.get_running_loop(), asyncio.Queue[str]()
+
+    def put(text: str) -> None:
+        loop.call_soon_threadsafe(pieces.put_nowait, text)
+
+    task = asyncio.ensure_future(run.answer(dataclasses.replace(context, on_text=put), seconds))
+    task.add_done_callback(lambda _: pieces.put_nowait(""))
+    while not task.done() or not pieces.empty():
+        try:
+            async with asyncio.timeout(KEEP_ALIVE_SECONDS):
+                piece = await pieces.get()
+        except TimeoutError:
+            yield b": still at it\n\n"
+            continue
+        if piece:
+            yield _format_event("text", {"text": piece})
+    yield _format_event("response", task.result().to_json())
 
 
-def is_open_to(principal: Principal, desk: KbLibrarians, librarian: str) -> bool:
-    if principal.kbs is None:
-        return True
-    source = next((each.answers_from for each in desk.listed() if each.card.id == librarian), "")
-    hands_on = desk.registry.desk(librarian).entry.delegates_to != ()
-    return source.startswith("kb ") and source.removeprefix("kb ") in principal.kbs and not hands_on
+def _format_event(name: str, value: dict[str, Any]) -> bytes:
+    return b"event: " + name.encode() + b"\ndata: " + pydantic_core.to_json(value) + b"\n\n"

@@ -1,9 +1,9 @@
-"""Connections within limits: bytes and headers of a head, time for it, connections at a time, and slow readers.
+"""Connections within limits: bytes, headers and time of a request head, number of connections, and slow readers.
 
 Invariants
     A connection holds at most MAX_HEAD_BYTES of a head, and a few requests that wait for the one before.
-    A connection that works on no request can be closed at any time, to make room for another one.
-    What is refused is answered with an error as on every route, unless another answer is under way.
+    A connection without a request can be closed at any time, to make room for another one.
+    A refused request gets an error response as on every route, unless another response has begun.
 """
 
 import asyncio
@@ -23,33 +23,33 @@ MAX_HEAD_BYTES = 65_536
 MAX_HEADERS = 100
 _MAX_PIPELINED = 32
 _SLICE_BYTES = 8_192
-"""Parsed at a time: what belongs to a head is counted as exactly as that."""
+"""Parsed at a time: the bytes of a head are counted to within one slice."""
 _LINGERING_SECONDS = 1.0
-"""For the client to read why it was refused, while what it still sends is dropped."""
+"""For the client to read the error, while the bytes that it still sends are dropped."""
 _SPARE_FILES = 256
-"""That are left for shards and stores, where the system allows few open files."""
+"""Left for shards and stores, where the system allows few open files."""
 
 
 class Connections:
-    """What the connections of a server share. Belongs to one event loop."""
+    """State that the connections of a server share. Belongs to one event loop."""
 
-    def __init__(self, policy: ServerSettings) -> None:
-        self.policy = policy
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self.most = min(policy.max_connections, max(files - _SPARE_FILES, files // 2))
+        self.most = min(settings.max_connections, max(files - _SPARE_FILES, files // 2))
         self.waiting: collections.OrderedDict[BoundedConnection, float] = collections.OrderedDict()
-        """Those that work on no request, and since when; the first has waited longest."""
+        """Connections without a request, and since when; the first has waited longest."""
 
     def close_slow(self, now: float) -> None:
-        """Close those that did not send the head of a request in time. Idle ones have a timer of their own."""
+        """Close connections that did not send the head of a request in time. Idle ones have their own timer."""
         for connection, since in list(self.waiting.items()):
-            if now - since < self.policy.header_timeout_seconds:
+            if now - since < self.settings.header_timeout_seconds:
                 return
             if connection.timeout_keep_alive_task is None:
                 connection.end()
 
     def make_room(self) -> None:
-        """Close the one that has waited longest."""
+        """Close the connection that has waited longest."""
         oldest = next(iter(self.waiting))
         del self.waiting[oldest]
         oldest.end()
@@ -70,12 +70,10 @@ class BoundedConnection(httptools_impl.HttpToolsProtocol):
         self._shared = shared
         self._slice_bytes = 0
         self._head_bytes = 0
-        """That arrived since the last head or part of a body: of a head, of trailers, of what frames a body."""
+        """Bytes since the last head or part of a body: of a head, of trailers, or of the framing of a body."""
         self._fault: errors.PairError | None = None
         self._is_refused = False
         self._stuck: asyncio.TimerHandle | None = None
-
-    # Coming and going
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -93,7 +91,7 @@ class BoundedConnection(httptools_impl.HttpToolsProtocol):
         super().connection_lost(exc)
 
     def end(self) -> None:
-        """Close it now, whether or not the client reads what was sent."""
+        """Close now, whether or not the client reads the rest of the response."""
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         else:
@@ -106,8 +104,6 @@ class BoundedConnection(httptools_impl.HttpToolsProtocol):
         """Wait for the head of a request, from now on."""
         self._shared.waiting.pop(self, None)
         self._shared.waiting[self] = self.loop.time()
-
-    # Reading
 
     def data_received(self, data: bytes) -> None:
         if self.timeout_keep_alive_task is not None:
@@ -124,13 +120,13 @@ class BoundedConnection(httptools_impl.HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= _MAX_PIPELINED:
-            raise self._remember(errors.too_many_requests())
+            raise self._keep(errors.too_many_requests())
         self._head_bytes = self._slice_bytes
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(self.headers) >= MAX_HEADERS:
-            raise self._remember(errors.head_too_large(f"{MAX_HEADERS} headers"))
+            raise self._keep(errors.head_too_large(f"{MAX_HEADERS} headers"))
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -142,15 +138,13 @@ class BoundedConnection(httptools_impl.HttpToolsProtocol):
         self._head_bytes = self._slice_bytes
         super().on_body(body)
 
-    # Refusing
-
     def send_400_response(self, msg: str) -> None:
         """Called when a head cannot be parsed, or a callback above refused it."""
         fault, self._fault = self._fault, None
         self._refuse(fault or errors.request_invalid("it is not HTTP"))
 
-    def _remember(self, fault: errors.PairError) -> errors.PairError:
-        """Keep what a callback raises: the parser hands on that something was raised, and not what."""
+    def _keep(self, fault: errors.PairError) -> errors.PairError:
+        """Keep the error that a callback raises: the parser reports that one was raised, and not which."""
         self._fault = fault
         return fault
 
@@ -161,7 +155,7 @@ class BoundedConnection(httptools_impl.HttpToolsProtocol):
         if self.cycle is not None and not self.cycle.response_complete:
             self.transport.close()
             return
-        body, status = error_responses.body_of(fault), error_responses.status_of(fault)
+        body, status = error_responses.error_body(fault), error_responses.error_status(fault)
         headers = {
             "content-type": "application/json",
             "content-length": str(len(body)),
@@ -175,8 +169,6 @@ class BoundedConnection(httptools_impl.HttpToolsProtocol):
         self.transport.write_eof()
         self.loop.call_later(_LINGERING_SECONDS, self.transport.abort)
 
-    # Writing
-
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.transport.is_closing():  # once everything is sent
@@ -187,7 +179,7 @@ class BoundedConnection(httptools_impl.HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._stuck is None:
-            self._stuck = self.loop.call_later(self._shared.policy.body_timeout_seconds, self.transport.abort)
+            self._stuck = self.loop.call_later(self._shared.settings.body_timeout_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()

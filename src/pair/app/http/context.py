@@ -1,198 +1,105 @@
-"""What requests share: open KBs, limits, figures, and turns at writing."""
+"""One request as handlers see it, with its body read within limits, and what all requests share."""
 
 import asyncio
-import contextlib
-import datetime
-import threading
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
+import pydantic
 import pydantic_core
 from starlette.responses import Response
 
 from pair import errors
-from pair.app.http import request_body, schemas
-from pair.app.http.limits import Idempotency, RateLimit, SharedRun
-from pair.app.http.metrics import ServerMetrics
-from pair.app.http.response_cache import QueryPlace, ResponseCache, RunningQueries, VersionCache
-from pair.auth import rules
-from pair.auth.rules import ANYBODY, Principal
-from pair.auth.settings import ServerSettings
-from pair.clock import Cancellation, SystemClock
-from pair.kb.server import DEFAULT_KB, BackgroundJob, OpenKbs, care, in_thread, share, token_verifier, verifier
+from pair.app.http import examples, schemas
+from pair.app.http.limits import CrossOrigin, Headers, Idempotency, RateLimit
+from pair.app.http.response_cache import ResponseCache, RunningQueries, SharedRuns
+from pair.app.kb_access import KbAccess, KbService
+from pair.app.validation import adapter, first_problem
+from pair.auth.rules import ANYBODY, Principal, Scope
+from pair.kb.server import in_thread, token_verifier, verifier
 from pair.settings import Settings
 
+JSON = "application/json"
+LINES = "application/x-ndjson"
+EVENTS = "text/event-stream"
+MAX_QUERY_BYTES = 1_048_576
+"""Longest body of a request that stores nothing."""
+MAX_VALUES = 1_000_000
+"""JSON values in one body: parsing keeps all threads of the process waiting, so it must not take long."""
+MAX_QUERY_VALUES = 50_000
+"""JSON values in the body of a request that stores nothing."""
 _LONG_BYTES = 65_536
 _MOST_PARSING = 2
 _KEYS_SECONDS = 5.0
 _MOST_KEY_CHARACTERS = 255
-_Result = TypeVar("_Result")
 _Shape = TypeVar("_Shape")
 
 
-class Service:
-    """One for a server. Its coroutines belong to one event loop."""
+class HttpContext:
+    """State that all requests of a server share. Belongs to one event loop."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises E401: also where nobody would be asked who they are, on an address that others can reach."""
-        self.settings = settings
-        self.policy: ServerSettings = settings.server
-        self.clock = SystemClock()
-        self._tokens = token_verifier(settings) if self.policy.auth == "jwt" else None
-        self.verify: Callable[[str], Principal] | None = verifier(settings) if self._tokens is None else None
+        """Raises E401, also for an address that others can reach without authentication."""
+        self.settings = settings.server
+        self._tokens = token_verifier(settings) if self.settings.auth == "jwt" else None
+        self._verify = verifier(settings) if self._tokens is None else None
         self._key_reading: asyncio.Task[None] | None = None
-        self.body_memory = request_body.BodyMemory(self.policy.max_buffered_bytes)
-        self._parsing = asyncio.Semaphore(_MOST_PARSING)
-        self.kbs = OpenKbs(settings)
-        self.figures = ServerMetrics()
-        self.rate = RateLimit(self.policy, self.clock)
-        self.remembered = ResponseCache()
-        self.under_way = RunningQueries()
-        self.versions = VersionCache(self._look)
-        self.idempotency = Idempotency(self.policy.idempotency_seconds, self.clock)
-        self.syncs = SharedRun()
-        self.jobs: list[BackgroundJob] = care(self.kbs, self.figures)
-        self.is_stopping = False
-        self.started_at: datetime.datetime = self.clock.now()
-        self._turns: dict[str, asyncio.Lock] = {}
-        self._lock = threading.Lock()
-        self._threads_at_work = 0
+        self.service = KbService(settings)
+        self.cross_origin = CrossOrigin(self.settings.cors_origins)
+        self.rate_limit = RateLimit(self.settings, self.service.clock)
+        self.idempotency = Idempotency(self.settings.idempotency_seconds, self.service.clock)
+        self.responses = ResponseCache()
+        self.running_queries = RunningQueries()
+        self.shared_runs = SharedRuns()
+        self.parsing = asyncio.Semaphore(_MOST_PARSING)
+        self._body_bytes = 0
 
-    def start(self) -> None:
-        for job in self.jobs:
-            job.start()
-
-    def stop(self) -> None:
-        """Told once: nothing new is begun."""
-        self.is_stopping = True
-        for job in self.jobs:
-            job.stop()
-
-    def close(self, seconds: float) -> None:
-        """Waits so long for background work, and closes the KBs if it has ended."""
-        deadline = self.clock.monotonic() + seconds
-        for job in self.jobs:
-            job.join(max(0.0, deadline - self.clock.monotonic()))
-        if not self.is_at_work:
-            self.kbs.close()
-
-    @property
-    def is_at_work(self) -> bool:
-        return bool(self.figures.in_flight or self._threads_at_work) or any(job.is_at_work for job in self.jobs)
-
-    @property
-    def asks_for_credentials(self) -> bool:
-        return self.policy.auth != "none"
-
-    async def authenticate(self, credential: str) -> Principal:
-        """Tell whose credential this is. Raises E602, E614.
+    async def verify(self, credential: str) -> Principal:
+        """Return the principal of a credential. Raises E602, E614.
 
         Public keys that have to be read first are read once for all who wait, and nobody waits long.
         """
         if self._tokens is None:
-            return self.verify(credential) if self.verify is not None else ANYBODY
+            return self._verify(credential) if self._verify is not None else ANYBODY
         if self._tokens.needs_keys(credential):
             if self._key_reading is None or self._key_reading.done():
                 self._key_reading = asyncio.ensure_future(in_thread(self._tokens.read_keys))
             await asyncio.wait([self._key_reading], timeout=_KEYS_SECONDS)
-        return self._tokens.authenticate(credential, may_read=False)
+        return self._tokens.verified(credential, may_read=False)
 
-    async def reading(self, work: Callable[[], _Result]) -> _Result:
-        """In a thread. Raises E609: then the work is told to stop. Raises E608."""
-        cancellation = Cancellation(self.policy.request_timeout_seconds)
-        try:
-            async with asyncio.timeout(self.policy.request_timeout_seconds):
-                return await self.working(lambda: cancellation.run(work))
-        except TimeoutError as fault:
-            raise errors.took_too_long(self.policy.request_timeout_seconds) from fault
-        finally:
-            cancellation.cancel()
-
-    async def parsed(self, shape: type[_Shape], body: bytes, *, where: str = "") -> _Shape:
-        """A long one beside the event loop, and few of these at a time. Raises E601, E607."""
-        if len(body) < _LONG_BYTES:
-            return schemas.read(shape, body, where=where)
-
-        def read() -> _Shape:
-            request_body.check_values(body)
-            return schemas.read(shape, body, where=where)
-
-        async with self._parsing:
-            return await in_thread(read)
-
-    async def _look(self, place: QueryPlace) -> tuple[int, str]:
-        share.set(None)  # others wait for the same look, so it is nobody's own work
-        return await self.reading(lambda: self._version(place))
-
-    def _version(self, place: QueryPlace) -> tuple[int, str]:
-        return self.kbs.read(place.kb_id, place.at, lambda kb: kb.version())
-
-    async def once(
-        self, call: "RequestCall", kb_id: str, body: bytes, work: Callable[[], Awaitable[Response]]
-    ) -> Response:
-        """What a request with a key is answered: the second with the same one does nothing. Raises E601."""
-        key = call.idempotency_key
-        if not key:
-            return await work()
-        done, is_repeated = await self.idempotency.once(f"{call.principal.client} {kb_id}", key, body, work)
-        if not is_repeated:
-            return done
-        return Response(done.body, done.status_code, {"Idempotent-Replayed": "true"}, "application/json")
-
-    async def working(self, work: Callable[[], _Result]) -> _Result:
-        """In a thread, for as long as it takes."""
-
-        def counted() -> _Result:
-            with self._lock:
-                self._threads_at_work += 1
-            try:
-                return work()
-            finally:
-                with self._lock:
-                    self._threads_at_work -= 1
-
-        return await in_thread(counted)
-
-    @contextlib.asynccontextmanager
-    async def turn(self, kb_id: str) -> AsyncIterator[None]:
-        """To write a KB: requests of one server take turns, where they would get into each other's way. Raises E203."""
-        if self.is_stopping:
-            raise errors.server_stopping()
-        lock = self._turns.setdefault(kb_id, asyncio.Lock())
-        try:
-            async with asyncio.timeout(self.policy.write_wait_seconds):
-                await lock.acquire()
-        except TimeoutError as fault:
-            raise errors.write_waiting(kb_id, self.policy.write_wait_seconds) from fault
-        try:
-            yield
-        finally:
-            lock.release()
+    def take_memory(self, size: int) -> None:
+        """Count bytes of a body; give them back with a negative size. Raises E617."""
+        if self._body_bytes + size > self.settings.max_buffered_bytes:
+            raise errors.server_full("the bodies of other requests fill its memory")
+        self._body_bytes += size
 
 
 @dataclass
-class RequestCall:
-    """One request, as handlers see it."""
+class HttpRequest:
+    """One request."""
 
+    context: HttpContext
     scope: Any
-    incoming: request_body.RequestBody
-    request_id: str
-    headers: dict[bytes, bytes]
-    principal: Principal = ANYBODY
+    receive: Any
+    headers: Headers
+    access: KbAccess
     path_value: str = ""
-    """What the address has in the place of {id}."""
-    kb_id: str = ""
-    """That it is about, once that is known."""
-    told: dict[str, Any] = field(default_factory=dict)
-    """For the log."""
+    """The part of the path in the place of {id}."""
+    _body_bytes: int = 0
 
-    def use_kb(self, kb_id: str) -> str:
-        """The KB that a request names. Raises E603."""
-        self.kb_id = kb_id or DEFAULT_KB
-        rules.check_kb(self.principal, self.kb_id)
-        return self.kb_id
+    @property
+    def service(self) -> KbService:
+        return self.context.service
+
+    def header(self, name: bytes) -> str:
+        return self.headers.get(name, b"").decode("latin-1")
+
+    @property
+    def media_type(self) -> str:
+        """`application/json; charset=utf-8` -> `application/json`"""
+        return self.header(b"content-type").partition(";")[0].strip().lower()
 
     @property
     def idempotency_key(self) -> str:
@@ -202,57 +109,220 @@ class RequestCall:
             raise errors.request_invalid("an Idempotency-Key has at most 255 printable characters")
         return key
 
-    def header(self, name: bytes) -> str:
-        return self.headers.get(name, b"").decode("latin-1")
+    async def once(self, kb_id: str, body: bytes, work: Callable[[], Awaitable[Response]]) -> Response:
+        """Do the work once for an Idempotency-Key: the second request with it gets the first answer. Raises E601."""
+        key = self.idempotency_key
+        if not key:
+            return await work()
+        client = f"{self.access.principal.client} {kb_id}"
+        answer, is_repeated = await self.context.idempotency.once(client, key, body, work)
+        if not is_repeated:
+            return answer
+        return Response(answer.body, answer.status_code, {"Idempotent-Replayed": "true"}, JSON)
 
-    async def body(self, policy: ServerSettings, max_bytes: int | None = None) -> bytes:
-        """JSON, by default of a request that stores nothing. Raises E601, E607, E610, E617."""
-        body = await (self.incoming.query(policy) if max_bytes is None else self.incoming.whole(policy, max_bytes))
-        if body and request_body.media_type(self.headers) != request_body.JSON:
+    def check_sees_all(self) -> None:
+        """Raises E603."""
+        if not self.access.principal.sees_all:
+            raise errors.not_allowed("figures are about all knowledge bases, and these credentials are for some")
+
+    def parameters(self, shape: type[_Shape]) -> _Shape:
+        """Parse the query string. Raises E601."""
+        try:
+            text = self.scope.get("query_string", b"").decode("ascii")
+            pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=False, errors="strict")
+        except ValueError as fault:
+            raise errors.request_invalid("the parameters in the address are not UTF-8") from fault
+        if len({name for name, _ in pairs}) != len(pairs):
+            raise errors.request_invalid("a parameter is given twice")
+        try:
+            return adapter(shape).validate_strings(dict(pairs))
+        except pydantic.ValidationError as fault:
+            raise errors.request_invalid(first_problem(fault)) from fault
+
+    async def read(self, shape: type[_Shape], *, empty: bytes = b"") -> _Shape:
+        """Read and parse the body of a request that stores nothing. Raises E601, E607, E610, E617."""
+        return await self.parse(shape, await self.json_body() or empty)
+
+    async def json_body(self, max_bytes: int | None = None) -> bytes:
+        """Read a body of JSON, by default of a request that stores nothing. Raises E601, E607, E610, E617."""
+        body = await (self.query_body() if max_bytes is None else self.body(max_bytes))
+        if body and self.media_type != JSON:
             raise errors.request_invalid("the body is to be application/json")
         return body
 
-    async def read(self, service: "Service", shape: type[_Shape], *, empty: bytes = b"") -> _Shape:
-        return await service.parsed(shape, await self.body(service.policy) or empty)
+    async def query_body(self) -> bytes:
+        """Read the body of a request that stores nothing. Raises E607 also for too many values, E610, E617."""
+        body = await self.body(MAX_QUERY_BYTES)
+        check_values(body, MAX_QUERY_VALUES)
+        return body
 
-    def parameters(self, shape: type[_Shape]) -> _Shape:
-        """Raises E601."""
-        return schemas.read_parameters(shape, _query_of(self.scope))
+    async def parse(self, shape: type[_Shape], body: bytes, *, where: str = "") -> _Shape:
+        """Parse JSON; a long one beside the event loop, and few of these at a time. Raises E601, E607."""
+        if len(body) < _LONG_BYTES:
+            return schemas.read(shape, body, where=where)
+
+        def parse() -> _Shape:
+            check_values(body)
+            return schemas.read(shape, body, where=where)
+
+        async with self.context.parsing:
+            return await in_thread(parse)
+
+    async def body(self, max_bytes: int) -> bytes:
+        """Read the body. Raises E607 as soon as it is certain, E610, E617."""
+        settings = self.context.settings
+        most = min(max_bytes, settings.max_body_bytes)
+        declared = self.headers.get(b"content-length", b"")
+        if declared.isdigit() and (len(declared) > 18 or int(declared) > most):
+            raise errors.request_too_large("The request", most)
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(settings.body_timeout_seconds):
+                while True:
+                    part, has_more = await self._next_part()
+                    size += len(part)
+                    if size > most:
+                        raise errors.request_too_large("The request", most)
+                    parts.append(part)
+                    if not has_more:
+                        return b"".join(parts)
+        except TimeoutError as fault:
+            raise errors.request_too_slow(settings.body_timeout_seconds) from fault
+
+    async def lines(self) -> AsyncIterator[list[bytes]]:
+        """Yield lines that are not blank, as many at a time as arrived together.
+
+        The next one must arrive in time: blank lines and parts of a line do not extend it.
+        Raises E607 for a line that is too long, E610, E617.
+        """
+        settings = self.context.settings
+        begun: list[bytes] = []
+        """Parts of a line whose end is still to come: joined once, however many they are."""
+        size = 0
+        has_more = True
+        while has_more:
+            lines: list[bytes] = []
+            try:
+                async with asyncio.timeout(settings.body_timeout_seconds):
+                    while has_more and not lines:
+                        part, has_more = await self._next_part()
+                        *ended, rest = part.split(b"\n")
+                        if ended:
+                            ended[0] = b"".join([*begun, ended[0]])
+                            begun, size = [], 0
+                        begun.append(rest)
+                        size += len(rest)
+                        if not has_more:
+                            ended.append(b"".join(begun))
+                        if max(size, *map(len, ended), 0) > settings.max_body_bytes:
+                            raise errors.request_too_large("A line", settings.max_body_bytes)
+                        lines = [line for line in ended if line.strip()]
+            except TimeoutError as fault:
+                raise errors.request_too_slow(settings.body_timeout_seconds) from fault
+            if lines:
+                yield lines
+
+    async def _next_part(self) -> tuple[bytes, bool]:
+        """Return the next part of the body, and whether more of them follow. Raises E617."""
+        message = await self.receive()
+        if message["type"] == "http.disconnect":
+            raise ConnectionResetError
+        part = message.get("body", b"")
+        self.context.take_memory(len(part))
+        self._body_bytes += len(part)
+        return part, message.get("more_body", False)
+
+    def release_memory(self) -> None:
+        """Give back the memory that the body was counted with."""
+        self.context.take_memory(-self._body_bytes)
+        self._body_bytes = 0
 
 
-def _query_of(scope: Any) -> dict[str, str]:
-    from_address = scope.get("query_string", b"")
-    if not from_address:
-        return {}
-    pairs = _parsed(from_address)
-    if len({name for name, _ in pairs}) != len(pairs):
-        raise errors.request_invalid("a parameter is given twice")
-    return dict(pairs)
+Handler = Callable[[HttpRequest], Awaitable[Any]]
 
 
-def _parsed(text: bytes) -> list[tuple[str, str]]:
-    try:
-        return parse_qsl(text.decode("ascii"), keep_blank_values=True, strict_parsing=False, errors="strict")
-    except ValueError as fault:
-        raise errors.request_invalid("the parameters in the address are not UTF-8") from fault
+async def _handle_nothing(_request: HttpRequest) -> Any:
+    raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A route. It decorates the function that handles it, and takes its place; the docstring starts with a summary."""
+
+    route: str
+    """`GET /rag/docs/{id}`, with {id} where the address has a value."""
+    scope: Scope | None
+    """The scope that a caller needs; None for no credentials at all."""
+    answer: Any = None
+    """An example of what is answered with 200."""
+    body: type[Any] | None = None
+    errors: tuple[int, ...] = ()
+    """Statuses besides those that every route may have; 413 for a body and 503 for a scope go without saying."""
+    parameters: type[Any] | None = None
+    media_type: str = JSON
+    takes_key: bool = False
+    """Whether it is done once for each Idempotency-Key."""
+    handler: Handler = _handle_nothing
+
+    def __call__(self, handler: Handler) -> "Operation":
+        return dataclasses.replace(self, handler=handler)
+
+    @property
+    def summary(self) -> str:
+        return (self.handler.__doc__ or "").partition("\n")[0]
+
+    @property
+    def method(self) -> str:
+        return self.route.partition(" ")[0]
+
+    @property
+    def path(self) -> str:
+        return self.route.partition(" ")[2]
+
+    @property
+    def body_example(self) -> Any:
+        return examples.REQUESTS[self.body.__name__] if self.body else None
+
+
+def check_values(body: bytes, most: int = MAX_VALUES) -> None:
+    """Raises E607."""
+    if count_values(body, most) > most:
+        raise errors.request_too_large("The request", most, "values")
+
+
+def count_values(body: bytes, most: int = MAX_VALUES, *, slice_bytes: int = 262_144) -> int:
+    """Count the containers and commas of a JSON text, and stop at the slice that exceeds the limit."""
+    count, is_inside, rest = 0, 0, b""
+    for start in range(0, len(body), slice_bytes):
+        piece = rest + body[start : start + slice_bytes]
+        backslashes = len(piece) - len(piece.rstrip(b"\\"))
+        rest = b"\\" if backslashes % 2 else b""
+        piece = piece[: len(piece) - len(rest)].replace(b"\\\\", b"").replace(b'\\"', b"")
+        parts = piece.split(b'"')
+        outside = b"".join(parts[is_inside::2])
+        is_inside ^= (len(parts) - 1) % 2
+        count += sum(outside.count(sign) for sign in (b",", b"[", b"{"))
+        if count > most:
+            break
+    return count
 
 
 def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Numbers that JSON does not know become null."""
-    return Response(pydantic_core.to_json(value), status, headers, "application/json")
+    """Return a JSON response. Numbers that JSON does not know become null."""
+    return Response(pydantic_core.to_json(value), status, headers, JSON)
 
 
 @dataclass
 class Streamed:
-    """A response that is sent as it comes."""
+    """A response that is sent in parts."""
 
     media_type: str
     parts: AsyncIterator[bytes]
-    status_code: int = 200
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         headers = [(b"content-type", self.media_type.encode())]
-        await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
         async for part in self.parts:
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})

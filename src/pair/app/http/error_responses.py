@@ -1,4 +1,4 @@
-"""What went wrong, as a status, headers and a body: the same on every route but those that chat clients know."""
+"""Errors as statuses, headers and bodies: the same on every route but those below /v1/, which chat clients know."""
 
 import re
 from typing import Any
@@ -9,9 +9,8 @@ from pair import errors
 from pair.librarians.contract import ErrorCode, Response
 
 _RETRY_SECONDS = {409: 1, 429: 1, 503: 2}
-"""When nobody knows better."""
-
-_STATUS_OF_LIBRARIANS = {
+"""Used where no better time is known."""
+_LIBRARIAN_STATUSES = {
     ErrorCode.INVALID_QUERY: 400,
     ErrorCode.UNAUTHORIZED: 403,
     ErrorCode.NOT_FOUND: 404,
@@ -20,46 +19,7 @@ _STATUS_OF_LIBRARIANS = {
     ErrorCode.LOOP_DETECTED: 400,
     ErrorCode.MAX_DEPTH_EXCEEDED: 400,
 }
-"""All others are about something that is away: 503."""
-
-
-def status_of(fault: errors.PairError) -> int:
-    return errors.HTTP_STATUSES.get(fault.code, fault.http_status)
-
-
-def retry_headers(status: int, seconds: float | None = None) -> dict[str, str]:
-    if status not in _RETRY_SECONDS:
-        return {}
-    return {"Retry-After": str(max(1, round(seconds + 0.5)) if seconds is not None else _RETRY_SECONDS[status])}
-
-
-def body_of(fault: errors.PairError, path: str = "") -> bytes:
-    if speaks_openai(path):
-        message = ". ".join([fault.public_message, *fault.hints])
-        return openai_body(status_of(fault), fault.code, message, _parameter_in(fault))
-    return pydantic_core.to_json(fault.to_public_json())
-
-
-def bug_body(request_id: str, path: str = "") -> bytes:
-    message = f"A bug in pair. The log has it under the request {request_id}"
-    if speaks_openai(path):
-        return openai_body(500, "INTERNAL_ERROR", message)
-    return pydantic_core.to_json({"error": {"code": "INTERNAL_ERROR", "message": message, "recoverable": False}})
-
-
-def status_of_response(response: Response) -> int:
-    """Of an answer: 200 also where something went wrong besides."""
-    if response.error is None or response.answer:
-        return 200
-    details: Any = response.error.details
-    ours = str(details.get("code", ""))
-    if ours in errors.CODES:
-        return errors.HTTP_STATUSES.get(ours, errors.CODES[ours][0].http_status)
-    return _STATUS_OF_LIBRARIANS.get(ErrorCode(response.error.code), 503)
-
-
-# ── as chat clients expect it ──────────────────────────────────────────────────────────────────────
-
+"""All other codes are about something that is unavailable: 503."""
 _OPENAI_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -70,23 +30,51 @@ _OPENAI_TYPES = {
 _PARAMETER = re.compile(r"([a-z_]+(?:\.\w+)*): ")
 
 
+def error_status(fault: errors.PairError) -> int:
+    return errors.HTTP_STATUSES.get(fault.code, fault.http_status)
+
+
+def response_status(response: Response) -> int:
+    """Return the status of a librarian's response: 200 for an answer, also with an error beside it."""
+    if response.error is None or response.answer:
+        return 200
+    details: Any = response.error.details
+    code = str(details.get("code", ""))
+    if code in errors.CODES:
+        return errors.HTTP_STATUSES.get(code, errors.CODES[code][0].http_status)
+    return _LIBRARIAN_STATUSES.get(ErrorCode(response.error.code), 503)
+
+
+def retry_headers(status: int, seconds: float | None = None) -> dict[str, str]:
+    if status not in _RETRY_SECONDS:
+        return {}
+    return {"Retry-After": str(max(1, round(seconds + 0.5)) if seconds is not None else _RETRY_SECONDS[status])}
+
+
+def error_body(fault: errors.PairError, path: str = "") -> bytes:
+    if not speaks_openai(path):
+        return pydantic_core.to_json(fault.to_public_json())
+    parameter = fault.details.get("parameter")
+    if parameter is None:  # `messages.0.role: field required` -> `messages.0.role`
+        match = _PARAMETER.match(str(fault.details.get("reason", "")))
+        parameter = match[1] if match else None
+    message = ". ".join([fault.public_message, *fault.hints])
+    error = openai_error(error_status(fault), fault.code, message, None if parameter is None else str(parameter))
+    return pydantic_core.to_json({"error": error})
+
+
+def bug_body(request_id: str, path: str = "") -> bytes:
+    message = f"A bug in pair. The log has it under the request {request_id}"
+    if speaks_openai(path):
+        return pydantic_core.to_json({"error": openai_error(500, "INTERNAL_ERROR", message)})
+    return pydantic_core.to_json({"error": {"code": "INTERNAL_ERROR", "message": message, "recoverable": False}})
+
+
 def speaks_openai(path: str) -> bool:
-    """Whether whoever calls there expects errors as OpenAI shapes them."""
+    """Whether clients of this path expect errors in the form of the OpenAI API."""
     return path.startswith("/v1/")
-
-
-def openai_body(status: int, code: str, message: str, parameter: str | None = None) -> bytes:
-    return pydantic_core.to_json({"error": openai_error(status, code, message, parameter)})
 
 
 def openai_error(status: int, code: str, message: str, parameter: str | None = None) -> dict[str, Any]:
     kind = _OPENAI_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     return {"message": message, "type": kind, "param": parameter, "code": code}
-
-
-def _parameter_in(fault: errors.PairError) -> str | None:
-    """`messages.0.role: field required` -> `messages.0.role`"""
-    if "parameter" in fault.details:
-        return str(fault.details["parameter"])
-    found = _PARAMETER.match(str(fault.details.get("reason", "")))
-    return found[1] if found else None

@@ -1,11 +1,10 @@
-"""How often each client may come, what it was answered when it comes twice, and work that callers share."""
+"""Rate limits, answers to repeated requests, and pages of other origins."""
 
 import asyncio
 import collections
 import hashlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
 from starlette.responses import Response
 
@@ -16,27 +15,27 @@ from pair.clock import Clock
 
 _MOST_CLIENTS = 10_000
 _MOST_KEYS = 10_000
-_MOST_KEY_BYTES = 32_000_000
-"""Of all answers that are remembered."""
+_MOST_ANSWER_BYTES = 32_000_000
+Headers = dict[bytes, bytes]
 
 
 class RateLimit:
-    """A bucket of tokens for each client. Those that were not seen for longest are forgotten first."""
+    """A token bucket for each client. The clients that were not seen for longest are dropped first."""
 
-    def __init__(self, policy: ServerSettings, clock: Clock) -> None:
-        self._policy = policy
+    def __init__(self, settings: ServerSettings, clock: Clock) -> None:
+        self._settings = settings
         self._clock = clock
         self._buckets: collections.OrderedDict[str, Bucket] = collections.OrderedDict()
 
-    def wait_of(self, client: str) -> float:
-        """Seconds after which this client may come again; 0 when it may now."""
-        if not self._policy.rate_limit_per_second:
+    def take(self, client: str) -> float:
+        """Return the seconds after which this client may come again; 0 when it may now."""
+        if not self._settings.rate_limit_per_second:
             return 0.0
         bucket, wait = take_token(
             self._buckets.get(client),
             self._clock.monotonic(),
-            per_second=self._policy.rate_limit_per_second,
-            burst=self._policy.rate_limit_burst,
+            per_second=self._settings.rate_limit_per_second,
+            burst=self._settings.rate_limit_burst,
         )
         self._buckets[client] = bucket
         self._buckets.move_to_end(client)
@@ -55,70 +54,83 @@ class _StoredAnswer:
 
 
 class Idempotency:
-    """Requests by the key that came with them: the second is answered as the first was, and does nothing."""
+    """Answers by Idempotency-Key: a repeated request gets the first answer, and does nothing."""
 
     def __init__(self, seconds: float, clock: Clock) -> None:
         self._seconds = seconds
         self._clock = clock
-        self._known: collections.OrderedDict[tuple[str, str], _StoredAnswer] = collections.OrderedDict()
+        self._answers: collections.OrderedDict[tuple[str, str], _StoredAnswer] = collections.OrderedDict()
         self._bytes = 0
 
     async def once(
         self, client: str, key: str, body: bytes, work: Callable[[], Awaitable[Response]]
     ) -> tuple[Response, bool]:
-        """The answer, and whether it is that of an earlier request. One that failed may be tried again."""
-        now = self._clock.monotonic()
-        self._forget(now)
+        """Return the answer, and whether it is that of an earlier request. A request that failed may be repeated."""
+        now, name = self._clock.monotonic(), (client, key)
+        self._drop_old(now)
         fingerprint = hashlib.sha256(body).digest()
-        known = self._known.get((client, key))
-        if known is not None:
-            if known.fingerprint != fingerprint:
+        earlier = self._answers.get(name)
+        if earlier is not None:
+            if earlier.fingerprint != fingerprint:
                 raise errors.request_invalid("this Idempotency-Key was sent with something else before")
-            return await asyncio.shield(known.outcome), True
+            return await asyncio.shield(earlier.outcome), True
         outcome: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        remembered = self._known[client, key] = _StoredAnswer(fingerprint, now, outcome)
+        stored = self._answers[name] = _StoredAnswer(fingerprint, now, outcome)
         try:
             answer = await work()
         except BaseException as fault:
-            if self._known.get((client, key)) is remembered:
-                self._drop((client, key))
+            if self._answers.get(name) is stored:
+                del self._answers[name]  # it has no size yet
             outcome.set_exception(fault if isinstance(fault, Exception) else ConnectionResetError())
-            outcome.exception()  # nobody else may be waiting for it
+            outcome.exception()  # no other request may be waiting for it
             raise
         outcome.set_result(answer)
-        if self._known.get((client, key)) is remembered:
-            remembered.size = len(answer.body)
-            self._bytes += remembered.size
-            self._forget(now)
+        if self._answers.get(name) is stored:
+            stored.size = len(answer.body)
+            self._bytes += stored.size
+            self._drop_old(now)
         return answer, False
 
-    def _forget(self, now: float) -> None:
-        while self._known:
-            oldest = next(iter(self._known))
-            is_room = len(self._known) <= _MOST_KEYS and self._bytes <= _MOST_KEY_BYTES
-            if is_room and now - self._known[oldest].at < self._seconds:
+    def _drop_old(self, now: float) -> None:
+        while self._answers:
+            oldest = next(iter(self._answers))
+            is_room = len(self._answers) <= _MOST_KEYS and self._bytes <= _MOST_ANSWER_BYTES
+            if is_room and now - self._answers[oldest].at < self._seconds:
                 return
-            self._drop(oldest)
-
-    def _drop(self, name: tuple[str, str]) -> None:
-        remembered = self._known.pop(name, None)
-        self._bytes -= remembered.size if remembered is not None else 0
+            self._bytes -= self._answers.pop(oldest).size
 
 
-class SharedRun:
-    """Work that is done once for all who come while it waits for its turn; one at a time."""
+class CrossOrigin:
+    """Pages of other origins: those in the settings may call, all others may not."""
 
-    def __init__(self) -> None:
-        self._turn = asyncio.Lock()
-        self._waiting: asyncio.Task[Any] | None = None
+    def __init__(self, origins: str) -> None:
+        """`origins`: with commas between; empty for none."""
+        self._allowed = frozenset(origin.strip().rstrip("/").lower() for origin in origins.split(",") if origin.strip())
 
-    async def next(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        """What the next run brings: one that has begun already may have missed what the caller knows of."""
-        if self._waiting is None:
-            self._waiting = asyncio.ensure_future(self._run(work))
-        return await asyncio.shield(self._waiting)
+    def allows(self, headers: Headers) -> bool:
+        return headers.get(b"origin", b"").decode("latin-1").lower() in self._allowed
 
-    async def _run(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        async with self._turn:
-            self._waiting = None
-            return await work()
+    def answer_preflight(self, method: str, headers: Headers) -> Response | None:
+        """Return the answer to a preflight request of a browser; None for any other request."""
+        is_preflight = method == "OPTIONS" and headers.get(b"access-control-request-method")
+        if not is_preflight or not self.allows(headers):
+            return None
+        answer = {
+            "Access-Control-Allow-Methods": "GET, POST, DELETE",
+            "Access-Control-Allow-Headers": "Accept, Authorization, Content-Type, Idempotency-Key, "
+            "MCP-Protocol-Version, Traceparent, X-KB-ID, X-Request-ID",
+            "Access-Control-Max-Age": "600",
+        }
+        return Response(status_code=204, headers=answer)
+
+    def response_headers(self, headers: Headers) -> list[tuple[bytes, bytes]]:
+        """Return headers that let the page read the answer. The page sends credentials, never the browser for it."""
+        if not self._allowed:
+            return []
+        if not self.allows(headers):
+            return [(b"vary", b"Origin")]
+        return [
+            (b"vary", b"Origin"),
+            (b"access-control-allow-origin", headers[b"origin"]),
+            (b"access-control-expose-headers", b"idempotent-replayed, retry-after, x-kb-id, x-request-id"),
+        ]

@@ -1,4 +1,4 @@
-"""Log lines for people or for programs."""
+"""Log lines, as text or as JSON."""
 
 import datetime
 import json
@@ -15,11 +15,11 @@ class _Text(logging.Formatter):
     """`2026-01-31T12:00:00Z INFO pair.http: request method='GET' status=200`"""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = " ".join(f"{key}={value!r}" for key, value in _fields(record).items())
-        told = f"{_instant(record)} {record.levelname} {record.name}: {record.getMessage()} {fields}".rstrip()
+        fields = " ".join(f"{key}={value!r}" for key, value in _extra_fields(record).items())
+        line = f"{_format_time(record)} {record.levelname} {record.name}: {record.getMessage()} {fields}".rstrip()
         if record.exc_info is None:
-            return escape_line(told)
-        return f"{escape_line(told)}\n{textwrap.indent(escape_text(self.formatException(record.exc_info)), '  ')}"
+            return escape_line(line)
+        return f"{escape_line(line)}\n{textwrap.indent(escape_text(self.formatException(record.exc_info)), '  ')}"
 
 
 class _Json(logging.Formatter):
@@ -27,11 +27,11 @@ class _Json(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         value = {
-            "time": _instant(record),
+            "time": _format_time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": record.getMessage(),
-            **_fields(record),
+            **_extra_fields(record),
         }
         if record.exc_info is not None:
             value["exception"] = self.formatException(record.exc_info)
@@ -39,7 +39,7 @@ class _Json(logging.Formatter):
 
 
 def start(log_format: str, level: str) -> None:
-    """On standard error, for pair and for the server it runs on."""
+    """Write to standard error, for pair and for the libraries of the server."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if log_format == "json" else _Text())
     for name, least in (("pair", level.upper()), ("uvicorn", "WARNING"), ("mcp", "WARNING")):
@@ -49,10 +49,10 @@ def start(log_format: str, level: str) -> None:
         logger.setLevel(least)
 
 
-def _fields(record: logging.LogRecord) -> dict[str, object]:
+def _extra_fields(record: logging.LogRecord) -> dict[str, object]:
     return {key: value for key, value in vars(record).items() if key not in _STANDARD}
 
 
-def _instant(record: logging.LogRecord) -> str:
+def _format_time(record: logging.LogRecord) -> str:
     at = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

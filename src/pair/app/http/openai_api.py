@@ -1,10 +1,8 @@
-"""Librarians for chat clients: each is a model, spoken to as OpenAI's API has it.
+"""Librarians as models of the OpenAI API, for chat clients.
 
 Invariants
-    A model that the caller may not ask is one that is not there.
-    What is streamed is the answer as it was checked: its numbers are those of the sources at its end.
-Not here
-    The question in a conversation: conversation.py.
+    A model that the caller may not ask does not exist for the caller.
+    The text that is streamed is the checked answer: its numbers are those of the sources at its end.
 """
 
 import asyncio
@@ -12,238 +10,341 @@ import dataclasses
 import re
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import pydantic_core
+from annotated_types import MaxLen, MinLen
+from pydantic import ConfigDict, Field
 from starlette.responses import Response as HttpResponse
 
 from pair import __version__, errors
-from pair.app.http import ask, error_responses, schemas
-from pair.app.http.context import RequestCall, Service, Streamed, answer
-from pair.app.http.conversation import ChatQuestion, ChatRequest, check_supported, question_of
-from pair.auth.rules import Principal
+from pair.app.http import error_responses, examples, schemas
+from pair.app.http.ask import KEEP_ALIVE_SECONDS, read_context
+from pair.app.http.context import EVENTS, JSON, HttpRequest, Operation, Streamed, answer
+from pair.app.kb_access import AskRun, KbAccess
 from pair.kb.server import DEFAULT_KB, KbLibrarians
 from pair.librarians.budget import CHARACTERS_PER_TOKEN, tokens_of
 from pair.librarians.contract import Citation, Context, Response
 from pair.librarians.rules import cut
 
 DEFAULT_MODEL = "pair"
-_PATIENCE_SECONDS = 1.0
+_MOST_TURNS = 20
+_MOST_TURN_CHARACTERS = 8_000
+"""Of all earlier turns together: the latest ones that fit."""
+_STATUS_SECONDS = 1.0
 """What goes wrong within this time has a status of its own; then the stream begins, and errors are part of it."""
 _LEAST_SHARE = 0.2
 """Of the time for an answer: with less left, no second question is asked."""
 _MARK = re.compile(r"\[(\d{1,4}(?:\s*,\s*\d{1,4})*)\](?!\()")
 _PIECE = re.compile(r".{1,60}(?:\s+|$)|.{1,60}", re.DOTALL)
 _LINKABLE = re.compile(r"https?://[^\s<>]+", re.IGNORECASE)
-
+_LENIENT = ConfigDict(extra="ignore", allow_inf_nan=False)
+"""Chat clients send much that makes no difference here."""
+_DONE = b"data: [DONE]\n\n"
 Json = dict[str, Any]
 
 
-# ── models ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def list_models(service: Service, call: RequestCall) -> HttpResponse:
-    names = await service.reading(lambda: _names(service, call.principal))
-    return answer({"object": "list", "data": [_model(service, name) for name in names]})
-
-
-async def get_model(service: Service, call: RequestCall) -> HttpResponse:
-    await service.reading(lambda: _chosen(service, call.principal, call.path_value))
-    return answer(_model(service, call.path_value))
-
-
-def _model(service: Service, name: str) -> Json:
-    return {"id": name, "object": "model", "created": int(service.started_at.timestamp()), "owned_by": "pair"}
-
-
-def _names(service: Service, principal: Principal) -> list[str]:
-    """Of all that the caller may ask: librarians, and the shelves of KBs."""
-    desk, user = service.kbs.desk(DEFAULT_KB), ask.user_of(principal)
-    names = [
-        each.card.id
-        for each in desk.listed()
-        if desk.registry.allows(user, each.card.id) and ask.is_open_to(principal, desk, each.card.id)
-    ]
-    names += [kb_id for kb_id in service.kbs.stored() if principal.kbs is None or kb_id in principal.kbs]
-    first = [DEFAULT_MODEL] if _first(principal, desk) else []
-    return list(dict.fromkeys([*first, *names]))
-
-
-def _first(principal: Principal, desk: KbLibrarians) -> str:
-    """Whom the model `pair` stands for; "" when the caller has to choose."""
-    if principal.kbs is None:
-        return desk.first
-    if DEFAULT_KB in principal.kbs:
-        return DEFAULT_KB
-    return next(iter(principal.kbs)) if len(principal.kbs) == 1 else ""
+# ── the request (the OpenAPI document has the names of these classes) ────────────────────────────────
 
 
 @dataclass(frozen=True)
-class _Chosen:
-    desk: KbLibrarians
-    librarian: str
-    kb_id: str
+class Part:
+    """A piece of a message; only text can be read."""
+
+    __pydantic_config__ = _LENIENT
+    type: Annotated[str, Field(examples=["text"])]
+    text: str | None = None
 
 
-def _chosen(service: Service, principal: Principal, model: str) -> _Chosen:
-    """Raises E605, also for what exists and is not the caller's to use."""
-    desk = service.kbs.desk(DEFAULT_KB)
-    name = _first(principal, desk) if model == DEFAULT_MODEL and model not in desk.registry else model
-    if name in desk.registry and _may_ask(principal, desk, name):
-        return _Chosen(desk, name, DEFAULT_KB)
-    if name and (principal.kbs is None or name in principal.kbs):
+@dataclass(frozen=True)
+class Message:
+    __pydantic_config__ = _LENIENT
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[Part] | None = None
+
+    def text(self, where: str) -> str:
+        """Raises E601."""
+        if self.role in {"tool", "function"}:
+            raise errors.request_invalid(f"{where}.role: librarians call no tools")
+        if self.content is None or isinstance(self.content, str):
+            return self.content or ""
+        for number, part in enumerate(self.content):
+            if part.type != "text" or part.text is None:
+                shown = part.type[:40] if part.type.isprintable() else "this"
+                raise errors.request_invalid(f"{where}.content.{number}.type: only text can be read, not {shown}")
+        return "\n".join(part.text or "" for part in self.content)
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    __pydantic_config__ = _LENIENT
+    include_usage: bool | None = None
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """Messages of a conversation, to a librarian. Other parameters of the API are taken and make no difference."""
+
+    __pydantic_config__ = _LENIENT
+    messages: Annotated[list[Message], MinLen(1)]
+    model: Annotated[str, MaxLen(256), Field(description="A librarian, or `pair` for whoever is asked first.")] = "pair"
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Annotated[int | None, Field(json_schema_extra={"minimum": 1})] = None
+    max_completion_tokens: Annotated[int | None, Field(json_schema_extra={"minimum": 1})] = None
+    n: Annotated[int | None, Field(description="There is one answer.", json_schema_extra={"const": 1})] = None
+    tools: Annotated[list[Any] | None, Field(description="Not used.", json_schema_extra={"maxItems": 0})] = None
+    functions: Annotated[list[Any] | None, Field(description="Not used.", json_schema_extra={"maxItems": 0})] = None
+    response_format: Annotated[dict[str, Any] | None, Field(description='Only `{"type": "text"}`.')] = None
+    modalities: Annotated[list[str] | None, Field(description='Only `["text"]`.')] = None
+
+    @property
+    def token_limit(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def wants_usage_in_stream(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def check(self) -> None:
+        """Raises E601 for a parameter that would change the answer and cannot be met."""
+        if self.n not in {None, 1}:
+            raise errors.request_invalid("n: there is one answer to a question")
+        for name in ("max_tokens", "max_completion_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise errors.request_invalid(f"{name}: at least one")
+        for name in ("tools", "functions"):
+            if getattr(self, name):
+                raise errors.request_invalid(f"{name}: librarians answer, and call nothing")
+        if (self.response_format or {}).get("type", "text") != "text":
+            raise errors.request_invalid("response_format.type: answers are text, with sources")
+        if any(modality != "text" for modality in self.modalities or ()):
+            raise errors.request_invalid("modalities: answers are text")
+
+
+@dataclass(frozen=True)
+class ChatQuestion:
+    """The last message of the user, and the conversation around it."""
+
+    text: str
+    before: str
+    """The question before it; "" when there is none."""
+    turns: list[dict[str, str]]
+    """Everything else that was said, oldest first, as much of it as librarians get."""
+    conversation: str
+    """All texts, to count their tokens."""
+
+
+def read_question(messages: Sequence[Message]) -> ChatQuestion:
+    """Raises E601."""
+    texts = [message.text(f"messages.{number}") for number, message in enumerate(messages)]
+    asked = [number for number, message in enumerate(messages) if message.role == "user" and texts[number].strip()]
+    if not asked:
+        raise errors.request_invalid("messages: there is no message of the user with text in it")
+    others = [
+        (messages[number].role, text) for number, text in enumerate(texts) if number != asked[-1] and text.strip()
+    ]
+    turns: list[dict[str, str]] = []
+    left = _MOST_TURN_CHARACTERS
+    for role, text in reversed(others[-_MOST_TURNS:]):
+        if left <= 0:
+            break
+        turns.append({"role": role, "content": text[:left]})
+        left -= len(text)
+    before = texts[asked[-2]].strip() if len(asked) > 1 else ""
+    return ChatQuestion(texts[asked[-1]].strip(), before, turns[::-1], "\n".join(texts))
+
+
+@Operation("GET /v1/models", "read", examples.MODELS)
+async def list_models(request: HttpRequest) -> HttpResponse:
+    """Librarians, as models for chat clients"""
+    names = await request.service.read(lambda: _list_names(request.access))
+    return answer({"object": "list", "data": [_describe_model(request, name) for name in names]})
+
+
+@Operation("GET /v1/models/{id}", "read", examples.MODEL, errors=(404,))
+async def get_model(request: HttpRequest) -> HttpResponse:
+    """One librarian, as a model"""
+    await request.service.read(lambda: _choose_librarian(request.access, request.path_value))
+    return answer(_describe_model(request, request.path_value))
+
+
+def _describe_model(request: HttpRequest, name: str) -> Json:
+    created = int(request.service.started_at.timestamp())
+    return {"id": name, "object": "model", "created": created, "owned_by": "pair"}
+
+
+def _list_names(access: KbAccess) -> list[str]:
+    """List all models that the caller may ask: librarians, and KBs."""
+    kbs = access.service.kbs
+    librarians = kbs.desk(DEFAULT_KB)
+    names = [DEFAULT_MODEL] if _find_first(access, librarians) else []
+    names += [one.card.id for one in librarians.listed() if access.may_ask(librarians, one.card.id)]
+    names += [kb_id for kb_id in kbs.stored() if access.may_use(kb_id)]
+    return list(dict.fromkeys(names))
+
+
+def _find_first(access: KbAccess, librarians: KbLibrarians) -> str:
+    """Return the librarian that the model `pair` stands for; "" when the caller has to choose."""
+    kbs = access.principal.kbs
+    if kbs is None:
+        return librarians.first
+    if DEFAULT_KB in kbs:
+        return DEFAULT_KB
+    return next(iter(kbs)) if len(kbs) == 1 else ""
+
+
+def _choose_librarian(access: KbAccess, model: str, query: str = "") -> tuple[AskRun, str]:
+    """Return the question to the librarian of a model, and its KB. Raises E605, also where the caller may not ask."""
+    librarians = access.service.kbs.desk(DEFAULT_KB)
+    is_first = model == DEFAULT_MODEL and model not in librarians.registry
+    name = _find_first(access, librarians) if is_first else model
+    if name in librarians.registry and access.may_ask(librarians, name):
+        return AskRun(access, librarians, name, query), DEFAULT_KB
+    if name and access.may_use(name):
         try:
-            own = service.kbs.desk(name)
+            own = access.service.kbs.desk(name)
         except (errors.NotFoundError, errors.UsageError):
             own = None  # no such KB, or no name of one
-        if own is not None and _may_ask(principal, own, name):
-            return _Chosen(own, name, name)
-    raise errors.no_such_model(model, _names(service, principal))
+        if own is not None and access.may_ask(own, name):
+            return AskRun(access, own, name, query), name
+    raise errors.no_such_model(model, _list_names(access))
 
 
-def _may_ask(principal: Principal, desk: KbLibrarians, librarian: str) -> bool:
-    allowed = desk.registry.allows(ask.user_of(principal), librarian)
-    return allowed and ask.is_open_to(principal, desk, librarian)
-
-
-# ── completions ────────────────────────────────────────────────────────────────────────────────────
-
-
-async def complete(service: Service, call: RequestCall) -> HttpResponse | Streamed:
-    asked = await call.read(service, ChatRequest)
-    check_supported(asked)
-    question = question_of(asked.messages)
-    chosen = await service.reading(lambda: _chosen(service, call.principal, asked.model))
-    call.kb_id = chosen.kb_id
-    about = schemas.AskRequest(question.text, context=schemas.AskContext(metadata={"conversation": [*question.turns]}))
-    context, seconds = ask.context_of(service, call, about)
-    task = asyncio.ensure_future(_answered(service, chosen, question, context, seconds))
-    completion = _Completion(f"chatcmpl-{call.request_id}", int(service.clock.now().timestamp()), asked, question)
-    if asked.stream:
-        await asyncio.wait([task], timeout=_PATIENCE_SECONDS)
-        if not task.done() or error_responses.status_of_response(task.result()) == 200:
-            return Streamed(ask.EVENTS, completion.chunks(task))
+@Operation("POST /v1/chat/completions", "read", examples.COMPLETION, ChatRequest, errors=(404,))
+async def complete(request: HttpRequest) -> HttpResponse | Streamed:
+    """Ask a librarian, as chat clients do"""
+    chat = await request.read(ChatRequest)
+    chat.check()
+    question, service, access = read_question(chat.messages), request.service, request.access
+    run, access.kb_id = await service.read(lambda: _choose_librarian(access, chat.model, question.text))
+    context, _ = read_context(access, schemas.AskContext(metadata={"conversation": question.turns}))
+    task = asyncio.ensure_future(_answer(run, question, context))
+    completion = _Completion(f"chatcmpl-{access.request_id}", int(service.clock.now().timestamp()), chat, question)
+    if chat.stream:
+        await asyncio.wait([task], timeout=_STATUS_SECONDS)
+        if not task.done() or error_responses.response_status(task.result()) == 200:
+            return Streamed(EVENTS, completion.stream(task))
     response = await task
-    status = error_responses.status_of_response(response)
+    status = error_responses.response_status(response)
     if status != 200:
-        body = pydantic_core.to_json({"error": _error_of(response)})
-        return HttpResponse(body, status, error_responses.retry_headers(status), "application/json")
-    return answer(completion.whole(response))
+        body = pydantic_core.to_json({"error": _format_error(response)})
+        return HttpResponse(body, status, error_responses.retry_headers(status), JSON)
+    return answer(completion.format(response))
 
 
-async def _answered(
-    service: Service, chosen: _Chosen, question: ChatQuestion, context: Context, seconds: float
-) -> Response:
-    """A question that finds nothing by itself is asked again together with the one before it."""
-    began = time.monotonic()
-    asked = ask.AskRun(service, chosen.desk, chosen.librarian, question.text, seconds)
-    response = await asked.response(context)
+async def _answer(run: AskRun, question: ChatQuestion, context: Context) -> Response:
+    """Ask; a question that finds nothing by itself is asked again together with the one before it."""
+    began, seconds = time.monotonic(), run.access.service.settings.librarians.timeout_seconds
+    response = await run.answer(context, seconds)
     left = seconds - (time.monotonic() - began)
     if not response.metadata.get("nothingRelevant") or not question.before or left < seconds * _LEAST_SHARE:
         return response
-    again = await dataclasses.replace(asked, query=question.in_context(), seconds=left).response(context)
+    both = f"{question.before}\n{question.text}"
+    again = await dataclasses.replace(run, query=both).answer(context, left)
     is_better = again.answer is not None and not again.metadata.get("nothingRelevant")
     return again if is_better else response
 
 
-def _error_of(response: Response) -> Json:
+def _format_error(response: Response) -> Json:
     error = response.error
     if error is None:
         return error_responses.openai_error(500, "INTERNAL_ERROR", "The librarian gave no answer")
     code = str(error.details.get("code", error.code))
     message = ". ".join(filter(None, [error.message, *error.suggestion.splitlines()]))
-    return error_responses.openai_error(error_responses.status_of_response(response), code, message)
+    return error_responses.openai_error(error_responses.response_status(response), code, message)
 
 
 @dataclass(frozen=True)
 class _Completion:
-    """One answer, as it is told to a chat client."""
+    """One answer in the form of the API."""
 
     id: str
     created: int
-    asked: ChatRequest
+    chat: ChatRequest
     question: ChatQuestion
 
-    def whole(self, response: Response) -> Json:
-        told = _told(response, self.asked.token_limit)
-        message = {"role": "assistant", "content": told.text, "refusal": None, "annotations": told.annotations}
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": told.finish_reason}
+    def format(self, response: Response) -> Json:
+        content = _Content.read(response, self.chat.token_limit)
+        message = {"role": "assistant", "content": content.text, "refusal": None, "annotations": content.annotations}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": content.finish_reason}
         return {
             **self._head("chat.completion", _fingerprint(response)),
             "choices": [choice],
-            "usage": self._usage(told),
-            **told.about,
+            "usage": self._usage(content.text),
+            **content.extra,
         }
 
-    async def chunks(self, task: "asyncio.Future[Response]") -> AsyncIterator[bytes]:
-        """The role at once, a comment now and then, then the text in pieces, and what belongs to it with the last."""
-        yield self._chunk({"role": "assistant", "content": ""})
+    async def stream(self, task: "asyncio.Future[Response]") -> AsyncIterator[bytes]:
+        """Yield the role at once, comments while it waits, then the text in pieces; the last one has the sources."""
+        fingerprint = f"pair-{__version__}"
+        yield _format_data(self._chunk({"role": "assistant", "content": ""}, fingerprint))
         while not task.done():
-            await asyncio.wait([task], timeout=ask.SIGN_OF_LIFE_SECONDS)
+            await asyncio.wait([task], timeout=KEEP_ALIVE_SECONDS)
             if not task.done():
                 yield b": still at it\n\n"
         response = task.result()
-        if error_responses.status_of_response(response) != 200:
-            yield _data({"error": _error_of(response)})
-            yield b"data: [DONE]\n\n"
+        if error_responses.response_status(response) != 200:
+            yield _format_data({"error": _format_error(response)})
+            yield _DONE
             return
-        told, mark = _told(response, self.asked.token_limit), _fingerprint(response)
-        for piece in _PIECE.findall(told.text):
-            yield self._chunk({"content": piece}, fingerprint=mark)
-        last = self._chunk_value({"annotations": told.annotations}, told.finish_reason, mark)
-        yield _data({**last, **told.about})
-        if self.asked.wants_usage_in_stream:
-            value = {**self._head("chat.completion.chunk", mark), "choices": [], "usage": self._usage(told)}
-            yield _data(value)
-        yield b"data: [DONE]\n\n"
+        content, fingerprint = _Content.read(response, self.chat.token_limit), _fingerprint(response)
+        for piece in _PIECE.findall(content.text):
+            yield _format_data(self._chunk({"content": piece}, fingerprint))
+        last = self._chunk({"annotations": content.annotations}, fingerprint, content.finish_reason)
+        yield _format_data({**last, **content.extra})
+        if self.chat.wants_usage_in_stream:
+            head = self._head("chat.completion.chunk", fingerprint)
+            yield _format_data({**head, "choices": [], "usage": self._usage(content.text)})
+        yield _DONE
 
-    def _chunk(self, delta: Json, fingerprint: str = "") -> bytes:
-        return _data(self._chunk_value(delta, None, fingerprint))
-
-    def _chunk_value(self, delta: Json, finish_reason: str | None, fingerprint: str) -> Json:
+    def _chunk(self, delta: Json, fingerprint: str, finish_reason: str | None = None) -> Json:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         value = {**self._head("chat.completion.chunk", fingerprint), "choices": [choice]}
-        return {**value, "usage": None} if self.asked.wants_usage_in_stream else value
+        return {**value, "usage": None} if self.chat.wants_usage_in_stream else value
 
     def _head(self, kind: str, fingerprint: str) -> Json:
         return {
             "id": self.id,
             "object": kind,
             "created": self.created,
-            "model": self.asked.model,
-            "system_fingerprint": fingerprint or f"pair-{__version__}",
+            "model": self.chat.model,
+            "system_fingerprint": fingerprint,
         }
 
-    def _usage(self, told: "_Told") -> Json:
-        read, written = tokens_of(self.question.said), tokens_of(told.text)
+    def _usage(self, text: str) -> Json:
+        read, written = tokens_of(self.question.conversation), tokens_of(text)
         return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Content:
+    """The text of a completion, with what belongs to it."""
+
     text: str
     finish_reason: str
     annotations: list[Json]
-    about: Json = field(default_factory=dict)
+    extra: Json
+
+    @staticmethod
+    def read(response: Response, token_limit: int | None) -> "_Content":
+        text, is_cut = response.answer or "", bool(response.metadata.get("truncated"))
+        if token_limit is not None and tokens_of(text) > token_limit:
+            text, is_cut = cut(text, token_limit * CHARACTERS_PER_TOKEN), True
+        text += _format_sources(response.sources)
+        extra = {
+            "sources": [source.to_json() for source in response.sources],
+            "confidence": response.confidence,
+            "partial": response.partial or is_cut,
+            "librarian": response.metadata.get("librarian"),
+        }
+        return _Content(text, "length" if is_cut else "stop", _annotate(text, response.sources), extra)
 
 
-def _told(response: Response, token_limit: int | None) -> _Told:
-    said, is_cut = response.answer or "", bool(response.metadata.get("truncated"))
-    if token_limit is not None and tokens_of(said) > token_limit:
-        said, is_cut = cut(said, token_limit * CHARACTERS_PER_TOKEN), True
-    text = said + _listed(response.sources)
-    about = {
-        "sources": [source.to_json() for source in response.sources],
-        "confidence": response.confidence,
-        "partial": response.partial or is_cut,
-        "librarian": response.metadata.get("librarian"),
-    }
-    return _Told(text, "length" if is_cut else "stop", _annotations(text, response.sources), about)
-
-
-def _listed(sources: Sequence[Citation]) -> str:
-    """The sources by their numbers, as people read them."""
+def _format_sources(sources: Sequence[Citation]) -> str:
+    """List the sources by their numbers, for people."""
     if not sources:
         return ""
     lines = []
@@ -253,24 +354,24 @@ def _listed(sources: Sequence[Citation]) -> str:
     return "\n\nSources:\n\n" + "\n".join(lines)
 
 
-def _annotations(text: str, sources: Sequence[Citation]) -> list[Json]:
-    """Every mark in the text whose source has an address."""
-    found: list[Json] = []
+def _annotate(text: str, sources: Sequence[Citation]) -> list[Json]:
+    """Return an annotation for every mark in the text whose source has a URL."""
+    annotations: list[Json] = []
     for mark in _MARK.finditer(text):
-        for number in (int(each) for each in mark[1].split(",")):
+        for number in map(int, mark[1].split(",")):
             source = sources[number - 1] if 1 <= number <= len(sources) else None
             if source is not None and _LINKABLE.fullmatch(source.url):
                 place = {"start_index": mark.start(), "end_index": mark.end()}
-                cited = {**place, "title": source.name, "url": source.url}
-                found.append({"type": "url_citation", "url_citation": cited})
-    return found
+                citation = {**place, "title": source.name, "url": source.url}
+                annotations.append({"type": "url_citation", "url_citation": citation})
+    return annotations
 
 
 def _fingerprint(response: Response) -> str:
-    """Another one after every write to what was cited."""
+    """Return a mark that changes with every write to what was cited."""
     versions = [source.provenance.manifest_version for source in response.sources if source.provenance]
     return f"pair-{__version__}-manifest-{max(versions)}" if versions else f"pair-{__version__}"
 
 
-def _data(value: Json) -> bytes:
+def _format_data(value: Json) -> bytes:
     return b"data: " + pydantic_core.to_json(value) + b"\n\n"

@@ -1,7 +1,6 @@
-"""The page at `/` and the files that it is made of: these and no others, with a policy that lets nothing else in.
+"""The page at `/` and its files, with a content security policy that allows nothing else.
 
-Invariants
-    The page holds no data, so everybody may load it; what it shows it asks for like any other client.
+The page holds no data, so it needs no credentials: it is a client of the other routes.
 """
 
 import functools
@@ -12,7 +11,7 @@ from importlib import resources
 from starlette.responses import Response
 
 from pair import errors
-from pair.app.http.context import RequestCall, Service
+from pair.app.http.context import HttpRequest, Operation
 
 _KINDS = {
     ".html": "text/html; charset=utf-8",
@@ -37,40 +36,42 @@ _DIRECTIVES = (
 
 
 @dataclass(frozen=True)
-class _File:
+class _PageFile:
     content: bytes
     kind: str
     etag: str
 
 
 @functools.cache
-def _files() -> dict[str, _File]:
-    """All there are, by name; read once."""
-    found = {}
+def _read_files() -> dict[str, _PageFile]:
+    """Read all files once, by name."""
+    files = {}
     for entry in resources.files("pair.app.ui").iterdir():
         kind = _KINDS.get("." + entry.name.rpartition(".")[2])
         if kind is not None:
             content = entry.read_bytes()
-            found[entry.name] = _File(content, kind, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
-    return found
+            files[entry.name] = _PageFile(content, kind, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+    return files
 
 
-async def index(_service: Service, call: RequestCall) -> Response:
-    return _answered(_files()[_INDEX], call)
+@Operation("GET /", None)
+async def index(request: HttpRequest) -> Response:
+    return _send(_read_files()[_INDEX], request)
 
 
-async def asset(_service: Service, call: RequestCall) -> Response:
+@Operation("GET /ui/{id}", None)
+async def asset(request: HttpRequest) -> Response:
     """Raises E604 for everything that is not one of the files, however it is written."""
-    file = _files().get(call.path_value)
-    if file is None or call.path_value == _INDEX:
-        raise errors.no_such_route(call.scope["path"])
-    return _answered(file, call)
+    file = _read_files().get(request.path_value)
+    if file is None or request.path_value == _INDEX:
+        raise errors.no_such_route(request.scope["path"])
+    return _send(file, request)
 
 
-def _answered(file: _File, call: RequestCall) -> Response:
-    """A browser keeps it, and asks each time whether it is still the same."""
+def _send(file: _PageFile, request: HttpRequest) -> Response:
+    """A browser keeps the file, and asks each time whether it is still the same."""
     headers = {"ETag": file.etag, "Cache-Control": "no-cache", "Content-Security-Policy": "; ".join(_DIRECTIVES)}
-    known = {each.strip().removeprefix("W/") for each in call.header(b"if-none-match").split(",")}
+    known = {tag.strip().removeprefix("W/") for tag in request.header(b"if-none-match").split(",")}
     if file.etag in known or "*" in known:
         return Response(status_code=304, headers=headers)
     return Response(file.content, headers={**headers, "Content-Type": file.kind})

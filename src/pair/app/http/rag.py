@@ -1,203 +1,353 @@
-"""Reading and care of KBs: query, list, show, delete, compact, collect, sweep."""
+"""Knowledge bases: query, documents, ingest, versions, maintenance and sync."""
 
 import dataclasses
 import time
+from collections import Counter
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pydantic_core
 from starlette.responses import Response
 
-from pair import errors
-from pair.app.http import schemas
-from pair.app.http.context import RequestCall, Service, answer
-from pair.app.http.response_cache import CachedResponse, QueryPlace
+from pair import cancellation, errors
+from pair.app.http import error_responses, examples, schemas
+from pair.app.http.context import JSON, LINES, HttpRequest, Operation, Streamed, answer
+from pair.app.http.response_cache import CachedResponse
+from pair.app.kb_access import IngestRun, SearchCall
 from pair.auth import rules
-from pair.kb.kb import Hits, KnowledgeBase, Neighbourhood, StoredDocument
-from pair.kb.server import DEFAULT_KB
-from pair.values import SearchOptions
+from pair.kb.diff import DiffReport, DiffRequest, of_versions
+from pair.kb.kb import KnowledgeBase, Neighbourhood, StoredDocument
+from pair.kb.server import DEFAULT_KB, share
+from pair.kb.sync import SyncService
+from pair.values import Document, SearchOptions
+
+_MOST_DIFF_LINES = 200
+"""Of one document."""
+_MOST_LINE_CHARACTERS = 1_000
+_MOST_DIFF_CHARACTERS = 1_000_000
+"""Of all documents."""
+Json = dict[str, Any]
 
 
-async def query(service: Service, call: RequestCall) -> Response:
-    body = await call.body(service.policy)
+@Operation("POST /rag/query", "read", examples.FOUND, schemas.QueryRequest, errors=(404,))
+async def query(request: HttpRequest) -> Response:
+    """Find passages"""
+    body = await request.json_body()
     began = time.perf_counter()
-    response = await _known(service, call, body, began)
-    own = call.principal.client.encode() + b"\0" + body  # nobody waits for the turn of somebody else
-    if response is None and await service.under_way.ended(own):
-        response = await _known(service, call, body, began)
+    response = await _find_cached(request, body, began)
+    running = request.context.running_queries
+    own = request.access.principal.client.encode() + b"\0" + body  # a caller does not wait for another's turn
+    if response is None and await running.wait(own):
+        response = await _find_cached(request, body, began)
     if response is None:
-        with service.under_way.begun(own):
-            response = await _searched(service, call, body)
+        with running.enter(own):
+            response = await _search(request, body)
     return response
 
 
-async def _known(service: Service, call: RequestCall, body: bytes, began: float) -> Response | None:
-    """What was found before, if it still holds."""
-    known = service.remembered.get(body)
-    if known is None:
+async def _find_cached(request: HttpRequest, body: bytes, began: float) -> Response | None:
+    """Return the cached response if it is of the version that is current now."""
+    context, service = request.context, request.service
+    cached = context.responses.get(body)
+    if cached is None:
         return None
-    kb_id = call.use_kb(known.place.kb_id)
-    if known.version != await service.versions.current(known.place):
-        service.remembered.forget(body)
+    kb_id, at = request.access.use_kb(cached.kb_id), cached.at
+
+    async def read_version() -> tuple[int, str]:
+        share.set(None)  # shared by several callers, so it counts for none of them
+        return await service.read(lambda: service.kbs.read(kb_id, at, lambda kb: kb.version()))
+
+    if cached.version != await context.shared_runs.next(("version", kb_id, at), read_version):
+        context.responses.drop(body)
         return None
     took_ms = (time.perf_counter() - began) * 1000
-    service.figures.note_known_query(kb_id, took_ms, known.results)
-    return Response(b"%b%.3f%b" % (known.before, took_ms, known.after), media_type="application/json")
+    service.metrics.note_cached_query(kb_id, took_ms, cached.results)
+    return Response(cached.to_bytes(took_ms), media_type=JSON)
 
 
-async def _searched(service: Service, call: RequestCall, body: bytes) -> Response:
-    asked = await service.parsed(schemas.QueryRequest, body)
-    kb_id = call.use_kb(asked.kb_id)
-    hits, version, took_ms = await found(service, kb_id, asked)
-    before = {"kb_id": kb_id, "search_mode": asked.search_mode, "mode_used": hits.mode_used}
-    after: dict[str, Any] = {
+async def _search(request: HttpRequest, body: bytes) -> Response:
+    asked = await request.parse(schemas.QueryRequest, body)
+    kb_id = request.access.use_kb(asked.kb_id)
+    options = SearchOptions(max_distance=asked.max_distance, highlights=asked.highlights)
+    call = SearchCall(asked.query, asked.k, asked.search_mode, asked.filter, asked.at, asked.explain, options)
+    hits, version, took_ms = await request.access.search(kb_id, call)
+    value: Json = {
+        "kb_id": kb_id,
+        "search_mode": asked.search_mode,
+        "mode_used": hits.mode_used,
+        "took_ms": None,
         "manifest_version": hits.manifest_version,
         "partial": hits.partial,
         **({"reason": hits.reason} if hits.reason else {}),
         "results": [hit.to_json() for hit in hits],
     }
-    known = CachedResponse(
-        QueryPlace(kb_id, asked.at),
-        version,
-        pydantic_core.to_json(before)[:-1] + b',"took_ms":',
-        b"," + pydantic_core.to_json(after)[1:],
-        len(hits),
-    )
+    response = CachedResponse(kb_id, asked.at, version, len(hits), pydantic_core.to_json(value))
     if version[0] == hits.manifest_version and not hits.partial:
-        service.remembered.keep(body, known)
-    return Response(b"%b%.3f%b" % (known.before, took_ms, known.after), media_type="application/json")
+        request.context.responses.put(body, response)
+    return Response(response.to_bytes(took_ms), media_type=JSON)
 
 
-async def found(service: Service, kb_id: str, asked: schemas.QueryRequest) -> tuple[Hits, tuple[int, str], float]:
-    """With the version that was last seen, and the milliseconds that it took."""
-    began = time.perf_counter()
-    try:
-        hits, version = await service.reading(lambda: _found(service, kb_id, asked))
-    except errors.PairError:
-        service.figures.note_failed_query(kb_id, (time.perf_counter() - began) * 1000)
-        raise
-    took_ms = (time.perf_counter() - began) * 1000
-    service.figures.note_query(kb_id, took_ms, hits)
-    return hits, version, took_ms
+@Operation("GET /rag/kbs", "read", examples.KBS)
+async def list_kbs(request: HttpRequest) -> Response:
+    """Knowledge bases"""
+    return answer({"kbs": await request.access.list_kbs()})
 
 
-def _found(service: Service, kb_id: str, asked: schemas.QueryRequest) -> tuple[Hits, tuple[int, str]]:
-    """And the version that was last seen, which is that of the hits unless somebody wrote meanwhile."""
+@Operation("GET /rag/docs", "read", examples.DOCUMENTS, parameters=schemas.ListParameters)
+async def list_documents(request: HttpRequest) -> Response:
+    """Stored documents by id"""
+    asked = request.parameters(schemas.ListParameters)
+    kb_id, kbs = request.access.use_kb(asked.kb_id), request.service.kbs
 
-    def searched(kb: KnowledgeBase) -> tuple[Hits, tuple[int, str]]:
-        hits = kb.search(
-            asked.query,
-            limit=asked.k,
-            mode=asked.search_mode,
-            filter=asked.filter,
-            explain=asked.explain,
-            options=SearchOptions(max_distance=asked.max_distance, highlights=asked.highlights),
-        )
-        return hits, kb.version(last_seen=True)
-
-    return service.kbs.read(kb_id, asked.at, searched)
-
-
-async def list_kbs(service: Service, call: RequestCall) -> Response:
-    return answer({"kbs": await usable_kbs(service, call.principal)})
-
-
-async def usable_kbs(service: Service, principal: rules.Principal) -> list[dict[str, Any]]:
-    """Those that the caller may use, by name."""
-
-    def listed() -> list[dict[str, Any]]:
-        usable = [each for each in service.kbs.stored() if principal.kbs is None or each in principal.kbs]
-        known = [service.kbs.stats_of(kb_id) for kb_id in usable]
-        return [stats.to_json() for stats in known if stats is not None]
-
-    return await service.reading(listed)
-
-
-async def list_documents(service: Service, call: RequestCall) -> Response:
-    asked = call.parameters(schemas.ListParameters)
-    kb_id = call.use_kb(asked.kb_id)
-
-    def found() -> tuple[list[StoredDocument], str | None]:
-        kb = service.kbs.get(kb_id)
+    def list_page() -> tuple[list[StoredDocument], str | None]:
+        kb = kbs.get(kb_id)
         if asked.contains:
             return kb.documents_holding(asked.contains, after=asked.after, limit=asked.limit, owner=asked.owner)
-        listed = kb.documents(after=asked.after, limit=asked.limit, owner=asked.owner)
-        return listed, listed[-1].id if len(listed) == asked.limit else None
+        page = kb.documents(after=asked.after, limit=asked.limit, owner=asked.owner)
+        return page, page[-1].id if len(page) == asked.limit else None
 
-    documents, following = await service.reading(found)
-    left_out = set() if asked.text == "true" else {"text"}
-    entries = [{key: value for key, value in each.to_json().items() if key not in left_out} for each in documents]
+    documents, following = await request.service.read(list_page)
+    entries = [document.to_json() for document in documents]
+    if asked.text != "true":
+        entries = [{key: value for key, value in entry.items() if key != "text"} for entry in entries]
     return answer({"kb_id": kb_id, "documents": entries, "next": following})
 
 
-async def graph(service: Service, call: RequestCall) -> Response:
-    asked = call.parameters(schemas.GraphQuery)
+@Operation("GET /rag/graph", "read", examples.GRAPH, errors=(404,), parameters=schemas.GraphQuery)
+async def graph(request: HttpRequest) -> Response:
+    """The graph around a document or an entity"""
+    asked = request.parameters(schemas.GraphQuery)
     if bool(asked.document) == bool(asked.entity):
         raise errors.request_invalid("give one of document and entity")
-    kb_id = call.use_kb(asked.kb_id)
+    kb_id, kbs = request.access.use_kb(asked.kb_id), request.service.kbs
 
-    def found(kb: KnowledgeBase) -> Neighbourhood:
+    def read_graph(kb: KnowledgeBase) -> Neighbourhood:
         if asked.document:
             return kb.around_document(asked.document, limit=asked.limit)
         return kb.around_entity(asked.entity, limit=asked.limit)
 
-    around = await service.reading(lambda: service.kbs.read(kb_id, asked.at, found))
+    around = await request.service.read(lambda: kbs.read(kb_id, asked.at, read_graph))
     return answer({"kb_id": kb_id, "document": asked.document, "entity": asked.entity, **around.to_json()})
 
 
-async def get_document(service: Service, call: RequestCall) -> Response:
-    asked = call.parameters(schemas.DocumentParameters)
-    kb_id = call.use_kb(asked.kb_id)
-    return answer({"kb_id": kb_id, **(await document(service, kb_id, call.path_value, asked.at)).to_json()})
+@Operation("GET /rag/docs/{id}", "read", examples.DOCUMENT, errors=(404,), parameters=schemas.DocumentParameters)
+async def get_document(request: HttpRequest) -> Response:
+    """A document with its text"""
+    asked = request.parameters(schemas.DocumentParameters)
+    kb_id = request.access.use_kb(asked.kb_id)
+    document = await request.access.read_document(kb_id, request.path_value, asked.at)
+    return answer({"kb_id": kb_id, **document.to_json()})
 
 
-async def document(service: Service, kb_id: str, document_id: str, at: int | str | None) -> StoredDocument:
-    """Raises E214, E218."""
-    return await service.reading(lambda: service.kbs.read(kb_id, at, lambda kb: kb.document(document_id)))
+@Operation("DELETE /rag/docs/{id}", "write", examples.DELETED, errors=(404, 409), parameters=schemas.KbParameters)
+async def delete_document(request: HttpRequest) -> Response:
+    """Delete a document"""
+    kb_id = request.access.use_kb(request.parameters(schemas.KbParameters).kb_id)
+    return answer(await request.access.delete(kb_id, request.path_value))
 
 
-async def delete_document(service: Service, call: RequestCall) -> Response:
-    kb_id = call.use_kb(call.parameters(schemas.KbParameters).kb_id)
-    return answer(await deleted(service, kb_id, call.path_value))
+@Operation(
+    "POST /rag/ingest",
+    "write",
+    examples.INGESTED,
+    schemas.IngestRequest,
+    errors=(409,),
+    parameters=schemas.IngestParameters,
+    takes_key=True,
+)
+async def ingest(request: HttpRequest) -> Response | Streamed:
+    """Add or replace documents"""
+    key = request.idempotency_key
+    given = request.parameters(schemas.IngestParameters)
+    if request.media_type == LINES:
+        kb_id = request.access.use_kb(given.kb_id)
+        return await _ingest_lines(request, IngestRun(request.access, kb_id, key, given.graph, given.chunk_size))
+    body = await request.json_body(request.context.settings.max_body_bytes)
+    asked = await request.parse(schemas.IngestRequest, body)
+    kb_id = request.access.use_kb(asked.kb_id or given.kb_id)
+    graph = given.graph if asked.graph_enabled is None else asked.graph_enabled
+    run = IngestRun(request.access, kb_id, key, graph, asked.chunk_size or given.chunk_size)
+
+    async def write() -> Response:
+        await run.write([document.to_document() for document in asked.documents])
+        return answer(run.to_json())
+
+    return await request.once(kb_id, body, write)
 
 
-async def deleted(service: Service, kb_id: str, document_id: str) -> dict[str, Any]:
-    """Raises E214."""
+async def _ingest_lines(request: HttpRequest, run: IngestRun) -> Streamed:
+    """Answer with an error as every route does until something was stored; from then on, with lines."""
+    events = _store_lines(request, run)
+    first = await anext(events)
+
+    async def format_lines() -> AsyncIterator[bytes]:
+        yield pydantic_core.to_json(first) + b"\n"
+        try:
+            async for event in events:
+                yield pydantic_core.to_json(event) + b"\n"
+        except errors.PairError as fault:
+            error = pydantic_core.from_json(error_responses.error_body(fault))
+            yield pydantic_core.to_json({"type": "error", **error, **run.counts}) + b"\n"
+
+    return Streamed(LINES, format_lines())
+
+
+async def _store_lines(request: HttpRequest, run: IngestRun) -> AsyncIterator[Json]:
+    """Yield an event for each batch that is stored, and one for the end."""
+    most = request.service.settings.engine.ingest_batch_documents
+    most_bytes = request.context.settings.max_body_bytes
+    batch: list[Document] = []
+    number = size = 0
+    async for lines in request.lines():
+        for line in lines:
+            number += 1
+            document = await request.parse(schemas.DocumentIn, line, where=f"line {number}: ")
+            batch.append(document.to_document())
+            size += len(line)
+            if len(batch) >= most or size >= most_bytes:
+                ids = await run.write(batch)
+                yield {"type": "progress", "doc_ids": ids, **run.counts}
+                batch, size = [], 0
+                request.release_memory()
+    if not number:
+        raise errors.request_invalid("there is no document in it")
+    if batch:
+        ids = await run.write(batch)
+        yield {"type": "progress", "doc_ids": ids, **run.counts}
+    yield {"type": "result", "status": "ok", "kb_id": run.kb_id, **run.counts}
+
+
+@Operation("GET /rag/versions", "read", examples.VERSIONS, parameters=schemas.KbParameters)
+async def list_versions(request: HttpRequest) -> Response:
+    """Versions that can be gone back to, the newest first
+
+    `may_roll_back` tells pages whether to show a button for it.
+    """
+    kb_id = request.access.use_kb(request.parameters(schemas.KbParameters).kb_id)
+    versions = await request.service.read(lambda: request.service.kbs.get(kb_id).versions())
+    may_roll_back = rules.covers(request.access.principal.scope, "admin")
+    entries = [version.to_json() for version in versions]
+    return answer({"kb_id": kb_id, "versions": entries, "may_roll_back": may_roll_back})
+
+
+@Operation(
+    "POST /rag/rollback", "admin", examples.ROLLED_BACK, schemas.RollbackRequest, errors=(404, 409), takes_key=True
+)
+async def roll_back(request: HttpRequest) -> Response:
+    """Make an earlier version the current one"""
+    body = await request.json_body()
+    asked = await request.parse(schemas.RollbackRequest, body)
+    kb_id, service = request.access.use_kb(asked.kb_id), request.service
+
+    async def write() -> Response:
+        report = await service.write(kb_id, lambda: service.kbs.get(kb_id).rollback(asked.version))
+        return answer({"status": "ok", **report.to_json()})
+
+    return await request.once(kb_id, body, write)
+
+
+@Operation("GET /rag/diff", "read", examples.DIFF, errors=(404,), parameters=schemas.DiffParameters)
+async def diff(request: HttpRequest) -> Response:
+    """Documents that differ between two versions"""
+    asked = request.parameters(schemas.DiffParameters)
+    kb_id, kbs = request.access.use_kb(asked.kb_id), request.service.kbs
+    value = await request.service.read(
+        lambda: _format_diff(of_versions(kbs.get(kb_id).compare(asked.a, asked.b)), asked)
+    )
+    return answer({"kb_id": kb_id, **value})
+
+
+def _format_diff(report: DiffReport, asked: schemas.DiffParameters) -> Json:
+    """Show as many documents as were asked for and are not too long together; `next` says where to go on."""
+    changes = [change for change in report.ids() if change[0] > asked.after]
+    wanted = DiffRequest(asked.entries == "true", asked.text == "true", _MOST_DIFF_LINES, _MOST_LINE_CHARACTERS)
+    documents: list[Json] = []
+    characters = 0
+    for document in report.told(changes[: asked.limit], wanted):
+        cancellation.check()
+        documents.append(document.to_json())
+        characters += sum(map(len, document.entry or ())) + sum(map(len, document.text or ()))
+        if characters > _MOST_DIFF_CHARACTERS:
+            break
+    following = documents[-1]["id"] if len(documents) < len(changes) else None
+    return {"a": int(report.a), "b": int(report.b), **report.counts, "documents": documents, "next": following}
+
+
+@Operation("POST /rag/compact", "admin", examples.COMPACTED, schemas.CompactRequest, errors=(409,))
+async def compact(request: HttpRequest) -> Response:
+    """Merge and re-cluster shards"""
+    asked = await request.read(schemas.CompactRequest, empty=b"{}")
+    kb_id, service = request.access.use_kb(asked.kb_id), request.service
     began = time.perf_counter()
-    async with service.turn(kb_id):
-        report = await service.working(lambda: service.kbs.get(kb_id).delete([document_id]))
-    if not report.deleted:
-        raise errors.no_such_document(kb_id, document_id)
-    service.figures.note_write(kb_id, (time.perf_counter() - began) * 1000, [report])
-    return {"status": "ok", "kb_id": kb_id, "deleted": report.deleted, "manifest_version": report.manifest_version}
-
-
-async def compact(service: Service, call: RequestCall) -> Response:
-    asked = await call.read(service, schemas.CompactRequest, empty=b"{}")
-    kb_id = call.use_kb(asked.kb_id)
-    began = time.perf_counter()
-    async with service.turn(kb_id):
-        report = await service.working(lambda: service.kbs.get(kb_id).compact(everything=asked.everything))
-    service.figures.note_compaction(kb_id, time.perf_counter() - began, report.conflicts, is_good=True)
+    report = await service.write(kb_id, lambda: service.kbs.get(kb_id).compact(everything=asked.everything))
+    service.metrics.note_compaction(kb_id, time.perf_counter() - began, report.conflicts, is_good=True)
     return answer({"status": "ok", "kb_id": kb_id, **dataclasses.asdict(report)})
 
 
-async def collect(service: Service, call: RequestCall) -> Response:
-    asked = await call.read(service, schemas.GcRequest, empty=b"{}")
-    kb_id = call.use_kb(asked.kb_id)
-    async with service.turn(kb_id):
-        report = await service.working(lambda: service.kbs.get(kb_id).collect(grace_seconds=asked.grace_seconds))
+@Operation("POST /rag/gc", "admin", examples.COLLECTED, schemas.GcRequest, errors=(409,))
+async def collect(request: HttpRequest) -> Response:
+    """Delete shards that no manifest names"""
+    asked = await request.read(schemas.GcRequest, empty=b"{}")
+    kb_id, service = request.access.use_kb(asked.kb_id), request.service
+    report = await service.write(kb_id, lambda: service.kbs.get(kb_id).collect(grace_seconds=asked.grace_seconds))
     return answer({"status": "ok", "kb_id": kb_id, **dataclasses.asdict(report)})
 
 
-async def sweep(service: Service, call: RequestCall) -> Response:
-    """All KBs share the cache, so whoever may use some of them only may not sweep it."""
-    await call.read(service, schemas.SweepRequest, empty=b"{}")
-    if not call.principal.sees_all:
-        rules.check_kb(call.principal, "*")
-    return answer({"status": "ok", **await service.reading(lambda: _swept(service))})
+@Operation("POST /cache/sweep", "admin", examples.SWEPT, schemas.SweepRequest)
+async def sweep(request: HttpRequest) -> Response:
+    """Evict fetched shards that are too old or too many
+
+    All KBs share the cache, so a caller who may use some of them only may not sweep it.
+    """
+    await request.read(schemas.SweepRequest, empty=b"{}")
+    service = request.service
+    if not request.access.principal.sees_all:
+        rules.check_kb(request.access.principal, "*")
+
+    def sweep_and_count() -> Json:
+        report = service.kbs.get(DEFAULT_KB).sweep()
+        service.metrics.note_sweep(report)
+        return dataclasses.asdict(report)
+
+    return answer({"status": "ok", **await service.read(sweep_and_count)})
 
 
-def _swept(service: Service) -> dict[str, Any]:
-    report = service.kbs.get(DEFAULT_KB).sweep()
-    service.figures.note_sweep(report)
-    return dataclasses.asdict(report)
+@Operation("POST /sync", "admin", examples.SYNCED, schemas.SyncRequest, errors=(409,))
+async def sync(request: HttpRequest) -> Response:
+    """Bring the index and the knowledge base in line with files and links
+
+    Store what changed before the request: a run that has begun is waited for, and callers share the next one.
+    Raises E101 unless it may wait, E401, E611.
+    """
+    asked = await request.read(schemas.SyncRequest, empty=b"{}")
+    kb_id, service = request.access.use_kb(asked.kb_id), request.service
+    if service.is_stopping:
+        raise errors.server_stopping()
+
+    async def run() -> Json:
+        return await service.run(lambda: service.kbs.get(kb_id).sync(wait=asked.wait).to_json())
+
+    is_shared = asked.wait and kb_id == DEFAULT_KB
+    report = await (request.context.shared_runs.next("sync", run) if is_shared else run())
+    return answer({"status": "ok", "kb_id": kb_id, **report})
+
+
+@Operation("GET /sync", "read", examples.SYNC, parameters=schemas.SyncParameters)
+async def list_sources(request: HttpRequest) -> Response:
+    """How each synced source stands, and why"""
+    asked = request.parameters(schemas.SyncParameters)
+    request.check_sees_all()
+    service = request.service
+    every = await service.read(lambda: SyncService(service.settings).source_statuses())
+    wanted = [source for source in every if asked.state in {None, source.state} and source.source_id > asked.after]
+    shown = wanted[: asked.limit]
+    job = next((job.to_json() for job in service.jobs if job.name == "sync"), None)
+    return answer(
+        {
+            "enabled": job is not None,
+            "run": job or {},
+            "states": dict(Counter(source.state for source in every)),
+            "sources": [source.to_json() for source in shown],
+            "next": shown[-1].source_id if len(wanted) > len(shown) else None,
+        }
+    )

@@ -1,130 +1,113 @@
-"""What was found lately: whoever asks the same of the same KB is told the same, without a search.
+"""Answers to repeated queries without a search, and work that callers share.
 
 Invariants
-    What is remembered is told only while the KB has the version that it was found in, as looked at after it was asked
-    for. Those who ask at the same time share a look, and those who ask the same share a search.
+    A cached response is used only while the KB has the version of its hits, as read after the request came.
+    Requests that come at the same time share one look at the version, and equal ones share one search.
 """
 
 import asyncio
 import collections
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from dataclasses import dataclass
+from typing import Any
+
+from pair.app.kb_access import Version
 
 _MOST_ANSWERS = 1000
 _MOST_BYTES = 32_000_000
-Version = tuple[int, str]
-
-
-@dataclass(frozen=True, slots=True)
-class QueryPlace:
-    """What was asked: a KB as it is, or as it was."""
-
-    kb_id: str
-    at: int | str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CachedResponse:
-    """An answer, in the two pieces around the time that it took."""
+    """The answer to a query, without the time that it took."""
 
-    place: QueryPlace
+    kb_id: str
+    at: int | str | None
+    """The version that was asked for; None for the current one."""
     version: Version
-    before: bytes
-    after: bytes
     results: int
+    json: bytes
+    """With `"took_ms":null`. No text before it can hold these bytes: JSON escapes quotes."""
+
+    def to_bytes(self, took_ms: float) -> bytes:
+        return self.json.replace(b'"took_ms":null', b'"took_ms":%.3f' % took_ms, 1)
 
 
 class ResponseCache:
-    """Belongs to one event loop. What was not asked for longest is forgotten first."""
+    """Responses by the body of their request, the latest used last. Belongs to one event loop."""
 
     def __init__(self) -> None:
-        self._known: collections.OrderedDict[bytes, CachedResponse] = collections.OrderedDict()
+        self._responses: collections.OrderedDict[bytes, CachedResponse] = collections.OrderedDict()
         self._bytes = 0
 
-    def get(self, request: bytes) -> CachedResponse | None:
-        known = self._known.get(request)
-        if known is not None:
-            self._known.move_to_end(request)
-        return known
+    def get(self, body: bytes) -> CachedResponse | None:
+        response = self._responses.get(body)
+        if response is not None:
+            self._responses.move_to_end(body)
+        return response
 
-    def keep(self, request: bytes, known: CachedResponse) -> None:
-        self.forget(request)
-        self._known[request] = known
-        self._bytes += _size(request, known)
-        while len(self._known) > _MOST_ANSWERS or self._bytes > _MOST_BYTES:
-            self.forget(next(iter(self._known)))
+    def put(self, body: bytes, response: CachedResponse) -> None:
+        self.drop(body)
+        self._responses[body] = response
+        self._bytes += len(body) + len(response.json)
+        while len(self._responses) > _MOST_ANSWERS or self._bytes > _MOST_BYTES:
+            self.drop(next(iter(self._responses)))
 
-    def forget(self, request: bytes) -> None:
-        known = self._known.pop(request, None)
-        if known is not None:
-            self._bytes -= _size(request, known)
+    def drop(self, body: bytes) -> None:
+        response = self._responses.pop(body, None)
+        if response is not None:
+            self._bytes -= len(body) + len(response.json)
 
 
 class RunningQueries:
-    """Requests that are being answered. Belongs to one event loop."""
+    """Queries that are being answered. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._ends: dict[bytes, asyncio.Event] = {}
 
-    async def ended(self, request: bytes) -> bool:
-        """Waits for whoever is being told the same; False when nobody is."""
-        end = self._ends.get(request)
+    async def wait(self, query: bytes) -> bool:
+        """Wait until an equal query is answered; False when there is none."""
+        end = self._ends.get(query)
         if end is None:
             return False
         await end.wait()
         return True
 
     @contextlib.contextmanager
-    def begun(self, request: bytes) -> Iterator[None]:
-        if request in self._ends:  # of those who waited for one that failed, each asks for itself
+    def enter(self, query: bytes) -> Iterator[None]:
+        if query in self._ends:  # of those who waited for one that failed, each searches for itself
             yield
             return
-        end = self._ends[request] = asyncio.Event()
+        end = self._ends[query] = asyncio.Event()
         try:
             yield
         finally:
-            del self._ends[request]
+            del self._ends[query]
             end.set()
 
 
-class VersionCache:
-    """Which version is at each place now. Belongs to one event loop."""
+class SharedRuns:
+    """Runs that callers share, by a key: one at a time, and one more that waits for it. Belongs to one event loop."""
 
-    def __init__(self, look: Callable[[QueryPlace], Awaitable[Version]]) -> None:
-        self._look = look
-        self._under_way: dict[QueryPlace, asyncio.Task[Version]] = {}
-        self._next: dict[QueryPlace, asyncio.Task[Version]] = {}
+    def __init__(self) -> None:
+        self._running: dict[Hashable, asyncio.Task[Any]] = {}
+        self._waiting: dict[Hashable, asyncio.Task[Any]] = {}
 
-    async def current(self, place: QueryPlace) -> Version:
-        """A look that is under way may have seen what was there before the caller came: it waits for the next."""
-        following = self._next.get(place)
-        if following is None:
-            before = self._under_way.get(place)
-            following = asyncio.ensure_future(self._looked(place, before))
-            following.add_done_callback(_heard)
-            if before is not None:
-                self._next[place] = following
-            else:
-                self._under_way[place] = following
-        return await asyncio.shield(following)
+    async def next(self, key: Hashable, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the result of the next run: one that has begun may have missed what the caller knows of."""
+        run = self._waiting.get(key)
+        if run is None:
+            run = self._waiting[key] = asyncio.ensure_future(self._run(key, work))
+            # All callers may be gone: then nobody else retrieves what it raises.
+            run.add_done_callback(lambda task: None if task.cancelled() else task.exception())
+        return await asyncio.shield(run)
 
-    async def _looked(self, place: QueryPlace, before: "asyncio.Task[Version] | None") -> Version:
-        if before is not None:
-            await asyncio.wait([before])
-            self._under_way[place] = self._next.pop(place)
+    async def _run(self, key: Hashable, work: Callable[[], Awaitable[Any]]) -> Any:
+        if key in self._running:
+            await asyncio.wait([self._running[key]])
+        self._running[key] = self._waiting.pop(key)
         try:
-            return await self._look(place)
+            return await work()
         finally:
-            if place not in self._next:
-                self._under_way.pop(place, None)
-
-
-def _heard(task: "asyncio.Task[Version]") -> None:
-    """Whoever waited may be gone: then its fault is nobody's."""
-    if not task.cancelled():
-        task.exception()
-
-
-def _size(request: bytes, known: CachedResponse) -> int:
-    return len(request) + len(known.before) + len(known.after)
+            del self._running[key]

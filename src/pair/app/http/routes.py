@@ -1,340 +1,268 @@
-"""All routes in one table: who handles them, who may use them, and what is told about them."""
+"""The table of routes, and the OpenAPI document that describes them."""
 
 import functools
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from pair import errors
-from pair.app.http import ask, examples, health, ingest, mcp, openai_api, openapi, page, rag, schemas, sync, versions
-from pair.app.http.context import RequestCall, Service, answer
-from pair.app.http.conversation import ChatRequest
-from pair.auth.rules import Scope
+import pydantic_core
 
-Handler = Callable[[Service, RequestCall], Awaitable[Any]]
+from pair import __version__, errors
+from pair.app.http import ask, error_responses, examples, health, mcp, openai_api, page, rag
+from pair.app.http.context import JSON, LINES, HttpRequest, Operation, answer
+from pair.app.validation import adapter
 
-
-@dataclass(frozen=True)
-class Operation:
-    method: str
-    path: str
-    """With `{id}` where the address has a value."""
-    handler: Handler
-    summary: str
-    scope: Scope | None
-    """None: for everybody."""
-    answers: Mapping[str, Any]
-    """Media type → example of what is answered with 200."""
-    body: type[Any] | None = None
-    parameters: type[Any] | None = None
-    errors: tuple[int, ...] = ()
-    """Statuses besides those that every route may have."""
-    body_example: Any = None
-    is_body_needed: bool = True
-    takes_key: bool = False
-    """Whether it is done once for each Idempotency-Key."""
-
-    @property
-    def route(self) -> str:
-        return f"{self.method} {self.path}"
-
-
-_JSON = "application/json"
-_LINES = "application/x-ndjson"
-_TEXT = "text/plain"
+Json = dict[str, Any]
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation("GET", "/healthz", health.healthz, "Whether the process answers", None, {_JSON: {"status": "ok"}}),
-    Operation(
-        "GET", "/readyz", health.readyz, "Whether it can do its work", None, {_JSON: {"status": "ready"}}, errors=(503,)
-    ),
-    Operation(
-        "POST",
-        "/rag/ingest",
-        ingest.ingest,
-        "Add or replace documents",
-        "write",
-        {_JSON: examples.INGESTED, _LINES: examples.INGESTED_LINES},
-        schemas.IngestRequest,
-        schemas.IngestParameters,
-        (409, 413, 503),
-        examples.INGEST,
-        takes_key=True,
-    ),
-    Operation(
-        "POST",
-        "/rag/query",
-        rag.query,
-        "Find passages",
-        "read",
-        {_JSON: examples.FOUND},
-        schemas.QueryRequest,
-        errors=(404, 413, 503),
-        body_example=examples.QUERY,
-    ),
-    Operation("GET", "/rag/kbs", rag.list_kbs, "Knowledge bases", "read", {_JSON: examples.KBS}, errors=(503,)),
-    Operation(
-        "GET",
-        "/rag/docs",
-        rag.list_documents,
-        "Stored documents by id",
-        "read",
-        {_JSON: examples.DOCUMENTS},
-        parameters=schemas.ListParameters,
-        errors=(503,),
-    ),
-    Operation(
-        "GET",
-        "/rag/docs/{id}",
-        rag.get_document,
-        "A document with its text",
-        "read",
-        {_JSON: examples.DOCUMENT},
-        parameters=schemas.DocumentParameters,
-        errors=(404, 503),
-    ),
-    Operation(
-        "DELETE",
-        "/rag/docs/{id}",
-        rag.delete_document,
-        "Delete a document",
-        "write",
-        {_JSON: examples.DELETED},
-        parameters=schemas.KbParameters,
-        errors=(404, 409, 503),
-    ),
-    Operation(
-        "GET",
-        "/rag/graph",
-        rag.graph,
-        "The graph around a document or an entity",
-        "read",
-        {_JSON: examples.GRAPH},
-        parameters=schemas.GraphQuery,
-        errors=(404, 503),
-    ),
-    Operation(
-        "GET",
-        "/rag/versions",
-        versions.list_versions,
-        "Versions that can be gone back to, the newest first",
-        "read",
-        {_JSON: examples.VERSIONS},
-        parameters=schemas.KbParameters,
-        errors=(503,),
-    ),
-    Operation(
-        "GET",
-        "/rag/diff",
-        versions.diff,
-        "Documents that differ between two versions",
-        "read",
-        {_JSON: examples.DIFF},
-        parameters=schemas.DiffParameters,
-        errors=(404, 503),
-    ),
-    Operation(
-        "POST",
-        "/rag/rollback",
-        versions.roll_back,
-        "Make an earlier version the current one",
-        "admin",
-        {_JSON: examples.ROLLED_BACK},
-        schemas.RollbackRequest,
-        errors=(404, 409, 413, 503),
-        body_example=examples.ROLL_BACK,
-        takes_key=True,
-    ),
-    Operation(
-        "POST",
-        "/rag/compact",
-        rag.compact,
-        "Merge and re-cluster shards",
-        "admin",
-        {_JSON: examples.COMPACTED},
-        schemas.CompactRequest,
-        errors=(409, 413, 503),
-        body_example={"kb_id": "default"},
-        is_body_needed=False,
-    ),
-    Operation(
-        "POST",
-        "/rag/gc",
-        rag.collect,
-        "Delete shards that no manifest names",
-        "admin",
-        {_JSON: examples.COLLECTED},
-        schemas.GcRequest,
-        errors=(409, 413, 503),
-        body_example={"kb_id": "default", "grace_seconds": 120},
-        is_body_needed=False,
-    ),
-    Operation(
-        "POST",
-        "/cache/sweep",
-        rag.sweep,
-        "Evict fetched shards that are too old or too many",
-        "admin",
-        {_JSON: examples.SWEPT},
-        schemas.SweepRequest,
-        errors=(413, 503),
-        body_example={},
-        is_body_needed=False,
-    ),
-    Operation(
-        "GET",
-        "/librarians",
-        ask.list_librarians,
-        "Who can be asked",
-        "read",
-        {_JSON: examples.LIBRARIANS},
-        errors=(503,),
-    ),
-    Operation(
-        "POST",
-        "/librarians/{id}/ask",
-        ask.ask_librarian,
-        "Ask one librarian",
-        "read",
-        {_JSON: examples.RESPONSE, "text/event-stream": examples.EVENTS},
-        schemas.AskRequest,
-        errors=(404, 413, 503),
-        body_example=examples.QUESTION,
-    ),
-    Operation(
-        "POST",
-        "/ask",
-        ask.ask,
-        "Ask whoever is asked first, or the shelf of a knowledge base",
-        "read",
-        {_JSON: examples.RESPONSE, "text/event-stream": examples.EVENTS},
-        schemas.AskRequest,
-        errors=(404, 413, 503),
-        body_example=examples.QUESTION,
-    ),
-    Operation(
-        "GET",
-        "/sync",
-        health.sync_state,
-        "How each synced source stands, and why",
-        "read",
-        {_JSON: examples.SYNC},
-        parameters=schemas.SyncParameters,
-        errors=(503,),
-    ),
-    Operation(
-        "POST",
-        "/sync",
-        sync.sync,
-        "Bring the index and the knowledge base in line with files and links",
-        "admin",
-        {_JSON: examples.SYNCED},
-        schemas.SyncRequest,
-        errors=(409, 413, 503),
-        body_example={"wait": True},
-        is_body_needed=False,
-    ),
-    Operation(
-        "GET",
-        "/v1/models",
-        openai_api.list_models,
-        "Librarians, as models for chat clients",
-        "read",
-        {_JSON: examples.MODELS},
-        errors=(503,),
-    ),
-    Operation(
-        "GET",
-        "/v1/models/{id}",
-        openai_api.get_model,
-        "One librarian, as a model",
-        "read",
-        {_JSON: examples.MODEL},
-        errors=(404, 503),
-    ),
-    Operation(
-        "POST",
-        "/v1/chat/completions",
-        openai_api.complete,
-        "Ask a librarian, as chat clients do",
-        "read",
-        {_JSON: examples.COMPLETION, "text/event-stream": examples.CHUNKS},
-        ChatRequest,
-        errors=(404, 413, 503),
-        body_example=examples.CHAT,
-    ),
-    Operation(
-        "GET", "/metrics", health.metrics, "Figures for Prometheus", "read", {_TEXT: examples.PROMETHEUS}, errors=(503,)
-    ),
-    Operation(
-        "GET", "/metrics/app", health.app_metrics, "Figures as JSON", "read", {_JSON: examples.FIGURES}, errors=(503,)
-    ),
-    Operation(
-        "GET",
-        "/metrics/cache",
-        health.cache_metrics,
-        "Figures of shards and their cache, as OpenMetrics",
-        "read",
-        {"application/openmetrics-text": examples.OPENMETRICS},
-        errors=(503,),
-    ),
+    *(health.healthz, health.readyz, rag.ingest, rag.query, rag.list_kbs),
+    *(rag.list_documents, rag.get_document, rag.delete_document, rag.graph),
+    *(rag.list_versions, rag.diff, rag.roll_back, rag.compact, rag.collect, rag.sweep),
+    *(ask.list_librarians, ask.ask_librarian, ask.ask, rag.list_sources, rag.sync),
+    *(openai_api.list_models, openai_api.get_model, openai_api.complete),
+    *(health.metrics, health.app_metrics, health.cache_metrics),
 )
 
 
-async def _document(_service: Service, _call: RequestCall) -> Any:
-    return answer(_described())
+@Operation("GET /openapi.json", None, {"openapi": "3.1.0"})
+async def send_document(_request: HttpRequest) -> Any:
+    """All of this, as OpenAPI"""
+    return answer(openapi_document())
 
 
-_DESCRIBED = (
-    *OPERATIONS,
-    Operation("GET", "/openapi.json", _document, "All of this, as OpenAPI", None, {_JSON: {"openapi": "3.1.0"}}),
-)
-_ALL = (
-    *_DESCRIBED,
-    # What is sent there and answered is another protocol's business, and told by that.
-    Operation("POST", "/mcp", mcp.answer_assistant, "For assistants, by the Model Context Protocol", "read", {}),
-    # For people.
-    Operation("GET", "/", page.index, "The page", None, {}),
-    Operation("GET", "/ui/{id}", page.asset, "What the page is made of", None, {}),
-)
-
-
-@functools.cache
-def _described() -> dict[str, Any]:
-    return openapi.document(_DESCRIBED)
-
-
+_DESCRIBED = (*OPERATIONS, send_document)
 _EXACT: dict[str, dict[str, Operation]] = {}
-_WITH_VALUE: list[tuple[re.Pattern[str], dict[str, Operation]]] = []
+_PATTERNS: dict[re.Pattern[str], dict[str, Operation]] = {}
+for _operation in (*_DESCRIBED, mcp.answer_message, page.index, page.asset):
+    if "{id}" in _operation.path:
+        _pattern = re.compile(re.escape(_operation.path).replace(r"\{id\}", "(.+)"), re.DOTALL)
+        _PATTERNS.setdefault(_pattern, {})[_operation.method] = _operation
+    else:
+        _EXACT.setdefault(_operation.path, {})[_operation.method] = _operation
 
 
-def _enter(operation: Operation) -> None:
-    if "{id}" not in operation.path:
-        _EXACT.setdefault(operation.path, {})[operation.method] = operation
-        return
-    pattern = re.compile(re.escape(operation.path).replace(r"\{id\}", "(.+)"), re.DOTALL)
-    for known, methods in _WITH_VALUE:
-        if known == pattern:
-            methods[operation.method] = operation
-            return
-    _WITH_VALUE.append((pattern, {operation.method: operation}))
-
-
-for _operation in _ALL:
-    _enter(_operation)
-
-
-def matched(method: str, path: str) -> tuple[Operation, str]:
-    """What an address leads to, and the value in it. Raises E604, E606."""
+def match_route(method: str, path: str) -> tuple[Operation, str]:
+    """Return the operation for an address, and the value in it. Raises E604, E606."""
     methods, value = _EXACT.get(path), ""
     if methods is None:
-        found = ((pattern.fullmatch(path), known) for pattern, known in _WITH_VALUE)
-        match, methods = next(((match, known) for match, known in found if match), (None, None))
-        value = match[1] if match else ""
+        for pattern, pattern_methods in _PATTERNS.items():
+            match = pattern.fullmatch(path)
+            if match:
+                methods, value = pattern_methods, match[1]
+                break
     if methods is None:
         raise errors.no_such_route(path)
     operation = methods.get("GET" if method == "HEAD" else method)
     if operation is None:
         raise errors.method_not_allowed(method, ", ".join(sorted(methods)))
     return operation, value
+
+
+# ── OpenAPI ────────────────────────────────────────────────────────────────────────────────────────
+
+_ERRORS: dict[int, tuple[str, errors.PairError]] = {
+    400: (
+        "The request is malformed or asks for what is not there: an unknown mode, a KB or a graph without data.",
+        errors.request_invalid("query: field required"),
+    ),
+    401: ("Credentials are missing or wrong.", errors.credentials_refused("the key is not known")),
+    403: ("The credentials do not allow this.", errors.not_allowed("this needs the scope write, and yours is read")),
+    404: ("No such document, version or librarian.", errors.no_such_document("default", "guides/deploy.md")),
+    405: ("The route has no such method.", errors.method_not_allowed("PUT", "GET")),
+    408: ("The request came too slowly.", errors.request_too_slow(30)),
+    409: ("Others write the same KB; nothing of this was written.", errors.manifest_changed("default")),
+    413: ("The request is too large.", errors.request_too_large("The request", 52_428_800)),
+    429: ("Too many requests.", errors.too_many_requests()),
+    500: (
+        "Stored data is damaged, or a bug.",
+        errors.stored_data_damaged("default.duckdb.manifest.json", "it is not a manifest that can be read"),
+    ),
+    503: ("The cache, the store or a model is away, or the server is stopping.", errors.server_stopping()),
+}
+_ALWAYS = (400, 401, 403, 405, 408, 429, 500)
+
+
+def _error_schema(required: list[str], properties: Json) -> Json:
+    error = {"type": "object", "required": required, "properties": properties}
+    return {"type": "object", "required": ["error"], "properties": {"error": error}}
+
+
+_STRING = {"type": "string"}
+_ERROR_SCHEMAS: Json = {
+    "Error": _error_schema(
+        ["code", "message"],
+        {
+            "code": _STRING,
+            "message": _STRING,
+            "recoverable": {"type": "boolean", "description": "Whether the same may succeed later."},
+            "suggestion": _STRING,
+        },
+    ),
+    "OpenAiError": _error_schema(
+        ["message", "type", "param", "code"],
+        {
+            "message": _STRING,
+            "type": _STRING,
+            "param": {"type": ["string", "null"]},
+            "code": {"type": "string", "description": "The same codes as elsewhere."},
+        },
+    ),
+}
+_KB = {"kb_id": "kb_id"}
+_LINKS: dict[str, dict[str, tuple[str, dict[str, str]]]] = {
+    "POST /rag/ingest": {
+        "read": ("get_rag_docs_id", {"id": "doc_ids/0", **_KB}),
+        "delete": ("delete_rag_docs_id", {"id": "doc_ids/0", **_KB}),
+        "list": ("get_rag_docs", _KB),
+    },
+    "GET /rag/docs": {
+        "read": ("get_rag_docs_id", {"id": "documents/0/id", **_KB}),
+        "next": ("get_rag_docs", {"after": "next", **_KB}),
+    },
+    "GET /rag/docs/{id}": {"delete": ("delete_rag_docs_id", {"id": "id", **_KB})},
+    "GET /rag/kbs": {"list": ("get_rag_docs", {"kb_id": "kbs/0/kb_id"})},
+    "GET /rag/versions": {"compare": ("get_rag_diff", {"a": "versions/0/version", **_KB})},
+    "GET /librarians": {"ask": ("post_librarians_id_ask", {"id": "librarians/0/id"})},
+    "GET /v1/models": {"read": ("get_v1_models_id", {"id": "data/0/id"})},
+}
+"""Requests that can follow an answer: the operation, and where in the answer its parameters are."""
+_INFO = (
+    "Search and ask knowledge bases, and put documents into them. Every error has the same body, but below `/v1/`, "
+    "which is for chat clients. "
+    "Times to wait are in `Retry-After`. `X-Request-ID` is taken from the request or made, and sent back. "
+    "`POST /mcp` is not described here: it speaks the Model Context Protocol, with the same credentials."
+)
+
+
+@functools.cache
+def openapi_document() -> Json:
+    paths: Json = {}
+    definitions: Json = {}
+    for operation in _DESCRIBED:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation, definitions)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "pair", "version": __version__, "description": _INFO, "license": {"name": "Apache-2.0"}},
+        "paths": paths,
+        "components": {
+            "schemas": {**_ERROR_SCHEMAS, **definitions},
+            "securitySchemes": {
+                "credentials": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "A key of `pair keys add`, or a JWT.",
+                }
+            },
+        },
+    }
+
+
+def _describe(operation: Operation, definitions: Json) -> Json:
+    value: Json = {
+        "operationId": operation.method.lower() + re.sub(r"\W+", "_", operation.path).rstrip("_"),
+        "summary": operation.summary,
+        "parameters": _describe_parameters(operation),
+        "responses": {"200": _describe_answer(operation), **_describe_errors(operation)},
+    }
+    if operation.scope:
+        value["description"] = f"Needs the scope `{operation.scope}` where credentials are asked for."
+        value["security"] = [{}, {"credentials": []}]
+    if operation.body:
+        name = operation.body.__name__
+        schema = _schema(operation.body)
+        definitions.update(schema.pop("$defs", {}))
+        definitions[name] = schema
+        reference = {"$ref": f"#/components/schemas/{name}"}
+        content: Json = {JSON: {"schema": reference, "example": operation.body_example}}
+        if LINES in examples.STREAMS.get(operation.route, {}):
+            content[LINES] = {
+                "schema": {"type": "string", "description": "A document a line; see DocumentIn."},
+                "example": '{"id": "a", "text": "Some text."}\n{"id": "b", "text": "More text."}\n',
+            }
+        value["requestBody"] = {"required": "required" in schema, "content": content}
+    return value
+
+
+def _schema(shape: type[Any]) -> Json:
+    return adapter(shape).json_schema(ref_template="#/components/schemas/{model}")
+
+
+def _describe_parameters(operation: Operation) -> list[Json]:
+    parameters: list[Json] = []
+    if "{id}" in operation.path:
+        schema: Json = {"type": "string", "minLength": 1}
+        parameters.append({"name": "id", "in": "path", "required": True, "schema": schema})
+    if operation.parameters is not None:
+        declared = _schema(operation.parameters)
+        for name, schema in declared["properties"].items():
+            is_required = name in declared.get("required", ())
+            parameters.append({"name": name, "in": "query", "required": is_required, "schema": _remove_null(schema)})
+    parameters.append({"name": "X-Request-ID", "in": "header", "required": False, "schema": {"type": "string"}})
+    if operation.takes_key:
+        parameters.append(
+            {
+                "name": "Idempotency-Key",
+                "in": "header",
+                "required": False,
+                "schema": {"type": "string", "maxLength": 255},
+                "description": "The second request with this key is answered as the first was, and does nothing.",
+            }
+        )
+    return parameters
+
+
+def _remove_null(schema: Json) -> Json:
+    """An address cannot say null."""
+    kinds = [kind for kind in schema.get("anyOf", []) if kind.get("type") != "null"]
+    if not kinds:
+        return schema
+    return {**{key: value for key, value in schema.items() if key not in {"anyOf", "default"}}, **kinds[0]}
+
+
+def _describe_answer(operation: Operation) -> Json:
+    answers = {operation.media_type: operation.answer, **examples.STREAMS.get(operation.route, {})}
+    value: Json = {
+        "description": "As asked.",
+        "headers": {"X-Request-ID": {"schema": {"type": "string"}}},
+        "content": {kind: {"schema": _infer_schema(example), "example": example} for kind, example in answers.items()},
+    }
+    if operation.route in _LINKS:
+        value["links"] = {
+            name: {
+                "operationId": operation_id,
+                "parameters": {parameter: f"$response.body#/{place}" for parameter, place in places.items()},
+            }
+            for name, (operation_id, places) in _LINKS[operation.route].items()
+        }
+    return value
+
+
+def _infer_schema(example: Any) -> Json:
+    """Return a schema with the keys and types of an example."""
+    if isinstance(example, dict):
+        properties = {
+            key: {"type": "object"}
+            if key in examples.WITH_ANY_KEYS and isinstance(value, dict)
+            else _infer_schema(value)
+            for key, value in example.items()
+        }
+        return {"type": "object", "properties": properties}
+    if isinstance(example, list):
+        return {"type": "array", **({"items": _infer_schema(example[0])} if example else {})}
+    kinds: dict[type, Any] = {str: "string", bool: "boolean", int: "integer", float: ["number", "null"]}
+    return {"type": kinds[type(example)]} if type(example) in kinds else {}
+
+
+def _describe_errors(operation: Operation) -> Json:
+    name = "OpenAiError" if error_responses.speaks_openai(operation.path) else "Error"
+    statuses = {*_ALWAYS, *operation.errors, *([413] if operation.body else []), *([503] if operation.scope else [])}
+    described: Json = {}
+    for status in sorted(statuses):
+        text, fault = _ERRORS[status]
+        example = pydantic_core.from_json(error_responses.error_body(fault, operation.path))
+        schema = {"$ref": f"#/components/schemas/{name}"}
+        described[str(status)] = {"description": text, "content": {JSON: {"schema": schema, "example": example}}}
+        if status in {409, 429, 503}:
+            described[str(status)]["headers"] = {
+                "Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}
+            }
+    return described

@@ -1,4 +1,4 @@
-"""What requests look like: checked, and told to the OpenAPI document by the same declarations."""
+"""Requests: one declaration checks them and describes them in the OpenAPI document."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
@@ -9,10 +9,8 @@ from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 from pydantic import BeforeValidator, ConfigDict, FailFast, Field
 
 from pair import errors
-from pair.app.validation import adapter, first_problem
-from pair.values import DEFAULT_MODE, SearchMode
-
-_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+from pair.app.validation import adapter, first_problem, strict
+from pair.values import DEFAULT_MODE, Document, SearchMode
 
 
 def _refuse_other_conditions(value: Any) -> Any:
@@ -39,23 +37,24 @@ _YEAR_SECONDS = 31_536_000
 _Shape = TypeVar("_Shape")
 
 
-@dataclass(frozen=True)
+@strict
 class DocumentIn:
     """A document to store. Without an id it is given one."""
 
-    __pydantic_config__ = _STRICT
     text: Annotated[str, MinLen(1)]
     id: Annotated[str, MaxLen(4096)] | None = None
     title: str | None = None
     url: str | None = None
     metadata: dict[str, Any] | None = None
 
+    def to_document(self) -> Document:
+        return Document(self.id or "", self.text, self.title or "", self.url or "", self.metadata or {})
 
-@dataclass(frozen=True)
+
+@strict
 class IngestRequest:
     """Documents to add or replace; what is stored as it is costs nothing."""
 
-    __pydantic_config__ = _STRICT
     documents: Annotated[list[DocumentIn], MinLen(1), FailFast()]
     kb_id: KbId = ""
     graph_enabled: Annotated[
@@ -64,11 +63,10 @@ class IngestRequest:
     chunk_size: Annotated[int, Ge(50)] | None = None
 
 
-@dataclass(frozen=True)
+@strict
 class QueryRequest:
     """What to look for."""
 
-    __pydantic_config__ = _STRICT
     query: Annotated[str, MinLen(1), MaxLen(20_000)]
     kb_id: KbId = ""
     k: Annotated[int, Ge(1), Le(1000), Field(description="Most results.")] = 5
@@ -106,11 +104,10 @@ class AskContext:
     budget: AskBudget | None = None
 
 
-@dataclass(frozen=True)
+@strict
 class AskRequest:
     """A question in plain words. Who asks is taken from the credentials, whatever `context` claims."""
 
-    __pydantic_config__ = _STRICT
     query: Annotated[str, MinLen(1)]
     kb_id: KbId = ""
     context: AskContext | None = None
@@ -120,65 +117,52 @@ class AskRequest:
     at: At = None
 
 
-@dataclass(frozen=True)
+@strict
 class CompactRequest:
-    __pydantic_config__ = _STRICT
     kb_id: KbId = ""
     everything: Annotated[bool, Field(description="Also what is in good order.")] = False
 
 
-@dataclass(frozen=True)
+@strict
 class GcRequest:
-    __pydantic_config__ = _STRICT
     kb_id: KbId = ""
     grace_seconds: Annotated[float, Ge(0), Le(_YEAR_SECONDS)] | None = None
 
 
-@dataclass(frozen=True)
+@strict
 class SyncRequest:
     """Files and links that changed are read again."""
 
-    __pydantic_config__ = _STRICT
     kb_id: KbId = ""
     wait: Annotated[bool, Field(description="For a sync that is under way; else that is an error.")] = True
 
 
-@dataclass(frozen=True)
+@strict
 class RollbackRequest:
     """Which version is to be the current one again."""
 
-    __pydantic_config__ = _STRICT
     version: Annotated[VersionName, Field(description="Its number, else the version of the package installed then.")]
     kb_id: KbId = ""
 
 
-@dataclass(frozen=True)
+@strict
 class SweepRequest:
-    __pydantic_config__ = _STRICT
+    pass
 
 
-@dataclass(frozen=True)
+@strict
 class KbParameters:
-    """In the address."""
-
-    __pydantic_config__ = _STRICT
     kb_id: KbId = ""
 
 
-@dataclass(frozen=True)
+@strict
 class DocumentParameters:
-    """In the address."""
-
-    __pydantic_config__ = _STRICT
     kb_id: KbId = ""
     at: AtParameter = None
 
 
-@dataclass(frozen=True)
+@strict
 class ListParameters:
-    """In the address."""
-
-    __pydantic_config__ = _STRICT
     kb_id: KbId = ""
     owner: Annotated[str | None, Field(description="Only documents that came by `sync` or `ingest`.")] = None
     contains: Annotated[str, MaxLen(200), Field(description="Only documents with this in their id or title.")] = ""
@@ -187,11 +171,8 @@ class ListParameters:
     text: Annotated[Literal["true", "false"], Field(description="Whether texts are listed too.")] = "false"
 
 
-@dataclass(frozen=True)
+@strict
 class DiffParameters:
-    """In the address."""
-
-    __pydantic_config__ = _STRICT
     a: Annotated[str, MinLen(1), MaxLen(200), Field(description="A version: its number, else that of a package.")]
     b: Annotated[str, MinLen(1), MaxLen(200), Field(description="Another, or `current`.")] = "current"
     kb_id: KbId = ""
@@ -203,11 +184,8 @@ class DiffParameters:
     limit: Annotated[int, Ge(1), Le(1000), Field(description="Most documents; with long texts, fewer.")] = 100
 
 
-@dataclass(frozen=True)
+@strict
 class GraphQuery:
-    """In the address: one of document and entity."""
-
-    __pydantic_config__ = _STRICT
     kb_id: KbId = ""
     document: Annotated[str, MaxLen(4096), Field(description="The graph around the document with this id.")] = ""
     entity: Annotated[str, MaxLen(200), Field(description="The graph around what is called this.")] = ""
@@ -215,11 +193,8 @@ class GraphQuery:
     at: AtParameter = None
 
 
-@dataclass(frozen=True)
+@strict
 class SyncParameters:
-    """In the address."""
-
-    __pydantic_config__ = _STRICT
     state: Annotated[
         Literal["current", "pending", "failing", "skipped"] | None, Field(description="Only sources in this state.")
     ] = None
@@ -227,11 +202,10 @@ class SyncParameters:
     limit: Annotated[int, Ge(1), Le(1000)] = 100
 
 
-@dataclass(frozen=True)
+@strict
 class IngestParameters:
-    """In the address: all that a stream of documents can say, and what a JSON body does not say."""
+    """Used for a stream of documents, and for what a JSON body leaves out."""
 
-    __pydantic_config__ = _STRICT
     kb_id: KbId = ""
     graph_enabled: Literal["true", "false"] | None = None
     chunk_size: Annotated[int, Ge(50)] | None = None
@@ -242,7 +216,7 @@ class IngestParameters:
 
 
 def read(shape: type[_Shape], body: bytes, *, where: str = "") -> _Shape:
-    """Raises E601."""
+    """Parse a JSON body. Raises E601."""
     try:
         pydantic_core.from_json(body, allow_inf_nan=False)
         return adapter(shape).validate_json(body, strict=True)
@@ -250,11 +224,3 @@ def read(shape: type[_Shape], body: bytes, *, where: str = "") -> _Shape:
         raise errors.request_invalid(where + first_problem(fault)) from fault
     except ValueError as fault:
         raise errors.request_invalid(f"{where}not JSON: {str(fault)[:200]}") from fault
-
-
-def read_parameters(shape: type[_Shape], given: dict[str, str]) -> _Shape:
-    """Of the part of an address behind the question mark. Raises E601."""
-    try:
-        return adapter(shape).validate_strings(given)
-    except pydantic.ValidationError as fault:
-        raise errors.request_invalid(first_problem(fault)) from fault

@@ -1,7 +1,7 @@
-"""`pair mcp` in the configuration of assistants: what to write, and where.
+"""The entry of `pair mcp` in the configuration files of assistants.
 
 Invariants
-    All else in a file stays as it was; one that cannot be read as what it should be is not touched.
+    All other entries stay as they were. A file that cannot be parsed is not touched.
 """
 
 import json
@@ -20,19 +20,17 @@ Client = Literal["claude", "cursor", "vscode"]
 Outcome = Literal["added", "changed", "unchanged"]
 
 NAME = "pair"
-"""Of the entry."""
 _PLACES: Mapping[Client, tuple[str, str]] = {
     "claude": (".mcp.json", "mcpServers"),
     "cursor": (".cursor/mcp.json", "mcpServers"),
     "vscode": (".vscode/mcp.json", "servers"),
 }
-"""In the folder of a project; and under which key servers are listed there."""
-_USUAL_INDENT = "  "
+"""The file in the folder of a project, and the key of the list of servers in it."""
 
 
 @dataclass(frozen=True)
 class ClientEntry:
-    """How to start a server."""
+    """The command that starts a server."""
 
     command: str
     arguments: tuple[str, ...]
@@ -43,7 +41,7 @@ class ClientEntry:
 
 @dataclass(frozen=True)
 class ConfigChange:
-    """A file as it would be."""
+    """A configuration file with the entry in it."""
 
     path: Path
     content: str
@@ -62,15 +60,15 @@ class ConfigChange:
 
 
 def own_command(started_as: str) -> list[str]:
-    """What starts this program from anywhere. `started_as`: the first word of the command line."""
-    found = shutil.which(started_as)
-    if found is None or Path(found).name == "__main__.py":
+    """Return the command that starts this program from anywhere. `started_as`: the first word of the command line."""
+    path = shutil.which(started_as)
+    if path is None or Path(path).name == "__main__.py":
         return [sys.executable, "-m", "pair"]
-    return [os.path.abspath(found)]  # noqa: PTH100 - keeps links, which outlive what they lead to
+    return [os.path.abspath(path)]  # noqa: PTH100 - keeps links, which outlive what they lead to
 
 
 def plan(client: Client, project: Path, entry: ClientEntry) -> ConfigChange:
-    """Raises E010, and E401 for a file that is not what it should be."""
+    """Return the file with the entry. Raises E010, and E401 for a file that cannot be parsed."""
     name, key = _PLACES[client]
     path = (project / name).resolve()
     with files.storage_errors():
@@ -81,7 +79,8 @@ def plan(client: Client, project: Path, entry: ClientEntry) -> ConfigChange:
     if known == entry.to_json():
         return ConfigChange(path, text, "unchanged")
     merged = {**value, key: {**servers, NAME: entry.to_json()}}
-    content = json.dumps(merged, indent=_indent_of(text), ensure_ascii=False) + "\n"
+    indent = re.search(r"\n([ \t]+)\S", text)
+    content = json.dumps(merged, indent=indent[1] if indent else "  ", ensure_ascii=False) + "\n"
     return ConfigChange(path, content, "added" if known is None else "changed")
 
 
@@ -89,7 +88,7 @@ def _read(path: Path, text: str, key: str) -> dict[str, Any]:
     """Raises E401."""
     hints = ["Nothing was changed", "Repair it, or add the entry by hand: --dry-run prints it"]
     try:
-        value = json.loads(text, object_pairs_hook=_without_doubles) if text.strip() else {}
+        value = json.loads(text, object_pairs_hook=_refuse_doubles) if text.strip() else {}
         text.encode()
     except (ValueError, RecursionError) as fault:
         raise errors.settings_invalid(str(path), "not JSON, or JSON with comments", hints=hints) from fault
@@ -98,14 +97,9 @@ def _read(path: Path, text: str, key: str) -> dict[str, Any]:
     return value
 
 
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """What is there twice would be lost."""
+def _refuse_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A key that is there twice would be lost."""
     value = dict(pairs)
     if len(value) != len(pairs):
         raise ValueError("a key is there twice")
     return value
-
-
-def _indent_of(text: str) -> str:
-    found = re.search(r"\n([ \t]+)\S", text)
-    return found[1] if found else _USUAL_INDENT

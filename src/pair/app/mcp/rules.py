@@ -1,4 +1,4 @@
-"""What is decided about results: how much of them fits, where a text is cut, and the addresses of documents."""
+"""Rules for results: how much of them fits, where a text is cut, and the addresses of documents."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,19 +15,19 @@ _SCHEME = "kb://"
 _WORD_CHARACTERS = 80
 
 
-def size_of(value: Any) -> int:
-    """Bytes of it as JSON."""
+def json_size(value: Any) -> int:
+    """Return the bytes of a value as JSON."""
     return len(pydantic_core.to_json(value))
 
 
 def cut(text: str, most_bytes: int) -> str:
-    """The longest beginning that fits as JSON, up to a space if there is one nearby."""
-    if len(text) <= most_bytes and size_of(text) <= most_bytes:
+    """Return the longest beginning that fits as JSON, up to a space if there is one nearby."""
+    if len(text) <= most_bytes and json_size(text) <= most_bytes:
         return text
     fits, too_long = 0, min(len(text), most_bytes) + 1
     while too_long - fits > 1:
         middle = (fits + too_long) // 2
-        if size_of(text[:middle]) <= most_bytes:
+        if json_size(text[:middle]) <= most_bytes:
             fits = middle
         else:
             too_long = middle
@@ -36,8 +36,8 @@ def cut(text: str, most_bytes: int) -> str:
 
 
 def cut_evenly(texts: Sequence[str], most_bytes: int) -> list[str]:
-    """All of them in so many bytes: short ones whole, long ones down to the same length."""
-    sizes = [size_of(text) for text in texts]
+    """Fit texts into so many bytes: short ones whole, long ones cut to the same length."""
+    sizes = [json_size(text) for text in texts]
     left, share = most_bytes, most_bytes
     for place, size in enumerate(sorted(sizes)):
         share = left // (len(sizes) - place)
@@ -47,12 +47,12 @@ def cut_evenly(texts: Sequence[str], most_bytes: int) -> list[str]:
     return [text if size <= share else cut(text, share) for text, size in zip(texts, sizes, strict=True)]
 
 
-def those_that_fit(values: Sequence[Any], most_bytes: int) -> list[Any]:
-    """The first of them, as many as fit as a list."""
+def take_fitting(values: Sequence[Any], most_bytes: int) -> list[Any]:
+    """Return the first values, as many as fit as a list."""
     kept: list[Any] = []
     size = 2
     for value in values:
-        size += size_of(value) + 1
+        size += json_size(value) + 1
         if size > most_bytes:
             break
         kept.append(value)
@@ -80,24 +80,21 @@ class Address:
         more = "&".join(f"{name}={value}" for name, value in named.items() if value)
         return f"{base}?{more}" if more else base
 
+    @staticmethod
+    def parse(text: str) -> "Address":
+        """Raises E601."""
+        place, _, more = text.removeprefix(_SCHEME).partition("?")
+        kb, _, document_id = place.partition("/")
+        given = dict(parse_qsl(more, keep_blank_values=True))
+        offset = given.get("offset", "0")
+        is_offset = offset.isascii() and offset.isdigit() and len(offset) <= 18
+        known = {"offset", "after"} | ({"at"} if document_id else set())
+        if not is_address(text) or not kb or given.keys() - known or not is_offset:
+            raise errors.request_invalid(
+                "not the address of a document", hints=["kb://KB/ID, with ID percent-encoded, as search gives it"]
+            )
+        return Address(unquote(kb), unquote(document_id), int(offset), given.get("after", ""), given.get("at", ""))
+
 
 def is_address(text: str) -> bool:
     return text.startswith(_SCHEME)
-
-
-def parsed(text: str) -> Address:
-    """Raises E601."""
-    place, _, more = text.removeprefix(_SCHEME).partition("?")
-    kb, _, document_id = place.partition("/")
-    given = dict(parse_qsl(more, keep_blank_values=True))
-    offset = given.get("offset", "0")
-    known = {"offset", "after"} | ({"at"} if document_id else set())
-    if not is_address(text) or not kb or given.keys() - known or not _is_offset(offset):
-        raise errors.request_invalid(
-            "not the address of a document", hints=["kb://KB/ID, with ID percent-encoded, as search gives it"]
-        )
-    return Address(unquote(kb), unquote(document_id), int(offset), given.get("after", ""), given.get("at", ""))
-
-
-def _is_offset(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 18

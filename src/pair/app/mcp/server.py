@@ -1,8 +1,8 @@
-"""Tools and resources as a server of the official SDK: requests in, results and errors out.
+"""Tools and resources as a server of the official SDK.
 
 Invariants
-    What goes wrong in a tool is a result that says so; what goes wrong with a resource is an error of the protocol.
-    A bug is logged and told, and ends nothing.
+    A tool that fails gives a result that says so; a resource that fails is an error of the protocol.
+    A bug is logged and reported, and does not end the server.
 """
 
 import functools
@@ -14,6 +14,7 @@ import pydantic_core
 from mcp.server.caching import CacheHint
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INTERNAL_ERROR,
@@ -30,13 +31,14 @@ from mcp_types import (
     ResourceTemplate,
     TextContent,
     TextResourceContents,
-    Tool,
     ToolAnnotations,
 )
+from mcp_types import Tool as ListedTool
 
 from pair import __version__, errors
-from pair.app.mcp import resources, tools
-from pair.app.mcp.contract import Library
+from pair.app.kb_access import KbAccess
+from pair.app.mcp.rules import Address, cut, take_fitting
+from pair.app.mcp.tools import META, TOOLS, ToolError, most_bytes
 
 logger = logging.getLogger("pair.mcp")
 
@@ -48,11 +50,15 @@ _INSTRUCTIONS = (
 )
 _BUG = "A bug in pair. The log has it"
 _TOOLS_SECONDS, _LIST_SECONDS, _READ_SECONDS = 300, 30, 30
+_JSON, _PLAIN, _MARKDOWN = "application/json", "text/plain", "text/markdown"
+_KBS_AT_A_TIME = 100
+_DOCUMENTS_AT_A_TIME = 200
+_NO_LIMIT_BYTES = 2**62
 
 
-def server_for(library: Callable[[], Library]) -> Server[Any]:
-    """As one caller sees it: what others may do is not in it. `library` is called for each request."""
-    face = _Face(library)
+def make_server(new_access: Callable[[], KbAccess]) -> Server[Any]:
+    """Return a server for one caller, who sees only what it may use. `new_access` is called for each request."""
+    handlers = _Handlers(new_access)
     return Server(
         "pair",
         version=__version__,
@@ -63,54 +69,73 @@ def server_for(library: Callable[[], Library]) -> Server[Any]:
             "resources/templates/list": CacheHint(_TOOLS_SECONDS * 1000, "public"),
             "resources/read": CacheHint(_READ_SECONDS * 1000, "private"),
         },
-        get_tool_input_schema=lambda name: tools.BY_NAME[name].input_schema() if name in tools.BY_NAME else None,
-        on_list_tools=face.list_tools,
-        on_call_tool=face.call_tool,
-        on_list_resources=face.list_resources,
-        on_list_resource_templates=face.list_templates,
-        on_read_resource=face.read_resource,
+        get_tool_input_schema=lambda name: _list_tool(name).input_schema if name in TOOLS else None,
+        on_list_tools=handlers.list_tools,
+        on_call_tool=handlers.call_tool,
+        on_list_resources=handlers.list_resources,
+        on_list_resource_templates=handlers.list_templates,
+        on_read_resource=handlers.read_resource,
     )
 
 
-class _Face:
+def http_application(access: KbAccess) -> Callable[[Any, Any, Any], Awaitable[None]]:
+    """Return an ASGI application for one message. Its caller has checked the origin, the credentials and the size."""
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        manager = StreamableHTTPSessionManager(
+            make_server(lambda: access), json_response=True, stateless=True, max_request_body_size=_NO_LIMIT_BYTES
+        )
+        async with manager.run():
+            await manager.handle_request(scope, receive, send)
+
+    return answer
+
+
+class _Handlers:
     """The requests of the protocol."""
 
-    def __init__(self, library: Callable[[], Library]) -> None:
-        self._library = library
+    def __init__(self, new_access: Callable[[], KbAccess]) -> None:
+        self._new_access = new_access
 
     async def list_tools(self, _context: _Context, _asked: PaginatedRequestParams | None) -> ListToolsResult:
-        return ListToolsResult(tools=[_described(each.name) for each in tools.usable(self._library())])
+        access = self._new_access()
+        return ListToolsResult(tools=[_list_tool(name) for name, tool in TOOLS.items() if tool.is_usable(access)])
 
     async def call_tool(self, _context: _Context, asked: CallToolRequestParams) -> CallToolResult:
-        tool = tools.BY_NAME.get(asked.name)
+        tool = TOOLS.get(asked.name)
         if tool is None:
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {asked.name[:100]}")
-        library = self._library()
-        library.note(tool=tool.name)
+        access = self._new_access()
+        access.log_fields["tool"] = tool.name
         try:
-            result = await tool.answer(library, asked.arguments or {})
+            result = await tool.run(access, asked.arguments or {})
+        except ToolError as fault:
+            return _refuse(access, fault)
         except errors.PairError as fault:
-            result = tools.refused(fault)
+            return _refuse(access, ToolError(fault.to_public_json()["error"]))
         except Exception:  # the boundary of the tools
             logger.exception("a bug", extra={"tool": tool.name})
-            result = tools.Refused({"code": "INTERNAL_ERROR", "message": _BUG, "recoverable": False})
-        if isinstance(result, tools.Refused):
-            library.note(error=str(result.error["code"]))
-            return CallToolResult(content=[_text({"error": result.error})], is_error=True)
-        meta = result.pop(tools.META, None)
+            return _refuse(access, ToolError({"code": "INTERNAL_ERROR", "message": _BUG, "recoverable": False}))
+        meta = result.pop(META, None)
         # Twice: for clients that know structured results, and for those that pass on nothing but text.
-        text = _text(result)
+        text = _format_text(result)
         return CallToolResult(content=[text], structured_content=pydantic_core.from_json(text.text), _meta=meta)
 
     async def list_resources(self, _context: _Context, asked: PaginatedRequestParams | None) -> ListResourcesResult:
+        """List KBs by name."""
+        access = self._new_access()
         after = asked.cursor if asked and asked.cursor else ""
-        library = self._library()
-        known, following = await _attempted(library, resources.listed(library, after))
+        kbs = [kb for kb in await _attempt(access, access.list_kbs()) if kb["kb_id"] > after]
         shown = [
-            Resource(uri=each.uri, name=each.name, description=each.description, mime_type=resources.JSON)
-            for each in known
+            Resource(
+                uri=str(Address(kb["kb_id"])),
+                name=kb["kb_id"],
+                description=f"{kb['documents']} documents, as a list",
+                mime_type=_JSON,
+            )
+            for kb in kbs[:_KBS_AT_A_TIME]
         ]
-        return ListResourcesResult(resources=shown, next_cursor=following)
+        return ListResourcesResult(resources=shown, next_cursor=shown[-1].name if len(kbs) > len(shown) else None)
 
     async def list_templates(
         self, _context: _Context, _asked: PaginatedRequestParams | None
@@ -124,30 +149,64 @@ class _Face:
         return ListResourceTemplatesResult(resource_templates=[document, documents])
 
     async def read_resource(self, _context: _Context, asked: ReadResourceRequestParams) -> ReadResourceResult:
-        library = self._library()
-        library.note(tool="resources/read")
-        parts = await _attempted(library, resources.read(library, str(asked.uri)))
-        contents = [TextResourceContents(uri=each.uri, mime_type=each.media_type, text=each.text) for each in parts]
-        return ReadResourceResult(contents=list(contents))
+        access = self._new_access()
+        access.log_fields["tool"] = "resources/read"
+        contents = await _attempt(access, _read_resource(access, str(asked.uri)))
+        return ReadResourceResult(contents=[*contents])
 
 
-async def _attempted(library: Library, work: Awaitable[_Result]) -> _Result:
+async def _read_resource(access: KbAccess, uri: str) -> list[TextResourceContents]:
+    """Raises E201, E214, E601, E603."""
+    address = Address.parse(uri)
+    access.use_kb(address.kb)
+    if not address.document_id:
+        text = await _list_documents(access, address)
+        return [TextResourceContents(uri=uri, mime_type=_JSON, text=text)]
+    document = await access.read_document(address.kb, address.document_id, address.at or None)
+    text = cut(document.text[address.offset :], most_bytes(access))
+    end = address.offset + len(text)
+    kind = _MARKDOWN if document.id.lower().endswith((".md", ".markdown")) else _PLAIN
+    contents = [TextResourceContents(uri=uri, mime_type=kind, text=text)]
+    if end < len(document.text):
+        following = str(Address(address.kb, document.id, end, at=address.at))
+        note = f"Characters {address.offset} to {end} of {len(document.text)}. The rest is at {following}"
+        contents.append(TextResourceContents(uri=following, mime_type=_PLAIN, text=note))
+    return contents
+
+
+async def _list_documents(access: KbAccess, address: Address) -> str:
+    documents = await access.list_documents(address.kb, address.after, _DOCUMENTS_AT_A_TIME)
+    entries = [
+        {"uri": str(Address(address.kb, document.id)), "title": document.title or document.id} for document in documents
+    ]
+    shown = take_fitting(entries, most_bytes(access))
+    is_all = len(shown) == len(documents) < _DOCUMENTS_AT_A_TIME
+    following = None if is_all or not shown else str(Address(address.kb, after=documents[len(shown) - 1].id))
+    return pydantic_core.to_json({"kb": address.kb, "documents": shown, "next": following}).decode()
+
+
+async def _attempt(access: KbAccess, work: Awaitable[_Result]) -> _Result:
     try:
         return await work
     except errors.PairError as fault:
-        library.note(error=fault.code)
-        told = tools.refused(fault).error
+        access.log_fields["error"] = fault.code
+        error = ToolError(fault.to_public_json()["error"]).error
         is_theirs = isinstance(fault, errors.UsageError | errors.NotFoundError | errors.AccessError)
-        raise MCPError(INVALID_PARAMS if is_theirs else INTERNAL_ERROR, told["message"], told) from fault
+        raise MCPError(INVALID_PARAMS if is_theirs else INTERNAL_ERROR, error["message"], error) from fault
     except Exception as bug:  # the boundary of the resources
         logger.exception("a bug")
         raise MCPError(INTERNAL_ERROR, _BUG) from bug
 
 
+def _refuse(access: KbAccess, fault: ToolError) -> CallToolResult:
+    access.log_fields["error"] = str(fault.error["code"])
+    return CallToolResult(content=[_format_text({"error": fault.error})], is_error=True)
+
+
 @functools.cache
-def _described(name: str) -> Tool:
-    tool = tools.BY_NAME[name]
-    return Tool(
+def _list_tool(name: str) -> ListedTool:
+    tool = TOOLS[name]
+    return ListedTool(
         name=tool.name,
         description=tool.description,
         input_schema=tool.input_schema(),
@@ -156,5 +215,5 @@ def _described(name: str) -> Tool:
     )
 
 
-def _text(value: Any) -> TextContent:
+def _format_text(value: Any) -> TextContent:
     return TextContent(text=pydantic_core.to_json(value).decode())

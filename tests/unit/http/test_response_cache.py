@@ -1,10 +1,11 @@
-"""What is remembered is told while it is true, and looked at together."""
+"""What is cache is told while it is true, and looked at together."""
 
 import asyncio
 
 import pytest
 
-from pair.app.http.response_cache import CachedResponse, QueryPlace, ResponseCache, Version, VersionCache
+from pair.app.http.response_cache import CachedResponse, ResponseCache, SharedRuns
+from pair.app.kb_access import Version
 
 
 class Store:
@@ -16,7 +17,7 @@ class Store:
         self.begun = asyncio.Event()
         self.let_go = asyncio.Event()
 
-    async def look(self, _place: QueryPlace) -> Version:
+    async def look(self) -> Version:
         self.looks += 1
         seen = self.number, "commit"
         self.begun.set()
@@ -27,10 +28,10 @@ class Store:
 def test_those_who_ask_at_the_same_time_share_a_look():
     async def story() -> None:
         store = Store()
-        versions = VersionCache(store.look)
-        first = asyncio.ensure_future(versions.current(QueryPlace("a")))
+        runs = SharedRuns()
+        first = asyncio.ensure_future(runs.next("a", store.look))
         await store.begun.wait()
-        others = [asyncio.ensure_future(versions.current(QueryPlace("a"))) for _ in range(10)]
+        others = [asyncio.ensure_future(runs.next("a", store.look)) for _ in range(10)]
         await asyncio.sleep(0)
         store.let_go.set()
         assert await asyncio.gather(first, *others) == [(1, "commit")] * 11
@@ -42,16 +43,16 @@ def test_those_who_ask_at_the_same_time_share_a_look():
 def test_whoever_asks_after_a_write_is_not_told_of_before_it_by_a_look_that_was_under_way():
     async def story() -> None:
         store = Store()
-        versions = VersionCache(store.look)
-        early = asyncio.ensure_future(versions.current(QueryPlace("a")))
+        runs = SharedRuns()
+        early = asyncio.ensure_future(runs.next("a", store.look))
         await store.begun.wait()
         store.number = 2
-        late = asyncio.ensure_future(versions.current(QueryPlace("a")))
+        late = asyncio.ensure_future(runs.next("a", store.look))
         await asyncio.sleep(0)
         store.let_go.set()
         assert (await early)[0] == 1
         assert (await late)[0] == 2
-        assert (await versions.current(QueryPlace("a")))[0] == 2
+        assert (await runs.next("a", store.look))[0] == 2
 
     asyncio.run(story())
 
@@ -59,10 +60,10 @@ def test_whoever_asks_after_a_write_is_not_told_of_before_it_by_a_look_that_was_
 def test_a_caller_that_leaves_keeps_nobody_else_from_the_look():
     async def story() -> None:
         store = Store()
-        versions = VersionCache(store.look)
-        leaving = asyncio.ensure_future(versions.current(QueryPlace("a")))
+        runs = SharedRuns()
+        leaving = asyncio.ensure_future(runs.next("a", store.look))
         await store.begun.wait()
-        staying = asyncio.ensure_future(versions.current(QueryPlace("a")))
+        staying = asyncio.ensure_future(runs.next("a", store.look))
         await asyncio.sleep(0)
         leaving.cancel()
         store.let_go.set()
@@ -75,37 +76,43 @@ def test_a_look_that_fails_fails_for_those_who_shared_it_and_for_nobody_after():
     async def story() -> None:
         is_away = True
 
-        async def look(_place: QueryPlace) -> Version:
+        async def look() -> Version:
             if is_away:
                 raise ConnectionError
             return 7, "commit"
 
-        versions = VersionCache(look)
-        outcomes = await asyncio.gather(*(versions.current(QueryPlace("a")) for _ in range(3)), return_exceptions=True)
+        runs = SharedRuns()
+        outcomes = await asyncio.gather(*(runs.next("a", look) for _ in range(3)), return_exceptions=True)
         assert [type(each) for each in outcomes] == [ConnectionError] * 3
         is_away = False
-        assert await versions.current(QueryPlace("a")) == (7, "commit")
+        assert await runs.next("a", look) == (7, "commit")
 
     asyncio.run(story())
 
 
 def known(size: int = 10) -> CachedResponse:
-    return CachedResponse(QueryPlace("a"), (1, "commit"), b"x" * size, b"", 1)
+    return CachedResponse("a", None, (1, "commit"), 1, b"x" * size)
 
 
 def test_what_was_not_asked_for_longest_is_forgotten_first():
-    remembered = ResponseCache()
+    cache = ResponseCache()
     for number in range(1001):
-        remembered.keep(b"%d" % number, known())
-        remembered.get(b"0")
-    assert remembered.get(b"0") is not None
-    assert remembered.get(b"1") is None
+        cache.put(b"%d" % number, known())
+        cache.get(b"0")
+    assert cache.get(b"0") is not None
+    assert cache.get(b"1") is None
+
+
+def test_only_the_time_of_a_cached_response_changes():
+    json = b'{"kb_id":"null","took_ms":null,"results":[{"content":"\\"took_ms\\":null","took_ms":null}]}'
+    written = CachedResponse("null", None, (1, "commit"), 1, json).to_bytes(1.23456)
+    assert written == json.replace(b'"took_ms":null', b'"took_ms":1.235', 1)
 
 
 @pytest.mark.parametrize("size", [20_000_000, 40_000_000])
 def test_large_answers_do_not_pile_up(size: int):
-    remembered = ResponseCache()
+    cache = ResponseCache()
     for request in (b"first", b"second"):
-        remembered.keep(request, known(size))
-    assert remembered.get(b"first") is None
-    assert (remembered.get(b"second") is not None) == (size < 32_000_000)
+        cache.put(request, known(size))
+    assert cache.get(b"first") is None
+    assert (cache.get(b"second") is not None) == (size < 32_000_000)

@@ -1,0 +1,157 @@
+"""Run the server: the socket, signals, slow connections, and shutdown.
+
+Shutdown takes little longer than `server.stop_seconds`: running requests finish, new ones are refused. The rest is cut
+off, which loses nothing that was acknowledged: a write is published in one step or not at all.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import functools
+import logging
+import math
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+from typing import cast
+
+import uvicorn
+
+from pair import errors
+from pair.app.http import logs
+from pair.app.http.app import HttpApp
+from pair.app.http.connections import BoundedConnection, Connections
+from pair.app.http.context import HttpContext
+from pair.auth.settings import ServerSettings
+from pair.kb.server import DEFAULT_KB, send_traces
+from pair.settings import Settings
+
+_M_ARENA_MAX = -8
+"""From malloc.h of glibc."""
+logger = logging.getLogger("pair.http")
+
+_LEAST_SECONDS, _MOST_SECONDS = 1.0, 3.0
+"""For background jobs to end, after requests have: more time where these were quick."""
+_LOOKS_PER_TIMEOUT = 4
+
+
+def serve(settings: Settings, log_level: str) -> int:
+    """Serve until a signal comes, and return the exit status. Raises E401, E612."""
+    logs.start(settings.server.log_format, log_level)
+    context = HttpContext(settings)
+    send_last_traces = send_traces(settings)
+    with contextlib.closing(_listen(settings.server)) as listening:
+        _allow_many_files()
+        _limit_arenas()
+        _Server(context, listening).run()
+    send_last_traces()
+    logger.info("stopped")
+    if context.service.is_busy:
+        # Python would wait for work that is cut off here, or abort in the middle of it.
+        logging.shutdown()
+        sys.stderr.flush()
+        os._exit(0)
+    return 0
+
+
+class _Server:
+    def __init__(self, context: HttpContext, listening: socket.socket) -> None:
+        self._service = context.service
+        self._listening = listening
+        self._settings = context.settings
+        self._connections = Connections(self._settings)
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                HttpApp(context, self._start, self._stop),
+                http=cast("type[asyncio.Protocol]", functools.partial(BoundedConnection, self._connections)),
+                loop="uvloop",
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=bool(self._settings.trusted_proxies),
+                forwarded_allow_ips=self._settings.trusted_proxies or "",
+                timeout_keep_alive=math.ceil(self._settings.keep_alive_seconds),
+                timeout_graceful_shutdown=math.ceil(self._settings.stop_seconds),
+            )
+        )
+        self._closing_slow: asyncio.Future[None] | None = None
+        self._signalled_at = 0.0
+
+    def run(self) -> None:
+        self._server.run(sockets=[self._listening])
+
+    def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._handle_signal)
+        self._closing_slow = asyncio.ensure_future(self._close_slow_connections())
+        # Before the first query needs it; an earlier one waits for the same.
+        threading.Thread(target=self._warm_up, name="pair-warm-up", daemon=True).start()
+        self._service.start_jobs()
+        host, port = self._listening.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        logger.info("serving", extra={"address": f"http://{shown}:{port}", "auth": self._settings.auth})
+
+    def _warm_up(self) -> None:
+        try:
+            self._service.kbs.get(DEFAULT_KB).stats()
+        except errors.PairError as fault:
+            logger.warning("the default knowledge base cannot be opened", extra={"reason": fault.message})
+
+    def _handle_signal(self) -> None:
+        if self._service.is_stopping:
+            self._server.force_exit = True
+        self._signalled_at = self._signalled_at or asyncio.get_running_loop().time()
+        self._service.stop()
+        self._server.should_exit = True
+        logger.info("stopping", extra={"in_flight": self._service.metrics.in_flight})
+
+    async def _stop(self) -> None:
+        if self._closing_slow is not None:
+            self._closing_slow.cancel()
+        self._service.stop()
+        left = self._settings.stop_seconds - (asyncio.get_running_loop().time() - self._signalled_at)
+        self._service.close(max(_LEAST_SECONDS, min(_MOST_SECONDS, left)))
+
+    async def _close_slow_connections(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.header_timeout_seconds / _LOOKS_PER_TIMEOUT)
+            self._connections.close_slow(asyncio.get_running_loop().time())
+
+
+def _listen(settings: ServerSettings) -> socket.socket:
+    """Raises E612."""
+    host, port = settings.host, settings.port
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = addresses[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind(address)
+            # From here on connections wait, and are not refused.
+            listening.listen(2048)
+        except OSError:
+            listening.close()
+            raise
+    except OSError as fault:
+        raise errors.address_unusable(host, port, fault.strerror or "unknown host") from fault
+    return listening
+
+
+def _allow_many_files() -> None:
+    """Raise the limit of open files to what the system allows."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _limit_arenas() -> None:
+    """Let the threads share two heaps: with more of them, glibc returns little memory to the system."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)

@@ -1,0 +1,332 @@
+"""Knowledge bases as callers use them: the layer that HTTP and MCP share.
+
+Invariants
+    The principal comes from the credentials alone. Every use of a KB is checked against it.
+    A caller who may use some KBs only gets answers from those, by librarians that delegate to no others.
+"""
+
+import asyncio
+import dataclasses
+import datetime
+import hashlib
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pair import errors, telemetry
+from pair.app.metrics import ServerMetrics
+from pair.auth import rules
+from pair.auth.rules import ANYBODY, Principal
+from pair.cancellation import Cancellation
+from pair.clock import SystemClock
+from pair.kb.kb import Hits, KnowledgeBase, StoredDocument
+from pair.kb.server import DEFAULT_KB, BackgroundJob, KbLibrarians, OpenKbs, VersionCollection, care, in_thread
+from pair.librarians.contract import Budget, Context, Response, TraceContext, User
+from pair.settings import Settings
+from pair.values import DEFAULT_MODE, Document, SearchMode, SearchOptions
+
+_Result = TypeVar("_Result")
+Version = tuple[int, str]
+_INGEST_COUNTS = ("ingested_docs", "ingested_chunks", "replaced_docs", "unchanged_docs", "manifest_version")
+
+
+class KbService:
+    """Open KBs, metrics, background jobs and turns at writing, for all callers. Belongs to one event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.clock = SystemClock()
+        self.kbs = OpenKbs(settings)
+        self.metrics = ServerMetrics()
+        self.jobs: list[BackgroundJob] = []
+        self.is_stopping = False
+        self.started_at: datetime.datetime = self.clock.now()
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._lock = threading.Lock()
+        self._busy_threads = 0
+
+    def start_jobs(self) -> None:
+        self.jobs = care(self.kbs, self.metrics)
+        for job in self.jobs:
+            job.start()
+
+    def stop(self) -> None:
+        """Refuse new writes, and tell background jobs to stop."""
+        self.is_stopping = True
+        for job in self.jobs:
+            job.stop()
+
+    def close(self, seconds: float) -> None:
+        """Wait this long for background jobs, and close the KBs if all work has ended."""
+        deadline = self.clock.monotonic() + seconds
+        for job in self.jobs:
+            job.join(max(0.0, deadline - self.clock.monotonic()))
+        if not self.is_busy:
+            self.kbs.close()
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.metrics.in_flight or self._busy_threads) or any(job.is_at_work for job in self.jobs)
+
+    async def read(self, work: Callable[[], _Result]) -> _Result:
+        """Run work in a thread, and cancel it after the request timeout. Raises E608, E609."""
+        seconds = self.settings.server.request_timeout_seconds
+        cancellation = Cancellation(seconds)
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.run(lambda: cancellation.run(work))
+        except TimeoutError as fault:
+            raise errors.took_too_long(seconds) from fault
+        finally:
+            cancellation.cancel()
+
+    async def run(self, work: Callable[[], _Result]) -> _Result:
+        """Run work in a thread, for as long as it takes."""
+
+        def count_and_work() -> _Result:
+            with self._lock:
+                self._busy_threads += 1
+            try:
+                return work()
+            finally:
+                with self._lock:
+                    self._busy_threads -= 1
+
+        return await in_thread(count_and_work)
+
+    async def write(self, kb_id: str, work: Callable[[], _Result]) -> _Result:
+        """Run work that writes a KB when it is its turn: requests of one server do not conflict. Raises E203, E611."""
+        if self.is_stopping:
+            raise errors.server_stopping()
+        lock, seconds = self._turns.setdefault(kb_id, asyncio.Lock()), self.settings.server.write_wait_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                await lock.acquire()
+        except TimeoutError as fault:
+            raise errors.write_waiting(kb_id, seconds) from fault
+        try:
+            return await self.run(work)
+        finally:
+            lock.release()
+
+
+@dataclass(frozen=True)
+class SearchCall:
+    """Parameters of a search."""
+
+    query: str
+    limit: int
+    mode: SearchMode = DEFAULT_MODE
+    filter: dict[str, Any] | list[str] | None = None
+    at: int | str | None = None
+    """The version to search; None for the current one."""
+    explain: bool = False
+    options: SearchOptions = field(default_factory=SearchOptions)
+
+
+@dataclass
+class KbAccess:
+    """What one caller may do with KBs. KBs that the caller may not use raise E603."""
+
+    service: KbService
+    principal: Principal = ANYBODY
+    request_id: str = field(default_factory=lambda: secrets.token_hex(16))
+    traceparent: str = ""
+    kb_id: str = ""
+    """The KB that the request is about, once that is known."""
+    log_fields: dict[str, Any] = field(default_factory=dict)
+
+    def use_kb(self, kb_id: str) -> str:
+        """Check and return the KB that a request names; the default one for "". Raises E603."""
+        self.kb_id = kb_id or DEFAULT_KB
+        rules.check_kb(self.principal, self.kb_id)
+        return self.kb_id
+
+    def may_use(self, kb_id: str) -> bool:
+        return self.principal.kbs is None or kb_id in self.principal.kbs
+
+    async def search(self, kb_id: str, call: SearchCall) -> tuple[Hits, Version, float]:
+        """Return the hits, the version that was last seen, and milliseconds. Raises E201, E218.
+
+        The version is that of the hits, unless a writer was faster.
+        """
+
+        def search(kb: KnowledgeBase) -> tuple[Hits, Version]:
+            hits = kb.search(
+                call.query,
+                limit=call.limit,
+                mode=call.mode,
+                filter=call.filter,
+                explain=call.explain,
+                options=call.options,
+            )
+            return hits, kb.version(last_seen=True)
+
+        began, metrics = time.perf_counter(), self.service.metrics
+        try:
+            hits, version = await self.service.read(lambda: self.service.kbs.read(kb_id, call.at, search))
+        except errors.PairError:
+            metrics.note_failed_query(kb_id, (time.perf_counter() - began) * 1000)
+            raise
+        took_ms = (time.perf_counter() - began) * 1000
+        metrics.note_query(kb_id, took_ms, hits)
+        return hits, version, took_ms
+
+    async def read_document(self, kb_id: str, document_id: str, at: int | str | None) -> StoredDocument:
+        """Return a document of the current version, or of the version `at`. Raises E214, E218."""
+        kbs = self.service.kbs
+        return await self.service.read(lambda: kbs.read(kb_id, at, lambda kb: kb.document(document_id)))
+
+    async def list_documents(self, kb_id: str, after: str, limit: int) -> list[StoredDocument]:
+        """List documents by id, from the first behind `after`."""
+        return await self.service.read(lambda: self.service.kbs.get(kb_id).documents(after=after, limit=limit))
+
+    async def list_kbs(self) -> list[dict[str, Any]]:
+        """Return statistics of the KBs that the caller may use, by name."""
+
+        def list_stats() -> list[dict[str, Any]]:
+            kbs = self.service.kbs
+            stats = [kbs.stats_of(kb_id) for kb_id in kbs.stored() if self.may_use(kb_id)]
+            return [kb_stats.to_json() for kb_stats in stats if kb_stats is not None]
+
+        return await self.service.read(list_stats)
+
+    async def delete(self, kb_id: str, document_id: str) -> dict[str, Any]:
+        """Raises E214, E603."""
+        rules.check_scope(self.principal, "write")
+        began, service = time.perf_counter(), self.service
+        report = await service.write(kb_id, lambda: service.kbs.get(kb_id).delete([document_id]))
+        if not report.deleted:
+            raise errors.no_such_document(kb_id, document_id)
+        service.metrics.note_write(kb_id, (time.perf_counter() - began) * 1000, report)
+        return {"status": "ok", "kb_id": kb_id, "deleted": report.deleted, "manifest_version": report.manifest_version}
+
+    @property
+    def user(self) -> User | None:
+        caller = self.principal
+        return User(caller.id, caller.email, caller.teams, caller.roles) if caller.user else None
+
+    def may_ask(self, librarians: KbLibrarians, librarian: str) -> bool:
+        """Whether the caller may ask a librarian, and it answers from KBs of the caller only."""
+        return librarians.registry.allows(self.user, librarian) and self.is_within_kbs(librarians, librarian)
+
+    def is_within_kbs(self, librarians: KbLibrarians, librarian: str) -> bool:
+        if self.principal.kbs is None:
+            return True
+        delegates = librarians.registry.desk(librarian).entry.delegates_to != ()
+        return librarians.kb_of(librarian) in self.principal.kbs and not delegates
+
+    def new_context(self) -> Context:
+        """Return the context of a question that says nothing of itself."""
+        ids, limits = telemetry.parsed(self.traceparent), self.service.settings.librarians
+        return Context(
+            user=self.user,
+            trace=TraceContext(*ids) if ids else None,
+            request_id=self.request_id,
+            budget=Budget(limits.max_calls, limits.max_tokens),
+        )
+
+    async def prepare_ask(self, query: str, librarian: str | None, at: int | str | None = None) -> "AskRun":
+        """Find the librarian; None for the first one. Raises E201, E218, E603, E605, E615."""
+        service = self.service
+        librarians = await service.read(lambda: service.kbs.desk(self.kb_id or DEFAULT_KB))
+        first = librarian or librarians.first
+        if first not in librarians.registry:
+            raise errors.no_such_librarian(first)
+        if not self.is_within_kbs(librarians, first):
+            raise errors.not_allowed(f"the librarian {first!r}")
+        run = AskRun(self, librarians, first, query)
+        if at is None:
+            return run
+        kb_id = librarians.kb_of(first)
+        if kb_id is None:
+            raise errors.librarian_without_past(first)
+        return dataclasses.replace(run, version=await service.read(lambda: service.kbs.shelf_at(kb_id, at)))
+
+
+@dataclass(frozen=True)
+class AskRun:
+    """One question to one librarian."""
+
+    access: KbAccess
+    librarians: KbLibrarians
+    librarian: str
+    query: str
+    version: VersionCollection | None = None
+
+    async def answer(self, context: Context | None = None, seconds: float | None = None) -> Response:
+        """What goes wrong from here on is part of the response."""
+        service, began = self.access.service, time.perf_counter()
+        most_seconds = service.settings.librarians.timeout_seconds
+        response = await self.librarians.ask(
+            self.query,
+            first=self.librarian,
+            context=context or self.access.new_context(),
+            timeout=most_seconds if seconds is None else min(seconds, most_seconds),
+            collection=self.version,
+        )
+        code = response.error.code if response.error else ""
+        service.metrics.note_ask(self.librarian, (time.perf_counter() - began) * 1000, code)
+        return response
+
+
+@dataclass
+class IngestRun:
+    """Documents that one request stores, batch by batch."""
+
+    access: KbAccess
+    kb_id: str
+    key: str = ""
+    """Idempotency key: with one, documents without an id get the same ids when they are sent again."""
+    graph: bool | None = None
+    chunk_size: int | None = None
+    ids: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_INGEST_COUNTS, 0))
+    _named: int = 0
+
+    async def write(self, documents: Sequence[Document]) -> list[str]:
+        """Store documents and return their ids. Raises E213 for a blank one, E603."""
+        rules.check_scope(self.access.principal, "write")
+        batch = [self._check(document) for document in documents]
+        service, began = self.access.service, time.perf_counter()
+        try:
+            report = await service.write(
+                self.kb_id,
+                lambda: service.kbs.get(self.kb_id, for_writing=True, graph=self.graph).upsert(
+                    batch, chunk_size=self.chunk_size
+                ),
+            )
+        except errors.PairError as fault:
+            is_conflict = isinstance(fault, errors.ConflictError)
+            milliseconds = (time.perf_counter() - began) * 1000
+            service.metrics.note_failed_write(self.kb_id, milliseconds, is_conflict=is_conflict)
+            raise
+        service.metrics.note_write(self.kb_id, (time.perf_counter() - began) * 1000, report)
+        ids = [document.id for document in batch]
+        self.ids += ids
+        counts = self.counts
+        counts["ingested_docs"] += report.added + report.replaced
+        counts["ingested_chunks"] += report.chunks
+        counts["replaced_docs"] += report.replaced
+        counts["unchanged_docs"] += report.unchanged
+        counts["manifest_version"] = max(counts["manifest_version"], report.manifest_version)
+        return ids
+
+    def to_json(self) -> dict[str, Any]:
+        return {"status": "ok", "kb_id": self.kb_id, **self.counts, "doc_ids": self.ids}
+
+    def _check(self, document: Document) -> Document:
+        named = document if document.id else dataclasses.replace(document, id=self._new_id())
+        if not named.text.strip():
+            raise errors.document_invalid(named.id, "its text is blank")
+        return named
+
+    def _new_id(self) -> str:
+        self._named += 1
+        if not self.key:
+            return f"doc-{secrets.token_hex(12)}"
+        text = "\0".join([self.access.principal.client, self.kb_id, self.key, str(self._named)])
+        return f"doc-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
