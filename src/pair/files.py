@@ -265,7 +265,7 @@ def hash_file(path: str | Path) -> str:
 
 
 def copy_file(source: str, destination: str) -> str:
-    """Copy the bytes (not the mode) to a new file; returns their SHA-256, from one reading."""
+    """Copy the bytes (not the mode) to a new file. Return their SHA-256, from one reading."""
     digest = hashlib.sha256()
     reader = os.open(source, os.O_RDONLY)
     try:
@@ -284,14 +284,14 @@ def copy_file(source: str, destination: str) -> str:
 
 
 def write_all(descriptor: int, content: bytes | bytearray) -> None:
-    """`os.write` may write less than it was given, as on a disk that is nearly full."""
+    """Write all bytes: `os.write` may write fewer, as on a disk that is nearly full."""
     written = os.write(descriptor, content)
     while written < len(content):
         written += os.write(descriptor, content[written:])
 
 
 def write_new_file(path: Path, chunks: Iterable[bytes]) -> None:
-    """A file that does not exist yet; there is none afterwards either when the chunks cannot all be had or written."""
+    """Write a file that does not exist yet. If a chunk cannot be read or written, remove the file again."""
     with os.fdopen(open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
         try:
             file.writelines(chunks)
@@ -302,22 +302,22 @@ def write_new_file(path: Path, chunks: Iterable[bytes]) -> None:
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int = 0o666) -> None:
-    """Readers see the old file or the new one, after a power cut too. `mode`: of the new file, before the umask."""
+    """Replace a file: readers see the old or the new one, after a power cut too. `mode`: before the umask."""
     with replace_file(path, mode=mode) as stream:
         stream.write(content)
 
 
 def copy_atomically(source: Path, path: Path) -> None:
-    """The same for the bytes of another file, however many."""
+    """Replace a file by a copy of another one, as `write_atomically` does."""
     with source.open("rb") as reader, replace_file(path) as stream:
         while chunk := reader.read(CHUNK_BYTES):
             stream.write(chunk)
 
 
 def write_together(*contents: tuple[Path, bytes]) -> None:
-    """Several files whose contents belong together: all are on disk before the first takes its place."""
-    with contextlib.ExitStack() as held:
-        begun = [held.enter_context(_temporary_file(path)) for path, _ in contents]
+    """Write files that belong together: all are on disk before the first takes its place."""
+    with contextlib.ExitStack() as stack:
+        begun = [stack.enter_context(_temporary_file(path)) for path, _ in contents]
         for (stream, _), (_, content) in zip(begun, contents, strict=True):
             stream.write(content)
             _flush_to_disk(stream)
@@ -329,7 +329,7 @@ def write_together(*contents: tuple[Path, bytes]) -> None:
 
 @contextlib.contextmanager
 def replace_file(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """A stream whose content takes the place of the file when the block ends without a fault; else nothing changes."""
+    """Give a stream whose content replaces the file if the block ends without a fault; else nothing changes."""
     with _temporary_file(path, mode) as (stream, place):
         yield stream
         _flush_to_disk(stream)
@@ -340,7 +340,7 @@ def replace_file(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
 @contextlib.contextmanager
 def _temporary_file(path: Path, mode: int = 0o666) -> Iterator[tuple[BinaryIO, Callable[[], None]]]:
     """Give a stream of a new file beside the path, and the function that lets it take the place of the path."""
-    with open_folder(path.parent) as folder, contextlib.ExitStack() as held:
+    with open_folder(path.parent) as folder, contextlib.ExitStack() as stack:
         with naming(path):
             refuse_link_below(folder, path)
             temporary = f".{path.name}.{secrets.token_hex(4)}.tmp"
@@ -354,8 +354,8 @@ def _temporary_file(path: Path, mode: int = 0o666) -> Iterator[tuple[BinaryIO, C
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=folder)
 
-        held.callback(remove)
-        yield held.enter_context(os.fdopen(descriptor, "w+b")), place
+        stack.callback(remove)
+        yield stack.enter_context(os.fdopen(descriptor, "w+b")), place
 
 
 def _flush_to_disk(stream: BinaryIO) -> None:
@@ -364,7 +364,7 @@ def _flush_to_disk(stream: BinaryIO) -> None:
 
 
 def remove_half_written(*paths: Path) -> None:
-    """What killed processes left of these files while writing them. The caller knows that nobody writes them now."""
+    """Remove what killed processes left while writing these files. The caller knows that no process writes them."""
     for parent in {path.parent for path in paths}:
         names = {path.name for path in paths if path.parent == parent}
         with contextlib.suppress(FileNotFoundError), open_folder(parent) as folder:
@@ -382,7 +382,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def is_read_only(folder: Path) -> bool:
-    """A folder that is there and in which this process may make nothing."""
+    """Return whether the folder exists, and this process may create nothing in it."""
     return folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK)
 
 
@@ -394,7 +394,7 @@ def remove_tree(path: Path) -> None:
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
-    """A folder for as long as the block runs. Those that killed processes left beside it go too."""
+    """Give a folder for as long as the block runs. Remove also those that killed processes left beside it."""
     with open_folder(parent, make=True) as descriptor:
         _remove_abandoned(descriptor)
         name, lock = _make_scratch_folder(descriptor)
@@ -454,7 +454,7 @@ def exclusive_lock(path: Path, *, on_wait: Callable[[str], None]) -> Iterator[No
 
 @contextlib.contextmanager
 def lock_folder(folder: Path, *, on_wait: Callable[[str], None]) -> Iterator[None]:
-    """Hold a lock on the folder itself, which leaves no file anywhere; else as `exclusive_lock`."""
+    """Hold a lock on the folder itself, as `exclusive_lock` does, without a lock file."""
     with open_folder(folder, make=True) as descriptor:
         _lock(descriptor, on_wait, lambda: _holder_in_kernel(os.fstat(descriptor).st_ino))
         yield
@@ -469,7 +469,7 @@ def _lock(descriptor: int, on_wait: Callable[[str], None], holder: Callable[[], 
 
 
 def _holder_in_kernel(inode: int) -> str:
-    """Return who holds the lock of a file, as Linux lists it; nothing where it is not listed."""
+    """Return the process that holds the lock of a file, as Linux lists it; nothing where it is not listed."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
             # `1: FLOCK  ADVISORY  WRITE 4242 fd:00:131074 0 EOF`
@@ -492,13 +492,13 @@ _REASONS = {
 
 
 def describe_os_error(fault: OSError) -> str:
-    """In words for people."""
+    """Return the reason in plain words."""
     return _REASONS.get(fault.errno or 0, fault.strerror or str(fault))
 
 
 @contextlib.contextmanager
 def storage_errors() -> Iterator[None]:
-    """File-system faults inside the block become E010; links E025, and files of others E026."""
+    """Turn file-system faults inside the block into E010, those of links into E025, of foreign files into E026."""
     try:
         yield
     except OSError as fault:

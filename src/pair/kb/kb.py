@@ -360,7 +360,7 @@ class KnowledgeBase:
 
     def described_sources(self) -> list[DescribedSource]:
         """What the index says of each synced source."""
-        return self._sources.known().described() if self._sources is not None else []
+        return self._sources.known().describe_sources() if self._sources is not None else []
 
     def fetched_at(self, document_ids: Sequence[str]) -> dict[str, str]:
         """When each of these was last fetched, or last read if it is a file; "" for what was not synced."""

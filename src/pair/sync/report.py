@@ -17,16 +17,7 @@ from pair.sync.state import SyncState, format_time
 from pair.text.characters import estimate_tokens
 
 Count = Literal[
-    "added",
-    "changed",
-    "removed",
-    "unchanged",
-    "fetched",
-    "not_modified",
-    "failed",
-    "pending",
-    "model_calls",
-    "bytes_read",
+    "added", "changed", "removed", "unchanged", "fetched", "not_modified", "failed", "model_calls", "bytes_read"
 ]
 
 

@@ -169,7 +169,7 @@ class SyncedDocuments:
         value = self._state.sources.get(source_id, {})
         return str(value.get("url", {}).get("last_fetched_at") or value.get("last_indexed_at") or "")
 
-    def described(self) -> list[DescribedSource]:
+    def describe_sources(self) -> list[DescribedSource]:
         """Return what the index says of each source."""
         return [
             DescribedSource(

@@ -41,14 +41,8 @@ class FileRecord:
     mtime_ns: int
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "source_type": "file",
-            "content_hash": self.content_hash,
-            "summary_text": self.summary_text,
-            "summary_pending": self.summary_pending,
-            "last_indexed_at": format_time(self.last_indexed_at),
-            "file": {"rel_path": self.source_id, "size_bytes": self.size_bytes, "mtime_ns": self.mtime_ns},
-        }
+        seen = {"rel_path": self.source_id, "size_bytes": self.size_bytes, "mtime_ns": self.mtime_ns}
+        return _shared_json(self, "file") | {"file": seen}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,49 +63,51 @@ class UrlRecord:
     """The origin that gave the validators, if redirects led to another one."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "source_type": "url",
-            "content_hash": self.content_hash,
-            "summary_text": self.summary_text,
-            "summary_pending": self.summary_pending,
-            "last_indexed_at": format_time(self.last_indexed_at),
-            "url": {
-                "url": self.source_id,
-                "last_fetched_at": format_time(self.last_fetched_at),
-                "etag": self.etag,
-                "last_modified": self.last_modified,
-                "fetch_status": self.fetch_status,
-                "next_check_at": format_time(self.next_check_at),
-                "problem": self.problem,
-                "validated_at": self.validated_at,
-            },
+        page = {
+            "url": self.source_id,
+            "last_fetched_at": format_time(self.last_fetched_at),
+            "etag": self.etag,
+            "last_modified": self.last_modified,
+            "fetch_status": self.fetch_status,
+            "next_check_at": format_time(self.next_check_at),
+            "problem": self.problem,
+            "validated_at": self.validated_at,
         }
+        return _shared_json(self, "url") | {"url": page}
 
 
 Record = FileRecord | UrlRecord
 
 
+def _shared_json(record: Record, source_type: Literal["file", "url"]) -> dict[str, Any]:
+    return {
+        "source_type": source_type,
+        "content_hash": record.content_hash,
+        "summary_text": record.summary_text,
+        "summary_pending": record.summary_pending,
+        "last_indexed_at": format_time(record.last_indexed_at),
+    }
+
+
+def _shared_fields(value: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "content_hash": value["content_hash"],
+        "summary_text": value["summary_text"],
+        "summary_pending": value.get("summary_pending", False),
+        "last_indexed_at": parse_time(value.get("last_indexed_at")),
+    }
+
+
 def file_from_json(source_id: str, value: dict[str, Any]) -> FileRecord:
     seen = value["file"]
-    return FileRecord(
-        source_id=source_id,
-        content_hash=value["content_hash"],
-        summary_text=value["summary_text"],
-        summary_pending=value.get("summary_pending", False),
-        last_indexed_at=parse_time(value.get("last_indexed_at")),
-        size_bytes=seen["size_bytes"],
-        mtime_ns=seen["mtime_ns"],
-    )
+    return FileRecord(source_id, **_shared_fields(value), size_bytes=seen["size_bytes"], mtime_ns=seen["mtime_ns"])
 
 
 def url_from_json(source_id: str, value: dict[str, Any]) -> UrlRecord:
     page = value["url"]
     return UrlRecord(
-        source_id=source_id,
-        content_hash=value["content_hash"],
-        summary_text=value["summary_text"],
-        summary_pending=value.get("summary_pending", False),
-        last_indexed_at=parse_time(value.get("last_indexed_at")),
+        source_id,
+        **_shared_fields(value),
         last_fetched_at=parse_time(page.get("last_fetched_at")),
         etag=page.get("etag"),
         last_modified=page.get("last_modified"),
