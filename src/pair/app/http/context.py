@@ -151,9 +151,10 @@ class HttpRequest:
         return body
 
     async def query_body(self) -> bytes:
-        """Read the body of a request that stores nothing. Raises E607 also for too many values, E610, E617."""
+        """Read the body of a request that stores nothing. Raises E601 for too many values, E607, E610, E617."""
         body = await self.body(MAX_QUERY_BYTES)
-        check_values(body, MAX_QUERY_VALUES)
+        if count_values(body, MAX_QUERY_VALUES) > MAX_QUERY_VALUES:
+            raise errors.request_invalid(f"it has more than {MAX_QUERY_VALUES:,} values")
         return body
 
     async def parse(self, shape: type[_Shape], body: bytes, *, where: str = "") -> _Shape:
@@ -285,10 +286,10 @@ class Operation:
         return examples.REQUESTS[self.body.__name__] if self.body else None
 
 
-def check_values(body: bytes, most: int = MAX_VALUES) -> None:
+def check_values(body: bytes) -> None:
     """Raises E607."""
-    if count_values(body, most) > most:
-        raise errors.request_too_large("The request", most, "values")
+    if count_values(body) > MAX_VALUES:
+        raise errors.request_too_large("The request", MAX_VALUES, "values")
 
 
 def count_values(body: bytes, most: int = MAX_VALUES, *, slice_bytes: int = 262_144) -> int:
