@@ -15,8 +15,7 @@ import pytest
 
 from pair.blobs.local import LocalStore
 from pair.engine.format.manifest import builds_prefix, from_bytes, manifest_key, shards_prefix
-from pair.engine.write.bulk_load import BuildProgress, divided
-from pair.engine.write.bulk_runner import BuildPart, Built, Task
+from pair.engine.write.bulk_load import BuildPart, BuildProgress, Built, Task, divided
 from pair.engine.write.prepare import in_batches, size_of
 from pair.errors import PairError
 from pair.kb import bulk

@@ -34,8 +34,7 @@ from pair.engine.maintenance import gc, versions
 from pair.engine.maintenance.compaction import BulkMerge, CompactionReport, Compactor
 from pair.engine.maintenance.diff import CURRENT, ManifestDiff, compare
 from pair.engine.maintenance.gc import GarbageReport
-from pair.engine.maintenance.merge_package import PackageMerger
-from pair.engine.maintenance.portable_index import PortableFile, PortableIndex, packed
+from pair.engine.maintenance.merge_package import PackageMerger, PortableFile, PortableIndex, packed
 from pair.engine.maintenance.reembed import Reembedder, ReembedReport
 from pair.engine.maintenance.versions import ListedVersion, Rollback
 from pair.engine.query.documents import DocumentReader, StoredDocument
@@ -48,11 +47,10 @@ from pair.engine.settings import EngineSettings
 from pair.engine.storage.history import is_number
 from pair.engine.storage.pending_shards import PendingShards
 from pair.engine.storage.shard_cache import ShardMissingError, SweepReport
-from pair.engine.write.bulk_load import Build, BuildProgress, BulkLoad
-from pair.engine.write.bulk_runner import Runner
-from pair.engine.write.bulk_worker import LocalRunner, PartBuilder
+from pair.engine.write.bulk_load import Build, BuildProgress, BulkLoad, LocalRunner, PartBuilder, Runner
+from pair.engine.write.commit import EngineContext
 from pair.engine.write.prepare import Batch, Preparation, cutting, in_batches, revised_hash
-from pair.engine.write.writer import EngineContext, Writer, WriteReport, find_stored, scratch_folder
+from pair.engine.write.writer import Writer, WriteReport, find_stored, scratch_folder
 from pair.files import CHUNK_BYTES
 from pair.text import tokenizer
 from pair.text.entity_rules import Grapher

@@ -22,8 +22,7 @@ from pair.sync.contract import UnreadableDocument
 from pair.sync.file_text import DOCUMENT_SUFFIXES, FileTextReader
 
 if TYPE_CHECKING:
-    from pair.engine.maintenance.merge_package import PackageShards
-    from pair.engine.maintenance.portable_index import PortableIndex
+    from pair.engine.maintenance.merge_package import PackageShards, PortableIndex
     from pair.kb.kb import KnowledgeBase
 
 _SYNCED = "sync"
@@ -108,8 +107,7 @@ class EngineIndexInstaller:
         return open_kb(self.kb_id, settings=self._settings)
 
     def _parcel(self, index: PackagedIndexFiles) -> "PackageShards":
-        from pair.engine.maintenance.merge_package import PackageShards  # noqa: PLC0415 - see the package's first lines
-        from pair.engine.maintenance.portable_index import unpacked  # noqa: PLC0415
+        from pair.engine.maintenance.merge_package import PackageShards, unpacked  # noqa: PLC0415
 
         return PackageShards(
             manifest=unpacked(index.content, index.hashes, index.label, self.kb_id),
@@ -257,7 +255,7 @@ def open_package(path: Path, settings: Settings) -> "KnowledgeBase":
     """The KB in a package, for reading. Raises E009, E012, E207; E304 with the first query by another embedder."""
     from pair.blobs.zip_store import ZipStore  # noqa: PLC0415 - see the package's first lines
     from pair.engine.format.manifest import from_bytes  # noqa: PLC0415
-    from pair.engine.maintenance.portable_index import packed_name_of  # noqa: PLC0415
+    from pair.engine.maintenance.merge_package import packed_name_of  # noqa: PLC0415
 
     with files.storage_errors():
         if not path.is_file():

@@ -12,8 +12,7 @@ from pair.app.cli.ingest import KbName
 from pair.kb.open import DEFAULT_KB
 
 if TYPE_CHECKING:
-    from pair.engine.backup.fsck import FsckReport
-    from pair.engine.backup.verify_files import Fault
+    from pair.engine.backup.fsck import Fault, FsckReport
 
 EXAMPLE = """Examples:
 
