@@ -23,7 +23,7 @@ from pair.engine.format.stored_documents import PreparedDocument
 from pair.engine.format.stored_graphs import StoredGraphs
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.shard_cache import OpenShard, ShardCache
-from pair.engine.write.prepare import stored_chunks
+from pair.engine.write.prepare import restore_chunks
 from pair.engine.write.writer import live_mask
 from pair.values import NO_GRAPH, GraphRows
 
@@ -51,7 +51,7 @@ class ExportOptions:
     """Called with the number of documents that are done, and of all documents."""
 
 
-def held_bytes(shard: ShardRef) -> int:
+def count_export_bytes(shard: ShardRef) -> int:
     """Count the bytes of the files that an export reads of a shard."""
     is_older = shard.graph_available and "graph" not in shard.files
     return sum(file.size_bytes for role, file in shard.files.items() if role != "rows" or is_older)
@@ -157,7 +157,7 @@ class _HeldShard:
         header, text, rows = search.header(doc), search.text(doc), search.rows_of_document(doc)
         ranges: list[Any] = list(zip(*(search.chunks[name][rows].tolist() for name in ("start", "end")), strict=True))
         lengths = None if self._keywords is None else self._keywords.lengths[rows].tolist()
-        chunks = stored_chunks(text, header.title, ranges, lengths, self._settings)
+        chunks = restore_chunks(text, header.title, ranges, lengths, self._settings)
         return PreparedDocument(header, text, chunks, search.vectors[rows], self._graph(doc, rows))
 
     def _graph(self, doc: int, rows: slice) -> GraphRows:

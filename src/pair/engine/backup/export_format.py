@@ -69,7 +69,7 @@ class LinesHeader:
         }
 
 
-def kind_of_export(path: Path) -> ExportKind:
+def detect_export_kind(path: Path) -> ExportKind:
     """Detect the kind of an export by its first bytes, whatever its name. Raises E003, E010, E225."""
     if not path.is_file():
         raise errors.source_path_missing(str(path))

@@ -164,7 +164,7 @@ class Fsck:
     def run(self) -> FsckReport:
         """Raises E201, E003, E225, E206, E010; ModelError where texts have to be embedded again."""
         if self._options.repair:
-            self._context.publication.refuse_past()
+            self._context.manifests.refuse_past()
         manifest = self._repair_manifest()
         if manifest is not None and self._report.is_sound:
             manifest = self._check_shards()
@@ -193,7 +193,7 @@ class Fsck:
 
         Raises E201 for a KB of which there is nothing; E203 and what a swap raises.
         """
-        publication = self._context.publication
+        publication = self._context.manifests
         try:
             published = publication.current()
         except errors.DataError as fault:
@@ -244,7 +244,7 @@ class Fsck:
             copy = self._find_copy(blob) or empty
             if copy is None:
                 raise errors.stored_data_damaged(key, "there is no copy of it that can be read")
-            now = context.publication.now()
+            now = context.manifests.now()
             after = copy.succeeded_by(context.new_id(), now, copy.shards, "repair")
             # When other shards were dropped is not known any more, and slow readers may still use them.
             stored = {info.key.rpartition("/")[0] for info in self._store.list(shards_prefix(after.kb_id))}
@@ -253,13 +253,13 @@ class Fsck:
             after = replace(after, dropped=dropped)
             lease.check()
             before = None if blob is None else StoredManifest(copy, blob.version)
-            return context.publication.swap(before, after).manifest
+            return context.manifests.swap(before, after).manifest
 
     # Shards
 
     def _kept_versions(self, current: Manifest, *, report: bool = False) -> list[tuple[ManifestCopy, Manifest]]:
         """Return the kept versions, the current one among them. `report`: copies that cannot be read."""
-        history = self._context.publication.history
+        history = self._context.manifests.history
         kept: list[tuple[ManifestCopy, Manifest]] = []
         for copy, manifest in history.read_all(history.copies(current).line):
             if isinstance(manifest, Manifest):
@@ -281,7 +281,7 @@ class Fsck:
     def _check_shards(self) -> Manifest:
         """Check all shards, also those that others publish meanwhile; return the manifest that is current then."""
         seen: set[str] = set()
-        published = self._context.publication.required()
+        published = self._context.manifests.required()
         kept = self._kept_versions(published.manifest, report=True)
         for _ in range(_ROUNDS):
             manifests = [*(manifest for _, manifest in kept), published.manifest]
@@ -292,11 +292,11 @@ class Fsck:
                 self._check_shard(shard, embedder)
                 seen.add(shard.folder)
                 self._on_progress(self._report.size_bytes, total)
-            now = self._context.publication.required()
+            now = self._context.manifests.required()
             if now.version == published.version:
                 break
             published, kept = now, self._kept_versions(now.manifest)
-        return self._context.publication.required().manifest
+        return self._context.manifests.required().manifest
 
     def _check_shard(self, shard: ShardRef, embedder: str) -> None:
         with scratch_folder(self._context.cache) as folder:
@@ -317,7 +317,7 @@ class Fsck:
 
     def _is_named(self, shard: ShardRef) -> bool:
         """Tell whether the current manifest or a kept version names the shard by now."""
-        published = self._context.publication.required()
+        published = self._context.manifests.required()
         if self._named is None or self._named[0] != published.version:
             kept = (manifest.folders for _, manifest in self._kept_versions(published.manifest))
             self._named = published.version, published.manifest.folders.union(*kept)
@@ -337,7 +337,7 @@ class Fsck:
             self._add_shard(shard, {role: reason}, replica.origin, is_repaired=repair)
         if not left:
             return
-        rebuilder = ShardRebuilder(shard, sound, self._context.policy, self._preparation, embedder)
+        rebuilder = ShardRebuilder(shard, sound, self._context.settings, self._preparation, embedder)
         if remedy := rebuilder.remedy:
             if repair:
                 self._rebuild(rebuilder, list(left), folder / "built")
@@ -349,7 +349,7 @@ class Fsck:
     def _rebuild(self, rebuilder: ShardRebuilder, roles: Sequence[FileRole], folder: Path) -> None:
         """Upload the same bytes, if the rebuild gives them; else publish another shard with the same documents."""
         context, shard = self._context, rebuilder.ref
-        collections = context.publication.required().manifest.collections
+        collections = context.manifests.required().manifest.collections
         number = shard.shard_id.rpartition("-")[2]
         built = build_shard(
             folder,
@@ -363,7 +363,7 @@ class Fsck:
             for role in roles:
                 self._store.upload(shard.key(role), built.paths[role])
             return
-        context.publication.upload([built])
+        context.manifests.upload([built])
 
         def replace_in(manifest: Manifest) -> tuple[ShardRef, ...]:
             return tuple(
@@ -373,7 +373,7 @@ class Fsck:
 
         def change(manifest: Manifest) -> Change[None]:
             if manifest.collections != collections:  # the new shard may have been taken for garbage
-                context.publication.upload([built])
+                context.manifests.upload([built])
             for copy, kept in self._kept_versions(manifest):
                 if shard.folder in kept.folders:
                     self._store.put(copy.key, to_bytes(replace(kept, shards=replace_in(kept))))
@@ -419,7 +419,7 @@ class Fsck:
                 back = [listed for listed in lost.listed if listed.owner == owner and listed.id in ids]
                 left = [listed.id for listed in lost.listed if listed not in back]
                 self._settle(lost, [listed.doc for listed in back] if left else None, left)
-        self._settle_versions(self._context.publication.required().manifest)
+        self._settle_versions(self._context.manifests.required().manifest)
 
     def _settle_versions(self, current: Manifest) -> None:
         """Report versions that need a lost shard: no rollback can restore them."""

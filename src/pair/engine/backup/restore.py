@@ -24,7 +24,7 @@ from pair.engine.storage.manifest_store import StoredManifest
 from pair.engine.storage.pending_shards import PendingShards
 from pair.engine.storage.shard_cache import ShardMissingError
 from pair.engine.write.bulk_load import Built, deduplicate, require_records
-from pair.engine.write.chunking import embedded_text
+from pair.engine.write.chunking import format_for_embedding
 from pair.engine.write.commit import Change, EngineContext, next_manifest, next_moment, refuse_lost_shard
 from pair.engine.write.prepare import Batch, Preparation, split_by_size
 from pair.engine.write.writer import (
@@ -74,7 +74,7 @@ class Importer:
 
         Raises E224, E225, E226, E307, E304, E303; and what a bulk load raises.
         """
-        begun_with = self._context.publication.current()
+        begun_with = self._context.manifests.current()
         self._writer = self._writer.since(begun_with.manifest.number if begun_with is not None else 0)
         header = file.header
         if header.embedder != self._embedding.name and not embed:
@@ -85,7 +85,7 @@ class Importer:
         if embed or not header.has_vectors:
             self._refuse_textless(file, embed=embed)
         for attempt in range(1, _TRIES + 1):
-            before = self._context.publication.read_for_write()
+            before = self._context.manifests.read_for_write()
             try:
                 return self._import(file, before, replace_all=replace_all, embed=embed)
             except _OutdatedError:
@@ -104,7 +104,7 @@ class Importer:
         self._unchanged = {}
         built: list[Built] = []
         done = 0
-        most_bytes = self._context.policy.build_part_bytes
+        most_bytes = self._context.settings.build_part_bytes
         for number, batch in enumerate(split_by_size(file.documents(), _count_bytes, sys.maxsize, most_bytes)):
             hashes = {document.header.id: document.header.content_hash for document in batch}
             if embed:
@@ -166,7 +166,7 @@ class Importer:
             by_owner.setdefault(header.owner, []).append(
                 Document(header.id, document.text, header.title, header.url, header.metadata)
             )
-        size = self._context.policy.chunk_bytes
+        size = self._context.settings.chunk_bytes
         return [Batch(own, owner, size, {}, {}) for owner, own in by_owner.items()]
 
     # Building
@@ -189,11 +189,11 @@ class Importer:
         dimension = self._embedding.dimension if embed else header.dimension
         with scratch_folder(context.cache) as folder:
             documents = store_form(prepared, dimension)
-            shards = cut_shards(folder, context.kb_id, documents, context.new_id(), context.policy)
+            shards = cut_shards(folder, context.kb_id, documents, context.new_id(), context.settings)
             created_at = to_timestamp(context.clock.now())
             refs = tuple(replace(shard.ref, created_at=created_at) for shard in shards)
             record = self._records.announce(key, refs, dimension)
-            context.publication.upload(shards)
+            context.manifests.upload(shards)
         return Built(number, record, refs)
 
     def _prepare(self, changed: Sequence[PreparedDocument], hashes: Mapping[str, str]) -> list[PreparedDocument]:
@@ -206,7 +206,9 @@ class Importer:
         """Return the documents as the file has them, embedded where the file has no vectors."""
         if header.has_vectors:
             return list(changed)
-        texts = [embedded_text(document.header.title, chunk) for document in changed for chunk in document.chunks]
+        texts = [
+            format_for_embedding(document.header.title, chunk) for document in changed for chunk in document.chunks
+        ]
         vectors = self._embedding.embed_all(texts) if texts else np.empty((0, header.dimension), np.float32)
         ends = np.cumsum([len(document.chunks) for document in changed]).tolist()
         return [

@@ -29,8 +29,8 @@ from pair.engine.maintenance.merge_package import (
     find_missing_files,
     is_named_by_content,
     move_shard,
-    packed,
-    packed_name,
+    name_in_index,
+    pack_index,
 )
 from pair.engine.storage.pending_shards import PendingShards
 from pair.engine.storage.shard_cache import ShardMissingError
@@ -47,7 +47,7 @@ def export_shards(
     manifest: Manifest, context: EngineContext, store: BlobStore, path: Path, on_progress: Callable[[int, int], None]
 ) -> ExportReport:
     """Raises E207, E206, E010, ShardMissingError; then there is no file."""
-    content = packed(manifest).content
+    content = pack_index(manifest).content
     entries = [(shard, role) for shard in sorted(manifest.shards, key=lambda ref: ref.folder) for role in shard.files]
     with files.storage_errors(), scratch_folder(context.cache) as folder:
         place, local = folders.resolve_parent(path), folder / "file"
@@ -59,7 +59,7 @@ def export_shards(
                     raise ShardMissingError(shard.key(role))
                 if files.sha256_of(local) != shard.files[role].sha256:
                     raise errors.stored_data_damaged(shard.key(role), "its SHA-256 is not the one in the manifest")
-                entry = zipfile.ZipInfo(_FOLDER + packed_name(shard, role), _ZIP_EPOCH)
+                entry = zipfile.ZipInfo(_FOLDER + name_in_index(shard, role), _ZIP_EPOCH)
                 entry.file_size = shard.files[role].size_bytes
                 with local.open("rb") as source, archive.open(entry, "w") as sink:
                     shutil.copyfileobj(source, sink, files.CHUNK_BYTES)
@@ -113,7 +113,7 @@ class ShardArchive:
                 if not is_named_by_content(shard):
                     raise self._damaged("a shard has the name of another one")
                 for role, expected in shard.files.items():
-                    name = _FOLDER + packed_name(shard, role)
+                    name = _FOLDER + name_in_index(shard, role)
                     try:
                         if archive.getinfo(name).file_size != expected.size_bytes:
                             raise self._damaged(f"{name} is not what its manifest says")
@@ -129,7 +129,7 @@ class ShardArchive:
         with self._open() as archive:
             for role in shard.files:
                 path = folder / file_name(shard.shard_id, role)
-                with archive.open(_FOLDER + packed_name(shard, role)) as source, path.open("xb") as sink:
+                with archive.open(_FOLDER + name_in_index(shard, role)) as source, path.open("xb") as sink:
                     shutil.copyfileobj(source, sink, files.CHUNK_BYTES)
         for role in shard.files:
             try:
@@ -151,7 +151,7 @@ class ShardImporter:
     def run(self, archive: ShardArchive, embedder: str, *, replace_all: bool) -> WriteReport:
         """`embedder`: the one that is configured. Raises E224, E226, E227, E202, E203, E206, E208, E210, E236."""
         context, origin = self._context, archive.manifest
-        before = context.publication.current()
+        before = context.manifests.current()
         writer = self._writer.since(before.manifest.number if before is not None else 0)
         if origin.embedder != embedder:
             raise errors.export_of_another_embedder(str(archive.path), origin.embedder, embedder, is_shards=True)
@@ -163,9 +163,9 @@ class ShardImporter:
         refuse_others(before.manifest.documents if before else 0)
         archive.verify()
         shards = [move_shard(shard, context.kb_id) for shard in origin.shards]
-        context.publication.read_for_write()
+        context.manifests.read_for_write()
         record = self._records.announce(f"import-{origin.commit_id}", shards, origin.dimension)
-        if context.publication.current() is not None:  # a running garbage collection does not know of the record
+        if context.manifests.current() is not None:  # a running garbage collection does not know of the record
             writer.commit(lambda manifest: Change(None, None))
         self._upload(archive, shards)  # before others are kept waiting
 

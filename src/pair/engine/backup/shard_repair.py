@@ -30,8 +30,8 @@ from pair.engine.format.stored_documents import Header, PreparedDocument, Stored
 from pair.engine.format.stored_graphs import NO_GRAPHS, StoredGraphs, graphs_in_columns
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.shard_cache import ShardCache
-from pair.engine.write.chunking import embedded_text
-from pair.engine.write.prepare import Preparation, stored_chunks
+from pair.engine.write.chunking import format_for_embedding
+from pair.engine.write.prepare import Preparation, restore_chunks
 from pair.text.entity_rules import DocumentText
 from pair.values import Chunk
 
@@ -206,7 +206,7 @@ class ShardRebuilder:
         for doc in range(len(search.docs)):
             title, rows = search.header(doc).title, search.rows_of_document(doc)
             ranges = list(zip(search.chunks["start"][rows].tolist(), search.chunks["end"][rows].tolist(), strict=True))
-            chunks = stored_chunks(search.text(doc), title, ranges, None, self.settings)
+            chunks = restore_chunks(search.text(doc), title, ranges, None, self.settings)
             texts += [RowText(chunk.text, title, chunk.context) for chunk in chunks]
         return rows_of(texts)
 
@@ -218,8 +218,8 @@ class ShardRebuilder:
         for header, text, ranges in open_rows(self.ref, self.sound["rows"]).documents():
             own = None if lengths is None else lengths[begin : begin + len(ranges)]
             begin += len(ranges)
-            documents.append((header, text, stored_chunks(text, header.title, ranges, own, self.settings)))
-        texts = [embedded_text(header.title, chunk) for header, _, chunks in documents for chunk in chunks]
+            documents.append((header, text, restore_chunks(text, header.title, ranges, own, self.settings)))
+        texts = [format_for_embedding(header.title, chunk) for header, _, chunks in documents for chunk in chunks]
         vectors = self.preparation.embedding.embed_all(texts) if texts else np.empty((0, dimension), np.float32)
         ends = np.cumsum([len(chunks) for _, _, chunks in documents]).tolist()
         prepared = [

@@ -89,11 +89,13 @@ class Compactor:
     def compact(self, *, everything: bool = False, min_shards: int | None = None) -> CompactionReport:
         """Pay the most urgent debt, or all. Raises E201, E202, E203, E206, E207, E208, E210."""
         context = self._context
-        context.publication.refuse_past()
+        context.manifests.refuse_past()
         for conflicts in range(_TRIES):
-            before = context.publication.require_for_write()
+            before = context.manifests.require_for_write()
             context.cache.keep_only(before.manifest.folders)
-            plan = rules.compaction_plan(before.manifest, context.policy, everything=everything, min_shards=min_shards)
+            plan = rules.compaction_plan(
+                before.manifest, context.settings, everything=everything, min_shards=min_shards
+            )
             if not plan.shards:
                 return CompactionReport(plan.reason, manifest_version=before.manifest.number, conflicts=conflicts)
             try:
@@ -135,7 +137,7 @@ class Compactor:
     def _build(self, folder: Path, task: Merge) -> ShardRef:
         context = self._context
         built = merge_shards(folder, context.kb_id, task, context.cache)
-        context.publication.upload([built])
+        context.manifests.upload([built])
         shutil.rmtree(folder)
         return replace(built.ref, created_at=to_timestamp(context.clock.now()))
 
@@ -149,7 +151,7 @@ class Compactor:
             shards = _rebase(manifest, before, replaced, outputs)
             if shards is None:
                 raise errors.manifest_changed(context.kb_id)
-            return Change(manifest.succeeded_by(commit_id, context.publication.now(), shards, "compact"), None)
+            return Change(manifest.succeeded_by(commit_id, context.manifests.now(), shards, "compact"), None)
 
         with context.hold_lease() as lease:
             published = commit_under(lease, context, change).manifest
@@ -164,7 +166,7 @@ class Compactor:
         if plan.reason in {"tombstone_pressure", "keywords_missing"}:
             return [Group(shard.run, [(shard, numbers)]) for shard, numbers in members]
         rows = sum(shard.live_rows for shard in plan.shards)
-        count = rules.shards_to_cut(rows, count_live_bytes(plan.shards), self._context.policy)
+        count = rules.shards_to_cut(rows, count_live_bytes(plan.shards), self._context.settings)
         if count == 1:
             return [Group("", members)] if members else []
         per_shard = max(1, sample_size(count) // len(plan.shards))

@@ -61,14 +61,14 @@ def collect(context: EngineContext, store: BlobStore, *, grace_seconds: float) -
 
     Raises E201: before a first manifest there is nothing that could stop a slow first writer.
     """
-    context.publication.refuse_past()
-    context.publication.require_for_write()  # before a lease makes a folder for a KB that does not exist
+    context.manifests.refuse_past()
+    context.manifests.require_for_write()  # before a lease makes a folder for a KB that does not exist
 
     def change(manifest: Manifest) -> Change[_Garbage]:
         context.on_step("listing")
-        now = context.publication.now()
+        now = context.manifests.now()
         garbage = _find_garbage(context, store, manifest, now, grace_seconds)
-        longest = max(grace_seconds, context.policy.gc_grace_seconds)
+        longest = max(grace_seconds, context.settings.gc_grace_seconds)
         forgotten = rules.drops_to_forget(manifest, now, longest, is_swapped=bool(garbage.shards))
         if not garbage.shards and not forgotten:
             return Change(None, garbage)
@@ -107,7 +107,7 @@ def _find_garbage(
     for blob in store.list(shards_prefix(context.kb_id)):
         stored.setdefault(blob.key.rpartition("/")[0], []).append(blob)
     records = PendingShards(store, context.kb_id, context.new_id)
-    protected, condemned = records.protected(now, context.policy.gc_build_seconds)
+    protected, condemned = records.protected(now, context.settings.gc_build_seconds)
     versions = _choose_versions(context, manifest, now)
     written = {folder: max(blob.modified_at for blob in blobs) for folder, blobs in stored.items()}
     taken = rules.garbage(manifest, written, now, grace_seconds) - protected - versions.pinned
@@ -120,7 +120,7 @@ def _find_garbage(
 
 def _choose_versions(context: EngineContext, current: Manifest, now: datetime.datetime) -> _KeptVersions:
     """Choose which versions are kept. One that cannot be read takes no place from one that can."""
-    history, settings = context.publication.history, context.policy
+    history, settings = context.manifests.history, context.settings
     copies = history.copies(current)
     folders = {current.number: current.folders}  # not whole manifests: there may be thousands of them
     rearranged = {current.number} if current.is_rearranged else set()

@@ -67,18 +67,18 @@ class PortableIndex:
         return hashlib.sha256(self.content).hexdigest()
 
 
-def packed(manifest: Manifest) -> PortableIndex:
+def pack_index(manifest: Manifest) -> PortableIndex:
     """Return the index of a KB, without what only concerns its store."""
     travelling = replace(manifest, dropped=(), recent_commits=(), restored=0, rolled_back=0, collections=0)
     files = tuple(
-        PortableFile(packed_name(shard, role), shard.key(role), file.size_bytes, file.sha256)
+        PortableFile(name_in_index(shard, role), shard.key(role), file.size_bytes, file.sha256)
         for shard in manifest.shards
         for role, file in shard.files.items()
     )
     return PortableIndex(manifest, to_bytes(travelling), files)
 
 
-def packed_name(shard: ShardRef, role: FileRole) -> str:
+def name_in_index(shard: ShardRef, role: FileRole) -> str:
     return f"shards/{_hash_in_key(shard)}/{file_name(shard.shard_id, role)}"
 
 
@@ -95,7 +95,7 @@ def move_shard(shard: ShardRef, kb_id: str) -> ShardRef:
     return replace(shard, folder=shards_prefix(kb_id) + _hash_in_key(shard))
 
 
-def unpacked(content: bytes, hashes: Mapping[str, str], label: str, kb_id: str) -> Manifest:
+def unpack_manifest(content: bytes, hashes: Mapping[str, str], label: str, kb_id: str) -> Manifest:
     """Return the manifest of an index as a KB of this name refers to its shards. `hashes`: of its files, by name.
 
     Raises E221 for shards that are not named by their bytes, or not made of these files: installed, they could take the
@@ -108,12 +108,12 @@ def unpacked(content: bytes, hashes: Mapping[str, str], label: str, kb_id: str) 
     for shard in manifest.shards:
         if not is_named_by_content(shard):
             raise errors.index_damaged(label, f"a shard is not called by its bytes: {shard.folder}")
-        if any(hashes.get(packed_name(shard, role)) != file.sha256 for role, file in shard.files.items()):
+        if any(hashes.get(name_in_index(shard, role)) != file.sha256 for role, file in shard.files.items()):
             raise errors.index_damaged(label, f"a shard is not the one that is packaged: {shard.folder}")
     return replace(manifest, kb_id=kb_id, shards=tuple(move_shard(shard, kb_id) for shard in manifest.shards))
 
 
-def packed_name_of(key: str, kb_id: str) -> str | None:
+def find_name_in_index(key: str, kb_id: str) -> str | None:
     """Return the name that a blob of this KB has in its index; None for one that is not part of it."""
     if key == manifest_key(kb_id):
         return MANIFEST_NAME
@@ -169,7 +169,7 @@ class PackageMerger:
         """Raises E220 when it was made with another embedder than the KB has or would get, E304 when that differs."""
         if (manifest.embedder, manifest.dimension) != (self._embedding.name, self._embedding.dimension):
             raise errors.index_of_another_embedder(self._context.kb_id, manifest.embedder, self._embedding.name)
-        before = self._context.publication.current()
+        before = self._context.manifests.current()
         if before is not None and before.manifest.shards:
             self._writer.check_embedder(before.manifest)
 
@@ -208,7 +208,7 @@ class PackageMerger:
 
         `named`: folders of shards that are known to be there.
         """
-        self._context.publication.read_for_write()
+        self._context.manifests.read_for_write()
         unnamed = [shard for shard in package.manifest.shards if shard.folder not in named]
         missing = [shard for shard in unnamed if find_missing_files(self._store, shard)]
         for shard in missing:
@@ -228,7 +228,7 @@ class PackageMerger:
 
         Raises E203 and what any write raises, E236, and MissingFileError.
         """
-        before = self._context.publication.current()
+        before = self._context.manifests.current()
         writer = self._writer.since(before.manifest.number if before is not None else 0)
         self.refuse(package.manifest)
         self.bring(package)
@@ -276,7 +276,7 @@ def _index_errors(label: str) -> Iterator[None]:
 
 def _find_file(package: PackageShards, shard: ShardRef, role: FileRole) -> Path:
     """Return the path of a file of the package. Raises MissingFileError."""
-    name = packed_name(shard, role)
+    name = name_in_index(shard, role)
     path = package.path_of(name)
     if path is None or not (package.is_verified or sha256_of(path) == shard.files[role].sha256):
         raise MissingFileError(name)

@@ -38,9 +38,9 @@ from pair.engine.maintenance.compaction import (
     take_evenly,
 )
 from pair.engine.storage.shard_cache import ShardMissingError
-from pair.engine.write.chunking import add_contexts, embedded_text
+from pair.engine.write.chunking import add_contexts, format_for_embedding
 from pair.engine.write.commit import Change, EngineContext, commit_under, evict_dropped, refuse_lost_shard
-from pair.engine.write.vector_journal import RecordNumbers, VectorJournal, journal_path, key_of, open_journal
+from pair.engine.write.vector_journal import RecordNumbers, VectorJournal, hash_text, journal_path, open_journal
 from pair.engine.write.writer import Numbers, live_numbers, pick_documents, scratch_folder
 
 logger = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class Reembedder:
 
     def plan(self) -> ReembedReport:
         """Report what a run would do now; nothing is written. Raises E201, E206, E207, E307."""
-        manifest = self._context.publication.required().manifest
+        manifest = self._context.manifests.required().manifest
         if manifest.embedder == self._embedding.name:
             return self._report(manifest, manifest)
         self._refuse_textless(manifest.shards)
@@ -117,7 +117,7 @@ class Reembedder:
         keys, sizes = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
         for shard in manifest.shards:
             for rows, texts in self._read_blocks(shard):
-                hashes = [key_of(text) for text in texts]
+                hashes = [hash_text(text) for text in texts]
                 missing = np.flatnonzero(journal.find(hashes) < 0).tolist()
                 keys.append(np.array([int.from_bytes(hashes[number][:8], "little") for number in missing], np.uint64))
                 sizes.append(np.array([len(texts[number]) for number in missing], np.int64))
@@ -131,7 +131,7 @@ class Reembedder:
 
     def run(self) -> ReembedReport:
         """Raises E201, E206, E207, E236, E307, E308, ModelError; E202, E203, E208, E210 after all attempts."""
-        before = self._context.publication.require_for_write().manifest
+        before = self._context.manifests.require_for_write().manifest
         name, dimension = self._embedding.name, self._embedding.dimension
         if before.embedder == name:
             return self._report(before, before)
@@ -169,7 +169,7 @@ class Reembedder:
         """Catch up with other writers, who have written less in each round than in the one before."""
         context = self._context
         for number in range(1, _ROUNDS + 1):
-            before = context.publication.required()
+            before = context.manifests.required()
             try:
                 self._catch_up(before.manifest, journal)
                 # Waits for the lease as a writer does.
@@ -198,7 +198,7 @@ class Reembedder:
             current = {shard.folder: shard for shard in manifest.shards}
             shards = [apply_late_deletes(new.output, current) for new in self._new]
             name, dimension = self._embedding.name, self._embedding.dimension
-            commit_id, now = self._context.new_id(), self._context.publication.now()
+            commit_id, now = self._context.new_id(), self._context.manifests.now()
             return Change(manifest.re_embedded_by(commit_id, now, shards, name, dimension), result=True)
 
         return finish
@@ -259,7 +259,7 @@ class Reembedder:
 
     def _find_records(self, texts: Sequence[str], journal: VectorJournal) -> RecordNumbers:
         """Return the journal records of these texts; embed those that have none."""
-        keys = [key_of(text) for text in texts]
+        keys = [hash_text(text) for text in texts]
         records = journal.find(keys)
         unknown = {keys[number]: texts[number] for number in np.flatnonzero(records < 0).tolist()}
         self._kept += len(texts) - len(unknown)
@@ -277,7 +277,7 @@ class Reembedder:
 
     def _read_blocks(self, shard: ShardRef) -> Iterator[tuple[Numbers, list[str]]]:
         """Yield the rows of live documents with the texts to embed, some at a time."""
-        settings = self._context.policy
+        settings = self._context.settings
         search: SearchFile = self._context.cache.open(shard).search(0.0)
         rows: list[int] = []
         texts: list[str] = []
@@ -287,7 +287,7 @@ class Reembedder:
             chunks = add_contexts(search.text(doc), ranges, settings.chunk_bytes, settings.chunker)
             title = search.header(doc).title
             rows += range(own.start, own.stop)
-            texts += [embedded_text(title, chunk) for chunk in chunks]
+            texts += [format_for_embedding(title, chunk) for chunk in chunks]
             if len(rows) >= _BLOCK_ROWS:
                 yield np.array(rows, np.int64), texts
                 rows, texts = [], []
@@ -313,7 +313,7 @@ class Reembedder:
         rows = sum(shard.live_rows for shard in shards)
         wider_bytes = round(rows * (self._embedding.dimension - dimension) * _BYTES_OF_A_NUMBER)
         live_bytes = max(count_live_bytes(shards) + wider_bytes, 0)
-        count = rules.shards_to_cut(rows, live_bytes, self._context.policy)
+        count = rules.shards_to_cut(rows, live_bytes, self._context.settings)
         if count == 1:
             return [Group("", members)]
         per_shard = max(1, sample_size(count) // len(shards))
@@ -336,7 +336,7 @@ class Reembedder:
             ]
             documents = concatenate(picked, self._embedding.dimension)
             built = build_shard(folder, context.kb_id, documents, commit_id=commit_id, run=group.run, number=number)
-        context.publication.upload([built])
+        context.manifests.upload([built])
         shutil.rmtree(folder)
         return Output(replace(built.ref, created_at=to_timestamp(context.clock.now())), group.origins)
 

@@ -70,9 +70,9 @@ class Rollback:
 
 def list_versions(context: EngineContext) -> list[ListedVersion]:
     """Return the current version and those that a rollback can restore, the newest first. Raises E201, E207."""
-    current = context.publication.required().manifest
+    current = context.manifests.required().manifest
     listed, after = [current], current
-    for manifest in context.publication.history.past(current):
+    for manifest in context.manifests.history.past(current):
         if not (after.is_rearranged and after.number == manifest.number + 1):  # else it holds what the next one holds
             listed.append(manifest)
         after = manifest
@@ -96,14 +96,14 @@ def list_versions(context: EngineContext) -> list[ListedVersion]:
 
 def roll_back(context: EngineContext, writer: Writer, wanted: str) -> Rollback:
     """Raises E201, E218, and what any write raises."""
-    context.publication.require_for_write()  # before a lease makes a folder for a KB that does not exist
+    context.manifests.require_for_write()  # before a lease makes a folder for a KB that does not exist
 
     def change(manifest: Manifest) -> Change[Manifest]:
         # Under the lease, so that garbage collection does not take what was just found.
-        past = context.publication.history.find(manifest, wanted)
+        past = context.manifests.history.find(manifest, wanted)
         if past.number == manifest.number:
             return Change(None, past)
-        context.publication.keep(manifest)
+        context.manifests.keep(manifest)
         moment = next_moment(context, manifest, past.shards)
         return Change(manifest.rolled_back_to(past, context.new_id(), moment), past)
 

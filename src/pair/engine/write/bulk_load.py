@@ -26,7 +26,7 @@ from pair.engine.settings import EngineSettings
 from pair.engine.storage.pending_shards import PendingShards
 from pair.engine.storage.shard_cache import ShardCache, ShardMissingError
 from pair.engine.write.commit import Change, EngineContext, next_manifest, refuse_rolled_back
-from pair.engine.write.prepare import Batch, Preparation, size_of
+from pair.engine.write.prepare import Batch, Preparation, estimate_bytes
 from pair.engine.write.writer import (
     Identities,
     Numbers,
@@ -171,13 +171,13 @@ def merge_shards(folder: Path, kb_id: str, merge: Merge, cache: ShardCache) -> B
 # ── parts ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def divided(documents: Iterable[Document], workers: int, part_bytes: int) -> Iterator[list[Document]]:
+def split_parts(documents: Iterable[Document], workers: int, part_bytes: int) -> Iterator[list[Document]]:
     """Split documents into parts of about `part_bytes`, in their order; evenly where the end can be seen."""
     waiting: deque[tuple[Document, int]] = deque()
     total = 0
     is_long = False
     for document in documents:
-        waiting.append((document, size_of(document)))
+        waiting.append((document, estimate_bytes(document)))
         total += waiting[-1][1]
         if total > workers * part_bytes:
             part, size = _take_part(waiting, part_bytes)
@@ -257,7 +257,7 @@ class Build:
 
     def run(self, documents: Iterable[Document], load: BulkLoad, runner: Runner) -> WriteReport:
         """Raises E213, E303, E304 for what cannot be stored, E216, E217, E236; and what a write raises."""
-        before = self._context.publication.read_for_write()
+        before = self._context.manifests.read_for_write()
         self._writer = self._writer.since(before.manifest.number if before is not None else 0)
         if before is None:
             runner.expect_work()  # else all of it may be stored already
@@ -266,7 +266,7 @@ class Build:
             self._report_progress(runner.workers)
         built = [self._built[number] for number in sorted(self._built)]
         if not built:
-            published = self._context.publication.current()
+            published = self._context.manifests.current()
             if published is not None and load.removed:
                 report = self._writer.delete(ids=load.removed, owner=None, condition=None)
                 return replace(report, unchanged=self._unchanged)
@@ -280,12 +280,12 @@ class Build:
 
     def _plan_parts(self, documents: Iterable[Document], load: BulkLoad, workers: int) -> Iterator[BuildPart]:
         """Yield the parts that a worker has to build."""
-        settings = self._context.policy
-        for number, given in enumerate(divided(documents, workers, settings.build_part_bytes)):
+        settings = self._context.settings
+        for number, given in enumerate(split_parts(documents, workers, settings.build_part_bytes)):
             self._read += len(given)
             last = list({document.id: document for document in given}.values())
             batch = Batch(last, load.owner, load.chunk_size_bytes, {}, load.revisions)
-            hashes = self._preparation.hash_documents(batch, self._context.publication.current())
+            hashes = self._preparation.hash_documents(batch, self._context.manifests.current())
             changed = self._select(batch, hashes)
             self._unchanged += len(batch.documents) - len(changed)
             self._done += len(given) - len(changed)
@@ -302,7 +302,7 @@ class Build:
 
     def _select(self, batch: Batch, hashes: dict[str, str]) -> list[Document]:
         """Return the documents to store: changed ones, and those of which this load has an earlier version."""
-        before = self._context.publication.current()
+        before = self._context.manifests.current()
         manifest = before.manifest if before else self._writer.empty_manifest()
         refuse_rolled_back(manifest, self._writer.began)
         changed = {document.id for document in self._writer.find_changed(batch, hashes, manifest)[0]}

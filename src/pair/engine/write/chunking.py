@@ -66,7 +66,7 @@ def split(text: str, size_bytes: int = DEFAULT_SIZE_BYTES, chunker: Chunker = "s
     return tuple(Chunk(text[piece.start : piece.end], piece.start, piece.end, piece.context) for piece in pieces)
 
 
-def embedded_text(title: str, chunk: Chunk) -> str:
+def format_for_embedding(title: str, chunk: Chunk) -> str:
     """Return the text to embed for a chunk: the title of its document, its context and its text, each said once."""
     is_said = title in {*chunk.context.split(_STEP), chunk.text.partition("\n")[0].strip("# \t\r")}
     above = [line for line in ("" if is_said else title, chunk.context) if line]

@@ -36,8 +36,8 @@ class EngineContext:
     """What the operations of one KB work with."""
 
     kb_id: str
-    policy: EngineSettings
-    publication: ManifestStore
+    settings: EngineSettings
+    manifests: ManifestStore
     cache: ShardCache
     leases: Leases
     clock: Clock
@@ -58,8 +58,8 @@ class EngineContext:
         """
         with self._queue.hold(
             lease_name(self.kb_id),
-            seconds=self.policy.lease_seconds,
-            attempts=max(self.policy.write_attempts - refusals, 1),
+            seconds=self.settings.lease_seconds,
+            attempts=max(self.settings.write_attempts - refusals, 1),
             before_try=lambda: self.on_step("lease"),
         ) as lease:
             yield lease
@@ -95,7 +95,7 @@ def commit(
     `since`: the version that was current when the change was decided; a later rollback refuses the change (E236).
     Raises E237; E202, E203, E210 after all attempts; E206, E207, E208, E219.
     """
-    context.publication.refuse_past()
+    context.manifests.refuse_past()
     conflicts = 0
     while True:
         try:
@@ -108,7 +108,7 @@ def commit(
         except (errors.ConflictError, ShardMissingError) as fault:
             conflicts += 1
             is_final = isinstance(fault, errors.ConflictError) and fault.code in _FINAL
-            if is_final or conflicts >= context.policy.write_attempts:
+            if is_final or conflicts >= context.settings.write_attempts:
                 if isinstance(fault, ShardMissingError):
                     raise shard_lost(fault) from fault
                 raise
@@ -129,7 +129,7 @@ def commit_under(
     Raises ShardMissingError when garbage collection took a shard that the change needs; the next attempt may succeed.
     """
     context.on_step("read")
-    publication = context.publication
+    publication = context.manifests
     before: StoredManifest | None
     if empty is None:
         before = publication.require_for_write()
@@ -161,7 +161,7 @@ def refuse_rolled_back(manifest: Manifest, since: int | None) -> None:
 
 def refuse_lost_shard(context: EngineContext, before: StoredManifest | None, fault: ShardMissingError) -> None:
     """Raises E207 when the manifest that names a missing shard is still current: then the shard is lost."""
-    now = context.publication.current()
+    now = context.manifests.current()
     if before is not None and now is not None and now.version == before.version:
         raise shard_lost(fault) from fault
 
@@ -172,7 +172,7 @@ def shard_lost(fault: ShardMissingError) -> errors.DataError:
 
 def evict_dropped(context: EngineContext) -> None:
     """Evict shards from the cache that the current manifest no longer names."""
-    context.cache.keep_only(context.publication.known().manifest.folders)
+    context.cache.keep_only(context.manifests.known().manifest.folders)
 
 
 def next_manifest(
@@ -188,4 +188,4 @@ def next_manifest(
 
 def next_moment(context: EngineContext, manifest: Manifest, shards: Sequence[ShardRef]) -> datetime.datetime:
     """Return the time of the next manifest, by the clock of the store when it drops a shard: writers compare that."""
-    return context.publication.now() if manifest.drops(shards) else context.clock.now()
+    return context.manifests.now() if manifest.drops(shards) else context.clock.now()

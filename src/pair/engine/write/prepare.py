@@ -14,7 +14,7 @@ from pair.engine.format.keyword_rows import RowText, rows_of
 from pair.engine.format.stored_documents import Header, PreparedDocument, PreparedKeywords, content_hash
 from pair.engine.settings import Chunker, EngineSettings
 from pair.engine.storage.manifest_store import StoredManifest
-from pair.engine.write.chunking import Range, add_contexts, embedded_text, split
+from pair.engine.write.chunking import Range, add_contexts, format_for_embedding, split
 from pair.text.entity_rules import DocumentText, Grapher
 from pair.values import NO_GRAPH, Chunk, Document, GraphRows
 
@@ -38,16 +38,16 @@ class Batch:
     """What the caller knows a document's content by, by document id; other documents are hashed whole."""
 
 
-def size_of(document: Document) -> int:
+def estimate_bytes(document: Document) -> int:
     """Estimate how many bytes a document takes."""
     texts = (document.text, document.title, document.url)
     size = sum(len(text) if text.isascii() else len(text.encode(errors="surrogatepass")) for text in texts)
     return size + _DOCUMENT_BYTES + 4 * (0 if document.vector is None else len(document.vector))
 
 
-def in_batches(documents: Iterable[Document], most: int, most_bytes: int) -> Iterator[list[Document]]:
+def split_batches(documents: Iterable[Document], most: int, most_bytes: int) -> Iterator[list[Document]]:
     """Split documents into batches, in their order. A document larger than `most_bytes` is a batch by itself."""
-    return split_by_size(documents, size_of, most, most_bytes)
+    return split_by_size(documents, estimate_bytes, most, most_bytes)
 
 
 def split_by_size(
@@ -79,7 +79,7 @@ class Preparation:
         self._grapher = grapher
         self.embedding = embedding
 
-    def made_with(self, before: StoredManifest | None) -> str:
+    def name_models(self, before: StoredManifest | None) -> str:
         """Name the embedder and the grapher, as content hashes do: with another one, a document counts as changed."""
         name = self._hashing_embedder(before)
         return name if self._grapher is None else f"{name} {self._grapher.name}"
@@ -93,14 +93,14 @@ class Preparation:
     def hash_documents(self, batch: Batch, before: StoredManifest | None) -> dict[str, str]:
         """Return the content hash of each document, by id. Raises E213, E303 for what cannot be stored."""
         hashes: dict[str, str] = {}
-        chunking = cutting(self._chunker, batch.chunk_size_bytes)
-        models = self.made_with(before)
+        chunking = describe_chunking(self._chunker, batch.chunk_size_bytes)
+        models = self.name_models(before)
         for document in batch.documents:
             check_document(document)
             if document.vector is not None and len(document.vector) != self.embedding.dimension:
                 raise errors.vector_size_differs(self._kb_id, self.embedding.dimension, len(document.vector))
             if (revision := batch.revisions.get(document.id)) is not None:
-                hashes[document.id] = revised_hash(revision, batch.owner, models, chunking)
+                hashes[document.id] = hash_revision(revision, batch.owner, models, chunking)
                 continue
             graph = batch.graphs.get(document.id)
             name = self._hashing_embedder(before) if graph else models
@@ -114,7 +114,7 @@ class Preparation:
         """Cut, embed and analyse these documents of the batch; return them by id."""
         chunks = {document.id: self._cut(document, batch.chunk_size_bytes) for document in documents}
         texts = [
-            embedded_text(document.title, chunk)
+            format_for_embedding(document.title, chunk)
             for document in documents
             if document.vector is None
             for chunk in chunks[document.id]
@@ -170,12 +170,12 @@ class Preparation:
         return {**batch.graphs, **{document.id: graph for document, graph in zip(bare, graphs, strict=True)}}
 
 
-def cutting(chunker: Chunker, chunk_size_bytes: int) -> str:
+def describe_chunking(chunker: Chunker, chunk_size_bytes: int) -> str:
     """Describe how documents are cut, as content hashes know it."""
     return f"{chunker} {chunk_size_bytes}"
 
 
-def revised_hash(revision: str, owner: str, models: str, chunking: str) -> str:
+def hash_revision(revision: str, owner: str, models: str, chunking: str) -> str:
     """Return the content hash of a document whose content its owner knows by a revision."""
     return hashlib.sha256(f"{revision}\0{owner}\0{models}\0{chunking}".encode()).hexdigest()[:32]
 
@@ -203,7 +203,7 @@ def check_document(document: Document) -> None:
         raise errors.document_invalid(document.id, "its vector holds something that is not a number")
 
 
-def stored_chunks(
+def restore_chunks(
     text: str, title: str, ranges: Sequence[Range], lengths: Sequence[int] | None, settings: EngineSettings
 ) -> tuple[Chunk, ...]:
     """Return the chunks of a stored document, each with the context that it was indexed with.

@@ -29,7 +29,7 @@ _MOST_RECENT = 1 << 16
 """Keys that are looked up one by one, before they are merged into the sorted ones."""
 
 
-def key_of(text: str) -> bytes:
+def hash_text(text: str) -> bytes:
     return hashlib.sha256(text.encode(errors="surrogatepass")).digest()[:_KEY_BYTES]
 
 

@@ -75,7 +75,7 @@ class Writer:
 
         Raises E213, E303, E304 for what cannot be stored; E202, E203, E206, E208, E210 after all attempts.
         """
-        before = self._context.publication.current()
+        before = self._context.manifests.current()
         hashes = self._preparation.hash_documents(batch, before)
         prepared: dict[str, PreparedDocument] = {}
         # Embedding takes long: what looks new now is embedded before the lease keeps others waiting.
@@ -111,7 +111,7 @@ class Writer:
 
         Raises E105 if one of them is among those that are `synced`.
         """
-        self._context.publication.require_for_write()  # before a lease makes a folder for a KB that does not exist
+        self._context.manifests.require_for_write()  # before a lease makes a folder for a KB that does not exist
 
         def change(manifest: Manifest) -> Change[WriteReport]:
             gone = self._select(manifest, ids, owner, condition)
@@ -176,8 +176,8 @@ class Writer:
             context.on_step("workspace")
             existing = [pick_documents(shard, live_numbers(shard), context.cache) for shard in merged]
             documents = concatenate([*existing, fresh], manifest.dimension)
-            built = cut_shards(folder, context.kb_id, documents, commit_id, context.policy)
-            context.publication.upload(built)
+            built = cut_shards(folder, context.kb_id, documents, commit_id, context.settings)
+            context.manifests.upload(built)
         merged_folders = {shard.folder for shard in merged}
         kept = [shard for shard in shards if shard.folder not in merged_folders]
         created_at = to_timestamp(context.clock.now())
