@@ -189,7 +189,7 @@ class Engine:
             return WriteReport(manifest_version=self.current_number())
         if not second:
             return self._writer.upsert(Batch(first, owner, policy.chunk_bytes, {}, revisions), removed)
-        parts = replace(self._parts, policy=replace(policy, build_part_bytes=policy.ingest_batch_bytes))
+        parts = replace(self._parts, settings=replace(policy, build_part_bytes=policy.ingest_batch_bytes))
         records = PendingShards(self._store, self.kb_id, parts.new_id)
         builder = PartBuilder(
             self.kb_id, parts.settings, self._store, self._preparation, parts.clock, parts.new_id, parts.cache
@@ -442,7 +442,7 @@ class Engine:
 
     def at(self, wanted: str) -> "Engine":
         """As it was then, for reading, with what this one has open: to be closed before this one. Raises E201, E218."""
-        parts = replace(self._parts, publication=self._parts.manifests.at(wanted))
+        parts = replace(self._parts, manifests=self._parts.manifests.at(wanted))
         past = Engine(parts, self._store, self._embedding, reranker=self._reranker, reader=self._reader)
         parts.cache.hold(past, parts.manifests.required().manifest.folders)
         return past

@@ -67,9 +67,9 @@ class Snapshot:
 
     def lines(self, options: ExportOptions) -> Iterator[bytes]:
         """Yield the lines of all documents by id."""
-        streams = [zip(shard.listed(), itertools.repeat(shard)) for shard in self._shards]
+        streams = [zip(shard.list_documents(), itertools.repeat(shard)) for shard in self._shards]
         for number, (listed, shard) in enumerate(heapq.merge(*streams, key=lambda entry: entry[0].id), 1):
-            yield format_document(shard.document(listed), has_vectors=options.vectors)
+            yield format_document(shard.read_document(listed), has_vectors=options.vectors)
             options.on_progress(number, self.manifest.documents)
 
 
@@ -93,9 +93,9 @@ class SpooledSnapshot:
             for ref in manifest.shards:
                 shard = _HeldShard(ref, cache.open(ref), settings)
                 self.chunks += shard.live_chunks
-                for listed in shard.listed():
+                for listed in shard.list_documents():
                     name = listed.id.encode(errors="surrogatepass")
-                    line = format_document(shard.document(listed), has_vectors=options.vectors)
+                    line = format_document(shard.read_document(listed), has_vectors=options.vectors)
                     spool.write(_SIZES.pack(len(name), len(line)) + name + line)
                     done += 1
                     options.on_progress(done, manifest.documents)
@@ -148,11 +148,11 @@ class _HeldShard:
     def live_chunks(self) -> int:
         return int(live_mask(self._ref)[self._search.doc_of_row].sum())
 
-    def listed(self) -> Iterator[ListedDocument]:
+    def list_documents(self) -> Iterator[ListedDocument]:
         live = live_mask(self._ref)
         return (listed for listed in self._ids.after("") if live[listed.doc])
 
-    def document(self, listed: ListedDocument) -> PreparedDocument:
+    def read_document(self, listed: ListedDocument) -> PreparedDocument:
         search, doc = self._search, listed.doc
         header, text, rows = search.header(doc), search.text(doc), search.rows_of_document(doc)
         ranges: list[Any] = list(zip(*(search.chunks[name][rows].tolist() for name in ("start", "end")), strict=True))

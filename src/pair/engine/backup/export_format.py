@@ -168,11 +168,11 @@ class DocumentLines:
             last = line
         trailer = self._read_trailer(last)
         if trailer is None:
-            raise self._damaged("its last line is missing: it was cut off")
+            raise self._damage("its last line is missing: it was cut off")
         if trailer != (count, digest.hexdigest()):
-            raise self._damaged("its SHA-256 is not the one that it ends with")
+            raise self._damage("its SHA-256 is not the one that it ends with")
         if count != self.header.documents:
-            raise self._damaged("it holds another number of documents than it says")
+            raise self._damage("it holds another number of documents than it says")
 
     def documents(self) -> Iterator[PreparedDocument]:
         """Read the documents by id; without vectors where the file has none."""
@@ -203,7 +203,7 @@ class DocumentLines:
                         raise self._not_understood(f"it unpacks to more than {_MOST_RATIO} times its size")
                     yield line
             except (EOFError, zlib.error, gzip.BadGzipFile) as fault:
-                raise self._damaged("it cannot be unpacked to its end") from fault
+                raise self._damage("it cannot be unpacked to its end") from fault
 
     def _read_header(self, line: bytes) -> LinesHeader:
         try:
@@ -240,7 +240,7 @@ class DocumentLines:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as fault:
             raise self._not_understood(f"{where} is not a document: {fault}") from fault
 
-    def _damaged(self, reason: str) -> errors.DataError:
+    def _damage(self, reason: str) -> errors.DataError:
         return errors.export_damaged(str(self.path), reason)
 
     def _not_understood(self, reason: str) -> errors.UsageError:

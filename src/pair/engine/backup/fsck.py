@@ -257,7 +257,7 @@ class Fsck:
 
     # Shards
 
-    def _kept_versions(self, current: Manifest, *, report: bool = False) -> list[tuple[ManifestCopy, Manifest]]:
+    def _read_versions(self, current: Manifest, *, report: bool = False) -> list[tuple[ManifestCopy, Manifest]]:
         """Return the kept versions, the current one among them. `report`: copies that cannot be read."""
         history = self._context.manifests.history
         kept: list[tuple[ManifestCopy, Manifest]] = []
@@ -282,7 +282,7 @@ class Fsck:
         """Check all shards, also those that others publish meanwhile; return the manifest that is current then."""
         seen: set[str] = set()
         published = self._context.manifests.required()
-        kept = self._kept_versions(published.manifest, report=True)
+        kept = self._read_versions(published.manifest, report=True)
         for _ in range(_ROUNDS):
             manifests = [*(manifest for _, manifest in kept), published.manifest]
             named = {shard.folder: (shard, manifest.embedder) for manifest in manifests for shard in manifest.shards}
@@ -295,7 +295,7 @@ class Fsck:
             now = self._context.manifests.required()
             if now.version == published.version:
                 break
-            published, kept = now, self._kept_versions(now.manifest)
+            published, kept = now, self._read_versions(now.manifest)
         return self._context.manifests.required().manifest
 
     def _check_shard(self, shard: ShardRef, embedder: str) -> None:
@@ -319,7 +319,7 @@ class Fsck:
         """Tell whether the current manifest or a kept version names the shard by now."""
         published = self._context.manifests.required()
         if self._named is None or self._named[0] != published.version:
-            kept = (manifest.folders for _, manifest in self._kept_versions(published.manifest))
+            kept = (manifest.folders for _, manifest in self._read_versions(published.manifest))
             self._named = published.version, published.manifest.folders.union(*kept)
         return shard.folder in self._named[1]
 
@@ -331,10 +331,10 @@ class Fsck:
             if replica is None:
                 left[role] = reason
                 continue
+            sound[role], origin = replica
             if repair:
-                self._store.upload(shard.key(role), replica.path)
-            sound[role] = replica.path
-            self._add_shard(shard, {role: reason}, replica.origin, is_repaired=repair)
+                self._store.upload(shard.key(role), sound[role])
+            self._add_shard(shard, {role: reason}, origin, is_repaired=repair)
         if not left:
             return
         rebuilder = ShardRebuilder(shard, sound, self._context.settings, self._preparation, embedder)
@@ -374,7 +374,7 @@ class Fsck:
         def change(manifest: Manifest) -> Change[None]:
             if manifest.collections != collections:  # the new shard may have been taken for garbage
                 context.manifests.upload([built])
-            for copy, kept in self._kept_versions(manifest):
+            for copy, kept in self._read_versions(manifest):
                 if shard.folder in kept.folders:
                     self._store.put(copy.key, to_bytes(replace(kept, shards=replace_in(kept))))
             if shard.folder not in manifest.folders:
@@ -425,7 +425,7 @@ class Fsck:
         """Report versions that need a lost shard: no rollback can restore them."""
         folders = {lost.ref.folder for lost in self._lost}
         is_given_up = self._options.repair and self._options.drop_lost
-        for copy, manifest in self._kept_versions(current):
+        for copy, manifest in self._read_versions(current):
             if manifest.number < current.number and manifest.folders & folders:
                 if is_given_up:
                     self._store.delete(copy.key)

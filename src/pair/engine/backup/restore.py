@@ -206,9 +206,7 @@ class Importer:
         """Return the documents as the file has them, embedded where the file has no vectors."""
         if header.has_vectors:
             return list(changed)
-        texts = [
-            format_for_embedding(document.header.title, chunk) for document in changed for chunk in document.chunks
-        ]
+        texts = [format_for_embedding(doc.header.title, chunk) for doc in changed for chunk in doc.chunks]
         vectors = self._embedding.embed_all(texts) if texts else np.empty((0, header.dimension), np.float32)
         ends = np.cumsum([len(document.chunks) for document in changed]).tolist()
         return [
@@ -231,9 +229,9 @@ class Importer:
             deleted = 0
             if replace_all:
                 # Another import may have published some of the new shards meanwhile.
-                fresh_folders = {shard.folder for shard in fresh.shards}
-                own = [shard for shard in fresh.shards if shard.folder in manifest.folders]
-                others = [shard for shard in manifest.shards if shard.folder not in fresh_folders]
+                folders = {shard.folder for shard in fresh.shards}
+                own = [shard for shard in fresh.shards if shard not in added]
+                others = [shard for shard in manifest.shards if shard.folder not in folders]
                 unchanged = self._keep_unchanged(others, manifest, origin)
                 deleted = _count_live(others) - _count_live(unchanged) - replaced
                 kept = [*unchanged, *own]

@@ -91,9 +91,9 @@ class ShardArchive:
         try:
             self.manifest = from_bytes(content, _MANIFEST_ENTRY)
         except errors.DataError as fault:
-            raise self._damaged(f"its manifest cannot be used: {fault.details['reason']}") from fault
+            raise self._damage(f"its manifest cannot be used: {fault.details['reason']}") from fault
 
-    def _damaged(self, reason: str) -> errors.DataError:
+    def _damage(self, reason: str) -> errors.DataError:
         return errors.export_damaged(str(self.path), reason)
 
     @contextlib.contextmanager
@@ -104,24 +104,24 @@ class ShardArchive:
             with files.storage_errors(), zipfile.ZipFile(self.path) as archive:
                 yield archive
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as fault:
-            raise self._damaged(f"it cannot be read to its end: {fault}") from fault
+            raise self._damage(f"it cannot be read to its end: {fault}") from fault
 
     def verify(self) -> None:
         """Check every byte that the manifest names."""
         with self._open() as archive:
             for shard in self.manifest.shards:
                 if not is_named_by_content(shard):
-                    raise self._damaged("a shard has the name of another one")
+                    raise self._damage("a shard has the name of another one")
                 for role, expected in shard.files.items():
                     name = _FOLDER + name_in_index(shard, role)
                     try:
                         if archive.getinfo(name).file_size != expected.size_bytes:
-                            raise self._damaged(f"{name} is not what its manifest says")
+                            raise self._damage(f"{name} is not what its manifest says")
                     except KeyError as fault:
-                        raise self._damaged(f"{name} is missing") from fault
+                        raise self._damage(f"{name} is missing") from fault
                     with archive.open(name) as stream:
                         if hashlib.file_digest(stream, "sha256").hexdigest() != expected.sha256:  # type: ignore[arg-type]
-                            raise self._damaged(f"{name} is not what its manifest says")
+                            raise self._damage(f"{name} is not what its manifest says")
 
     def unpack(self, shard: ShardRef, folder: Path) -> None:
         """Put the files of a shard into this folder, which is made. Raises E224 for files that are not data."""
@@ -135,7 +135,7 @@ class ShardArchive:
             try:
                 OPENERS[role](shard, folder / file_name(shard.shard_id, role))
             except errors.DataError as fault:
-                raise self._damaged(f"{shard.key(role)}: {fault.details['reason']}") from fault
+                raise self._damage(f"{shard.key(role)}: {fault.details['reason']}") from fault
 
 
 class ShardImporter:

@@ -85,13 +85,6 @@ def _find_fault(ref: ShardRef, role: FileRole, store: BlobStore, path: Path) -> 
 # ── copies ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Replica:
-    path: Path
-    origin: str
-    """Where it was found, for people."""
-
-
 class Replicas:
     """Finds copies of shard files: in the cache, in packages and exports, and in other shards."""
 
@@ -102,29 +95,29 @@ class Replicas:
         self._store = store
         self._archives = [(path, _list_entries(path)) for path in archives]
 
-    def find(self, ref: ShardRef, role: FileRole, folder: Path) -> Replica | None:
-        """Return a file with the right SHA-256; fetched files are put into the folder. Raises E206, E010."""
+    def find(self, ref: ShardRef, role: FileRole, folder: Path) -> tuple[Path, str] | None:
+        """Return a file with the right SHA-256, and where it is from; the folder is for copies. Raises E206, E010."""
         target = folder / f"spare-{file_name(ref.shard_id, role)}"
-        for replica in self._candidates(ref, role, target):
+        for path, origin in self._candidates(ref, role, target):
             with files.storage_errors():
-                if files.sha256_of(replica.path) == ref.files[role].sha256:
-                    return replica
+                if files.sha256_of(path) == ref.files[role].sha256:
+                    return path, origin
             target.unlink(missing_ok=True)
         return None
 
-    def _candidates(self, ref: ShardRef, role: FileRole, target: Path) -> Iterator[Replica]:
+    def _candidates(self, ref: ShardRef, role: FileRole, target: Path) -> Iterator[tuple[Path, str]]:
         cached = self._cache.place(ref) / file_name(ref.shard_id, role)
         if cached.is_file():
-            yield Replica(cached, "the local cache")
+            yield cached, "the local cache"
         suffix, size = target.suffix, ref.files[role].size_bytes
         for archive, entries in self._archives:
             for entry in entries:
                 if entry.file_size == size and entry.filename.endswith(suffix) and _unpack(archive, entry, target):
-                    yield Replica(target, str(archive))
+                    yield target, str(archive)
         for info in list(self._store.list(shards_prefix(self._kb_id))):
             is_other = info.key != ref.key(role) and info.size_bytes == size and info.key.endswith(suffix)
             if is_other and self._store.download(info.key, target):
-                yield Replica(target, "another shard of this knowledge base")
+                yield target, "another shard of this knowledge base"
 
 
 def _list_entries(path: Path) -> list[zipfile.ZipInfo]:

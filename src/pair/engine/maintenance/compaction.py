@@ -51,8 +51,10 @@ class Output:
     """A new shard, and where its documents come from."""
 
     ref: ShardRef
-    origins: tuple[tuple[str, Numbers], ...]
-    """Folder of a shard that documents came from, and their numbers there, in the order of their numbers here."""
+    members: Sequence[tuple[ShardRef, Numbers]]
+    """Shards that documents came from, and their numbers there, in the order of their numbers here."""
+    collections: int
+    """How often garbage had been collected before it was uploaded."""
 
 
 @dataclass
@@ -61,10 +63,6 @@ class Group:
 
     run: str
     members: list[tuple[ShardRef, Numbers]] = field(default_factory=list)
-
-    @property
-    def origins(self) -> tuple[tuple[str, Numbers], ...]:
-        return tuple((shard.folder, numbers) for shard, numbers in self.members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +122,8 @@ class Compactor:
                     for task in tasks:
                         refs[task.number] = self._build(folder / str(task.number), task)
                         self._on_progress(len(refs), len(tasks))
-            outputs = [Output(refs[number], group.origins) for number, group in enumerate(groups)]
+            collections = before.manifest.collections
+            outputs = [Output(refs[task.number], task.members, collections) for task in tasks]
             published = self._publish(before.manifest, plan.shards, outputs, commit_id)
         return CompactionReport(
             reason=plan.reason,
@@ -222,8 +221,8 @@ def are_whole_in(outputs: Iterable[Output], shards: Iterable[ShardRef]) -> bool:
     """Tell whether each live document of these shards is in an output. It is not when a rollback brought some back."""
     taken: dict[str, list[Numbers]] = {}
     for output in outputs:
-        for folder, numbers in output.origins:
-            taken.setdefault(folder, []).append(numbers)
+        for shard, numbers in output.members:
+            taken.setdefault(shard.folder, []).append(numbers)
     nothing = np.empty(0, np.int64)
     return all(
         np.isin(live_numbers(shard), np.concatenate([nothing, *taken.get(shard.folder, ())])).all() for shard in shards
@@ -237,10 +236,10 @@ def apply_late_deletes(output: Output, current: Mapping[str, ShardRef]) -> Shard
     """
     gone: list[int] = []
     begin = 0
-    for folder, numbers in output.origins:
-        if folder not in current:
+    for shard, numbers in output.members:
+        if shard.folder not in current:
             gone += range(begin, begin + len(numbers))
-        elif (tombstones := current[folder].tombstones) is not None:
+        elif (tombstones := current[shard.folder].tombstones) is not None:
             gone += (begin + np.flatnonzero(tombstones[numbers])).tolist()
         begin += len(numbers)
     return output.ref.without(gone) if gone else output.ref

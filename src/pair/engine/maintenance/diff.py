@@ -52,7 +52,7 @@ class DocumentChanges:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _DocumentEntry:
     """A document in a shard."""
 
     id: str
@@ -68,9 +68,9 @@ class ManifestDiff:
     before: int
     after: int
     _cache: ShardCache
-    _old: dict[str, _Entry] = field(default_factory=dict)
+    _old: dict[str, _DocumentEntry] = field(default_factory=dict)
     """Documents that were removed or changed, as they were, by id."""
-    _new: dict[str, _Entry] = field(default_factory=dict)
+    _new: dict[str, _DocumentEntry] = field(default_factory=dict)
     """Documents that were added or changed, as they are, by id."""
     _files: dict[str, SearchFile] = field(default_factory=dict)
 
@@ -87,7 +87,7 @@ class ManifestDiff:
         except ShardMissingError as fault:
             raise shard_lost(fault) from fault
 
-    def _text(self, entry: _Entry | None) -> str | None:
+    def _text(self, entry: _DocumentEntry | None) -> str | None:
         return None if entry is None else self._search(entry.shard).text(entry.doc)
 
     def _search(self, shard: ShardRef) -> SearchFile:
@@ -95,14 +95,14 @@ class ManifestDiff:
             self._files[shard.folder] = self._cache.open(shard).search(0.0)
         return self._files[shard.folder]
 
-    def add(self, old: _Entry | None, new: _Entry | None) -> None:
+    def add(self, old: _DocumentEntry | None, new: _DocumentEntry | None) -> None:
         """Note a document that was removed, added, or stored again; one with the same text and header is no change."""
         if old is not None and new is not None and self._is_same(old, new):
             return
         self._old |= {old.id: old} if old is not None else {}
         self._new |= {new.id: new} if new is not None else {}
 
-    def _is_same(self, old: _Entry, new: _Entry) -> bool:
+    def _is_same(self, old: _DocumentEntry, new: _DocumentEntry) -> bool:
         before, after = self._search(old.shard), self._search(new.shard)
         header = replace(before.header(old.doc), content_hash=after.header(new.doc).content_hash)
         return header == after.header(new.doc) and before.text(old.doc) == after.text(new.doc)
@@ -143,10 +143,10 @@ class _Entries:
     identities: _Pairs
     hashes: _Pairs
 
-    def entry(self, number: int) -> _Entry:
+    def entry(self, number: int) -> _DocumentEntry:
         shard = self.shards[self.positions[number]]
         listed = self.cache.open(shard).ids().listed(int(self.lines[number]))
-        return _Entry(listed.id, shard, listed.doc)
+        return _DocumentEntry(listed.id, shard, listed.doc)
 
 
 def _list_entries(own: Sequence[ShardRef], others: Sequence[ShardRef], cache: ShardCache) -> _Entries:

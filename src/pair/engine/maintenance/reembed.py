@@ -79,13 +79,6 @@ class ReembedReport:
     """False for a plan, and for a KB that has vectors of this embedder already."""
 
 
-@dataclass(frozen=True, slots=True)
-class _NewShard:
-    output: Output
-    collections: int
-    """How often garbage had been collected before it was uploaded."""
-
-
 class Reembedder:
     """One run."""
 
@@ -102,7 +95,7 @@ class Reembedder:
         self._embedded = self._characters = self._kept = self._rows = 0
         self._total = 0
         self._begun_with: Manifest | None = None
-        self._new: list[_NewShard] = []
+        self._outputs: list[Output] = []
         self._records: dict[str, RecordNumbers] = {}
         """By folder of a shard: the journal record of the vector of each row; -1 for deleted rows."""
 
@@ -196,28 +189,27 @@ class Reembedder:
                 return Change(None, result=False)
             self._catch_up(manifest, journal)
             current = {shard.folder: shard for shard in manifest.shards}
-            shards = [apply_late_deletes(new.output, current) for new in self._new]
+            shards = [apply_late_deletes(output, current) for output in self._outputs]
             name, dimension = self._embedding.name, self._embedding.dimension
             commit_id, now = self._context.new_id(), self._context.manifests.now()
             return Change(manifest.re_embedded_by(commit_id, now, shards, name, dimension), result=True)
 
         return finish
 
-    def _find_usable(self, manifest: Manifest) -> list[_NewShard]:
+    def _find_usable(self, manifest: Manifest) -> list[Output]:
         """Return the new shards that are still there for sure.
 
         A shard that was uploaded before garbage was collected may be gone, and its name is not used again. All are
         built again when deleted documents of a shard came back; vectors are in the journal.
         """
-        usable = [new for new in self._new if new.collections == manifest.collections]
-        outputs = [new.output for new in usable]
-        done = {folder for output in outputs for folder, _ in output.origins}
-        is_whole = are_whole_in(outputs, [shard for shard in manifest.shards if shard.folder in done])
+        usable = [output for output in self._outputs if output.collections == manifest.collections]
+        done = {shard.folder for output in usable for shard, _ in output.members}
+        is_whole = are_whole_in(usable, [shard for shard in manifest.shards if shard.folder in done])
         return usable if is_whole else []
 
     def _find_missing(self, manifest: Manifest) -> list[ShardRef]:
         """Return the shards whose documents are in no usable new shard."""
-        done = {folder for new in self._find_usable(manifest) for folder, _ in new.output.origins}
+        done = {shard.folder for output in self._find_usable(manifest) for shard, _ in output.members}
         return [shard for shard in manifest.shards if shard.folder not in done and shard.live_documents]
 
     def _catch_up(self, manifest: Manifest, journal: VectorJournal) -> None:
@@ -226,13 +218,12 @@ class Reembedder:
         if manifest.rolled_back > begun_with.number and manifest.embedder != begun_with.embedder:
             raise errors.rolled_back_meanwhile(manifest.kb_id, begun_with.number, manifest.rolled_back)
         missing = self._find_missing(manifest)
-        self._new = self._find_usable(manifest)
+        self._outputs = self._find_usable(manifest)
         self._refuse_textless(missing)
         self._total = self._rows + sum(shard.live_rows for shard in missing)
         for shard in missing:
             self._embed(shard, journal)
-        outputs = self._build_all(missing, manifest.dimension, journal)
-        self._new += [_NewShard(output, manifest.collections) for output in outputs]
+        self._outputs += self._build_all(missing, manifest, journal)
 
     # Vectors
 
@@ -296,19 +287,19 @@ class Reembedder:
 
     # Shards
 
-    def _build_all(self, shards: Sequence[ShardRef], dimension: int, journal: VectorJournal) -> list[Output]:
-        """`dimension`: of the vectors that the shards have."""
+    def _build_all(self, shards: Sequence[ShardRef], manifest: Manifest, journal: VectorJournal) -> list[Output]:
         outputs: list[Output] = []
         commit_id = self._context.new_id()
         with scratch_folder(self._context.cache) as folder:
             for together in rules.reembedding_sets(shards):
-                for group in self._group(together, dimension, journal):
+                for group in self._group(together, manifest.dimension, journal):
                     number = len(outputs)
-                    outputs.append(self._build(folder / str(number), group, (commit_id, number), journal))
+                    ref = self._build(folder / str(number), group, (commit_id, number), journal)
+                    outputs.append(Output(ref, group.members, manifest.collections))
         return outputs
 
     def _group(self, shards: Sequence[ShardRef], dimension: int, journal: VectorJournal) -> list[Group]:
-        """Cluster the documents by their new vectors."""
+        """Cluster the documents by their new vectors. `dimension`: of the vectors that the shards have."""
         members = [(shard, live_numbers(shard)) for shard in shards]
         rows = sum(shard.live_rows for shard in shards)
         wider_bytes = round(rows * (self._embedding.dimension - dimension) * _BYTES_OF_A_NUMBER)
@@ -322,7 +313,7 @@ class Reembedder:
         documents = (self._read_documents(shard, numbers, journal) for shard, numbers in members)
         return assign_groups(members, documents, Grouping(sample, count, rows), self._context.new_id())
 
-    def _build(self, folder: Path, group: Group, name: tuple[str, int], journal: VectorJournal) -> Output:
+    def _build(self, folder: Path, group: Group, name: tuple[str, int], journal: VectorJournal) -> ShardRef:
         """`name`: the id of the attempt, and the number of the shard in it."""
         context, (commit_id, number) = self._context, name
         first, numbers = group.members[0]
@@ -338,7 +329,7 @@ class Reembedder:
             built = build_shard(folder, context.kb_id, documents, commit_id=commit_id, run=group.run, number=number)
         context.manifests.upload([built])
         shutil.rmtree(folder)
-        return Output(replace(built.ref, created_at=to_timestamp(context.clock.now())), group.origins)
+        return replace(built.ref, created_at=to_timestamp(context.clock.now()))
 
     def _read_documents(self, shard: ShardRef, numbers: Numbers, journal: VectorJournal) -> StoredDocuments:
         """Read documents without graphs and keywords, with their new vectors."""

@@ -4,7 +4,7 @@ Invariants
     A rollback is a new manifest that names what an earlier one named: nothing is copied, and nothing is lost by it.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pair.engine.format.manifest import Manifest
@@ -28,19 +28,9 @@ class ListedVersion:
     is_current: bool
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "version": self.number,
-            "created_at": self.created_at,
-            "made_by": self.made_by,
-            "documents": self.documents,
-            "chunks": self.chunks,
-            "shards": self.shards,
-            "size_bytes": self.size_bytes,
-            "embedder": self.embedder,
-            "label": self.label,
-            "restored": self.restored,
-            "current": self.is_current,
-        }
+        fields = asdict(self)
+        number, is_current = fields.pop("number"), fields.pop("is_current")
+        return {"version": number, **fields, "current": is_current}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +47,9 @@ class Rollback:
     """False when the version was current already."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "kb_id": self.kb_id,
-            "restored": self.restored,
-            "manifest_version": self.manifest_version,
-            "documents": self.documents,
-            "embedder": self.embedder,
-            "label": self.label,
-            "changed": self.is_changed,
-        }
+        fields = asdict(self)
+        is_changed = fields.pop("is_changed")
+        return {**fields, "changed": is_changed}
 
 
 def list_versions(context: EngineContext) -> list[ListedVersion]:

@@ -215,7 +215,7 @@ class BulkLoad:
     removed: Sequence[str] = ()
     """Ids of stored documents that go with the same version."""
 
-    def key_of(self, hashes: Sequence[str], settings: EngineSettings) -> str:
+    def hash_part(self, hashes: Sequence[str], settings: EngineSettings) -> str:
         """Name a part by its content and by how it is cut into shards."""
         triggers = [settings.shard_trigger_bytes, settings.shard_trigger_vector_rows]
         targets = [settings.target_shard_bytes, settings.max_vector_rows_per_shard]
@@ -292,7 +292,7 @@ class Build:
             if changed:
                 self._sizes[number] = len(changed)
                 own = {document.id: hashes[document.id] for document in changed}
-                key = load.key_of(list(own.values()), settings)
+                key = load.hash_part(list(own.values()), settings)
                 earlier = self._records.find(key)
                 if earlier is None:
                     yield BuildPart(number, key, replace(batch, documents=changed), own)
@@ -361,7 +361,8 @@ class FreshShards:
 
     def missing_in(self, manifest: Manifest) -> list[ShardRef]:
         """Return the shards that the manifest does not name: another build of the same may have published some."""
-        return [shard for shard in self.shards if shard.folder not in manifest.folders]
+        named = manifest.folders
+        return [shard for shard in self.shards if shard.folder not in named]
 
     def remove_from(self, shards: Sequence[ShardRef], cache: ShardCache) -> tuple[list[ShardRef], int]:
         """Return existing shards without the documents that are stored again; and how many those are."""
@@ -409,6 +410,7 @@ def require_records(records: PendingShards, built: Sequence[Built], manifest: Ma
     It condemns records before it swaps the manifest: shards whose records are in order after a manifest was read can be
     published over that manifest, or the swap fails.
     """
+    named = manifest.folders
     for part in built:
-        if not records.is_in_order(part.record) and not {shard.folder for shard in part.shards} <= manifest.folders:
+        if not records.is_in_order(part.record) and not {shard.folder for shard in part.shards} <= named:
             raise errors.build_lost(manifest.kb_id)
