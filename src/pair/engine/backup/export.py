@@ -88,18 +88,21 @@ class SpooledSnapshot:
         self._path = folder / "lines"
         self._ends: list[int] = []
         """Where the lines of each shard end."""
-        done = 0
+        self._documents = 0
         with self._path.open("xb") as spool:
             for ref in manifest.shards:
-                shard = _HeldShard(ref, cache.open(ref), settings)
-                self.chunks += shard.live_chunks
-                for listed in shard.list_documents():
-                    name = listed.id.encode(errors="surrogatepass")
-                    line = format_document(shard.read_document(listed), has_vectors=options.vectors)
-                    spool.write(_SIZES.pack(len(name), len(line)) + name + line)
-                    done += 1
-                    options.on_progress(done, manifest.documents)
+                self._spool(_HeldShard(ref, cache.open(ref), settings), spool, options)
                 self._ends.append(spool.tell())
+
+    def _spool(self, shard: "_HeldShard", spool: BinaryIO, options: ExportOptions) -> None:
+        """Write the lines of a shard, which is let go before the next one is opened."""
+        self.chunks += shard.live_chunks
+        for listed in shard.list_documents():
+            name = listed.id.encode(errors="surrogatepass")
+            line = format_document(shard.read_document(listed), has_vectors=options.vectors)
+            spool.write(_SIZES.pack(len(name), len(line)) + name + line)
+            self._documents += 1
+            options.on_progress(self._documents, self.manifest.documents)
 
     def lines(self, _options: ExportOptions) -> Iterator[bytes]:
         """Yield the lines of all documents by id."""
