@@ -193,14 +193,14 @@ class Fsck:
 
         Raises E201 for a KB of which there is nothing; E203 and what a swap raises.
         """
-        publication = self._context.manifests
+        manifests = self._context.manifests
         try:
-            published = publication.current()
+            published = manifests.current()
         except errors.DataError as fault:
             return self._replace_manifest(str(fault.details["reason"]), None)
         if published is not None:
             return published.manifest
-        is_new = not publication.has_leftovers() or publication.is_first_write_unfinished()
+        is_new = not manifests.has_leftovers() or manifests.is_first_write_unfinished()
         if is_new and self._find_copy(None) is None:
             raise errors.kb_uninitialised(self._context.kb_id)
         is_given_up = self._options.repair and self._options.drop_lost

@@ -129,13 +129,13 @@ def commit_under(
     Raises ShardMissingError when garbage collection took a shard that the change needs; the next attempt may succeed.
     """
     context.on_step("read")
-    publication = context.manifests
+    manifests = context.manifests
     before: StoredManifest | None
     if empty is None:
-        before = publication.require_for_write()
+        before = manifests.require_for_write()
         manifest = before.manifest
     else:
-        before = publication.read_for_write()
+        before = manifests.read_for_write()
         manifest = before.manifest if before else empty
     refuse_rolled_back(manifest, since)
     context.cache.keep_only(manifest.folders)
@@ -147,7 +147,7 @@ def commit_under(
     if wanted.manifest is None:
         return Committed(manifest, wanted.result, is_changed=False)
     lease.check()
-    published = publication.swap(before, wanted.manifest)
+    published = manifests.swap(before, wanted.manifest)
     context.on_step("swapped")
     context.cache.keep_within_limits()
     return Committed(published.manifest, wanted.result, is_changed=True)
