@@ -102,7 +102,7 @@ def made_up_texts() -> Iterator[Text]:
 
 def data_of(texts: Iterable[Text]) -> Data:
     from pair.ai.wordllama import WordLlamaEmbedder
-    from pair.engine.write.chunking import embedded_text, split
+    from pair.engine.write.chunking import format_for_embedding, split
 
     used: list[Text] = []
     pieces: list[Piece] = []
@@ -110,7 +110,7 @@ def data_of(texts: Iterable[Text]) -> Data:
         chunks = split(text.text, CHUNK_BYTES)
         if len(pieces) + len(chunks) > MOST_CHUNKS:
             break
-        pieces += [Piece(len(used), embedded_text(text.title, chunk)) for chunk in chunks]
+        pieces += [Piece(len(used), format_for_embedding(text.title, chunk)) for chunk in chunks]
         used.append(text)
     embedder = WordLlamaEmbedder()
     blocks = [pieces[begin : begin + BATCH] for begin in range(0, len(pieces), BATCH)]

@@ -24,7 +24,7 @@ from pair.engine.format.manifest import shards_prefix
 from pair.engine.runtime import Engine
 from pair.engine.storage.manifest_store import ManifestStore
 from pair.engine.storage.shard_cache import ShardCache
-from pair.engine.write.writer import EngineContext
+from pair.engine.write.commit import EngineContext
 from pair.kb.kb import KnowledgeBase
 from pair.sync.report import SyncReport
 from pair.sync.scheduling import Ticker

@@ -15,9 +15,8 @@ import pytest
 
 from pair.blobs.local import LocalStore
 from pair.engine.format.manifest import builds_prefix, from_bytes, manifest_key, shards_prefix
-from pair.engine.write.bulk_load import BuildProgress, divided
-from pair.engine.write.bulk_runner import BuildPart, Built, Task
-from pair.engine.write.prepare import in_batches, size_of
+from pair.engine.write.bulk_load import BuildPart, BuildProgress, Built, Task, split_parts
+from pair.engine.write.prepare import estimate_bytes, split_batches
 from pair.errors import PairError
 from pair.kb import bulk
 from pair.kb.bulk import runner
@@ -116,21 +115,21 @@ def code_of(act: Callable[[], object]) -> str:
 
 def test_a_short_load_is_divided_evenly_and_a_long_one_into_parts_that_fit() -> None:
     page = Document("page", "x" * 1_000_000)
-    short = [len(part) for part in divided([page] * 8, 2, 16_000_000)]
+    short = [len(part) for part in split_parts([page] * 8, 2, 16_000_000)]
     assert short == [4, 4]
-    long = list(divided(iter([page] * 100), 2, 10_000_000))
+    long = list(split_parts(iter([page] * 100), 2, 10_000_000))
     assert sum(map(len, long)) == 100
-    assert all(sum(map(size_of, part)) <= 10_000_000 for part in long)
+    assert all(sum(map(estimate_bytes, part)) <= 10_000_000 for part in long)
     assert len(long[-1]) < len(long[0]), "the last ones are smaller, so that workers finish together"
-    assert [len(part) for part in divided([Document("large", "x" * 5000)] * 2, 1, 100)] == [1, 1]
-    assert list(divided([], 2, 100)) == []
+    assert [len(part) for part in split_parts([Document("large", "x" * 5000)] * 2, 1, 100)] == [1, 1]
+    assert list(split_parts([], 2, 100)) == []
 
 
 def test_batches_are_bounded_by_documents_and_by_bytes() -> None:
-    assert [len(batch) for batch in in_batches([Document("page", "x" * 800)] * 7, 3, 10_000)] == [3, 3, 1]
-    assert [len(batch) for batch in in_batches([Document("page", "x" * 800)] * 7, 100, 2_000)] == [2, 2, 2, 1]
-    assert [len(batch) for batch in in_batches([Document("page", "x" * 8000)] * 2, 100, 2_000)] == [1, 1]
-    assert size_of(Document("page", "\u00e9" * 100)) == size_of(Document("page", "x" * 200))
+    assert [len(batch) for batch in split_batches([Document("page", "x" * 800)] * 7, 3, 10_000)] == [3, 3, 1]
+    assert [len(batch) for batch in split_batches([Document("page", "x" * 800)] * 7, 100, 2_000)] == [2, 2, 2, 1]
+    assert [len(batch) for batch in split_batches([Document("page", "x" * 8000)] * 2, 100, 2_000)] == [1, 1]
+    assert estimate_bytes(Document("page", "\u00e9" * 100)) == estimate_bytes(Document("page", "x" * 200))
 
 
 def test_workers_are_taken_where_they_pay_for_themselves_and_no_document_is_lost(settings: Settings) -> None:

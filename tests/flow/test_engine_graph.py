@@ -30,7 +30,7 @@ def with_graphs(kb: KnowledgeBase) -> KnowledgeBase:
 def graph_shards(kb: KnowledgeBase) -> dict[str, GraphShard]:
     """By folder; of those that have a graph."""
     parts, found = kb._engine._parts, {}
-    for ref in parts.publication.required().manifest.shards:
+    for ref in parts.manifests.required().manifest.shards:
         opened = parts.cache.open(ref)
         file = opened.graph()
         if file is not None:
@@ -42,7 +42,7 @@ def graph_shards(kb: KnowledgeBase) -> dict[str, GraphShard]:
 def reached(kb: KnowledgeBase, question: str) -> dict[str, float]:
     parts, shards = kb._engine._parts, graph_shards(kb)
     found = spread(list(shards.values()), [], question_entities(question), GraphParameters())
-    refs = {ref.folder: ref for ref in parts.publication.required().manifest.shards}
+    refs = {ref.folder: ref for ref in parts.manifests.required().manifest.shards}
     scores = {}
     for shard, row, score in zip(found.shards.tolist(), found.rows.tolist(), found.scores.tolist(), strict=True):
         search = parts.cache.open(refs[list(shards)[shard]]).search(0.0)
@@ -82,7 +82,7 @@ def test_weights_are_the_same_in_rows_and_arrays(ground: Ground) -> None:
     with with_graphs(ground.open()) as kb:
         kb.upsert(DOCUMENTS)
         parts = kb._engine._parts
-        for ref in parts.publication.required().manifest.shards:
+        for ref in parts.manifests.required().manifest.shards:
             opened = parts.cache.open(ref)
             in_rows = {doc: sorted(graph.mentions) for doc, graph in opened.rows().graphs().items()}
             assert in_rows == {doc: sorted(graph.mentions) for doc, graph in opened.stored_graphs().items()}

@@ -25,7 +25,8 @@ from pair.engine.maintenance.gc import GarbageReport
 from pair.engine.runtime import Engine
 from pair.engine.storage.manifest_store import ManifestStore
 from pair.engine.storage.shard_cache import ShardCache
-from pair.engine.write.writer import EngineContext, WriteReport
+from pair.engine.write.commit import EngineContext
+from pair.engine.write.writer import WriteReport
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import open_kb
 from support.engine_worker import Call, Job, Workers, documents_of, read_log, running_workers, settings_of, text_of

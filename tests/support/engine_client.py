@@ -23,7 +23,8 @@ from pair.engine.runtime import Engine
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.manifest_store import ManifestStore
 from pair.engine.storage.shard_cache import ShardCache
-from pair.engine.write.writer import EngineContext, WriteReport
+from pair.engine.write.commit import EngineContext
+from pair.engine.write.writer import WriteReport
 from pair.testing.clock import ManualClock
 from pair.testing.faulty_store import Fault, FaultyStore
 from pair.values import Document

@@ -21,10 +21,10 @@ from pair.engine.backup.export import (
     ExportReport,
     Snapshot,
     SpooledSnapshot,
+    count_export_bytes,
     export_documents,
-    held_bytes,
 )
-from pair.engine.backup.export_format import DocumentLines, kind_of_export
+from pair.engine.backup.export_format import DocumentLines, detect_export_kind
 from pair.engine.backup.fsck import Fsck, FsckOptions, FsckReport
 from pair.engine.backup.restore import Importer
 from pair.engine.backup.shard_archive import ShardArchive, ShardImporter, export_shards
@@ -34,8 +34,7 @@ from pair.engine.maintenance import gc, versions
 from pair.engine.maintenance.compaction import BulkMerge, CompactionReport, Compactor
 from pair.engine.maintenance.diff import CURRENT, ManifestDiff, compare
 from pair.engine.maintenance.gc import GarbageReport
-from pair.engine.maintenance.merge_package import PackageMerger
-from pair.engine.maintenance.portable_index import PortableFile, PortableIndex, packed
+from pair.engine.maintenance.merge_package import PackageMerger, PortableFile, PortableIndex, pack_index
 from pair.engine.maintenance.reembed import Reembedder, ReembedReport
 from pair.engine.maintenance.versions import ListedVersion, Rollback
 from pair.engine.query.documents import DocumentReader, StoredDocument
@@ -48,11 +47,10 @@ from pair.engine.settings import EngineSettings
 from pair.engine.storage.history import is_number
 from pair.engine.storage.pending_shards import PendingShards
 from pair.engine.storage.shard_cache import ShardMissingError, SweepReport
-from pair.engine.write.bulk_load import Build, BuildProgress, BulkLoad
-from pair.engine.write.bulk_runner import Runner
-from pair.engine.write.bulk_worker import LocalRunner, PartBuilder
-from pair.engine.write.prepare import Batch, Preparation, cutting, in_batches, revised_hash
-from pair.engine.write.writer import EngineContext, Writer, WriteReport, find_stored, scratch_folder
+from pair.engine.write.bulk_load import Build, BuildProgress, BulkLoad, LocalRunner, PartBuilder, Runner
+from pair.engine.write.commit import EngineContext
+from pair.engine.write.prepare import Batch, Preparation, describe_chunking, hash_revision, split_batches
+from pair.engine.write.writer import Writer, WriteReport, find_stored, scratch_folder
 from pair.files import CHUNK_BYTES
 from pair.text import tokenizer
 from pair.text.entity_rules import Grapher
@@ -120,13 +118,13 @@ class Engine:
         self._reranker = reranker
         self._parts = parts
         self._is_borrowing = reader is not None
-        self._reader = reader or ShardReader(parts.cache, parts.policy.query_shard_parallelism)
+        self._reader = reader or ShardReader(parts.cache, parts.settings.query_shard_parallelism)
         self._store = store
         self._embedding = embedding
-        self._prefetching = Prefetcher(parts.publication, parts.cache)
-        self._preparation = Preparation(parts.kb_id, parts.policy.chunker, embedding, grapher)
+        self._prefetching = Prefetcher(parts.manifests, parts.cache)
+        self._preparation = Preparation(parts.kb_id, parts.settings.chunker, embedding, grapher)
         self._writer = Writer(parts, self._preparation)
-        self._search = Search(parts.publication, self._reader, parts.policy, parts.clock)
+        self._search = Search(parts.manifests, self._reader, parts.settings, parts.clock)
 
     @property
     def kb_id(self) -> str:
@@ -134,11 +132,11 @@ class Engine:
 
     @property
     def is_past(self) -> bool:
-        return self._parts.publication.is_past
+        return self._parts.manifests.is_past
 
     @property
-    def policy(self) -> EngineSettings:
-        return self._parts.policy
+    def settings(self) -> EngineSettings:
+        return self._parts.settings
 
     # Writing
 
@@ -160,8 +158,8 @@ class Engine:
     ) -> WriteReport:
         """In batches, each published by itself. `revisions`: what the caller knows a document's content by, by id."""
         total = WriteReport()
-        batches, policy = 0, self._parts.policy
-        for given in in_batches(documents, policy.ingest_batch_documents, policy.ingest_batch_bytes):
+        batches, policy = 0, self._parts.settings
+        for given in split_batches(documents, policy.ingest_batch_documents, policy.ingest_batch_bytes):
             batch = Batch(
                 list({each.id: each for each in given}.values()),
                 owner,
@@ -184,17 +182,17 @@ class Engine:
 
         More than a batch is built part by part, and nothing of it is visible before all of it is.
         """
-        policy = self._parts.policy
-        batches = in_batches(documents, policy.ingest_batch_documents, policy.ingest_batch_bytes)
+        policy = self._parts.settings
+        batches = split_batches(documents, policy.ingest_batch_documents, policy.ingest_batch_bytes)
         first, second = next(batches, []), next(batches, [])
         if not first and not removed:
             return WriteReport(manifest_version=self.current_number())
         if not second:
             return self._writer.upsert(Batch(first, owner, policy.chunk_bytes, {}, revisions), removed)
-        parts = replace(self._parts, policy=replace(policy, build_part_bytes=policy.ingest_batch_bytes))
+        parts = replace(self._parts, settings=replace(policy, build_part_bytes=policy.ingest_batch_bytes))
         records = PendingShards(self._store, self.kb_id, parts.new_id)
         builder = PartBuilder(
-            self.kb_id, parts.policy, self._store, self._preparation, parts.clock, parts.new_id, parts.cache
+            self.kb_id, parts.settings, self._store, self._preparation, parts.clock, parts.new_id, parts.cache
         )
         load = BulkLoad(owner, policy.chunk_bytes, revisions, removed)
         given = itertools.chain(first, second, itertools.chain.from_iterable(batches))
@@ -216,9 +214,9 @@ class Engine:
         """By the workers of the runner, published all at once. Raises E216, E217, and what `upsert` raises."""
         records = PendingShards(self._store, self.kb_id, self._parts.new_id)
         build = Build(self._parts, self._writer, self._preparation, records, on_progress)
-        load = BulkLoad(owner, chunk_size_bytes or self._parts.policy.chunk_bytes)
+        load = BulkLoad(owner, chunk_size_bytes or self._parts.settings.chunk_bytes)
         report = build.run(documents, load, runner)
-        if report.chunks and self._parts.policy.compaction_enabled:
+        if report.chunks and self._parts.settings.compaction_enabled:
             paid = self._pay_debt(BulkMerge(runner, records))
             report = replace(report, manifest_version=paid or report.manifest_version)
         return report
@@ -236,8 +234,8 @@ class Engine:
 
     def revised_hash(self, revision: str, owner: str) -> str:
         """What `hashes` says of a document that was stored under this revision."""
-        way = cutting(self._parts.policy.chunker, self._parts.policy.chunk_bytes)
-        return revised_hash(revision, owner, self._preparation.made_with(self._parts.publication.seen()), way)
+        way = describe_chunking(self._parts.settings.chunker, self._parts.settings.chunk_bytes)
+        return hash_revision(revision, owner, self._preparation.name_models(self._parts.manifests.seen()), way)
 
     # Reading
 
@@ -249,7 +247,7 @@ class Engine:
     def search(self, query: SearchRequest) -> Hits:
         """Raises E201, E204, E205, E206, E215, E304; E207 when no shard at all could be asked; ModelError."""
         # Of a KB that was never asked, the manifest is read once, and not once more to see whether it changed.
-        published = self._parts.publication.first()
+        published = self._parts.manifests.first()
         vector, weight = None, 0.0
         if query.mode != "keyword":
             vector = self.embed_query(query.text)
@@ -261,9 +259,9 @@ class Engine:
 
     def embed_query(self, text: str) -> np.ndarray:
         """Raises E304 when the KB was made with another embedder."""
-        manifest = self._parts.publication.known().manifest
+        manifest = self._parts.manifests.known().manifest
         if manifest.embedder != self._embedding.name:  # perhaps no longer: then it is the one that is in the store
-            manifest = self._parts.publication.required().manifest
+            manifest = self._parts.manifests.required().manifest
         if manifest.embedder != self._embedding.name:
             raise errors.embedder_differs(self.kb_id, manifest.embedder, self._embedding.name)
         return self._embedding.embed_query(text)
@@ -322,7 +320,7 @@ class Engine:
 
     def hashes(self, owner: str) -> dict[str, str]:
         """The content hash of each document of this owner; {} before the first write."""
-        if self._parts.publication.current() is None:
+        if self._parts.manifests.current() is None:
             return {}
         return self._read(lambda manifest: self._listing(manifest).hashes(owner))
 
@@ -334,12 +332,12 @@ class Engine:
         """By one manifest; by the current one when garbage collection took a shard meanwhile. Raises E201, E207."""
         tries = 0
         while True:
-            published = self._parts.publication.required()
+            published = self._parts.manifests.required()
             tries += 1
             try:
                 return read(published.manifest)
             except ShardMissingError as fault:
-                if tries == _READING_TRIES or self._parts.publication.required().version == published.version:
+                if tries == _READING_TRIES or self._parts.manifests.required().version == published.version:
                     raise errors.stored_data_damaged(str(fault), "it is not in the store any more") from fault
 
     # Backup
@@ -356,10 +354,10 @@ class Engine:
         with contextlib.ExitStack() as held:
 
             def snapshot(manifest: Manifest) -> Snapshot | SpooledSnapshot:
-                if parts.cache.may_hold(sum(map(held_bytes, manifest.shards))):
-                    return Snapshot(manifest, parts.cache, parts.policy)
+                if parts.cache.may_hold(sum(map(count_export_bytes, manifest.shards))):
+                    return Snapshot(manifest, parts.cache, parts.settings)
                 folder = held.enter_context(scratch_folder(parts.cache))
-                return SpooledSnapshot(manifest, parts.cache, parts.policy, folder, options)
+                return SpooledSnapshot(manifest, parts.cache, parts.settings, folder, options)
 
             return export_documents(self._read(snapshot), target, options)
 
@@ -378,14 +376,14 @@ class Engine:
         on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> WriteReport:
         """Raises E003, E224, E225, E226, E227, and what a write raises."""
-        if kind_of_export(path) == "shards":
+        if detect_export_kind(path) == "shards":
             if embed:
                 raise errors.export_not_understood(str(path), "texts of shards are not embedded anew")
             shards = ShardImporter(self._parts, self._store, self._writer, on_progress)
             return shards.run(ShardArchive(path), self._embedding.name, replace_all=replace_all)
         documents = Importer(self._parts, self._store, self._writer, self._preparation, on_progress)
         report = documents.run(DocumentLines(path), replace_all=replace_all, embed=embed)
-        if report.chunks and self._parts.policy.compaction_enabled:
+        if report.chunks and self._parts.settings.compaction_enabled:
             report = replace(report, manifest_version=self._pay_debt() or report.manifest_version)
         return report
 
@@ -404,7 +402,7 @@ class Engine:
         return reembedder.plan() if dry_run else reembedder.run()
 
     def collect(self, *, grace_seconds: float | None = None) -> GarbageReport:
-        grace = self._parts.policy.gc_grace_seconds if grace_seconds is None else grace_seconds
+        grace = self._parts.settings.gc_grace_seconds if grace_seconds is None else grace_seconds
         return gc.collect(self._parts, self._store, grace_seconds=grace)
 
     def fsck(
@@ -415,7 +413,7 @@ class Engine:
 
     def packed(self) -> PortableIndex:
         """What of it would travel in a package. Raises E201."""
-        return packed(self._parts.publication.required().manifest)
+        return pack_index(self._parts.manifests.required().manifest)
 
     def packed_content(self, file: PortableFile) -> Iterator[bytes]:
         """Raises E207 when it is gone."""
@@ -433,20 +431,20 @@ class Engine:
 
     def version_numbers(self) -> list[int]:
         """Of all that are kept, also of those that hold what the next one holds; the newest first. Raises E201."""
-        history = self._parts.publication.history
+        history = self._parts.manifests.history
         return self._read(lambda current: [each.number for each in history.copies(current).line])
 
     def version_number(self, wanted: str) -> int:
         """What must be one already is not looked up; the version of a package is. Raises E201, E218."""
-        if is_number(wanted) and int(wanted) <= self._parts.publication.known().manifest.number:
+        if is_number(wanted) and int(wanted) <= self._parts.manifests.known().manifest.number:
             return int(wanted)
-        return self._read(lambda current: self._parts.publication.history.find(current, wanted).number)
+        return self._read(lambda current: self._parts.manifests.history.find(current, wanted).number)
 
     def at(self, wanted: str) -> "Engine":
         """As it was then, for reading, with what this one has open: to be closed before this one. Raises E201, E218."""
-        parts = replace(self._parts, publication=self._parts.publication.at(wanted))
+        parts = replace(self._parts, manifests=self._parts.manifests.at(wanted))
         past = Engine(parts, self._store, self._embedding, reranker=self._reranker, reader=self._reader)
-        parts.cache.hold(past, parts.publication.required().manifest.folders)
+        parts.cache.hold(past, parts.manifests.required().manifest.folders)
         return past
 
     def compare(self, before: str, after: str) -> ManifestDiff:
@@ -462,24 +460,24 @@ class Engine:
         return self._read(lambda current: self._listing(self._manifest_of(current, version)).text(document_id))
 
     def _manifest_of(self, current: Manifest, wanted: str) -> Manifest:
-        return current if wanted == CURRENT else self._parts.publication.history.find(current, wanted)
+        return current if wanted == CURRENT else self._parts.manifests.history.find(current, wanted)
 
     def roll_back(self, wanted: str) -> Rollback:
         return versions.roll_back(self._parts, self._writer, wanted)
 
     def current_number(self) -> int:
         """Of what is stored now; 0 before the first write."""
-        published = self._parts.publication.current()
+        published = self._parts.manifests.current()
         return published.manifest.number if published is not None else 0
 
     def seen_version(self) -> str:
         """What the store calls the manifest that was last read or written; "" for none."""
-        published = self._parts.publication.seen()
+        published = self._parts.manifests.seen()
         return published.version if published is not None else ""
 
     def restored_version(self) -> int:
         """That a roll-back put back and nobody let go since; 0 for none."""
-        published = self._parts.publication.current()
+        published = self._parts.manifests.current()
         return published.manifest.restored if published is not None else 0
 
     def release(self) -> None:
@@ -494,11 +492,11 @@ class Engine:
 
     def stats(self) -> EngineStats | None:
         """None before the first write."""
-        published = self._parts.publication.current()
+        published = self._parts.manifests.current()
         if published is None:
             return None
         manifest, cache = published.manifest, self._parts.cache
-        plan = rules.compaction_plan(manifest, self._parts.policy)
+        plan = rules.compaction_plan(manifest, self._parts.settings)
         return EngineStats(
             kb_id=self.kb_id,
             documents=manifest.documents,
@@ -524,7 +522,7 @@ class Engine:
 
         Raises E201.
         """
-        publication = self._parts.publication
+        publication = self._parts.manifests
         manifest = (publication.known() if last_seen else publication.required()).manifest
         return manifest.number, manifest.commit_id
 

@@ -70,7 +70,7 @@ def ingest(kb_id: str, documents: Iterator[Document], settings: Settings, how: I
 
 def _is_large(documents: Iterator[Document], settings: Settings) -> tuple[bool, Iterator[Document]]:
     """Whether several processes would pay for themselves; and the documents, of which some were read to find out."""
-    from pair.engine.write.prepare import size_of  # noqa: PLC0415 - see the package's first lines
+    from pair.engine.write.prepare import estimate_bytes  # noqa: PLC0415 - see the package's first lines
 
     if (settings.engine.build_workers or cores()) == 1 or settings.engine.store == "memory:":
         return False, documents
@@ -78,7 +78,7 @@ def _is_large(documents: Iterator[Document], settings: Settings) -> tuple[bool, 
     size = 0
     for document in documents:
         read.append(document)
-        size += size_of(document)
+        size += estimate_bytes(document)
         if size > _WORTH_WORKERS_BYTES:
             return True, itertools.chain(read, documents)
     return False, iter(read)

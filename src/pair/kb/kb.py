@@ -15,8 +15,7 @@ from pair.engine.filters import Filter, parse_assignments, parse_filter
 from pair.engine.maintenance.compaction import CompactionReport
 from pair.engine.maintenance.diff import CURRENT, DocumentChanges, ManifestDiff
 from pair.engine.maintenance.gc import GarbageReport
-from pair.engine.maintenance.merge_package import PackageMerger
-from pair.engine.maintenance.portable_index import PortableFile, PortableIndex
+from pair.engine.maintenance.merge_package import PackageMerger, PortableFile, PortableIndex
 from pair.engine.maintenance.reembed import ReembedReport
 from pair.engine.maintenance.versions import ListedVersion, Rollback
 from pair.engine.query.documents import StoredDocument
@@ -25,8 +24,7 @@ from pair.engine.query.prefetch import PrefetchReport
 from pair.engine.query.request import Hits, Limits, SearchRequest
 from pair.engine.runtime import Engine, EngineStats
 from pair.engine.storage.shard_cache import SweepReport
-from pair.engine.write.bulk_load import BuildProgress
-from pair.engine.write.bulk_runner import Runner
+from pair.engine.write.bulk_load import BuildProgress, Runner
 from pair.engine.write.prepare import check_document
 from pair.engine.write.writer import WriteReport
 from pair.sync.report import SyncReport

@@ -58,7 +58,7 @@ def open_kb(  # noqa: PLR0913 - the one that everybody calls
     from pair.engine.runtime import Engine  # noqa: PLC0415
     from pair.engine.storage.manifest_store import ManifestStore  # noqa: PLC0415
     from pair.engine.storage.shard_cache import ShardCache  # noqa: PLC0415
-    from pair.engine.write.writer import EngineContext  # noqa: PLC0415
+    from pair.engine.write.commit import EngineContext  # noqa: PLC0415
     from pair.kb.kb import KnowledgeBase  # noqa: PLC0415
 
     check_kb_id(kb_id)

@@ -22,8 +22,7 @@ from pair.sync.contract import UnreadableDocument
 from pair.sync.source_text import DOCUMENT_SUFFIXES, FileTextReader
 
 if TYPE_CHECKING:
-    from pair.engine.maintenance.merge_package import PackageShards
-    from pair.engine.maintenance.portable_index import PortableIndex
+    from pair.engine.maintenance.merge_package import PackageShards, PortableIndex
     from pair.kb.kb import KnowledgeBase
 
 _SYNCED = "sync"
@@ -108,11 +107,10 @@ class EngineIndexInstaller:
         return open_kb(self.kb_id, settings=self._settings)
 
     def _parcel(self, index: PackagedIndexFiles) -> "PackageShards":
-        from pair.engine.maintenance.merge_package import PackageShards  # noqa: PLC0415 - see the package's first lines
-        from pair.engine.maintenance.portable_index import unpacked  # noqa: PLC0415
+        from pair.engine.maintenance.merge_package import PackageShards, unpack_manifest  # noqa: PLC0415
 
         return PackageShards(
-            manifest=unpacked(index.content, index.hashes, index.label, self.kb_id),
+            manifest=unpack_manifest(index.content, index.hashes, index.label, self.kb_id),
             name=index.package_name,
             label=index.label,
             index_sha256=index.sha256,
@@ -257,7 +255,7 @@ def open_package(path: Path, settings: Settings) -> "KnowledgeBase":
     """The KB in a package, for reading. Raises E009, E012, E207; E304 with the first query by another embedder."""
     from pair.blobs.zip_store import ZipStore  # noqa: PLC0415 - see the package's first lines
     from pair.engine.format.manifest import from_bytes  # noqa: PLC0415
-    from pair.engine.maintenance.portable_index import packed_name_of  # noqa: PLC0415
+    from pair.engine.maintenance.merge_package import find_name_in_index  # noqa: PLC0415
 
     with files.storage_errors():
         if not path.is_file():
@@ -269,7 +267,7 @@ def open_package(path: Path, settings: Settings) -> "KnowledgeBase":
     kb_id = from_bytes(content, f"{path.name}: {INDEX_MANIFEST}").kb_id
 
     def name_of(key: str) -> str | None:
-        name = packed_name_of(key, kb_id)
+        name = find_name_in_index(key, kb_id)
         return None if name is None else f"{INDEX_FOLDER}/{name}"
 
     return open_kb(kb_id, store=ZipStore(path, name_of), settings=settings)

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from pair.engine.write.chunking import embedded_text, split
+from pair.engine.write.chunking import format_for_embedding, split
 from pair.values import Chunk
 
 WORDS = "one two three four five six seven eight nine ten "
@@ -136,14 +136,14 @@ def test_a_context_is_short_and_its_nearest_headings_stay() -> None:
 
 
 def test_title_and_context_stand_before_the_text_that_is_embedded() -> None:
-    assert embedded_text("", Chunk("text", 0, 4)) == "text"
-    assert embedded_text("Title", Chunk("text", 0, 4)) == "Title\n\ntext"
-    assert embedded_text("Guide", Chunk("text", 0, 4, "Install > Linux")) == "Guide\nInstall > Linux\n\ntext"
+    assert format_for_embedding("", Chunk("text", 0, 4)) == "text"
+    assert format_for_embedding("Title", Chunk("text", 0, 4)) == "Title\n\ntext"
+    assert format_for_embedding("Guide", Chunk("text", 0, 4, "Install > Linux")) == "Guide\nInstall > Linux\n\ntext"
 
 
 def test_nothing_is_said_twice_before_the_text() -> None:
-    assert embedded_text("Guide", Chunk("# Guide\n\ntext", 0, 13)) == "# Guide\n\ntext"
-    assert embedded_text("Guide", Chunk("text", 0, 4, "Guide > Linux")) == "Guide > Linux\n\ntext"
+    assert format_for_embedding("Guide", Chunk("# Guide\n\ntext", 0, 13)) == "# Guide\n\ntext"
+    assert format_for_embedding("Guide", Chunk("text", 0, 4, "Guide > Linux")) == "Guide > Linux\n\ntext"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""All live documents of a KB into one file, as one manifest has them.
+"""Export all live documents of a KB, as one manifest has them, into one file.
 
 Invariants
-    What is written is one state of the KB: before the first line its shards are held open, or all lines are on disk.
+    The file shows one state of the KB: before the first line its shards are held open, or all lines are on disk.
     No more than one document is in memory, and no more of the cache is held than it may take.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pair.engine.backup.export_format import LinesHeader, LineWriter, document_line, written_lines
+from pair.engine.backup.export_format import LinesHeader, format_document, open_target, write_lines
 from pair.engine.format.graph_index import GraphIndex
 from pair.engine.format.manifest import Manifest, ShardRef
 from pair.engine.format.shard import ListedDocument, SearchFile
@@ -23,7 +23,8 @@ from pair.engine.format.stored_documents import PreparedDocument
 from pair.engine.format.stored_graphs import StoredGraphs
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.shard_cache import OpenShard, ShardCache
-from pair.engine.write.stored_chunks import stored_chunks
+from pair.engine.write.prepare import restore_chunks
+from pair.engine.write.writer import live_mask
 from pair.values import NO_GRAPH, GraphRows
 
 _SIZES = struct.Struct("<II")
@@ -38,20 +39,20 @@ class ExportReport:
     manifest_version: int
     embedder: str
     sha256: str
-    """Of all lines but the last, or of the manifest that is in the file."""
+    """Hash of all lines but the last, or of the manifest in a shard archive."""
     shards: int = 0
-    """That the file has as they are; 0 for one of documents."""
+    """Shards in a shard archive; 0 for documents."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
     vectors: bool
     on_progress: Callable[[int, int], None]
-    """Documents that were worked out, and all of them."""
+    """Called with the number of documents that are done, and of all documents."""
 
 
-def held_bytes(shard: ShardRef) -> int:
-    """Of the files that an export reads of it."""
+def count_export_bytes(shard: ShardRef) -> int:
+    """Count the bytes of the files that an export reads of a shard."""
     is_older = shard.graph_available and "graph" not in shard.files
     return sum(file.size_bytes for role, file in shard.files.items() if role != "rows" or is_older)
 
@@ -59,24 +60,17 @@ def held_bytes(shard: ShardRef) -> int:
 class Snapshot:
     """The shards of one manifest, whole and held open. Raises ShardMissingError, E205, E206, E207, E010."""
 
-    def __init__(self, manifest: Manifest, cache: ShardCache, policy: EngineSettings) -> None:
+    def __init__(self, manifest: Manifest, cache: ShardCache, settings: EngineSettings) -> None:
         self.manifest = manifest
-        self._shards = [_HeldShard(shard, cache.open(shard), policy) for shard in manifest.shards]
-
-    @property
-    def chunks(self) -> int:
-        return sum(shard.live_chunks() for shard in self._shards)
+        self._shards = [_HeldShard(shard, cache.open(shard), settings) for shard in manifest.shards]
+        self.chunks = sum(shard.live_chunks for shard in self._shards)
 
     def lines(self, options: ExportOptions) -> Iterator[bytes]:
-        """By id."""
-        streams = [self._listed_in(position) for position in range(len(self._shards))]
-        for number, (listed, position) in enumerate(heapq.merge(*streams, key=lambda each: each[0].id), 1):
-            yield document_line(self._shards[position].document(listed), has_vectors=options.vectors)
+        """Yield the lines of all documents by id."""
+        streams = [zip(shard.list_documents(), itertools.repeat(shard)) for shard in self._shards]
+        for number, (listed, shard) in enumerate(heapq.merge(*streams, key=lambda entry: entry[0].id), 1):
+            yield format_document(shard.read_document(listed), has_vectors=options.vectors)
             options.on_progress(number, self.manifest.documents)
-
-    def _listed_in(self, position: int) -> Iterator[tuple[ListedDocument, int]]:
-        for listed in self._shards[position].listed():
-            yield listed, position
 
 
 class SpooledSnapshot:
@@ -86,48 +80,53 @@ class SpooledSnapshot:
     """
 
     def __init__(
-        self, manifest: Manifest, cache: ShardCache, policy: EngineSettings, folder: Path, options: ExportOptions
+        self, manifest: Manifest, cache: ShardCache, settings: EngineSettings, folder: Path, options: ExportOptions
     ) -> None:
-        """`folder`: for the lines; it has to be there for as long as they are read."""
+        """`folder`: for the lines; it has to exist for as long as they are read."""
         self.manifest = manifest
-        self.chunks = self._documents = 0
+        self.chunks = 0
         self._path = folder / "lines"
         self._ends: list[int] = []
-        """Of the lines of each shard."""
+        """Where the lines of each shard end."""
+        self._documents = 0
         with self._path.open("xb") as spool:
             for ref in manifest.shards:
-                self._spool(_HeldShard(ref, cache.open(ref), policy), spool, options)
+                self._spool(_HeldShard(ref, cache.open(ref), settings), spool, options)
                 self._ends.append(spool.tell())
 
     def _spool(self, shard: "_HeldShard", spool: BinaryIO, options: ExportOptions) -> None:
-        self.chunks += shard.live_chunks()
-        for listed in shard.listed():
+        """Write the lines of a shard, which is let go before the next one is opened."""
+        self.chunks += shard.live_chunks
+        for listed in shard.list_documents():
             name = listed.id.encode(errors="surrogatepass")
-            line = document_line(shard.document(listed), has_vectors=options.vectors)
+            line = format_document(shard.read_document(listed), has_vectors=options.vectors)
             spool.write(_SIZES.pack(len(name), len(line)) + name + line)
             self._documents += 1
             options.on_progress(self._documents, self.manifest.documents)
 
     def lines(self, _options: ExportOptions) -> Iterator[bytes]:
-        """By id."""
+        """Yield the lines of all documents by id."""
         if not self._ends or not self._ends[-1]:
             return
         with (
             self._path.open("rb") as spool,
             mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ) as content,
-            contextlib.ExitStack() as held,
+            contextlib.ExitStack() as streams,
         ):
-            streams = [
-                held.enter_context(contextlib.closing(_spooled(content, begin, end)))
-                for begin, end in itertools.pairwise([0, *self._ends])
-            ]
-            # Bytes of UTF-8 are in the order of the characters.
-            for _, line in heapq.merge(*streams, key=lambda each: each[0]):
+            # Bytes of UTF-8 sort as their characters do.
+            merged = heapq.merge(
+                *(
+                    streams.enter_context(contextlib.closing(_read_spool(content, begin, end)))
+                    for begin, end in itertools.pairwise([0, *self._ends])
+                ),
+                key=lambda entry: entry[0],
+            )
+            for _, line in merged:
                 yield line
 
 
-def _spooled(content: mmap.mmap, begin: int, end: int) -> Generator[tuple[bytes, bytes]]:
-    """Ids and lines."""
+def _read_spool(content: mmap.mmap, begin: int, end: int) -> Generator[tuple[bytes, bytes]]:
+    """Yield ids and lines."""
     while begin < end:
         name_bytes, line_bytes = _SIZES.unpack_from(content, begin)
         begin += _SIZES.size
@@ -138,31 +137,30 @@ def _spooled(content: mmap.mmap, begin: int, end: int) -> Generator[tuple[bytes,
 
 
 class _HeldShard:
-    def __init__(self, ref: ShardRef, opened: OpenShard, policy: EngineSettings) -> None:
+    def __init__(self, ref: ShardRef, opened: OpenShard, settings: EngineSettings) -> None:
         self._ref = ref
         self._opened = opened  # keeps its files from being evicted
-        self._policy = policy
+        self._settings = settings
         self._ids = opened.ids()
         self._search: SearchFile = opened.search(0.0)
         self._keywords = opened.keywords()
         graph = opened.graph()
         self._graphs: GraphIndex | StoredGraphs = opened.stored_graphs() if graph is None else graph
 
+    @property
     def live_chunks(self) -> int:
-        gone = self._ref.tombstones
-        return len(self._search.chunks) if gone is None else int((~gone[self._search.doc_of_row]).sum())
+        return int(live_mask(self._ref)[self._search.doc_of_row].sum())
 
-    def listed(self) -> Iterator[ListedDocument]:
-        for listed in self._ids.after(""):
-            if self._ref.tombstones is None or not self._ref.tombstones[listed.doc]:
-                yield listed
+    def list_documents(self) -> Iterator[ListedDocument]:
+        live = live_mask(self._ref)
+        return (listed for listed in self._ids.after("") if live[listed.doc])
 
-    def document(self, listed: ListedDocument) -> PreparedDocument:
+    def read_document(self, listed: ListedDocument) -> PreparedDocument:
         search, doc = self._search, listed.doc
         header, text, rows = search.header(doc), search.text(doc), search.rows_of_document(doc)
-        places: list[Any] = list(zip(*(search.chunks[name][rows].tolist() for name in ("start", "end")), strict=True))
+        ranges: list[Any] = list(zip(*(search.chunks[name][rows].tolist() for name in ("start", "end")), strict=True))
         lengths = None if self._keywords is None else self._keywords.lengths[rows].tolist()
-        chunks = stored_chunks(text, header.title, places, lengths, self._policy)
+        chunks = restore_chunks(text, header.title, ranges, lengths, self._settings)
         return PreparedDocument(header, text, chunks, search.vectors[rows], self._graph(doc, rows))
 
     def _graph(self, doc: int, rows: slice) -> GraphRows:
@@ -188,9 +186,6 @@ def export_documents(
         manifest_version=manifest.number,
         has_vectors=options.vectors,
     )
-    with written_lines(target) as stream:
-        writer = LineWriter(stream, header)
-        for line in snapshot.lines(options):
-            writer.write(line)
-        digest = writer.end()
-    return ExportReport(manifest.kb_id, writer.documents, header.chunks, manifest.number, manifest.embedder, digest)
+    with open_target(target) as stream:
+        documents, digest = write_lines(stream, header, snapshot.lines(options))
+    return ExportReport(manifest.kb_id, documents, header.chunks, manifest.number, manifest.embedder, digest)

@@ -1,20 +1,22 @@
 """The file of an export: documents as JSON lines, with their chunks, graphs and vectors.
 
-header · a line for each document, by id · trailer (how many, and the SHA-256 of all lines before it)
+The lines are a header, one line for each document by id, and a trailer: the number of documents and the SHA-256 of all
+lines before it.
 Invariants
-    The same documents make the same bytes, however they lie in shards.
-    A file that was cut off or changed is told from one that is whole before anything is made of it.
-    What an older pair wrote stays readable; what a newer one wrote is refused, not guessed at.
+    The same documents make the same bytes, however they are spread over shards.
+    A file is checked to be whole and unchanged before any document of it is used.
+    A file of a newer format is refused.
 """
 
 import base64
 import contextlib
 import gzip
 import hashlib
+import itertools
 import json
 import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
@@ -31,7 +33,7 @@ FORMAT_VERSION = 1
 _MOST_LINE_BYTES = 1 << 27
 _MOST_RATIO = 100
 _FREE_BYTES = 1 << 24
-"""A packed file may grow so many times over, and by so many bytes more. Texts grow by 3 to 20 times, vectors hardly."""
+"""How much a packed file may grow: so many times over, and by so many bytes. Texts grow 3 to 20 times."""
 _HASH_BYTES = 16
 _GZIP, _ZIP = b"\x1f\x8b", b"PK"
 
@@ -40,13 +42,13 @@ ExportKind = Literal["documents", "shards"]
 
 @dataclass(frozen=True, slots=True)
 class LinesHeader:
-    """What the first line says of all others."""
+    """The first line, which describes all others."""
 
     kb_id: str
     embedder: str
     dimension: int
     hashed_as: str
-    """The embedder that content hashes name, where it is another."""
+    """The embedder that content hashes name, where it is not `embedder`."""
     documents: int
     chunks: int
     manifest_version: int
@@ -67,8 +69,8 @@ class LinesHeader:
         }
 
 
-def kind_of_export(path: Path) -> ExportKind:
-    """By what is in it, whatever its name. Raises E003, E010, E225."""
+def detect_export_kind(path: Path) -> ExportKind:
+    """Detect the kind of an export by its first bytes, whatever its name. Raises E003, E010, E225."""
     if not path.is_file():
         raise errors.source_path_missing(str(path))
     with files.storage_errors(), path.open("rb") as stream:
@@ -83,32 +85,21 @@ def kind_of_export(path: Path) -> ExportKind:
 # ── writing ────────────────────────────────────────────────────────────────────────────────────────
 
 
-class LineWriter:
-    def __init__(self, stream: BinaryIO, header: LinesHeader) -> None:
-        self._stream = stream
-        self._digest = hashlib.sha256()
-        self.documents = 0
-        self._write(_line_of(header.to_json()))
-
-    def write(self, line: bytes) -> None:
-        """Of a document."""
-        self._write(line)
-        self.documents += 1
-
-    def end(self) -> str:
-        """The SHA-256 of all lines but the last."""
-        digest = self._digest.hexdigest()
-        self._write(_line_of({"end": {"documents": self.documents, "sha256": digest}}))
-        return digest
-
-    def _write(self, line: bytes) -> None:
-        self._digest.update(line)
-        self._stream.write(line)
+def write_lines(stream: BinaryIO, header: LinesHeader, lines: Iterable[bytes]) -> tuple[int, str]:
+    """Write the lines of an export; return the number of documents and the SHA-256 of all lines but the last."""
+    digest = hashlib.sha256()
+    documents = -1
+    for line in itertools.chain([_to_line(header.to_json())], lines):
+        digest.update(line)
+        stream.write(line)
+        documents += 1
+    stream.write(_to_line({"end": {"documents": documents, "sha256": digest.hexdigest()}}))
+    return documents, digest.hexdigest()
 
 
 @contextlib.contextmanager
-def written_lines(target: Path | BinaryIO) -> Iterator[BinaryIO]:
-    """A file that appears when the block ends without a fault, packed if its name ends so; or a stream as it is."""
+def open_target(target: Path | BinaryIO) -> Iterator[BinaryIO]:
+    """Open a file that appears when the block ends without an error, packed if its name ends in .gz; or a stream."""
     if not isinstance(target, Path):
         yield target
         return
@@ -123,11 +114,7 @@ def written_lines(target: Path | BinaryIO) -> Iterator[BinaryIO]:
                 yield stream
 
 
-def document_line(document: PreparedDocument, *, has_vectors: bool) -> bytes:
-    return _line_of(_document_to_json(document, has_vectors=has_vectors))
-
-
-def _line_of(value: dict[str, Any]) -> bytes:
+def _to_line(value: dict[str, Any]) -> bytes:
     line = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     try:
         return line.encode() + b"\n"
@@ -135,9 +122,10 @@ def _line_of(value: dict[str, Any]) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 
-def _document_to_json(document: PreparedDocument, *, has_vectors: bool) -> dict[str, Any]:
+def format_document(document: PreparedDocument, *, has_vectors: bool) -> bytes:
+    """Return the line of a document."""
     header, graph = document.header, document.graph
-    return {
+    value = {
         "id": header.id,
         "title": header.title,
         "url": header.url,
@@ -150,30 +138,27 @@ def _document_to_json(document: PreparedDocument, *, has_vectors: bool) -> dict[
                 "start": chunk.start,
                 "end": chunk.end,
                 **({"context": chunk.context} if chunk.context else {}),
-                **({"vector": _vector_to_text(document.vectors[number])} if has_vectors else {}),
+                **({"vector": base64.b64encode(vector.astype("<f4").tobytes()).decode()} if has_vectors else {}),
             }
-            for number, chunk in enumerate(document.chunks)
+            for chunk, vector in zip(document.chunks, document.vectors, strict=True)
         ],
         **({} if graph is NO_GRAPH else {"graph": {"mentions": graph.mentions, "edges": graph.edges}}),
     }
-
-
-def _vector_to_text(vector: Vectors) -> str:
-    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    return _to_line(value)
 
 
 # ── reading ────────────────────────────────────────────────────────────────────────────────────────
 
 
 class DocumentLines:
-    """A file that was exported. Raises E224, E225; E003 and E010 for a file that cannot be had."""
+    """An exported file. Raises E224, E225; E003 and E010 for a file that cannot be read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.header = self._header(next(self._lines(), b""))
+        self.header = self._read_header(next(self._lines(), b""))
 
     def verify(self) -> None:
-        """Whether it is, byte for byte, what was written."""
+        """Check that the file is, byte for byte, what was written."""
         digest = hashlib.sha256()
         count, last = -1, b""
         for line in self._lines():
@@ -181,21 +166,21 @@ class DocumentLines:
                 digest.update(last)
                 count += 1
             last = line
-        said = self._trailer(last)
-        if said is None:
-            raise self._damaged("its last line is missing: it was cut off")
-        if said != (count, digest.hexdigest()):
-            raise self._damaged("its SHA-256 is not the one that it ends with")
+        trailer = self._read_trailer(last)
+        if trailer is None:
+            raise self._damage("its last line is missing: it was cut off")
+        if trailer != (count, digest.hexdigest()):
+            raise self._damage("its SHA-256 is not the one that it ends with")
         if count != self.header.documents:
-            raise self._damaged("it holds another number of documents than it says")
+            raise self._damage("it holds another number of documents than it says")
 
     def documents(self) -> Iterator[PreparedDocument]:
-        """By id. Without vectors where the file has none."""
+        """Read the documents by id; without vectors where the file has none."""
         before = ""
         lines = self._lines()
         next(lines, b"")
         for number in range(self.header.documents):
-            document = self._document(next(lines, b""), f"line {number + 2}")
+            document = self._read_document(next(lines, b""), f"line {number + 2}")
             if document.header.id <= before:
                 raise self._not_understood(f"line {number + 2}: documents are not in the order of their ids")
             before = document.header.id
@@ -218,9 +203,9 @@ class DocumentLines:
                         raise self._not_understood(f"it unpacks to more than {_MOST_RATIO} times its size")
                     yield line
             except (EOFError, zlib.error, gzip.BadGzipFile) as fault:
-                raise self._damaged("it cannot be unpacked to its end") from fault
+                raise self._damage("it cannot be unpacked to its end") from fault
 
-    def _header(self, line: bytes) -> LinesHeader:
+    def _read_header(self, line: bytes) -> LinesHeader:
         try:
             value = load_json(line)
             if not isinstance(value, dict) or value.get("format") != FORMAT:
@@ -242,20 +227,20 @@ class DocumentLines:
                 raise
             raise self._not_understood("its first line is not that of an export") from fault
 
-    def _trailer(self, line: bytes) -> tuple[int, str] | None:
+    def _read_trailer(self, line: bytes) -> tuple[int, str] | None:
         try:
             value = load_json(line)["end"]
             return value["documents"], value["sha256"]
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
 
-    def _document(self, line: bytes, where: str) -> PreparedDocument:
+    def _read_document(self, line: bytes, where: str) -> PreparedDocument:
         try:
             return _document_from_json(load_json(line), self.header)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as fault:
             raise self._not_understood(f"{where} is not a document: {fault}") from fault
 
-    def _damaged(self, reason: str) -> errors.DataError:
+    def _damage(self, reason: str) -> errors.DataError:
         return errors.export_damaged(str(self.path), reason)
 
     def _not_understood(self, reason: str) -> errors.UsageError:
@@ -268,25 +253,25 @@ def _document_from_json(value: Any, header: LinesHeader) -> PreparedDocument:
     if len(bytes.fromhex(content_hash)) != _HASH_BYTES or not isinstance(metadata, dict) or not value["id"]:
         raise ValueError("id, metadata or content hash cannot be")
     json.dumps(metadata, allow_nan=False)
-    own = Header(
+    own_header = Header(
         _text(value["id"]), _text(value["owner"]), _text(value["title"]), _text(value["url"]), metadata, content_hash
     )
     chunks = _chunks_from_json(value["chunks"], text)
     vectors = np.empty((0, header.dimension), np.float32)
     if header.has_vectors and chunks:
-        vectors = np.stack([_vector_from_text(each["vector"], header.dimension) for each in value["chunks"]])
+        vectors = np.stack([_vector_from_text(chunk["vector"], header.dimension) for chunk in value["chunks"]])
     graph = _graph_from_json(value["graph"]) if "graph" in value else NO_GRAPH
-    return PreparedDocument(own, text, chunks, vectors, graph)
+    return PreparedDocument(own_header, text, chunks, vectors, graph)
 
 
 def _chunks_from_json(values: Sequence[Any], text: str) -> tuple[Chunk, ...]:
     chunks: list[Chunk] = []
     begin = 0
-    for each in values:
-        start, end = _count(each["start"]), _count(each["end"])
+    for value in values:
+        start, end = _count(value["start"]), _count(value["end"])
         if not begin <= start <= end <= len(text):
             raise ValueError("a chunk is not within the text")
-        chunks.append(Chunk(text[start:end], start, end, _text(each.get("context", ""))))
+        chunks.append(Chunk(text[start:end], start, end, _text(value.get("context", ""))))
         begin = end
     return tuple(chunks)
 
@@ -315,7 +300,7 @@ def _text(value: Any) -> str:
 
 
 def _name(value: Any) -> str:
-    """One that a manifest can hold."""
+    """Return a text that a manifest can hold."""
     _text(value).encode()
     return str(value)
 

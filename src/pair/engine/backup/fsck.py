@@ -1,59 +1,90 @@
-"""Find what is damaged in a KB, and repair what can be repaired, while others read and write.
+"""Find damage in a KB, and repair it, while others read and write.
 
-From what, in this order: a copy of the very bytes (spare_files.py); the other files of the shard (recovery.py); what
-synced sources still have, which is dropped here and stored anew by whoever called.
+Damage is repaired from, in this order: a copy of the very bytes; the other files of the shard; the synced sources.
+Documents of sources are dropped here, and the caller stores them again.
 Invariants
-    A shard that vanished because nobody names it any more is no damage: the manifest is read again before it is told.
-    A document is dropped only if a source has it. Only who says so gives up what is lost: documents, and versions
-    that cannot be gone back to.
+    A shard that vanished because no manifest names it any more is no damage: the manifest is read again first.
+    A document is dropped only if a source has it. Lost documents, and versions that cannot be restored, are given up
+    only when the caller says so.
     The lease is held for swaps only. What cannot be repaired stays as it is.
+    A manifest is restored as a new one with the shards of a copy: a reader of the lost one goes on from there. The copy
+    is the one whose commit the damaged bytes still name, else the newest that can be read. Where a manifest is missing
+    and there is no copy, an empty one is put only for a caller that gives up what is lost.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+import contextlib
+import datetime
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pair import errors
-from pair.blobs.contract import BlobStore, Version
-from pair.blobs.leases import HeldLease
+from pair.blobs.contract import Blob, BlobStore, Version
 from pair.clock import to_timestamp
-from pair.engine.backup.manifest_repair import ManifestRepair
-from pair.engine.backup.rebuild import ShardRebuilder
-from pair.engine.backup.replicas import Replicas
-from pair.engine.backup.verify_files import Fault, VerifiedShard, inspect_shard
-from pair.engine.format.manifest import FileRole, Manifest, ShardRef, to_bytes
+from pair.engine.backup.shard_repair import Replicas, ShardRebuilder, VerifiedShard, verify_shard
+from pair.engine.format.manifest import (
+    DroppedShard,
+    FileRole,
+    Manifest,
+    ShardRef,
+    from_bytes,
+    manifest_key,
+    shards_prefix,
+    to_bytes,
+    version_in_key,
+    versions_prefix,
+)
 from pair.engine.format.shard import IdFile, ListedDocument
 from pair.engine.format.shard_builder import BuiltShard, build_shard
 from pair.engine.format.shard_files import open_ids
 from pair.engine.storage.history import ManifestCopy
 from pair.engine.storage.manifest_store import StoredManifest
 from pair.engine.storage.shard_cache import ShardMissingError
+from pair.engine.write.commit import Change, EngineContext, commit, next_manifest
 from pair.engine.write.prepare import Preparation
-from pair.engine.write.writer import EngineContext, Writer, WriteReport, scratch_folder
+from pair.engine.write.writer import Writer, live_mask, scratch_folder
 
 _ROUNDS = 5
 _SOURCES = "the synced sources"
+_COMMIT = re.compile(rb'"commit_id":"([0-9a-f]{8,64})"')
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One file that is not what it should be."""
+
+    key: str
+    reason: str
+    documents: int
+    """Live documents that the file is part of; of a manifest, all."""
+    ids: tuple[str, ...] = ()
+    """Ids of lost documents, as far as they are known."""
+    remedy: str = ""
+    """What it can be repaired from, or was; empty when it cannot."""
+    is_repaired: bool = False
+    """Without a remedy: it was given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Obtainable:
-    """Documents that can be stored anew."""
+    """Documents that can be stored again."""
 
     owner: str
     ids: Callable[[], frozenset[str]]
-    """Asked only if something is lost: somebody has to look at all of them."""
+    """Called only if something is lost: it reads all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class FsckOptions:
     repair: bool = False
     drop_lost: bool = False
-    """Name shards no longer that cannot be repaired."""
+    """Drop shards that cannot be repaired."""
     archives: tuple[Path, ...] = ()
-    """Packages and exports that may hold what is damaged here."""
+    """Packages and exports that may hold copies of damaged files."""
     obtainable: Obtainable | None = None
 
 
@@ -66,7 +97,7 @@ class FsckReport:
     size_bytes: int = 0
     faults: tuple[Fault, ...] = ()
     dropped: int = 0
-    """Documents that the KB holds no longer: those that sources have are to be stored anew."""
+    """Documents that the KB no longer holds: those that sources have are to be stored again."""
 
     @property
     def is_sound(self) -> bool:
@@ -95,319 +126,348 @@ class FsckReport:
         }
 
 
-@dataclass
-class _FsckCounts:
-    shards: int = 0
-    files: int = 0
-    size_bytes: int = 0
-    dropped: int = 0
-    faults: list[Fault] = field(default_factory=list)
-
-
 @dataclass(frozen=True, eq=False)
-class _Lost:
+class _LostShard:
     """A shard that neither copies nor its other files bring back."""
 
     ref: ShardRef
-    faults: dict[FileRole, str]
+    faults: Mapping[FileRole, str]
     listed: list[ListedDocument] | None
-    """Its live documents; None when nobody can tell."""
-
-
-@dataclass(frozen=True, eq=False)
-class _KeptManifest:
-    """A version that can be gone back to."""
-
-    copy: ManifestCopy
-    manifest: Manifest
+    """Its live documents; None when they are not known."""
 
 
 class Fsck:
-    """One look at all that is stored. Used once."""
+    """One check of all that is stored. Used once."""
 
     def __init__(
         self,
-        parts: EngineContext,
+        context: EngineContext,
         store: BlobStore,
         writer: Writer,
         preparation: Preparation,
         options: FsckOptions,
         on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
-        """`on_progress`: bytes that were looked at, and all of them."""
-        self._parts = parts
+        """`on_progress`: bytes that were checked, and all of them."""
+        self._context = context
         self._store = store
         self._writer = writer
         self._preparation = preparation
         self._options = options
         self._on_progress = on_progress
-        self._spares = Replicas(parts.kb_id, parts.cache, store, options.archives)
-        self._tally = _FsckCounts()
-        self._lost: list[_Lost] = []
+        self._replicas = Replicas(context.kb_id, context.cache, store, options.archives)
+        self._report = FsckReport(context.kb_id)
+        self._lost: list[_LostShard] = []
         self._named: tuple[Version, frozenset[str]] | None = None
-        """Folders of shards, by the current manifest of this version or one that is kept with it."""
+        """Folders of shards that a kept version names, or the current manifest, which has this version."""
 
     def run(self) -> FsckReport:
-        """Raises E201, E003, E225, E206, E010; ModelError where vectors have to be made anew."""
+        """Raises E201, E003, E225, E206, E010; ModelError where texts have to be embedded again."""
         if self._options.repair:
-            self._parts.publication.refuse_past()
-        options = self._options
-        empty = self._writer.nothing_yet() if options.repair and options.drop_lost else None
-        found = ManifestRepair(self._parts, self._store).find(repair=options.repair, empty=empty)
-        self._tally.faults += [found.fault] if found.fault else []
-        manifest = found.manifest
-        if manifest is not None and (found.fault is None or found.fault.is_repaired):
-            manifest = self._look_at_all()
+            self._context.manifests.refuse_past()
+        manifest = self._repair_manifest()
+        if manifest is not None and self._report.is_sound:
+            manifest = self._check_shards()
             self._settle_lost(manifest)
-        tally = self._tally
-        return FsckReport(
-            self._parts.kb_id,
-            manifest.number if manifest else 0,
-            tally.shards,
-            tally.files,
-            tally.size_bytes,
-            tuple(tally.faults),
-            tally.dropped,
-        )
+        return replace(self._report, manifest_version=manifest.number if manifest else 0)
 
-    # What is named
+    def _add(self, *faults: Fault) -> None:
+        self._report = replace(self._report, faults=(*self._report.faults, *faults))
 
-    def _past(self, current: Manifest, *, tell: bool = False, until: int | None = None) -> list[_KeptManifest]:
-        """The versions that are kept, before the current one or `until`. `tell`: of copies that cannot be read."""
-        history = self._parts.publication.history
-        found: list[_KeptManifest] = []
+    def _add_shard(
+        self,
+        shard: ShardRef,
+        faults: Mapping[FileRole, str],
+        remedy: str,
+        *,
+        ids: Sequence[str] = (),
+        is_repaired: bool,
+    ) -> None:
+        for role, reason in faults.items():
+            self._add(Fault(shard.key(role), reason, shard.live_documents, tuple(ids), remedy, is_repaired))
+
+    # The manifest
+
+    def _repair_manifest(self) -> Manifest | None:
+        """Return the current manifest, or the copy that it can be, or was, restored from; None without any.
+
+        Raises E201 for a KB of which there is nothing; E203 and what a swap raises.
+        """
+        manifests = self._context.manifests
+        try:
+            published = manifests.current()
+        except errors.DataError as fault:
+            return self._replace_manifest(str(fault.details["reason"]), None)
+        if published is not None:
+            return published.manifest
+        is_new = not manifests.has_leftovers() or manifests.is_first_write_unfinished()
+        if is_new and self._find_copy(None) is None:
+            raise errors.kb_uninitialised(self._context.kb_id)
+        is_given_up = self._options.repair and self._options.drop_lost
+        return self._replace_manifest("it is missing", self._writer.empty_manifest() if is_given_up else None)
+
+    def _replace_manifest(self, reason: str, empty: Manifest | None) -> Manifest | None:
+        key, repair = manifest_key(self._context.kb_id), self._options.repair
+        copy = self._find_copy(self._store.get(key))
+        if copy is None and empty is None:
+            self._add(Fault(key, reason, 0))
+            return None
+        remedy = "" if copy is None else f"the copy of version {copy.number}"
+        self._add(Fault(key, reason, copy.documents if copy else 0, (), remedy, is_repaired=repair))
+        return self._restore_manifest(key, empty) if repair else copy
+
+    def _find_copy(self, damaged: Blob | None) -> Manifest | None:
+        match = _COMMIT.search(damaged.data) if damaged is not None else None
+        commit_id = match[1].decode() if match else ""
+        copies = [
+            (version[1] == commit_id, version[0], info.modified_at, info.key)
+            for info in self._store.list(versions_prefix(self._context.kb_id))
+            if (version := version_in_key(info.key)) is not None
+        ]
+        for *_, key in sorted(copies, reverse=True):
+            blob = self._store.get(key)
+            try:
+                if blob is not None:
+                    return from_bytes(blob.data, key)
+            except errors.DataError:
+                continue
+        return None
+
+    def _restore_manifest(self, key: str, empty: Manifest | None) -> Manifest:
+        """Swap in a copy, after waiting for the lease as a writer does."""
+        context = self._context
+        with context.hold_lease() as lease:
+            blob = self._store.get(key)
+            with contextlib.suppress(errors.DataError):
+                if blob is not None:
+                    return from_bytes(blob.data, key)  # another process was faster
+            copy = self._find_copy(blob) or empty
+            if copy is None:
+                raise errors.stored_data_damaged(key, "there is no copy of it that can be read")
+            now = context.manifests.now()
+            after = copy.succeeded_by(context.new_id(), now, copy.shards, "repair")
+            # When other shards were dropped is not known any more, and slow readers may still use them.
+            stored = {info.key.rpartition("/")[0] for info in self._store.list(shards_prefix(after.kb_id))}
+            at = now.astimezone(datetime.UTC).isoformat()
+            dropped = tuple(DroppedShard(folder, at) for folder in sorted(stored - after.folders))
+            after = replace(after, dropped=dropped)
+            lease.check()
+            before = None if blob is None else StoredManifest(copy, blob.version)
+            return context.manifests.swap(before, after).manifest
+
+    # Shards
+
+    def _read_versions(self, current: Manifest, *, report: bool = False) -> list[tuple[ManifestCopy, Manifest]]:
+        """Return the kept versions, the current one among them. `report`: copies that cannot be read."""
+        history = self._context.manifests.history
+        kept: list[tuple[ManifestCopy, Manifest]] = []
         for copy, manifest in history.read_all(history.copies(current).line):
-            if isinstance(manifest, errors.DataError):
-                if tell:
-                    self._tell_copy(copy, current, str(manifest.details["reason"]))
-            elif manifest.number < (until or current.number):
-                found.append(_KeptManifest(copy, manifest))
-        return found
+            if isinstance(manifest, Manifest):
+                kept.append((copy, manifest))
+            elif report:
+                self._settle_copy(copy, current, str(manifest.details["reason"]))
+        return kept
 
-    def _tell_copy(self, copy: ManifestCopy, current: Manifest, reason: str) -> None:
-        """That of the current manifest is made anew; others are all that was known of their version."""
+    def _settle_copy(self, copy: ManifestCopy, current: Manifest, reason: str) -> None:
+        """Write the copy of the current manifest again. Another copy was all that was known of its version."""
         is_current = copy.number == current.number
-        is_done = self._options.repair and (is_current or self._options.drop_lost)
-        if is_done and is_current:
+        is_repaired = self._options.repair and (is_current or self._options.drop_lost)
+        if is_repaired and is_current:
             self._store.put(copy.key, to_bytes(current.as_kept()))
-        elif is_done:
+        elif is_repaired:
             self._store.delete(copy.key)
-        remedy = "the manifest" if is_current else ""
-        self._tally.faults.append(Fault(copy.key, reason, 0, (), remedy, is_done))
+        self._add(Fault(copy.key, reason, 0, (), "the manifest" if is_current else "", is_repaired))
 
-    def _look_at_all(self) -> Manifest:
-        """Also at what others publish meanwhile."""
+    def _check_shards(self) -> Manifest:
+        """Check all shards, also those that others publish meanwhile; return the manifest that is current then."""
         seen: set[str] = set()
-        published = self._parts.publication.required()
-        past = self._past(published.manifest, tell=True)
+        published = self._context.manifests.required()
+        kept = self._read_versions(published.manifest, report=True)
         for _ in range(_ROUNDS):
-            manifests = [*(each.manifest for each in past), published.manifest]
-            named = {shard.folder: (shard, each.embedder) for each in manifests for shard in each.shards}
-            shards = [each for folder, each in named.items() if folder not in seen]
-            total = self._tally.size_bytes + sum(shard.size_bytes for shard, _ in shards)
+            manifests = [*(manifest for _, manifest in kept), published.manifest]
+            named = {shard.folder: (shard, manifest.embedder) for manifest in manifests for shard in manifest.shards}
+            shards = [entry for folder, entry in named.items() if folder not in seen]
+            total = self._report.size_bytes + sum(shard.size_bytes for shard, _ in shards)
             for shard, embedder in shards:
-                self._look_at(shard, embedder)
+                self._check_shard(shard, embedder)
                 seen.add(shard.folder)
-                self._on_progress(self._tally.size_bytes, total)
-            now = self._parts.publication.required()
+                self._on_progress(self._report.size_bytes, total)
+            now = self._context.manifests.required()
             if now.version == published.version:
                 break
-            published, past = now, self._past(now.manifest)
-        return self._parts.publication.required().manifest
+            published, kept = now, self._read_versions(now.manifest)
+        return self._context.manifests.required().manifest
 
-    def _look_at(self, shard: ShardRef, embedder: str) -> None:
-        with scratch_folder(self._parts.cache) as folder:
-            inspected = inspect_shard(shard, self._store, folder / "shard")
-            self._tally.shards += 1
-            self._tally.files += len(shard.files)
-            self._tally.size_bytes += shard.size_bytes
-            if inspected.faults and self._is_named(shard):
-                self._mend(inspected, folder, embedder)
+    def _check_shard(self, shard: ShardRef, embedder: str) -> None:
+        with scratch_folder(self._context.cache) as folder:
+            verified = verify_shard(shard, self._store, folder / "shard")
+            report = self._report
+            self._report = replace(
+                report,
+                shards=report.shards + 1,
+                files=report.files + len(shard.files),
+                size_bytes=report.size_bytes + shard.size_bytes,
+            )
+            if not verified.faults or not self._is_named(shard):
+                return
+            if verified.is_as_written:
+                self._add_shard(shard, verified.faults, "", is_repaired=False)
+            else:
+                self._repair_shard(verified, folder, embedder)
 
     def _is_named(self, shard: ShardRef) -> bool:
-        """By now, by the current manifest or a version that is kept."""
-        published = self._parts.publication.required()
+        """Tell whether the current manifest or a kept version names the shard by now."""
+        published = self._context.manifests.required()
         if self._named is None or self._named[0] != published.version:
-            manifests = (published.manifest, *(kept.manifest for kept in self._past(published.manifest)))
-            self._named = published.version, frozenset().union(*(each.folders for each in manifests))
+            kept = (manifest.folders for _, manifest in self._read_versions(published.manifest))
+            self._named = published.version, published.manifest.folders.union(*kept)
         return shard.folder in self._named[1]
 
-    def _mend(self, inspected: VerifiedShard, folder: Path, embedder: str) -> None:
-        shard, sound = inspected.ref, dict(inspected.sound)
-        if inspected.is_as_written:
-            self._tell(shard, dict(inspected.faults))
-            return
+    def _repair_shard(self, verified: VerifiedShard, folder: Path, embedder: str) -> None:
+        shard, sound, repair = verified.ref, dict(verified.sound), self._options.repair
         left: dict[FileRole, str] = {}
-        for role, reason in inspected.faults.items():
-            spare = self._spares.find(shard, role, folder)
-            if spare is None:
+        for role, reason in verified.faults.items():
+            replica = self._replicas.find(shard, role, folder)
+            if replica is None:
                 left[role] = reason
                 continue
-            if self._options.repair:
-                self._store.upload(shard.key(role), spare.path)
-            sound[role] = spare.path
-            self._tell(shard, {role: reason}, spare.origin)
+            sound[role], origin = replica
+            if repair:
+                self._store.upload(shard.key(role), sound[role])
+            self._add_shard(shard, {role: reason}, origin, is_repaired=repair)
         if not left:
             return
-        recovery = ShardRebuilder(shard, sound, inspected.damaged, self._parts.policy, self._preparation, embedder)
-        if remedy := recovery.remedy:
-            if self._options.repair:
-                self._rebuild(shard, recovery, list(left), folder / "built")
-            self._tell(shard, left, remedy)
+        rebuilder = ShardRebuilder(shard, sound, self._context.settings, self._preparation, embedder)
+        if remedy := rebuilder.remedy:
+            if repair:
+                self._rebuild(rebuilder, list(left), folder / "built")
+            self._add_shard(shard, left, remedy, is_repaired=repair)
         else:
-            self._lost.append(_Lost(shard, left, _listed(shard, sound)))
+            listed = _list_live(shard, open_ids(shard, sound["ids"])) if "ids" in sound else None
+            self._lost.append(_LostShard(shard, left, listed))
 
-    def _tell(self, shard: ShardRef, faults: dict[FileRole, str], remedy: str = "") -> None:
-        is_repaired = bool(remedy) and self._options.repair
-        self._tally.faults += [
-            Fault(shard.key(role), reason, shard.live_documents, (), remedy, is_repaired)
-            for role, reason in faults.items()
-        ]
-
-    # From its other files
-
-    def _rebuild(self, shard: ShardRef, recovery: ShardRebuilder, roles: Sequence[FileRole], folder: Path) -> None:
-        """The same bytes, if that is what comes of it; else another shard with the same documents in the same order."""
-        parts = self._parts
-        collections = parts.publication.required().manifest.collections
-        tail = shard.shard_id.rpartition("-")[2]
+    def _rebuild(self, rebuilder: ShardRebuilder, roles: Sequence[FileRole], folder: Path) -> None:
+        """Upload the same bytes, if the rebuild gives them; else publish another shard with the same documents."""
+        context, shard = self._context, rebuilder.ref
+        collections = context.manifests.required().manifest.collections
+        number = shard.shard_id.rpartition("-")[2]
         built = build_shard(
             folder,
-            parts.kb_id,
-            recovery.documents(),
-            commit_id=parts.new_id(),
+            context.kb_id,
+            rebuilder.documents(),
+            commit_id=context.new_id(),
             run=shard.run,
-            number=int(tail) if tail.isdecimal() else 0,
+            number=int(number) if number.isdecimal() else 0,
         )
         if all(built.ref.files.get(role) == shard.files[role] for role in roles):
             for role in roles:
                 self._store.upload(shard.key(role), built.paths[role])
             return
-        parts.publication.upload([built])
+        context.manifests.upload([built])
 
-        def attempt(lease: HeldLease, before: StoredManifest | None) -> WriteReport:
-            manifest = _required(before, parts.kb_id)
-            if manifest.collections != collections:  # it may have been taken for garbage
-                parts.publication.upload([built])
-            for kept in self._past(manifest, until=manifest.number + 1):  # the current one will be of the past
-                if shard.folder in kept.manifest.folders:
-                    mended = replace(kept.manifest, shards=with_built(kept.manifest))
-                    self._store.put(kept.copy.key, to_bytes(mended))
-            if shard.folder in manifest.folders:
-                self._writer.swap(lease, before, with_built(manifest), parts.new_id(), "repair")
-            return WriteReport()
-
-        def with_built(manifest: Manifest) -> tuple[ShardRef, ...]:
+        def replace_in(manifest: Manifest) -> tuple[ShardRef, ...]:
             return tuple(
-                self._in_place_of(each, built, recovery) if each.folder == shard.folder else each
-                for each in manifest.shards
+                self._replace_files(ref, built, rebuilder) if ref.folder == shard.folder else ref
+                for ref in manifest.shards
             )
 
-        self._writer.retried(attempt)
+        def change(manifest: Manifest) -> Change[None]:
+            if manifest.collections != collections:  # the new shard may have been taken for garbage
+                context.manifests.upload([built])
+            for copy, kept in self._read_versions(manifest):
+                if shard.folder in kept.folders:
+                    self._store.put(copy.key, to_bytes(replace(kept, shards=replace_in(kept))))
+            if shard.folder not in manifest.folders:
+                return Change(None, None)
+            return Change(next_manifest(context, manifest, replace_in(manifest), "repair"), None)
 
-    def _in_place_of(self, shard: ShardRef, built: BuiltShard, recovery: ShardRebuilder) -> ShardRef:
-        """Documents have the numbers that they had: what is gone stays gone."""
+        commit(context, change, since=self._writer.began)
+
+    def _replace_files(self, shard: ShardRef, built: BuiltShard, rebuilder: ShardRebuilder) -> ShardRef:
+        """Return the shard with new files. Documents keep their numbers: deleted ones stay deleted."""
         changed = replace(
             shard,
             shard_id=built.ref.shard_id,
             folder=built.ref.folder,
             files=built.ref.files,
             graph_available=built.ref.graph_available,
-            created_at=to_timestamp(self._parts.clock.now()),
+            created_at=to_timestamp(self._context.clock.now()),
         )
-        if recovery.makes_vectors:
+        if rebuilder.makes_vectors:
             return replace(changed, centroids=built.ref.centroids, radii=built.ref.radii)
         return changed
 
-    # From sources, or not at all
+    # Lost shards
 
     def _settle_lost(self, manifest: Manifest) -> None:
         if not self._lost:
             return
-        # What was rolled back is behind its sources.
+        # A KB that was rolled back is behind its sources.
         obtainable = None if manifest.restored else self._options.obtainable
         ids = obtainable.ids() if obtainable else frozenset()
-        unknown = [each for each in self._lost if each.listed is None]
-        is_all_unknown_obtainable = bool(unknown) and sum(each.ref.live_documents for each in unknown) == len(
-            ids - self._stored_elsewhere(manifest)
+        unknown = [lost for lost in self._lost if lost.listed is None]
+        is_all_unknown_obtainable = bool(unknown) and sum(lost.ref.live_documents for lost in unknown) == len(
+            ids - self._list_elsewhere(manifest)
         )
         for lost in self._lost:
             if lost.ref.folder not in manifest.folders:
-                self._settle(lost, [], [each.id for each in lost.listed or ()])
+                self._settle(lost, [], [listed.id for listed in lost.listed or ()])
             elif lost.listed is None:
                 self._settle(lost, None if is_all_unknown_obtainable else [], ())
             else:
                 owner = obtainable.owner if obtainable else ""
-                back = [each for each in lost.listed if each.owner == owner and each.id in ids]
-                left = [each.id for each in lost.listed if each not in back]
-                self._settle(lost, [each.doc for each in back] if left else None, left)
-        self._settle_versions(self._parts.publication.required().manifest)
+                back = [listed for listed in lost.listed if listed.owner == owner and listed.id in ids]
+                left = [listed.id for listed in lost.listed if listed not in back]
+                self._settle(lost, [listed.doc for listed in back] if left else None, left)
+        self._settle_versions(self._context.manifests.required().manifest)
 
-    def _settle_versions(self, manifest: Manifest) -> None:
-        """Nobody can go back to one that needs what is lost."""
-        lost = {each.ref.folder for each in self._lost}
+    def _settle_versions(self, current: Manifest) -> None:
+        """Report versions that need a lost shard: no rollback can restore them."""
+        folders = {lost.ref.folder for lost in self._lost}
         is_given_up = self._options.repair and self._options.drop_lost
-        for kept in self._past(manifest):
-            if kept.manifest.folders & lost:
+        for copy, manifest in self._read_versions(current):
+            if manifest.number < current.number and manifest.folders & folders:
                 if is_given_up:
-                    self._store.delete(kept.copy.key)
-                reason = f"version {kept.manifest.number} needs a shard that is lost"
-                self._tally.faults.append(
-                    Fault(kept.copy.key, reason, kept.manifest.documents, is_repaired=is_given_up)
-                )
+                    self._store.delete(copy.key)
+                reason = f"version {manifest.number} needs a shard that is lost"
+                self._add(Fault(copy.key, reason, manifest.documents, is_repaired=is_given_up))
 
-    def _stored_elsewhere(self, manifest: Manifest) -> frozenset[str]:
-        """Documents whose shards say that they are there."""
-        lost = {each.ref.folder for each in self._lost if each.listed is None}
-        found: set[str] = set()
+    def _list_elsewhere(self, manifest: Manifest) -> frozenset[str]:
+        """Return the ids of documents in shards whose documents are known."""
+        unknown = {lost.ref.folder for lost in self._lost if lost.listed is None}
+        ids: set[str] = set()
         for shard in manifest.shards:
-            if shard.folder not in lost:
-                try:
-                    found |= {each.id for each in _live(shard, self._parts.cache.open(shard).ids())}
-                except (ShardMissingError, errors.DataError):
-                    continue  # it is damaged, and told
-        return frozenset(found)
+            if shard.folder not in unknown:
+                with contextlib.suppress(ShardMissingError, errors.DataError):  # it is damaged, and reported
+                    ids |= {listed.id for listed in _list_live(shard, self._context.cache.open(shard).ids())}
+        return frozenset(ids)
 
-    def _settle(self, lost: _Lost, numbers: list[int] | None, left: Sequence[str]) -> None:
+    def _settle(self, lost: _LostShard, numbers: list[int] | None, left: Sequence[str]) -> None:
         """`numbers`: of documents that sources have; None for all of them. `left`: ids of those that they have not."""
-        shard = lost.ref
-        is_dropped = numbers is None or self._options.drop_lost
+        shard, options = lost.ref, self._options
+        is_dropped = numbers is None or options.drop_lost
         remedy = _SOURCES if numbers is None else ""
-        if numbers:
+        if numbers and not options.drop_lost:
             remedy = f"{_SOURCES}, for {len(numbers):,} of {shard.live_documents:,} documents"
-        if self._options.drop_lost and numbers is not None:
-            remedy = ""
-        if self._options.repair and (is_dropped or numbers):
+        if options.repair and (is_dropped or numbers):
             self._drop(shard, None if is_dropped else numbers)
-        is_repaired = self._options.repair and is_dropped
-        self._tally.faults += [
-            Fault(shard.key(role), reason, shard.live_documents, tuple(left), remedy, is_repaired)
-            for role, reason in lost.faults.items()
-        ]
+        self._add_shard(shard, lost.faults, remedy, ids=left, is_repaired=options.repair and is_dropped)
 
     def _drop(self, shard: ShardRef, numbers: list[int] | None) -> None:
+        """Delete documents of a shard; None for all of them."""
         gone = np.arange(shard.documents) if numbers is None else np.array(numbers, np.int64)
 
-        def attempt(lease: HeldLease, before: StoredManifest | None) -> WriteReport:
-            manifest = _required(before, self._parts.kb_id)
+        def change(manifest: Manifest) -> Change[int]:
             if shard.folder not in manifest.folders:
-                return WriteReport()
-            shards = [each.without(gone) if each.folder == shard.folder else each for each in manifest.shards]
-            after = self._writer.swap(lease, before, shards, self._parts.new_id(), "delete").manifest
-            return WriteReport(deleted=manifest.documents - after.documents)
+                return Change(None, 0)
+            shards = [ref.without(gone) if ref.folder == shard.folder else ref for ref in manifest.shards]
+            after = next_manifest(self._context, manifest, shards, "delete")
+            return Change(after, manifest.documents - after.documents)
 
-        self._tally.dropped += self._writer.retried(attempt).deleted
-
-
-def _required(before: StoredManifest | None, kb_id: str) -> Manifest:
-    if before is None:
-        raise errors.kb_uninitialised(kb_id)
-    return before.manifest
+        dropped = commit(self._context, change, since=self._writer.began).result
+        self._report = replace(self._report, dropped=self._report.dropped + dropped)
 
 
-def _listed(shard: ShardRef, sound: dict[FileRole, Path]) -> list[ListedDocument] | None:
-    return list(_live(shard, open_ids(shard, sound["ids"]))) if "ids" in sound else None
-
-
-def _live(shard: ShardRef, ids: IdFile) -> list[ListedDocument]:
-    return [each for each in ids.after("") if shard.tombstones is None or not shard.tombstones[each.doc]]
+def _list_live(shard: ShardRef, ids: IdFile) -> list[ListedDocument]:
+    live = live_mask(shard)
+    return [listed for listed in ids.after("") if live[listed.doc]]

@@ -1,11 +1,9 @@
-"""What differs between two manifests: documents added, removed and changed.
+"""Compare two manifests: which documents were added, removed and changed.
 
 Invariants
-    Shards that both name with the same documents gone are not looked at, whatever is in them.
-    A document with the same content hash on both sides is the same. One with another is changed only if anything of it
-    is: a hash also knows how a document was cut and embedded.
-Not here
-    What a manifest of the past is called: history.py. Showing texts: the caller's business.
+    A shard that both name with the same documents deleted is not read.
+    A document with the same content hash on both sides is the same. One with another hash is changed only if its
+    text or header is: a hash also covers how a document was cut and embedded.
 """
 
 from collections.abc import Sequence
@@ -15,22 +13,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pair import errors
 from pair.engine.format.manifest import Manifest, ShardRef
 from pair.engine.format.shard import SearchFile
 from pair.engine.storage.shard_cache import ShardCache, ShardMissingError
+from pair.engine.write.commit import shard_lost
+from pair.engine.write.writer import Numbers, live_mask
 
 CURRENT = "current"
-"""What is meant by no number."""
+"""Names the current version."""
 
 _Pairs = npt.NDArray[np.uint64]
 """Rows of two numbers."""
-_Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentChanges:
-    """Between two versions of a KB: ids of documents, sorted."""
+    """Sorted ids of documents that differ between two versions of a KB."""
 
     kb_id: str
     before: int
@@ -54,125 +52,125 @@ class DocumentChanges:
 
 
 @dataclass(frozen=True, slots=True)
-class _EntryLocation:
+class _DocumentEntry:
+    """A document in a shard."""
+
+    id: str
     shard: ShardRef
     doc: int
 
 
 @dataclass
 class ManifestDiff:
-    """Of two manifests, with what it takes to look at the texts."""
+    """The differences of two manifests, and access to the texts."""
 
     kb_id: str
     before: int
     after: int
     _cache: ShardCache
-    _old: dict[str, _EntryLocation] = field(default_factory=dict)
-    """Of documents that are gone, or are another now."""
-    _new: dict[str, _EntryLocation] = field(default_factory=dict)
+    _old: dict[str, _DocumentEntry] = field(default_factory=dict)
+    """Documents that were removed or changed, as they were, by id."""
+    _new: dict[str, _DocumentEntry] = field(default_factory=dict)
+    """Documents that were added or changed, as they are, by id."""
     _files: dict[str, SearchFile] = field(default_factory=dict)
 
     @property
     def changes(self) -> DocumentChanges:
         old, new = self._old.keys(), self._new.keys()
-        parts = (new - old, old - new, old & new)
-        return DocumentChanges(self.kb_id, self.before, self.after, *(tuple(sorted(each)) for each in parts))
+        ids = (tuple(sorted(names)) for names in (new - old, old - new, old & new))
+        return DocumentChanges(self.kb_id, self.before, self.after, *ids)
 
     def texts(self, document_id: str) -> tuple[str | None, str | None]:
-        """Before and after; None where there is no such document. Raises E207."""
+        """Return the text before and after; None where there is no such document. Raises E207."""
         try:
             return self._text(self._old.get(document_id)), self._text(self._new.get(document_id))
         except ShardMissingError as fault:
-            raise errors.stored_data_damaged(str(fault), "it is not in the store any more") from fault
+            raise shard_lost(fault) from fault
 
-    def _text(self, place: _EntryLocation | None) -> str | None:
-        return None if place is None else self._search(place.shard).text(place.doc)
+    def _text(self, entry: _DocumentEntry | None) -> str | None:
+        return None if entry is None else self._search(entry.shard).text(entry.doc)
 
     def _search(self, shard: ShardRef) -> SearchFile:
         if shard.folder not in self._files:
             self._files[shard.folder] = self._cache.open(shard).search(0.0)
         return self._files[shard.folder]
 
-    def is_same(self, old: _EntryLocation, new: _EntryLocation) -> bool:
-        """Whether text and everything else that its owner gave are, however it was cut and embedded."""
+    def add(self, old: _DocumentEntry | None, new: _DocumentEntry | None) -> None:
+        """Note a document that was removed, added, or stored again; one with the same text and header is no change."""
+        if old is not None and new is not None and self._is_same(old, new):
+            return
+        self._old |= {old.id: old} if old is not None else {}
+        self._new |= {new.id: new} if new is not None else {}
+
+    def _is_same(self, old: _DocumentEntry, new: _DocumentEntry) -> bool:
         before, after = self._search(old.shard), self._search(new.shard)
         header = replace(before.header(old.doc), content_hash=after.header(new.doc).content_hash)
         return header == after.header(new.doc) and before.text(old.doc) == after.text(new.doc)
 
-    def note(self, name: str, old: _EntryLocation | None, new: _EntryLocation | None) -> None:
-        if old is not None:
-            self._old[name] = old
-        if new is not None:
-            self._new[name] = new
-
 
 def compare(before: Manifest, after: Manifest, cache: ShardCache) -> ManifestDiff:
-    """Of one KB. Reads id directories of shards that differ, and the texts of documents whose hashes do.
+    """Compare two manifests of one KB.
 
-    Raises ShardMissingError, E207.
+    Reads id directories of shards that differ, and the texts of documents whose hashes do. Raises ShardMissingError,
+    E207.
     """
-    old, new = _entries(before.shards, after.shards, cache), _entries(after.shards, before.shards, cache)
-    found = ManifestDiff(after.kb_id, before.number, after.number, cache)
+    old, new = _list_entries(before.shards, after.shards, cache), _list_entries(after.shards, before.shards, cache)
+    diff = ManifestDiff(after.kb_id, before.number, after.number, cache)
     identities = np.concatenate([old.identities, new.identities])
     order = np.lexsort((identities[:, 1], identities[:, 0]))  # stable: of two that are the same, the older is first
     is_next_same = (identities[order[1:]] == identities[order[:-1]]).all(axis=1)
     firsts, seconds = order[:-1][is_next_same], order[1:][is_next_same] - len(old.lines)
     for number in np.setdiff1d(np.arange(len(old.lines)), firsts).tolist():
-        found.note(old.name(number), old.place(number), None)
+        diff.add(old.entry(number), None)
     for number in np.setdiff1d(np.arange(len(new.lines)), seconds).tolist():
-        found.note(new.name(number), None, new.place(number))
+        diff.add(None, new.entry(number))
     is_other = (old.hashes[firsts] != new.hashes[seconds]).any(axis=1)
     for first, second in zip(firsts[is_other].tolist(), seconds[is_other].tolist(), strict=True):
-        old_place, new_place = old.place(first), new.place(second)
-        if not found.is_same(old_place, new_place):
-            found.note(new.name(second), old_place, new_place)
-    return found
+        diff.add(old.entry(first), new.entry(second))
+    return diff
 
 
 @dataclass(frozen=True, eq=False)
 class _Entries:
-    """Documents that only one side has where it has them, in columns."""
+    """Documents that only one side has in their shards, in columns."""
 
     shards: Sequence[ShardRef]
     cache: ShardCache
-    positions: _Numbers
-    """Of shards."""
-    lines: _Numbers
-    """Of their id directories."""
+    positions: Numbers
+    """Positions of shards."""
+    lines: Numbers
+    """Lines of their id directories."""
     identities: _Pairs
     hashes: _Pairs
 
-    def name(self, number: int) -> str:
-        directory = self.cache.open(self.shards[self.positions[number]]).ids()
-        return directory.listed(int(self.lines[number])).id
-
-    def place(self, number: int) -> _EntryLocation:
+    def entry(self, number: int) -> _DocumentEntry:
         shard = self.shards[self.positions[number]]
-        return _EntryLocation(shard, int(self.cache.open(shard).ids().numbers_at(self.lines[number : number + 1])[0]))
+        listed = self.cache.open(shard).ids().listed(int(self.lines[number]))
+        return _DocumentEntry(listed.id, shard, listed.doc)
 
 
-def _entries(own: Sequence[ShardRef], others: Sequence[ShardRef], cache: ShardCache) -> _Entries:
+def _list_entries(own: Sequence[ShardRef], others: Sequence[ShardRef], cache: ShardCache) -> _Entries:
     there = {shard.folder: shard for shard in others}
     nothing = np.empty((0, 2), np.uint64)
     positions, lines, identities, hashes = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [nothing], [nothing]
     for position, shard in enumerate(own):
-        wanted = _only_here(shard, there.get(shard.folder))
-        if wanted is None or not wanted.any():
+        is_wanted = live_mask(shard)  # here, and not in the same shard on the other side
+        if shard.folder in there:
+            is_wanted &= ~live_mask(there[shard.folder])
+        if not is_wanted.any():
             continue
         directory = cache.open(shard).ids()
-        found = directory.lines_of(wanted)
-        of_these = directory.hashes_at(found)
-        positions.append(np.full(len(found), position, np.int64))
-        lines.append(found)
-        identities.append(of_these[0])
-        hashes.append(of_these[1])
-    places = np.concatenate(positions), np.concatenate(lines)
-    return _Entries(own, cache, *places, np.concatenate(identities), np.concatenate(hashes))
-
-
-def _only_here(shard: ShardRef, other: ShardRef | None) -> npt.NDArray[np.bool_] | None:
-    """Which documents are live in this shard and not in the same one of the other side, by number; None for none."""
-    live = np.ones(shard.documents, np.bool_) if shard.tombstones is None else ~shard.tombstones
-    if other is None:
-        return live
-    return None if other.tombstones is None else live & other.tombstones
+        own_lines = directory.lines_of(is_wanted)
+        own_identities, own_hashes = directory.hashes_at(own_lines)
+        positions.append(np.full(len(own_lines), position, np.int64))
+        lines.append(own_lines)
+        identities.append(own_identities)
+        hashes.append(own_hashes)
+    return _Entries(
+        own,
+        cache,
+        positions=np.concatenate(positions),
+        lines=np.concatenate(lines),
+        identities=np.concatenate(identities),
+        hashes=np.concatenate(hashes),
+    )

@@ -1,60 +1,151 @@
-"""Take up the index of a package: upload the shards that are missing, then name them all in one swap.
+"""The index of a package: the portable form of a KB's shards, and their merge into another KB.
 
+Layout of an index: `manifest.json`, and `shards/<content hash>/<file>` for each file of each shard.
 Invariants
+    Names in an index do not depend on the KB that it was taken from: a KB of another name can install it.
+    The same state of a KB gives the same bytes.
     Nothing is embedded, and no shard is rewritten. Readers see the KB as it was, or with the whole package.
-    What did not come with a package stays: documents that were ingested, pages, files that were edited here.
+    Documents that did not come with a package stay: ingested ones, pages, files that were edited here.
     Of two documents with one id, one is live.
-Not here
-    What travels: packing.py. Fetching and unpacking packages: the stage `sources`.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from pair import errors
 from pair.ai.caching_embedder import CachingEmbedder
 from pair.blobs.contract import BlobStore, LinkingStore
-from pair.blobs.leases import HeldLease
-from pair.engine.format.manifest import FileRole, Manifest, ShardRef
+from pair.engine.format.manifest import (
+    FileRole,
+    Manifest,
+    ShardRef,
+    content_hash,
+    file_name,
+    from_bytes,
+    manifest_key,
+    shards_prefix,
+    to_bytes,
+)
 from pair.engine.format.shard import IdFile, SearchFile
 from pair.engine.format.shard_files import OPENERS, open_ids, open_search
-from pair.engine.format.stored_documents import identity
-from pair.engine.maintenance.portable_index import files_of, packed_name
-from pair.engine.storage.manifest_store import StoredManifest
 from pair.engine.storage.shard_cache import ShardCache
-from pair.engine.write.writer import EngineContext, Writer, WriteReport
-from pair.files import hash_file
+from pair.engine.write.commit import Change, EngineContext, next_manifest
+from pair.engine.write.writer import Identities, Numbers, Writer, hash_ids, live_mask, remove_numbers
+from pair.files import sha256_of
 
-_Identities = npt.NDArray[np.uint64]
+MANIFEST_NAME = "manifest.json"
+
+
+# ── the portable form ──────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class PortableFile:
+    """A file of a shard: its name in the index, and its key in the store."""
+
+    name: str
+    key: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class PortableIndex:
+    manifest: Manifest
+    content: bytes
+    """The manifest as it is written into the index."""
+    files: tuple[PortableFile, ...]
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the whole index: the manifest names every file by its hash."""
+        return hashlib.sha256(self.content).hexdigest()
+
+
+def pack_index(manifest: Manifest) -> PortableIndex:
+    """Return the index of a KB, without what only concerns its store."""
+    travelling = replace(manifest, dropped=(), recent_commits=(), restored=0, rolled_back=0, collections=0)
+    files = tuple(
+        PortableFile(name_in_index(shard, role), shard.key(role), file.size_bytes, file.sha256)
+        for shard in manifest.shards
+        for role, file in shard.files.items()
+    )
+    return PortableIndex(manifest, to_bytes(travelling), files)
+
+
+def name_in_index(shard: ShardRef, role: FileRole) -> str:
+    return f"shards/{_hash_in_key(shard)}/{file_name(shard.shard_id, role)}"
+
+
+def _hash_in_key(shard: ShardRef) -> str:
+    return shard.folder.rpartition("/")[2]
+
+
+def is_named_by_content(shard: ShardRef) -> bool:
+    return _hash_in_key(shard) == content_hash(shard.files)
+
+
+def move_shard(shard: ShardRef, kb_id: str) -> ShardRef:
+    """Return the shard as a KB of another name refers to it."""
+    return replace(shard, folder=shards_prefix(kb_id) + _hash_in_key(shard))
+
+
+def unpack_manifest(content: bytes, hashes: Mapping[str, str], label: str, kb_id: str) -> Manifest:
+    """Return the manifest of an index as a KB of this name refers to its shards. `hashes`: of its files, by name.
+
+    Raises E221 for shards that are not named by their bytes, or not made of these files: installed, they could take the
+    place of other shards.
+    """
+    try:
+        manifest = from_bytes(content, MANIFEST_NAME)
+    except errors.DataError as fault:
+        raise errors.index_damaged(label, fault.explanation or fault.message) from fault
+    for shard in manifest.shards:
+        if not is_named_by_content(shard):
+            raise errors.index_damaged(label, f"a shard is not called by its bytes: {shard.folder}")
+        if any(hashes.get(name_in_index(shard, role)) != file.sha256 for role, file in shard.files.items()):
+            raise errors.index_damaged(label, f"a shard is not the one that is packaged: {shard.folder}")
+    return replace(manifest, kb_id=kb_id, shards=tuple(move_shard(shard, kb_id) for shard in manifest.shards))
+
+
+def find_name_in_index(key: str, kb_id: str) -> str | None:
+    """Return the name that a blob of this KB has in its index; None for one that is not part of it."""
+    if key == manifest_key(kb_id):
+        return MANIFEST_NAME
+    prefix = shards_prefix(kb_id)
+    return f"shards/{key.removeprefix(prefix)}" if key.startswith(prefix) else None
+
+
+# ── installing ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
 class PackageShards:
-    """The index of a package, as it is to be taken up."""
+    """The index of a package that is to be installed."""
 
     manifest: Manifest
-    """Already of the KB that takes it up."""
+    """Already of the KB that installs it."""
     name: str
-    """Of the package: of two versions of it, the later takes the place of the earlier."""
+    """Name of the package: of two versions of it, the later replaces the earlier."""
     label: str
     index_sha256: str
     path_of: Callable[[str], Path | None]
-    """Where a file of a shard is, by its name in the index; None for what was not brought as it is stored already."""
+    """Returns the path of a shard file, by its name in the index; None for one that was not brought."""
     owner: str
-    """Of documents that come and go with the package."""
+    """Owner of documents that come and go with the package."""
     is_verified: bool
     """Whether the files are known to be what they should be."""
     text_of: Callable[[str], str | None] = lambda document_id: None
-    """The text of the packaged file that a document was made of; None when there is none that can be read."""
+    """Returns the text of the packaged file of a document; None when there is none that can be read."""
     edited: frozenset[str] = frozenset()
-    """Ids of documents that are kept as they are here."""
+    """Ids of documents that stay as they are here."""
     gone: frozenset[str] = frozenset()
-    """Ids of documents that shall not be here: their files were deleted, here or in the package."""
+    """Ids of documents that are not installed: their files were deleted, here or in the package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +159,8 @@ class MissingFileError(Exception):
 
 
 class PackageMerger:
-    def __init__(self, parts: EngineContext, store: BlobStore, writer: Writer, embedding: CachingEmbedder) -> None:
-        self._parts = parts
+    def __init__(self, context: EngineContext, store: BlobStore, writer: Writer, embedding: CachingEmbedder) -> None:
+        self._context = context
         self._store = store
         self._writer = writer
         self._embedding = embedding
@@ -77,110 +168,104 @@ class PackageMerger:
     def refuse(self, manifest: Manifest) -> None:
         """Raises E220 when it was made with another embedder than the KB has or would get, E304 when that differs."""
         if (manifest.embedder, manifest.dimension) != (self._embedding.name, self._embedding.dimension):
-            raise errors.index_of_another_embedder(self._parts.kb_id, manifest.embedder, self._embedding.name)
-        before = self._parts.publication.current()
+            raise errors.index_of_another_embedder(self._context.kb_id, manifest.embedder, self._embedding.name)
+        before = self._context.manifests.current()
         if before is not None and before.manifest.shards:
             self._writer.check_embedder(before.manifest)
 
-    def check(self, parcel: PackageShards) -> frozenset[str]:
+    def check(self, package: PackageShards) -> frozenset[str]:
         """Open every file of the package, and return the ids of documents whose text is not that of the packaged file.
 
         Raises E221 for a file that is damaged, or anything but data; MissingFileError. Changes nothing.
         """
         differing: set[str] = set()
-        for shard in parcel.manifest.shards:
-            with _index_errors(parcel.label):
-                ids, search = self._opened_files(parcel, shard)
-                differing |= _differing(parcel, shard, ids, search)
+        for shard in package.manifest.shards:
+            with _index_errors(package.label):
+                ids, search = self._open_files(package, shard)
+                live = live_mask(shard)
+                for listed in ids.after(""):
+                    if search.header(listed.doc).id != listed.id:
+                        raise errors.index_damaged(package.label, f"{listed.id} is the id of two documents")
+                    expected = package.text_of(listed.id) if live[listed.doc] else None
+                    if expected is not None and search.text(listed.doc) != expected:
+                        differing.add(listed.id)
         return frozenset(differing)
 
-    def _opened_files(self, parcel: PackageShards, shard: ShardRef) -> tuple[IdFile, SearchFile]:
-        """Of a shard that is stored already, what is stored: it has the same bytes, and may not have been brought."""
-        if self._is_stored(shard):
-            opened = self._parts.cache.open(shard)
+    def _open_files(self, package: PackageShards, shard: ShardRef) -> tuple[IdFile, SearchFile]:
+        """Open the files of a shard: from the store where it has them, for they have the same bytes there."""
+        if not find_missing_files(self._store, shard):
+            opened = self._context.cache.open(shard)
             return opened.ids(), opened.search(0.0)
-        paths = {role: _sound_path(parcel, shard, role) for role in shard.files}
+        paths = {role: _find_file(package, shard, role) for role in shard.files}
         for role, path in paths.items():
             if path.stat().st_size != shard.files[role].size_bytes:
-                raise errors.index_damaged(parcel.label, f"{path.name} has another size than its manifest says")
+                raise errors.index_damaged(package.label, f"{path.name} has another size than its manifest says")
             OPENERS[role](shard, path)
         return open_ids(shard, paths["ids"]), open_search(shard, paths["search"])
 
-    def bring(self, parcel: PackageShards, named: frozenset[str] = frozenset()) -> int:
-        """Upload the shards that the store lacks, and tell how many. Raises MissingFileError; none is visible yet.
+    def bring(self, package: PackageShards, named: frozenset[str] = frozenset()) -> int:
+        """Upload the shards that the store lacks; return their number. Raises MissingFileError. None is visible yet.
 
-        `named`: folders of shards that need not be looked for.
+        `named`: folders of shards that are known to be there.
         """
-        self._parts.publication.read_for_write()
-        unnamed = [shard for shard in parcel.manifest.shards if shard.folder not in named]
-        lacking = [shard for shard in unnamed if not self._is_stored(shard)]
-        for shard, role in files_of(tuple(lacking)):
-            path = _sound_path(parcel, shard, role)
-            self._parts.on_step("upload")
-            self._put(shard.key(role), path, shard.files[role].sha256 if parcel.is_verified else "")
-        self._parts.on_step("uploaded")
-        return len(lacking)
+        self._context.manifests.read_for_write()
+        unnamed = [shard for shard in package.manifest.shards if shard.folder not in named]
+        missing = [shard for shard in unnamed if find_missing_files(self._store, shard)]
+        for shard in missing:
+            for role, file in shard.files.items():
+                path = _find_file(package, shard, role)
+                self._context.on_step("upload")
+                # A file that was just unpacked for this need not be copied again.
+                if package.is_verified and file.sha256 and isinstance(self._store, LinkingStore):
+                    self._store.take(shard.key(role), path, file.sha256)
+                else:
+                    self._store.upload(shard.key(role), path)
+        self._context.on_step("uploaded")
+        return len(missing)
 
-    def _put(self, key: str, path: Path, sha256: str) -> None:
-        """`sha256`: of a file that was just unpacked for this; such a file need not be copied again."""
-        if sha256 and isinstance(self._store, LinkingStore):
-            self._store.link(key, path, sha256)
-        else:
-            self._store.upload(key, path)
+    def take_up(self, package: PackageShards) -> MergeReport:
+        """Install a package: upload its shards, and name them in one swap.
 
-    def _is_stored(self, shard: ShardRef) -> bool:
-        """Its name is made of the hashes of its files, so what is there under it is what is meant, if it is whole."""
-        found = {info.key: info.size_bytes for info in self._store.list(f"{shard.folder}/")}
-        return all(found.get(shard.key(role)) == each.size_bytes for role, each in shard.files.items())
+        Raises E203 and what any write raises, E236, and MissingFileError.
+        """
+        before = self._context.manifests.current()
+        writer = self._writer.since(before.manifest.number if before is not None else 0)
+        self.refuse(package.manifest)
+        self.bring(package)
 
-    def take_up(self, parcel: PackageShards) -> MergeReport:
-        """Raises E203 and what any write raises, E236, and MissingFileError."""
-        found = self._parts.publication.current()
-        writer = self._writer.since(found.manifest.number if found is not None else 0)
-        self.refuse(parcel.manifest)
-        self.bring(parcel)
-        outcome: list[Manifest] = []
+        def change(manifest: Manifest) -> Change[None]:
+            if manifest.number:
+                # Garbage collection may have taken shards that no manifest named yet, even one that began before this
+                # installation and was still deleting. It holds the lease until it is done.
+                self.bring(package, manifest.folders)
+            self.refuse(package.manifest)
+            shards = merge(manifest, package, self._context.cache)
+            if manifest.index_sha256 == package.index_sha256 and _are_same(manifest.shards, shards):
+                return Change(None, None)
+            after = next_manifest(self._context, manifest, shards, "install")
+            is_alone = all(shard.origin == package.name for shard in after.shards)
+            after = replace(
+                after,
+                label=package.label,
+                index_sha256=package.index_sha256,
+                restored=0,
+                hashed_as=package.manifest.hashed_as if is_alone else after.hashed_as,
+            )
+            return Change(after, None)
 
-        def attempt(lease: HeldLease, before: StoredManifest | None) -> WriteReport:
-            if before is not None:
-                # Garbage collection may have taken what nobody named yet: also one that began before we did, and was
-                # still deleting. It holds the lease until it is done.
-                self.bring(parcel, before.manifest.folders)
-            self.refuse(parcel.manifest)
-            manifest = before.manifest if before is not None else self._writer.nothing_yet()
-            shards = merged(manifest, parcel, self._parts.cache)
-            if manifest.index_sha256 != parcel.index_sha256 or not _are_same(manifest.shards, shards):
-                manifest = self._publish(lease, before, manifest, shards, parcel)
-            outcome[:] = [manifest]
-            return WriteReport(manifest_version=manifest.number)
+        installed = writer.commit(change).manifest
+        return MergeReport(installed.number, installed.documents)
 
-        writer.retried(attempt)
-        return MergeReport(outcome[0].number, outcome[0].documents)
 
-    def _publish(
-        self,
-        lease: HeldLease,
-        before: StoredManifest | None,
-        manifest: Manifest,
-        shards: Sequence[ShardRef],
-        parcel: PackageShards,
-    ) -> Manifest:
-        now = self._writer.moment_for(manifest, shards)
-        after = manifest.succeeded_by(self._parts.new_id(), now, shards, "install")
-        is_alone = all(shard.origin == parcel.name for shard in after.shards)
-        after = replace(
-            after,
-            label=parcel.label,
-            index_sha256=parcel.index_sha256,
-            restored=0,
-            hashed_as=parcel.manifest.hashed_as if is_alone else after.hashed_as,
-        )
-        return self._writer.publish(lease, before, after).manifest
+def find_missing_files(store: BlobStore, shard: ShardRef) -> list[FileRole]:
+    """Return the files of a shard that the store lacks. A shard is named by its content, so sizes are enough."""
+    stored = {info.key: info.size_bytes for info in store.list(f"{shard.folder}/")}
+    return [role for role, file in shard.files.items() if stored.get(shard.key(role)) != file.size_bytes]
 
 
 @contextlib.contextmanager
 def _index_errors(label: str) -> Iterator[None]:
-    """Raises E221 for E207: what is damaged is the package, and not the KB."""
+    """Raises E221 for E207: the package is damaged, and not the KB."""
     try:
         yield
     except errors.DataError as fault:
@@ -189,94 +274,70 @@ def _index_errors(label: str) -> Iterator[None]:
         raise errors.index_damaged(label, f"{fault.details['key']}: {fault.details['reason']}") from fault
 
 
-def _differing(parcel: PackageShards, shard: ShardRef, ids: IdFile, search: SearchFile) -> set[str]:
-    """Live documents whose text is not that of the packaged file. Raises E221, E207."""
-    found: set[str] = set()
-    live = _live(shard)
-    for listed in ids.after(""):
-        if search.header(listed.doc).id != listed.id:
-            raise errors.index_damaged(parcel.label, f"{listed.id} is the id of two documents")
-        expected = parcel.text_of(listed.id) if live[listed.doc] else None
-        if expected is not None and search.text(listed.doc) != expected:
-            found.add(listed.id)
-    return found
-
-
-def _sound_path(parcel: PackageShards, shard: ShardRef, role: FileRole) -> Path:
-    """Where a file of the package is. Raises MissingFileError."""
-    name = packed_name(shard, role)
-    path = parcel.path_of(name)
-    if path is None or not (parcel.is_verified or hash_file(path) == shard.files[role].sha256):
+def _find_file(package: PackageShards, shard: ShardRef, role: FileRole) -> Path:
+    """Return the path of a file of the package. Raises MissingFileError."""
+    name = name_in_index(shard, role)
+    path = package.path_of(name)
+    if path is None or not (package.is_verified or sha256_of(path) == shard.files[role].sha256):
         raise MissingFileError(name)
     return path
 
 
 def _are_same(one: Sequence[ShardRef], other: Sequence[ShardRef]) -> bool:
-    return [(each.folder, each.gone) for each in one] == [(each.folder, each.gone) for each in other]
+    return [(shard.folder, shard.gone) for shard in one] == [(shard.folder, shard.gone) for shard in other]
 
 
 # ── which documents are live ───────────────────────────────────────────────────────────────────────
 
 
-def merged(manifest: Manifest, parcel: PackageShards, cache: ShardCache) -> list[ShardRef]:
-    """The shards of the package, and those of the KB that did not come with it, each document live in one of them."""
-    brought = [replace(shard, origin=parcel.name) for shard in parcel.manifest.shards]
-    folders = {shard.folder for shard in brought}
-    own = [shard for shard in manifest.shards if shard.origin != parcel.name and shard.folder not in folders]
-    brought = [_without(shard, _numbers_in(shard, _identities(parcel.gone), cache)) for shard in brought]
-    if not own:
-        return brought
-    edited = _identities(parcel.edited)
+def merge(manifest: Manifest, package: PackageShards, cache: ShardCache) -> list[ShardRef]:
+    """Return the shards of the KB that did not come with this package, and those of the package.
+
+    A local document is replaceable if it belongs to the owner of packaged files, or came with another package.
+
+    in the package | local, replaceable | edited here | live afterwards
+    yes            | yes                | no          | that of the package
+    yes            | yes                | yes         | the local one
+    yes            | no                 | -           | the local one
+    no             | yes                | -           | the local one, unless its file is gone
+    no             | no                 | -           | the local one
+    """
+    packaged = [replace(shard, origin=package.name) for shard in package.manifest.shards]
+    folders = {shard.folder for shard in packaged}
+    own = [shard for shard in manifest.shards if shard.origin != package.name and shard.folder not in folders]
+    edited, gone = hash_ids(sorted(package.edited)), hash_ids(sorted(package.gone))
+    packaged = [remove_numbers(shard, _find_numbers(shard, gone, cache)) for shard in packaged]
     local: list[ShardRef] = []
     for shard in own:
-        yielding = _yielding(shard, parcel, cache)
-        doubled = [_numbers_among(shard, each, cache) for each in brought]
-        losing = np.setdiff1d(yielding, _numbers_in(shard, edited, cache))
-        gone = np.intersect1d(_numbers_in(shard, _identities(parcel.gone), cache), yielding)
-        here = np.concatenate([mine for mine, _ in doubled])
-        local.append(_without(shard, np.union1d(np.intersect1d(here, losing), gone)))
-        brought = [
-            _without(each, theirs[~np.isin(mine, losing)])
-            for each, (mine, theirs) in zip(brought, doubled, strict=True)
+        replaceable = np.arange(shard.documents)
+        if not shard.origin:
+            replaceable = cache.open(shard).ids().numbers_of_owner(package.owner)
+        local_loses = np.setdiff1d(replaceable, _find_numbers(shard, edited, cache))
+        in_both = [_find_common(shard, other, cache) for other in packaged]
+        replaced = np.intersect1d(np.concatenate([np.empty(0, np.int64), *(here for here, _ in in_both)]), local_loses)
+        removed = np.intersect1d(_find_numbers(shard, gone, cache), replaceable)
+        local.append(remove_numbers(shard, np.union1d(replaced, removed)))
+        packaged = [
+            remove_numbers(other, there[~np.isin(here, local_loses)])
+            for other, (here, there) in zip(packaged, in_both, strict=True)
         ]
-    return [*local, *brought]
+    return [*local, *packaged]
 
 
-def _yielding(shard: ShardRef, parcel: PackageShards, cache: ShardCache) -> npt.NDArray[np.int64]:
-    """Documents that give way to those of the package: those of its owner, and of other packages."""
-    if shard.origin:
-        return np.arange(shard.documents)
-    return cache.open(shard).ids().numbers_of_owner(parcel.owner)
-
-
-def _numbers_among(
-    shard: ShardRef, other: ShardRef, cache: ShardCache
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Live documents that both hold: their numbers in the one and in the other."""
+def _find_common(shard: ShardRef, other: ShardRef, cache: ShardCache) -> tuple[Numbers, Numbers]:
+    """Return the numbers of live documents that both shards hold, in the one and in the other."""
     here, there = cache.open(shard).ids(), cache.open(other).ids()
     identities, numbers = there.identities()
     lines = here.find(identities)
-    found = lines >= 0
-    mine, theirs = here.numbers_at(lines[found]), numbers[found]
-    live = _live(shard)[mine] & _live(other)[theirs]
+    is_common = lines >= 0
+    mine, theirs = here.numbers_at(lines[is_common]), numbers[is_common]
+    live = live_mask(shard)[mine] & live_mask(other)[theirs]
     return mine[live], theirs[live]
 
 
-def _numbers_in(shard: ShardRef, identities: _Identities, cache: ShardCache) -> npt.NDArray[np.int64]:
+def _find_numbers(shard: ShardRef, identities: Identities, cache: ShardCache) -> Numbers:
     if not len(identities):
         return np.empty(0, np.int64)
     ids = cache.open(shard).ids()
     lines = ids.find(identities)
     return ids.numbers_at(lines[lines >= 0])
-
-
-def _identities(ids: frozenset[str]) -> _Identities:
-    return np.array([np.frombuffer(identity(each), "<u8") for each in sorted(ids)], "<u8").reshape(-1, 2)
-
-
-def _live(shard: ShardRef) -> npt.NDArray[np.bool_]:
-    return np.ones(shard.documents, np.bool_) if shard.tombstones is None else ~shard.tombstones
-
-
-def _without(shard: ShardRef, numbers: npt.NDArray[np.int64]) -> ShardRef:
-    return shard.without(numbers) if len(numbers) else shard

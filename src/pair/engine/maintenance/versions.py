@@ -1,25 +1,19 @@
-"""Versions of a KB: listed, gone back to, and let go again.
+"""Versions of a KB: list them, roll back to one, and end a rollback.
 
 Invariants
-    Going back is a new manifest that names what an earlier one named: nothing is copied, and nothing is lost by it.
-Not here
-    Where earlier manifests are kept: history.py.
+    A rollback is a new manifest that names what an earlier one named: nothing is copied, and nothing is lost by it.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from pair import errors
-from pair.blobs.leases import HeldLease
 from pair.engine.format.manifest import Manifest
-from pair.engine.storage.manifest_store import StoredManifest
-from pair.engine.write.writer import EngineContext, Writer, WriteReport
+from pair.engine.write.commit import Change, EngineContext, commit, next_moment
+from pair.engine.write.writer import Writer
 
 
 @dataclass(frozen=True, slots=True)
 class ListedVersion:
-    """What is told of a manifest."""
-
     number: int
     created_at: str
     made_by: str
@@ -34,24 +28,14 @@ class ListedVersion:
     is_current: bool
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "version": self.number,
-            "created_at": self.created_at,
-            "made_by": self.made_by,
-            "documents": self.documents,
-            "chunks": self.chunks,
-            "shards": self.shards,
-            "size_bytes": self.size_bytes,
-            "embedder": self.embedder,
-            "label": self.label,
-            "restored": self.restored,
-            "current": self.is_current,
-        }
+        fields = asdict(self)
+        number, is_current = fields.pop("number"), fields.pop("is_current")
+        return {"version": number, **fields, "current": is_current}
 
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """What going back did."""
+    """What a rollback did."""
 
     kb_id: str
     restored: int
@@ -60,84 +44,72 @@ class Rollback:
     embedder: str
     label: str
     is_changed: bool
-    """False when it was the current one already."""
+    """False when the version was current already."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "kb_id": self.kb_id,
-            "restored": self.restored,
-            "manifest_version": self.manifest_version,
-            "documents": self.documents,
-            "embedder": self.embedder,
-            "label": self.label,
-            "changed": self.is_changed,
-        }
+        fields = asdict(self)
+        is_changed = fields.pop("is_changed")
+        return {**fields, "changed": is_changed}
 
 
-def list_versions(parts: EngineContext) -> list[ListedVersion]:
-    """The current one and those that can be gone back to, the newest first. Raises E201, E207."""
-    current = parts.publication.required().manifest
-    shown, after = [_told(current, current)], current
-    for each in parts.publication.history.past(current):
-        if not (after.is_rearranged and after.number == each.number + 1):  # else it holds what the next one holds
-            shown.append(_told(each, current))
-        after = each
-    return shown
+def list_versions(context: EngineContext) -> list[ListedVersion]:
+    """Return the current version and those that a rollback can restore, the newest first. Raises E201, E207."""
+    current = context.manifests.required().manifest
+    listed, after = [current], current
+    for manifest in context.manifests.history.past(current):
+        if not (after.is_rearranged and after.number == manifest.number + 1):  # else it holds what the next one holds
+            listed.append(manifest)
+        after = manifest
+    return [
+        ListedVersion(
+            number=manifest.number,
+            created_at=manifest.created_at,
+            made_by=manifest.made_by,
+            documents=manifest.documents,
+            chunks=manifest.rows,
+            shards=len(manifest.shards),
+            size_bytes=manifest.size_bytes,
+            embedder=manifest.embedder,
+            label=manifest.label,
+            restored=manifest.restored,
+            is_current=manifest is current,
+        )
+        for manifest in listed
+    ]
 
 
-def _told(manifest: Manifest, current: Manifest) -> ListedVersion:
-    return ListedVersion(
-        number=manifest.number,
-        created_at=manifest.created_at,
-        made_by=manifest.made_by,
-        documents=manifest.documents,
-        chunks=manifest.rows,
-        shards=len(manifest.shards),
-        size_bytes=manifest.size_bytes,
-        embedder=manifest.embedder,
-        label=manifest.label,
-        restored=manifest.restored,
-        is_current=manifest.number == current.number,
-    )
-
-
-def roll_back(parts: EngineContext, writer: Writer, wanted: str) -> Rollback:
+def roll_back(context: EngineContext, writer: Writer, wanted: str) -> Rollback:
     """Raises E201, E218, and what any write raises."""
-    parts.publication.require_for_write()  # before a lease makes a folder for a KB that is not there
-    outcome: list[tuple[Manifest, StoredManifest]] = []
+    context.manifests.require_for_write()  # before a lease makes a folder for a KB that does not exist
 
-    def attempt(lease: HeldLease, before: StoredManifest | None) -> WriteReport:
-        if before is None:
-            raise errors.kb_uninitialised(parts.kb_id)
+    def change(manifest: Manifest) -> Change[Manifest]:
         # Under the lease, so that garbage collection does not take what was just found.
-        past = parts.publication.history.find(before.manifest, wanted)
-        published = before
-        if past.number != before.manifest.number:
-            parts.publication.keep(before.manifest)
-            now = writer.moment_for(before.manifest, past.shards)
-            published = writer.publish(lease, before, before.manifest.rolled_back_to(past, parts.new_id(), now))
-        outcome[:] = [(past, published)]
-        return WriteReport(manifest_version=published.manifest.number)
+        past = context.manifests.history.find(manifest, wanted)
+        if past.number == manifest.number:
+            return Change(None, past)
+        context.manifests.keep(manifest)
+        moment = next_moment(context, manifest, past.shards)
+        return Change(manifest.rolled_back_to(past, context.new_id(), moment), past)
 
-    writer.retried(attempt)
-    past, published = outcome[0]
+    committed = commit(context, change, since=writer.began)
+    past = committed.result
     return Rollback(
-        kb_id=parts.kb_id,
+        kb_id=context.kb_id,
         restored=past.number,
-        manifest_version=published.manifest.number,
+        manifest_version=committed.manifest.number,
         documents=past.documents,
         embedder=past.embedder,
         label=past.label,
-        is_changed=published.manifest.number != past.number,
+        is_changed=committed.manifest.number != past.number,
     )
 
 
-def release(parts: EngineContext, writer: Writer) -> None:
-    """Let sync bring the KB forward again after a roll-back."""
+def release(context: EngineContext, writer: Writer) -> None:
+    """Let sync bring the KB forward again after a rollback."""
 
-    def attempt(lease: HeldLease, before: StoredManifest | None) -> WriteReport:
-        if before is not None and before.manifest.restored:
-            writer.publish(lease, before, before.manifest.released(parts.new_id(), parts.clock.now()))
-        return WriteReport()
+    def change(manifest: Manifest) -> Change[None]:
+        if not manifest.restored:
+            return Change(None, None)
+        return Change(manifest.released(context.new_id(), context.clock.now()), None)
 
-    writer.retried(attempt)
+    writer.commit(change)

@@ -1,40 +1,207 @@
-"""A large load: cut into parts, built by workers, published at once.
+"""Bulk loads: split documents into parts, let workers build shards of them, and publish all shards at once.
 
 Invariants
-    Nothing is visible before all of it is; a build that fails or is killed leaves the KB as it was.
+    Nothing is visible before all of it is; a load that fails or is killed leaves the KB as it was.
     A part that an earlier run built is not built again.
     Of several documents with one id the last one wins, wherever in the load they stand.
-    A KB that is rolled back meanwhile stays so: the build is refused, and what it built is there for the next run.
-Not here
-    Who the workers are: the `Runner` of contract.py. What a worker does: part_builder.py.
+    A KB that is rolled back meanwhile stays so: the load is refused, and its shards are there for the next run.
 """
 
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from pair import errors
-from pair.blobs.leases import HeldLease
+from pair.blobs.contract import BlobStore
+from pair.clock import Clock, to_timestamp
 from pair.engine.format.manifest import Manifest, ShardRef
-from pair.engine.format.stored_documents import identity
+from pair.engine.format.shard_builder import BuiltShard, build_shard
+from pair.engine.format.stored_documents import concatenate, identity, store_form
 from pair.engine.settings import EngineSettings
-from pair.engine.storage.manifest_store import StoredManifest
 from pair.engine.storage.pending_shards import PendingShards
 from pair.engine.storage.shard_cache import ShardCache, ShardMissingError
-from pair.engine.write.bulk_runner import BuildPart, Built, Runner
-from pair.engine.write.prepare import Batch, Preparation, size_of
-from pair.engine.write.writer import EngineContext, Writer, WriteReport, find_stored, remove_stored
+from pair.engine.write.commit import Change, EngineContext, next_manifest, refuse_rolled_back
+from pair.engine.write.prepare import Batch, Preparation, estimate_bytes
+from pair.engine.write.writer import (
+    Identities,
+    Numbers,
+    Writer,
+    WriteReport,
+    cut_shards,
+    find_stored,
+    live_mask,
+    pick_documents,
+    remove_numbers,
+    remove_stored,
+    scratch_folder,
+)
 from pair.values import Document
 
 _LEAST_PART_BYTES = 1 << 20
 _LAST_PARTS = 2
-"""For each worker, of what is left at the end of a long load: so that they finish at about the same time."""
+"""Parts for each worker at the end of a long load: so that all workers finish at about the same time."""
 
-Identities = npt.NDArray[np.uint64]
+
+# ── workers ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class BuildPart:
+    """Documents that one worker stores. Travels between processes."""
+
+    number: int
+    key: str
+    """Hash of its content and of how it is cut: the same part has the same key in the next run."""
+    batch: Batch
+    hashes: Mapping[str, str]
+    """The content hash of each document, by id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Documents of several shards that become one shard. Travels between processes."""
+
+    number: int
+    commit_id: str
+    run: str
+    members: Sequence[tuple[ShardRef, Numbers]]
+    """Shards, and the numbers of documents in each."""
+
+
+Task = BuildPart | Merge
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What a worker made of a task: its shards are in the store, and no manifest names them yet."""
+
+    number: int
+    record: str
+    """Key of the record that protects them from garbage collection."""
+    shards: tuple[ShardRef, ...]
+
+
+class Runner(Protocol):
+    """Runs the workers that build the shards of a bulk load. You may implement it."""
+
+    @property
+    def workers(self) -> int:
+        """How many tasks are worked on at once."""
+        ...
+
+    def expect_work(self) -> None:
+        """Announce that there will be tasks: a runner that starts slowly may start now."""
+        ...
+
+    def built(self, tasks: Iterator[Task]) -> Iterator[Built]:
+        """Yield results in the order in which they are done. Tasks are taken when a worker will soon be free.
+
+        A task whose worker died is given to another one. Raises E216 when that happened too often, and every
+        PairError that a worker met.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PartBuilder:
+    """A worker: builds and uploads the shards of one task after another. Others publish them."""
+
+    kb_id: str
+    settings: EngineSettings
+    store: BlobStore
+    preparation: Preparation
+    clock: Clock
+    new_id: Callable[[], str]
+    cache: ShardCache
+
+    def build(self, task: Task) -> Built:
+        """Raises ModelError, E202, E206, E010, E305."""
+        with scratch_folder(self.cache) as folder:
+            if isinstance(task, BuildPart):
+                return self._upload(task.number, task.key, self._build_part(folder, task))
+            try:
+                merged = merge_shards(folder, self.kb_id, task, self.cache)
+            except ShardMissingError as fault:
+                raise errors.manifest_changed(self.kb_id) from fault
+            return self._upload(task.number, f"{task.commit_id}-{task.number}", [merged])
+
+    def _build_part(self, folder: Path, part: BuildPart) -> list[BuiltShard]:
+        prepared = self.preparation.prepare(part.batch, part.batch.documents, part.hashes)
+        documents = store_form(list(prepared.values()), self.preparation.embedding.dimension)
+        prepared.clear()
+        return cut_shards(folder, self.kb_id, documents, self.new_id(), self.settings)
+
+    def _upload(self, number: int, key: str, built: Sequence[BuiltShard]) -> Built:
+        created_at = to_timestamp(self.clock.now())
+        shards = tuple(replace(shard.ref, created_at=created_at) for shard in built)
+        records = PendingShards(self.store, self.kb_id, self.new_id)
+        record = records.announce(key, shards, self.preparation.embedding.dimension)
+        for shard in built:
+            for role, path in shard.paths.items():
+                self.store.upload(shard.ref.key(role), path)
+        return Built(number, record, shards)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRunner:
+    """Builds one part after another in this process and thread."""
+
+    builder: PartBuilder
+    workers: int = 1
+
+    def expect_work(self) -> None:
+        pass
+
+    def built(self, tasks: Iterator[Task]) -> Iterator[Built]:
+        return map(self.builder.build, tasks)
+
+
+def merge_shards(folder: Path, kb_id: str, merge: Merge, cache: ShardCache) -> BuiltShard:
+    """Raises ShardMissingError."""
+    picked = [pick_documents(shard, numbers, cache) for shard, numbers in merge.members]
+    documents = concatenate(picked, picked[0].vectors.shape[1])
+    return build_shard(folder, kb_id, documents, commit_id=merge.commit_id, run=merge.run, number=merge.number)
+
+
+# ── parts ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def split_parts(documents: Iterable[Document], workers: int, part_bytes: int) -> Iterator[list[Document]]:
+    """Split documents into parts of about `part_bytes`, in their order; evenly where the end can be seen."""
+    waiting: deque[tuple[Document, int]] = deque()
+    total = 0
+    is_long = False
+    for document in documents:
+        waiting.append((document, estimate_bytes(document)))
+        total += waiting[-1][1]
+        if total > workers * part_bytes:
+            part, size = _take_part(waiting, part_bytes)
+            total -= size
+            is_long = True
+            yield part
+    count = workers * _LAST_PARTS if is_long else workers
+    target = max(-(-total // count), _LEAST_PART_BYTES)
+    while waiting:
+        yield _take_part(waiting, min(target, part_bytes))[0]
+
+
+def _take_part(waiting: deque[tuple[Document, int]], part_bytes: int) -> tuple[list[Document], int]:
+    """Take at least one document, and then as many as fit; return them and their size."""
+    part: list[Document] = []
+    size = 0
+    while waiting and (not part or size + waiting[0][1] <= part_bytes):
+        document, document_bytes = waiting.popleft()
+        part.append(document)
+        size += document_bytes
+    return part, size
+
+
+# ── the load ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,58 +215,21 @@ class BulkLoad:
     removed: Sequence[str] = ()
     """Ids of stored documents that go with the same version."""
 
+    def hash_part(self, hashes: Sequence[str], settings: EngineSettings) -> str:
+        """Name a part by its content and by how it is cut into shards."""
+        triggers = [settings.shard_trigger_bytes, settings.shard_trigger_vector_rows]
+        targets = [settings.target_shard_bytes, settings.max_vector_rows_per_shard]
+        text = " ".join([self.owner, *map(str, triggers + targets), *hashes])
+        return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:40]
+
 
 @dataclass(frozen=True, slots=True)
 class BuildProgress:
     read: int
-    """Documents so far."""
+    """Documents that were read so far."""
     built: int
-    """Of them, that are stored as they are already, or will be with the swap."""
+    """Those of them that are stored already, or will be with the swap."""
     workers: int
-
-
-# ── the plan ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def divided(documents: Iterable[Document], workers: int, part_bytes: int) -> Iterator[list[Document]]:
-    """In their order, in parts of about `part_bytes`, and evenly where the end can be seen."""
-    waiting: deque[tuple[Document, int]] = deque()
-    total = 0
-    is_long = False
-    for document in documents:
-        waiting.append((document, size_of(document)))
-        total += waiting[-1][1]
-        if total > workers * part_bytes:
-            part, size = _taken(waiting, part_bytes)
-            total -= size
-            is_long = True
-            yield part
-    count = workers * _LAST_PARTS if is_long else workers
-    target = max(-(-total // count), _LEAST_PART_BYTES)
-    while waiting:
-        yield _taken(waiting, min(target, part_bytes))[0]
-
-
-def _taken(waiting: deque[tuple[Document, int]], part_bytes: int) -> tuple[list[Document], int]:
-    """At least one, and then as many as fit."""
-    part: list[Document] = []
-    size = 0
-    while waiting and (not part or size + waiting[0][1] <= part_bytes):
-        document, own = waiting.popleft()
-        part.append(document)
-        size += own
-    return part, size
-
-
-def _key_of(hashes: Sequence[str], policy: EngineSettings, load: BulkLoad) -> str:
-    """Of what a part holds and how it is cut into shards."""
-    triggers = [policy.shard_trigger_bytes, policy.shard_trigger_vector_rows]
-    targets = [policy.target_shard_bytes, policy.max_vector_rows_per_shard]
-    told = " ".join([load.owner, *map(str, triggers + targets), *hashes])
-    return hashlib.sha256(told.encode(errors="surrogatepass")).hexdigest()[:40]
-
-
-# ── the build ──────────────────────────────────────────────────────────────────────────────────────
 
 
 class Build:
@@ -107,174 +237,180 @@ class Build:
 
     def __init__(
         self,
-        parts: EngineContext,
+        context: EngineContext,
         writer: Writer,
         preparation: Preparation,
         records: PendingShards,
         on_progress: Callable[[BuildProgress], None],
     ) -> None:
-        self._parts = parts
+        self._context = context
         self._writer = writer
         self._preparation = preparation
         self._records = records
         self._on_progress = on_progress
         self._built: dict[int, Built] = {}
         self._sizes: dict[int, int] = {}
-        """Documents of each part that was planned and is not built yet."""
+        """Number of documents of each part that was planned and is not built yet."""
         self._coming: set[bytes] = set()
-        """Beginnings of the identities of all documents that will be stored anew."""
+        """First bytes of the identities of all documents that will be stored."""
         self._read = self._done = self._unchanged = 0
 
     def run(self, documents: Iterable[Document], load: BulkLoad, runner: Runner) -> WriteReport:
         """Raises E213, E303, E304 for what cannot be stored, E216, E217, E236; and what a write raises."""
-        before = self._parts.publication.read_for_write()
+        before = self._context.manifests.read_for_write()
         self._writer = self._writer.since(before.manifest.number if before is not None else 0)
         if before is None:
-            runner.expect_work()  # else it may all be stored as it is
-        for part in runner.built(self._planned(documents, load, runner.workers)):
+            runner.expect_work()  # else all of it may be stored already
+        for part in runner.built(self._plan_parts(documents, load, runner.workers)):
             self._take(part)
-            self._tell(runner.workers)
+            self._report_progress(runner.workers)
         built = [self._built[number] for number in sorted(self._built)]
         if not built:
-            published = self._parts.publication.current()
+            published = self._context.manifests.current()
             if published is not None and load.removed:
-                done = self._writer.delete(ids=load.removed, owner=None, condition=None)
-                return replace(done, unchanged=self._unchanged)
+                report = self._writer.delete(ids=load.removed, owner=None, condition=None)
+                return replace(report, unchanged=self._unchanged)
             return WriteReport(
                 unchanged=self._unchanged, manifest_version=published.manifest.number if published else 0
             )
-        report = self._published(built, load.removed)
+        report = self._publish(built, load.removed)
         for part in built:
             self._records.forget(part.record)
         return report
 
-    def _planned(self, documents: Iterable[Document], load: BulkLoad, workers: int) -> Iterator[BuildPart]:
-        """Parts that somebody has to build."""
-        policy = self._parts.policy
-        for number, given in enumerate(divided(documents, workers, policy.build_part_bytes)):
+    def _plan_parts(self, documents: Iterable[Document], load: BulkLoad, workers: int) -> Iterator[BuildPart]:
+        """Yield the parts that a worker has to build."""
+        settings = self._context.settings
+        for number, given in enumerate(split_parts(documents, workers, settings.build_part_bytes)):
             self._read += len(given)
-            last = list({each.id: each for each in given}.values())
+            last = list({document.id: document for document in given}.values())
             batch = Batch(last, load.owner, load.chunk_size_bytes, {}, load.revisions)
-            hashes = self._preparation.checked_hashes(batch, self._parts.publication.current())
-            changed = self._to_store(batch, hashes)
+            hashes = self._preparation.hash_documents(batch, self._context.manifests.current())
+            changed = self._select(batch, hashes)
             self._unchanged += len(batch.documents) - len(changed)
             self._done += len(given) - len(changed)
             if changed:
                 self._sizes[number] = len(changed)
-                key = _key_of([hashes[each.id] for each in changed], policy, load)
-                found = self._records.find(key)
-                if found is None:
-                    own = {each.id: hashes[each.id] for each in changed}
+                own = {document.id: hashes[document.id] for document in changed}
+                key = load.hash_part(list(own.values()), settings)
+                earlier = self._records.find(key)
+                if earlier is None:
                     yield BuildPart(number, key, replace(batch, documents=changed), own)
                 else:
-                    self._take(Built(number, found.key, found.shards))
-            self._tell(workers)
+                    self._take(Built(number, earlier.key, earlier.shards))
+            self._report_progress(workers)
 
-    def _to_store(self, batch: Batch, hashes: dict[str, str]) -> list[Document]:
-        """What is stored as it is costs nothing, unless this load holds another version of it that came before."""
-        before = self._parts.publication.current()
-        self._writer.refuse_undoing(before)
-        changed = {each.id for each in self._writer.changed(batch, hashes, before)[0]}
-        beginnings = {each.id: identity(each.id)[:8] for each in batch.documents}
-        to_store = [each for each in batch.documents if each.id in changed or beginnings[each.id] in self._coming]
-        self._coming.update(beginnings[each.id] for each in to_store)
-        return to_store
+    def _select(self, batch: Batch, hashes: dict[str, str]) -> list[Document]:
+        """Return the documents to store: changed ones, and those of which this load has an earlier version."""
+        before = self._context.manifests.current()
+        manifest = before.manifest if before else self._writer.empty_manifest()
+        refuse_rolled_back(manifest, self._writer.began)
+        changed = {document.id for document in self._writer.find_changed(batch, hashes, manifest)[0]}
+        heads = {document.id: identity(document.id)[:8] for document in batch.documents}
+        selected = [doc for doc in batch.documents if doc.id in changed or heads[doc.id] in self._coming]
+        self._coming.update(heads[document.id] for document in selected)
+        return selected
 
     def _take(self, part: Built) -> None:
         self._built[part.number] = part
         self._done += self._sizes.pop(part.number)
 
-    def _tell(self, workers: int) -> None:
+    def _report_progress(self, workers: int) -> None:
         self._on_progress(BuildProgress(self._read, self._done, workers))
 
-    # Publishing
+    def _publish(self, built: Sequence[Built], removed: Sequence[str]) -> WriteReport:
+        cache, commit_id = self._context.cache, self._context.new_id()
+        fresh = deduplicate(built, cache, self._context.kb_id)
 
-    def _published(self, built: Sequence[Built], removed: Sequence[str]) -> WriteReport:
-        shards = [shard for part in built for shard in part.shards]
-        try:
-            placed = placed_shards(shards, self._parts.cache)
-        except ShardMissingError as fault:
-            raise errors.build_lost(self._parts.kb_id) from fault
-        commit_id = self._parts.new_id()
-
-        def attempt(lease: HeldLease, before: StoredManifest | None) -> WriteReport:
-            manifest = before.manifest if before else None
-            if manifest is not None:
-                self._writer.check_embedder(manifest)
-            known = {shard.folder for shard in manifest.shards} if manifest else set()
-            self._require(built, known)
-            kept, replaced = without_documents(manifest, placed, self._parts.cache)
-            gone = find_stored(replace(manifest, shards=tuple(kept)), self._parts.cache, removed) if manifest else {}
+        def change(manifest: Manifest) -> Change[WriteReport]:
+            self._writer.check_embedder(manifest)
+            require_records(self._records, built, manifest)
+            kept, replaced = fresh.remove_from(manifest.shards, cache)
+            gone = find_stored(replace(manifest, shards=tuple(kept)), cache, removed)
             kept = remove_stored(kept, gone.values())
-            fresh = [shard for shard in placed.shards if shard.folder not in known]
-            if fresh or gone:
-                number = self._writer.swap(lease, before, [*kept, *fresh], commit_id).manifest.number
-            else:
-                number = manifest.number if manifest else 0
-            return WriteReport(
-                added=len(placed.identities) - replaced,
+            added = fresh.missing_in(manifest)
+            report = WriteReport(
+                added=len(fresh.identities) - replaced,
                 replaced=replaced,
                 unchanged=self._unchanged,
                 deleted=len(gone),
-                chunks=sum(shard.rows for shard in shards),
-                manifest_version=number,
+                chunks=fresh.chunks,
             )
+            if not added and not gone:
+                return Change(None, report)
+            return Change(next_manifest(self._context, manifest, [*kept, *added], "upsert", commit_id), report)
 
-        return self._writer.retried(attempt)
+        return self._writer.write(change)
 
-    def _require(self, built: Sequence[Built], known: set[str]) -> None:
-        """Raises E217 when garbage collection may have taken what is to be published.
 
-        It condemns records before it swaps the manifest: what is in order after a manifest was read can be published
-        over that manifest, or the swap fails.
-        """
-        for part in built:
-            if not self._records.is_in_order(part.record) and not {each.folder for each in part.shards} <= known:
-                raise errors.build_lost(self._parts.kb_id)
+# ── publishing what was built ──────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, eq=False)
-class ClusteredShards:
+class FreshShards:
     """New shards, and the documents in them that count."""
 
     shards: Sequence[ShardRef]
-    """Without documents that stand in a later one too."""
+    """Without documents that a later shard holds too."""
     identities: Identities
-    """Of the others, each once."""
+    """Identities of their live documents, each once."""
+
+    @property
+    def chunks(self) -> int:
+        return sum(shard.rows for shard in self.shards)
+
+    def missing_in(self, manifest: Manifest) -> list[ShardRef]:
+        """Return the shards that the manifest does not name: another build of the same may have published some."""
+        named = manifest.folders
+        return [shard for shard in self.shards if shard.folder not in named]
+
+    def remove_from(self, shards: Sequence[ShardRef], cache: ShardCache) -> tuple[list[ShardRef], int]:
+        """Return existing shards without the documents that are stored again; and how many those are."""
+        kept: list[ShardRef] = []
+        replaced = 0
+        own = {shard.folder for shard in self.shards}
+        for shard in shards:
+            if shard.folder in own or not own:
+                kept.append(shard)
+                continue
+            directory = cache.open(shard).ids()
+            lines = directory.find(self.identities)
+            gone = directory.numbers_at(lines[lines >= 0])
+            gone = gone[live_mask(shard)[gone]]
+            replaced += len(gone)
+            kept.append(remove_numbers(shard, gone))
+        return kept, replaced
 
 
-def placed_shards(shards: Sequence[ShardRef], cache: ShardCache) -> ClusteredShards:
-    listed = [cache.open(shard).ids().identities() for shard in shards]
-    identities = np.concatenate([each for each, _ in listed])
-    numbers = np.concatenate([each for _, each in listed])
-    owners = np.repeat(np.arange(len(shards)), [len(each) for each, _ in listed])
-    order = np.lexsort((owners, identities[:, 1], identities[:, 0]))
+def deduplicate(built: Sequence[Built], cache: ShardCache, kb_id: str) -> FreshShards:
+    """Keep each document of the built shards in the last of them only. Raises E217 when a shard is gone."""
+    shards = [shard for part in built for shard in part.shards]
+    if not shards:
+        return FreshShards((), np.empty((0, 2), np.uint64))
+    try:
+        listed = [cache.open(shard).ids().identities() for shard in shards]
+    except ShardMissingError as fault:
+        raise errors.build_lost(kb_id) from fault
+    identities = np.concatenate([rows for rows, _ in listed])
+    numbers = np.concatenate([numbers for _, numbers in listed])
+    positions = np.repeat(np.arange(len(shards)), [len(rows) for rows, _ in listed])
+    order = np.lexsort((positions, identities[:, 1], identities[:, 0]))
     ordered = identities[order]
     is_last = np.ones(len(order), np.bool_)
     is_last[:-1] = (ordered[1:] != ordered[:-1]).any(axis=1)
     beaten = order[~is_last]
-    left = list(shards)
-    for owner in np.unique(owners[beaten]).tolist():
-        left[owner] = left[owner].without(numbers[beaten[owners[beaten] == owner]])
-    return ClusteredShards(left, ordered[is_last])
+    for position in np.unique(positions[beaten]).tolist():
+        shards[position] = shards[position].without(numbers[beaten[positions[beaten] == position]])
+    return FreshShards(shards, ordered[is_last])
 
 
-def without_documents(
-    manifest: Manifest | None, placed: ClusteredShards, cache: ShardCache
-) -> tuple[list[ShardRef], int]:
-    """The shards that are there, without the documents that are stored anew; and how many those are."""
-    kept: list[ShardRef] = []
-    replaced = 0
-    own = {shard.folder for shard in placed.shards}
-    for shard in manifest.shards if manifest else ():
-        if shard.folder in own:  # published by somebody else who built the same
-            kept.append(shard)
-            continue
-        directory = cache.open(shard).ids()
-        lines = directory.find(placed.identities)
-        gone = directory.numbers_at(lines[lines >= 0])
-        if shard.tombstones is not None:
-            gone = gone[~shard.tombstones[gone]]
-        replaced += len(gone)
-        kept.append(shard.without(gone) if len(gone) else shard)
-    return kept, replaced
+def require_records(records: PendingShards, built: Sequence[Built], manifest: Manifest) -> None:
+    """Raises E217 when garbage collection may have taken shards that are to be published.
+
+    It condemns records before it swaps the manifest: shards whose records are in order after a manifest was read can be
+    published over that manifest, or the swap fails.
+    """
+    named = manifest.folders
+    for part in built:
+        if not records.is_in_order(part.record) and not {shard.folder for shard in part.shards} <= named:
+            raise errors.build_lost(manifest.kb_id)

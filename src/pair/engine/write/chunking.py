@@ -1,18 +1,22 @@
-"""Text to chunks: a whole section where it fits, else its blocks, and what is too long by its separators.
+"""Cut texts into chunks: whole sections where they fit, else blocks, paragraphs, lines, sentences, words, characters.
 
 Invariants
     A chunk is `text[start:end]` of the text that was given, has no whitespace around it, and fits the size.
     Every character but whitespace is in exactly one chunk, and chunks stand in the order of the text.
     A chunk lies within one section, with what is below it; only sections too short to be found by share one.
     The context of a chunk holds of all of it: the headings above it that are not in it.
+    Two neighbours within a section would not fit into one chunk, unless a block was kept whole.
     A text without headings and blocks is cut as the seed's chunker cuts it.
+    The time is linear in the length of the text: each step looks at one window of the size.
 """
 
+import re
+import unicodedata
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from pair.engine.settings import Chunker
-from pair.engine.write.text_splitter import Range, TextSplitter, next_visible
 from pair.text.markdown import Block, Heading, Structure, structure_of
 from pair.values import Chunk
 
@@ -25,39 +29,65 @@ _TINY_PART = 4
 _LONGEST_CONTEXT = 240
 _STEP = " > "
 
+Range = tuple[int, int]
+"""Start and end, in characters of the text."""
+
+_LEAST_SIZE_BYTES = 4
+"""The largest character of UTF-8."""
+
+_PARAGRAPH_END = r"\n\s*\n"
+_LINE_END = r"[\r\n]"
+# A period inside 3.14 or example.com ends nothing; 。 needs no space after it.
+_SENTENCE_END = (
+    r"[.!?\u2026][\"')\]\u2019\u201d\u00bb]*(?=\s)|[\u3002\uff01\uff1f\uff61][\"')\]\u2019\u201d\u300d\u300f\uff09]*"
+)
+_WORD_END = r"\s+"
+# Each level also ends where the ones before it end, so that its pieces lie inside theirs.
+_LEVELS = (_PARAGRAPH_END, _LINE_END, f"{_SENTENCE_END}|{_LINE_END}", f"{_SENTENCE_END}|{_WORD_END}")
+_FIRST_END = tuple(re.compile(level) for level in _LEVELS)
+_LAST_END = tuple(re.compile(f"(?s:.*)(?:{level})") for level in _LEVELS)
+_LINES = 1
+"""The last level that needs the end of a line."""
+_VISIBLE = re.compile(r"\S")
+
+# Unicode's stream-safe format allows 30 marks on one character; more is not writing.
+_LONGEST_CLUSTER = 32
+_JOINER = "\u200d"
+# The class of the marks that bind two consonants of an Indian script.
+_VIRAMA = 9
+
 
 def split(text: str, size_bytes: int = DEFAULT_SIZE_BYTES, chunker: Chunker = "structure") -> tuple[Chunk, ...]:
-    """Chunks of at most `size_bytes` of UTF-8, without overlap; none for a blank text."""
+    """Cut a text into chunks of at most `size_bytes` of UTF-8, without overlap; none for a blank text."""
     if chunker == "seed":
-        return tuple(
-            Chunk(text[start:end], start, end) for start, end in TextSplitter(text, size_bytes).pieces(0, len(text))
-        )
-    packed = _Packing(text, size_bytes, structure_of(text)).pieces()
-    return tuple(Chunk(text[each.start : each.end], each.start, each.end, each.context) for each in packed)
+        ranges = _Splitter(text, size_bytes).split(0, len(text))
+        return tuple(Chunk(text[start:end], start, end) for start, end in ranges)
+    pieces = _Packer(text, size_bytes, structure_of(text)).pack()
+    return tuple(Chunk(text[piece.start : piece.end], piece.start, piece.end, piece.context) for piece in pieces)
 
 
-def embedded_text(title: str, chunk: Chunk) -> str:
-    """What a chunk is found by: the title of its document and its context stand before its text, each said once."""
+def format_for_embedding(title: str, chunk: Chunk) -> str:
+    """Return the text to embed for a chunk: the title of its document, its context and its text, each said once."""
     is_said = title in {*chunk.context.split(_STEP), chunk.text.partition("\n")[0].strip("# \t\r")}
-    above = [each for each in ("" if is_said else title, chunk.context) if each]
+    above = [line for line in ("" if is_said else title, chunk.context) if line]
     return "\n".join(above) + "\n\n" + chunk.text if above else chunk.text
 
 
-def cut_again(text: str, places: Sequence[Range], size_bytes: int, chunker: Chunker) -> tuple[Chunk, ...]:
-    """The chunks of a text that was cut at these places, each with its context, whatever size they were cut to."""
+def add_contexts(text: str, ranges: Sequence[Range], size_bytes: int, chunker: Chunker) -> tuple[Chunk, ...]:
+    """Return the chunks at these ranges of a text, each with its context, whatever size they were cut to."""
     if chunker == "seed":
-        return tuple(Chunk(text[start:end], start, end) for start, end in places)
+        return tuple(Chunk(text[start:end], start, end) for start, end in ranges)
     chunks = split(text, size_bytes, chunker)
-    if [(each.start, each.end) for each in chunks] == list(places):
+    if [(chunk.start, chunk.end) for chunk in chunks] == list(ranges):
         return chunks
-    contexts = _contexts_at(text, [start for start, _ in places])
+    contexts = _find_contexts(text, [start for start, _ in ranges])
     return tuple(
-        Chunk(text[start:end], start, end, context) for (start, end), context in zip(places, contexts, strict=True)
+        Chunk(text[start:end], start, end, context) for (start, end), context in zip(ranges, contexts, strict=True)
     )
 
 
-def _contexts_at(text: str, starts: Sequence[int]) -> list[str]:
-    """The headings above each of these places, in ascending order, but for the one that begins there."""
+def _find_contexts(text: str, starts: Sequence[int]) -> list[str]:
+    """Return the headings above each of these ascending places, without a heading that begins there."""
     headings = structure_of(text).headings
     path: list[tuple[int, str]] = []
     number = 0
@@ -65,16 +95,16 @@ def _contexts_at(text: str, starts: Sequence[int]) -> list[str]:
     for start in starts:
         while number < len(headings) and headings[number].start < start:
             heading = headings[number]
-            path = [each for each in path if each[0] < heading.level]
+            path = [above for above in path if above[0] < heading.level]
             path += [(heading.level, heading.title)] if heading.title else []
             number += 1
-        begun = headings[number].level if number < len(headings) and headings[number].start == start else None
-        contexts.append(_context([each for each in path if begun is None or each[0] < begun]))
+        level = headings[number].level if number < len(headings) and headings[number].start == start else None
+        contexts.append(_join_titles([above for above in path if level is None or above[0] < level]))
     return contexts
 
 
 class _Section(NamedTuple):
-    """A heading and what follows up to the next one. The first has no heading, and may be blank."""
+    """A heading and the text up to the next one. The first section has no heading, and may be blank."""
 
     start: int
     body: int
@@ -90,126 +120,123 @@ class _Piece(NamedTuple):
     start: int
     end: int
     level: int
-    """Sections of this level and below have the same headings above them as this piece has."""
+    """Sections of this level and below have the same headings above them as this piece."""
     context: str
     is_bare: bool = False
-    """It is nothing but headings."""
+    """It consists of headings only."""
 
 
-class _Packing:
-    """One text on its way into chunks, section by section.
+class _Packer:
+    """Packs the sections of one text into pieces.
 
-    What is tiny waits for the section that follows, if that has the same headings above it; else it joins what stands
-    before it, if there is room; else it is a chunk of its own.
+    A tiny piece waits for the next section, if that has the same headings above it; else it joins the piece before it,
+    if there is room; else it stays alone.
     """
 
     def __init__(self, text: str, size_bytes: int, structure: Structure) -> None:
         self._text = text
         self._size_bytes = size_bytes
         self._tiny_bytes = min(size_bytes // _TINY_PART, _TINY_BYTES)
-        self._sections = _sections(text, structure.headings)
-        self._cutter = TextSplitter(text, size_bytes, list(self._whole(structure.blocks)))
+        self._sections = _find_sections(text, structure.headings)
+        self._splitter = _Splitter(text, size_bytes, list(self._find_whole(structure.blocks)))
         self._path: list[tuple[int, str]] = []
         """Level and title of the headings above."""
         self._pieces: list[_Piece] = []
         self._waiting: _Piece | None = None
 
-    def pieces(self) -> list[_Piece]:
+    def pack(self) -> list[_Piece]:
         number = 0
         while number < len(self._sections):
-            number = self._pack(number)
+            number = self._pack_section(number)
         self._settle()
         return self._pieces
 
-    def _pack(self, number: int) -> int:
-        """Section `number`, with all below it if that fits; the number of the section to go on with."""
+    def _pack_section(self, number: int) -> int:
+        """Pack a section, with all below it if that fits; return the number of the section to go on with."""
         section = self._sections[number]
         while self._path and self._path[-1][0] >= section.level:
             self._path.pop()
         if self._waiting and section.level < self._waiting.level:
             self._settle()
-        is_bare = section.next == number + 1 and self._is_bare(section)
+        is_bare = section.next == number + 1 and _is_bare(section)
         end = self._sections[section.next - 1].end
-        begun = self._begun(section, end, is_bare=is_bare)
-        if self._fits(begun):
-            self._add(begun)
+        piece = self._extend_waiting(section, end, is_bare=is_bare)
+        if self._fits(piece.start, piece.end):
+            self._add(piece)
             return section.next
-        if (
-            self._waiting
-            and not self._waiting.is_bare
-            and _is_fitting(self._text, section.start, end, self._size_bytes)
-        ):
+        if self._waiting and not self._waiting.is_bare and self._fits(section.start, end):
             self._settle()
-            self._add(self._begun(section, end, is_bare=is_bare))
+            self._add(self._extend_waiting(section, end, is_bare=is_bare))
             return section.next
         self._pack_body(section)
         return number + 1
 
     def _pack_body(self, section: _Section) -> None:
-        begun = self._begun(section, section.end, is_bare=self._is_bare(section))
+        piece = self._extend_waiting(section, section.end, is_bare=_is_bare(section))
         is_after_headings = self._waiting is None or self._waiting.is_bare
         self._waiting = None
         if section.title:
             self._path.append((section.level, section.title))
-        if self._fits(begun):
-            self._add(begun)
+        if self._fits(piece.start, piece.end):
+            self._add(piece)
             return
         # A chunk of nothing but headings would be found for what others say.
         after = section.body if is_after_headings and section.body > section.start else 0
-        inside = _context(self._path)
-        for start, end in self._cutter.pieces(begun.start, begun.end, after=after):
+        context = _join_titles(self._path)
+        for start, end in self._splitter.split(piece.start, piece.end, after=after):
             self._settle()
-            if start == begun.start:
-                self._add(begun._replace(end=end))
+            if start == piece.start:
+                self._add(piece._replace(end=end))
             else:
-                self._add(_Piece(start, end, section.level + 1, inside))
+                self._add(_Piece(start, end, section.level + 1, context))
 
-    def _begun(self, section: _Section, end: int, *, is_bare: bool) -> _Piece:
-        """The section up to this end, together with what waits for it."""
+    def _extend_waiting(self, section: _Section, end: int, *, is_bare: bool) -> _Piece:
+        """Return the section up to this end, together with the piece that waits for it."""
         waiting = self._waiting
         if waiting is None:
-            return _Piece(section.start, end, section.level, _context(self._path), is_bare)
+            return _Piece(section.start, end, section.level, _join_titles(self._path), is_bare)
         return _Piece(waiting.start, end, waiting.level, waiting.context, waiting.is_bare and is_bare)
 
     def _add(self, piece: _Piece) -> None:
         if piece.start == piece.end:
             return
-        if self._fits(piece, self._tiny_bytes - 1):
+        if _is_fitting(self._text, piece.start, piece.end, self._tiny_bytes - 1):
             self._waiting = piece
         else:
             self._waiting = None
             self._pieces.append(piece)
 
     def _settle(self) -> None:
-        """What waits waits no longer."""
+        """Place the piece that waits."""
         waiting, self._waiting = self._waiting, None
         if waiting is None:
             return
         if self._pieces and self._pieces[-1].level <= waiting.level:
             joined = self._pieces[-1]._replace(end=waiting.end)
-            if self._fits(joined):
+            if self._fits(joined.start, joined.end):
                 self._pieces[-1] = joined
                 return
         self._pieces.append(waiting)
 
-    def _is_bare(self, section: _Section) -> bool:
-        return section.body >= section.end and section.end > section.start
+    def _fits(self, start: int, end: int) -> bool:
+        return _is_fitting(self._text, start, end, self._size_bytes)
 
-    def _fits(self, piece: _Piece, size_bytes: int | None = None) -> bool:
-        return _is_fitting(self._text, piece.start, piece.end, self._size_bytes if size_bytes is None else size_bytes)
-
-    def _whole(self, blocks: Iterable[Block]) -> Iterator[Range]:
-        """The largest of the blocks and their parts that fit."""
+    def _find_whole(self, blocks: Iterable[Block]) -> Iterator[Range]:
+        """Find the largest blocks, or parts of blocks, that fit."""
         for block in blocks:
-            if _is_fitting(self._text, block.start, block.end, self._size_bytes):
+            if self._fits(block.start, block.end):
                 yield block.start, block.end
             else:
-                yield from self._whole(block.parts)
+                yield from self._find_whole(block.parts)
 
 
-def _sections(text: str, headings: Sequence[Heading]) -> list[_Section]:
-    """All of the text; headings below others are between the section of these and its `next`."""
-    starts = [next_visible(text, 0), *(each.start for each in headings), len(text)]
+def _is_bare(section: _Section) -> bool:
+    return section.body >= section.end and section.end > section.start
+
+
+def _find_sections(text: str, headings: Sequence[Heading]) -> list[_Section]:
+    """Divide all of the text; headings below another one are between its section and the `next` of that."""
+    starts = [_next_visible(text, 0), *(heading.start for heading in headings), len(text)]
     following = [len(headings) + 1] * (len(headings) + 1)
     open_numbers: list[int] = []
     for number, heading in enumerate(headings, start=1):
@@ -224,12 +251,12 @@ def _sections(text: str, headings: Sequence[Heading]) -> list[_Section]:
             sections.append(_Section(start, start, end, 0, "", following[0]))
         else:
             heading = headings[number - 1]
-            body = next_visible(text, heading.end)
+            body = _next_visible(text, heading.end)
             sections.append(_Section(start, body, end, heading.level, heading.title, following[number]))
     return sections
 
 
-def _context(path: Sequence[tuple[int, str]]) -> str:
+def _join_titles(path: Sequence[tuple[int, str]]) -> str:
     joined = ""
     for _, title in reversed(path):
         longer = f"{title}{_STEP}{joined}" if joined else title
@@ -244,3 +271,135 @@ def _is_fitting(text: str, start: int, end: int, size_bytes: int) -> bool:
         return False
     piece = text[start:end]
     return piece.isascii() or len(piece.encode("utf-8", "surrogatepass")) <= size_bytes
+
+
+# ── splitting at separators ────────────────────────────────────────────────────────────────────────
+
+
+class _Splitter:
+    """Cuts a text into ranges of at most `size_bytes` of UTF-8. `whole`: ranges that fit and stay whole, ascending."""
+
+    def __init__(self, text: str, size_bytes: int, whole: Sequence[Range] = ()) -> None:
+        if size_bytes < _LEAST_SIZE_BYTES:
+            raise ValueError(f"a chunk must have room for one character, {_LEAST_SIZE_BYTES} bytes: {size_bytes}")
+        self._text = text
+        self._size_bytes = size_bytes
+        self._whole_starts = [start for start, _ in whole]
+        self._whole_ends = [end for _, end in whole]
+
+    def split(self, begin: int, end: int, *, after: int = 0) -> Iterator[Range]:
+        """Cut `text[begin:end]` without overlap; the first cut comes `after` this place, if that is possible."""
+        start = _next_visible(self._text, begin)
+        while start < end:
+            cut = self._cut_after(start, end, after)
+            yield start, start + len(self._text[start:cut].rstrip())
+            start = _next_visible(self._text, cut)
+
+    def _cut_after(self, start: int, end: int, after: int) -> int:
+        """Return where the range that begins at `start` ends: before the first part that has no room in it.
+
+        A part is a range that stays whole, or a paragraph that fits; else its lines are parts, and so on.
+        """
+        limit = _reach(self._text, start, self._size_bytes)
+        # Whitespace at the limit takes no room, and may be the end of a part.
+        seen = _next_visible(self._text, limit)
+        if seen >= end:
+            return end
+        floor = after if start < after < limit else start
+        low = self._last_boundary(limit)
+        if low > floor and self._stays_whole(low):
+            return low
+        return self._cut_between(max(low, floor), floor, limit, end)
+
+    def _last_boundary(self, limit: int) -> int:
+        """Return the last place up to the limit where a whole range begins or ends; 0 without any."""
+        number = bisect_right(self._whole_starts, limit) - 1
+        if number < 0:
+            return 0
+        end = self._whole_ends[number]
+        return end if end <= limit else self._whole_starts[number]
+
+    def _stays_whole(self, place: int) -> bool:
+        number = bisect_right(self._whole_starts, place) - 1
+        return number >= 0 and self._whole_starts[number] == place
+
+    def _cut_between(self, low: int, floor: int, limit: int, end: int) -> int:
+        """Return a cut after `floor`; a part ends at `low`, and no whole range is between it and the limit."""
+        text = self._text
+        seen = _next_visible(text, limit)
+        begin = _next_visible(text, low) if low > floor else floor
+        has_lines = text.find("\n", low, seen) >= 0 or text.find("\r", low, seen) >= 0
+        for level, (last_end, first_end) in enumerate(zip(_LAST_END, _FIRST_END, strict=True)):
+            if has_lines or level > _LINES:
+                match = last_end.match(text, low, seen)
+                if match is not None:
+                    begin = _next_visible(text, match.end())
+            if begin > floor and (begin >= limit or self._is_part_fitting(begin, end, first_end)):
+                return begin
+        return begin if begin > floor else _cut_between_clusters(text, floor, limit)
+
+    def _is_part_fitting(self, begin: int, end: int, first_end: re.Pattern[str]) -> bool:
+        """Tell whether the part that begins at `begin`, up to its first end, fits by itself."""
+        seen = _next_visible(self._text, _reach(self._text, begin, self._size_bytes))
+        if seen >= end or first_end.search(self._text, begin, seen) is not None:
+            return True
+        number = bisect_right(self._whole_starts, begin)
+        return number < len(self._whole_starts) and self._whole_starts[number] <= seen
+
+
+def _reach(text: str, start: int, size_bytes: int) -> int:
+    """Return the end of the longest range from `start` on that fits, in characters."""
+    window = text[start : start + size_bytes]
+    if window.isascii():
+        return start + len(window)
+    # Half of a surrogate pair cannot be written as UTF-8.
+    encoded = window.encode("utf-8", "surrogatepass")
+    if len(encoded) <= size_bytes:
+        return start + len(window)
+    end = size_bytes
+    while encoded[end] & 0xC0 == 0x80:
+        end -= 1
+    return start + len(encoded[:end].decode("utf-8", "surrogatepass"))
+
+
+def _next_visible(text: str, start: int) -> int:
+    match = _VISIBLE.search(text, start)
+    return match.start() if match else len(text)
+
+
+def _cut_between_clusters(text: str, start: int, limit: int) -> int:
+    """Return the last place up to `limit` that splits no letter from its marks, or `limit` if there is none near."""
+    for cut in range(limit, max(start, limit - _LONGEST_CLUSTER), -1):
+        if not _is_joined(text, cut):
+            return cut
+    return limit
+
+
+def _is_joined(text: str, cut: int) -> bool:
+    before, after = text[cut - 1], text[cut]
+    if after < "\u0300":
+        return False
+    return (
+        unicodedata.category(after).startswith("M")
+        or _JOINER in {before, after}
+        or unicodedata.combining(before) == _VIRAMA
+        or "\U0001f3fb" <= after <= "\U0001f3ff"  # the colour of the hand before it
+        or "\U000e0020" <= after <= "\U000e007f"  # the letters of a regional flag
+        or "\u1160" <= after <= "\u11ff"  # the vowel or the end of a Korean syllable
+        or ("\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff")
+        or _is_inside_flag(text, cut)
+    )
+
+
+def _is_inside_flag(text: str, cut: int) -> bool:
+    """Tell whether an odd number of flag letters stands before the cut: a flag is two of them."""
+    if not _is_flag_letter(text[cut]):
+        return False
+    first = cut
+    while first > 0 and cut - first < _LONGEST_CLUSTER and _is_flag_letter(text[first - 1]):
+        first -= 1
+    return (cut - first) % 2 == 1
+
+
+def _is_flag_letter(character: str) -> bool:
+    return "\U0001f1e6" <= character <= "\U0001f1ff"

@@ -1,8 +1,8 @@
-"""Chunks to entities and edges with a model: in batches, several at once, and never in the way of an ingest.
+"""Entity graphs made by a model: in batches, several at once, and never in the way of an ingest.
 
 Invariants
-    A chunk that brought nothing after all attempts is skipped and counted, and so is what a model that died leaves.
-    A document with a chunk that the model could not be asked about is marked incomplete; an unusable reply is final.
+    A chunk without a result after all attempts is skipped and counted; so are all chunks after the model died.
+    A document with a chunk that did not reach the model is marked incomplete; an unusable reply is final.
 """
 
 import itertools
@@ -54,30 +54,31 @@ class ModelGrapher:
 
     @property
     def counts(self) -> ExtractionCounts:
-        """Since the beginning."""
+        """Counts since the beginning."""
         with self._lock:
             return self._counts
 
     def graphs_of(self, documents: Sequence[DocumentText]) -> list[GraphRows]:
         texts = [chunk for document in documents for chunk in document.chunks]
         is_dead = threading.Event()
-        found: list[Extraction | _Skipped] = []
+        extractions: list[Extraction | _Skipped] = []
         with ThreadPoolExecutor(self._workers, thread_name_prefix="pair-graph") as pool:
             for begin in range(0, len(texts), self._batch_chunks):
                 batch = texts[begin : begin + self._batch_chunks]
-                found += pool.map(lambda text: self._extracted(text, is_dead), batch)
-        skipped = sum(isinstance(extraction, _Skipped) for extraction in found)
+                extractions += pool.map(lambda text: self._extract(text, is_dead), batch)
+        skipped = sum(isinstance(extraction, _Skipped) for extraction in extractions)
         with self._lock:
             before = self._counts
-            self._counts = ExtractionCounts(before.extracted + len(found) - skipped, before.skipped + skipped)
+            self._counts = ExtractionCounts(before.extracted + len(extractions) - skipped, before.skipped + skipped)
         if skipped:
-            logger.warning("chunks without a graph", extra={"skipped": skipped, "chunks": len(found)})
-        remaining = iter(found)
+            logger.warning("chunks without a graph", extra={"skipped": skipped, "chunks": len(extractions)})
+        remaining = iter(extractions)
         return [
-            _graph(document.title, list(itertools.islice(remaining, len(document.chunks)))) for document in documents
+            _make_graph(document.title, list(itertools.islice(remaining, len(document.chunks))))
+            for document in documents
         ]
 
-    def _extracted(self, text: str, is_dead: threading.Event) -> Extraction | _Skipped:
+    def _extract(self, text: str, is_dead: threading.Event) -> Extraction | _Skipped:
         for _ in range(_ATTEMPTS):
             if is_dead.is_set():
                 return _Skipped.UNREACHABLE
@@ -86,12 +87,12 @@ class ModelGrapher:
             except errors.ModelError as fault:
                 last = fault
         if last.code == errors.MODEL_UNREACHABLE:
-            is_dead.set()  # waiting for it once more with each chunk would take the ingest with it
+            is_dead.set()  # waiting for it again with each chunk would stall the ingest
             return _Skipped.UNREACHABLE
         return _Skipped.UNUSABLE
 
 
-def _graph(title: str, extractions: Sequence[Extraction | _Skipped]) -> GraphRows:
+def _make_graph(title: str, extractions: Sequence[Extraction | _Skipped]) -> GraphRows:
     is_complete = _Skipped.UNREACHABLE not in extractions
     if extractions and all(isinstance(extraction, _Skipped) for extraction in extractions):
         return NO_GRAPH if is_complete else NO_GRAPH_YET
@@ -101,7 +102,7 @@ def _graph(title: str, extractions: Sequence[Extraction | _Skipped]) -> GraphRow
     for number, extraction in enumerate(extractions):
         if isinstance(extraction, _Skipped):
             continue
-        related: dict[str, int] = {canonical_name(each): 0 for each in extraction.entities}
+        related: dict[str, int] = {canonical_name(name): 0 for name in extraction.entities}
         for relation in extraction.relations:
             source, target = canonical_name(relation.source), canonical_name(relation.target)
             if source and target and source != target:

@@ -1,13 +1,10 @@
-"""Documents checked, hashed, cut, embedded and analysed: all that is made of them before they are stored.
-
-Not here
-    Whether they are stored already, and storing them: writing.py, building.py.
-"""
+"""Prepare documents for storing: check, hash, cut, embed and analyse them."""
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,16 +12,17 @@ from pair import errors
 from pair.ai.caching_embedder import CachingEmbedder
 from pair.engine.format.keyword_rows import RowText, rows_of
 from pair.engine.format.stored_documents import Header, PreparedDocument, PreparedKeywords, content_hash
-from pair.engine.settings import Chunker
+from pair.engine.settings import Chunker, EngineSettings
 from pair.engine.storage.manifest_store import StoredManifest
-from pair.engine.write import chunking
-from pair.engine.write.chunking import embedded_text
+from pair.engine.write.chunking import Range, add_contexts, format_for_embedding, split
 from pair.text.entity_rules import DocumentText, Grapher
 from pair.values import NO_GRAPH, Chunk, Document, GraphRows
 
 _MOST_ID_CHARACTERS = 4096
 _DOCUMENT_BYTES = 200
 """What a document takes besides its text."""
+
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,28 +35,34 @@ class Batch:
     graphs: Mapping[str, GraphRows]
     """By document id."""
     revisions: Mapping[str, str]
-    """What the caller knows a document's content by, by document id; for others, all of the document is hashed."""
+    """What the caller knows a document's content by, by document id; other documents are hashed whole."""
 
 
-def size_of(document: Document) -> int:
-    """About how many bytes it takes."""
+def estimate_bytes(document: Document) -> int:
+    """Estimate how many bytes a document takes."""
     texts = (document.text, document.title, document.url)
-    size = sum(len(each) if each.isascii() else len(each.encode(errors="surrogatepass")) for each in texts)
+    size = sum(len(text) if text.isascii() else len(text.encode(errors="surrogatepass")) for text in texts)
     return size + _DOCUMENT_BYTES + 4 * (0 if document.vector is None else len(document.vector))
 
 
-def in_batches(documents: Iterable[Document], most: int, most_bytes: int) -> Iterator[list[Document]]:
-    """In their order; a document that is larger than a batch may be is one by itself."""
-    batch: list[Document] = []
+def split_batches(documents: Iterable[Document], most: int, most_bytes: int) -> Iterator[list[Document]]:
+    """Split documents into batches, in their order. A document larger than `most_bytes` is a batch by itself."""
+    return split_by_size(documents, estimate_bytes, most, most_bytes)
+
+
+def split_by_size(
+    items: Iterable[_Item], measure: Callable[[_Item], int], most: int, most_bytes: int
+) -> Iterator[list[_Item]]:
+    batch: list[_Item] = []
     size = 0
-    for document in documents:
-        own = size_of(document)
-        if batch and size + own > most_bytes:
+    for item in items:
+        item_bytes = measure(item)
+        if batch and size + item_bytes > most_bytes:
             yield batch
             batch, size = [], 0
-        batch.append(document)
-        size += own
-        if len(batch) == most:  # at once: the next document may be long in coming
+        batch.append(item)
+        size += item_bytes
+        if len(batch) == most:  # at once: the next item may be long in coming
             yield batch
             batch, size = [], 0
     if batch:
@@ -75,105 +79,110 @@ class Preparation:
         self._grapher = grapher
         self.embedding = embedding
 
-    def made_with(self, before: StoredManifest | None) -> str:
-        """What vectors and graphs are made with: what was made with something else is not the same.
-
-        A KB whose vectors were made anew goes on with the name that its hashes were made with.
-        """
-        name = self._hashed_as(before)
+    def name_models(self, before: StoredManifest | None) -> str:
+        """Name the embedder and the grapher, as content hashes do: with another one, a document counts as changed."""
+        name = self._hashing_embedder(before)
         return name if self._grapher is None else f"{name} {self._grapher.name}"
 
-    def _hashed_as(self, before: StoredManifest | None) -> str:
+    def _hashing_embedder(self, before: StoredManifest | None) -> str:
+        """Name the embedder that content hashes name: a re-embedded KB keeps the one that its hashes were made with."""
         if before is None or before.manifest.embedder != self.embedding.name:
             return self.embedding.name
         return before.manifest.hashing_embedder
 
-    def checked_hashes(self, batch: Batch, before: StoredManifest | None) -> dict[str, str]:
-        """The content hash of each document, by id. Raises E213, E303 for what cannot be stored."""
+    def hash_documents(self, batch: Batch, before: StoredManifest | None) -> dict[str, str]:
+        """Return the content hash of each document, by id. Raises E213, E303 for what cannot be stored."""
         hashes: dict[str, str] = {}
-        cut = cutting(self._chunker, batch.chunk_size_bytes)
-        made_with = self.made_with(before)
+        chunking = describe_chunking(self._chunker, batch.chunk_size_bytes)
+        models = self.name_models(before)
         for document in batch.documents:
             check_document(document)
             if document.vector is not None and len(document.vector) != self.embedding.dimension:
                 raise errors.vector_size_differs(self._kb_id, self.embedding.dimension, len(document.vector))
             if (revision := batch.revisions.get(document.id)) is not None:
-                hashes[document.id] = revised_hash(revision, batch.owner, made_with, cut)
-            else:
-                graph = batch.graphs.get(document.id)
-                name = self._hashed_as(before) if graph else made_with
-                hashes[document.id] = content_hash(document, batch.owner, f"{name} {cut} {_graph_text(graph)}")
+                hashes[document.id] = hash_revision(revision, batch.owner, models, chunking)
+                continue
+            graph = batch.graphs.get(document.id)
+            name = self._hashing_embedder(before) if graph else models
+            graph_text = json.dumps([graph.mentions, graph.edges]) if graph else ""
+            hashes[document.id] = content_hash(document, batch.owner, f"{name} {chunking} {graph_text}")
         return hashes
 
-    def prepared(
+    def prepare(
         self, batch: Batch, documents: Sequence[Document], hashes: Mapping[str, str]
     ) -> dict[str, PreparedDocument]:
-        """These documents of the batch, by id, cut, embedded and analysed."""
-        cut = {each.id: _chunks_of(each, batch.chunk_size_bytes, self._chunker) for each in documents}
+        """Cut, embed and analyse these documents of the batch; return them by id."""
+        chunks = {document.id: self._cut(document, batch.chunk_size_bytes) for document in documents}
         texts = [
-            embedded_text(each.title, chunk) for each in documents if each.vector is None for chunk in cut[each.id]
+            format_for_embedding(document.title, chunk)
+            for document in documents
+            if document.vector is None
+            for chunk in chunks[document.id]
         ]
         vectors = self.embedding.embed_all(texts) if texts else np.empty((0, self.embedding.dimension), np.float32)
         keywords = rows_of(
-            RowText(chunk.text, each.title, chunk.context) for each in documents for chunk in cut[each.id]
+            RowText(chunk.text, document.title, chunk.context)
+            for document in documents
+            for chunk in chunks[document.id]
         )
-        graphs = self._graphs_of(batch, documents, cut)
-        done: dict[str, PreparedDocument] = {}
-        begin = first = 0
-        for each in documents:
-            chunks = cut[each.id]
-            if each.vector is None:
-                own = vectors[begin : begin + len(chunks)]
-                begin += len(chunks)
+        graphs = self._make_missing_graphs(batch, documents, chunks)
+        prepared: dict[str, PreparedDocument] = {}
+        first_vector = first_row = 0
+        for document in documents:
+            own = chunks[document.id]
+            if document.vector is None:
+                own_vectors = vectors[first_vector : first_vector + len(own)]
+                first_vector += len(own)
             else:
-                own = np.asarray(each.vector, dtype=np.float32)[None, :]
-            graph = graphs.get(each.id, NO_GRAPH)
-            content = hashes[each.id] if graph.is_complete else _hash_incomplete(hashes[each.id])
-            header = Header(each.id, batch.owner, each.title, each.url, each.metadata, content)
-            own_keywords = PreparedKeywords(keywords, first)
-            first += len(chunks)
-            done[each.id] = PreparedDocument(header, each.text, chunks, own, graph, own_keywords)
-        return done
+                own_vectors = np.asarray(document.vector, dtype=np.float32)[None, :]
+            graph = graphs.get(document.id, NO_GRAPH)
+            content = hashes[document.id] if graph.is_complete else _hash_incomplete(hashes[document.id])
+            header = Header(document.id, batch.owner, document.title, document.url, document.metadata, content)
+            own_keywords = PreparedKeywords(keywords, first_row)
+            first_row += len(own)
+            prepared[document.id] = PreparedDocument(header, document.text, own, own_vectors, graph, own_keywords)
+        return prepared
+
+    def _cut(self, document: Document, size_bytes: int) -> tuple[Chunk, ...]:
+        if document.vector is not None:
+            return (Chunk(document.text, 0, len(document.text)),)
+        return split(document.text, size_bytes, self._chunker)
 
     @property
     def makes_graphs(self) -> bool:
         return self._grapher is not None
 
-    def graphs_of(self, texts: Sequence[DocumentText]) -> Sequence[GraphRows]:
-        """Anew, of texts that are stored; only where graphs are made at all."""
+    def make_graphs(self, texts: Sequence[DocumentText]) -> Sequence[GraphRows]:
+        """Make the graphs of stored texts again; only where graphs are made at all."""
         if self._grapher is None:
             raise ValueError("no graphs are made here")
         return self._grapher.graphs_of(texts)
 
-    def _graphs_of(
-        self, batch: Batch, documents: Sequence[Document], cut: Mapping[str, Sequence[Chunk]]
+    def _make_missing_graphs(
+        self, batch: Batch, documents: Sequence[Document], chunks: Mapping[str, Sequence[Chunk]]
     ) -> Mapping[str, GraphRows]:
         if self._grapher is None:
             return batch.graphs
-        bare = [each for each in documents if each.id not in batch.graphs]
-        made = self._grapher.graphs_of(
-            [DocumentText(each.title, [chunk.text for chunk in cut[each.id]]) for each in bare]
+        bare = [document for document in documents if document.id not in batch.graphs]
+        graphs = self._grapher.graphs_of(
+            [DocumentText(document.title, [chunk.text for chunk in chunks[document.id]]) for document in bare]
         )
-        return {**batch.graphs, **{each.id: graph for each, graph in zip(bare, made, strict=True)}}
+        return {**batch.graphs, **{document.id: graph for document, graph in zip(bare, graphs, strict=True)}}
 
 
-def cutting(chunker: Chunker, chunk_size_bytes: int) -> str:
-    """How documents are cut, as their content hashes know it."""
+def describe_chunking(chunker: Chunker, chunk_size_bytes: int) -> str:
+    """Describe how documents are cut, as content hashes know it."""
     return f"{chunker} {chunk_size_bytes}"
 
 
-def revised_hash(revision: str, owner: str, made_with: str, cutting: str) -> str:
-    """The content hash of a document whose content its owner knows by a revision."""
-    return hashlib.sha256(f"{revision}\0{owner}\0{made_with}\0{cutting}".encode()).hexdigest()[:32]
+def hash_revision(revision: str, owner: str, models: str, chunking: str) -> str:
+    """Return the content hash of a document whose content its owner knows by a revision."""
+    return hashlib.sha256(f"{revision}\0{owner}\0{models}\0{chunking}".encode()).hexdigest()[:32]
 
 
 def _hash_incomplete(content: str) -> str:
     """Return the content hash of a document without its whole graph: the next write of it is a change."""
     return hashlib.sha256(f"incomplete graph\0{content}".encode()).hexdigest()[:32]
-
-
-def _graph_text(graph: GraphRows | None) -> str:
-    return json.dumps([graph.mentions, graph.edges]) if graph else ""
 
 
 def check_document(document: Document) -> None:
@@ -194,7 +203,21 @@ def check_document(document: Document) -> None:
         raise errors.document_invalid(document.id, "its vector holds something that is not a number")
 
 
-def _chunks_of(document: Document, size_bytes: int, chunker: Chunker) -> tuple[Chunk, ...]:
-    if document.vector is not None:
-        return (Chunk(document.text, 0, len(document.text)),)
-    return chunking.split(document.text, size_bytes, chunker)
+def restore_chunks(
+    text: str, title: str, ranges: Sequence[Range], lengths: Sequence[int] | None, settings: EngineSettings
+) -> tuple[Chunk, ...]:
+    """Return the chunks of a stored document, each with the context that it was indexed with.
+
+    `lengths`: in words, as the keyword index counts them; None without an index. The document may have been stored
+    under other settings: the length of one chunk with a context shows whether contexts were indexed.
+    """
+    if lengths is None:
+        return add_contexts(text, ranges, settings.chunk_bytes, settings.chunker)
+    chunks = add_contexts(text, ranges, settings.chunk_bytes, "structure")
+    sample = next((number for number, chunk in enumerate(chunks) if chunk.context), None)
+    if sample is None:
+        return chunks
+    indexed = rows_of([RowText(chunks[sample].text, title, chunks[sample].context)])
+    if int(indexed.lengths[0]) == int(lengths[sample]):
+        return chunks
+    return tuple(replace(chunk, context="") for chunk in chunks)

@@ -1,9 +1,9 @@
-"""Vectors of texts, kept in a file as they are made: whoever goes on with long work does not pay for them twice.
+"""The vector journal: an append-only file of vectors, so that interrupted work does not embed a text twice.
 
-A file of records of one size: the hash of a text, its vector, a checksum. Records are only ever appended.
+The file has records of one size: the hash of a text, its vector, a checksum.
 Invariants
-    A record that was cut off or damaged is as good as none: what a killed process left can be used.
-    A text is known by its hash alone, wherever it stands: what moves from shard to shard keeps its vector.
+    A record that was cut off or damaged is ignored: the file of a killed process can be used.
+    A text is identified by its hash alone: a document that moves to another shard keeps its vector.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pair import files
+from pair import files, folders
 
 Vectors = npt.NDArray[np.float32]
 RecordNumbers = npt.NDArray[np.int64]
@@ -26,44 +26,44 @@ RecordNumbers = npt.NDArray[np.int64]
 _KEY_BYTES = 16
 _FILE_NAME = re.compile(r"[0-9a-f]{32}\.vectors")
 _MOST_RECENT = 1 << 16
-"""Keys that are looked up one by one, before they are sorted among the others."""
+"""Keys that are looked up one by one, before they are merged into the sorted ones."""
 
 
-def key_of(text: str) -> bytes:
+def hash_text(text: str) -> bytes:
     return hashlib.sha256(text.encode(errors="surrogatepass")).digest()[:_KEY_BYTES]
 
 
 class VectorJournal:
-    """Of one embedder. Only one process may append: see `kept_vectors`. Reading changes nothing."""
+    """Vectors of one embedder. Only one process may append: see `open_journal`. Reading changes nothing."""
 
     def __init__(self, path: Path, dimension: int) -> None:
         self._path = path
         self._type = np.dtype([("key", f"S{_KEY_BYTES}"), ("vector", "<f4", (dimension,)), ("check", "<u4")])
-        self._count = _sound_records(path, self._type)
+        self._count = _count_sound(path, self._type)
         self._is_trimmed = False
         self._recent: dict[bytes, int] = {}
         self._sort()
 
     def find(self, keys: Sequence[bytes]) -> RecordNumbers:
-        """The number of each one's record; -1 for those that have none."""
-        asked = np.array(keys, f"S{_KEY_BYTES}")
-        found = np.full(len(keys), -1, np.int64)
+        """Return the number of the record of each key; -1 where there is none."""
+        wanted = np.array(keys, f"S{_KEY_BYTES}")
+        numbers = np.full(len(keys), -1, np.int64)
         if len(self._keys):
-            places = np.minimum(np.searchsorted(self._keys, asked), len(self._keys) - 1)
-            is_here = self._keys[places] == asked
-            found[is_here] = self._numbers[places[is_here]]
+            places = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
+            is_here = self._keys[places] == wanted
+            numbers[is_here] = self._numbers[places[is_here]]
         if self._recent:
-            for place in np.flatnonzero(found < 0).tolist():
-                found[place] = self._recent.get(keys[place], -1)
-        return found
+            for place in np.flatnonzero(numbers < 0).tolist():
+                numbers[place] = self._recent.get(keys[place], -1)
+        return numbers
 
     def append(self, keys: Sequence[bytes], vectors: Vectors) -> None:
-        """On disk when this returns, unless the machine itself fails."""
+        """Write records to disk."""
         records = np.zeros(len(keys), self._type)
         records["key"], records["vector"] = keys, vectors
-        records["check"] = _checks(records)
+        records["check"] = _compute_checks(records)
         with files.storage_errors():
-            descriptor = files.open_file(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            descriptor = folders.open_file(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             try:
                 if not self._is_trimmed:
                     os.ftruncate(descriptor, self._count * self._type.itemsize)
@@ -78,56 +78,56 @@ class VectorJournal:
             self._sort()
 
     def vectors(self, numbers: RecordNumbers) -> Vectors:
-        """Of these records, in this order."""
+        """Return the vectors of these records, in this order."""
         if not len(numbers):
             return np.empty((0, self._type["vector"].shape[0]), np.float32)
-        vectors: Vectors = self._mapped()["vector"][numbers].astype(np.float32)
+        vectors: Vectors = self._map()["vector"][numbers].astype(np.float32)
         return vectors
 
-    def _mapped(self) -> npt.NDArray[Any]:
+    def _map(self) -> npt.NDArray[Any]:
         return np.memmap(self._path, self._type, mode="r", shape=(self._count,))
 
     def _sort(self) -> None:
-        keys = np.array(self._mapped()["key"]) if self._count else np.empty(0, f"S{_KEY_BYTES}")
+        keys = np.array(self._map()["key"]) if self._count else np.empty(0, f"S{_KEY_BYTES}")
         self._numbers = np.argsort(keys, kind="stable")
         self._keys = keys[self._numbers]
         self._recent.clear()
 
 
-def kept_path(folder: Path, embedder: str, dimension: int) -> Path:
+def journal_path(folder: Path, embedder: str, dimension: int) -> Path:
     return folder / f"{hashlib.sha256(f'{embedder} {dimension}'.encode()).hexdigest()[:32]}.vectors"
 
 
 @contextlib.contextmanager
-def kept_vectors(
+def open_journal(
     folder: Path, embedder: str, dimension: int, *, on_busy: Callable[[str], None]
 ) -> Iterator[VectorJournal]:
-    """What is kept for one KB. When the block ends without a fault, nothing is kept any longer.
+    """Open the journal of one KB, and delete it when the block ends without an error.
 
-    `on_busy`: told who else works in this folder; it has to raise.
+    `on_busy`: called with the process that works in this folder; it has to raise.
     """
     with files.storage_errors(), files.exclusive_lock(folder / "lock", on_wait=on_busy):
-        yield VectorJournal(kept_path(folder, embedder, dimension), dimension)
-        for name in filter(_FILE_NAME.fullmatch, files.list_folder(folder)):
-            files.unlink(folder / name, missing_ok=True)  # also what was begun with another embedder, and given up
+        yield VectorJournal(journal_path(folder, embedder, dimension), dimension)
+        for name in filter(_FILE_NAME.fullmatch, folders.list_folder(folder)):
+            folders.unlink(folder / name, missing_ok=True)  # also those of other embedders that were given up
 
 
-def _checks(records: npt.NDArray[Any]) -> list[int]:
-    """Of key and vector, which is all but the last four bytes."""
+def _compute_checks(records: npt.NDArray[Any]) -> list[int]:
+    """Return the checksum of each record: of all but its last four bytes."""
     content, size = memoryview(records.tobytes()), records.dtype.itemsize
     return [zlib.crc32(content[begin : begin + size - 4]) for begin in range(0, len(content), size)]
 
 
-def _sound_records(path: Path, kind: "np.dtype[Any]") -> int:
-    """How many there are before the first that is damaged or cut off."""
+def _count_sound(path: Path, kind: "np.dtype[Any]") -> int:
+    """Count the records before the first that is damaged or cut off."""
     if not path.exists():
         return 0
     count, sound = path.stat().st_size // kind.itemsize, 0
     mapped = np.memmap(path, kind, mode="r", shape=(count,)) if count else np.empty(0, kind)
     for begin in range(0, count, _MOST_RECENT):
-        some = np.array(mapped[begin : begin + _MOST_RECENT])
-        damaged = np.flatnonzero(some["check"] != np.array(_checks(some), np.uint32))
-        sound += int(damaged[0]) if len(damaged) else len(some)
+        block = np.array(mapped[begin : begin + _MOST_RECENT])
+        damaged = np.flatnonzero(block["check"] != np.array(_compute_checks(block), np.uint32))
+        sound += int(damaged[0]) if len(damaged) else len(block)
         if len(damaged):
             break
     return sound

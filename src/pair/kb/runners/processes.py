@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pair import errors
 
 if TYPE_CHECKING:
-    from pair.engine.write.bulk_runner import Built, Task
+    from pair.engine.write.bulk_load import Built, Task
     from pair.kb.runners.worker import Setup
 
 _DYING_SECONDS = 5

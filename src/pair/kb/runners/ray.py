@@ -12,8 +12,7 @@ from pair.kb.embedders import cores
 from pair.kb.runners.worker import Setup, answer_to, part_builder
 
 if TYPE_CHECKING:
-    from pair.engine.write.bulk_runner import Built, Task
-    from pair.engine.write.bulk_worker import PartBuilder
+    from pair.engine.write.bulk_load import Built, PartBuilder, Task
 
 _LEAST_OBJECT_BYTES = 80 << 20
 """That Ray wants for the values that travel."""

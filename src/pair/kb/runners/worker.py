@@ -10,8 +10,7 @@ from pair import errors, files
 from pair.ai.caching_embedder import CachingEmbedder
 from pair.clock import SystemClock
 from pair.engine.storage.shard_cache import ShardCache
-from pair.engine.write.bulk_runner import Built, Task
-from pair.engine.write.bulk_worker import PartBuilder
+from pair.engine.write.bulk_load import Built, PartBuilder, Task
 from pair.engine.write.prepare import Preparation
 from pair.kb.embedders import choose_embedder
 from pair.kb.open import blob_store, grapher, new_id

@@ -1,0 +1,247 @@
+"""Verify the files of a shard, find copies of damaged ones, and rebuild a shard from its other files.
+
+What a rebuild needs    where it is
+texts, headers, chunks  .search, .duckdb
+vectors                 .search; else the texts are embedded again
+graphs                  .graph, .duckdb; else they are made again
+keywords                .keywords; else they are made again
+Invariants
+    Nothing here writes to the store, and files to verify are not read through the cache.
+    Documents keep their numbers, also deleted ones: the tombstones of every manifest stay true.
+"""
+
+import shutil
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from pair import errors, files
+from pair.blobs.contract import BlobStore
+from pair.engine.format.keyword_index import KeywordIndex
+from pair.engine.format.keyword_rows import KeywordRows, RowText, rows_of
+from pair.engine.format.manifest import FileRole, ShardRef, file_name, shards_prefix
+from pair.engine.format.shard import SearchFile
+from pair.engine.format.shard_files import OPENERS, open_graph, open_keywords, open_rows, open_search
+from pair.engine.format.stored_documents import Header, PreparedDocument, StoredDocuments, store_form
+from pair.engine.format.stored_graphs import NO_GRAPHS, StoredGraphs, graphs_in_columns
+from pair.engine.settings import EngineSettings
+from pair.engine.storage.shard_cache import ShardCache
+from pair.engine.write.chunking import format_for_embedding
+from pair.engine.write.prepare import Preparation, restore_chunks
+from pair.text.entity_rules import DocumentText
+from pair.values import Chunk
+
+_ARCHIVE_FOLDERS = ("index/shards/", ".pair-index/shards/")
+
+
+@dataclass(frozen=True, eq=False)
+class VerifiedShard:
+    ref: ShardRef
+    sound: Mapping[FileRole, Path]
+    """Local copies of the files that are as they should be."""
+    faults: Mapping[FileRole, str]
+    """What is wrong with the others."""
+    is_as_written: bool
+    """Every byte is what the manifest says: a fault was there from the beginning."""
+
+
+def verify_shard(ref: ShardRef, store: BlobStore, folder: Path) -> VerifiedShard:
+    """Compare every byte of a shard with what its manifest says. `folder`: for copies. Raises E206, E010."""
+    folder.mkdir(parents=True)
+    sound: dict[FileRole, Path] = {}
+    faults: dict[FileRole, str] = {}
+    for role in ref.files:
+        path = folder / file_name(ref.shard_id, role)
+        if fault := _find_fault(ref, role, store, path):
+            faults[role] = fault
+        else:
+            sound[role] = path
+    is_as_written = not faults
+    for role, path in list(sound.items()):
+        try:
+            OPENERS[role](ref, path)
+        except errors.DataError as fault:  # written wrong: damaged, or of another shard
+            faults[role] = str(fault.details["reason"])
+            del sound[role]
+    return VerifiedShard(ref, sound, faults, is_as_written)
+
+
+def _find_fault(ref: ShardRef, role: FileRole, store: BlobStore, path: Path) -> str:
+    expected = ref.files[role]
+    if not store.download(ref.key(role), path):
+        return "it is missing"
+    size = path.stat().st_size
+    if size != expected.size_bytes:
+        return f"it has {size:,} bytes instead of {expected.size_bytes:,}"
+    if files.sha256_of(path) != expected.sha256:
+        return "its SHA-256 is not the one in the manifest"
+    return ""
+
+
+# ── copies ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Replicas:
+    """Finds copies of shard files: in the cache, in packages and exports, and in other shards."""
+
+    def __init__(self, kb_id: str, cache: ShardCache, store: BlobStore, archives: Sequence[Path]) -> None:
+        """Raises E003, E225 for an archive that cannot be used."""
+        self._kb_id = kb_id
+        self._cache = cache
+        self._store = store
+        self._archives = [(path, _list_entries(path)) for path in archives]
+
+    def find(self, ref: ShardRef, role: FileRole, folder: Path) -> tuple[Path, str] | None:
+        """Return a file with the right SHA-256, and where it is from; the folder is for copies. Raises E206, E010."""
+        target = folder / f"spare-{file_name(ref.shard_id, role)}"
+        for path, origin in self._candidates(ref, role, target):
+            with files.storage_errors():
+                if files.sha256_of(path) == ref.files[role].sha256:
+                    return path, origin
+            target.unlink(missing_ok=True)
+        return None
+
+    def _candidates(self, ref: ShardRef, role: FileRole, target: Path) -> Iterator[tuple[Path, str]]:
+        cached = self._cache.place(ref) / file_name(ref.shard_id, role)
+        if cached.is_file():
+            yield cached, "the local cache"
+        suffix, size = target.suffix, ref.files[role].size_bytes
+        for archive, entries in self._archives:
+            for entry in entries:
+                if entry.file_size == size and entry.filename.endswith(suffix) and _unpack(archive, entry, target):
+                    yield target, str(archive)
+        for info in list(self._store.list(shards_prefix(self._kb_id))):
+            is_other = info.key != ref.key(role) and info.size_bytes == size and info.key.endswith(suffix)
+            if is_other and self._store.download(info.key, target):
+                yield target, "another shard of this knowledge base"
+
+
+def _list_entries(path: Path) -> list[zipfile.ZipInfo]:
+    if not path.is_file():
+        raise errors.source_path_missing(str(path))
+    try:
+        with files.storage_errors(), zipfile.ZipFile(path) as archive:
+            return [entry for entry in archive.infolist() if entry.filename.startswith(_ARCHIVE_FOLDERS)]
+    except zipfile.BadZipFile as fault:
+        raise errors.export_not_understood(str(path), "it is not a zip") from fault
+
+
+def _unpack(path: Path, entry: zipfile.ZipInfo, target: Path) -> bool:
+    """Return False for an entry that is damaged itself."""
+    try:
+        with (
+            files.storage_errors(),
+            zipfile.ZipFile(path) as archive,
+            archive.open(entry) as source,
+            target.open("wb") as sink,
+        ):
+            shutil.copyfileobj(source, sink, files.CHUNK_BYTES)
+    except (zipfile.BadZipFile, zlib.error, EOFError):
+        target.unlink(missing_ok=True)
+        return False
+    return True
+
+
+# ── rebuilding ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class ShardRebuilder:
+    """Rebuilds the documents of a shard from those of its files that are left."""
+
+    ref: ShardRef
+    sound: Mapping[FileRole, Path]
+    settings: EngineSettings
+    preparation: Preparation
+    embedder: str
+    """The embedder of the vectors that the shard has."""
+
+    @property
+    def makes_vectors(self) -> bool:
+        return "search" not in self.sound and self.ref.rows > 0
+
+    @property
+    def remedy(self) -> str:
+        """Describe what the shard is rebuilt from; empty when that is not possible."""
+        can_embed = self.preparation.embedding.name == self.embedder
+        has_texts = "search" in self.sound or ("rows" in self.sound and (can_embed or not self.makes_vectors))
+        has_graph = not self.ref.graph_available or bool({"graph", "rows"} & self.sound.keys())
+        if not has_texts or not (has_graph or self.preparation.makes_graphs):
+            return ""
+        anew = [f"{self.ref.rows:,} of {self.ref.rows:,} vectors"] if self.makes_vectors else []
+        anew += [] if has_graph else ["graphs"]
+        made = f", with {' and '.join(anew)} made anew" if anew else ""
+        return f"the other files of the shard{made}"
+
+    def documents(self) -> StoredDocuments:
+        """Return all documents of the shard. Raises ModelError where the model is needed."""
+        stored = self._read_search() if "search" in self.sound else self._read_rows()
+        return replace(stored, graphs=self._read_graphs(stored))
+
+    def _open_keywords(self) -> KeywordIndex | None:
+        """Return None for an index that is damaged, or of another tokenizer."""
+        index = open_keywords(self.ref, self.sound["keywords"]) if "keywords" in self.sound else None
+        return index if index is not None and index.is_current else None
+
+    def _read_search(self) -> StoredDocuments:
+        search = open_search(self.ref, self.sound["search"])
+        documents = search.documents(np.arange(len(search.docs)), NO_GRAPHS)
+        index = self._open_keywords()
+        keywords = self._analyse(search) if index is None else index.stored_rows(np.arange(index.count))
+        return replace(documents, keywords=keywords)
+
+    def _analyse(self, search: SearchFile) -> KeywordRows:
+        texts: list[RowText] = []
+        for doc in range(len(search.docs)):
+            title, rows = search.header(doc).title, search.rows_of_document(doc)
+            ranges = list(zip(search.chunks["start"][rows].tolist(), search.chunks["end"][rows].tolist(), strict=True))
+            chunks = restore_chunks(search.text(doc), title, ranges, None, self.settings)
+            texts += [RowText(chunk.text, title, chunk.context) for chunk in chunks]
+        return rows_of(texts)
+
+    def _read_rows(self) -> StoredDocuments:
+        index, dimension = self._open_keywords(), self.ref.centroids.shape[1]
+        lengths = None if index is None else index.lengths.tolist()
+        documents: list[tuple[Header, str, tuple[Chunk, ...]]] = []
+        begin = 0
+        for header, text, ranges in open_rows(self.ref, self.sound["rows"]).documents():
+            own = None if lengths is None else lengths[begin : begin + len(ranges)]
+            begin += len(ranges)
+            documents.append((header, text, restore_chunks(text, header.title, ranges, own, self.settings)))
+        texts = [format_for_embedding(header.title, chunk) for header, _, chunks in documents for chunk in chunks]
+        vectors = self.preparation.embedding.embed_all(texts) if texts else np.empty((0, dimension), np.float32)
+        ends = np.cumsum([len(chunks) for _, _, chunks in documents]).tolist()
+        prepared = [
+            PreparedDocument(header, text, chunks, vectors[end - len(chunks) : end])
+            for (header, text, chunks), end in zip(documents, ends, strict=True)
+        ]
+        stored = store_form(prepared, dimension)
+        return stored if index is None else replace(stored, keywords=index.stored_rows(np.arange(index.count)))
+
+    def _read_graphs(self, stored: StoredDocuments) -> StoredGraphs:
+        if not self.ref.graph_available:
+            return NO_GRAPHS
+        counts = stored.chunk_counts()
+        if "graph" in self.sound:
+            first_chunks = np.cumsum(counts) - counts
+            graph = open_graph(self.ref, self.sound["graph"])
+            return graph.graphs(stored.chunks["doc"].astype(np.uint32), first_chunks)
+        if "rows" in self.sound:
+            graphs = open_rows(self.ref, self.sound["rows"]).graphs()
+        else:
+            graphs = dict(enumerate(self.preparation.make_graphs(_read_texts(stored))))
+        return replace(graphs_in_columns(graphs, counts.tolist()), is_made=True)
+
+
+def _read_texts(stored: StoredDocuments) -> list[DocumentText]:
+    texts: list[list[str]] = [[] for _ in range(stored.count)]
+    for doc, begin, end in zip(
+        *(stored.chunks[name].tolist() for name in ("doc", "start_byte", "end_byte")), strict=True
+    ):
+        texts[doc].append(stored.texts[doc][begin:end].decode(errors="surrogatepass"))
+    titles = [Header.from_bytes(header).title for header in stored.headers]
+    return [DocumentText(title, own) for title, own in zip(titles, texts, strict=True)]

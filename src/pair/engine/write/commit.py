@@ -1,0 +1,191 @@
+"""Commit a change of a KB: lease, read, change, swap, and again when another writer was in the way.
+
+The steps, as `on_step` reports them just before they begin: lease, read, (steps of the change), swap, swapped (the
+lease is released), released.
+Invariants
+    A commit that fails leaves the KB as it was; the shards that it uploaded are garbage.
+    A change that was decided before a rollback is not committed after it (`since`): it would undo the rollback in part.
+"""
+
+import contextlib
+import datetime
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+from pair import errors
+from pair.blobs.contract import Leases
+from pair.blobs.leases import HeldLease, LeaseQueue
+from pair.clock import Clock
+from pair.engine.format.manifest import Cause, Manifest, ShardRef, lease_name
+from pair.engine.settings import EngineSettings
+from pair.engine.storage.manifest_store import ManifestStore, StoredManifest
+from pair.engine.storage.shard_cache import ShardCache, ShardMissingError
+
+logger = logging.getLogger(__name__)
+
+_FINAL = frozenset({errors.PUBLISH_UNKNOWN, errors.BUILD_LOST, errors.ROLLED_BACK_MEANWHILE, errors.LEASE_HELD})
+"""Codes of conflicts that another attempt does not solve."""
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineContext:
+    """What the operations of one KB work with."""
+
+    kb_id: str
+    settings: EngineSettings
+    manifests: ManifestStore
+    cache: ShardCache
+    leases: Leases
+    clock: Clock
+    new_id: Callable[[], str]
+    pause: Callable[[int], None]
+    """Wait before the n-th next attempt."""
+    on_step: Callable[[str], None]
+    _queue: LeaseQueue = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_queue", LeaseQueue(self.leases, self.clock, self.pause))
+
+    @contextlib.contextmanager
+    def hold_lease(self, *, refusals: int = 0) -> Iterator[HeldLease]:
+        """Hold the write lease of the KB while the block runs, after waiting in turn. Raises E203, E206.
+
+        `refusals`: how many of the attempts are used up.
+        """
+        with self._queue.hold(
+            lease_name(self.kb_id),
+            seconds=self.settings.lease_seconds,
+            attempts=max(self.settings.write_attempts - refusals, 1),
+            before_try=lambda: self.on_step("lease"),
+        ) as lease:
+            yield lease
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[Result]):
+    """The next manifest, or None to leave the KB as it is; and what the caller wants to know about the change."""
+
+    manifest: Manifest | None
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class Committed(Generic[Result]):
+    manifest: Manifest
+    """The current manifest after the commit."""
+    result: Result
+    is_changed: bool
+    conflicts: int = 0
+
+
+ChangeMaker = Callable[[Manifest], Change[Result]]
+"""Makes the next manifest from the current one. It is called again for every attempt, under the lease."""
+
+
+def commit(
+    context: EngineContext, change: ChangeMaker[Result], *, empty: Manifest | None = None, since: int | None = None
+) -> Committed[Result]:
+    """Make a change under the lease and publish it, however many attempts that takes.
+
+    `empty`: the manifest that the first write of a new KB changes; None refuses a KB that does not exist (E201).
+    `since`: the version that was current when the change was decided; a later rollback refuses the change (E236).
+    Raises E237; E202, E203, E210 after all attempts; E206, E207, E208, E219.
+    """
+    context.manifests.refuse_past()
+    conflicts = 0
+    while True:
+        try:
+            with context.hold_lease(refusals=conflicts) as lease:
+                conflicts += lease.refusals
+                committed = commit_under(lease, context, change, empty=empty, since=since)
+            context.on_step("released")
+            evict_dropped(context)
+            return replace(committed, conflicts=conflicts)
+        except (errors.ConflictError, ShardMissingError) as fault:
+            conflicts += 1
+            is_final = isinstance(fault, errors.ConflictError) and fault.code in _FINAL
+            if is_final or conflicts >= context.settings.write_attempts:
+                if isinstance(fault, ShardMissingError):
+                    raise shard_lost(fault) from fault
+                raise
+            logger.info("write conflict", extra={"kb": context.kb_id, "attempt": conflicts, "reason": str(fault)})
+            context.pause(conflicts)
+
+
+def commit_under(
+    lease: HeldLease,
+    context: EngineContext,
+    change: ChangeMaker[Result],
+    *,
+    empty: Manifest | None = None,
+    since: int | None = None,
+) -> Committed[Result]:
+    """Make one attempt to commit under a lease that is held; parameters and errors as for `commit`.
+
+    Raises ShardMissingError when garbage collection took a shard that the change needs; the next attempt may succeed.
+    """
+    context.on_step("read")
+    manifests = context.manifests
+    before: StoredManifest | None
+    if empty is None:
+        before = manifests.require_for_write()
+        manifest = before.manifest
+    else:
+        before = manifests.read_for_write()
+        manifest = before.manifest if before else empty
+    refuse_rolled_back(manifest, since)
+    context.cache.keep_only(manifest.folders)
+    try:
+        wanted = change(manifest)
+    except ShardMissingError as fault:
+        refuse_lost_shard(context, before, fault)
+        raise
+    if wanted.manifest is None:
+        return Committed(manifest, wanted.result, is_changed=False)
+    lease.check()
+    published = manifests.swap(before, wanted.manifest)
+    context.on_step("swapped")
+    context.cache.keep_within_limits()
+    return Committed(published.manifest, wanted.result, is_changed=True)
+
+
+def refuse_rolled_back(manifest: Manifest, since: int | None) -> None:
+    """Raises E236 when the KB was rolled back after this version."""
+    if since is not None and manifest.rolled_back > since:
+        raise errors.rolled_back_meanwhile(manifest.kb_id, since, manifest.rolled_back)
+
+
+def refuse_lost_shard(context: EngineContext, before: StoredManifest | None, fault: ShardMissingError) -> None:
+    """Raises E207 when the manifest that names a missing shard is still current: then the shard is lost."""
+    now = context.manifests.current()
+    if before is not None and now is not None and now.version == before.version:
+        raise shard_lost(fault) from fault
+
+
+def shard_lost(fault: ShardMissingError) -> errors.DataError:
+    return errors.stored_data_damaged(str(fault), "it is not in the store any more")
+
+
+def evict_dropped(context: EngineContext) -> None:
+    """Evict shards from the cache that the current manifest no longer names."""
+    context.cache.keep_only(context.manifests.known().manifest.folders)
+
+
+def next_manifest(
+    context: EngineContext,
+    manifest: Manifest,
+    shards: Sequence[ShardRef],
+    cause: Cause,
+    commit_id: str | None = None,
+) -> Manifest:
+    """Return the manifest that follows this one, with these shards."""
+    return manifest.succeeded_by(commit_id or context.new_id(), next_moment(context, manifest, shards), shards, cause)
+
+
+def next_moment(context: EngineContext, manifest: Manifest, shards: Sequence[ShardRef]) -> datetime.datetime:
+    """Return the time of the next manifest, by the clock of the store when it drops a shard: writers compare that."""
+    return context.manifests.now() if manifest.drops(shards) else context.clock.now()
