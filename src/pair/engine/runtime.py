@@ -40,12 +40,11 @@ from pair.engine.maintenance.reembed import Reembedder, ReembedReport
 from pair.engine.maintenance.versions import ListedVersion, Rollback
 from pair.engine.query.documents import DocumentReader, StoredDocument
 from pair.engine.query.graph_view import GraphView, Neighbourhood
-from pair.engine.query.prefetch import Prefetcher, PrefetchReport
 from pair.engine.query.request import EmbeddedRequest, Hits, Limits, SearchRequest
 from pair.engine.query.search import Search, reranked
-from pair.engine.query.shard_access import ShardReader
+from pair.engine.query.shard_access import Prefetcher, PrefetchReport, ShardReader
 from pair.engine.settings import EngineSettings
-from pair.engine.storage.history import is_number
+from pair.engine.storage.manifest_store import is_number
 from pair.engine.storage.pending_shards import PendingShards
 from pair.engine.storage.shard_cache import ShardMissingError, SweepReport
 from pair.engine.write.bulk_load import Build, BuildProgress, BulkLoad

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pair.engine.format.columns import TITLE_WEIGHT, KeywordRows, RowText, concatenate_rows, rows_of
 from pair.engine.format.keyword_index import KeywordIndex, write_keywords
-from pair.engine.format.keyword_rows import TITLE_WEIGHT, KeywordRows, RowText, concatenate_rows, rows_of
 from pair.engine.query.bm25 import K1, B, KeywordPart, KeywordSearch
 from pair.text.tokenizer import KeywordQuery, analysed, holds_phrase, parse
 

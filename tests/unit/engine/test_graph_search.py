@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pair.engine.format.array_file import write_pack
+from pair.engine.format.columns import graphs_in_columns
 from pair.engine.format.graph_index import GraphIndex, graph_sections
-from pair.engine.format.stored_graphs import graphs_in_columns
 from pair.engine.query.fusion import with_graph
 from pair.engine.query.graph_walk import GraphShard, Seed, require_graph, spread
 from pair.errors import NotFoundError

@@ -11,12 +11,11 @@ import pytest
 
 from pair import errors
 from pair.engine.format.array_file import write_pack
-from pair.engine.format.bounded_json import MOST_VALUES, load_json
+from pair.engine.format.checks import MOST_VALUES, load_json
+from pair.engine.format.columns import CHUNK_TYPE
 from pair.engine.format.manifest import FileRole
-from pair.engine.format.shard import SearchFile
+from pair.engine.format.shard import OPENERS, SearchFile, open_search
 from pair.engine.format.shard_builder import DOC_TYPE
-from pair.engine.format.shard_files import OPENERS, open_search
-from pair.engine.format.stored_documents import CHUNK_TYPE
 from pair.engine.format.vectors import ANN_MIN_ROWS, Vectors, encode, faiss, squares_of
 from pair.values import Document
 from support.engine_parts import Ground, random_vectors

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pair.engine.format.stored_documents import (
+from pair.engine.format.columns import (
     Header,
     PreparedDocument,
     StoredDocuments,

@@ -7,9 +7,9 @@ import duckdb
 import numpy as np
 import pytest
 
+from pair.engine.format.columns import Header, PreparedDocument, StoredDocuments, identity, store_form
 from pair.engine.format.shard import IdFile, RowsFile, SearchFile
 from pair.engine.format.shard_builder import BuiltShard, build_shard
-from pair.engine.format.stored_documents import Header, PreparedDocument, StoredDocuments, identity, store_form
 from pair.files import sha256_of
 from pair.values import Chunk, GraphRows
 

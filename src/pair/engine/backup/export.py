@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pair.engine.backup.export_format import LinesHeader, LineWriter, document_line, written_lines
+from pair.engine.format.columns import PreparedDocument, StoredGraphs
 from pair.engine.format.graph_index import GraphIndex
 from pair.engine.format.manifest import Manifest, ShardRef
 from pair.engine.format.shard import ListedDocument, SearchFile
-from pair.engine.format.stored_documents import PreparedDocument
-from pair.engine.format.stored_graphs import StoredGraphs
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.shard_cache import OpenShard, ShardCache
 from pair.engine.write.stored_chunks import stored_chunks

@@ -25,11 +25,9 @@ from pair.engine.backup.rebuild import ShardRebuilder
 from pair.engine.backup.replicas import Replicas
 from pair.engine.backup.verify_files import Fault, VerifiedShard, inspect_shard
 from pair.engine.format.manifest import FileRole, Manifest, ShardRef, to_bytes
-from pair.engine.format.shard import IdFile, ListedDocument
+from pair.engine.format.shard import IdFile, ListedDocument, open_ids
 from pair.engine.format.shard_builder import BuiltShard, build_shard
-from pair.engine.format.shard_files import open_ids
-from pair.engine.storage.history import ManifestCopy
-from pair.engine.storage.manifest_store import StoredManifest
+from pair.engine.storage.manifest_store import ManifestCopy, StoredManifest
 from pair.engine.storage.shard_cache import ShardMissingError
 from pair.engine.write.prepare import Preparation
 from pair.engine.write.writer import EngineContext, Writer, WriteReport, scratch_folder

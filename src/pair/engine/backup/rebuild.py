@@ -18,15 +18,23 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pair.engine.format.array_file import ArrayFile
+from pair.engine.format.array_file import BLOCK_BYTES, ArrayFile, RangeOutline, sound_blocks
+from pair.engine.format.columns import (
+    NO_GRAPHS,
+    Header,
+    KeywordRows,
+    PreparedDocument,
+    RowText,
+    StoredDocuments,
+    StoredGraphs,
+    Vectors,
+    graphs_in_columns,
+    rows_of,
+    store_form,
+)
 from pair.engine.format.keyword_index import KeywordIndex
-from pair.engine.format.keyword_rows import KeywordRows, RowText, rows_of
 from pair.engine.format.manifest import FileRole, ShardRef
-from pair.engine.format.range_file import BLOCK_BYTES, RangeOutline, sound_blocks
-from pair.engine.format.shard import SearchFile, spans_of_vectors
-from pair.engine.format.shard_files import open_graph, open_keywords, open_rows, open_search
-from pair.engine.format.stored_documents import Header, PreparedDocument, StoredDocuments, Vectors, store_form
-from pair.engine.format.stored_graphs import NO_GRAPHS, StoredGraphs, graphs_in_columns
+from pair.engine.format.shard import SearchFile, open_graph, open_keywords, open_rows, open_search, spans_of_vectors
 from pair.engine.settings import EngineSettings
 from pair.engine.write.chunking import embedded_text
 from pair.engine.write.prepare import Preparation

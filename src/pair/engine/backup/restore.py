@@ -19,8 +19,8 @@ from pair.blobs.contract import BlobStore
 from pair.blobs.leases import HeldLease
 from pair.clock import to_timestamp
 from pair.engine.backup.export_format import DocumentLines, LinesHeader
+from pair.engine.format.columns import PreparedDocument, identity, store_form
 from pair.engine.format.manifest import Manifest, ShardRef, no_manifest
-from pair.engine.format.stored_documents import PreparedDocument, identity, store_form
 from pair.engine.storage.manifest_store import StoredManifest
 from pair.engine.storage.pending_shards import PendingShards
 from pair.engine.storage.shard_cache import ShardMissingError

@@ -31,7 +31,7 @@ from pair.engine.format.manifest import (
     no_manifest,
     shards_prefix,
 )
-from pair.engine.format.shard_files import OPENERS
+from pair.engine.format.shard import OPENERS
 from pair.engine.maintenance.portable_index import MANIFEST_NAME, content_hash_of, packed, packed_name
 from pair.engine.storage.manifest_store import StoredManifest
 from pair.engine.storage.pending_shards import PendingShards

@@ -11,7 +11,7 @@ from pathlib import Path
 from pair import errors, files
 from pair.blobs.contract import BlobStore
 from pair.engine.format.manifest import FileRole, ShardRef, file_name
-from pair.engine.format.shard_files import OPENERS
+from pair.engine.format.shard import OPENERS
 
 
 @dataclass(frozen=True, slots=True)

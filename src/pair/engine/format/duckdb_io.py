@@ -44,7 +44,7 @@ LIMIT 1
 """
 
 
-def open_rows(path: Path, tables: Tables) -> "duckdb.DuckDBPyConnection":
+def open_database(path: Path, tables: Tables) -> "duckdb.DuckDBPyConnection":
     """Open a file for reading. Raises FileNotFoundError; ValueError for one that holds anything but these tables."""
     import duckdb  # noqa: PLC0415 - see above
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pair.engine.format.array_file import ArrayFile, Section, check_below, check_length, check_starts, check_utf8
-from pair.engine.format.bounded_json import load_texts
-from pair.engine.format.stored_graphs import EDGE_TYPE, MENTION_TYPE, StoredGraphs
+from pair.engine.format.array_file import ArrayFile, Section
+from pair.engine.format.checks import check_below, check_length, check_starts, check_utf8, load_texts
+from pair.engine.format.columns import EDGE_TYPE, MENTION_TYPE, StoredGraphs
 from pair.text.entity_rules import TOGETHER
 from pair.values import GraphRows
 

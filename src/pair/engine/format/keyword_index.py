@@ -12,17 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pair.engine.format.array_file import (
-    ArrayFile,
-    WrittenFile,
-    check_below,
-    check_length,
-    check_starts,
-    check_utf8,
-    write_pack,
-)
-from pair.engine.format.keyword_rows import KeywordRows
-from pair.engine.format.range_file import RangeOutline, outline_sections
+from pair.engine.format.array_file import ArrayFile, RangeOutline, WrittenFile, outline_sections, write_pack
+from pair.engine.format.checks import check_below, check_length, check_starts, check_utf8
+from pair.engine.format.columns import KeywordRows
 from pair.text import tokenizer
 
 Selection = npt.NDArray[np.bool_]

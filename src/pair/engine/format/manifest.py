@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from pair import errors
 from pair.blobs.keys import check_key
-from pair.engine.format.bounded_json import load_json
+from pair.engine.format.checks import load_json
 
 SCHEMA_VERSION = 1
 LAYOUT = "duckdb_shard_files"

@@ -1,13 +1,9 @@
-"""One shard, read-only: its mapped search file, its id directory, its rows in DuckDB.
-
-Invariants
-    Nothing here writes. What a shard hands out stays valid for as long as somebody holds it.
-"""
+"""The files of one shard, opened for reading: search file, id directory, rows in DuckDB."""
 
 import contextlib
 import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,15 +13,22 @@ import numpy.typing as npt
 
 from pair import cancellation
 from pair.engine.filters import Filter
-from pair.engine.format.array_file import ArrayFile, check_below, check_length, check_utf8
-from pair.engine.format.bounded_json import load_json, load_texts
-from pair.engine.format.damage import damage_errors, damage_of
-from pair.engine.format.duckdb_io import open_rows, query_errors
-from pair.engine.format.keyword_rows import empty_rows
-from pair.engine.format.range_file import RangeFile, Span
+from pair.engine.format.array_file import ArrayFile, RangeFile, Span
+from pair.engine.format.checks import (
+    check_below,
+    check_length,
+    check_utf8,
+    damage_errors,
+    damage_of,
+    load_json,
+    load_texts,
+)
+from pair.engine.format.columns import CHUNK_TYPE, Header, StoredDocuments, StoredGraphs, empty_rows
+from pair.engine.format.duckdb_io import open_database, query_errors
+from pair.engine.format.graph_index import GraphIndex
+from pair.engine.format.keyword_index import KeywordIndex
+from pair.engine.format.manifest import FileRole, ShardRef
 from pair.engine.format.shard_builder import COLUMNS, DOC_TYPE, ID_TYPE, chunk_id
-from pair.engine.format.stored_documents import CHUNK_TYPE, Header, StoredDocuments
-from pair.engine.format.stored_graphs import StoredGraphs
 from pair.engine.format.vectors import Codes, VectorIndex, Vectors
 from pair.values import GraphRows, Hit
 
@@ -389,7 +392,7 @@ class RowsFile:
         self._shard_bytes = shard_bytes
         self._key = f"{path.parent.name}/{path.name}"
         self._lock = threading.Lock()
-        self._connection = open_rows(path, COLUMNS)
+        self._connection = open_database(path, COLUMNS)
         with query_errors(self._key):
             self._check()
         self._remembered = functools.lru_cache(maxsize=_REMEMBERED_FILTERS)(self._select)
@@ -476,3 +479,52 @@ class RowsFile:
     def _cursor(self) -> "duckdb.DuckDBPyConnection":
         with self._lock:
             return self._connection.cursor()
+
+
+def open_search(ref: ShardRef, path: Path, pieces: RangeFile | None = None) -> SearchFile:
+    with damage_errors(ref.key("search")):
+        search = SearchFile(path, pieces)
+        _check(len(search.docs), ref.documents, "documents")
+        _check(len(search.chunks), ref.rows, "chunks")
+        _check(search.vectors.shape[1], ref.centroids.shape[1], "dimensions")
+        return search
+
+
+def open_ids(ref: ShardRef, path: Path) -> IdFile:
+    with damage_errors(ref.key("ids")):
+        ids = IdFile(path)
+        _check(ids.count, ref.documents, "documents")
+        return ids
+
+
+def open_rows(ref: ShardRef, path: Path) -> RowsFile:
+    with damage_errors(ref.key("rows")):
+        return RowsFile(path, ref.documents, ref.size_bytes)
+
+
+def open_keywords(ref: ShardRef, path: Path) -> KeywordIndex:
+    with damage_errors(ref.key("keywords")):
+        keywords = KeywordIndex(path)
+        _check(keywords.count, ref.rows, "chunks")
+        return keywords
+
+
+def open_graph(ref: ShardRef, path: Path) -> GraphIndex:
+    with damage_errors(ref.key("graph")):
+        graph = GraphIndex(path)
+        _check(graph.rows, ref.rows, "chunks")
+        return graph
+
+
+OPENERS: dict[FileRole, Callable[[ShardRef, Path], object]] = {
+    "rows": open_rows,
+    "search": open_search,
+    "ids": open_ids,
+    "keywords": open_keywords,
+    "graph": open_graph,
+}
+
+
+def _check(found: int, expected: int, things: str) -> None:
+    if found != expected:
+        raise ValueError(f"it holds another number of {things} than the manifest says")

@@ -18,12 +18,11 @@ import numpy.typing as npt
 from pair.engine.filters import flatten_metadata
 from pair.engine.format import vectors as vector_index
 from pair.engine.format.array_file import WrittenFile, write_pack
+from pair.engine.format.columns import Header, StoredDocuments, StoredGraphs, identity
 from pair.engine.format.duckdb_io import file_errors, open_memory
 from pair.engine.format.graph_index import graph_sections
 from pair.engine.format.keyword_index import write_keywords
 from pair.engine.format.manifest import FileRole, ShardFile, ShardRef, content_hash, file_name, shards_prefix
-from pair.engine.format.stored_documents import Header, StoredDocuments, identity
-from pair.engine.format.stored_graphs import StoredGraphs
 from pair.files import sha256_of
 
 if TYPE_CHECKING:

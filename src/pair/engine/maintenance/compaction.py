@@ -18,8 +18,8 @@ import numpy.typing as npt
 from pair import errors
 from pair.clock import to_timestamp
 from pair.engine import rules
+from pair.engine.format.columns import NO_GRAPHS
 from pair.engine.format.manifest import Manifest, ShardRef
-from pair.engine.format.stored_graphs import NO_GRAPHS
 from pair.engine.format.vectors import Grouping, sample_size
 from pair.engine.storage.manifest_store import StoredManifest
 from pair.engine.storage.pending_shards import PendingShards

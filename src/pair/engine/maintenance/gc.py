@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pair.blobs.contract import BlobInfo, BlobStore
 from pair.engine import rules
 from pair.engine.format.manifest import Manifest, shards_prefix
-from pair.engine.storage.history import ManifestCopy
+from pair.engine.storage.manifest_store import ManifestCopy
 from pair.engine.storage.pending_shards import PendingShards
 from pair.engine.write.writer import EngineContext
 

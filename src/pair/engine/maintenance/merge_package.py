@@ -20,10 +20,9 @@ from pair import errors
 from pair.ai.caching_embedder import CachingEmbedder
 from pair.blobs.contract import BlobStore, LinkingStore
 from pair.blobs.leases import HeldLease
+from pair.engine.format.columns import identity
 from pair.engine.format.manifest import FileRole, Manifest, ShardRef
-from pair.engine.format.shard import IdFile, SearchFile
-from pair.engine.format.shard_files import OPENERS, open_ids, open_search
-from pair.engine.format.stored_documents import identity
+from pair.engine.format.shard import OPENERS, IdFile, SearchFile, open_ids, open_search
 from pair.engine.maintenance.portable_index import files_of, packed_name
 from pair.engine.storage.manifest_store import StoredManifest
 from pair.engine.storage.shard_cache import ShardCache

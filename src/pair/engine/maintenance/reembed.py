@@ -24,11 +24,10 @@ from pair.ai.caching_embedder import DEFAULT_BATCH_SIZE, CachingEmbedder
 from pair.blobs.leases import HeldLease
 from pair.clock import to_timestamp
 from pair.engine import rules
+from pair.engine.format.columns import NO_GRAPHS, StoredDocuments, concatenate
 from pair.engine.format.manifest import Manifest, ShardRef
 from pair.engine.format.shard import SearchFile
 from pair.engine.format.shard_builder import build_shard, rebuild_shard
-from pair.engine.format.stored_documents import StoredDocuments, concatenate
-from pair.engine.format.stored_graphs import NO_GRAPHS
 from pair.engine.format.vectors import Grouping, sample_size
 from pair.engine.maintenance.compaction import Group, Output, are_whole_in, live_numbers, sampled, with_late_deletes
 from pair.engine.storage.manifest_store import StoredManifest

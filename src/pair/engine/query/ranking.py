@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pair.engine.format.columns import Header
 from pair.engine.format.shard import SearchFile
-from pair.engine.format.stored_documents import Header
 from pair.engine.query import fusion, passages
 from pair.engine.query.graph_walk import (
     GraphShard,

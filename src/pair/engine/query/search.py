@@ -16,13 +16,12 @@ import numpy as np
 from pair import errors
 from pair.ai.contract import Reranker
 from pair.clock import Clock
+from pair.engine.format.array_file import RangeError
 from pair.engine.format.manifest import Manifest
-from pair.engine.format.range_file import RangeError
 from pair.engine.format.vectors import Vectors
 from pair.engine.query.ranking import Ranker, best_named, hits_of
 from pair.engine.query.request import EmbeddedRequest, Hits, Limits, SearchRequest
-from pair.engine.query.shard_access import FetchDeadlines, ShardAccess, ShardReader
-from pair.engine.query.shard_routing import ShardRouting
+from pair.engine.query.shard_access import FetchDeadlines, ShardAccess, ShardReader, ShardRouting
 from pair.engine.query.vector_search import VectorQuery, VectorSearch
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.manifest_store import ManifestStore, StoredManifest

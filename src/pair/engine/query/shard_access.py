@@ -1,8 +1,4 @@
-"""One query's way to the shards: each is opened once, held until the query ends, and its faults are kept.
-
-Invariants
-    What cannot be read is left out and reported, but a shard that garbage collection took is for the caller to decide.
-"""
+"""The way of one query to the shards: routing, opening, fetching, and what could not be read."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -14,14 +10,67 @@ import numpy as np
 import numpy.typing as npt
 
 from pair import cancellation, errors
+from pair.engine import rules
 from pair.engine.filters import Filter
-from pair.engine.format.manifest import FileRole
+from pair.engine.format.graph_index import GraphIndex
+from pair.engine.format.manifest import FileRole, Manifest, ShardRef
 from pair.engine.format.shard import SearchFile
-from pair.engine.format.vectors import Selection
+from pair.engine.format.vectors import Selection, Vectors
 from pair.engine.query.bm25 import KeywordPart
 from pair.engine.query.graph_walk import GraphShard
-from pair.engine.query.shard_routing import ShardRouting
+from pair.engine.storage.manifest_store import ManifestStore, StoredManifest
 from pair.engine.storage.shard_cache import OpenShard, ShardCache, ShardMissingError
+
+
+class ShardRouting:
+    def __init__(self, published: StoredManifest) -> None:
+        self.published = published
+        self.shards = published.manifest.shards
+        ranked = [position for position, shard in enumerate(self.shards) if shard.run and len(shard.centroids)]
+        counts = [len(self.shards[position].centroids) for position in ranked]
+        self._ranked = np.array(ranked, np.int64)
+        self._starts = np.cumsum([0, *counts])[:-1] if ranked else np.empty(0, np.int64)
+        dimension = published.manifest.dimension
+        self._centroids = (
+            np.concatenate([self.shards[position].centroids for position in ranked])
+            if ranked
+            else np.empty((0, dimension), np.float32)
+        )
+        self._squares = np.einsum("ij,ij->i", self._centroids, self._centroids)
+        self._radii = np.array([radius for position in ranked for radius in self.shards[position].radii], np.float32)
+        self._live: dict[int, Selection] = {}
+        self._graphs: dict[int, GraphShard] = {}
+
+    def ranked(self, query: Vectors) -> dict[str, list[rules.Ranked]]:
+        """The shards of each run, with how near they are."""
+        by_run: dict[str, list[rules.Ranked]] = {}
+        if len(self._ranked):
+            squared = self._squares - 2 * (self._centroids @ query) + query @ query
+            distances = np.sqrt(np.maximum(squared, 0))
+            nearest = np.minimum.reduceat(distances, self._starts)
+            least = np.minimum.reduceat(np.maximum(distances - self._radii, 0), self._starts)
+            for position, near, bound in zip(self._ranked.tolist(), nearest.tolist(), least.tolist(), strict=True):
+                run = self.shards[position].run
+                by_run.setdefault(run, []).append(rules.Ranked(position, near, bound))
+        return by_run
+
+    def live_rows(self, position: int, search: SearchFile) -> Selection | None:
+        """Rows whose document is not gone; None for all of them. The same object each time."""
+        tombstones = self.shards[position].tombstones
+        if tombstones is None:
+            return None
+        live = self._live.get(position)
+        if live is None:
+            live = self._live[position] = ~tombstones[search.doc_of_row]
+        return live
+
+    def graph_shard(self, position: int, file: GraphIndex, live: Selection | None) -> GraphShard:
+        """Kept as long as the shard's file is the same: it remembers what it counted."""
+        kept = self._graphs.get(position)
+        if kept is None or kept.file is not file:
+            kept = self._graphs[position] = GraphShard(file, live)
+        return kept
+
 
 Rows = npt.NDArray[np.int64]
 _Asked = TypeVar("_Asked")
@@ -246,3 +295,62 @@ class ShardAccess:
         except errors.DataError as fault:
             self.faults[fault.details["key"]] = fault.details["reason"]
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchReport:
+    files: int = 0
+    fetched_bytes: int = 0
+    left_bytes: int = 0
+    """That were worth fetching, and too much."""
+
+
+class Prefetcher:
+    """Of one KB. Used from one thread."""
+
+    def __init__(self, publication: ManifestStore, cache: ShardCache) -> None:
+        self._publication = publication
+        self._cache = cache
+        self._here: frozenset[str] = frozenset()
+        """Shards whose search file was here, when it was last looked."""
+
+    def fetch(self, most_bytes: int, go_on: Callable[[], bool]) -> PrefetchReport:
+        """As long as `go_on`; nothing from a store that is near. Raises E206, E010."""
+        published = self._publication.current() if self._cache.reads_pieces else None
+        if published is None:
+            return PrefetchReport()
+        manifest, cache = published.manifest, self._cache
+        files = fetched = left = 0
+        room = min(most_bytes, cache.room_bytes())
+        for shard, role in self._wanted(manifest):
+            size = shard.files[role].size_bytes
+            if fetched + size > room:
+                left += size
+            elif go_on() and self._fetched(shard, role):
+                files, fetched = files + 1, fetched + size
+        self._here = frozenset(shard.folder for shard in manifest.shards if cache.has(shard, "search"))
+        return PrefetchReport(files, fetched, left)
+
+    def _wanted(self, manifest: Manifest) -> list[tuple[ShardRef, FileRole]]:
+        """What is not here, the most useful first."""
+        cache, shards = self._cache, manifest.shards
+        # What replaces a shard is asked as it was, and it has no rows that could have been asked yet.
+        is_replaced = not self._here <= {shard.folder for shard in shards}
+        asked = {shard.folder: cache.open(shard).rows_asked for shard in shards}
+        hot = [shard for shard in shards if asked[shard.folder] or (is_replaced and shard.folder not in self._here)]
+        hot.sort(key=lambda shard: -asked[shard.folder])
+        wanted: list[tuple[ShardRef, FileRole]] = [(shard, "keywords") for shard in shards if "keywords" in shard.files]
+        wanted += [(shard, "search") for shard in hot]
+        return [(shard, role) for shard, role in wanted if not cache.has(shard, role)]
+
+    def _fetched(self, shard: ShardRef, role: FileRole) -> bool:
+        """What is damaged or gone is for a query to report."""
+        opened = self._cache.open(shard)
+        try:
+            # Who asks it meanwhile goes on with the pieces that there are.
+            opened.path(role)
+            if role == "search":
+                opened.search(0.0)
+        except (ShardMissingError, errors.DataError):
+            return False
+        return True

@@ -1,17 +1,8 @@
-"""Local shard files: fetched once for all who wait, verified, evicted by last use, never while in use.
-
-Layout: `<cache>/pair-shards/<content hash>/<file>`, a stamp beside each file that was verified, and `use`, which
-readers lock. A file in `pair-shards` marks it as made by pair.
-Invariants
-    Only folders named as above are ever removed, in a folder with the mark; all else is somebody else's, and stays.
-    A file appears under its name only after its SHA-256 was verified.
-    A file that was touched since is verified again, and fetched again when it is no longer what it was.
-    Whoever deletes the folder, or fills its disk, makes queries slower and not wrong: what is missing is fetched again,
-    and what nobody uses makes room. Several processes may share one folder, in different containers too.
-"""
+"""Local shard files: fetched once, verified, evicted by last use, never while in use."""
 
 import contextlib
 import errno
+import fcntl
 import functools
 import hashlib
 import logging
@@ -21,7 +12,7 @@ import re
 import secrets
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -33,15 +24,81 @@ from pair import errors, files, folders
 from pair.blobs.contract import BlobStore
 from pair.clock import Clock
 from pair.engine import rules
+from pair.engine.format.array_file import RangeFile
+from pair.engine.format.columns import NO_GRAPHS, StoredGraphs, graphs_in_columns
 from pair.engine.format.graph_index import GraphIndex
 from pair.engine.format.keyword_index import KeywordIndex
 from pair.engine.format.manifest import FileRole, ShardRef, file_name
-from pair.engine.format.range_file import RangeFile
-from pair.engine.format.shard import IdFile, RowsFile, SearchFile, span_of_index, spans_of_places, spans_of_vectors
-from pair.engine.format.shard_files import open_graph, open_ids, open_keywords, open_rows, open_search
-from pair.engine.format.stored_graphs import NO_GRAPHS, StoredGraphs, graphs_in_columns
+from pair.engine.format.shard import (
+    IdFile,
+    RowsFile,
+    SearchFile,
+    open_graph,
+    open_ids,
+    open_keywords,
+    open_rows,
+    open_search,
+    span_of_index,
+    spans_of_places,
+    spans_of_vectors,
+)
 from pair.engine.rules import CachedShard
-from pair.engine.storage.shard_use import ShardUse, in_use
+
+_USE = "use"
+
+
+@contextlib.contextmanager
+def in_use(folder: Path, *, exclusive: bool) -> Iterator[bool]:
+    """Hold the lock of a shard's folder while the block runs; gives False when another holds it."""
+    try:
+        descriptor = folders.open_file(folder / _USE, os.O_RDWR | os.O_CREAT)
+    except FileNotFoundError:
+        yield exclusive  # there is nothing that could be in use
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(descriptor)
+
+
+class ShardUse:
+    """Says that a shard's files are in use, for as long as this object lives: the lock ends with its descriptor."""
+
+    def __init__(self, make_folder: Callable[[], Path]) -> None:
+        self._descriptor = -1
+        while True:
+            try:
+                self._path = make_folder() / _USE
+                self._descriptor = folders.open_file(self._path, os.O_RDWR | os.O_CREAT)
+            except FileNotFoundError:
+                continue  # evicted between two lines
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+            if self.is_the_one_on_disk():
+                return
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def is_the_one_on_disk(self) -> bool:
+        """False when the folder was evicted while we waited for its lock, or deleted since."""
+        try:
+            on_disk, ours = self._path.lstat(), os.fstat(self._descriptor)
+        except FileNotFoundError:
+            return False
+        return (on_disk.st_dev, on_disk.st_ino) == (ours.st_dev, ours.st_ino)
+
+    def touch(self) -> None:
+        os.utime(self._descriptor)
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
+
 
 logger = logging.getLogger(__name__)
 

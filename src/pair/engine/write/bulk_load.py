@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from pair import errors
 from pair.blobs.leases import HeldLease
+from pair.engine.format.columns import identity
 from pair.engine.format.manifest import Manifest, ShardRef
-from pair.engine.format.stored_documents import identity
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.manifest_store import StoredManifest
 from pair.engine.storage.pending_shards import PendingShards

@@ -11,8 +11,8 @@ from pathlib import Path
 from pair import errors
 from pair.blobs.contract import BlobStore
 from pair.clock import Clock, to_timestamp
+from pair.engine.format.columns import store_form
 from pair.engine.format.shard_builder import BuiltShard
-from pair.engine.format.stored_documents import store_form
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.pending_shards import PendingShards
 from pair.engine.storage.shard_cache import ShardCache, ShardMissingError

@@ -13,8 +13,7 @@ import numpy as np
 
 from pair import errors
 from pair.ai.caching_embedder import CachingEmbedder
-from pair.engine.format.keyword_rows import RowText, rows_of
-from pair.engine.format.stored_documents import Header, PreparedDocument, PreparedKeywords, content_hash
+from pair.engine.format.columns import Header, PreparedDocument, PreparedKeywords, RowText, content_hash, rows_of
 from pair.engine.settings import Chunker
 from pair.engine.storage.manifest_store import StoredManifest
 from pair.engine.write import chunking

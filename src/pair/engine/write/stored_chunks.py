@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pair.engine.format.keyword_rows import RowText, rows_of
+from pair.engine.format.columns import RowText, rows_of
 from pair.engine.settings import EngineSettings
 from pair.engine.write.chunking import cut_again
 from pair.engine.write.text_splitter import Range

@@ -25,9 +25,9 @@ from pair.blobs.leases import HeldLease, LeaseQueue
 from pair.clock import Clock, to_timestamp
 from pair.engine import rules
 from pair.engine.filters import Filter
+from pair.engine.format.columns import PreparedDocument, StoredDocuments, concatenate, identity, store_form
 from pair.engine.format.manifest import Cause, Manifest, ShardRef, lease_name, no_manifest
 from pair.engine.format.shard_builder import BuiltShard, build_shard
-from pair.engine.format.stored_documents import PreparedDocument, StoredDocuments, concatenate, identity, store_form
 from pair.engine.format.vectors import Grouping
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.manifest_store import ManifestStore, StoredManifest
