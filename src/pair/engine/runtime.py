@@ -41,7 +41,7 @@ from pair.engine.maintenance.versions import ListedVersion, Rollback
 from pair.engine.query.documents import DocumentReader, StoredDocument
 from pair.engine.query.graph_view import GraphView, Neighbourhood
 from pair.engine.query.request import EmbeddedRequest, Hits, Limits, SearchRequest
-from pair.engine.query.search import Search, reranked
+from pair.engine.query.search import Search, rerank
 from pair.engine.query.shard_access import Prefetcher, PrefetchReport, ShardReader
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.manifest_store import is_number
@@ -256,7 +256,7 @@ class Engine:
         if self._reranker is None:
             return self._search.find(EmbeddedRequest(query, vector, weight, self._embedding.name), published)
         wide = EmbeddedRequest(replace(query, limit=max(_RERANKED, query.limit)), vector, weight, self._embedding.name)
-        return reranked(self._search.find(wide, published), query, self._reranker)
+        return rerank(self._search.find(wide, published), query, self._reranker)
 
     def embed_query(self, text: str) -> np.ndarray:
         """Raises E304 when the KB was made with another embedder."""

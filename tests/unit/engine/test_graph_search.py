@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pair.engine.format.array_file import write_pack
 from pair.engine.format.columns import graphs_in_columns
 from pair.engine.format.graph_index import GraphIndex, graph_sections
-from pair.engine.query.fusion import with_graph
 from pair.engine.query.graph_walk import GraphShard, Seed, require_graph, spread
+from pair.engine.query.ranking import add_graph_scores
 from pair.errors import NotFoundError
 from pair.text.entity_rules import ALIAS, TOGETHER
 from pair.values import GraphParameters, GraphRows
@@ -187,7 +187,7 @@ def test_a_seed_without_entities_keeps_what_it_has(tmp_path: Path) -> None:
 
 
 def test_the_final_score_has_a_share_of_both() -> None:
-    assert math.isclose(with_graph(np.array([0.5]), np.array([1.0]), 0.6)[0], 0.7)
+    assert math.isclose(add_graph_scores(np.array([0.5]), np.array([1.0]), 0.6)[0], 0.7)
 
 
 @pytest.mark.rule("engine-25")

@@ -142,7 +142,7 @@ class SearchFile:
     def text(self, doc: int) -> str:
         return self._decoded(self._text_bytes(doc))
 
-    def slice_of(self, row: int, start: int, end: int) -> str:
+    def slice_text(self, row: int, start: int, end: int) -> str:
         """These characters of the text of the row's document."""
         return self.text(int(self.doc_of_row[row]))[start:end]
 
@@ -217,7 +217,7 @@ class SearchFile:
     def no_rows(self) -> npt.NDArray[np.bool_]:
         return np.zeros(len(self.chunks), np.bool_)
 
-    def fields_of(self, row: int) -> tuple[str, str]:
+    def row_fields(self, row: int) -> tuple[str, str]:
         """The texts that a row is found by: its own, and the title of its document."""
         chunk = self.chunks[row]
         doc = int(chunk["doc"])
@@ -408,7 +408,7 @@ class RowsFile:
             if count is None or count[0] > self._shard_bytes:
                 raise ValueError(f"the table {table} holds more than the shard can")
 
-    def selected(self, condition: Filter) -> npt.NDArray[np.bool_]:
+    def select(self, condition: Filter) -> npt.NDArray[np.bool_]:
         """Which documents meet the condition, by number. Raises E609 when the caller has given up."""
         return (self._remembered if condition.values <= _MOST_REMEMBERED_VALUES else self._select)(condition)
 

@@ -44,7 +44,7 @@ class KeywordPart:
     """None: it has no keywords that can be asked, and nothing is found in it."""
     live: Selection | None
     """Rows; None when all are."""
-    fields_of: Callable[[int], Sequence[str]]
+    row_fields: Callable[[int], Sequence[str]]
     """The texts in which a phrase of this row may stand."""
 
 
@@ -270,7 +270,7 @@ class KeywordSearch:
         place = int(np.searchsorted(rows, row))
         if place == len(rows) or rows[place] != row:
             return False
-        return len(phrase) == 1 or any(holds_phrase(text, phrase) for text in self._parts[position].fields_of(row))
+        return len(phrase) == 1 or any(holds_phrase(text, phrase) for text in self._parts[position].row_fields(row))
 
     def _rows_with(self, position: int, phrase: Phrase) -> Rows:
         """Rows that hold all terms of the phrase, wherever."""

@@ -459,7 +459,7 @@ class OpenShard:
         self._lock = threading.Lock()
         # One for each file, so that several of them can be fetched at once.
         self._fetching = {role: threading.Lock() for role in ref.files}
-        self.rows_asked = 0
+        self.row_reads = 0
         """How often some rows were asked for while the search file was not here as a whole."""
         self._use: ShardUse | None = None
         self._touched_at = 0.0
@@ -518,19 +518,21 @@ class OpenShard:
         if pieces is None:
             return self.search(now)
         self._touch(now)
-        self.rows_asked += 1
+        self.row_reads += 1
         if self._in_pieces is None:
             self._in_pieces = open_search(self._ref, pieces.path, pieces)
         return self._in_pieces
 
-    def fetches_of_index(self, *, in_pieces: bool) -> list[Callable[[], object]]:
+    def plan_index_fetches(self, *, in_pieces: bool) -> list[Callable[[], object]]:
         """What has to be fetched to ask the vectors of this shard."""
         pieces = self._pieces_if_any() if in_pieces else None
         if pieces is None:
             return [] if self.has_search else [functools.partial(self.search, 0.0)]
         return [functools.partial(pieces.fill, blocks) for blocks in pieces.missing([span_of_index(pieces.pack)])]
 
-    def fetches_of(self, rows: npt.NDArray[np.int64], *, texts: bool, in_pieces: bool) -> list[Callable[[], object]]:
+    def plan_row_fetches(
+        self, rows: npt.NDArray[np.int64], *, texts: bool, in_pieces: bool
+    ) -> list[Callable[[], object]]:
         """What has to be fetched for the vectors of these rows, or for their texts; each can be fetched by itself."""
         pieces = self._pieces_if_any() if in_pieces else None
         if pieces is None:

@@ -320,7 +320,7 @@ class Writer:
             if owner is not None:
                 numbers = np.union1d(numbers, opened.ids().numbers_of_owner(owner))
             if condition is not None:
-                numbers = np.union1d(numbers, np.flatnonzero(opened.rows().selected(condition)))
+                numbers = np.union1d(numbers, np.flatnonzero(opened.rows().select(condition)))
             if shard.tombstones is not None:
                 numbers = numbers[~shard.tombstones[numbers]]
             if len(numbers):
