@@ -158,13 +158,11 @@ class ShardAccess:
         """Fetch together what is missing: if wanted, the keywords of all shards; then the vectors of these shards."""
         everywhere = range(len(self.shards))
         if keywords:
-            self._reader.fetch_together(
-                [shard.keywords for shard in map(self._open, everywhere) if not shard.has_keywords]
-            )
+            self._fetch_files("keywords", everywhere)
         fetches: list[Callable[[], object]] = []
         for position in positions:
             shard = self._open(position)
-            if not shard.has_search:
+            if not shard.is_loaded("search"):
                 plan = functools.partial(shard.plan_index_fetches, in_pieces=self._in_pieces)
                 fetches += self._read_or_note(plan) or ()
         if keywords:
@@ -173,8 +171,13 @@ class ShardAccess:
             fetches += self._plan_row_fetches(dict.fromkeys(worn, _NO_ROWS), texts=False)
         self._reader.fetch_together(fetches)
         if self._condition is not None:
-            filtered = everywhere if keywords else positions
-            self._reader.fetch_together([shard.rows for shard in map(self._open, filtered) if not shard.has_rows])
+            self._fetch_files("rows", everywhere if keywords else positions)
+
+    def _fetch_files(self, role: FileRole, positions: Sequence[int]) -> None:
+        shards = [self._open(position) for position in positions]
+        self._reader.fetch_together(
+            [functools.partial(shard.load, role) for shard in shards if not shard.is_loaded(role)]
+        )
 
     def fetch_rows(self, wanted: Mapping[int, Rows], *, texts: bool = False) -> None:
         """Fetch together the layout of these shards, with the vectors of rows, or with their texts.
@@ -187,7 +190,7 @@ class ShardAccess:
         fetches: list[Callable[[], object]] = []
         for position, rows in wanted.items():
             shard = self._open(position)
-            if not shard.has_search:
+            if not shard.is_loaded("search"):
                 plan = functools.partial(shard.plan_row_fetches, rows, texts=texts, in_pieces=self._in_pieces)
                 fetches += self._read_or_note(plan) or ()
         return fetches
@@ -277,8 +280,7 @@ class ShardAccess:
     def graph_shards(self) -> dict[int, GraphShard]:
         """Return the shards that have a graph, by position."""
         graphs: dict[int, GraphShard] = {}
-        everything = map(self._open, range(len(self.shards)))
-        self._reader.fetch_together([shard.graph for shard in everything if not shard.has_graph])
+        self._fetch_files("graph", range(len(self.shards)))
         for position, shard in enumerate(self.shards):
             file = self._read_or_note(self._open(position).graph)
             if file is not None and (shard.tombstones is None or self.search(position) is not None):
