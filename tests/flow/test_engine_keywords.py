@@ -42,7 +42,7 @@ def found(ground: Ground, query: str) -> dict[str, float]:
         parts.append(KeywordPart(each.keywords(), live, search.row_fields))
     asked = KeywordSearch(parse(query), parts)
     scores: dict[str, float] = {}
-    for position, (values, rows) in asked.best_of(range(len(parts)), 1000, lambda _: None).items():
+    for position, (values, rows) in asked.best_together(range(len(parts)), 1000, lambda _: None).items():
         search = opened[position].search(0.0)
         for score, row in zip(values.tolist(), rows.tolist(), strict=True):
             scores[search.header(int(search.doc_of_row[row])).id] = score

@@ -323,7 +323,7 @@ def test_what_was_dropped_was_dropped_by_the_clock_of_the_store(tmp_path: Path) 
     with ground.open(store=store, embedder=MirroredEmbedder()) as kb:
         kb.reembed()
         assert kb.collect(grace_seconds=120).deleted_shards == 0
-        (dropped,) = kb._engine._parts.publication.required().manifest.dropped
+        (dropped,) = kb._engine._parts.publication.require().manifest.dropped
     assert dropped.dropped_at.startswith("2200-")
 
 

@@ -520,7 +520,7 @@ def test_a_kb_that_its_cache_does_not_hold_is_exported_as_any_other(ground: Grou
         kb.upsert(odd)
         kb.export(tmp_path / "whole.jsonl")
         kb.export(tmp_path / "bare.jsonl", vectors=False)
-        shards = kb._engine._parts.publication.required().manifest.shards
+        shards = kb._engine._parts.publication.require().manifest.shards
     shutil.rmtree(ground.cache)
     sizes = list(map(held_bytes, shards))
     limit = max(sizes) + 1_000  # what is beside the files of a shard takes room too
@@ -548,7 +548,7 @@ def test_what_is_collected_while_a_small_cache_is_filled_is_exported_as_it_is_by
     changed: list[bool] = []
     with ground.open() as other:
         fill(other)
-        limit = 2 * max(map(held_bytes, other._engine._parts.publication.required().manifest.shards))
+        limit = 2 * max(map(held_bytes, other._engine._parts.publication.require().manifest.shards))
 
         def interfere(*_: int) -> None:
             if not changed:

@@ -53,7 +53,7 @@ class AskingOrder:
     """Asked while they could hold something nearer, where the cap on shards must hide nothing: `may_exceed_cap`."""
 
 
-def asking_order(
+def order_shards(
     shards: Sequence[ShardRef], ranked: Mapping[str, Sequence[Ranked]], policy: EngineSettings, *, ask_all: bool
 ) -> AskingOrder:
     """`ranked`: the shards of each run. A shard that belongs to none, or has no centroid, is always asked."""
@@ -116,7 +116,7 @@ def tier_of(rows: int) -> int:
     return int(math.log(max(rows, 1), TIER_WIDTH) + 1e-9)
 
 
-def shards_to_merge(tail: Sequence[ShardRef], new_rows: int) -> list[ShardRef]:
+def choose_merge(tail: Sequence[ShardRef], new_rows: int) -> list[ShardRef]:
     """Shards that a write takes up into what it adds, so that small ones stay few.
 
     Each row moves up one tier with each merge: n writes cost n·log n.
@@ -136,7 +136,7 @@ def shards_to_merge(tail: Sequence[ShardRef], new_rows: int) -> list[ShardRef]:
     return taken
 
 
-def shards_to_cut(rows: int, size_bytes: int, policy: EngineSettings) -> int:
+def count_cuts(rows: int, size_bytes: int, policy: EngineSettings) -> int:
     """How many shards so many rows should become."""
     if rows <= policy.shard_trigger_vector_rows and size_bytes <= policy.shard_trigger_bytes:
         return 1
@@ -155,7 +155,7 @@ class CompactionPlan:
     """To be replaced by what is left of them, clustered anew when they are several."""
 
 
-def compaction_plan(
+def plan_compaction(
     manifest: Manifest, policy: EngineSettings, *, everything: bool = False, min_shards: int | None = None
 ) -> CompactionPlan:
     """Shards that have outlived their layout. `min_shards`: instead of the policy's.
@@ -209,7 +209,7 @@ MOST_ROWS_UNDER_LEASE = 2_000
 """So many chunks are embedded and stored in a time for which other writers wait."""
 
 
-def reembedding_sets(shards: Sequence[ShardRef]) -> list[list[ShardRef]]:
+def group_for_reembedding(shards: Sequence[ShardRef]) -> list[list[ShardRef]]:
     """Shards whose documents are clustered anew together; those that arrived as they came stay by themselves."""
     return _runs_by_size([shard for shard in shards if shard.live_documents])
 
@@ -222,7 +222,7 @@ def may_finish_under_lease(late: Iterable[ShardRef], *, is_last_round: bool) -> 
 # ── collecting ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def garbage(
+def find_garbage(
     manifest: Manifest, stored: Mapping[str, datetime.datetime], now: datetime.datetime, grace_seconds: float
 ) -> frozenset[str]:
     """Folders to delete. `stored`: when each folder that is there was last written.
@@ -244,7 +244,7 @@ _WORTH_FORGETTING = 100
 """Entries of a manifest, which every writer writes and every reader reads."""
 
 
-def drops_to_forget(
+def find_old_drops(
     manifest: Manifest, now: datetime.datetime, grace_seconds: float, *, is_swapped: bool
 ) -> frozenset[str]:
     """Folders whose grace period is over: a version or a build may keep them, and when they were dropped tells nothing
@@ -266,7 +266,7 @@ class PastVersion:
     """Whether the next one holds the same documents."""
 
 
-def versions_to_keep(past: Sequence[PastVersion], policy: EngineSettings, now: datetime.datetime) -> frozenset[int]:
+def choose_versions(past: Sequence[PastVersion], policy: EngineSettings, now: datetime.datetime) -> frozenset[int]:
     """`past`: the newest first. One that the next only rearranged is kept in that, and not besides."""
     kept = [each for each in past if not each.is_repeated]
     since = now - datetime.timedelta(days=policy.keep_days)
@@ -288,7 +288,7 @@ class CachedShard:
     """Since its last use."""
 
 
-def shards_to_evict(
+def choose_evictions(
     cached: Sequence[CachedShard], *, max_bytes: int, ttl_seconds: float, wanted_bytes: int = 0
 ) -> tuple[list[CachedShard], list[CachedShard]]:
     """Those that are too old, and those that have to make room, in the order in which they should go."""

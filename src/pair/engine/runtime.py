@@ -262,7 +262,7 @@ class Engine:
         """Raises E304 when the KB was made with another embedder."""
         manifest = self._parts.publication.known().manifest
         if manifest.embedder != self._embedding.name:  # perhaps no longer: then it is the one that is in the store
-            manifest = self._parts.publication.required().manifest
+            manifest = self._parts.publication.require().manifest
         if manifest.embedder != self._embedding.name:
             raise errors.embedder_differs(self.kb_id, manifest.embedder, self._embedding.name)
         return self._embedding.embed_query(text)
@@ -333,12 +333,12 @@ class Engine:
         """By one manifest; by the current one when garbage collection took a shard meanwhile. Raises E201, E207."""
         tries = 0
         while True:
-            published = self._parts.publication.required()
+            published = self._parts.publication.require()
             tries += 1
             try:
                 return read(published.manifest)
             except ShardMissingError as fault:
-                if tries == _READING_TRIES or self._parts.publication.required().version == published.version:
+                if tries == _READING_TRIES or self._parts.publication.require().version == published.version:
                     raise errors.stored_data_damaged(str(fault), "it is not in the store any more") from fault
 
     # Backup
@@ -414,7 +414,7 @@ class Engine:
 
     def packed(self) -> PortableIndex:
         """What of it would travel in a package. Raises E201."""
-        return packed(self._parts.publication.required().manifest)
+        return packed(self._parts.publication.require().manifest)
 
     def packed_content(self, file: PortableFile) -> Iterator[bytes]:
         """Raises E207 when it is gone."""
@@ -445,7 +445,7 @@ class Engine:
         """As it was then, for reading, with what this one has open: to be closed before this one. Raises E201, E218."""
         parts = replace(self._parts, publication=self._parts.publication.at(wanted))
         past = Engine(parts, self._store, self._embedding, reranker=self._reranker, reader=self._reader)
-        parts.cache.hold(past, parts.publication.required().manifest.folders)
+        parts.cache.hold(past, parts.publication.require().manifest.folders)
         return past
 
     def compare(self, before: str, after: str) -> ManifestDiff:
@@ -497,7 +497,7 @@ class Engine:
         if published is None:
             return None
         manifest, cache = published.manifest, self._parts.cache
-        plan = rules.compaction_plan(manifest, self._parts.policy)
+        plan = rules.plan_compaction(manifest, self._parts.policy)
         return EngineStats(
             kb_id=self.kb_id,
             documents=manifest.documents,
@@ -524,7 +524,7 @@ class Engine:
         Raises E201.
         """
         publication = self._parts.publication
-        manifest = (publication.known() if last_seen else publication.required()).manifest
+        manifest = (publication.known() if last_seen else publication.require()).manifest
         return manifest.number, manifest.commit_id
 
     def close(self) -> None:

@@ -168,7 +168,7 @@ class _HeldShard:
         if not self._ref.graph_available:
             return NO_GRAPH
         if isinstance(self._graphs, GraphIndex):
-            return self._graphs.graph_of(rows)
+            return self._graphs.read_graph(rows)
         return self._graphs.get(doc, GraphRows((), ()))
 
 

@@ -187,7 +187,7 @@ class Fsck:
         is_current = copy.number == current.number
         is_done = self._options.repair and (is_current or self._options.drop_lost)
         if is_done and is_current:
-            self._store.put(copy.key, to_bytes(current.as_kept()))
+            self._store.put(copy.key, to_bytes(current.make_copy()))
         elif is_done:
             self._store.delete(copy.key)
         remedy = "the manifest" if is_current else ""
@@ -196,7 +196,7 @@ class Fsck:
     def _look_at_all(self) -> Manifest:
         """Also at what others publish meanwhile."""
         seen: set[str] = set()
-        published = self._parts.publication.required()
+        published = self._parts.publication.require()
         past = self._past(published.manifest, tell=True)
         for _ in range(_ROUNDS):
             manifests = [*(each.manifest for each in past), published.manifest]
@@ -207,11 +207,11 @@ class Fsck:
                 self._look_at(shard, embedder)
                 seen.add(shard.folder)
                 self._on_progress(self._tally.size_bytes, total)
-            now = self._parts.publication.required()
+            now = self._parts.publication.require()
             if now.version == published.version:
                 break
             published, past = now, self._past(now.manifest)
-        return self._parts.publication.required().manifest
+        return self._parts.publication.require().manifest
 
     def _look_at(self, shard: ShardRef, embedder: str) -> None:
         with scratch_folder(self._parts.cache) as folder:
@@ -224,7 +224,7 @@ class Fsck:
 
     def _is_named(self, shard: ShardRef) -> bool:
         """By now, by the current manifest or a version that is kept."""
-        published = self._parts.publication.required()
+        published = self._parts.publication.require()
         if self._named is None or self._named[0] != published.version:
             manifests = (published.manifest, *(kept.manifest for kept in self._past(published.manifest)))
             self._named = published.version, frozenset().union(*(each.folders for each in manifests))
@@ -267,7 +267,7 @@ class Fsck:
     def _rebuild(self, shard: ShardRef, recovery: ShardRebuilder, roles: Sequence[FileRole], folder: Path) -> None:
         """The same bytes, if that is what comes of it; else another shard with the same documents in the same order."""
         parts = self._parts
-        collections = parts.publication.required().manifest.collections
+        collections = parts.publication.require().manifest.collections
         tail = shard.shard_id.rpartition("-")[2]
         built = build_shard(
             folder,
@@ -339,7 +339,7 @@ class Fsck:
                 back = [each for each in lost.listed if each.owner == owner and each.id in ids]
                 left = [each.id for each in lost.listed if each not in back]
                 self._settle(lost, [each.doc for each in back] if left else None, left)
-        self._settle_versions(self._parts.publication.required().manifest)
+        self._settle_versions(self._parts.publication.require().manifest)
 
     def _settle_versions(self, manifest: Manifest) -> None:
         """Nobody can go back to one that needs what is lost."""

@@ -101,7 +101,7 @@ class ManifestRepair:
         if copy is None:
             raise errors.stored_data_damaged(self._key, "there is no copy of it that can be read")
         now = parts.publication.now()
-        after = copy.succeeded_by(parts.new_id(), now, copy.shards, "repair")
+        after = copy.make_next(parts.new_id(), now, copy.shards, "repair")
         after = replace(after, dropped=self._waiting(after, now))
         lease.check()
         return parts.publication.swap(None if blob is None else StoredManifest(copy, blob.version), after).manifest

@@ -28,9 +28,9 @@ from pair.engine.format.columns import (
     StoredDocuments,
     StoredGraphs,
     Vectors,
-    graphs_in_columns,
-    rows_of,
-    store_form,
+    build_columns,
+    build_graph_columns,
+    count_terms,
 )
 from pair.engine.format.keyword_index import KeywordIndex
 from pair.engine.format.manifest import FileRole, ShardRef
@@ -144,7 +144,7 @@ class ShardRebuilder:
         documents = search.documents(np.arange(len(search.docs)), NO_GRAPHS)
         index = self._keywords()
         if index is not None:
-            return replace(documents, keywords=index.stored_rows(np.arange(index.count)))
+            return replace(documents, keywords=index.read_rows(np.arange(index.count)))
         return replace(documents, keywords=self._analysed(search))
 
     def _analysed(self, search: SearchFile) -> KeywordRows:
@@ -154,7 +154,7 @@ class ShardRebuilder:
             places = list(zip(search.chunks["start"][rows].tolist(), search.chunks["end"][rows].tolist(), strict=True))
             chunks = stored_chunks(search.text(doc), title, places, None, self._policy)
             texts += [RowText(chunk.text, title, chunk.context) for chunk in chunks]
-        return rows_of(texts)
+        return count_terms(texts)
 
     def _from_rows(self) -> StoredDocuments:
         rows = open_rows(self._ref, self._sound["rows"])
@@ -175,8 +175,8 @@ class ShardRebuilder:
         for header, text, chunks in found:
             prepared.append(PreparedDocument(header, text, chunks, vectors[begin : begin + len(chunks)]))
             begin += len(chunks)
-        stored = store_form(prepared, vectors.shape[1])
-        return stored if index is None else replace(stored, keywords=index.stored_rows(np.arange(index.count)))
+        stored = build_columns(prepared, vectors.shape[1])
+        return stored if index is None else replace(stored, keywords=index.read_rows(np.arange(index.count)))
 
     def _graphs(self, stored: StoredDocuments) -> StoredGraphs:
         if not self._ref.graph_available:
@@ -190,7 +190,7 @@ class ShardRebuilder:
             made = open_rows(self._ref, self._sound["rows"]).graphs()
         else:
             made = dict(enumerate(self._preparation.graphs_of(_texts_of(stored))))
-        return replace(graphs_in_columns(made, counts.tolist()), is_made=True)
+        return replace(build_graph_columns(made, counts.tolist()), is_made=True)
 
 
 def _texts_of(stored: StoredDocuments) -> list[DocumentText]:

@@ -19,7 +19,7 @@ from pair.blobs.contract import BlobStore
 from pair.blobs.leases import HeldLease
 from pair.clock import to_timestamp
 from pair.engine.backup.export_format import DocumentLines, LinesHeader
-from pair.engine.format.columns import PreparedDocument, identity, store_form
+from pair.engine.format.columns import PreparedDocument, build_columns, hash_id
 from pair.engine.format.manifest import Manifest, ShardRef, no_manifest
 from pair.engine.storage.manifest_store import StoredManifest
 from pair.engine.storage.pending_shards import PendingShards
@@ -96,7 +96,7 @@ class Importer:
             except _OutdatedError:
                 pass
             except ShardMissingError as fault:
-                if before is not None and self._parts.publication.required().version == before.version:
+                if before is not None and self._parts.publication.require().version == before.version:
                     raise errors.stored_data_damaged(str(fault), "it is not in the store any more") from fault
             self._parts.pause(attempt)
         raise errors.manifest_changed(self._parts.kb_id)
@@ -174,7 +174,7 @@ class Importer:
         for each in given:
             own = each.header.id
             if own in stored and stored[own].content_hash == hashes[own]:
-                self._unchanged.identities.append(identity(own))
+                self._unchanged.identities.append(hash_id(own))
                 self._unchanged.hashes.append(bytes.fromhex(hashes[own]))
             else:
                 changed.append(each)
@@ -215,7 +215,7 @@ class Importer:
         ready = self._prepared(changed, hashes) if embed else self._with_vectors(changed, header)
         dimension = self._embedding.dimension if embed else header.dimension
         with scratch_folder(parts.cache) as folder:
-            shards = cut_shards(folder, parts.kb_id, store_form(ready, dimension), parts.new_id(), parts.policy)
+            shards = cut_shards(folder, parts.kb_id, build_columns(ready, dimension), parts.new_id(), parts.policy)
             created_at = to_timestamp(parts.clock.now())
             refs = tuple(replace(each.ref, created_at=created_at) for each in shards)
             record = self._records.announce(key, refs, dimension)
@@ -295,9 +295,9 @@ class Importer:
         manifest = before.manifest if before else origin
         now = self._writer.moment_for(manifest, shards)
         if replace_all:
-            after = manifest.imported_by(commit_id, now, shards, origin)
+            after = manifest.make_imported(commit_id, now, shards, origin)
         else:
-            after = manifest.succeeded_by(commit_id, now, shards, "import")
+            after = manifest.make_next(commit_id, now, shards, "import")
         return self._writer.publish(lease, before, after).manifest.number
 
     def _require(self, built: Sequence[Built], manifest: Manifest) -> None:
@@ -344,6 +344,6 @@ def _key_of(changed: Sequence[PreparedDocument], hashes: Mapping[str, str], head
     """Of what is stored: the same part of the same file has the same one in the next run."""
     digest = hashlib.sha256(f"import {header.embedder} {header.has_vectors} {embedder}".encode())
     for each in changed:
-        digest.update(identity(each.header.id) + bytes.fromhex(hashes[each.header.id]))
+        digest.update(hash_id(each.header.id) + bytes.fromhex(hashes[each.header.id]))
         digest.update(each.vectors.astype("<f4").tobytes())
     return digest.hexdigest()[:40]

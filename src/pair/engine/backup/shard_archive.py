@@ -25,9 +25,9 @@ from pair.engine.backup.export import ExportReport
 from pair.engine.format.manifest import (
     Manifest,
     ShardRef,
-    content_hash,
     file_name,
     from_bytes,
+    hash_files,
     no_manifest,
     shards_prefix,
 )
@@ -115,7 +115,7 @@ class ShardArchive:
         """Every byte that its manifest names."""
         with self._opened() as archive:
             for shard in self.manifest.shards:
-                if content_hash_of(shard) != content_hash(shard.files):
+                if content_hash_of(shard) != hash_files(shard.files):
                     raise errors.export_damaged(str(self.path), "a shard has the name of another one")
                 for role, expected in shard.files.items():
                     name = _FOLDER + packed_name(shard, role)
@@ -196,7 +196,7 @@ class ShardImporter:
         self._upload(archive, shards)  # what is no longer there
         manifest = before.manifest if before else no_manifest(parts.kb_id, origin.embedder, origin.dimension)
         now = self._writer.moment_for(manifest, shards)
-        after = manifest.imported_by(parts.new_id(), now, shards, origin)
+        after = manifest.make_imported(parts.new_id(), now, shards, origin)
         published = self._writer.publish(lease, before, after)
         return WriteReport(
             added=after.documents,

@@ -31,7 +31,7 @@ class WrittenFile:
     sha256: str
 
 
-def write_pack(path: Path, sections: Mapping[str, Section]) -> WrittenFile:
+def write_arrays(path: Path, sections: Mapping[str, Section]) -> WrittenFile:
     with path.open("wb") as stream:
         sink = _HashingSink(stream)
         header = _header_of(sections)

@@ -50,10 +50,10 @@ def damage_errors(key: str) -> Iterator[None]:
     except errors.PairError:
         raise
     except (ValueError, LookupError, TypeError, ArithmeticError, RuntimeError, struct.error) as fault:
-        raise damage_of(key, fault) from fault
+        raise make_damage_error(key, fault) from fault
 
 
-def damage_of(key: str, fault: Exception) -> errors.DataError:
+def make_damage_error(key: str, fault: Exception) -> errors.DataError:
     """E207. Where `with` takes too long: for each hit of a query."""
     return errors.stored_data_damaged(key, f"it cannot be read: {fault}")
 

@@ -101,7 +101,7 @@ class _Numbered(dict[str, int]):
         return number
 
 
-def rows_of(texts: Iterable[RowText]) -> KeywordRows:
+def count_terms(texts: Iterable[RowText]) -> KeywordRows:
     """Each different piece of text is analysed once; the rest is counting."""
     pieces = _Numbered()
     sizes: list[int] = []
@@ -230,7 +230,7 @@ def concatenate_graphs(parts: Sequence[tuple[int, StoredGraphs]]) -> StoredGraph
     return StoredGraphs(list(numbers), np.concatenate(mentions), np.concatenate(edges), is_made)
 
 
-def graphs_in_columns(graphs: Mapping[int, GraphRows], chunk_counts: Sequence[int]) -> StoredGraphs:
+def build_graph_columns(graphs: Mapping[int, GraphRows], chunk_counts: Sequence[int]) -> StoredGraphs:
     """`graphs` by number of the document, `chunk_counts` of every document."""
     numbers: dict[str, int] = {}
 
@@ -306,11 +306,11 @@ class Header:
         return Header(own, owner, title, url, metadata, content_hash)
 
 
-def identity(document_id: str) -> IdentityHash:
+def hash_id(document_id: str) -> IdentityHash:
     return hashlib.sha256(document_id.encode(errors="surrogatepass")).digest()[:16]
 
 
-def content_hash(document: Document, owner: str, chunking: str) -> str:
+def hash_content(document: Document, owner: str, chunking: str) -> str:
     """Changes when anything that is stored of the document would change. `chunking`: how it is cut and embedded."""
     digest = hashlib.sha256()
     fields = [document.id, owner, document.title, document.url, document.text, chunking]
@@ -364,7 +364,7 @@ class StoredDocuments:
             self.keywords.pick(rows),
         )
 
-    def analysed(self) -> "StoredDocuments":
+    def add_keywords(self) -> "StoredDocuments":
         """With keywords, made of the texts."""
         titles = [Header.from_bytes(each).title for each in self.headers]
         places = zip(*(self.chunks[name].tolist() for name in ("doc", "start_byte", "end_byte")), strict=True)
@@ -372,7 +372,7 @@ class StoredDocuments:
             RowText(self.texts[doc][start:end].decode(errors="surrogatepass"), titles[doc])
             for doc, start, end in places
         )
-        return replace(self, keywords=rows_of(texts))
+        return replace(self, keywords=count_terms(texts))
 
     def mean_vectors(self) -> Vectors:
         """One vector for each document, by which it is put beside its like."""
@@ -427,7 +427,7 @@ def _keywords_of(documents: Sequence[PreparedDocument]) -> KeywordRows:
         together = list(group)
         if together[0].keywords is None:
             found.append(
-                rows_of(
+                count_terms(
                     RowText(chunk.text, each.header.title, chunk.context) for each in together for chunk in each.chunks
                 )
             )
@@ -438,7 +438,7 @@ def _keywords_of(documents: Sequence[PreparedDocument]) -> KeywordRows:
     return concatenate_rows(found)
 
 
-def store_form(documents: Sequence[PreparedDocument], dimension: int) -> StoredDocuments:
+def build_columns(documents: Sequence[PreparedDocument], dimension: int) -> StoredDocuments:
     headers, texts, rows, vectors, counts, graphs = [], [], [], [], [], {}
     for number, document in enumerate(documents):
         content = document.text.encode(errors="surrogatepass")
@@ -463,6 +463,6 @@ def store_form(documents: Sequence[PreparedDocument], dimension: int) -> StoredD
         texts,
         np.array(rows, CHUNK_TYPE),
         np.concatenate(vectors) if vectors else np.empty((0, dimension), np.float32),
-        graphs_in_columns(graphs, counts),
+        build_graph_columns(graphs, counts),
         _keywords_of(documents),
     )

@@ -135,19 +135,19 @@ class GraphIndex:
 
     def rows_of(self, entities: Numbers) -> tuple[Numbers, Numbers]:
         """Which of these entities (by place in the list), and a row that mentions it."""
-        which, places = gathered(self.entity_starts, entities)
+        which, places = gather_entries(self.entity_starts, entities)
         return which, self.entity_rows[places].astype(np.int64)
 
     def mentions_in(self, rows: Numbers) -> tuple[Numbers, Numbers, npt.NDArray[np.float32]]:
         """Which of these rows (by place in the list), an entity that it mentions, and how strongly."""
-        which, places = gathered(self.row_starts, rows)
+        which, places = gather_entries(self.row_starts, rows)
         return which, self.row_entities[places].astype(np.int64), self.row_weights[places]
 
     def relations_at(self, entities: Numbers) -> npt.NDArray[Any]:
         """Edges that begin or end at one of these, each once, but those of mere co-occurrence."""
         chosen = np.zeros(len(self._edges_by_target), np.bool_)
-        chosen[gathered(self._edge_starts, entities)[1]] = True
-        chosen[self._edges_by_target[gathered(self._edge_target_starts, entities)[1]]] = True
+        chosen[gather_entries(self._edge_starts, entities)[1]] = True
+        chosen[self._edges_by_target[gather_entries(self._edge_target_starts, entities)[1]]] = True
         found: npt.NDArray[Any] = self.edges[np.flatnonzero(chosen)]
         return found
 
@@ -160,7 +160,7 @@ class GraphIndex:
     def graphs(self, doc_of_row: npt.NDArray[np.uint32], first_chunks: npt.NDArray[Any]) -> StoredGraphs:
         """As another shard can take them up."""
         mentions = np.zeros(len(self.row_entities), MENTION_TYPE)
-        rows = gathered(self.row_starts, np.arange(self.rows))[0]
+        rows = gather_entries(self.row_starts, np.arange(self.rows))[0]
         mentions["doc"], mentions["chunk"] = doc_of_row[rows], rows - first_chunks[doc_of_row[rows]]
         mentions["entity"], mentions["weight"] = self.row_entities, self.row_weights
         ordered = self.edges[np.lexsort((self.edges["target"], self.edges["source"], self.edges["row"]))]
@@ -172,7 +172,7 @@ class GraphIndex:
         edges["kind"] = ordered["kind"] + len(self.hashes)
         return StoredGraphs(_EntityNames(self), mentions, edges)
 
-    def graph_of(self, rows: slice) -> GraphRows:
+    def read_graph(self, rows: slice) -> GraphRows:
         """Of the document whose chunks these rows are, without looking at the others."""
         mentions: list[tuple[str, float, int]] = []
         edges: list[tuple[str, str, str, float, int]] = []
@@ -213,7 +213,7 @@ class _EntityNames(Sequence[str]):
         return self._file.name(number) if number < entities else self._file.kinds[number - entities]
 
 
-def gathered(starts: npt.NDArray[np.uint32], keys: Numbers) -> tuple[Numbers, Numbers]:
+def gather_entries(starts: npt.NDArray[np.uint32], keys: Numbers) -> tuple[Numbers, Numbers]:
     """The places of all entries of these keys, and for each the place of its key in the list."""
     begins = starts[keys].astype(np.int64)
     counts = starts[keys + 1].astype(np.int64) - begins

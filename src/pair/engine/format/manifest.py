@@ -97,7 +97,7 @@ def file_name(shard_id: str, role: FileRole) -> str:
     return shard_id + _SUFFIXES[role]
 
 
-def content_hash(files: "Mapping[FileRole, ShardFile]") -> str:
+def hash_files(files: "Mapping[FileRole, ShardFile]") -> str:
     """The name of a shard's folder: it stands for the bytes of all its files."""
     lines = "".join(f"{role} {each.sha256} {each.size_bytes}\n" for role, each in files.items())
     return hashlib.sha256(lines.encode()).hexdigest()
@@ -242,7 +242,7 @@ class Manifest:
         kept = {shard.folder for shard in shards if shard.live_documents}
         return any(shard.folder not in kept for shard in self.shards)
 
-    def succeeded_by(
+    def make_next(
         self, commit_id: str, now: datetime.datetime, shards: Sequence[ShardRef], made_by: Cause = "upsert"
     ) -> "Manifest":
         """The next manifest, with these shards. One without live documents is named no longer."""
@@ -262,18 +262,18 @@ class Manifest:
             recent_commits=(self.commit_id, *self.recent_commits)[:_KEPT_COMMITS] if self.number else (),
         )
 
-    def re_embedded_by(
+    def make_reembedded(
         self, commit_id: str, now: datetime.datetime, shards: Sequence[ShardRef], embedder: str, dimension: int
     ) -> "Manifest":
         """The next manifest, with shards whose vectors are all of another embedder."""
-        after = self.succeeded_by(commit_id, now, shards, "reembed")
+        after = self.make_next(commit_id, now, shards, "reembed")
         return replace(after, embedder=embedder, dimension=dimension, hashed_as=self.hashing_embedder)
 
-    def imported_by(
+    def make_imported(
         self, commit_id: str, now: datetime.datetime, shards: Sequence[ShardRef], origin: "Manifest"
     ) -> "Manifest":
         """The next manifest, with shards whose vectors and content hashes were made as those of `origin` were."""
-        after = self.succeeded_by(commit_id, now, shards, "import")
+        after = self.make_next(commit_id, now, shards, "import")
         return replace(
             after,
             embedder=origin.embedder,
@@ -284,22 +284,22 @@ class Manifest:
             restored=0,
         )
 
-    def after_collection(
+    def make_collected(
         self, commit_id: str, now: datetime.datetime, taken: frozenset[str], forgotten: frozenset[str] = frozenset()
     ) -> "Manifest":
         """The next manifest, once these folders are garbage for good, and when those were dropped matters no more."""
-        after = self.succeeded_by(commit_id, now, self.shards, "collect")
+        after = self.make_next(commit_id, now, self.shards, "collect")
         kept = tuple(each for each in after.dropped if each.folder not in taken | forgotten)
         return replace(after, dropped=kept, collections=self.collections + (1 if taken else 0))
 
-    def as_kept(self) -> "Manifest":
+    def make_copy(self) -> "Manifest":
         """As it is kept when it is of the past. What waits to be collected then is for the current one to know: told in
         every copy, it would be stored once for each version, and not once."""
         return replace(self, dropped=())
 
-    def rolled_back_to(self, past: "Manifest", commit_id: str, now: datetime.datetime) -> "Manifest":
+    def make_rolled_back(self, past: "Manifest", commit_id: str, now: datetime.datetime) -> "Manifest":
         """The next manifest, with all that an earlier one named."""
-        after = self.succeeded_by(commit_id, now, past.shards, "rollback")
+        after = self.make_next(commit_id, now, past.shards, "rollback")
         return replace(
             after,
             embedder=past.embedder,
@@ -311,9 +311,9 @@ class Manifest:
             rolled_back=after.number,
         )
 
-    def released(self, commit_id: str, now: datetime.datetime) -> "Manifest":
+    def make_released(self, commit_id: str, now: datetime.datetime) -> "Manifest":
         """The next manifest, which sync may bring forward again."""
-        return replace(self.succeeded_by(commit_id, now, self.shards, "release"), restored=0)
+        return replace(self.make_next(commit_id, now, self.shards, "release"), restored=0)
 
 
 def no_manifest(kb_id: str, embedder: str, dimension: int) -> Manifest:

@@ -19,9 +19,9 @@ from pair.engine.format.checks import (
     check_length,
     check_utf8,
     damage_errors,
-    damage_of,
     load_json,
     load_texts,
+    make_damage_error,
 )
 from pair.engine.format.columns import CHUNK_TYPE, Header, StoredDocuments, StoredGraphs, empty_rows
 from pair.engine.format.duckdb_io import open_database, query_errors
@@ -125,7 +125,7 @@ class SearchFile:
         try:
             return Header.from_bytes(content)
         except ValueError as fault:
-            raise damage_of(self._key, fault) from fault
+            raise make_damage_error(self._key, fault) from fault
 
     def _texts(self, begin: int, end: int) -> memoryview:
         if self._pieces is not None:
@@ -137,7 +137,7 @@ class SearchFile:
         try:
             return str(content, "utf-8", "surrogatepass")
         except ValueError as fault:
-            raise damage_of(self._key, fault) from fault
+            raise make_damage_error(self._key, fault) from fault
 
     def text(self, doc: int) -> str:
         return self._decoded(self._text_bytes(doc))
@@ -211,7 +211,7 @@ class SearchFile:
         end = int(self.docs[doc + 1]["first_chunk"]) if doc + 1 < len(self.docs) else len(self.chunks)
         return slice(first, end)
 
-    def vectors_of(self, doc: int) -> Vectors:
+    def document_vectors(self, doc: int) -> Vectors:
         return self.vectors[self.rows_of_document(doc)]
 
     def no_rows(self) -> npt.NDArray[np.bool_]:
@@ -339,7 +339,7 @@ class IdFile:
         ranks[self._lines["doc"][self._order]] = np.arange(len(self._order))
         return ranks
 
-    def lines_of(self, wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    def find_lines(self, wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
         """Of documents that are marked, by their numbers."""
         return np.flatnonzero(wanted[self._lines["doc"]])
 
@@ -352,7 +352,7 @@ class IdFile:
     def numbers_at(self, lines: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return self._lines["doc"][lines].astype(np.int64)
 
-    def listed(self, line: int) -> ListedDocument:
+    def read_line(self, line: int) -> ListedDocument:
         entry = self._lines[line]
         begin = int(entry["id_offset"])
         name = bytes(self._names[begin : begin + int(entry["id_size"])]).decode(errors="surrogatepass")
@@ -363,12 +363,12 @@ class IdFile:
         low, high = 0, len(self._order)
         while low < high:
             middle = (low + high) // 2
-            if self.listed(int(self._order[middle])).id <= document_id:
+            if self.read_line(int(self._order[middle])).id <= document_id:
                 low = middle + 1
             else:
                 high = middle
         for position in range(low, len(self._order)):
-            yield self.listed(int(self._order[position]))
+            yield self.read_line(int(self._order[position]))
 
     def numbers_of_owner(self, owner: str) -> npt.NDArray[np.int64]:
         if owner not in self._owners:

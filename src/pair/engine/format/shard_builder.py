@@ -17,12 +17,12 @@ import numpy.typing as npt
 
 from pair.engine.filters import flatten_metadata
 from pair.engine.format import vectors as vector_index
-from pair.engine.format.array_file import WrittenFile, write_pack
-from pair.engine.format.columns import Header, StoredDocuments, StoredGraphs, identity
+from pair.engine.format.array_file import WrittenFile, write_arrays
+from pair.engine.format.columns import Header, StoredDocuments, StoredGraphs, hash_id
 from pair.engine.format.duckdb_io import file_errors, open_memory
 from pair.engine.format.graph_index import graph_sections
 from pair.engine.format.keyword_index import write_keywords
-from pair.engine.format.manifest import FileRole, ShardFile, ShardRef, content_hash, file_name, shards_prefix
+from pair.engine.format.manifest import FileRole, ShardFile, ShardRef, file_name, hash_files, shards_prefix
 from pair.files import sha256_of
 
 if TYPE_CHECKING:
@@ -135,8 +135,8 @@ def build_shard(
     }
     if "graph" in paths:
         sections = graph_sections(documents.graphs, _first_chunks(documents), len(documents.chunks))
-        written["graph"] = write_pack(paths["graph"], sections)
-    centroids, radii = vector_index.centroids_of(documents.vectors, MOST_CENTROIDS if run else 1)
+        written["graph"] = write_arrays(paths["graph"], sections)
+    centroids, radii = vector_index.find_centroids(documents.vectors, MOST_CENTROIDS if run else 1)
     described = {role: ShardFile(each.size_bytes, each.sha256) for role, each in written.items()}
     ref = ShardRef(
         shard_id=shard_id,
@@ -169,7 +169,7 @@ def rebuild_shard(
     path = folder / file_name(shard.shard_id, "search")
     written = _write_search(path, documents, made_by=commit_id)
     described = {**shard.files, "search": ShardFile(written.size_bytes, written.sha256)}
-    centroids, radii = vector_index.centroids_of(documents.vectors, 1)
+    centroids, radii = vector_index.find_centroids(documents.vectors, 1)
     ref = replace(
         shard,
         folder=_folder_of(kb_id, described),
@@ -182,7 +182,7 @@ def rebuild_shard(
 
 
 def _folder_of(kb_id: str, described: Mapping[FileRole, ShardFile]) -> str:
-    return shards_prefix(kb_id) + content_hash(described)
+    return shards_prefix(kb_id) + hash_files(described)
 
 
 # ── rows ───────────────────────────────────────────────────────────────────────────────────────────
@@ -334,13 +334,13 @@ def _write_search(path: Path, documents: StoredDocuments, made_by: str = "") -> 
     docs["first_chunk"] = _first_chunks(documents)
     pieces = [piece for pair in zip(documents.headers, documents.texts, strict=True) for piece in pair]
     codes = vector_index.encode(documents.vectors)
-    return write_pack(
+    return write_arrays(
         path,
         {
             "docs": docs,
             "chunks": documents.chunks,
             "vectors": documents.vectors,
-            "squares": vector_index.squares_of(documents.vectors),
+            "squares": vector_index.compute_squares(documents.vectors),
             **({"codes": codes.index, "code_error": codes.error} if codes is not None else {}),
             "texts": pieces,
             **({"made_by": [made_by.encode()]} if made_by else {}),
@@ -354,7 +354,7 @@ def _write_ids(path: Path, headers: Sequence[Header]) -> WrittenFile:
     owners = sorted({each.owner for each in headers})
     owner_numbers = {owner: number for number, owner in enumerate(owners)}
     lines = np.zeros(len(headers), ID_TYPE)
-    hashes = np.array([np.frombuffer(identity(each.id), "<u8") for each in headers], "<u8").reshape(-1, 2)
+    hashes = np.array([np.frombuffer(hash_id(each.id), "<u8") for each in headers], "<u8").reshape(-1, 2)
     lines["prefix"], lines["rest"] = hashes[:, 0], hashes[:, 1]
     lines["doc"] = np.arange(len(headers))
     lines["owner"] = [owner_numbers[each.owner] for each in headers]
@@ -366,7 +366,7 @@ def _write_ids(path: Path, headers: Sequence[Header]) -> WrittenFile:
     by_name = sorted(range(len(headers)), key=lambda number: headers[number].id)
     place = np.empty(len(headers), np.uint32)
     place[lines["doc"]] = np.arange(len(headers), dtype=np.uint32)
-    return write_pack(
+    return write_arrays(
         path,
         {
             "lines": lines,

@@ -42,7 +42,7 @@ _ROUNDING = 1e-4
 """More than float32 loses in a sum of products, for vectors of length 1."""
 
 
-def exact_distances(vectors: Vectors, query: Vectors) -> Distances:
+def compute_distances(vectors: Vectors, query: Vectors) -> Distances:
     """Euclidean. Summed in float64, row by row, in an order that only the dimension decides."""
     difference = np.subtract(vectors, query, dtype=np.float64)
     difference *= difference
@@ -50,7 +50,7 @@ def exact_distances(vectors: Vectors, query: Vectors) -> Distances:
     return distances
 
 
-def squares_of(vectors: Vectors) -> npt.NDArray[np.float32]:
+def compute_squares(vectors: Vectors) -> npt.NDArray[np.float32]:
     squares: npt.NDArray[np.float32] = np.einsum("ij,ij->i", vectors, vectors, dtype=np.float32)
     return squares
 
@@ -122,7 +122,7 @@ def encode(vectors: Vectors) -> Codes | None:
     index.add(contiguous)
     sample = contiguous[:: max(1, rows // ANN_MIN_ROWS)]
     residue = sample - index.pq.decode(index.pq.compute_codes(sample))
-    return Codes(faiss.serialize_index(index), np.array([squares_of(residue).mean()], np.float32))
+    return Codes(faiss.serialize_index(index), np.array([compute_squares(residue).mean()], np.float32))
 
 
 class VectorIndex:
@@ -156,7 +156,7 @@ class VectorIndex:
             rows = self._by_codes(query, min(limit, count), allowed, within)
             if len(rows):
                 rows = self._near_enough(query, limit, rows, within)
-        return exact_distances(self._vectors.take(rows, axis=0), query), rows
+        return compute_distances(self._vectors.take(rows, axis=0), query), rows
 
     def _near_enough(self, query: Vectors, limit: int, rows: RowNumbers | None, within: float | None) -> RowNumbers:
         """The nearest of these rows, or of all, by fast arithmetic, with a margin for its rounding."""
@@ -298,7 +298,7 @@ def _means(vectors: Vectors, groups: int) -> Vectors:
     return means
 
 
-def centroids_of(vectors: Vectors, most: int) -> tuple[Vectors, Sequence[float]]:
+def find_centroids(vectors: Vectors, most: int) -> tuple[Vectors, Sequence[float]]:
     """A few means that stand for these vectors, each with the distance of the farthest that is nearest to it."""
     if not len(vectors):
         return np.empty((0, vectors.shape[1]), np.float32), ()

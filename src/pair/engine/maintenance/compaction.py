@@ -85,7 +85,7 @@ class Compactor:
         for conflicts in range(_TRIES):
             before = self._parts.publication.require_for_write()
             self._parts.cache.keep_only(before.manifest.folders)
-            plan = rules.compaction_plan(
+            plan = rules.plan_compaction(
                 before.manifest, self._parts.policy, everything=everything, min_shards=min_shards
             )
             if not plan.shards:
@@ -96,7 +96,7 @@ class Compactor:
                 if fault.code in {errors.PUBLISH_UNKNOWN, errors.LEASE_HELD} or conflicts == _TRIES - 1:
                     raise
             except ShardMissingError as fault:
-                if self._parts.publication.required().version == before.version:
+                if self._parts.publication.require().version == before.version:
                     raise errors.stored_data_damaged(str(fault), "it is not in the store any more") from fault
             self._parts.pause(conflicts + 1)
         raise errors.manifest_changed(self._parts.kb_id)
@@ -145,7 +145,7 @@ class Compactor:
         if plan.reason in {"tombstone_pressure", "keywords_missing"}:
             return [Group(shard.run, [(shard, live_numbers(shard))]) for shard in plan.shards if shard.live_documents]
         live_bytes = sum(round(shard.size_bytes * (1 - shard.tombstone_ratio)) for shard in plan.shards)
-        count = rules.shards_to_cut(sum(shard.live_rows for shard in plan.shards), live_bytes, self._parts.policy)
+        count = rules.count_cuts(sum(shard.live_rows for shard in plan.shards), live_bytes, self._parts.policy)
         if count == 1:
             members = [(shard, live_numbers(shard)) for shard in plan.shards if shard.live_documents]
             return [Group("", members)] if members else []
@@ -186,11 +186,11 @@ class Compactor:
         parts = self._parts
         with parts.hold_lease() as lease:
             parts.on_step("read")
-            now = parts.publication.required()
+            now = parts.publication.require()
             shards = _rebased(now.manifest, before.manifest, replaced, outputs)
             if shards is None:
                 raise errors.manifest_changed(parts.kb_id)
-            after = now.manifest.succeeded_by(commit_id, parts.publication.now(), shards, "compact")
+            after = now.manifest.make_next(commit_id, parts.publication.now(), shards, "compact")
             lease.check()
             published = parts.publication.swap(now, after)
             parts.on_step("swapped")

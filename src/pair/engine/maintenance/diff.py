@@ -144,7 +144,7 @@ class _Entries:
 
     def name(self, number: int) -> str:
         directory = self.cache.open(self.shards[self.positions[number]]).ids()
-        return directory.listed(int(self.lines[number])).id
+        return directory.read_line(int(self.lines[number])).id
 
     def place(self, number: int) -> _EntryLocation:
         shard = self.shards[self.positions[number]]
@@ -160,7 +160,7 @@ def _entries(own: Sequence[ShardRef], others: Sequence[ShardRef], cache: ShardCa
         if wanted is None or not wanted.any():
             continue
         directory = cache.open(shard).ids()
-        found = directory.lines_of(wanted)
+        found = directory.find_lines(wanted)
         of_these = directory.hashes_at(found)
         positions.append(np.full(len(found), position, np.int64))
         lines.append(found)

@@ -47,21 +47,23 @@ def collect(parts: EngineContext, store: BlobStore, *, grace_seconds: float) -> 
         now = parts.publication.now()
         stored = _by_folder(store, parts.kb_id)
         records = PendingShards(store, parts.kb_id, parts.new_id)
-        protected, condemned = records.protected(now, parts.policy.gc_build_seconds)
+        protected, condemned = records.list_protected(now, parts.policy.gc_build_seconds)
         written = {folder: max(each.modified_at for each in blobs) for folder, blobs in stored.items()}
         versions = _versions(parts, before.manifest, now)
         doubtful = versions.doubtful(stored)
-        taken = rules.garbage(before.manifest, written, now, grace_seconds) - protected - versions.pinned - doubtful
+        taken = (
+            rules.find_garbage(before.manifest, written, now, grace_seconds) - protected - versions.pinned - doubtful
+        )
         idle = len(stored.keys() - before.manifest.folders - versions.pinned)
         longest = max(grace_seconds, parts.policy.gc_grace_seconds)
-        forgotten = rules.drops_to_forget(before.manifest, now, longest, is_swapped=bool(taken))
+        forgotten = rules.find_old_drops(before.manifest, now, longest, is_swapped=bool(taken))
         if not taken and not forgotten:
             _forget(records, condemned)
             _delete(store, versions.expired)
             return GarbageReport(0, 0, idle, before.manifest.number, len(versions.kept))
         lease.check()
         _delete(store, versions.expired)
-        after = before.manifest.after_collection(parts.new_id(), now, taken, forgotten)
+        after = before.manifest.make_collected(parts.new_id(), now, taken, forgotten)
         published = parts.publication.swap(before, after)
         parts.on_step("condemned")
         for folder in sorted(taken):
@@ -112,8 +114,8 @@ def _versions(parts: EngineContext, current: Manifest, now: datetime.datetime) -
             found[copy.number] = _ReachableShards(manifest.folders, manifest.is_rearranged)
     stored_at = {copy.number: copy.stored_at for copy in copies.line}
     past = [_past_version(copy.number, found.get(copy.number + 1), stored_at) for copy in there]
-    kept = rules.versions_to_keep([each for each in past if each.number in found], policy, now)
-    as_if_read = rules.versions_to_keep(past, policy, now)
+    kept = rules.choose_versions([each for each in past if each.number in found], policy, now)
+    as_if_read = rules.choose_versions(past, policy, now)
     unread = [copy for copy in there if copy.number not in found and copy.number in as_if_read]
     spared = kept | {copy.number for copy in unread}
     return _KeptVersions(

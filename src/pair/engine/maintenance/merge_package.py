@@ -20,7 +20,7 @@ from pair import errors
 from pair.ai.caching_embedder import CachingEmbedder
 from pair.blobs.contract import BlobStore, LinkingStore
 from pair.blobs.leases import HeldLease
-from pair.engine.format.columns import identity
+from pair.engine.format.columns import hash_id
 from pair.engine.format.manifest import FileRole, Manifest, ShardRef
 from pair.engine.format.shard import OPENERS, IdFile, SearchFile, open_ids, open_search
 from pair.engine.maintenance.portable_index import files_of, packed_name
@@ -165,7 +165,7 @@ class PackageMerger:
         parcel: PackageShards,
     ) -> Manifest:
         now = self._writer.moment_for(manifest, shards)
-        after = manifest.succeeded_by(self._parts.new_id(), now, shards, "install")
+        after = manifest.make_next(self._parts.new_id(), now, shards, "install")
         is_alone = all(shard.origin == parcel.name for shard in after.shards)
         after = replace(
             after,
@@ -270,7 +270,7 @@ def _numbers_in(shard: ShardRef, identities: _Identities, cache: ShardCache) -> 
 
 
 def _identities(ids: frozenset[str]) -> _Identities:
-    return np.array([np.frombuffer(identity(each), "<u8") for each in sorted(ids)], "<u8").reshape(-1, 2)
+    return np.array([np.frombuffer(hash_id(each), "<u8") for each in sorted(ids)], "<u8").reshape(-1, 2)
 
 
 def _live(shard: ShardRef) -> npt.NDArray[np.bool_]:

@@ -15,9 +15,9 @@ from pair.engine.format.manifest import (
     FileRole,
     Manifest,
     ShardRef,
-    content_hash,
     file_name,
     from_bytes,
+    hash_files,
     manifest_key,
     shards_prefix,
     to_bytes,
@@ -80,7 +80,7 @@ def unpacked(content: bytes, hashes: Mapping[str, str], label: str, kb_id: str) 
         raise errors.index_damaged(label, fault.explanation or fault.message) from fault
     for shard in manifest.shards:
         named = {packed_name(shard, role): each.sha256 for role, each in shard.files.items()}
-        if content_hash_of(shard) != content_hash(shard.files):
+        if content_hash_of(shard) != hash_files(shard.files):
             raise errors.index_damaged(label, f"a shard is not called by its bytes: {shard.folder}")
         if any(hashes.get(name) != sha256 for name, sha256 in named.items()):
             raise errors.index_damaged(label, f"a shard is not the one that is packaged: {shard.folder}")

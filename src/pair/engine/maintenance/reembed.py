@@ -110,7 +110,7 @@ class Reembedder:
 
     def plan(self) -> ReembedReport:
         """What a run would do now; nothing is written. Raises E201, E206, E207, E307."""
-        manifest = self._parts.publication.required().manifest
+        manifest = self._parts.publication.require().manifest
         if manifest.embedder == self._embedding.name:
             return self._report(manifest, manifest)
         self._refuse_textless(manifest.shards)
@@ -172,7 +172,7 @@ class Reembedder:
     def _in_rounds(self, kept: VectorJournal) -> tuple[StoredManifest, int]:
         """Each round takes up what was written during the one before, which is less each time."""
         for number in range(1, _ROUNDS + 1):
-            before = self._parts.publication.required()
+            before = self._parts.publication.require()
             try:
                 self._make_up_for(before.manifest, kept)
                 published = self._publish_when_free(kept, is_last_round=number == _ROUNDS)
@@ -183,7 +183,7 @@ class Reembedder:
                     raise
                 self._parts.pause(number)
             except ShardMissingError as fault:
-                if self._parts.publication.required().version == before.version:
+                if self._parts.publication.require().version == before.version:
                     raise errors.stored_data_damaged(str(fault), "it is not in the store any more") from fault
             logger.info("re-embedding what was written meanwhile", extra={"kb": self._parts.kb_id, "round": number})
         raise errors.manifest_changed(self._parts.kb_id)
@@ -196,7 +196,7 @@ class Reembedder:
     def _publish(self, kept: VectorJournal, lease: HeldLease, *, is_last_round: bool) -> StoredManifest | None:
         parts = self._parts
         parts.on_step("read")
-        now = parts.publication.required()
+        now = parts.publication.require()
         if now.manifest.embedder == self._embedding.name:
             return now  # somebody else did the same
         if not rules.may_finish_under_lease(self._missing(now.manifest), is_last_round=is_last_round):
@@ -205,7 +205,7 @@ class Reembedder:
         current = {shard.folder: shard for shard in now.manifest.shards}
         shards = [with_late_deletes(each.output, current) for each in self._made]
         name, dimension = self._embedding.name, self._embedding.dimension
-        after = now.manifest.re_embedded_by(parts.new_id(), parts.publication.now(), shards, name, dimension)
+        after = now.manifest.make_reembedded(parts.new_id(), parts.publication.now(), shards, name, dimension)
         lease.check()
         published = parts.publication.swap(now, after)
         parts.on_step("swapped")
@@ -253,7 +253,9 @@ class Reembedder:
         for shard in shards:
             search = self._parts.cache.open(shard).search(0.0)
             for doc in live_numbers(shard).tolist():
-                if search.vectors_of(doc).any() and not (search.text(doc).strip() or search.header(doc).title.strip()):
+                if search.document_vectors(doc).any() and not (
+                    search.text(doc).strip() or search.header(doc).title.strip()
+                ):
                     count += 1
                     found += [search.header(doc).id] if len(found) < _NAMED else []
         if count:
@@ -312,7 +314,7 @@ class Reembedder:
         outputs: list[Output] = []
         commit_id = self._parts.new_id()
         with scratch_folder(self._parts.cache) as folder:
-            for together in rules.reembedding_sets(shards):
+            for together in rules.group_for_reembedding(shards):
                 for group in self._groups(together, dimension, kept):
                     number = len(outputs)
                     outputs.append(self._build(folder / str(number), group, (commit_id, number), kept))
@@ -322,7 +324,7 @@ class Reembedder:
         rows = sum(shard.live_rows for shard in shards)
         live_bytes = sum(round(shard.size_bytes * (1 - shard.tombstone_ratio)) for shard in shards)
         wider_bytes = round(rows * (self._embedding.dimension - dimension) * _BYTES_OF_A_NUMBER)
-        count = rules.shards_to_cut(rows, max(live_bytes + wider_bytes, 0), self._parts.policy)
+        count = rules.count_cuts(rows, max(live_bytes + wider_bytes, 0), self._parts.policy)
         if count == 1:
             return [Group("", [(shard, live_numbers(shard)) for shard in shards])]
         return self._clustered(shards, count, kept)

@@ -76,7 +76,7 @@ class Rollback:
 
 def list_versions(parts: EngineContext) -> list[ListedVersion]:
     """The current one and those that can be gone back to, the newest first. Raises E201, E207."""
-    current = parts.publication.required().manifest
+    current = parts.publication.require().manifest
     shown, after = [_told(current, current)], current
     for each in parts.publication.history.past(current):
         if not (after.is_rearranged and after.number == each.number + 1):  # else it holds what the next one holds
@@ -115,7 +115,7 @@ def roll_back(parts: EngineContext, writer: Writer, wanted: str) -> Rollback:
         if past.number != before.manifest.number:
             parts.publication.keep(before.manifest)
             now = writer.moment_for(before.manifest, past.shards)
-            published = writer.publish(lease, before, before.manifest.rolled_back_to(past, parts.new_id(), now))
+            published = writer.publish(lease, before, before.manifest.make_rolled_back(past, parts.new_id(), now))
         outcome[:] = [(past, published)]
         return WriteReport(manifest_version=published.manifest.number)
 
@@ -137,7 +137,7 @@ def release(parts: EngineContext, writer: Writer) -> None:
 
     def attempt(lease: HeldLease, before: StoredManifest | None) -> WriteReport:
         if before is not None and before.manifest.restored:
-            writer.publish(lease, before, before.manifest.released(parts.new_id(), parts.clock.now()))
+            writer.publish(lease, before, before.manifest.make_released(parts.new_id(), parts.clock.now()))
         return WriteReport()
 
     writer.retried(attempt)

@@ -87,15 +87,15 @@ def require_graph(kb_id: str, missing: Sequence[str], total: int) -> None:
         raise errors.graph_unavailable(kb_id, missing, total)
 
 
-def linked_entities(shards: Sequence[GraphShard], names: Sequence[str], most_common: float) -> dict[str, int]:
+def find_linked_entities(shards: Sequence[GraphShard], names: Sequence[str], most_common: float) -> dict[str, int]:
     """Those of these entities that tell something, with the number of rows that mention them."""
     hashes = np.array([entity_hash(name) for name in names], np.uint64)
-    counts = _frequencies(shards, hashes).tolist()
-    limit = _limit(shards, most_common)
+    counts = _count_rows(shards, hashes).tolist()
+    limit = _most_rows(shards, most_common)
     return {name: count for name, count in zip(names, counts, strict=True) if 0 < count <= limit}
 
 
-def strong_rows(shards: Sequence[GraphShard], entity: str, least_weight: float) -> list[tuple[int, int]]:
+def find_strong_rows(shards: Sequence[GraphShard], entity: str, least_weight: float) -> list[tuple[int, int]]:
     """Shard (by place) and row of the live rows that mention an entity so strongly."""
     found: list[tuple[int, int]] = []
     for place, shard in enumerate(shards):
@@ -108,11 +108,11 @@ def strong_rows(shards: Sequence[GraphShard], entity: str, least_weight: float) 
     return found
 
 
-def spread(
+def walk_graph(
     shards: Sequence[GraphShard], seeds: Sequence[Seed], question: Sequence[str], parameters: GraphParameters
 ) -> Spread:
     """`seeds` best first; `question`: canonical names (`extraction.question_entities`)."""
-    known = linked_entities(shards, question, parameters.most_common)
+    known = find_linked_entities(shards, question, parameters.most_common)
     chosen = list(seeds[: parameters.seeds])
     start_entities = np.array(sorted(map(entity_hash, known)), np.uint64)
     region = _Region(shards, parameters)
@@ -131,11 +131,11 @@ def spread(
 # ── which part of the graph ────────────────────────────────────────────────────────────────────────
 
 
-def _limit(shards: Sequence[GraphShard], most_common: float) -> int:
+def _most_rows(shards: Sequence[GraphShard], most_common: float) -> int:
     return max(_LEAST_COMMON, math.floor(most_common * sum(each.live_rows for each in shards)))
 
 
-def _frequencies(shards: Sequence[GraphShard], hashes: Hashes) -> Numbers:
+def _count_rows(shards: Sequence[GraphShard], hashes: Hashes) -> Numbers:
     """In how many live rows of all shards each of these entities is."""
     counts = np.zeros(len(hashes), np.int64)
     for shard in shards:
@@ -166,7 +166,7 @@ class _Region:
     def __init__(self, shards: Sequence[GraphShard], parameters: GraphParameters) -> None:
         self._shards = shards
         self._parameters = parameters
-        self._limit = _limit(shards, parameters.most_common)
+        self._limit = _most_rows(shards, parameters.most_common)
         self._reached = [np.zeros(each.file.rows, np.bool_) for each in shards]
         self._followed = np.empty(0, np.uint64)
 
@@ -177,19 +177,19 @@ class _Region:
 
     def reach(self, entities: Hashes) -> None:
         """One hop: over these entities and all that the rows so far mention, rare ones first."""
-        wanted = _distinct([entities, *self._mentioned()])
+        wanted = _merge_hashes([entities, *self._list_mentioned()])
         wanted = wanted[_places(self._followed, wanted) < 0]
-        counts = _frequencies(self._shards, wanted)
+        counts = _count_rows(self._shards, wanted)
         telling = (counts > 0) & (counts <= self._limit)
         wanted, counts = wanted[telling], counts[telling]
         order = np.lexsort((wanted, counts))
         wanted = wanted[order][np.cumsum(counts[order]) <= self._parameters.most_links]
-        self._followed = _distinct([self._followed, wanted])
+        self._followed = _merge_hashes([self._followed, wanted])
         for shard, reached in zip(self._shards, self._reached, strict=True):
             places = shard.file.find(wanted)
             reached[shard.only_live(shard.file.rows_of(places[places >= 0])[1])] = True
 
-    def _mentioned(self) -> list[Hashes]:
+    def _list_mentioned(self) -> list[Hashes]:
         """By the rows so far, for each shard."""
         found = []
         for shard, reached in zip(self._shards, self._reached, strict=True):
@@ -200,8 +200,8 @@ class _Region:
 
     def links(self, start_entities: Hashes) -> _Links:
         """All mentions in the rows that were reached, but those of entities that tell nothing."""
-        entities = _distinct([start_entities, *self._mentioned()])
-        counts = _frequencies(self._shards, entities)
+        entities = _merge_hashes([start_entities, *self._list_mentioned()])
+        counts = _count_rows(self._shards, entities)
         telling = (counts > 0) & (counts <= self._limit)
         entities, counts = entities[telling], counts[telling]
         rarity = np.log1p(sum(each.live_rows for each in self._shards) / counts)
@@ -209,11 +209,11 @@ class _Region:
         joined = _MergedRegion()
         begin = 0
         for shard, own in zip(self._shards, rows, strict=True):
-            place = _table(shard, entities)
+            place = _place_table(shard, entities)
             which, mentioned, strength = shard.file.mentions_in(own)
             met = place[mentioned]
             kept = met >= 0
-            strengths = _rounded(strength[kept] * rarity[met[kept]], _WEIGHT_UNIT)
+            strengths = _round(strength[kept] * rarity[met[kept]], _WEIGHT_UNIT)
             joined.add_links(begin + which[kept], met[kept], strengths)
             self._add_edges(shard, place, joined)
             begin += len(own)
@@ -232,7 +232,7 @@ class _Region:
         kept = np.isin(edges["kind"], kinds) & (sources >= 0) & (targets >= 0) & (sources != targets)
         if shard.live is not None:
             kept &= shard.live[edges["row"]]
-        weights = _rounded(edges["weight"][kept], _WEIGHT_UNIT)
+        weights = _round(edges["weight"][kept], _WEIGHT_UNIT)
         joined.add_edges(sources[kept], targets[kept], weights)
         joined.add_edges(targets[kept], sources[kept], weights)
 
@@ -263,7 +263,7 @@ class _MergedRegion:
         return rows, entities, weights, sources, targets, strengths
 
 
-def _distinct(parts: Sequence[Hashes]) -> Hashes:
+def _merge_hashes(parts: Sequence[Hashes]) -> Hashes:
     """Sorted. By sorting: for numbers that are all different, the hashing of np.unique is several times slower."""
     if len(parts) == 2 and not len(parts[0]):
         return parts[1]
@@ -271,7 +271,7 @@ def _distinct(parts: Sequence[Hashes]) -> Hashes:
     return together[np.concatenate([[True], together[1:] != together[:-1]])] if len(together) else together
 
 
-def _table(shard: GraphShard, entities: Hashes) -> Numbers:
+def _place_table(shard: GraphShard, entities: Hashes) -> Numbers:
     """The place among these of each entity of the shard; -1 for others."""
     here = shard.file.find(entities)
     table = np.full(len(shard.file.hashes), -1, np.int64)
@@ -319,10 +319,10 @@ def _walk(links: _Links, row_starts: Floats, entity_starts: Floats, decay: float
     along = links.edge_weights / of_edges[links.edge_sources] * edge_share[links.edge_sources]
     at_rows, at_entities = row_starts, entity_starts
     for _ in range(_STEPS):
-        passed = _sums(links.link_rows, _rounded(at_entities[links.link_entities] * to_row, _UNIT), rows)
-        handed = _sums(links.link_entities, _rounded(at_rows[links.link_rows] * to_entity, _UNIT), entities)
+        passed = _sums(links.link_rows, _round(at_entities[links.link_entities] * to_row, _UNIT), rows)
+        handed = _sums(links.link_entities, _round(at_rows[links.link_rows] * to_entity, _UNIT), entities)
         if len(along):
-            handed += _sums(links.edge_targets, _rounded(at_entities[links.edge_sources] * along, _UNIT), entities)
+            handed += _sums(links.edge_targets, _round(at_entities[links.edge_sources] * along, _UNIT), entities)
         at_rows = (1 - decay) * row_starts + decay * passed
         at_entities = (1 - decay) * entity_starts + decay * handed
     return at_rows
@@ -332,6 +332,6 @@ def _sums(places: Numbers, values: Floats, count: int) -> Floats:
     return np.asarray(np.bincount(places, weights=values, minlength=count), np.float64)
 
 
-def _rounded(values: npt.NDArray[np.floating], unit: float) -> Floats:
+def _round(values: npt.NDArray[np.floating], unit: float) -> Floats:
     """To multiples of 1/unit: sums of these are exact as long as they stay below 2^53/unit."""
     return np.asarray(np.rint(values.astype(np.float64) * unit) / unit, np.float64)

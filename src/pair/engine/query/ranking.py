@@ -23,10 +23,10 @@ from pair.engine.query.graph_walk import (
     GraphShard,
     Seed,
     Spread,
-    linked_entities,
+    find_linked_entities,
+    find_strong_rows,
     require_graph,
-    spread,
-    strong_rows,
+    walk_graph,
 )
 from pair.engine.query.request import EmbeddedRequest
 from pair.engine.query.retrieve import Candidates, Distances, Floats
@@ -133,7 +133,7 @@ def _rank_with_graph(access: ShardAccess, request: EmbeddedRequest, scale: Scale
         require_graph(access.routing.published.manifest.kb_id, missing, len(access.shards))
         access.refuse_without(graphs)
     positions, shards = list(graphs), list(graphs.values())
-    linked = linked_entities(shards, named, parameters.most_common)
+    linked = find_linked_entities(shards, named, parameters.most_common)
     reason = ""
     if query.mode == "adaptive":
         telling = [name for name in sorted(linked) if _is_telling(access, name, positions, shards)]
@@ -145,7 +145,7 @@ def _rank_with_graph(access: ShardAccess, request: EmbeddedRequest, scale: Scale
     seeds = [
         Seed(positions.index(row.shard), row.row, row.score) for row in best if row.score > 0 and row.shard in graphs
     ]
-    reached = spread(shards, seeds[: parameters.seeds], named, parameters)
+    reached = walk_graph(shards, seeds[: parameters.seeds], named, parameters)
     if len(reached.shards):
         reached = replace(reached, shards=np.array(positions, np.int64)[reached.shards])
     return replace(_join(access, request, scale, hybrid, reached), reason=reason)
@@ -158,7 +158,7 @@ def _is_telling(access: ShardAccess, name: str, positions: Sequence[int], shards
     """
     if " " in name:
         return True
-    for place, row in strong_rows(shards, name, TITLE_WEIGHT):
+    for place, row in find_strong_rows(shards, name, TITLE_WEIGHT):
         search = access.search(positions[place])
         if search is not None and title_entity(search.header(int(search.doc_of_row[row])).title) == name:
             return True

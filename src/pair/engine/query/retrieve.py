@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pair.engine import rules
-from pair.engine.format.vectors import Vectors, exact_distances
+from pair.engine.format.vectors import Vectors, compute_distances
 from pair.engine.query.bm25 import KeywordSearch
 from pair.engine.query.request import EmbeddedRequest, Limits
 from pair.engine.query.shard_access import Rows, ShardAccess, by_shard
@@ -90,7 +90,7 @@ def retrieve(
     if keywords is not None:
         # Where the nearest rows are, the best are likely to be: the shards after them need not look far.
         order = np.argsort(-np.bincount(near_shards, minlength=len(access.shards)), kind="stable")
-        by_keyword = keywords.best_of(order.tolist(), keyword_limit, access.allowed_rows)
+        by_keyword = keywords.best_together(order.tolist(), keyword_limit, access.allowed_rows)
     shards, rows = [near_shards], [near_rows]
     for position, (_, keyword_rows) in by_keyword.items():
         shards.append(np.full(len(keyword_rows), position, np.int64))
@@ -126,11 +126,11 @@ def _score_rows(
             chosen[own] = False
             continue
         if keywords is not None:
-            keyword[own] = keywords.scores_of(position, own_rows)
+            keyword[own] = keywords.score_rows(position, own_rows)
         if vector is not None:
             # A block at a time: where a text is stored often, all rows with it are equally good, and candidates.
             blocks = np.array_split(own_rows, len(own_rows) // _BLOCK_ROWS + 1)
-            distances[own] = np.concatenate([exact_distances(search.row_vectors(block), vector) for block in blocks])
+            distances[own] = np.concatenate([compute_distances(search.row_vectors(block), vector) for block in blocks])
     chosen &= keyword > -np.inf
     max_distance = request.asked.narrowing.max_distance
     if max_distance is not None and vector is not None:
@@ -160,7 +160,7 @@ class VectorSearch:
         if self._limit <= 0 or (limits.max_distance is not None and limits.max_distance <= 0):
             return rules.AskingOrder(())
         ranked = {} if limits.exact else routing.rank_shards(self._vector)
-        return rules.asking_order(routing.shards, ranked, self._settings, ask_all=limits.exact)
+        return rules.order_shards(routing.shards, ranked, self._settings, ask_all=limits.exact)
 
     @property
     def surely_asked(self) -> list[int]:

@@ -75,7 +75,7 @@ class Search:
 
     def _answer(self, answer: _Answer, limits: Limits, published: StoredManifest | None = None) -> Hits:
         for _ in range(_TRIES_AFTER_COLLECTION):
-            published = published or self._manifests.required()
+            published = published or self._manifests.require()
             routing = self._route(published)
             try:
                 try:
@@ -84,10 +84,10 @@ class Search:
                     return answer(self._access(routing, limits, in_pieces=False))
             except ShardMissingError:
                 # Collected just before it was read: then another manifest is there by now.
-                before, published = published, self._manifests.required()
+                before, published = published, self._manifests.require()
                 if before.version == published.version:
                     break
-        routing = self._route(self._manifests.required())
+        routing = self._route(self._manifests.require())
         return answer(self._access(routing, limits, in_pieces=False, skips_missing=True))
 
     def _access(

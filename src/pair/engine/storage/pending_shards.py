@@ -73,7 +73,7 @@ class PendingShards:
         """What it names is published, or of no use."""
         self._store.delete(key)
 
-    def protected(self, now: datetime.datetime, keep_seconds: float) -> tuple[frozenset[str], list[str]]:
+    def list_protected(self, now: datetime.datetime, keep_seconds: float) -> tuple[frozenset[str], list[str]]:
         """Folders of shards that a build may still publish; and records that are condemned, to be deleted."""
         folders: set[str] = set()
         condemned: list[str] = []

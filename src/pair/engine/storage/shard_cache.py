@@ -34,7 +34,7 @@ from pair.blobs.contract import BlobStore
 from pair.clock import Clock
 from pair.engine import rules
 from pair.engine.format.array_file import RangeFile, Span
-from pair.engine.format.columns import NO_GRAPHS, StoredGraphs, graphs_in_columns
+from pair.engine.format.columns import NO_GRAPHS, StoredGraphs, build_graph_columns
 from pair.engine.format.graph_index import GraphIndex
 from pair.engine.format.keyword_index import KeywordIndex
 from pair.engine.format.manifest import FileRole, ShardRef, file_name
@@ -308,7 +308,7 @@ class ShardCache:
         is_done = False
         while not is_done:
             needed = wanted_bytes + sum(entry.size_bytes for entry in in_use)
-            old, crowded = rules.shards_to_evict(
+            old, crowded = rules.choose_evictions(
                 left, max_bytes=max_bytes, ttl_seconds=self._ttl_seconds, wanted_bytes=needed
             )
             for gone, chosen in ((gone_old, old), (gone_crowded, crowded)):
@@ -461,7 +461,7 @@ class OpenShard:
             return graph.graphs(search.doc_of_row, search.docs["first_chunk"])
         # A shard of an older pair has the rows alone.
         counts = np.bincount(search.doc_of_row, minlength=len(search.docs))
-        return graphs_in_columns(self.rows().graphs(), counts.tolist())
+        return build_graph_columns(self.rows().graphs(), counts.tolist())
 
     def load(self, role: FileRole) -> Any:
         """Open a file once for all threads, and keep it open."""

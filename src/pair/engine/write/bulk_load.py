@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from pair import errors
 from pair.blobs.leases import HeldLease
-from pair.engine.format.columns import identity
+from pair.engine.format.columns import hash_id
 from pair.engine.format.manifest import Manifest, ShardRef
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.manifest_store import StoredManifest
@@ -175,7 +175,7 @@ class Build:
         before = self._parts.publication.current()
         self._writer.refuse_undoing(before)
         changed = {each.id for each in self._writer.changed(batch, hashes, before)[0]}
-        beginnings = {each.id: identity(each.id)[:8] for each in batch.documents}
+        beginnings = {each.id: hash_id(each.id)[:8] for each in batch.documents}
         to_store = [each for each in batch.documents if each.id in changed or beginnings[each.id] in self._coming]
         self._coming.update(beginnings[each.id] for each in to_store)
         return to_store

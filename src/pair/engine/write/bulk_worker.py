@@ -11,7 +11,7 @@ from pathlib import Path
 from pair import errors
 from pair.blobs.contract import BlobStore
 from pair.clock import Clock, to_timestamp
-from pair.engine.format.columns import store_form
+from pair.engine.format.columns import build_columns
 from pair.engine.format.shard_builder import BuiltShard
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.pending_shards import PendingShards
@@ -44,7 +44,7 @@ class PartBuilder:
 
     def _shards_of(self, folder: Path, part: BuildPart) -> list[BuiltShard]:
         prepared = self.preparation.prepared(part.batch, part.batch.documents, part.hashes)
-        documents = store_form(list(prepared.values()), self.preparation.embedding.dimension)
+        documents = build_columns(list(prepared.values()), self.preparation.embedding.dimension)
         prepared.clear()
         return cut_shards(folder, self.kb_id, documents, self.new_id(), self.policy)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from pair import errors
 from pair.ai.caching_embedder import CachingEmbedder
-from pair.engine.format.columns import Header, PreparedDocument, PreparedKeywords, RowText, content_hash, rows_of
+from pair.engine.format.columns import Header, PreparedDocument, PreparedKeywords, RowText, count_terms, hash_content
 from pair.engine.settings import Chunker
 from pair.engine.storage.manifest_store import StoredManifest
 from pair.engine.write import chunking
@@ -101,7 +101,7 @@ class Preparation:
             else:
                 graph = batch.graphs.get(document.id)
                 name = self._hashed_as(before) if graph else made_with
-                hashes[document.id] = content_hash(document, batch.owner, f"{name} {cut} {_graph_text(graph)}")
+                hashes[document.id] = hash_content(document, batch.owner, f"{name} {cut} {_graph_text(graph)}")
         return hashes
 
     def prepared(
@@ -113,7 +113,7 @@ class Preparation:
             embedded_text(each.title, chunk) for each in documents if each.vector is None for chunk in cut[each.id]
         ]
         vectors = self.embedding.embed_all(texts) if texts else np.empty((0, self.embedding.dimension), np.float32)
-        keywords = rows_of(
+        keywords = count_terms(
             RowText(chunk.text, each.title, chunk.context) for each in documents for chunk in cut[each.id]
         )
         graphs = self._graphs_of(batch, documents, cut)

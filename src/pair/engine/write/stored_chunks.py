@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pair.engine.format.columns import RowText, rows_of
+from pair.engine.format.columns import RowText, count_terms
 from pair.engine.settings import EngineSettings
 from pair.engine.write.chunking import cut_again
 from pair.engine.write.text_splitter import Range
@@ -24,7 +24,7 @@ def stored_chunks(
     if telling is None:
         return chunks
     chunk = chunks[telling]
-    indexed = rows_of([RowText(chunk.text, title, chunk.context)])
+    indexed = count_terms([RowText(chunk.text, title, chunk.context)])
     if int(indexed.lengths[0]) == int(lengths[telling]):
         return chunks
     return tuple(replace(each, context="") for each in chunks)

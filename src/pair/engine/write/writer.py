@@ -25,7 +25,7 @@ from pair.blobs.leases import HeldLease, LeaseQueue
 from pair.clock import Clock, to_timestamp
 from pair.engine import rules
 from pair.engine.filters import Filter
-from pair.engine.format.columns import PreparedDocument, StoredDocuments, concatenate, identity, store_form
+from pair.engine.format.columns import PreparedDocument, StoredDocuments, build_columns, concatenate, hash_id
 from pair.engine.format.manifest import Cause, Manifest, ShardRef, lease_name, no_manifest
 from pair.engine.format.shard_builder import BuiltShard, build_shard
 from pair.engine.format.vectors import Grouping
@@ -147,7 +147,7 @@ class Writer:
                 return WriteReport(
                     unchanged=len(batch.documents), deleted=len(gone), manifest_version=published.manifest.number
                 )
-            fresh = store_form([prepared[each.id] for each in changed], self._embedding.dimension)
+            fresh = build_columns([prepared[each.id] for each in changed], self._embedding.dimension)
             replaced = {each.id: stored[each.id] for each in changed if each.id in stored}
             published = self._write(lease, before, fresh, [*replaced.values(), *gone.values()])
             return WriteReport(
@@ -265,7 +265,7 @@ class Writer:
         manifest = before.manifest if before else self.nothing_yet()
         shards = remove_stored(manifest.shards, replaced)
         tail = [shard for shard in shards if not shard.run and not shard.origin and shard.live_documents]
-        merged = rules.shards_to_merge(tail, len(fresh.chunks))
+        merged = rules.choose_merge(tail, len(fresh.chunks))
         commit_id = parts.new_id()
         with scratch_folder(self._parts.cache) as folder:
             parts.on_step("workspace")
@@ -289,7 +289,7 @@ class Writer:
         made_by: Cause = "upsert",
     ) -> StoredManifest:
         manifest = before.manifest if before else self.nothing_yet()
-        after = manifest.succeeded_by(commit_id, self.moment_for(manifest, shards), shards, made_by)
+        after = manifest.make_next(commit_id, self.moment_for(manifest, shards), shards, made_by)
         return self.publish(lease, before, after)
 
     def nothing_yet(self) -> Manifest:
@@ -349,13 +349,13 @@ def remove_stored(shards: Sequence[ShardRef], replaced: Iterable[_Stored]) -> li
 
 def find_stored(manifest: Manifest, cache: ShardCache, ids: Sequence[str]) -> dict[str, _Stored]:
     """Where the live documents among these are."""
-    identities = np.array([np.frombuffer(identity(each), "<u8") for each in ids], "<u8").reshape(-1, 2)
+    identities = np.array([np.frombuffer(hash_id(each), "<u8") for each in ids], "<u8").reshape(-1, 2)
     found: dict[str, _Stored] = {}
     for position, shard in enumerate(manifest.shards if ids else ()):
         directory = cache.open(shard).ids()
         lines = directory.find(identities)
         for number in np.flatnonzero(lines >= 0).tolist():
-            listed = directory.listed(int(lines[number]))
+            listed = directory.read_line(int(lines[number]))
             if shard.tombstones is None or not shard.tombstones[listed.doc]:
                 found[ids[number]] = _Stored(position, listed.doc, listed.content_hash)
     return found
@@ -373,8 +373,8 @@ def picked_documents(shard: ShardRef, numbers: npt.NDArray[np.int64], cache: Sha
     documents = search.documents(numbers, opened.stored_graphs())
     index = opened.keywords()
     if index is None:
-        return documents.analysed()
-    return replace(documents, keywords=index.stored_rows(search.rows_of(numbers)))
+        return documents.add_keywords()
+    return replace(documents, keywords=index.read_rows(search.rows_of(numbers)))
 
 
 def forget_dropped(parts: EngineContext) -> None:
@@ -393,7 +393,7 @@ def cut_shards(
     folder: Path, kb_id: str, documents: StoredDocuments, commit_id: str, policy: EngineSettings
 ) -> list[BuiltShard]:
     """One shard, or several that each hold what is near to each other."""
-    count = rules.shards_to_cut(len(documents.chunks), documents.size_bytes, policy)
+    count = rules.count_cuts(len(documents.chunks), documents.size_bytes, policy)
     if count == 1:
         return [build_shard(folder, kb_id, documents, commit_id=commit_id, run="")]
     means = documents.mean_vectors()
