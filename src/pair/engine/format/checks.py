@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pair import errors
 
 MOST_VALUES = 2_000_000
-"""Of one text. An empty list takes 3 bytes of JSON and 64 of memory, so the length of a text is no bound."""
+"""In one text. An empty list takes 3 bytes of JSON and 64 of memory, so the length of a text is no bound."""
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 
 
@@ -44,7 +44,7 @@ def load_texts(content: bytes | memoryview) -> list[str]:
 
 @contextlib.contextmanager
 def damage_errors(key: str) -> Iterator[None]:
-    """Raises E207 for whatever a file makes readers raise. `key`: of the file."""
+    """Raise E207 for every error that a damaged file causes in its reader. `key`: of the file."""
     try:
         yield
     except errors.PairError:
@@ -54,7 +54,7 @@ def damage_errors(key: str) -> Iterator[None]:
 
 
 def make_damage_error(key: str, fault: Exception) -> errors.DataError:
-    """E207. Where `with` takes too long: for each hit of a query."""
+    """Return E207, for code in which `damage_errors` takes too long."""
     return errors.stored_data_damaged(key, f"it cannot be read: {fault}")
 
 
@@ -64,20 +64,20 @@ def check_length(name: str, values: npt.NDArray[Any], length: int) -> None:
 
 
 def check_below(name: str, values: npt.NDArray[Any], limit: int) -> None:
-    """Refuse unsigned numbers that are no place in a list of this length."""
+    """Refuse unsigned numbers that are no index of a list of this length."""
     if len(values) and int(values.max()) >= limit:
         raise ValueError(f"the section {name} names what is not there")
 
 
 def check_starts(name: str, starts: npt.NDArray[Any], keys: int, entries: int) -> None:
-    """Refuse what does not say, for each of these keys, where its entries begin; and after the last, where they end."""
+    """Refuse an array that does not tell where the entries of each key begin, and where the last ones end."""
     check_length(name, starts, keys + 1)
     if int(starts[0]) != 0 or int(starts[-1]) != entries or bool((starts[1:] < starts[:-1]).any()):
         raise ValueError(f"the section {name} is not in order")
 
 
 def check_utf8(name: str, content: memoryview, cuts: npt.NDArray[Any]) -> None:
-    """Refuse what is not text, or is cut within a character."""
+    """Refuse bytes that are not text, or are cut within a character."""
     str(content, "utf-8", "surrogatepass")
     inner = cuts[cuts < len(content)]
     if bool((np.frombuffer(content, np.uint8)[inner] & 0xC0 == 0x80).any()):

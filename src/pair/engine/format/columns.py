@@ -25,27 +25,27 @@ class RowText(NamedTuple):
     text: str
     title: str = ""
     context: str = ""
-    """What stands over the text, such as headings; counts as text does."""
+    """Headings over the text; they count as text does."""
 
 
 @dataclass(frozen=True, eq=False)
 class KeywordRows:
     words: Sequence[bytes]
     starts: Numbers
-    """Of each row among `terms`, and the end of the last."""
+    """Where each row begins among `terms`, and the end of the last."""
     terms: npt.NDArray[np.uint32]
     counts: npt.NDArray[np.uint32]
     lengths: npt.NDArray[np.uint32]
-    """Of each row, in words."""
+    """The length of each row, in words."""
     forms: Sequence[tuple[bytes, int]]
-    """Words as they are written, in ascending order, where their term is another, and that term."""
+    """Words as they are written, in ascending order, where their term differs, and the number of that term."""
 
     @property
     def count(self) -> int:
         return len(self.lengths)
 
     def pick(self, rows: Numbers) -> "KeywordRows":
-        """Only these rows, in this order."""
+        """Return only these rows, in this order."""
         if len(rows) == self.count and np.array_equal(rows, np.arange(self.count)):
             return self
         sizes = (self.starts[1:] - self.starts[:-1])[rows]
@@ -64,7 +64,7 @@ class KeywordRows:
 
 
 def empty_rows(count: int) -> KeywordRows:
-    """Without any words."""
+    """Return so many rows without any words."""
     nothing = np.empty(0, np.uint32)
     return KeywordRows((), np.zeros(count + 1, np.int64), nothing, nothing, np.zeros(count, np.uint32), ())
 
@@ -93,7 +93,7 @@ def concatenate_rows(parts: Sequence[KeywordRows]) -> KeywordRows:
     )
 
 
-class _Numbered(dict[str, int]):
+class _Numbers(dict[str, int]):
     """Gives each new key the next number."""
 
     def __missing__(self, key: str) -> int:
@@ -102,26 +102,26 @@ class _Numbered(dict[str, int]):
 
 
 def count_terms(texts: Iterable[RowText]) -> KeywordRows:
-    """Each different piece of text is analysed once; the rest is counting."""
-    pieces = _Numbered()
+    """Count the terms of each row. Each different piece of text is analysed once."""
+    pieces = _Numbers()
     sizes: list[int] = []
-    found: list[int] = []
-    for each in texts:
-        in_row = f"{each.context} {each.text}".split() + each.title.split() * TITLE_WEIGHT
-        found += map(pieces.__getitem__, in_row)
+    piece_numbers: list[int] = []
+    for row in texts:
+        in_row = f"{row.context} {row.text}".split() + row.title.split() * TITLE_WEIGHT
+        piece_numbers += map(pieces.__getitem__, in_row)
         sizes.append(len(in_row))
     analysed = [tokenizer.analysed(piece) for piece in pieces]
-    numbers = _Numbered()
-    terms_of_piece = [[numbers[term] for term in (*each.terms, *each.extras)] for each in analysed]
-    forms = {(form.encode(errors="surrogatepass"), numbers[term]) for each in analysed for form, term in each.forms}
+    numbers = _Numbers()
+    terms_of_piece = [[numbers[term] for term in (*piece.terms, *piece.extras)] for piece in analysed]
+    forms = {(form.encode(errors="surrogatepass"), numbers[term]) for piece in analysed for form, term in piece.forms}
     encoded = [term.encode(errors="surrogatepass") for term in numbers]
     order = sorted(range(len(encoded)), key=encoded.__getitem__)
     final = np.empty(len(encoded), np.int64)
     final[order] = np.arange(len(encoded))
     row_of = np.repeat(np.arange(len(sizes)), sizes)
-    places = np.array(found, np.int64)
-    own_sizes = np.array([len(each.terms) for each in analysed], np.int64)
-    keys, counts = _counted(row_of, places, terms_of_piece, final)
+    places = np.array(piece_numbers, np.int64)
+    own_sizes = np.array([len(piece.terms) for piece in analysed], np.int64)
+    keys, counts = _count_pairs(row_of, places, terms_of_piece, final)
     rows = keys // max(len(encoded), 1)
     lengths = np.bincount(row_of, own_sizes[places], minlength=len(sizes))
     return KeywordRows(
@@ -134,11 +134,11 @@ def count_terms(texts: Iterable[RowText]) -> KeywordRows:
     )
 
 
-def _counted(
+def _count_pairs(
     row_of: Numbers, places: Numbers, terms_of_piece: Sequence[Sequence[int]], final: Numbers
 ) -> tuple[Numbers, Numbers]:
-    """Row and term as one number, each once and in ascending order, and how often it was there."""
-    sizes = np.array([len(each) for each in terms_of_piece], np.int64)
+    """Return row and term as one number, each once and in ascending order, and how often it occurs."""
+    sizes = np.array([len(terms) for terms in terms_of_piece], np.int64)
     flat = final[np.fromiter(itertools.chain.from_iterable(terms_of_piece), np.int64, int(sizes.sum()))]
     begins = np.cumsum(sizes) - sizes
     repeats = sizes[places]
@@ -158,17 +158,20 @@ EDGE_TYPE = np.dtype(
 
 @dataclass(frozen=True, eq=False)
 class StoredGraphs(Mapping[int, GraphRows]):
-    """Of those documents that have one, by number. Mentions and edges lie in the order of documents and chunks."""
+    """The graphs of documents, by number. Mentions and edges lie in the order of documents and chunks.
+
+    Each belongs to a chunk of its document. Weights have single precision, so that every copy of one is equal.
+    """
 
     names: Sequence[str]
     """Entities and kinds of edges, each once."""
     mentions: npt.NDArray[Any]
     edges: npt.NDArray[Any]
     is_made: bool = True
-    """Whether anybody looked for entities, even if there are none."""
+    """Whether entities were looked for, even if there are none."""
 
     def __getitem__(self, doc: int) -> GraphRows:
-        mentions, edges = _of(self.mentions, doc), _of(self.edges, doc)
+        mentions, edges = _pick_document(self.mentions, doc), _pick_document(self.edges, doc)
         if not len(mentions) and not len(edges):
             raise KeyError(doc)
         named = self.names
@@ -187,7 +190,7 @@ class StoredGraphs(Mapping[int, GraphRows]):
         return len(np.union1d(self.mentions["doc"], self.edges["doc"]))
 
     def pick(self, new_number: npt.NDArray[np.int64]) -> "StoredGraphs":
-        """Of the documents whose new number is not negative; these must be in the order of the old ones."""
+        """Return the graphs of documents whose new number is not negative; new numbers are in the old order."""
         kept = []
         for rows in (self.mentions, self.edges):
             numbers = new_number[rows["doc"]]
@@ -197,41 +200,33 @@ class StoredGraphs(Mapping[int, GraphRows]):
         return StoredGraphs(self.names, kept[0], kept[1], self.is_made)
 
 
-def _of(rows: npt.NDArray[Any], doc: int) -> npt.NDArray[Any]:
+def _pick_document(rows: npt.NDArray[Any], doc: int) -> npt.NDArray[Any]:
     begin, end = np.searchsorted(rows["doc"], [doc, doc + 1])
     return rows[begin:end]
-
-
-def _renamed(
-    mentions: npt.NDArray[Any], edges: npt.NDArray[Any], place: npt.NDArray[np.uint32]
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    mentions, edges = mentions.copy(), edges.copy()
-    mentions["entity"] = place[mentions["entity"]]
-    for column in ("source", "target", "kind"):
-        edges[column] = place[edges[column]]
-    return mentions, edges
 
 
 NO_GRAPHS = StoredGraphs((), np.empty(0, MENTION_TYPE), np.empty(0, EDGE_TYPE), is_made=False)
 
 
 def concatenate_graphs(parts: Sequence[tuple[int, StoredGraphs]]) -> StoredGraphs:
-    """Each with the number that its first document gets."""
+    """Join graphs, each with the number that its first document gets."""
     numbers: dict[str, int] = {}
     mentions, edges = [NO_GRAPHS.mentions], [NO_GRAPHS.edges]
     for first, part in parts:
         place = np.array([numbers.setdefault(name, len(numbers)) for name in part.names], np.uint32)
-        renamed = _renamed(part.mentions, part.edges, place)
-        for rows in renamed:
-            rows["doc"] += first
-        mentions.append(renamed[0])
-        edges.append(renamed[1])
+        mentions.append(part.mentions.copy())
+        mentions[-1]["doc"] += first
+        mentions[-1]["entity"] = place[part.mentions["entity"]]
+        edges.append(part.edges.copy())
+        edges[-1]["doc"] += first
+        for column in ("source", "target", "kind"):
+            edges[-1][column] = place[part.edges[column]]
     is_made = any(part.is_made for _, part in parts)
     return StoredGraphs(list(numbers), np.concatenate(mentions), np.concatenate(edges), is_made)
 
 
 def build_graph_columns(graphs: Mapping[int, GraphRows], chunk_counts: Sequence[int]) -> StoredGraphs:
-    """`graphs` by number of the document, `chunk_counts` of every document."""
+    """Build columns of graphs by number of the document. `chunk_counts`: of every document."""
     numbers: dict[str, int] = {}
 
     def number(name: str) -> int:
@@ -249,13 +244,13 @@ def build_graph_columns(graphs: Mapping[int, GraphRows], chunk_counts: Sequence[
             for source, target, kind, weight, chunk in graphs[doc].edges
             if chunk < count
         ]
+    mention_rows, edge_rows = np.array(mentions, MENTION_TYPE), np.array(edges, EDGE_TYPE)
     return StoredGraphs(
-        list(numbers), _in_order(np.array(mentions, MENTION_TYPE)), _in_order(np.array(edges, EDGE_TYPE)), bool(graphs)
+        names=list(numbers),
+        mentions=mention_rows[np.lexsort((mention_rows["chunk"], mention_rows["doc"]))],
+        edges=edge_rows[np.lexsort((edge_rows["chunk"], edge_rows["doc"]))],
+        is_made=bool(graphs),
     )
-
-
-def _in_order(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return rows[np.lexsort((rows["chunk"], rows["doc"]))]
 
 
 Vectors = npt.NDArray[np.float32]
@@ -311,12 +306,12 @@ def hash_id(document_id: str) -> IdentityHash:
 
 
 def hash_content(document: Document, owner: str, chunking: str) -> str:
-    """Changes when anything that is stored of the document would change. `chunking`: how it is cut and embedded."""
+    """Hash everything that is stored of a document. `chunking`: how it is cut and embedded."""
     digest = hashlib.sha256()
     fields = [document.id, owner, document.title, document.url, document.text, chunking]
     fields.append(json.dumps(document.metadata, sort_keys=True, ensure_ascii=False, default=str))
-    for each in fields:
-        content = each.encode(errors="surrogatepass")
+    for field in fields:
+        content = field.encode(errors="surrogatepass")
         digest.update(len(content).to_bytes(8, "little") + content)
     if document.vector is not None:
         digest.update(np.asarray(document.vector, dtype="<f4").tobytes())
@@ -333,7 +328,7 @@ class StoredDocuments:
     vectors: Vectors
     graphs: StoredGraphs
     keywords: KeywordRows
-    """Of the chunks."""
+    """The terms of the chunks."""
 
     @property
     def count(self) -> int:
@@ -341,7 +336,7 @@ class StoredDocuments:
 
     @property
     def size_bytes(self) -> int:
-        """About what a shard of them takes in the store."""
+        """Roughly the size of a shard of them in the store."""
         texts = sum(map(len, self.texts)) + sum(map(len, self.headers))
         return 2 * texts + round(self.vectors.nbytes * 1.4) + 4 * len(self.keywords.terms)
 
@@ -349,7 +344,7 @@ class StoredDocuments:
         return np.bincount(self.chunks["doc"], minlength=self.count).astype(np.int64)
 
     def pick(self, numbers: npt.NDArray[np.int64]) -> "StoredDocuments":
-        """Only these documents, in ascending order of `numbers`, numbered anew."""
+        """Return only these documents, in ascending order of `numbers`, numbered anew."""
         new_number = np.full(self.count, -1, np.int64)
         new_number[numbers] = np.arange(len(numbers))
         rows = np.flatnonzero(new_number[self.chunks["doc"]] >= 0)
@@ -365,8 +360,8 @@ class StoredDocuments:
         )
 
     def add_keywords(self) -> "StoredDocuments":
-        """With keywords, made of the texts."""
-        titles = [Header.from_bytes(each).title for each in self.headers]
+        """Return the documents with keywords, made of their texts."""
+        titles = [Header.from_bytes(header).title for header in self.headers]
         places = zip(*(self.chunks[name].tolist() for name in ("doc", "start_byte", "end_byte")), strict=True)
         texts = (
             RowText(self.texts[doc][start:end].decode(errors="surrogatepass"), titles[doc])
@@ -375,7 +370,7 @@ class StoredDocuments:
         return replace(self, keywords=count_terms(texts))
 
     def mean_vectors(self) -> Vectors:
-        """One vector for each document, by which it is put beside its like."""
+        """Return one vector for each document, by which it is clustered."""
         means = np.zeros((self.count, self.vectors.shape[1]), np.float32)
         np.add.at(means, self.chunks["doc"], self.vectors)
         means /= np.maximum(self.chunk_counts(), 1)[:, None].astype(np.float32)
@@ -402,7 +397,7 @@ def concatenate(parts: Sequence[StoredDocuments], dimension: int) -> StoredDocum
 
 @dataclass(frozen=True, slots=True)
 class PreparedKeywords:
-    """Of the chunks of one document, among those that were analysed together."""
+    """The terms of the chunks of one document, among rows that were analysed together."""
 
     rows: KeywordRows
     first: int
@@ -410,7 +405,7 @@ class PreparedKeywords:
 
 @dataclass(frozen=True, slots=True)
 class PreparedDocument:
-    """Ready to be stored."""
+    """A document that is ready to be stored."""
 
     header: Header
     text: str
@@ -418,24 +413,26 @@ class PreparedDocument:
     vectors: Vectors
     graph: GraphRows = NO_GRAPH
     keywords: PreparedKeywords | None = None
-    """None: it is analysed when it is stored."""
+    """None for a document that is analysed when it is stored."""
 
 
-def _keywords_of(documents: Sequence[PreparedDocument]) -> KeywordRows:
-    found: list[KeywordRows] = []
-    for _, group in itertools.groupby(documents, key=lambda each: each.keywords and id(each.keywords.rows)):
+def _build_keywords(documents: Sequence[PreparedDocument]) -> KeywordRows:
+    parts: list[KeywordRows] = []
+    for _, group in itertools.groupby(documents, key=lambda document: document.keywords and id(document.keywords.rows)):
         together = list(group)
         if together[0].keywords is None:
-            found.append(
+            parts.append(
                 count_terms(
-                    RowText(chunk.text, each.header.title, chunk.context) for each in together for chunk in each.chunks
+                    RowText(chunk.text, document.header.title, chunk.context)
+                    for document in together
+                    for chunk in document.chunks
                 )
             )
             continue
-        firsts = [(each.keywords.first if each.keywords else 0, len(each.chunks)) for each in together]
-        rows = [np.arange(first, first + count) for first, count in firsts]
-        found.append(together[0].keywords.rows.pick(np.concatenate(rows)))
-    return concatenate_rows(found)
+        firsts = [document.keywords.first if document.keywords else 0 for document in together]
+        rows = [np.arange(first, first + len(one.chunks)) for first, one in zip(firsts, together, strict=True)]
+        parts.append(together[0].keywords.rows.pick(np.concatenate(rows)))
+    return concatenate_rows(parts)
 
 
 def build_columns(documents: Sequence[PreparedDocument], dimension: int) -> StoredDocuments:
@@ -464,5 +461,5 @@ def build_columns(documents: Sequence[PreparedDocument], dimension: int) -> Stor
         np.array(rows, CHUNK_TYPE),
         np.concatenate(vectors) if vectors else np.empty((0, dimension), np.float32),
         build_graph_columns(graphs, counts),
-        _keywords_of(documents),
+        _build_keywords(documents),
     )

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pair.engine.format.array_file import ArrayFile, RangeOutline, WrittenFile, outline_sections, write_arrays
+from pair.engine.format.array_file import ArrayFile, RangeOutline, outline_sections, write_arrays
 from pair.engine.format.checks import check_below, check_length, check_starts, check_utf8
 from pair.engine.format.columns import KeywordRows
+from pair.engine.format.manifest import ShardFile
 from pair.text import tokenizer
 
 Selection = npt.NDArray[np.bool_]
@@ -20,7 +21,7 @@ _WORTH_REMEMBERING = 128
 _REMEMBERED_ROUNDS = 8
 
 
-def write_keywords(path: Path, rows: KeywordRows, search_file: Path | None = None) -> WrittenFile:
+def write_keywords(path: Path, rows: KeywordRows, search_file: Path | None = None) -> ShardFile:
     """Write the index. `search_file`: of the same shard; without its outline it can only be fetched whole."""
     order = np.argsort(rows.terms, kind="stable")
     terms = rows.terms[order]
