@@ -171,6 +171,8 @@ class KeywordIndex:
     def merge_postings(self, numbers: Sequence[int]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Return the rows of several terms, as if they were one."""
         lists = [self.postings(number) for number in numbers]
+        if len(lists) == 1:
+            return lists[0]
         rows = np.concatenate([rows for rows, _ in lists])
         counts = np.bincount(rows, np.concatenate([counts for _, counts in lists]))
         merged = np.flatnonzero(counts)

@@ -107,7 +107,7 @@ class KeywordSearch:
         `floor`: rows with a lower score may be left out.
         """
         part = self._parts[position]
-        if part.index is None or limit <= 0 or self._query.is_empty:
+        if part.index is None or limit <= 0 or not self._terms:
             return np.empty(0), np.empty(0, np.int64)
         allowed = part.live if allowed is None else allowed
         if not (self._query.phrases or self._query.excluded):
@@ -153,7 +153,7 @@ class KeywordSearch:
             if len(numbers) == 1 and part.live is None:
                 holding += part.index.frequency(numbers[0])
             else:
-                rows, _ = _read_postings(part.index, numbers)
+                rows, _ = part.index.merge_postings(numbers)
                 holding += len(rows) if part.live is None else int(np.count_nonzero(part.live[rows]))
         rarity = math.log(1.0 + (self.rows - holding + 0.5) / (holding + 0.5))
         return math.pow(rarity, RARITY)
@@ -295,10 +295,6 @@ class KeywordSearch:
 
 def _encode(term: str) -> bytes:
     return term.encode(errors="surrogatepass")
-
-
-def _read_postings(index: KeywordIndex, numbers: Sequence[int]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    return index.postings(numbers[0]) if len(numbers) == 1 else index.merge_postings(numbers)
 
 
 def _suffix_sums(values: Sequence[float]) -> list[float]:

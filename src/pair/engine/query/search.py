@@ -38,10 +38,10 @@ _Answer = Callable[[ShardAccess], Hits]
 
 
 class Search:
-    def __init__(self, publication: ManifestStore, reader: ShardReader, policy: EngineSettings, clock: Clock) -> None:
+    def __init__(self, publication: ManifestStore, reader: ShardReader, settings: EngineSettings, clock: Clock) -> None:
         self._manifests = publication
         self._reader = reader
-        self._settings = policy
+        self._settings = settings
         self._clock = clock
         self._routing: ShardRouting | None = None
 
