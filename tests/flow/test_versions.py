@@ -350,7 +350,7 @@ def test_each_copy_is_the_manifest_that_was_published(ground: Ground) -> None:
         assert kept_copy is not None
         published = from_bytes(current.data, "manifest")
         assert published.dropped, "which a copy does not tell"
-        assert kept_copy.data == to_bytes(published.as_kept())
+        assert kept_copy.data == to_bytes(published.make_copy())
 
 
 def test_versions_of_an_earlier_pair_have_no_cause_and_can_be_gone_back_to(ground: Ground) -> None:

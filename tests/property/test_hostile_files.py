@@ -20,7 +20,7 @@ from pair.blobs.key_encoding import check_key
 from pair.blobs.leases import BlobLeases, FileLeases
 from pair.blobs.memory import MemoryStore
 from pair.engine.format import manifest as engine_manifest
-from pair.engine.rules import compaction_plan, garbage, shards_to_merge
+from pair.engine.rules import choose_merge, find_garbage, plan_compaction
 from pair.engine.settings import EngineSettings
 from pair.kb.installer import Installer
 from pair.packages import package
@@ -48,13 +48,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def use(manifest: engine_manifest.Manifest) -> None:
     """All that is done with a manifest."""
     policy = EngineSettings(compaction_min_shard_count=1)
-    later = manifest.succeeded_by("next", NOON, [shard.without([0]) for shard in manifest.shards if shard.documents])
-    for each in (manifest, later, manifest.after_collection("swept", NOON, frozenset())):
+    later = manifest.make_next("next", NOON, [shard.without([0]) for shard in manifest.shards if shard.documents])
+    for each in (manifest, later, manifest.make_collected("swept", NOON, frozenset())):
         again = engine_manifest.from_bytes(engine_manifest.to_bytes(each), "key")
         assert again.number == each.number
-        compaction_plan(each, policy)
-        shards_to_merge(each.shards, 10)
-        garbage(each, {shard.folder: NOON for shard in each.shards}, NOON, 60)
+        plan_compaction(each, policy)
+        choose_merge(each.shards, 10)
+        find_garbage(each, {shard.folder: NOON for shard in each.shards}, NOON, 60)
         assert len({check_key(shard.key("rows")) for shard in each.shards}) <= len(each.shards)
 
 

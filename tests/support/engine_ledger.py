@@ -20,7 +20,7 @@ from pair.clock import Clock
 from pair.engine.format.manifest import Manifest, ShardRef, from_bytes, manifest_key, shards_prefix
 from pair.engine.format.shard import IdFile, SearchFile
 from pair.engine.format.shard_builder import chunk_id
-from pair.engine.format.vectors import exact_distances
+from pair.engine.format.vectors import compute_distances
 from pair.engine.write import chunking
 
 DIMENSION = 8
@@ -70,7 +70,7 @@ def nearest_chunks(contents: Contents, query: np.ndarray, limit: int) -> list[Fo
     found = []
     for name, fact in contents.items():
         for number, chunk in enumerate(chunking.split(fact.text, CHUNK_SIZE_BYTES)):
-            distance = float(exact_distances(vector_of(chunk.text)[None, :], query)[0])
+            distance = float(compute_distances(vector_of(chunk.text)[None, :], query)[0])
             found.append((distance, name, number, chunk.text))
     return [(distance, name, chunk_id(name, number), text) for distance, name, number, text in sorted(found)[:limit]]
 

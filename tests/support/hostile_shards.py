@@ -26,8 +26,8 @@ from pair.engine.format.manifest import (
     Manifest,
     ShardFile,
     ShardRef,
-    content_hash,
     from_bytes,
+    hash_files,
     manifest_key,
     shards_prefix,
     to_bytes,
@@ -66,7 +66,7 @@ def change_shard(ground: Ground, role: FileRole, change: Change) -> ShardRef:
     before = manifest.shards[0]
     content = change((ground.store / before.key(role)).read_bytes())
     described = {**before.files, role: ShardFile(len(content), hashlib.sha256(content).hexdigest())}
-    after = dataclasses.replace(before, folder=shards_prefix("default") + content_hash(described), files=described)
+    after = dataclasses.replace(before, folder=shards_prefix("default") + hash_files(described), files=described)
     (ground.store / after.folder).mkdir(parents=True, exist_ok=True)
     for each in before.files:
         if each != role and after.folder != before.folder:

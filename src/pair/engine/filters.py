@@ -1,10 +1,9 @@
-"""Which documents a search may find, by their metadata: how a filter is written, stored values, SQL and plain Python.
+"""Filters of documents by their metadata: how they are written, how values are stored, and their SQL.
 
 A document is stored as rows (key, text, number), one for each value in its metadata. A condition holds if one row has
 its key and passes all checks of one alternative; a filter, if all its conditions hold.
 
 Invariants
-    `matches` and the expression of `to_sql` choose the same documents.
     Whole numbers beyond 2**53 are not exact as DOUBLE, so their rows have their digits as text beside the number: equal
     means equal digits, and no number without them equals one with them. Ranges compare them as DOUBLE all the same.
     A filter has at most MAX_CONDITIONS conditions and MAX_VALUES values, and is one pass over the rows of a shard.
@@ -55,20 +54,11 @@ class _Value(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What one stored value must pass. Bounds and prefixes of texts pass no number, and the other way round."""
+    """A check of one stored value. Bounds and prefixes of texts pass no number, and the other way round."""
 
     operator: Operator
     text: str | None
     number: float | None
-
-    def passes(self, text: str | None, number: float | None) -> bool:
-        if self.operator == "equals":
-            return (text, number) == (self.text, self.number)
-        if self.number is not None:
-            return number is not None and _is_within(number, self.operator, self.number)
-        if self.text is None or text is None or number is not None:
-            return False
-        return text.startswith(self.text) if self.operator == "prefix" else _is_within(text, self.operator, self.text)
 
     def to_sql(self) -> tuple[str, list[Any]]:
         if self.operator == "equals":
@@ -84,17 +74,10 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Holds if one value of `key` passes all checks of one alternative."""
+    """A condition that holds if one value of `key` passes all checks of one alternative."""
 
     key: str
     alternatives: tuple[tuple[Check, ...], ...]
-
-    def holds(self, rows: Sequence[Row]) -> bool:
-        return any(
-            key == self.key and all(check.passes(text, number) for check in checks)
-            for key, text, number in rows
-            for checks in self.alternatives
-        )
 
     def to_sql(self) -> tuple[str, list[Any]]:
         """Return an aggregate over the rows of one document, with its parameters."""
@@ -133,12 +116,8 @@ class Filter:
         """Count the values of all conditions."""
         return sum(len(checks) for condition in self.conditions for checks in condition.alternatives)
 
-    def matches(self, metadata: Mapping[str, Any]) -> bool:
-        rows = flatten_metadata(metadata)
-        return all(condition.holds(rows) for condition in self.conditions)
-
     def to_sql(self) -> tuple[str, list[Any]]:
-        """An expression about `doc`, with its parameters, for `doc_metadata(doc, key, text, number)`."""
+        """Return an expression about `doc`, with its parameters, for `doc_metadata(doc, key, text, number)`."""
         if not self.conditions:
             return "TRUE", []
         parts = [condition.to_sql() for condition in self.conditions]
@@ -150,7 +129,7 @@ class Filter:
 
 
 def flatten_metadata(metadata: Mapping[str, Any]) -> tuple[Row, ...]:
-    """Rows (key, text, number) as they are stored.
+    """Return the rows (key, text, number) that are stored.
 
     Keys of mappings inside mappings are joined by dots, and each element of a list is a row. True and false are texts.
     None and NaN have no row. A large whole number has its digits as text, also where it was given as a float.
@@ -168,15 +147,15 @@ def _rows(key: str, value: Any) -> Iterator[Row]:
     elif isinstance(value, AbstractSet):
         # The order of a set differs from run to run.
         yield from _rows(key, sorted(value, key=repr))
-    elif value is not None and (stored := _stored(value) or _Value(_storable(str(value)), None)) != _NOTHING:
+    elif value is not None and (stored := _to_value(value) or _Value(_storable(str(value)), None)) != _NOTHING:
         yield _storable(key), stored.text, stored.number
 
 
 _NOTHING = _Value(None, None)
 
 
-def _stored(value: Any) -> _Value | None:
-    """`_NOTHING` for NaN; None for what is neither text, number, truth nor date."""
+def _to_value(value: Any) -> _Value | None:
+    """Return `_NOTHING` for NaN, and None for a value that is neither text, number, truth nor date."""
     if isinstance(value, str):
         return _Value(_storable(value), None)
     if isinstance(value, bool):
@@ -184,16 +163,16 @@ def _stored(value: Any) -> _Value | None:
     if isinstance(value, datetime.date | datetime.time):
         return _Value(value.isoformat(), None)
     if isinstance(value, Integral):
-        return _stored_whole(int(value))
+        return _to_whole_value(int(value))
     if isinstance(value, Real):
         number = float(value)
         if math.isnan(number):
             return _NOTHING
-        return _stored_whole(int(number)) if number.is_integer() else _Value(None, number)
+        return _to_whole_value(int(number)) if number.is_integer() else _Value(None, number)
     return None
 
 
-def _stored_whole(number: int) -> _Value:
+def _to_whole_value(number: int) -> _Value:
     if abs(number) <= _LARGEST_EXACT:
         return _Value(None, float(number))
     # Python writes no decimal digits beyond some thousand.
@@ -205,16 +184,8 @@ def _stored_whole(number: int) -> _Value:
 
 
 def _storable(text: str) -> str:
-    """DuckDB stores UTF-8, which has no halves of surrogate pairs."""
+    """Replace halves of surrogate pairs, which UTF-8, and so DuckDB, cannot store."""
     return text if text.isascii() else text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-
-
-def _is_within(value: Any, operator: Operator, bound: Any) -> bool:
-    if operator == "gt":
-        return bool(value > bound)
-    if operator == "gte":
-        return bool(value >= bound)
-    return bool(value < bound) if operator == "lt" else bool(value <= bound)
 
 
 def _is_plain_text(checks: Sequence[Check]) -> bool:
@@ -233,65 +204,65 @@ def _is_plain_number(checks: Sequence[Check]) -> bool:
 
 
 def parse_filter(value: Mapping[str, Any]) -> Filter:
-    """Of `{"year": 2024}`, `{"year": [2023, 2024]}`, `{"year": {"gte": 2020}}`, `{"path": {"prefix": "docs/"}}`.
+    """Parse `{"year": 2024}`, `{"year": [2023, 2024]}`, `{"year": {"gte": 2020}}`, `{"path": {"prefix": "docs/"}}`.
 
     Raises UsageError, E211.
     """
     if not isinstance(value, Mapping):
-        raise _refused(value, "a filter is a mapping of keys to values")
+        raise _filter_error(value, "a filter is a mapping of keys to values")
     _check_counts(len(value), 0)
-    return _filter_of(_condition(key, wanted) for key, wanted in value.items())
+    return _make_filter(_condition(key, wanted) for key, wanted in value.items())
 
 
 def _condition(key: Any, wanted: Any) -> Condition:
     if not isinstance(key, str) or not key:
-        raise _refused({key: wanted}, "a key is a text that is not empty")
+        raise _filter_error({key: wanted}, "a key is a text that is not empty")
     shown = {key: wanted}
     if isinstance(wanted, Mapping):
         return Condition(_storable(key), (_checks(key, wanted),))
     if isinstance(wanted, list | tuple | AbstractSet):
         if not wanted:
-            raise _refused(shown, "no value is in an empty list")
+            raise _filter_error(shown, "no value is in an empty list")
         _check_counts(0, len(wanted))
-        return _any_of(key, [(_equal_to(element, shown),) for element in wanted])
-    return _any_of(key, [(_equal_to(wanted, shown),)])
+        return _make_condition(key, [(_equal_to(element, shown),) for element in wanted])
+    return _make_condition(key, [(_equal_to(wanted, shown),)])
 
 
 def _equal_to(value: Any, shown: Any) -> Check:
-    stored = _stored(value)
+    stored = _to_value(value)
     if stored is None or stored == _NOTHING:
-        raise _refused(shown, f"a value is a text, a number, true or false: {_clipped(_shown(value))}")
+        raise _filter_error(shown, f"a value is a text, a number, true or false: {_clip(_show(value))}")
     return Check("equals", stored.text, stored.number)
 
 
 def _checks(key: str, wanted: Mapping[Any, Any]) -> tuple[Check, ...]:
-    """Of a range or a prefix."""
+    """Parse a range or a prefix."""
     if not wanted:
-        raise _refused({key: wanted}, "a range has at least one of gt, gte, lt, lte, prefix")
+        raise _filter_error({key: wanted}, "a range has at least one of gt, gte, lt, lte, prefix")
     checks: list[Check] = []
     for name, bound in wanted.items():
         if name == "prefix" and isinstance(bound, str):
             checks.append(Check("prefix", _storable(bound), None))
         elif name == "prefix":
-            raise _refused({key: wanted}, "a prefix is a text")
+            raise _filter_error({key: wanted}, "a prefix is a text")
         elif name in _BOUNDS:
             checks.append(_bound(_BOUNDS[name], bound, {key: wanted}))
         else:
             hint = f"; a value inside another has the key {key}.{name}" if isinstance(name, str) else ""
-            raise _refused({key: wanted}, f"unknown operator: {_clipped(_shown(name))}{hint}")
-    return _of_one_kind(checks, {key: wanted})
+            raise _filter_error({key: wanted}, f"unknown operator: {_clip(_show(name))}{hint}")
+    return _check_kinds(checks, {key: wanted})
 
 
 def _bound(operator: Operator, value: Any, shown: Any) -> Check:
-    stored = None if isinstance(value, bool) else _stored(value)
+    stored = None if isinstance(value, bool) else _to_value(value)
     if stored is None or stored == _NOTHING:
-        raise _refused(shown, f"a bound is a number or a text: {_clipped(_shown(value))}")
+        raise _filter_error(shown, f"a bound is a number or a text: {_clip(_show(value))}")
     return Check(operator, stored.text if stored.number is None else None, stored.number)
 
 
-def _of_one_kind(checks: Sequence[Check], shown: Any) -> tuple[Check, ...]:
+def _check_kinds(checks: Sequence[Check], shown: Any) -> tuple[Check, ...]:
     if len({check.number is None for check in checks}) > 1:
-        raise _refused(shown, "the bounds of a range are all numbers or all texts")
+        raise _filter_error(shown, "the bounds of a range are all numbers or all texts")
     return tuple(sorted(set(checks), key=repr))
 
 
@@ -299,7 +270,7 @@ def _of_one_kind(checks: Sequence[Check], shown: Any) -> tuple[Check, ...]:
 
 
 def parse_assignments(assignments: Sequence[str]) -> Filter:
-    """Of `lang=de`, `lang=de|en`, `path=docs/*`, `year>=2020` and the like. Bounds of one key make one range.
+    """Parse `lang=de`, `lang=de|en`, `path=docs/*`, `year>=2020` and the like. Bounds of one key make one range.
 
     `year=2024` is the text and the number; `year>=2020` is about numbers, `date>=2020-01-01` about texts.
     Raises UsageError, E211.
@@ -308,29 +279,29 @@ def parse_assignments(assignments: Sequence[str]) -> Filter:
     conditions: list[Condition] = []
     ranges: dict[str, list[Check]] = {}
     for assignment in assignments:
-        found = _ASSIGNMENT.fullmatch(assignment)
-        key, sign, value = (part.strip() for part in found.groups()) if found else ("", "", "")
+        match = _ASSIGNMENT.fullmatch(assignment)
+        key, sign, value = (part.strip() for part in match.groups()) if match else ("", "", "")
         if not key:
-            raise _refused(assignment, "it has no key, or none of = >= <= > <")
+            raise _filter_error(assignment, "it has no key, or none of = >= <= > <")
         if sign == "=":
-            written = [_written(text.strip(), assignment) for text in value.split("|")]
-            conditions.append(_any_of(key, [alternative for some in written for alternative in some]))
+            written = [_parse_value(text.strip(), assignment) for text in value.split("|")]
+            conditions.append(_make_condition(key, [alternative for some in written for alternative in some]))
         elif value:
             bound = _read_number(value)
             ranges.setdefault(key, []).append(
                 _bound(_OPERATORS[sign], value if bound is None else bound, assignment),
             )
         else:
-            raise _refused(assignment, "the value is missing")
+            raise _filter_error(assignment, "the value is missing")
     shown = " ".join(assignments)
-    conditions += [Condition(_storable(key), (_of_one_kind(checks, shown),)) for key, checks in ranges.items()]
-    return _filter_of(conditions)
+    conditions += [Condition(_storable(key), (_check_kinds(checks, shown),)) for key, checks in ranges.items()]
+    return _make_filter(conditions)
 
 
-def _written(text: str, assignment: str) -> list[tuple[Check, ...]]:
-    """What one of the values between `|` may mean: the beginning of a text, or a text, or a number."""
+def _parse_value(text: str, assignment: str) -> list[tuple[Check, ...]]:
+    """Return what a value between `|` may mean: the beginning of a text, or a text, or a number."""
     if not text:
-        raise _refused(assignment, "the value is missing")
+        raise _filter_error(assignment, "the value is missing")
     if text.endswith("*"):
         return [(Check("prefix", _storable(text[:-1]), None),)]
     number = _read_number(text)
@@ -348,11 +319,11 @@ def _read_number(text: str) -> int | float | None:
 # ── both ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _any_of(key: str, alternatives: Sequence[tuple[Check, ...]]) -> Condition:
+def _make_condition(key: str, alternatives: Sequence[tuple[Check, ...]]) -> Condition:
     return Condition(_storable(key), tuple(sorted(set(alternatives), key=repr)))
 
 
-def _filter_of(conditions: Iterator[Condition] | Sequence[Condition]) -> Filter:
+def _make_filter(conditions: Iterator[Condition] | Sequence[Condition]) -> Filter:
     made = Filter(tuple(sorted(set(conditions), key=repr)))
     _check_counts(len(made.conditions), made.values)
     return made
@@ -372,11 +343,11 @@ def _check_counts(conditions: int, values: int) -> None:
         )
 
 
-def _refused(value: Any, reason: str) -> errors.UsageError:
-    return errors.filter_invalid(_clipped(value if isinstance(value, str) else _shown(value)), reason)
+def _filter_error(value: Any, reason: str) -> errors.UsageError:
+    return errors.filter_invalid(_clip(value if isinstance(value, str) else _show(value)), reason)
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     """Show the beginning of a value, however large or deep it is."""
     shortened = reprlib.Repr()
     shortened.maxlevel = 10
@@ -388,5 +359,5 @@ def _shown(value: Any) -> str:
         return type(value).__name__
 
 
-def _clipped(text: str) -> str:
+def _clip(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN_CHARACTERS else text[: _MAX_SHOWN_CHARACTERS - 1] + "…"

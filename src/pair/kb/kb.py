@@ -20,8 +20,8 @@ from pair.engine.maintenance.reembed import ReembedReport
 from pair.engine.maintenance.versions import ListedVersion, Rollback
 from pair.engine.query.documents import StoredDocument
 from pair.engine.query.graph_view import Neighbourhood
-from pair.engine.query.prefetch import PrefetchReport
 from pair.engine.query.request import Hits, Limits, SearchRequest
+from pair.engine.query.shard_access import PrefetchReport
 from pair.engine.runtime import Engine, EngineStats
 from pair.engine.storage.shard_cache import SweepReport
 from pair.engine.write.bulk_load import BuildProgress, Runner

@@ -31,7 +31,7 @@ from pair.sync.scheduling import Ticker
 if TYPE_CHECKING:
     from pair.auth.tokens import TokenVerifier
     from pair.blobs.contract import BlobStore
-    from pair.engine.query.prefetch import PrefetchReport
+    from pair.engine.query.shard_access import PrefetchReport
     from pair.engine.runtime import EngineStats
     from pair.engine.storage.shard_cache import SweepReport
 

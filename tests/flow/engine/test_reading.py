@@ -10,6 +10,7 @@ import pytest
 from pair.engine.filters import parse_filter
 from pair.kb.kb import KnowledgeBase
 from support.engine_parts import DIMENSION, MANY_SHARDS, Ground, all_ids, counted, ids_of, numbered, placed
+from support.filters import matches
 
 FILTERS: list[dict[str, Any]] = [
     {"number": 17},
@@ -30,7 +31,7 @@ FILTERS: list[dict[str, Any]] = [
 @pytest.mark.rule("engine-15")
 def test_a_filter_finds_exactly_what_it_names(filtered: KnowledgeBase, conditions: dict[str, Any], exact: bool) -> None:
     chosen = parse_filter(conditions)
-    expected = [each.id for each in numbered(60) if chosen.matches(each.metadata)]
+    expected = [each.id for each in numbered(60) if matches(chosen, each.metadata)]
     hits = filtered.search("item17 about castles", limit=100, filter=conditions, exact=exact)
     assert sorted(ids_of(hits)) == expected
     nearest = filtered.search("item17 about castles", limit=3, filter=conditions, exact=exact)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pair.engine.format.columns import TITLE_WEIGHT, KeywordRows, RowText, concatenate_rows, count_terms
 from pair.engine.format.keyword_index import KeywordIndex, write_keywords
-from pair.engine.format.keyword_rows import TITLE_WEIGHT, KeywordRows, RowText, concatenate_rows, rows_of
 from pair.engine.query.bm25 import K1, B, KeywordPart, KeywordSearch
 from pair.text.tokenizer import KeywordQuery, analysed, holds_phrase, parse
 
@@ -62,7 +62,7 @@ def parts_of(folder: Path, rows: Sequence[RowText], count: int, gone: set[int]) 
     for number in range(count):
         own = [row for row in range(len(rows)) if row % count == number]
         path = folder / f"{count}-{number}.keywords"
-        write_keywords(path, rows_of(rows[row] for row in own))
+        write_keywords(path, count_terms(rows[row] for row in own))
         live = np.array([row not in gone for row in own], np.bool_) if gone & set(own) else None
 
         def fields_of(row: int, own: list[int] = own) -> tuple[str, str]:
@@ -75,8 +75,8 @@ def parts_of(folder: Path, rows: Sequence[RowText], count: int, gone: set[int]) 
 def best(parts: Sequence[tuple[KeywordPart, list[int]]], query: KeywordQuery, limit: int) -> dict[int, float]:
     search = KeywordSearch(query, [part for part, _ in parts])
     found: dict[int, float] = {}
-    for position, (scores, rows) in search.best_of(range(len(parts)), limit, lambda _: None).items():
-        np.testing.assert_array_equal(search.scores_of(position, rows), scores)
+    for position, (scores, rows) in search.best_together(range(len(parts)), limit, lambda _: None).items():
+        np.testing.assert_array_equal(search.score_rows(position, rows), scores)
         found |= {parts[position][1][row]: float(score) for row, score in zip(rows, scores, strict=True)}
     return found
 
@@ -191,11 +191,13 @@ def test_picked_and_put_together_is_as_if_analysed_anew(
     rows: list[RowText], chosen: st.DataObject, tmp_path: Path
 ) -> None:
     numbers = sorted(chosen.draw(st.sets(st.integers(0, len(rows) - 1))))
-    anew = rows_of([rows[number] for number in numbers])
-    picked = rows_of(rows).pick(np.array(numbers, np.int64))
-    write_keywords(tmp_path / "all.keywords", rows_of(rows))
-    stored = KeywordIndex(tmp_path / "all.keywords").stored_rows(np.array(numbers, np.int64))
-    halves = concatenate_rows([rows_of(rows[row] for row in numbers[:3]), rows_of(rows[row] for row in numbers[3:])])
+    anew = count_terms([rows[number] for number in numbers])
+    picked = count_terms(rows).pick(np.array(numbers, np.int64))
+    write_keywords(tmp_path / "all.keywords", count_terms(rows))
+    stored = KeywordIndex(tmp_path / "all.keywords").read_rows(np.array(numbers, np.int64))
+    halves = concatenate_rows(
+        [count_terms(rows[row] for row in numbers[:3]), count_terms(rows[row] for row in numbers[3:])]
+    )
     for each in (picked, stored, halves):
         assert described(each) == described(anew)
         assert list(each.words) == list(anew.words)

@@ -20,8 +20,8 @@ from pair.engine.format.manifest import (
     Manifest,
     ShardFile,
     ShardRef,
-    content_hash,
     from_bytes,
+    hash_files,
     lease_name,
     manifest_key,
     no_manifest,
@@ -248,14 +248,14 @@ def test_any_number_of_documents_may_be_gone(documents: int) -> None:
 
 def test_a_kb_that_was_embedded_anew_remembers_what_its_hashes_name() -> None:
     before = manifest()
-    after = before.re_embedded_by("commit-8", NOON, [shard("d")], "other", 8)
+    after = before.make_reembedded("commit-8", NOON, [shard("d")], "other", 8)
     assert (after.embedder, after.dimension, after.number, after.commit_id) == ("other", 8, 8, "commit-8")
     assert (before.hashing_embedder, after.hashing_embedder) == ("ngram-4-v1", "ngram-4-v1")
     assert [each.folder for each in after.shards] == ["default.duckdb.shards/d"]
-    again = after.re_embedded_by("commit-9", NOON, (), "third", 4)
+    again = after.make_reembedded("commit-9", NOON, (), "third", 4)
     assert json.loads(to_bytes(again))["embedder"] == {"name": "third", "dimension": 4, "hashed_as": "ngram-4-v1"}
     assert from_bytes(to_bytes(again), "key").hashed_as == "ngram-4-v1"
-    back = again.re_embedded_by("commit-10", NOON, (), "ngram-4-v1", 4)
+    back = again.make_reembedded("commit-10", NOON, (), "ngram-4-v1", 4)
     assert json.loads(to_bytes(back))["embedder"] == {"name": "ngram-4-v1", "dimension": 4}
 
 
@@ -289,14 +289,14 @@ def test_the_first_write_builds_on_nothing() -> None:
         "rolled_back": 0,
         "hashed_as": "",
     }
-    first = nothing.succeeded_by("commit-1", NOON, [])
+    first = nothing.make_next("commit-1", NOON, [])
     assert (first.number, first.recent_commits, first.created_at) == (1, (), "2024-05-01T12:00:00+00:00")
     assert not first.holds_commit("")
 
 
 def test_times_are_written_in_utc() -> None:
     there = NOON.astimezone(datetime.timezone(datetime.timedelta(hours=5, minutes=30)))
-    after = manifest().succeeded_by("commit-8", there, [])
+    after = manifest().make_next("commit-8", there, [])
     assert after.created_at == "2024-05-01T12:00:00+00:00"
     assert {each.dropped_at for each in after.dropped[1:]} == {"2024-05-01T12:00:00+00:00"}
 
@@ -330,7 +330,7 @@ def test_a_shard_counts_what_is_left_of_it() -> None:
 
 def test_each_manifest_follows_the_one_before() -> None:
     before = manifest()
-    after = before.succeeded_by("commit-8", NOON, [before.shards[1], shard("d")])
+    after = before.make_next("commit-8", NOON, [before.shards[1], shard("d")])
     assert (after.number, after.commit_id) == (8, "commit-8")
     assert after.recent_commits == ("commit-7", "commit-6", "commit-5")
     assert [each.folder for each in after.dropped] == ["default.duckdb.shards/c", "default.duckdb.shards/a"]
@@ -339,33 +339,33 @@ def test_each_manifest_follows_the_one_before() -> None:
 
 
 def test_a_shard_without_live_documents_is_named_no_longer() -> None:
-    after = manifest().succeeded_by("commit-8", NOON, [shard("a", documents=2, gone=(0, 1))])
+    after = manifest().make_next("commit-8", NOON, [shard("a", documents=2, gone=(0, 1))])
     assert after.shards == ()
     assert {each.folder for each in after.dropped} == {f"default.duckdb.shards/{name}" for name in "abc"}
 
 
 def test_a_collection_forgets_what_it_took() -> None:
-    after = manifest().after_collection("commit-8", NOON, frozenset({"default.duckdb.shards/c"}))
+    after = manifest().make_collected("commit-8", NOON, frozenset({"default.duckdb.shards/c"}))
     assert (after.dropped, after.collections) == ((), 3)
     assert (after.commit_id, after.number, len(after.shards)) == ("commit-8", 8, 2)
 
 
 def test_a_collection_that_takes_nothing_may_forget_what_was_dropped() -> None:
     dropped = frozenset({"default.duckdb.shards/c"})
-    after = manifest().after_collection("commit-8", NOON, frozenset(), dropped)
+    after = manifest().make_collected("commit-8", NOON, frozenset(), dropped)
     assert (after.dropped, after.collections) == ((), 2), "what others are building is still there"
 
 
 def test_a_copy_tells_everything_but_what_waits_to_be_collected() -> None:
     before = manifest()
     assert before.dropped
-    assert values_of(before.as_kept()) == values_of(before) | {"dropped": ()}
+    assert values_of(before.make_copy()) == values_of(before) | {"dropped": ()}
 
 
 def test_the_list_of_commits_stays_short() -> None:
     current = no_manifest("default", "ngram-4-v1", 4)
     for number in range(200):
-        current = current.succeeded_by(f"commit-{number}", NOON, [])
+        current = current.make_next(f"commit-{number}", NOON, [])
     assert len(current.recent_commits) == 64
     assert current.holds_commit("commit-199")
 
@@ -442,12 +442,12 @@ def test_some_causes_leave_every_document_as_it_was(made_by: Any, is_rearranged:
 def test_each_manifest_says_what_made_it() -> None:
     before = replace(manifest(), made_by="import")
     shards = list(before.shards)
-    assert before.succeeded_by("c", NOON, shards).made_by == "upsert"
-    assert before.succeeded_by("c", NOON, shards, "delete").made_by == "delete"
-    assert before.after_collection("c", NOON, frozenset()).made_by == "collect"
-    assert before.re_embedded_by("c", NOON, shards, "other", 8).made_by == "reembed"
-    assert before.released("c", NOON).made_by == "release"
-    assert before.rolled_back_to(manifest(), "c", NOON).made_by == "rollback"
+    assert before.make_next("c", NOON, shards).made_by == "upsert"
+    assert before.make_next("c", NOON, shards, "delete").made_by == "delete"
+    assert before.make_collected("c", NOON, frozenset()).made_by == "collect"
+    assert before.make_reembedded("c", NOON, shards, "other", 8).made_by == "reembed"
+    assert before.make_released("c", NOON).made_by == "release"
+    assert before.make_rolled_back(manifest(), "c", NOON).made_by == "rollback"
 
 
 def test_going_back_names_all_that_was_named_then() -> None:
@@ -463,7 +463,7 @@ def test_going_back_names_all_that_was_named_then() -> None:
         label="handbook 2.0.0",
         index_sha256="1b",
     )
-    back = now.rolled_back_to(past, "commit-10", NOON)
+    back = now.make_rolled_back(past, "commit-10", NOON)
     assert back.folders == past.folders == {shard("a").folder, shard("b").folder}
     assert (back.embedder, back.dimension, back.hashed_as) == ("past", 8, "older")
     assert (back.label, back.index_sha256, back.restored) == ("handbook 1.0.0", "0a", 7)
@@ -476,18 +476,18 @@ def test_going_back_names_all_that_was_named_then() -> None:
 def test_a_label_goes_with_the_first_document_that_changes_and_what_was_taken_up_stays_known() -> None:
     before = replace(manifest(), label="handbook 1.0.0", index_sha256="0a")
     shards = list(before.shards)
-    labels = {cause: before.succeeded_by("c", NOON, shards, cause).label for cause in get_args(Cause)}
+    labels = {cause: before.make_next("c", NOON, shards, cause).label for cause in get_args(Cause)}
     assert {cause for cause, label in labels.items() if not label} == {"upsert", "delete", "import"}
-    after = before.succeeded_by("c", NOON, shards, "upsert")
+    after = before.make_next("c", NOON, shards, "upsert")
     assert after.index_sha256 == "0a"
     assert values_of(from_bytes(to_bytes(after), "key")) == values_of(after)
 
 
 def test_what_was_rolled_back_stays_so_until_it_is_released() -> None:
-    back = manifest().rolled_back_to(replace(manifest(), number=3), "commit-8", NOON)
-    after = back.succeeded_by("commit-9", NOON, list(back.shards))
+    back = manifest().make_rolled_back(replace(manifest(), number=3), "commit-8", NOON)
+    after = back.make_next("commit-9", NOON, list(back.shards))
     assert (after.restored, after.rolled_back) == (3, 8)
-    free = after.released("commit-10", NOON)
+    free = after.make_released("commit-10", NOON)
     assert free.rolled_back == 8, "what began before it would undo it still"
     assert (free.restored, free.number, free.commit_id, free.folders) == (0, 10, "commit-10", back.folders)
 
@@ -495,7 +495,7 @@ def test_what_was_rolled_back_stays_so_until_it_is_released() -> None:
 def test_an_import_takes_the_place_of_everything() -> None:
     origin = replace(no_manifest("default", "other", 8), hashed_as="older")
     before = replace(manifest(), label="handbook 1.0.0", index_sha256="0a", restored=3)
-    after = before.imported_by("commit-8", NOON, [shard("d")], origin)
+    after = before.make_imported("commit-8", NOON, [shard("d")], origin)
     assert (after.made_by, after.embedder, after.dimension, after.hashed_as) == ("import", "other", 8, "older")
     assert (after.number, after.folders) == (8, frozenset({shard("d").folder}))
     assert (after.label, after.index_sha256, after.restored) == ("", "", 0)
@@ -504,4 +504,4 @@ def test_an_import_takes_the_place_of_everything() -> None:
 def test_a_shard_is_called_by_its_files() -> None:
     files = shard("a").files
     lines = "rows a1 1000\nsearch a2 200\nids a3 30\n"
-    assert content_hash(files) == hashlib.sha256(lines.encode()).hexdigest()
+    assert hash_files(files) == hashlib.sha256(lines.encode()).hexdigest()

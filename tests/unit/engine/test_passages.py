@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pair.engine.query.passages import diversified, fold_duplicates, merge_neighbours
+from pair.engine.query.passages import diversify, fold_duplicates, merge_neighbours
 from pair.values import Hit
 
 TEXT = "Alpha beta.\n\nGamma delta.\n\nEpsilon zeta."
@@ -65,16 +65,16 @@ VECTORS = np.array([[1, 0], [1, 0.01], [0, 1], [0, 0]], np.float32)
 
 def test_diversity_prefers_what_is_unlike_the_hits_before() -> None:
     scores = [0.9, 0.89, 0.5, 0.4]
-    assert diversified(scores, VECTORS, 4, 1.0) == [0, 1, 2, 3]
-    assert diversified(scores, VECTORS, 2, 0.5) == [0, 2]
-    assert diversified(scores, VECTORS, 10, 0.5) == [0, 2, 3, 1]
+    assert diversify(scores, VECTORS, 4, 1.0) == [0, 1, 2, 3]
+    assert diversify(scores, VECTORS, 2, 0.5) == [0, 2]
+    assert diversify(scores, VECTORS, 10, 0.5) == [0, 2, 3, 1]
 
 
 @pytest.mark.parametrize("limit", [-1, 0])
 def test_nothing_is_chosen_when_nothing_is_wanted(limit: int) -> None:
-    assert diversified([0.5] * 4, VECTORS, limit, 0.5) == []
-    assert diversified([], np.empty((0, 2), np.float32), 3, 0.5) == []
+    assert diversify([0.5] * 4, VECTORS, limit, 0.5) == []
+    assert diversify([], np.empty((0, 2), np.float32), 3, 0.5) == []
 
 
 def test_of_equals_the_first_is_chosen_first() -> None:
-    assert diversified([0.5] * 3, np.ones((3, 2), np.float32), 3, 0.5) == [0, 1, 2]
+    assert diversify([0.5] * 3, np.ones((3, 2), np.float32), 3, 0.5) == [0, 1, 2]

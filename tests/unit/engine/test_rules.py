@@ -74,12 +74,12 @@ def run_of(count: int, *, begin: int = 0) -> list[Ranked]:
 @pytest.mark.rule("engine-12")
 def test_a_small_kb_is_asked_as_a_whole() -> None:
     shards = [shard("a", run="r"), shard("b", run="r")]
-    assert rules.asking_order(shards, {"r": run_of(2)}, POLICY, ask_all=False) == AskingOrder((0, 1), ())
+    assert rules.order_shards(shards, {"r": run_of(2)}, POLICY, ask_all=False) == AskingOrder((0, 1), ())
 
 
 def test_an_exact_search_asks_everything() -> None:
     shards = [shard(str(number), run="r") for number in range(20)]
-    order = rules.asking_order(shards, {"r": run_of(20)}, POLICY, ask_all=True)
+    order = rules.order_shards(shards, {"r": run_of(20)}, POLICY, ask_all=True)
     assert order == AskingOrder(tuple(range(20)), ())
 
 
@@ -92,7 +92,7 @@ def test_the_nearest_of_each_run_are_asked_first_and_what_is_in_no_run_always() 
     ]
     shards.append(shard("tail-b"))
     ranked = {"r": run_of(10, begin=1), "s": run_of(3, begin=11)}
-    order = rules.asking_order(shards, ranked, POLICY, ask_all=False)
+    order = rules.order_shards(shards, ranked, POLICY, ask_all=False)
     assert order.first == (10, 13, 0, 14)
     assert sorted(each.position for each in order.fanned_out) == [7, 8, 9, 11, 12]
     assert [each.position for each in order.further] == [6, 5]
@@ -102,7 +102,7 @@ def test_the_nearest_of_each_run_are_asked_first_and_what_is_in_no_run_always() 
 def test_a_cap_below_the_fanout_takes_nothing_from_it() -> None:
     policy = EngineSettings(query_shard_fanout=4, query_shard_fanout_adaptive_max=2)
     shards = [shard(str(number), run="r") for number in range(6)]
-    order = rules.asking_order(shards, {"r": run_of(6)}, policy, ask_all=False)
+    order = rules.order_shards(shards, {"r": run_of(6)}, policy, ask_all=False)
     assert order.first == (5,)
     assert [each.position for each in order.fanned_out] == [4, 3, 2]
     assert order.further == ()
@@ -112,7 +112,7 @@ def test_a_cap_below_the_fanout_takes_nothing_from_it() -> None:
 def test_shards_as_near_as_each_other_are_asked_by_position() -> None:
     ranked = [Ranked(position, 1.0, 0.5) for position in (3, 1, 2, 0, 4)]
     shards = [shard(str(number), run="r") for number in range(5)]
-    assert rules.asking_order(shards, {"r": ranked}, POLICY, ask_all=False).first == (0,)
+    assert rules.order_shards(shards, {"r": ranked}, POLICY, ask_all=False).first == (0,)
 
 
 def test_a_shard_could_hold_something_nearer_unless_its_radius_rules_it_out() -> None:
@@ -146,7 +146,7 @@ def test_ten_thousand_writes_cost_n_log_n_and_leave_few_shards(batch: int) -> No
     rewritten = most = 0
     writes = 10_000
     for number in range(writes):
-        taken = rules.shards_to_merge(tail, batch)
+        taken = rules.choose_merge(tail, batch)
         merged = sum(each.rows for each in taken)
         rewritten += merged + batch
         folders = {each.folder for each in taken}
@@ -162,24 +162,24 @@ def test_ten_thousand_writes_cost_n_log_n_and_leave_few_shards(batch: int) -> No
 def test_a_large_write_takes_up_small_shards_only_when_there_are_many_of_its_size() -> None:
     small = [shard(f"small-{number}", 1) for number in range(7)]
     large = [shard(f"large-{number}", 1000) for number in range(6)]
-    assert rules.shards_to_merge([*small, *large], 1000) == []
-    assert len(rules.shards_to_merge([*small, *large, shard("large-6", 1000)], 1000)) == 14
+    assert rules.choose_merge([*small, *large], 1000) == []
+    assert len(rules.choose_merge([*small, *large, shard("large-6", 1000)], 1000)) == 14
 
 
 def test_what_is_gone_does_not_count_for_the_size_of_a_shard() -> None:
     worn = [shard(str(number), 100, gone=99) for number in range(7)]
-    assert len(rules.shards_to_merge(worn, 1)) == 7
+    assert len(rules.choose_merge(worn, 1)) == 7
 
 
 def test_a_shard_is_cut_above_either_trigger() -> None:
     policy = EngineSettings(
         shard_trigger_bytes=1000, target_shard_bytes=500, shard_trigger_vector_rows=100, max_vector_rows_per_shard=40
     )
-    assert rules.shards_to_cut(100, 1000, policy) == 1
-    assert rules.shards_to_cut(101, 10, policy) == 3
-    assert rules.shards_to_cut(10, 1001, policy) == 3
-    assert rules.shards_to_cut(2, 10_000, policy) == 2, "no more shards than rows"
-    assert rules.shards_to_cut(0, 10_000, policy) == 1
+    assert rules.count_cuts(100, 1000, policy) == 1
+    assert rules.count_cuts(101, 10, policy) == 3
+    assert rules.count_cuts(10, 1001, policy) == 3
+    assert rules.count_cuts(2, 10_000, policy) == 2, "no more shards than rows"
+    assert rules.count_cuts(0, 10_000, policy) == 1
 
 
 # ── compacting ─────────────────────────────────────────────────────────────────────────────────────
@@ -187,21 +187,21 @@ def test_a_shard_is_cut_above_either_trigger() -> None:
 
 def test_a_kb_in_good_order_is_left_alone() -> None:
     shards = [shard(str(number), 100, run="r") for number in range(20)]
-    assert rules.compaction_plan(manifest(*shards), POLICY).reason == "no_compaction_debt"
-    assert rules.compaction_plan(manifest(*shards), POLICY, everything=True).reason == "no_compaction_debt"
-    assert rules.compaction_plan(manifest(), POLICY, everything=True).shards == ()
+    assert rules.plan_compaction(manifest(*shards), POLICY).reason == "no_compaction_debt"
+    assert rules.plan_compaction(manifest(*shards), POLICY, everything=True).reason == "no_compaction_debt"
+    assert rules.plan_compaction(manifest(), POLICY, everything=True).shards == ()
 
 
 def test_runs_are_merged_from_the_smallest_up_but_never_a_large_one_for_a_small_one() -> None:
     large = [shard(f"large-{number}", 1000, run="large") for number in range(6)]
     middle = [shard(f"middle-{number}", 10, run="middle") for number in range(2)]
     tail = [shard("tail-0", 5), shard("tail-1", 8)]
-    plan = rules.compaction_plan(manifest(*large, *middle, *tail), POLICY)
+    plan = rules.plan_compaction(manifest(*large, *middle, *tail), POLICY)
     assert plan.reason == "size_tier"
     assert sorted(names_of(plan.shards)) == ["middle-0", "middle-1", "tail-0", "tail-1"]
-    assert sorted(names_of(rules.compaction_plan(manifest(*large, *tail), POLICY).shards)) == ["tail-0", "tail-1"]
+    assert sorted(names_of(rules.plan_compaction(manifest(*large, *tail), POLICY).shards)) == ["tail-0", "tail-1"]
     lonely = [*large, *(shard(f"more-{number}", 1000, run="large") for number in range(2)), shard("tail", 5)]
-    assert rules.compaction_plan(manifest(*lonely), POLICY).reason == "no_compaction_debt"
+    assert rules.plan_compaction(manifest(*lonely), POLICY).reason == "no_compaction_debt"
 
 
 @pytest.mark.parametrize(
@@ -210,28 +210,28 @@ def test_runs_are_merged_from_the_smallest_up_but_never_a_large_one_for_a_small_
 )
 def test_a_small_last_batch_does_not_keep_larger_runs_apart(rows: list[int], merged: int) -> None:
     shards = [shard(f"run-{number}", size, run=f"run-{number}") for number, size in enumerate(rows)]
-    plan = rules.compaction_plan(manifest(*shards), POLICY, min_shards=1)
+    plan = rules.plan_compaction(manifest(*shards), POLICY, min_shards=1)
     assert names_of(plan.shards) == [f"run-{number}" for number in range(merged)]
 
 
 def test_a_shard_without_keywords_is_a_debt() -> None:
     old = shard("old")
     old = dataclasses.replace(old, files={role: old.files[role] for role in old.files if role != "keywords"})
-    plan = rules.compaction_plan(manifest(shard("a"), old), POLICY)
+    plan = rules.plan_compaction(manifest(shard("a"), old), POLICY)
     assert (plan.reason, names_of(plan.shards)) == ("keywords_missing", ["old"])
-    assert names_of(rules.compaction_plan(manifest(old), POLICY, everything=True).shards) == ["old"]
+    assert names_of(rules.plan_compaction(manifest(old), POLICY, everything=True).shards) == ["old"]
 
 
 def test_few_shards_are_not_worth_merging() -> None:
     shards = [shard("a", 10, run="r"), shard("b", 10, run="s"), shard("c", 10)]
-    assert rules.compaction_plan(manifest(*shards), POLICY).reason == "no_compaction_debt"
-    assert len(rules.compaction_plan(manifest(*shards), POLICY, everything=True).shards) == 3
+    assert rules.plan_compaction(manifest(*shards), POLICY).reason == "no_compaction_debt"
+    assert len(rules.plan_compaction(manifest(*shards), POLICY, everything=True).shards) == 3
 
 
 def test_everything_includes_small_shards_that_never_were_in_a_run() -> None:
-    plan = rules.compaction_plan(manifest(shard("a"), shard("b")), POLICY, everything=True)
+    plan = rules.plan_compaction(manifest(shard("a"), shard("b")), POLICY, everything=True)
     assert names_of(plan.shards) == ["a", "b"]
-    assert rules.compaction_plan(manifest(shard("a")), POLICY, everything=True).shards == ()
+    assert rules.plan_compaction(manifest(shard("a")), POLICY, everything=True).shards == ()
 
 
 def test_everything_is_merged_however_little_there_is_to_gain() -> None:
@@ -240,28 +240,28 @@ def test_everything_is_merged_however_little_there_is_to_gain() -> None:
         [shard("a", 10, run="r"), shard("b")],
         [shard("a"), shard("b")],
     ):
-        plan = rules.compaction_plan(manifest(*shards), POLICY, everything=True)
+        plan = rules.plan_compaction(manifest(*shards), POLICY, everything=True)
         assert (plan.reason, names_of(plan.shards)) == ("size_tier", ["a", "b"])
 
 
 def test_the_least_number_of_shards_may_be_named() -> None:
     shards = [shard("a", 10, run="r"), shard("b", 10, run="s")]
-    assert rules.compaction_plan(manifest(*shards), POLICY, min_shards=2).reason == "size_tier"
-    assert rules.compaction_plan(manifest(*shards), POLICY, min_shards=3).reason == "no_compaction_debt"
+    assert rules.plan_compaction(manifest(*shards), POLICY, min_shards=2).reason == "size_tier"
+    assert rules.plan_compaction(manifest(*shards), POLICY, min_shards=3).reason == "no_compaction_debt"
 
 
 @pytest.mark.parametrize(("rows", "taken"), [(20, ["small", "next"]), (21, [])])
 def test_a_run_is_merged_with_one_of_up_to_twice_its_size(rows: int, taken: list[str]) -> None:
     shards = [shard("small", 10, run="r"), shard("next", rows, run="s")]
-    plan = rules.compaction_plan(manifest(*shards), POLICY, min_shards=1)
+    plan = rules.plan_compaction(manifest(*shards), POLICY, min_shards=1)
     assert (plan.reason, names_of(plan.shards)) == ("size_tier" if taken else "no_compaction_debt", taken)
 
 
 def test_a_worn_shard_is_written_anew() -> None:
     shards = [shard("fresh", 10, gone=1), shard("worn", 10, gone=2)]
-    plan = rules.compaction_plan(manifest(*shards), POLICY)
+    plan = rules.plan_compaction(manifest(*shards), POLICY)
     assert (plan.reason, names_of(plan.shards)) == ("tombstone_pressure", ["worn"])
-    assert names_of(rules.compaction_plan(manifest(*shards), POLICY, everything=True).shards) == ["fresh", "worn"]
+    assert names_of(rules.plan_compaction(manifest(*shards), POLICY, everything=True).shards) == ["fresh", "worn"]
 
 
 # ── re-embedding ───────────────────────────────────────────────────────────────────────────────────
@@ -270,7 +270,7 @@ def test_a_worn_shard_is_written_anew() -> None:
 def test_shards_of_one_run_are_embedded_anew_together_and_the_smallest_run_first() -> None:
     shards = [shard("a", 30, run="r"), shard("tail", 5), shard("b", 30, run="r"), shard("c", 40, run="s")]
     empty = shard("empty", 2, gone=2)
-    assert [names_of(each) for each in rules.reembedding_sets([*shards, empty])] == [["tail"], ["c"], ["a", "b"]]
+    assert [names_of(each) for each in rules.group_for_reembedding([*shards, empty])] == [["tail"], ["c"], ["a", "b"]]
 
 
 @pytest.mark.parametrize(
@@ -307,17 +307,17 @@ def test_only_what_no_manifest_named_for_the_grace_period_is_garbage() -> None:
         prefix + "old-orphan": ago(120),
         prefix + "new-orphan": ago(119),
     }
-    assert rules.garbage(current, stored, NOON, 120) == {prefix + "long-gone", prefix + "old-orphan"}
-    assert rules.garbage(current, stored, NOON, 0) == stored.keys() - {prefix + "live"}
+    assert rules.find_garbage(current, stored, NOON, 120) == {prefix + "long-gone", prefix + "old-orphan"}
+    assert rules.find_garbage(current, stored, NOON, 0) == stored.keys() - {prefix + "live"}
 
 
 def test_a_shard_that_was_dropped_in_the_last_moment_of_time_is_no_garbage() -> None:
     current = manifest(dropped=(DroppedShard("kb.duckdb.shards/odd", "9999-12-31T23:59:59.999999+00:00"),))
-    assert rules.garbage(current, {"kb.duckdb.shards/odd": ago(1000)}, NOON, 120) == frozenset()
+    assert rules.find_garbage(current, {"kb.duckdb.shards/odd": ago(1000)}, NOON, 120) == frozenset()
 
 
 def test_a_clock_that_went_back_makes_no_garbage() -> None:
-    assert rules.garbage(manifest(), {"kb.duckdb.shards/orphan": ago(-3600)}, NOON, 120) == frozenset()
+    assert rules.find_garbage(manifest(), {"kb.duckdb.shards/orphan": ago(-3600)}, NOON, 120) == frozenset()
 
 
 def test_when_shards_were_dropped_is_forgotten_once_the_grace_period_is_over() -> None:
@@ -331,10 +331,10 @@ def test_when_shards_were_dropped_is_forgotten_once_the_grace_period_is_over() -
         )
         for chosen in (names[:99], names[:100])
     )
-    assert rules.drops_to_forget(few, NOON, 120, is_swapped=True) == set(names[:99])
-    assert rules.drops_to_forget(few, NOON, 120, is_swapped=False) == frozenset(), "no manifest is written for few"
-    assert rules.drops_to_forget(many, NOON, 120, is_swapped=False) == set(names[:100])
-    assert rules.drops_to_forget(many, NOON, 121, is_swapped=True) == frozenset()
+    assert rules.find_old_drops(few, NOON, 120, is_swapped=True) == set(names[:99])
+    assert rules.find_old_drops(few, NOON, 120, is_swapped=False) == frozenset(), "no manifest is written for few"
+    assert rules.find_old_drops(many, NOON, 120, is_swapped=False) == set(names[:100])
+    assert rules.find_old_drops(many, NOON, 121, is_swapped=True) == frozenset()
 
 
 # ── evicting ───────────────────────────────────────────────────────────────────────────────────────
@@ -359,12 +359,12 @@ CACHED = [CachedShard("a", 100, 10), CachedShard("b", 200, 30), CachedShard("c",
 def test_old_shards_go_and_then_the_longest_idle(
     max_bytes: int, ttl_seconds: float, wanted_bytes: int, old: str, crowded: str
 ) -> None:
-    gone = rules.shards_to_evict(CACHED, max_bytes=max_bytes, ttl_seconds=ttl_seconds, wanted_bytes=wanted_bytes)
+    gone = rules.choose_evictions(CACHED, max_bytes=max_bytes, ttl_seconds=ttl_seconds, wanted_bytes=wanted_bytes)
     assert tuple("".join(each.name for each in some) for some in gone) == (old, crowded)
 
 
 def test_no_room_is_made_for_what_nobody_wants() -> None:
-    assert rules.shards_to_evict(CACHED, max_bytes=600, ttl_seconds=0) == ([], [])
+    assert rules.choose_evictions(CACHED, max_bytes=600, ttl_seconds=0) == ([], [])
 
 
 # ── keeping versions ───────────────────────────────────────────────────────────────────────────────
@@ -394,12 +394,12 @@ def test_versions_are_kept_that_are_among_the_last_or_recent_enough(
     keep_versions: int, keep_days: float, kept: set[int]
 ) -> None:
     policy = EngineSettings(keep_versions=keep_versions, keep_days=keep_days)
-    assert rules.versions_to_keep(past(9, 8, 7, 6, 5), policy, NOON) == kept
+    assert rules.choose_versions(past(9, 8, 7, 6, 5), policy, NOON) == kept
 
 
 def test_a_version_that_the_next_repeats_is_not_kept_and_takes_no_place() -> None:
     policy = EngineSettings(keep_versions=2)
-    assert rules.versions_to_keep(past(9, 8, 7, 6, repeated=(9, 7)), policy, NOON) == {8, 6}
+    assert rules.choose_versions(past(9, 8, 7, 6, repeated=(9, 7)), policy, NOON) == {8, 6}
 
 
 # ── shards of packages ─────────────────────────────────────────────────────────────────────────────
@@ -413,11 +413,11 @@ def test_compaction_leaves_shards_of_packages_as_they_are() -> None:
     policy = EngineSettings(compaction_min_shard_count=2)
     theirs = [packaged(f"p{number}", 4, gone=3) for number in range(4)]
     for everything in (False, True):
-        plan = rules.compaction_plan(manifest(*theirs, shard("a", 4)), policy, everything=everything)
+        plan = rules.plan_compaction(manifest(*theirs, shard("a", 4)), policy, everything=everything)
         assert (plan.reason, plan.shards) == ("no_compaction_debt", ())
-        plan = rules.compaction_plan(manifest(*theirs, shard("a", 4), shard("b", 4)), policy, everything=everything)
+        plan = rules.plan_compaction(manifest(*theirs, shard("a", 4), shard("b", 4)), policy, everything=everything)
         assert (plan.reason, names_of(plan.shards)) == ("size_tier", ["a", "b"])
-    worn = rules.compaction_plan(manifest(*theirs, shard("a", 4, gone=3)), policy)
+    worn = rules.plan_compaction(manifest(*theirs, shard("a", 4, gone=3)), policy)
     assert (worn.reason, names_of(worn.shards)) == ("tombstone_pressure", ["a"])
     few = EngineSettings(compaction_min_shard_count=3)
-    assert rules.compaction_plan(manifest(*theirs, shard("a", 4), shard("b", 4)), few).shards == ()
+    assert rules.plan_compaction(manifest(*theirs, shard("a", 4), shard("b", 4)), few).shards == ()

@@ -10,14 +10,13 @@ import numpy.typing as npt
 import pytest
 
 from pair import errors
-from pair.engine.format.array_file import write_pack
-from pair.engine.format.bounded_json import MOST_VALUES, load_json
+from pair.engine.format.array_file import write_arrays
+from pair.engine.format.checks import MOST_VALUES, load_json
+from pair.engine.format.columns import CHUNK_TYPE
 from pair.engine.format.manifest import FileRole
-from pair.engine.format.shard import SearchFile
+from pair.engine.format.shard import OPENERS, SearchFile, open_search
 from pair.engine.format.shard_builder import DOC_TYPE
-from pair.engine.format.shard_files import OPENERS, open_search
-from pair.engine.format.stored_documents import CHUNK_TYPE
-from pair.engine.format.vectors import ANN_MIN_ROWS, Vectors, encode, faiss, squares_of
+from pair.engine.format.vectors import ANN_MIN_ROWS, Vectors, compute_squares, encode, faiss
 from pair.values import Document
 from support.engine_parts import Ground, random_vectors
 from support.hostile_shards import change_header, change_section, change_shard, make_ground, read_manifest
@@ -170,9 +169,9 @@ def write_search(path: Path, codes: npt.NDArray[np.uint8] | None) -> Vectors:
     assert made is not None
     docs, chunks = np.zeros(len(vectors), DOC_TYPE), np.zeros(len(vectors), CHUNK_TYPE)
     docs["first_chunk"] = chunks["doc"] = np.arange(len(vectors))
-    sections = {"docs": docs, "chunks": chunks, "vectors": vectors, "squares": squares_of(vectors)}
+    sections = {"docs": docs, "chunks": chunks, "vectors": vectors, "squares": compute_squares(vectors)}
     sections |= {"codes": made.index if codes is None else codes, "code_error": made.error}
-    write_pack(path, {**sections, "texts": [b""]})
+    write_arrays(path, {**sections, "texts": [b""]})
     return vectors
 
 

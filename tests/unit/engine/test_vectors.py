@@ -14,11 +14,11 @@ from pair.engine.format.vectors import (
     Selection,
     VectorIndex,
     Vectors,
-    centroids_of,
+    compute_distances,
+    compute_squares,
     encode,
-    exact_distances,
     faiss,
-    squares_of,
+    find_centroids,
 )
 
 DIMENSION = 32
@@ -34,7 +34,7 @@ def clustered(rows: int, *, clusters: int = 40, seed: int = 1) -> Vectors:
 
 
 def index_of(vectors: Vectors) -> VectorIndex:
-    return VectorIndex(vectors, squares_of(vectors), encode(vectors))
+    return VectorIndex(vectors, compute_squares(vectors), encode(vectors))
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +93,9 @@ def test_an_exact_search_of_a_large_shard_does_not_trust_the_index(many: tuple[V
 def test_the_distance_of_two_vectors_does_not_depend_on_their_place() -> None:
     vectors = clustered(1000)
     query = clustered(1, seed=6)[0]
-    whole = exact_distances(vectors, query)
+    whole = compute_distances(vectors, query)
     for size in (1, 3, 64, 999):
-        parts = [exact_distances(vectors[begin : begin + size], query) for begin in range(0, len(vectors), size)]
+        parts = [compute_distances(vectors[begin : begin + size], query) for begin in range(0, len(vectors), size)]
         assert np.concatenate(parts).tobytes() == whole.tobytes()
 
 
@@ -114,7 +114,7 @@ def nearest_by_hand_fast(
     vectors: Vectors, query: Vectors, limit: int, allowed: Selection | None
 ) -> list[tuple[float, int]]:
     rows = np.arange(len(vectors)) if allowed is None else np.flatnonzero(allowed)
-    distances = exact_distances(vectors[rows], query)
+    distances = compute_distances(vectors[rows], query)
     return [(float(distances[each]), int(rows[each])) for each in np.argsort(distances, kind="stable")[:limit]]
 
 
@@ -212,7 +212,7 @@ def test_equal_vectors_are_spread_over_the_groups() -> None:
 
 def test_every_vector_lies_within_the_radius_of_a_centroid() -> None:
     vectors = clustered(3000)
-    centroids, radii = centroids_of(vectors, 8)
+    centroids, radii = find_centroids(vectors, 8)
     assert 1 < len(centroids) <= 8
     assert centroids.tobytes() == centroids.astype(np.float16).astype(np.float32).tobytes(), (
         "as the manifest keeps them"
@@ -222,7 +222,7 @@ def test_every_vector_lies_within_the_radius_of_a_centroid() -> None:
 
 
 def test_no_vectors_have_no_centroid() -> None:
-    centroids, radii = centroids_of(np.empty((0, DIMENSION), np.float32), 8)
+    centroids, radii = find_centroids(np.empty((0, DIMENSION), np.float32), 8)
     assert centroids.shape == (0, DIMENSION)
     assert list(radii) == []
 
@@ -313,7 +313,7 @@ def test_any_centroids_and_codes_are_searched_without_leaving_the_rows(coded: tu
         changed = codes.index.copy()
         changed[69 : 69 + DIMENSION * 64] = value  # NaN, zero, huge
         changed[-4000:] = dice.integers(256, size=4000)
-        index = VectorIndex(vectors, squares_of(vectors), Codes(changed, codes.error))
+        index = VectorIndex(vectors, compute_squares(vectors), Codes(changed, codes.error))
         for within in (None, 0.5, 1e9):
             _, rows = index.nearest(vectors[0], 10, allowed=None, exact=False, within=within)
             assert ((rows >= 0) & (rows < len(vectors))).all()

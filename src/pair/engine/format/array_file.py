@@ -1,13 +1,13 @@
-"""Named arrays and bytes in one file that is mapped, not read.
+"""Named arrays and bytes in one mapped file, here as a whole or fetched by verified ranges."""
 
-magic · length of the header · header (JSON: place, type and shape of each section) · sections, each on a 64-byte border
-"""
-
+import contextlib
 import hashlib
 import json
 import math
 import mmap
-from collections.abc import Mapping, Sequence
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,7 +15,9 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from pair.engine.format.bounded_json import load_json
+from pair import folders
+from pair.engine.format.checks import load_json
+from pair.engine.format.manifest import ShardFile
 
 _MAGIC = b"pairpak1"
 _BORDER = 64
@@ -24,16 +26,10 @@ Section = npt.NDArray[Any] | Sequence[bytes]
 """An array, or pieces of bytes that follow each other."""
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenFile:
-    size_bytes: int
-    sha256: str
-
-
-def write_pack(path: Path, sections: Mapping[str, Section]) -> WrittenFile:
+def write_arrays(path: Path, sections: Mapping[str, Section]) -> ShardFile:
     with path.open("wb") as stream:
         sink = _HashingSink(stream)
-        header = _header_of(sections)
+        header = _make_header(sections)
         sink.write(_MAGIC + len(header).to_bytes(8, "little") + header)
         for content in sections.values():
             sink.pad()
@@ -42,11 +38,11 @@ def write_pack(path: Path, sections: Mapping[str, Section]) -> WrittenFile:
             else:
                 for piece in content:
                     sink.write(piece)
-    return WrittenFile(sink.written, sink.digest.hexdigest())
+    return ShardFile(sink.written, sink.digest.hexdigest())
 
 
-def _header_of(sections: Mapping[str, Section]) -> bytes:
-    """Padded with spaces, so that the first section begins at a border."""
+def _make_header(sections: Mapping[str, Section]) -> bytes:
+    """Return the header, padded with spaces so that the first section begins at a border."""
     described: dict[str, Any] = {}
     offset = 0
     for name, content in sections.items():
@@ -64,7 +60,7 @@ def _header_of(sections: Mapping[str, Section]) -> bytes:
 
 
 def sections_begin_at(beginning: bytes) -> int:
-    """In a pack that begins so."""
+    """Return where the sections of a file that begins so begin."""
     fixed = len(_MAGIC) + 8
     return fixed + int.from_bytes(beginning[len(_MAGIC) : fixed], "little")
 
@@ -111,20 +107,22 @@ class ArrayFile:
         return name in self._sections
 
     def span(self, name: str) -> tuple[int, int]:
-        """Where the section is: from this byte of the file to before that one."""
+        """Return where a section is: from this byte of the file to before that one."""
         section = self._section(name)
         begin = self._start + section["offset"]
         return begin, begin + section["size"]
 
     def array(self, name: str, *types: npt.DTypeLike, dimensions: int = 1) -> npt.NDArray[Any]:
-        """Map a section. `types`: those that it may have; without any, it is one that this pair wrote itself."""
+        """Map a section. `types`: those that it may have; without any, the file is our own."""
         section = self._section(name)
         if types:
-            dtype = _expected_type(name, section, types)
+            dtype = _choose_type(name, section, types)
             if len(section["shape"]) != dimensions:
                 raise ValueError(f"the section {name} has another number of dimensions")
         else:
-            dtype = _described_type(section["type"])
+            fields = section["type"]
+            is_plain = len(fields) == 1 and not fields[0][0]
+            dtype = np.dtype(fields[0][1]) if is_plain else np.dtype([tuple(field) for field in fields])
         begin, end = self.span(name)
         if math.prod(section["shape"]) * dtype.itemsize != end - begin or begin % _BORDER:
             raise ValueError(f"the section {name} has another size than its values")
@@ -150,8 +148,8 @@ def _check_place(name: str, section: Any, room: int) -> None:
         raise ValueError("a pack that was cut off")
 
 
-def _expected_type(name: str, section: dict[str, Any], types: Sequence[npt.DTypeLike]) -> np.dtype[Any]:
-    """The types are compared as they are written: nothing is made of what the file says."""
+def _choose_type(name: str, section: dict[str, Any], types: Sequence[npt.DTypeLike]) -> np.dtype[Any]:
+    """Compare the types as they are written: nothing is made of what the file says."""
     shape = section.get("shape")
     is_shape = isinstance(shape, list) and all(type(length) is int and length >= 0 for length in shape)
     for kind in types:
@@ -161,36 +159,142 @@ def _expected_type(name: str, section: dict[str, Any], types: Sequence[npt.DType
     raise ValueError(f"the section {name} is of another type")
 
 
-def _described_type(fields: Any) -> np.dtype[Any]:
-    return (
-        np.dtype(fields[0][1]) if len(fields) == 1 and not fields[0][0] else np.dtype([tuple(each) for each in fields])
-    )
+BLOCK_BYTES = 4096
+_HASH_BYTES = 16
+_GAP_BLOCKS = 2
+"""Two ranges are fetched as one if so few blocks lie between them."""
+_MOST_BLOCKS = 1024
+"""Of one range."""
+
+Span = tuple[int, int]
+"""From this byte to before that one."""
 
 
-# ── checks of what a section holds ─────────────────────────────────────────────────────────────────
+class RangeError(Exception):
+    """A range cannot be fetched, or is damaged: the whole file is needed."""
 
 
-def check_length(name: str, values: npt.NDArray[Any], length: int) -> None:
-    if len(values) != length:
-        raise ValueError(f"the section {name} has another length than those beside it")
+@dataclass(frozen=True, eq=False)
+class RangeOutline:
+    """The head of a file, up to its sections, and the hashes of its blocks."""
+
+    head: bytes
+    hashes: npt.NDArray[np.uint8]
 
 
-def check_below(name: str, values: npt.NDArray[Any], limit: int) -> None:
-    """Refuse unsigned numbers that are no place in a list of this length."""
-    if len(values) and int(values.max()) >= limit:
-        raise ValueError(f"the section {name} names what is not there")
+def outline_sections(path: Path) -> dict[str, Section]:
+    """Return the outline of a file that was just written, as sections of another file."""
+    with path.open("rb") as stream:
+        size = sections_begin_at(stream.read(BLOCK_BYTES))
+        stream.seek(0)
+        head = stream.read(size)
+        stream.seek(0)
+        hashes = [_hash_block(block) for block in iter(lambda: stream.read(BLOCK_BYTES), b"")]
+    return {
+        "search_head": [head],
+        "search_hashes": np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, _HASH_BYTES),
+    }
 
 
-def check_starts(name: str, starts: npt.NDArray[Any], keys: int, entries: int) -> None:
-    """Refuse what does not say, for each of these keys, where its entries begin; and after the last, where they end."""
-    check_length(name, starts, keys + 1)
-    if int(starts[0]) != 0 or int(starts[-1]) != entries or bool((starts[1:] < starts[:-1]).any()):
-        raise ValueError(f"the section {name} is not in order")
+def _hash_block(block: bytes | memoryview) -> bytes:
+    return hashlib.sha256(block).digest()[:_HASH_BYTES]
 
 
-def check_utf8(name: str, content: memoryview, cuts: npt.NDArray[Any]) -> None:
-    """Refuse what is not text, or is cut within a character."""
-    str(content, "utf-8", "surrogatepass")
-    inner = cuts[cuts < len(content)]
-    if bool((np.frombuffer(content, np.uint8)[inner] & 0xC0 == 0x80).any()):
-        raise ValueError(f"the section {name} is cut within a character")
+def sound_blocks(path: Path, outline: RangeOutline) -> npt.NDArray[np.bool_]:
+    """Tell which blocks of a file that may be damaged or cut off are right."""
+    sound = np.zeros(len(outline.hashes), np.bool_)
+    with path.open("rb") as stream:
+        for number, expected in enumerate(outline.hashes):
+            sound[number] = _hash_block(stream.read(BLOCK_BYTES)) == expected.tobytes()
+    return sound
+
+
+class RangeFile:
+    """A file of which only some blocks are here: ranges are fetched when they are wanted.
+
+    No byte is shown that was not compared with its hash. What one thread fetches, another that wants the same waits
+    for. Used from several threads at once. Raises OSError where the local disk fails.
+    """
+
+    def __init__(
+        self, path: Path, size_bytes: int, outline: RangeOutline, fetch: Callable[[int, int], bytes | None]
+    ) -> None:
+        """`fetch` returns so many bytes of the file from this one on; None when it is gone. Raises ValueError."""
+        if len(outline.hashes) != -(-size_bytes // BLOCK_BYTES):
+            raise ValueError("an outline of another file")
+        self.path = path
+        self._size_bytes = size_bytes
+        self._hashes = outline.hashes
+        self._fetch = fetch
+        self._here = np.zeros(len(outline.hashes), np.bool_)
+        self._lock = threading.Lock()
+        self._under_way: dict[Span, threading.Lock] = {}
+        self._descriptor = folders.open_file(path, os.O_RDWR | os.O_CREAT)
+        # Another process may have fetched some of it before, or is about to: what it wrote is used if it is right.
+        self._is_new = os.fstat(self._descriptor).st_size != size_bytes
+        if self._is_new:
+            os.ftruncate(self._descriptor, size_bytes)
+        os.pwrite(self._descriptor, outline.head, 0)
+        self.pack = ArrayFile(path)
+        """Only the bytes that were wanted are valid."""
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            os.close(self._descriptor)
+
+    def missing(self, spans: Sequence[Span]) -> list[Span]:
+        """Return the ranges of blocks that have to be fetched for these bytes, in ascending order."""
+        wanted = np.zeros(len(self._here), np.bool_)
+        for begin, end in spans:
+            if begin < end:
+                wanted[begin // BLOCK_BYTES : -(-end // BLOCK_BYTES)] = True
+        blocks = np.flatnonzero(wanted & ~self._here)
+        if not self._is_new:
+            blocks = blocks[[not self._was_written(block) for block in blocks.tolist()]]
+        if not len(blocks):
+            return []
+        borders = np.flatnonzero(np.diff(blocks) > _GAP_BLOCKS) + 1
+        runs = [(int(run[0]), int(run[-1]) + 1) for run in np.split(blocks, borders)]
+        return [
+            (begin, min(begin + _MOST_BLOCKS, last))
+            for first, last in runs
+            for begin in range(first, last, _MOST_BLOCKS)
+        ]
+
+    def fill(self, blocks: Span) -> None:
+        """Fetch this range of blocks, unless it is here by now. Raises RangeError, E206, E205."""
+        first, last = blocks
+        with self._lock:
+            turn = self._under_way.setdefault(blocks, threading.Lock())
+        with turn, contextlib.ExitStack() as ending:
+            ending.callback(self._under_way.pop, blocks, None)
+            if self._here[first:last].all():
+                return
+            begin, end = first * BLOCK_BYTES, min(last * BLOCK_BYTES, self._size_bytes)
+            content = self._fetch(begin, end - begin)
+            if content is None or len(content) != end - begin:
+                raise RangeError
+            view = memoryview(content)
+            for number in range(last - first):
+                if not self._is_right(first + number, view[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES]):
+                    raise RangeError
+            try:
+                while view:  # a disk that is about to be full takes a part
+                    written = os.pwrite(self._descriptor, view, begin)
+                    view, begin = view[written:], begin + written
+            except OSError as fault:  # the whole file is fetched instead, and room is made for it
+                raise RangeError from fault
+            self._here[first:last] = True
+
+    def want(self, spans: Sequence[Span]) -> None:
+        """Fetch what is missing of these bytes, one range after the other. Raises as `fill` does."""
+        for blocks in self.missing(spans):
+            self.fill(blocks)
+
+    def _was_written(self, block: int) -> bool:
+        if self._is_right(block, os.pread(self._descriptor, BLOCK_BYTES, block * BLOCK_BYTES)):
+            self._here[block] = True
+        return bool(self._here[block])
+
+    def _is_right(self, block: int, content: bytes | memoryview) -> bool:
+        return bool(_hash_block(content) == self._hashes[block].tobytes())

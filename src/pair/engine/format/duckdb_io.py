@@ -1,7 +1,7 @@
-"""DuckDB, loaded with the first shard whose rows are written or asked: most searches never need it.
+"""DuckDB connections, loaded when rows are first written or filtered: most searches never need them.
 
 Invariants
-    A rows file may come from a stranger. It is data: nothing in it is executed, and it reaches no other file.
+    A rows file may be hostile. It is data: nothing in it is executed, and it reaches no other file.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _WRITING: _Config = {
     "python_enable_replacements": False,
     "lock_configuration": True,
 }
-"""For our own statements about our own files, which have to be attached."""
+"""For our own files, which have to be attached."""
 _READING: _Config = {**_WRITING, "enable_external_access": False, "memory_limit": "1GB"}
 
 Tables = Mapping[str, Mapping[str, str]]
@@ -44,7 +44,7 @@ LIMIT 1
 """
 
 
-def open_rows(path: Path, tables: Tables) -> "duckdb.DuckDBPyConnection":
+def open_database(path: Path, tables: Tables) -> "duckdb.DuckDBPyConnection":
     """Open a file for reading. Raises FileNotFoundError; ValueError for one that holds anything but these tables."""
     import duckdb  # noqa: PLC0415 - see above
 
@@ -63,26 +63,26 @@ def open_rows(path: Path, tables: Tables) -> "duckdb.DuckDBPyConnection":
 
 
 def _check_tables(connection: "duckdb.DuckDBPyConnection", tables: Tables) -> None:
-    """A column that is computed, has a default, a constraint or another type is written differently."""
+    """Refuse other tables. A column that is computed, or has a default, a constraint or another type, differs."""
     if (entry := connection.execute(_OTHER_ENTRIES).fetchone()) is not None:
         raise ValueError(f"it holds more than tables: {entry[0]}")
-    found = connection.execute("SELECT table_name, sql FROM duckdb_tables()").fetchall()
-    if sorted(name for name, _ in found) != sorted(tables):
+    statements = connection.execute("SELECT table_name, sql FROM duckdb_tables()").fetchall()
+    if sorted(name for name, _ in statements) != sorted(tables):
         raise ValueError("it holds other tables than those of a shard")
-    for name, statement in found:
-        columns = ", ".join(f"{_written_name(column)} {kind}" for column, kind in tables[name].items())
-        if re.fullmatch(rf"CREATE TABLE {_written_name(name)}\({columns}\);", statement) is None:
+    for name, statement in statements:
+        columns = ", ".join(f"{_name_pattern(column)} {kind}" for column, kind in tables[name].items())
+        if re.fullmatch(rf"CREATE TABLE {_name_pattern(name)}\({columns}\);", statement) is None:
             raise ValueError(f"the table {name} has other columns than that of a shard")
 
 
-def _written_name(name: str) -> str:
-    """A pattern: DuckDB puts what is also a word of SQL in quotes."""
+def _name_pattern(name: str) -> str:
+    """Match a name with or without quotes: DuckDB quotes names that are words of SQL."""
     return f'(?:{name}|"{name}")'
 
 
 @contextlib.contextmanager
 def query_errors(key: str) -> Iterator[None]:
-    """Raises E207 for rows that turn out damaged while they are read. `key`: of their file."""
+    """Raise E207 for rows that turn out damaged while they are read. `key`: of their file."""
     import duckdb  # noqa: PLC0415 - see above
 
     try:
@@ -105,7 +105,7 @@ def open_memory() -> "duckdb.DuckDBPyConnection":
 
 @contextlib.contextmanager
 def file_errors(path: Path) -> Iterator[None]:
-    """What DuckDB says of a disk that is full or broken, as everybody else says it: OSError."""
+    """Raise OSError for a disk that DuckDB finds full or broken."""
     import duckdb  # noqa: PLC0415 - see above
 
     try:

@@ -1,8 +1,8 @@
-"""The graph of a shard as queries walk it: links between chunks and entities, both ways round, and edges.
+"""The graph file of a shard: links between chunks and entities, in both directions, and edges.
 
-Entities are ordered by a hash of their name, so that shards are put side by side without comparing names.
+Entities are ordered by a hash of their name, so that shards are compared without reading names.
 Invariants
-    Nothing here depends on which documents are gone: whoever asks leaves their rows out.
+    Nothing here depends on which documents are deleted: the caller leaves their rows out.
 """
 
 import functools
@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pair.engine.format.array_file import ArrayFile, Section, check_below, check_length, check_starts, check_utf8
-from pair.engine.format.bounded_json import load_texts
-from pair.engine.format.stored_graphs import EDGE_TYPE, MENTION_TYPE, StoredGraphs
+from pair.engine.format.array_file import ArrayFile, Section
+from pair.engine.format.checks import check_below, check_length, check_starts, check_utf8, load_texts
+from pair.engine.format.columns import EDGE_TYPE, MENTION_TYPE, StoredGraphs
 from pair.text.entity_rules import TOGETHER
 from pair.values import GraphRows
 
@@ -28,24 +28,24 @@ _LINK_TYPE = np.dtype([("row", "<u4"), ("source", "<u4"), ("target", "<u4"), ("k
 
 
 def entity_hash(name: str) -> int:
-    """64 bits: in a KB with ten million entities the chance that any two share one is one in 370,000."""
+    """Return 64 bits: in a KB with ten million entities the chance of a collision is one in 370,000."""
     digest = hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def graph_sections(graphs: StoredGraphs, first_chunks: Numbers, rows: int) -> dict[str, Section]:
-    """What the file of a shard with so many rows holds; `first_chunks`: the first row of each document."""
+    """Return the sections of a shard with so many rows. `first_chunks`: the first row of each document."""
     used = np.unique(np.concatenate([graphs.mentions["entity"], graphs.edges["source"], graphs.edges["target"]]))
-    hashes = np.array([entity_hash(graphs.names[each]) for each in used.tolist()], np.uint64)
+    hashes = np.array([entity_hash(graphs.names[entity]) for entity in used.tolist()], np.uint64)
     order = np.argsort(hashes)
     place = np.zeros(len(graphs.names), np.uint32)
     place[used[order]] = np.arange(len(used), dtype=np.uint32)
-    names = [graphs.names[each].encode(errors="surrogatepass") for each in used[order].tolist()]
+    names = [graphs.names[entity].encode(errors="surrogatepass") for entity in used[order].tolist()]
 
     mention_rows = first_chunks[graphs.mentions["doc"]] + graphs.mentions["chunk"]
     entities = place[graphs.mentions["entity"]]
     by_row, by_entity = np.lexsort((entities, mention_rows)), np.lexsort((mention_rows, entities))
-    kinds = [graphs.names[each] for each in np.unique(graphs.edges["kind"]).tolist()]
+    kinds = [graphs.names[kind] for kind in np.unique(graphs.edges["kind"]).tolist()]
     edges = np.zeros(len(graphs.edges), _LINK_TYPE)
     edges["row"] = first_chunks[graphs.edges["doc"]] + graphs.edges["chunk"]
     edges["source"], edges["target"] = place[graphs.edges["source"]], place[graphs.edges["target"]]
@@ -72,7 +72,7 @@ def graph_sections(graphs: StoredGraphs, first_chunks: Numbers, rows: int) -> di
 
 
 def _starts(keys: npt.NDArray[Any], count: int) -> npt.NDArray[np.uint32]:
-    """Where the entries of each key begin, once they are in order; one more at the end."""
+    """Return where the entries of each key begin, once they are sorted; one more at the end."""
     return np.cumsum([0, *np.bincount(keys.astype(np.int64), minlength=count)]).astype(np.uint32)
 
 
@@ -97,7 +97,7 @@ class GraphIndex:
         self._check()
 
     def _check(self) -> None:
-        """Everything that a query follows leads to something that is here."""
+        """Check that everything that a query follows is here. Raises ValueError."""
         entities, mentions, related = len(self.hashes), len(self.row_entities), len(self._edges_by_target)
         check_starts("name_starts", self._name_starts, entities, len(self._names))
         check_utf8("names", self._names, self._name_starts)
@@ -127,40 +127,40 @@ class GraphIndex:
         return bytes(self._names[begin:end]).decode(errors="surrogatepass")
 
     def find(self, hashes: Hashes) -> Numbers:
-        """The number of each entity here; -1 for one that is not."""
+        """Return the number of each entity here; -1 for one that is not."""
         if not len(self.hashes):
             return np.full(len(hashes), -1, np.int64)
         places = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
         return np.where(self.hashes[places] == hashes, places, -1)
 
     def rows_of(self, entities: Numbers) -> tuple[Numbers, Numbers]:
-        """Which of these entities (by place in the list), and a row that mentions it."""
-        which, places = gathered(self.entity_starts, entities)
+        """Return for each mention the place of its entity in the list, and the row."""
+        which, places = gather_entries(self.entity_starts, entities)
         return which, self.entity_rows[places].astype(np.int64)
 
     def mentions_in(self, rows: Numbers) -> tuple[Numbers, Numbers, npt.NDArray[np.float32]]:
-        """Which of these rows (by place in the list), an entity that it mentions, and how strongly."""
-        which, places = gathered(self.row_starts, rows)
+        """Return for each mention the place of its row in the list, the entity, and how strong it is."""
+        which, places = gather_entries(self.row_starts, rows)
         return which, self.row_entities[places].astype(np.int64), self.row_weights[places]
 
     def relations_at(self, entities: Numbers) -> npt.NDArray[Any]:
-        """Edges that begin or end at one of these, each once, but those of mere co-occurrence."""
+        """Return the edges at these entities, each once, but those of mere co-occurrence."""
         chosen = np.zeros(len(self._edges_by_target), np.bool_)
-        chosen[gathered(self._edge_starts, entities)[1]] = True
-        chosen[self._edges_by_target[gathered(self._edge_target_starts, entities)[1]]] = True
-        found: npt.NDArray[Any] = self.edges[np.flatnonzero(chosen)]
-        return found
+        chosen[gather_entries(self._edge_starts, entities)[1]] = True
+        chosen[self._edges_by_target[gather_entries(self._edge_target_starts, entities)[1]]] = True
+        edges: npt.NDArray[Any] = self.edges[np.flatnonzero(chosen)]
+        return edges
 
     @property
     def together(self) -> npt.NDArray[Any]:
-        """Edges of mere co-occurrence. There are many, and few who ask for them."""
-        found: npt.NDArray[Any] = self.edges[len(self._edges_by_target) :]
-        return found
+        """Edges of mere co-occurrence: many, and rarely needed."""
+        edges: npt.NDArray[Any] = self.edges[len(self._edges_by_target) :]
+        return edges
 
     def graphs(self, doc_of_row: npt.NDArray[np.uint32], first_chunks: npt.NDArray[Any]) -> StoredGraphs:
-        """As another shard can take them up."""
+        """Return the graphs as columns for another shard."""
         mentions = np.zeros(len(self.row_entities), MENTION_TYPE)
-        rows = gathered(self.row_starts, np.arange(self.rows))[0]
+        rows = gather_entries(self.row_starts, np.arange(self.rows))[0]
         mentions["doc"], mentions["chunk"] = doc_of_row[rows], rows - first_chunks[doc_of_row[rows]]
         mentions["entity"], mentions["weight"] = self.row_entities, self.row_weights
         ordered = self.edges[np.lexsort((self.edges["target"], self.edges["source"], self.edges["row"]))]
@@ -172,8 +172,8 @@ class GraphIndex:
         edges["kind"] = ordered["kind"] + len(self.hashes)
         return StoredGraphs(_EntityNames(self), mentions, edges)
 
-    def graph_of(self, rows: slice) -> GraphRows:
-        """Of the document whose chunks these rows are, without looking at the others."""
+    def read_graph(self, rows: slice) -> GraphRows:
+        """Return the graph of the document whose chunks these rows are, without reading others."""
         mentions: list[tuple[str, float, int]] = []
         edges: list[tuple[str, str, str, float, int]] = []
         for number, row in enumerate(range(rows.start, rows.stop)):
@@ -198,7 +198,7 @@ class GraphIndex:
 
 
 class _EntityNames(Sequence[str]):
-    """Entities, and behind them kinds of edges, as the file has them."""
+    """The names of entities, and behind them the kinds of edges."""
 
     def __init__(self, file: GraphIndex) -> None:
         self._file = file
@@ -213,8 +213,8 @@ class _EntityNames(Sequence[str]):
         return self._file.name(number) if number < entities else self._file.kinds[number - entities]
 
 
-def gathered(starts: npt.NDArray[np.uint32], keys: Numbers) -> tuple[Numbers, Numbers]:
-    """The places of all entries of these keys, and for each the place of its key in the list."""
+def gather_entries(starts: npt.NDArray[np.uint32], keys: Numbers) -> tuple[Numbers, Numbers]:
+    """Return for each entry of these keys the place of its key in the list, and its own place."""
     begins = starts[keys].astype(np.int64)
     counts = starts[keys + 1].astype(np.int64) - begins
     which = np.repeat(np.arange(len(keys)), counts)

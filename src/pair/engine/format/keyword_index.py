@@ -1,8 +1,4 @@
-"""The keyword index of a shard, one mapped file: for each term, in which rows it stands and how often.
-
-Not here
-    What a term is: analysis.py. Scores, which need the statistics of all shards: keyword_search.py.
-"""
+"""The keyword index of a shard, one mapped file: the rows of each term, and how often it occurs in each."""
 
 import bisect
 from collections.abc import Iterable, Sequence
@@ -12,17 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pair.engine.format.array_file import (
-    ArrayFile,
-    WrittenFile,
-    check_below,
-    check_length,
-    check_starts,
-    check_utf8,
-    write_pack,
-)
-from pair.engine.format.keyword_rows import KeywordRows
-from pair.engine.format.range_file import RangeOutline, outline_sections
+from pair.engine.format.array_file import ArrayFile, RangeOutline, outline_sections, write_arrays
+from pair.engine.format.checks import check_below, check_length, check_starts, check_utf8
+from pair.engine.format.columns import KeywordRows
+from pair.engine.format.manifest import ShardFile
 from pair.text import tokenizer
 
 Selection = npt.NDArray[np.bool_]
@@ -32,8 +21,8 @@ _WORTH_REMEMBERING = 128
 _REMEMBERED_ROUNDS = 8
 
 
-def write_keywords(path: Path, rows: KeywordRows, search_file: Path | None = None) -> WrittenFile:
-    """`search_file`: of the same shard; without its outline it can only be fetched whole."""
+def write_keywords(path: Path, rows: KeywordRows, search_file: Path | None = None) -> ShardFile:
+    """Write the index. `search_file`: of the same shard; without its outline it can only be fetched whole."""
     order = np.argsort(rows.terms, kind="stable")
     terms = rows.terms[order]
     row_of = np.repeat(np.arange(rows.count), np.diff(rows.starts))[order]
@@ -42,11 +31,11 @@ def write_keywords(path: Path, rows: KeywordRows, search_file: Path | None = Non
     begins = starts[:-1]
     forms = [form for form, _ in rows.forms]
     about = np.array([tokenizer.VERSION, rows.count, int(rows.lengths.sum(dtype=np.int64))], np.int64)
-    return write_pack(
+    return write_arrays(
         path,
         {
             "about": about,
-            "keys": keys_of(rows.words),
+            "keys": make_sort_keys(rows.words),
             "word_starts": _ends(rows.words),
             "starts": starts.astype(np.uint32 if len(terms) < 1 << 32 else np.uint64),
             "most": _small(np.maximum.reduceat(counts, begins) if len(begins) else counts),
@@ -54,7 +43,7 @@ def write_keywords(path: Path, rows: KeywordRows, search_file: Path | None = Non
             "lengths": rows.lengths,
             "rows": _small(row_of),
             "counts": _small(counts),
-            "form_keys": keys_of(forms),
+            "form_keys": make_sort_keys(forms),
             "form_starts": _ends(forms),
             "form_terms": np.array([term for _, term in rows.forms], np.uint32),
             "words": list(rows.words),
@@ -65,7 +54,7 @@ def write_keywords(path: Path, rows: KeywordRows, search_file: Path | None = Non
 
 
 def _small(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """In the smallest type that holds them."""
+    """Convert values to the smallest type that holds them."""
     return values.astype(np.min_scalar_type(int(values.max(initial=0))))
 
 
@@ -73,8 +62,8 @@ def _ends(words: Sequence[bytes]) -> npt.NDArray[np.uint32]:
     return np.cumsum([0, *map(len, words)]).astype(np.uint32)
 
 
-def keys_of(words: Iterable[bytes]) -> npt.NDArray[np.uint64]:
-    """The first bytes of each word as a number that sorts as the word does."""
+def make_sort_keys(words: Iterable[bytes]) -> npt.NDArray[np.uint64]:
+    """Return the first bytes of each word as a number that sorts as the word does."""
     joined = b"".join(word[:_KEY_BYTES].ljust(_KEY_BYTES, b"\0") for word in words)
     return np.frombuffer(joined, ">u8").astype("<u8")
 
@@ -97,8 +86,8 @@ class _Vocabulary(Sequence[bytes]):
         return bytes(self._content[self._starts[number] : self._starts[number + 1]])
 
     def find(self, words: Sequence[bytes], keys: npt.NDArray[np.uint64]) -> dict[bytes, int]:
-        """The numbers of those that are here; `keys`: of the words."""
-        found: dict[bytes, int] = {}
+        """Return the numbers of the words that are here. `keys`: of the words."""
+        numbers: dict[bytes, int] = {}
         for word, key, first in zip(words, keys, self.keys.searchsorted(keys).tolist(), strict=True):
             if first == len(self.keys) or self.keys[first] != key:
                 continue
@@ -107,8 +96,8 @@ class _Vocabulary(Sequence[bytes]):
             last = int(self.keys.searchsorted(key, "right")) if is_long else first + 1
             place = bisect.bisect_left(self, word, first, last) if is_long else first
             if place < last and self[place] == word:
-                found[word] = place
-        return found
+                numbers[word] = place
+        return numbers
 
     def beginning_with(self, prefix: bytes) -> range:
         first = bisect.bisect_left(self, prefix)
@@ -146,7 +135,7 @@ class KeywordIndex:
         self._impacts: Impacts | None = None
 
     def _check(self) -> None:
-        """Everything that a query follows leads to something that is here."""
+        """Check that everything that a query follows is here. Raises ValueError."""
         terms = len(self.vocabulary)
         check_length("lengths", self.lengths, self.count)
         check_starts("starts", self._starts, terms, len(self._rows))
@@ -164,8 +153,8 @@ class KeywordIndex:
         """Whether its terms are those that a query is made of today."""
         return bool(self.version == tokenizer.VERSION)
 
-    def expanded(self, prefix: bytes) -> set[bytes]:
-        """Terms that begin so, or that are the term of a word that begins so."""
+    def expand(self, prefix: bytes) -> set[bytes]:
+        """Return the terms that begin so, or that are the term of a word that begins so."""
         numbers = set(self.vocabulary.beginning_with(prefix))
         forms = self._forms.beginning_with(prefix)
         numbers.update(self._form_terms[forms.start : forms.stop].tolist())
@@ -175,20 +164,22 @@ class KeywordIndex:
         return int(self._starts[number + 1]) - int(self._starts[number])
 
     def postings(self, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Rows in ascending order, and how often the term stands in each."""
+        """Return the rows of a term in ascending order, and how often it occurs in each."""
         begin, end = self._starts[number], self._starts[number + 1]
         return self._rows[begin:end], self._counts[begin:end]
 
-    def merged_postings(self, numbers: Sequence[int]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Of several terms, as if they were one."""
+    def merge_postings(self, numbers: Sequence[int]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return the rows of several terms, as if they were one."""
         lists = [self.postings(number) for number in numbers]
-        rows = np.concatenate([each[0] for each in lists])
-        counts = np.bincount(rows, np.concatenate([each[1] for each in lists]))
+        if len(lists) == 1:
+            return lists[0]
+        rows = np.concatenate([rows for rows, _ in lists])
+        counts = np.bincount(rows, np.concatenate([counts for _, counts in lists]))
         merged = np.flatnonzero(counts)
         return merged.astype(self._rows.dtype), counts[merged].astype(np.int64)
 
     def totals(self, live: Selection | None) -> tuple[int, int]:
-        """Rows, and words in them, of what is live. Remembered for the selection that was asked for last."""
+        """Count the live rows, and the words in them. Cached for the last selection."""
         if live is None:
             return self.count, self.total_length
         remembered = self._live_totals
@@ -198,14 +189,14 @@ class KeywordIndex:
         return remembered[1]
 
     def impacts(self, k1: float, b: float, average_length: float) -> "Impacts":
-        """Remembered for the average that was asked for last."""
+        """Return the impacts of terms. Cached for the last average."""
         remembered = self._impacts
         if remembered is None or remembered.average_length != average_length:
             self._impacts = remembered = Impacts(self, k1, b, average_length)
         return remembered
 
-    def stored_rows(self, rows: npt.NDArray[np.int64]) -> KeywordRows:
-        """Of these rows, in ascending order, as another shard can take them up."""
+    def read_rows(self, rows: npt.NDArray[np.int64]) -> KeywordRows:
+        """Return these rows, in ascending order, as columns for another shard."""
         new_row = np.full(self.count, -1, np.int64)
         new_row[rows] = np.arange(len(rows))
         row_of = new_row[self._rows]
@@ -243,17 +234,17 @@ class Impacts:
         self._remembered: dict[int, npt.NDArray[np.float32]] = {}
         self._room = _REMEMBERED_ROUNDS * index.count
 
-    def of(self, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
+    def read(self, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
         rows, counts = self._index.postings(number)
         impacts = self._remembered.get(number)
         if impacts is None:
-            impacts = self.computed(rows, counts)
+            impacts = self.compute(rows, counts)
             if _WORTH_REMEMBERING <= len(impacts) <= self._room:
                 self._room -= len(impacts)
                 self._remembered[number] = impacts
         return rows, impacts
 
-    def computed(self, rows: npt.NDArray[Any], counts: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    def compute(self, rows: npt.NDArray[Any], counts: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         lengths = self._index.lengths[rows].astype(np.float32)
         norms = np.float32(self._k1 * (1.0 - self._b)) + np.float32(self._k1 * self._b / self.average_length) * lengths
         frequencies = counts.astype(np.float32)
@@ -261,6 +252,6 @@ class Impacts:
         return impacts
 
     def most(self, number: int) -> float:
-        """No row gets more."""
+        """Return the largest impact that a row can get."""
         most, shortest = int(self._index.most_counts[number]), int(self._index.shortest_rows[number])
         return most / (most + self._k1 * (1.0 - self._b + self._b * shortest / self.average_length))

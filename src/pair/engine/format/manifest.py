@@ -1,9 +1,9 @@
 """The list of live shards, its JSON, and every key in the store.
 
 Invariants
-    What an older pair wrote stays readable; what a newer one wrote is refused, not guessed at.
-    No two manifests have equal bytes: the commit id sees to it, and with it a version names one manifest only.
-    One that is not, byte for byte, what was written is refused: its last field is the SHA-256 of all before it.
+    A manifest of an older pair stays readable; one of a newer pair is refused, not guessed at.
+    No two manifests have equal bytes, because of the commit id: a version of the blob names one manifest only.
+    A manifest that changed since it was written is refused: its last field is the SHA-256 of all before it.
 """
 
 import base64
@@ -11,7 +11,7 @@ import datetime
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -19,20 +19,20 @@ import numpy as np
 import numpy.typing as npt
 
 from pair import errors
-from pair.blobs.key_encoding import check_key
-from pair.engine.format.bounded_json import load_json
+from pair.blobs.keys import check_key
+from pair.engine.format.checks import load_json
 
 SCHEMA_VERSION = 1
 LAYOUT = "duckdb_shard_files"
 _KEPT_COMMITS = 64
 _MOST_ROWS = 2**28
-"""Of a shard: far beyond what is ever cut, and few enough for a mark on each to fit into memory."""
+"""In a shard: far beyond what is ever cut, and few enough for a mark on each to fit into memory."""
 _MOST_COUNT = 2**53
-"""What every reader of JSON can hold."""
+"""The largest number that every reader of JSON can hold."""
 
 FileRole = Literal["rows", "search", "ids", "keywords", "graph"]
 _REQUIRED_ROLES: tuple[FileRole, ...] = ("rows", "search", "ids")
-"""A shard that is older has no keywords, and one whose documents name nothing has no graph."""
+"""An older shard has no keywords, and one whose documents name nothing has no graph."""
 _SUFFIXES: dict[FileRole, str] = {
     "rows": ".duckdb",
     "search": ".search",
@@ -50,12 +50,12 @@ def manifest_key(kb_id: str) -> str:
 
 
 def older_keys(kb_id: str) -> tuple[str, str]:
-    """Of the layout before shards: one database, and a snapshot of it."""
+    """Return the keys of the layout before shards: one database, and a snapshot of it."""
     return f"{kb_id}.duckdb", f"{kb_id}.snapshot.json"
 
 
 def first_write_key(kb_id: str) -> str:
-    """Of the marker that is there from before the first upload of a new KB until its first manifest is."""
+    """Return the key of the marker that exists from before the first upload of a new KB until its first manifest."""
     return f"{kb_id}.duckdb.first-write"
 
 
@@ -64,28 +64,28 @@ def shards_prefix(kb_id: str) -> str:
 
 
 def builds_prefix(kb_id: str) -> str:
-    """Of what says which shards a build has made, and no manifest names yet."""
+    """Return the prefix of records of shards that no manifest names yet."""
     return f"{kb_id}.duckdb.builds/"
 
 
 def versions_prefix(kb_id: str) -> str:
-    """Of a copy of every manifest, as far as they are kept. Some servers do not list what is below `….versions/`."""
+    """Return the prefix of kept copies of manifests. Some servers do not list keys below `….versions/`."""
     return f"{kb_id}.duckdb.history/"
 
 
 def version_key(kb_id: str, number: int, commit_id: str) -> str:
-    """By number, so that a listing is in order; by commit, for only one of those that share a number was published."""
+    """Sort by number; the commit tells apart manifests that share a number, of which only one was published."""
     return f"{versions_prefix(kb_id)}{number:010}-{commit_id}.json"
 
 
 def version_in_key(key: str) -> tuple[int, str] | None:
-    """Number and commit; None for a key of something else."""
+    """Return number and commit; None for a key of something else."""
     number, mark, commit_id = key.rpartition("/")[2].removesuffix(".json").partition("-")
     return (int(number), commit_id) if mark and number.isascii() and number.isdigit() else None
 
 
 def clock_key(kb_id: str) -> str:
-    """In a folder of its own, so that looking at it lists nothing else."""
+    """Return a key in a folder of its own, so that listing it lists nothing else."""
     return f"{kb_id}.duckdb.clock/now"
 
 
@@ -97,9 +97,9 @@ def file_name(shard_id: str, role: FileRole) -> str:
     return shard_id + _SUFFIXES[role]
 
 
-def content_hash(files: "Mapping[FileRole, ShardFile]") -> str:
-    """The name of a shard's folder: it stands for the bytes of all its files."""
-    lines = "".join(f"{role} {each.sha256} {each.size_bytes}\n" for role, each in files.items())
+def hash_files(files: "Mapping[FileRole, ShardFile]") -> str:
+    """Return the name of a shard's folder, a hash of all its files."""
+    lines = "".join(f"{role} {file.sha256} {file.size_bytes}\n" for role, file in files.items())
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
@@ -114,31 +114,31 @@ class ShardFile:
 
 @dataclass(frozen=True, eq=False)
 class ShardRef:
-    """One immutable shard, and which of its documents are gone."""
+    """One immutable shard, and which of its documents are deleted."""
 
     shard_id: str
     folder: str
-    """Key of its folder, without the file's name."""
+    """The key of its folder."""
     files: Mapping[FileRole, ShardFile]
     rows: int
     documents: int
     run: str
-    """Shards of one run share one clustering. Empty: arrived as it came, and is always asked."""
+    """Shards of one run share one clustering. Empty: not clustered, and always asked."""
     centroids: npt.NDArray[np.float32]
     radii: tuple[float, ...]
     graph_available: bool
     created_at: str
     tombstones: npt.NDArray[np.bool_] | None = None
-    """By number of the document in the shard; None when none is gone."""
+    """By number of the document in the shard; None when none is deleted."""
     origin: str = ""
-    """Name of the package that it came with; empty for what was made here."""
+    """Name of the package that it came with; empty for one that was made here."""
 
     def key(self, role: FileRole) -> str:
         return f"{self.folder}/{file_name(self.shard_id, role)}"
 
     @property
     def size_bytes(self) -> int:
-        return sum(each.size_bytes for each in self.files.values())
+        return sum(file.size_bytes for file in self.files.values())
 
     @property
     def gone(self) -> int:
@@ -150,7 +150,7 @@ class ShardRef:
 
     @property
     def live_rows(self) -> int:
-        """About; a document that is gone counts for the average of its shard."""
+        """An estimate: a deleted document counts for the average of its shard."""
         return round(self.rows * self.live_documents / self.documents) if self.documents else 0
 
     @property
@@ -158,7 +158,7 @@ class ShardRef:
         return self.gone / self.documents if self.documents else 0.0
 
     def without(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> "ShardRef":
-        """The same shard with these documents gone."""
+        """Return the same shard with these documents deleted."""
         gone = np.zeros(self.documents, np.bool_) if self.tombstones is None else self.tombstones.copy()
         gone[np.asarray(numbers, dtype=np.int64)] = True
         return replace(self, tombstones=gone)
@@ -173,9 +173,9 @@ class DroppedShard:
 Cause = Literal[
     "upsert", "delete", "compact", "collect", "reembed", "rollback", "release", "install", "import", "repair"
 ]
-"""What made a manifest."""
+"""The operation that made a manifest."""
 _REARRANGING: frozenset[Cause] = frozenset({"compact", "collect", "release", "repair"})
-"""Causes that leave every document as it was."""
+"""Causes that change no document."""
 _CHANGING: frozenset[Cause] = frozenset({"upsert", "delete", "import"})
 """Causes after which a KB is no longer as a package left it."""
 
@@ -184,30 +184,30 @@ _CHANGING: frozenset[Cause] = frozenset({"upsert", "delete", "import"})
 class Manifest:
     kb_id: str
     number: int
-    """Of this manifest; each one's is greater by one than that of the one it replaced."""
+    """Greater by one than the number of the manifest it replaced."""
     commit_id: str
     created_at: str
     embedder: str
     dimension: int
     shards: tuple[ShardRef, ...] = ()
     dropped: tuple[DroppedShard, ...] = ()
-    """Shards that an earlier manifest named, and garbage collection has not taken yet."""
+    """Shards that an earlier manifest named, and garbage collection has not deleted yet."""
     collections: int = 0
-    """How often garbage was collected: what was uploaded before the last time may be gone."""
+    """How often garbage was collected: files uploaded before the last time may be deleted."""
     recent_commits: tuple[str, ...] = field(default=())
-    """The last ones, newest first: so that a writer whose answer was lost finds its own."""
+    """The last commits, newest first: a writer whose answer was lost finds its own."""
     hashed_as: str = ""
-    """The embedder that content hashes name, where it is not `embedder`: hashes stay when vectors are made anew."""
+    """The embedder that content hashes name, where it is not `embedder`: hashes survive a re-embedding."""
     made_by: Cause | Literal[""] = ""
-    """Empty in what an older pair wrote."""
+    """Empty in a manifest of an older pair."""
     label: str = ""
-    """Name and version of the package that was installed, as long as no document was stored or deleted since."""
+    """Name and version of the installed package, as long as no document was stored or deleted since."""
     index_sha256: str = ""
-    """Of the index that was taken up last, whatever was stored since: tells whether it is the same again."""
+    """The hash of the last installed index, whatever was stored since."""
     restored: int = 0
-    """The version that a roll-back put back, until somebody lets sync go on; 0 for none."""
+    """The version that a roll-back restored, until sync is released; 0 for none."""
     rolled_back: int = 0
-    """The number of the last manifest that a roll-back made; 0 for none. What began before it is refused (E236)."""
+    """The number of the last manifest that a roll-back made; 0 for none. Writes begun before are refused (E236)."""
 
     @property
     def is_rearranged(self) -> bool:
@@ -238,14 +238,14 @@ class Manifest:
         return commit_id == self.commit_id or commit_id in self.recent_commits
 
     def drops(self, shards: Sequence[ShardRef]) -> bool:
-        """Whether a next manifest with these names one shard less."""
+        """Tell whether a next manifest with these shards drops one."""
         kept = {shard.folder for shard in shards if shard.live_documents}
         return any(shard.folder not in kept for shard in self.shards)
 
-    def succeeded_by(
+    def make_next(
         self, commit_id: str, now: datetime.datetime, shards: Sequence[ShardRef], made_by: Cause = "upsert"
     ) -> "Manifest":
-        """The next manifest, with these shards. One without live documents is named no longer."""
+        """Return the next manifest, with these shards. A shard without live documents is dropped."""
         at = now.astimezone(datetime.UTC).isoformat()
         kept = tuple(shard for shard in shards if shard.live_documents)
         folders = {shard.folder for shard in kept}
@@ -258,22 +258,22 @@ class Manifest:
             shards=kept,
             made_by=made_by,
             label="" if made_by in _CHANGING else self.label,
-            dropped=(*(each for each in self.dropped if each.folder not in folders), *dropped),
+            dropped=(*(drop for drop in self.dropped if drop.folder not in folders), *dropped),
             recent_commits=(self.commit_id, *self.recent_commits)[:_KEPT_COMMITS] if self.number else (),
         )
 
-    def re_embedded_by(
+    def make_reembedded(
         self, commit_id: str, now: datetime.datetime, shards: Sequence[ShardRef], embedder: str, dimension: int
     ) -> "Manifest":
-        """The next manifest, with shards whose vectors are all of another embedder."""
-        after = self.succeeded_by(commit_id, now, shards, "reembed")
+        """Return the next manifest, with shards whose vectors are all of another embedder."""
+        after = self.make_next(commit_id, now, shards, "reembed")
         return replace(after, embedder=embedder, dimension=dimension, hashed_as=self.hashing_embedder)
 
-    def imported_by(
+    def make_imported(
         self, commit_id: str, now: datetime.datetime, shards: Sequence[ShardRef], origin: "Manifest"
     ) -> "Manifest":
-        """The next manifest, with shards whose vectors and content hashes were made as those of `origin` were."""
-        after = self.succeeded_by(commit_id, now, shards, "import")
+        """Return the next manifest, with shards whose vectors and content hashes are made as those of `origin`."""
+        after = self.make_next(commit_id, now, shards, "import")
         return replace(
             after,
             embedder=origin.embedder,
@@ -284,22 +284,21 @@ class Manifest:
             restored=0,
         )
 
-    def after_collection(
+    def make_collected(
         self, commit_id: str, now: datetime.datetime, taken: frozenset[str], forgotten: frozenset[str] = frozenset()
     ) -> "Manifest":
-        """The next manifest, once these folders are garbage for good, and when those were dropped matters no more."""
-        after = self.succeeded_by(commit_id, now, self.shards, "collect")
-        kept = tuple(each for each in after.dropped if each.folder not in taken | forgotten)
+        """Return the next manifest, after folders were taken for deletion, without the dates of forgotten ones."""
+        after = self.make_next(commit_id, now, self.shards, "collect")
+        kept = tuple(drop for drop in after.dropped if drop.folder not in taken | forgotten)
         return replace(after, dropped=kept, collections=self.collections + (1 if taken else 0))
 
-    def as_kept(self) -> "Manifest":
-        """As it is kept when it is of the past. What waits to be collected then is for the current one to know: told in
-        every copy, it would be stored once for each version, and not once."""
+    def make_copy(self) -> "Manifest":
+        """Return the copy for the history, without dropped shards: only the current manifest needs them."""
         return replace(self, dropped=())
 
-    def rolled_back_to(self, past: "Manifest", commit_id: str, now: datetime.datetime) -> "Manifest":
-        """The next manifest, with all that an earlier one named."""
-        after = self.succeeded_by(commit_id, now, past.shards, "rollback")
+    def make_rolled_back(self, past: "Manifest", commit_id: str, now: datetime.datetime) -> "Manifest":
+        """Return the next manifest, with the shards of an earlier one."""
+        after = self.make_next(commit_id, now, past.shards, "rollback")
         return replace(
             after,
             embedder=past.embedder,
@@ -311,13 +310,13 @@ class Manifest:
             rolled_back=after.number,
         )
 
-    def released(self, commit_id: str, now: datetime.datetime) -> "Manifest":
-        """The next manifest, which sync may bring forward again."""
-        return replace(self.succeeded_by(commit_id, now, self.shards, "release"), restored=0)
+    def make_released(self, commit_id: str, now: datetime.datetime) -> "Manifest":
+        """Return the next manifest, to which sync may write again."""
+        return replace(self.make_next(commit_id, now, self.shards, "release"), restored=0)
 
 
 def no_manifest(kb_id: str, embedder: str, dimension: int) -> Manifest:
-    """What the first write builds on."""
+    """Return the manifest that the first write builds on."""
     return Manifest(kb_id=kb_id, number=0, commit_id="", created_at="", embedder=embedder, dimension=dimension)
 
 
@@ -349,14 +348,14 @@ def to_bytes(manifest: Manifest) -> bytes:
         "collections": manifest.collections,
         "recent_commits": list(manifest.recent_commits),
         "shards": [shard_to_json(shard) for shard in manifest.shards],
-        "dropped": [{"key": each.folder, "dropped_at": each.dropped_at} for each in manifest.dropped],
+        "dropped": [{"key": drop.folder, "dropped_at": drop.dropped_at} for drop in manifest.dropped],
     }
     content = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()[:-1]
     return content + _seal(content)
 
 
 def _seal(content: bytes) -> bytes:
-    """The last field, which tells whether all before it is as it was written."""
+    """Return the last field, a hash of all before it."""
     return f',"{_SEAL}":"{hashlib.sha256(content).hexdigest()}"}}\n'.encode()
 
 
@@ -368,25 +367,22 @@ _UNSEALED = frozenset(
         *("documents", "chunks", "total_size_bytes", "collections", "recent_commits", "shards", "dropped"),
     }
 )
-"""The fields of manifests that were written before there was a seal. With any other there has to be one."""
-
-
-def _is_as_written(content: bytes, names: Iterable[str]) -> bool:
-    return set(names) <= _UNSEALED or content[-_SEAL_BYTES:] == _seal(content[:-_SEAL_BYTES])
+"""The fields of manifests from before the seal. A manifest with any other field must have one."""
 
 
 def from_bytes(content: bytes, key: str) -> Manifest:
-    """Raises E207 for one that is damaged or newer than this pair."""
+    """Parse a manifest. Raises E207 for one that is damaged or newer than this pair."""
     try:
         value = load_json(content)
         if value["schema_version"] > SCHEMA_VERSION or value["layout"] != LAYOUT:
             raise errors.stored_data_damaged(
                 key, f"it has schema {value['schema_version']} ({value['layout']}), which is newer than this pair"
             )
-        if not _is_as_written(content, value):
+        if not set(value) <= _UNSEALED and content[-_SEAL_BYTES:] != _seal(content[:-_SEAL_BYTES]):
             raise errors.stored_data_damaged(key, "its SHA-256 is not the one that it ends with")
         dimension = _count(value["embedder"]["dimension"])
-        if sum(_count(each["documents"]) for each in _list(value["shards"]) if each["tombstones"]) > _MOST_ROWS:
+        shards = _list(value["shards"])
+        if sum(_count(shard["documents"]) for shard in shards if shard["tombstones"]) > _MOST_ROWS:
             raise ValueError("it has more marks on documents than fit into memory")
         return Manifest(
             kb_id=_text(value["kb_id"]),
@@ -395,10 +391,10 @@ def from_bytes(content: bytes, key: str) -> Manifest:
             created_at=_text(value["created_at"]),
             embedder=_text(value["embedder"]["name"]),
             dimension=dimension,
-            shards=tuple(shard_from_json(each, dimension) for each in _list(value["shards"])),
-            dropped=tuple(DroppedShard(_key(each["key"]), _moment(each["dropped_at"])) for each in value["dropped"]),
+            shards=tuple(shard_from_json(shard, dimension) for shard in shards),
+            dropped=tuple(DroppedShard(_key(drop["key"]), _moment(drop["dropped_at"])) for drop in value["dropped"]),
             collections=_count(value["collections"]),
-            recent_commits=tuple(_text(each) for each in _list(value["recent_commits"])),
+            recent_commits=tuple(_text(commit) for commit in _list(value["recent_commits"])),
             hashed_as=_text(value["embedder"].get("hashed_as", "")),
             made_by=_cause(value.get("made_by", "")),
             label=_text(value.get("label", "")),
@@ -414,7 +410,7 @@ def shard_to_json(shard: ShardRef) -> dict[str, Any]:
     return {
         "shard_id": shard.shard_id,
         "key": shard.folder,
-        "files": {role: {"size_bytes": each.size_bytes, "sha256": each.sha256} for role, each in shard.files.items()},
+        "files": {role: {"size_bytes": file.size_bytes, "sha256": file.sha256} for role, file in shard.files.items()},
         "vector_rows": shard.rows,
         "documents": shard.documents,
         "run": shard.run,
@@ -439,7 +435,7 @@ def shard_from_json(value: Mapping[str, Any], dimension: int) -> ShardRef:
         documents=documents,
         run=_text(value["run"]),
         centroids=centroids.reshape(-1, dimension),
-        radii=tuple(float(each) for each in value["radii"]),
+        radii=tuple(float(radius) for radius in value["radii"]),
         graph_available=value["graph_available"] is True,
         created_at=_text(value["created_at"]),
         tombstones=_bits_from_text(value["tombstones"], documents) if value["tombstones"] else None,
@@ -452,7 +448,7 @@ def shard_from_json(value: Mapping[str, Any], dimension: int) -> ShardRef:
 
 
 def _files_from_json(value: Mapping[str, Any]) -> dict[FileRole, ShardFile]:
-    """Those that this pair knows; each shard has the first ones, and not each has the others."""
+    """Read the files that this pair knows. Every shard has the required ones."""
     return {
         role: ShardFile(_count(value[role]["size_bytes"]), _text(value[role]["sha256"]))
         for role in _SUFFIXES
@@ -466,7 +462,7 @@ def _bits_to_text(bits: npt.NDArray[np.bool_] | None) -> str:
 
 
 def _bits_from_text(text: str, count: int) -> npt.NDArray[np.bool_]:
-    """No more is unpacked than there can be, whatever was packed."""
+    """Unpack at most as many bits as there can be, whatever was packed."""
     expected_bytes = (count + 7) // 8
     packed = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), expected_bytes + 1)
     if len(packed) != expected_bytes:
@@ -474,7 +470,7 @@ def _bits_from_text(text: str, count: int) -> npt.NDArray[np.bool_]:
     return np.unpackbits(np.frombuffer(packed, np.uint8), count=count, bitorder="little").astype(np.bool_)
 
 
-# What is wrong in a manifest shows when it is read, and not when somebody uses it.
+# A fault in a manifest is found when it is read, not when it is used.
 
 
 def _text(value: Any) -> str:
@@ -485,9 +481,9 @@ def _text(value: Any) -> str:
 
 
 def _cause(value: Any) -> Cause | Literal[""]:
-    """One that this pair does not know is as good as none: it changes nothing about what is stored."""
+    """Return "" for a cause that this pair does not know: it changes nothing about what is stored."""
     named = _text(value)
-    return next((each for each in get_args(Cause) if each == named), "")
+    return next((cause for cause in get_args(Cause) if cause == named), "")
 
 
 def _count(value: Any) -> int:

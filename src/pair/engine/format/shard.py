@@ -1,13 +1,14 @@
-"""One shard, read-only: its mapped search file, its id directory, its rows in DuckDB.
+"""The files of one shard, opened for reading: search file, id directory, rows in DuckDB.
 
 Invariants
-    Nothing here writes. What a shard hands out stays valid for as long as somebody holds it.
+    Nothing here writes. What a shard returns stays valid for as long as it is held.
+    Every number in an opened file is a place that is there: the openers raise E207 for all others.
 """
 
 import contextlib
 import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,17 +16,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pair import clock
+from pair import cancellation
 from pair.engine.filters import Filter
-from pair.engine.format.array_file import ArrayFile, check_below, check_length, check_utf8
-from pair.engine.format.bounded_json import load_json, load_texts
-from pair.engine.format.damage import damage_errors, damage_of
-from pair.engine.format.duckdb_io import open_rows, query_errors
-from pair.engine.format.keyword_rows import empty_rows
-from pair.engine.format.range_file import RangeFile, Span
+from pair.engine.format.array_file import ArrayFile, RangeFile, Span
+from pair.engine.format.checks import (
+    check_below,
+    check_length,
+    check_utf8,
+    damage_errors,
+    load_json,
+    load_texts,
+    make_damage_error,
+)
+from pair.engine.format.columns import CHUNK_TYPE, Header, StoredDocuments, StoredGraphs, empty_rows
+from pair.engine.format.duckdb_io import open_database, query_errors
+from pair.engine.format.graph_index import GraphIndex
+from pair.engine.format.keyword_index import KeywordIndex
+from pair.engine.format.manifest import FileRole, ShardRef
 from pair.engine.format.shard_builder import COLUMNS, DOC_TYPE, ID_TYPE, chunk_id
-from pair.engine.format.stored_documents import CHUNK_TYPE, Header, StoredDocuments
-from pair.engine.format.stored_graphs import StoredGraphs
 from pair.engine.format.vectors import Codes, VectorIndex, Vectors
 from pair.values import GraphRows, Hit
 
@@ -40,12 +48,12 @@ _SHORT_BYTES = 65_536
 
 
 def spans_of_places(pack: ArrayFile) -> list[Span]:
-    """Where the documents and chunks of a search file are told."""
+    """Return where the places of documents and chunks are in a search file."""
     return [pack.span("docs"), pack.span("chunks")]
 
 
 def span_of_index(pack: ArrayFile) -> Span:
-    """Everything but the texts, which come last."""
+    """Return where everything but the texts is, which come last."""
     return 0, pack.span("texts")[0]
 
 
@@ -62,16 +70,16 @@ class SearchFile:
     """
 
     def __init__(self, path: Path, pieces: RangeFile | None = None) -> None:
-        """`pieces`: of a file that is not here as a whole. Then everything here may fetch, and raise PieceError."""
+        """`pieces`: of a file that is not here as a whole. Then every method may fetch, and raise RangeError."""
         self._pieces = pieces
         self._pack = pack = ArrayFile(path) if pieces is None else pieces.pack
         self.name = path.parent.name
-        """The content hash, by which its folder is called."""
+        """The content hash, the name of its folder."""
         self._key = f"{self.name}/{path.name}"
         if pieces is not None:
             pieces.want(spans_of_places(pack))
         self.vectors: Vectors = pack.array("vectors", "<f4", dimensions=2)
-        """All of them; in a file that is read in pieces, ask for `row_vectors`."""
+        """All of them; in a file that is read by ranges, use `row_vectors`."""
         self.chunks = pack.array("chunks", CHUNK_TYPE)
         self.docs = pack.array("docs", DOC_TYPE)
         self._all_texts = pack.bytes("texts")
@@ -79,7 +87,7 @@ class SearchFile:
         check_length("vectors", self.vectors, len(self.chunks))
         _check_documents(self.docs, self.chunks, len(self._all_texts))
         if pieces is None:
-            self._checked_codes()
+            self._read_codes()
 
     @functools.cached_property
     def index(self) -> VectorIndex:
@@ -88,9 +96,9 @@ class SearchFile:
         with damage_errors(self._key):
             squares = self._pack.array("squares", "<f4")
             check_length("squares", squares, len(self.vectors))
-            return VectorIndex(self.vectors, squares, self._checked_codes())
+            return VectorIndex(self.vectors, squares, self._read_codes())
 
-    def _checked_codes(self) -> Codes | None:
+    def _read_codes(self) -> Codes | None:
         if "codes" not in self._pack:
             return None
         codes = Codes(self._pack.array("codes", "|u1"), self._pack.array("code_error", "<f4"))
@@ -103,7 +111,7 @@ class SearchFile:
         return self.vectors.take(rows, axis=0)
 
     def spans_of_texts(self, rows: npt.NDArray[np.int64]) -> list[Span]:
-        """Bytes of the file that it takes to show these rows."""
+        """Return the bytes of the file that are needed to show these rows."""
         first, _ = self._pack.span("texts")
         spans: list[Span] = []
         for row in rows.tolist():
@@ -122,7 +130,7 @@ class SearchFile:
         try:
             return Header.from_bytes(content)
         except ValueError as fault:
-            raise damage_of(self._key, fault) from fault
+            raise make_damage_error(self._key, fault) from fault
 
     def _texts(self, begin: int, end: int) -> memoryview:
         if self._pieces is not None:
@@ -130,17 +138,17 @@ class SearchFile:
             self._pieces.want([(first + begin, first + end)])
         return self._all_texts[begin:end]
 
-    def _decoded(self, content: memoryview) -> str:
+    def _decode(self, content: memoryview) -> str:
         try:
             return str(content, "utf-8", "surrogatepass")
         except ValueError as fault:
-            raise damage_of(self._key, fault) from fault
+            raise make_damage_error(self._key, fault) from fault
 
     def text(self, doc: int) -> str:
-        return self._decoded(self._text_bytes(doc))
+        return self._decode(self._text_bytes(doc))
 
-    def slice_of(self, row: int, start: int, end: int) -> str:
-        """These characters of the text of the row's document."""
+    def slice_text(self, row: int, start: int, end: int) -> str:
+        """Return these characters of the text of the row's document."""
         return self.text(int(self.doc_of_row[row]))[start:end]
 
     def hit(self, row: int, distance: float | None, header: Header, score: float) -> Hit:
@@ -153,7 +161,7 @@ class SearchFile:
             chunk_id=chunk_id(header.id, row - first_row),
             title=header.title,
             url=header.url,
-            text=self._decoded(self._texts(begin + start_byte, begin + end_byte)),
+            text=self._decode(self._texts(begin + start_byte, begin + end_byte)),
             score=score,
             distance=distance,
             metadata=header.metadata,
@@ -174,11 +182,11 @@ class SearchFile:
             ordered = np.sort(begins)
             # Many are close together: what lies between is fetched with them.
             groups = np.split(ordered, np.flatnonzero(np.diff(ordered) > _SHORT_BYTES) + 1)
-            self._pieces.want([(first + int(each[0]), first + int(each[-1]) + size) for each in groups])
+            self._pieces.want([(first + int(group[0]), first + int(group[-1]) + size) for group in groups])
         return rows[[bytes(texts[begin : begin + size]) == content for begin in begins.tolist()]]
 
     def documents(self, numbers: npt.NDArray[np.int64], graphs: StoredGraphs) -> StoredDocuments:
-        """These documents of a whole file, but for their keywords, as another shard can take them up.
+        """Return these documents of a whole file, but for their keywords, as columns for another shard.
 
         `graphs`: of all documents of this shard. Raises E207.
         """
@@ -198,7 +206,7 @@ class SearchFile:
         return everything.pick(numbers)
 
     def rows_of(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Of these documents, in ascending order."""
+        """Return the rows of these documents, in ascending order."""
         chosen = np.zeros(len(self.docs), np.bool_)
         chosen[numbers] = True
         return np.flatnonzero(chosen[self.doc_of_row])
@@ -208,19 +216,19 @@ class SearchFile:
         end = int(self.docs[doc + 1]["first_chunk"]) if doc + 1 < len(self.docs) else len(self.chunks)
         return slice(first, end)
 
-    def vectors_of(self, doc: int) -> Vectors:
+    def document_vectors(self, doc: int) -> Vectors:
         return self.vectors[self.rows_of_document(doc)]
 
     def no_rows(self) -> npt.NDArray[np.bool_]:
         return np.zeros(len(self.chunks), np.bool_)
 
-    def fields_of(self, row: int) -> tuple[str, str]:
-        """The texts that a row is found by: its own, and the title of its document."""
+    def row_fields(self, row: int) -> tuple[str, str]:
+        """Return the texts that a row is found by: its own, and the title of its document."""
         chunk = self.chunks[row]
         doc = int(chunk["doc"])
         begin = int(self.docs[doc]["offset"]) + int(self.docs[doc]["header_size"])
         content = self._texts(begin + int(chunk["start_byte"]), begin + int(chunk["end_byte"]))
-        return self._decoded(content), self.header(doc).title
+        return self._decode(content), self.header(doc).title
 
     def _text_bytes(self, doc: int) -> memoryview:
         begin, header_size, text_size, _ = self.docs[doc].item()
@@ -248,7 +256,7 @@ def _check_documents(docs: npt.NDArray[Any], chunks: npt.NDArray[Any], texts_siz
 
 @dataclass(frozen=True, eq=False)
 class _Slices(Sequence[bytes]):
-    """Pieces of a mapped file, copied when they are asked for."""
+    """Slices of a mapped file, copied when they are read."""
 
     content: memoryview
     offsets: npt.NDArray[Any]
@@ -262,15 +270,9 @@ class _Slices(Sequence[bytes]):
         return bytes(self.content[begin : begin + int(self.sizes[number])])
 
 
-def _header_of(document_id: str, owner: str, title: str, url: str, metadata: str, content_hash: str) -> Header:
-    """Raises ValueError, as for one that is read from bytes."""
-    header = Header(document_id, owner, title, url, load_json(metadata.encode()), content_hash)
-    return Header.from_bytes(header.to_bytes())
-
-
 @dataclass(frozen=True, slots=True)
 class ListedDocument:
-    """A document, as the id directory knows it."""
+    """A document as listed in the id directory."""
 
     id: str
     owner: str
@@ -279,7 +281,7 @@ class ListedDocument:
 
 
 class IdFile:
-    """Which documents a shard holds, without opening anything else of it. Raises ValueError for a file that is none."""
+    """The ids of a shard's documents. Raises ValueError for a file that is no id directory."""
 
     def __init__(self, path: Path) -> None:
         pack = ArrayFile(path)
@@ -291,7 +293,7 @@ class IdFile:
         self._check()
 
     def _check(self) -> None:
-        """Each document has one line, and each line one place in the order and a name of its own."""
+        """Check that each document has one line, and each line one place in the order and its own name."""
         count = len(self._lines)
         for name, numbers in (("lines", self._lines["doc"]), ("order", self._order)):
             check_length(name, numbers, count)
@@ -311,8 +313,8 @@ class IdFile:
         return len(self._lines)
 
     def find(self, identities: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """The line of each identity (a row of two numbers); -1 for those that are not here."""
-        found = np.full(len(identities), -1, np.int64)
+        """Return the line of each identity (a row of two numbers); -1 for one that is not here."""
+        found_at = np.full(len(identities), -1, np.int64)
         places = np.searchsorted(self._prefixes, identities[:, 0])
         # Two ids may share the first half of their hash; three do not in any KB that fits on this planet.
         for step in (0, 1):
@@ -320,13 +322,13 @@ class IdFile:
             inside = places_here < len(self._lines)
             lines = self._lines[np.minimum(places_here, max(len(self._lines) - 1, 0))] if len(self._lines) else None
             if lines is None:
-                return found
+                return found_at
             same = inside & (lines["prefix"] == identities[:, 0]) & (lines["rest"] == identities[:, 1])
-            found[same] = places_here[same]
-        return found
+            found_at[same] = places_here[same]
+        return found_at
 
     def identities(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-        """Of every document (a row of two numbers), and its number."""
+        """Return the identity of every document (a row of two numbers), and its number."""
         both = np.stack([self._prefixes, self._lines["rest"]], axis=1)
         return both, self._lines["doc"].astype(np.int64)
 
@@ -336,12 +338,12 @@ class IdFile:
         ranks[self._lines["doc"][self._order]] = np.arange(len(self._order))
         return ranks
 
-    def lines_of(self, wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-        """Of documents that are marked, by their numbers."""
+    def find_lines(self, wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        """Return the lines of documents that are marked by their numbers."""
         return np.flatnonzero(wanted[self._lines["doc"]])
 
     def hashes_at(self, lines: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """Identities, and content hashes: a row of two numbers for each."""
+        """Return identities and content hashes: a row of two numbers for each."""
         entries = self._lines[lines]
         identities = np.stack([entries["prefix"], entries["rest"]], axis=1)
         return identities, np.ascontiguousarray(entries["hash"]).view("<u8").reshape(-1, 2)
@@ -349,32 +351,29 @@ class IdFile:
     def numbers_at(self, lines: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return self._lines["doc"][lines].astype(np.int64)
 
-    def listed(self, line: int) -> ListedDocument:
+    def read_line(self, line: int) -> ListedDocument:
         entry = self._lines[line]
         begin = int(entry["id_offset"])
         name = bytes(self._names[begin : begin + int(entry["id_size"])]).decode(errors="surrogatepass")
         return ListedDocument(name, self._owners[int(entry["owner"])], bytes(entry["hash"]).hex(), int(entry["doc"]))
 
     def after(self, document_id: str) -> Iterator[ListedDocument]:
-        """Documents by id, from the first that comes after this one."""
+        """Yield documents by id, from the first after this one."""
         low, high = 0, len(self._order)
         while low < high:
             middle = (low + high) // 2
-            if self.listed(int(self._order[middle])).id <= document_id:
+            if self.read_line(int(self._order[middle])).id <= document_id:
                 low = middle + 1
             else:
                 high = middle
         for position in range(low, len(self._order)):
-            yield self.listed(int(self._order[position]))
+            yield self.read_line(int(self._order[position]))
 
     def numbers_of_owner(self, owner: str) -> npt.NDArray[np.int64]:
         if owner not in self._owners:
             return np.empty(0, np.int64)
         chosen = self._lines["owner"] == self._owners.index(owner)
         return np.sort(self._lines["doc"][chosen]).astype(np.int64)
-
-    def owner_of(self, line: int) -> str:
-        return self._owners[int(self._lines[line]["owner"])]
 
 
 class RowsFile:
@@ -384,18 +383,18 @@ class RowsFile:
     """
 
     def __init__(self, path: Path, documents: int, shard_bytes: int) -> None:
-        """`shard_bytes`: of all files of the shard; nothing here is more than the others can hold."""
+        """`shard_bytes`: of all files of the shard, which no table can exceed."""
         self._documents = documents
         self._shard_bytes = shard_bytes
         self._key = f"{path.parent.name}/{path.name}"
         self._lock = threading.Lock()
-        self._connection = open_rows(path, COLUMNS)
+        self._connection = open_database(path, COLUMNS)
         with query_errors(self._key):
             self._check()
-        self._remembered = functools.lru_cache(maxsize=_REMEMBERED_FILTERS)(self._select)
+        self._select_cached = functools.lru_cache(maxsize=_REMEMBERED_FILTERS)(self._select)
 
     def _check(self) -> None:
-        """A table takes next to no room when its rows are all alike, and could be larger than all memory."""
+        """Check the sizes of tables: one whose rows are all alike is small on disk, and may exceed all memory."""
         numbers = self._cursor().execute("SELECT count(*), count(doc), min(doc), max(doc) FROM docs").fetchone()
         expected = (0, 0, None, None) if not self._documents else (self._documents,) * 2 + (0, self._documents - 1)
         if numbers != expected:
@@ -405,22 +404,22 @@ class RowsFile:
             if count is None or count[0] > self._shard_bytes:
                 raise ValueError(f"the table {table} holds more than the shard can")
 
-    def selected(self, condition: Filter) -> npt.NDArray[np.bool_]:
-        """Which documents meet the condition, by number. Raises E609 when the caller has given up."""
-        return (self._remembered if condition.values <= _MOST_REMEMBERED_VALUES else self._select)(condition)
+    def select(self, condition: Filter) -> npt.NDArray[np.bool_]:
+        """Tell which documents meet the condition, by number. Raises E609 when the caller has given up."""
+        return (self._select_cached if condition.values <= _MOST_REMEMBERED_VALUES else self._select)(condition)
 
     def _select(self, condition: Filter) -> npt.NDArray[np.bool_]:
         where, parameters = condition.to_sql()
         cursor = self._cursor()
-        with query_errors(self._key), contextlib.closing(cursor), clock.interruptible(cursor.interrupt):
-            found = cursor.execute(f"SELECT doc FROM docs WHERE {where}", parameters).fetchnumpy()["doc"]  # noqa: S608
+        with query_errors(self._key), contextlib.closing(cursor), cancellation.interruptible(cursor.interrupt):
+            docs = cursor.execute(f"SELECT doc FROM docs WHERE {where}", parameters).fetchnumpy()["doc"]  # noqa: S608
         chosen = np.zeros(self._documents, np.bool_)
         with damage_errors(self._key):
-            chosen[np.asarray(found, dtype=np.int64)] = True
+            chosen[np.asarray(docs, dtype=np.int64)] = True
         return chosen
 
     def documents(self) -> list[tuple[Header, str, list[tuple[int, int]]]]:
-        """Header, text and places of chunks of each document, by number."""
+        """Return header, text and places of chunks of each document, by number."""
         cursor = self._cursor()
         with query_errors(self._key), damage_errors(self._key):
             self._refuse_any("docs", "id IS NULL OR title IS NULL OR url IS NULL OR text IS NULL OR metadata IS NULL")
@@ -429,23 +428,24 @@ class RowsFile:
             sizes = cursor.execute("SELECT sum(strlen(text) + strlen(metadata)) FROM docs").fetchone()
             if sizes is None or (sizes[0] or 0) > self._shard_bytes:
                 raise ValueError("its texts are longer than those of the shard")
-            found = cursor.execute(
+            rows = cursor.execute(
                 "SELECT id, owner, title, url, metadata, content_hash, text FROM docs ORDER BY doc"
             ).fetchall()
-            places: list[list[tuple[int, int]]] = [[] for _ in found]
+            places: list[list[tuple[int, int]]] = [[] for _ in rows]
             for doc, start, end in cursor.execute(
                 "SELECT doc, start_at, end_at FROM chunks ORDER BY doc, number"
             ).fetchall():
-                if end > len(found[doc][-1]):
+                if end > len(rows[doc][-1]):
                     raise ValueError("a chunk is not within the text of its document")
                 places[doc].append((start, end))
-            return [
-                (_header_of(own, owner, title, url, metadata, content_hash), text, places[doc])
-                for doc, (own, owner, title, url, metadata, content_hash, text) in enumerate(found)
-            ]
+            documents = []
+            for doc, (own, owner, title, url, metadata, content_hash, text) in enumerate(rows):
+                header = Header(own, owner, title, url, load_json(metadata.encode()), content_hash)
+                documents.append((Header.from_bytes(header.to_bytes()), text, places[doc]))  # as strict as for bytes
+            return documents
 
     def graphs(self) -> dict[int, GraphRows]:
-        """Of each document that has one, by number."""
+        """Return the graph of each document that has one, by number."""
         cursor = self._cursor()
         with query_errors(self._key), damage_errors(self._key):
             self._refuse_any("doc_entities", "entity_id IS NULL OR chunk_number IS NULL OR NOT isfinite(weight)")
@@ -460,15 +460,15 @@ class RowsFile:
                 """SELECT doc, src, dst, rel_type, weight, chunk_number FROM edges
                    ORDER BY doc, chunk_number, src, dst, rel_type, weight"""
             ).fetchall()
-        found: dict[int, tuple[list[Any], list[Any]]] = {}
+        graphs: dict[int, tuple[list[Any], list[Any]]] = {}
         for doc, *mention in mentions:
-            found.setdefault(doc, ([], []))[0].append(tuple(mention))
+            graphs.setdefault(doc, ([], []))[0].append(tuple(mention))
         for doc, *edge in edges:
-            found.setdefault(doc, ([], []))[1].append(tuple(edge))
-        return {doc: GraphRows(tuple(rows[0]), tuple(rows[1])) for doc, rows in found.items()}
+            graphs.setdefault(doc, ([], []))[1].append(tuple(edge))
+        return {doc: GraphRows(tuple(rows[0]), tuple(rows[1])) for doc, rows in graphs.items()}
 
     def _refuse_any(self, table: str, condition: str) -> None:
-        """Refuse rows of a table of documents that meet this condition, or are of no document."""
+        """Refuse rows of a table that meet this condition, or belong to no document."""
         where = f"doc IS NULL OR doc < 0 OR doc >= {self._documents} OR {condition}"
         if self._cursor().execute(f"SELECT 1 FROM {table} WHERE {where} LIMIT 1").fetchone() is not None:  # noqa: S608
             raise ValueError(f"a row of the table {table} cannot be")
@@ -476,3 +476,52 @@ class RowsFile:
     def _cursor(self) -> "duckdb.DuckDBPyConnection":
         with self._lock:
             return self._connection.cursor()
+
+
+def open_search(ref: ShardRef, path: Path, pieces: RangeFile | None = None) -> SearchFile:
+    with damage_errors(ref.key("search")):
+        search = SearchFile(path, pieces)
+        _check(len(search.docs), ref.documents, "documents")
+        _check(len(search.chunks), ref.rows, "chunks")
+        _check(search.vectors.shape[1], ref.centroids.shape[1], "dimensions")
+        return search
+
+
+def open_ids(ref: ShardRef, path: Path) -> IdFile:
+    with damage_errors(ref.key("ids")):
+        ids = IdFile(path)
+        _check(ids.count, ref.documents, "documents")
+        return ids
+
+
+def open_rows(ref: ShardRef, path: Path) -> RowsFile:
+    with damage_errors(ref.key("rows")):
+        return RowsFile(path, ref.documents, ref.size_bytes)
+
+
+def open_keywords(ref: ShardRef, path: Path) -> KeywordIndex:
+    with damage_errors(ref.key("keywords")):
+        keywords = KeywordIndex(path)
+        _check(keywords.count, ref.rows, "chunks")
+        return keywords
+
+
+def open_graph(ref: ShardRef, path: Path) -> GraphIndex:
+    with damage_errors(ref.key("graph")):
+        graph = GraphIndex(path)
+        _check(graph.rows, ref.rows, "chunks")
+        return graph
+
+
+OPENERS: dict[FileRole, Callable[[ShardRef, Path], object]] = {
+    "rows": open_rows,
+    "search": open_search,
+    "ids": open_ids,
+    "keywords": open_keywords,
+    "graph": open_graph,
+}
+
+
+def _check(count: int, expected: int, things: str) -> None:
+    if count != expected:
+        raise ValueError(f"it holds another number of {things} than the manifest says")

@@ -1,8 +1,4 @@
-"""Shard files built in a scratch folder: the rows in DuckDB, in one transaction, and what queries read beside them.
-
-Not here
-    Which documents go into which shard: writing.py, compaction.py. Uploading: publication.py.
-"""
+"""Build the files of one shard in a scratch folder: the rows in DuckDB, and what queries read beside them."""
 
 import json
 import os
@@ -17,14 +13,13 @@ import numpy.typing as npt
 
 from pair.engine.filters import flatten_metadata
 from pair.engine.format import vectors as vector_index
-from pair.engine.format.array_file import WrittenFile, write_pack
+from pair.engine.format.array_file import write_arrays
+from pair.engine.format.columns import Header, StoredDocuments, StoredGraphs, hash_id
 from pair.engine.format.duckdb_io import file_errors, open_memory
 from pair.engine.format.graph_index import graph_sections
 from pair.engine.format.keyword_index import write_keywords
-from pair.engine.format.manifest import FileRole, ShardFile, ShardRef, content_hash, file_name, shards_prefix
-from pair.engine.format.stored_documents import Header, StoredDocuments, identity
-from pair.engine.format.stored_graphs import StoredGraphs
-from pair.files import hash_file
+from pair.engine.format.manifest import FileRole, ShardFile, ShardRef, file_name, hash_files, shards_prefix
+from pair.files import sha256_of
 
 if TYPE_CHECKING:
     import duckdb
@@ -111,38 +106,33 @@ def chunk_id(document_id: str, number: int) -> str:
 def build_shard(
     folder: Path, kb_id: str, documents: StoredDocuments, *, commit_id: str, run: str, number: int = 0
 ) -> BuiltShard:
-    """`commit_id` goes into the rows, so that no two attempts to write ever make the same shard.
+    """Build a shard. `commit_id` goes into the rows, so that no two attempts to write ever make the same shard.
 
     Garbage collection may therefore delete what an earlier attempt left without taking anything from a later one.
     """
     shard_id = f"shard-{number:05}"
     folder.mkdir(parents=True, exist_ok=True)
-    headers = [Header.from_bytes(each) for each in documents.headers]
-    paths: dict[FileRole, Path] = {
-        "rows": folder / file_name(shard_id, "rows"),
-        "search": folder / file_name(shard_id, "search"),
-        "ids": folder / file_name(shard_id, "ids"),
-        "keywords": folder / file_name(shard_id, "keywords"),
-    }
+    headers = [Header.from_bytes(header) for header in documents.headers]
+    roles: tuple[FileRole, ...] = ("rows", "search", "ids", "keywords")
     if documents.graphs.is_made:
-        paths["graph"] = folder / file_name(shard_id, "graph")
+        roles = (*roles, "graph")
+    paths = {role: folder / file_name(shard_id, role) for role in roles}
     with file_errors(paths["rows"]):
         _write_rows(paths["rows"], documents, headers, commit_id)
-    written: dict[FileRole, WrittenFile] = {
-        "rows": WrittenFile(paths["rows"].stat().st_size, hash_file(paths["rows"])),
+    written: dict[FileRole, ShardFile] = {
+        "rows": ShardFile(paths["rows"].stat().st_size, sha256_of(paths["rows"])),
         "search": _write_search(paths["search"], documents),
         "ids": _write_ids(paths["ids"], headers),
         "keywords": write_keywords(paths["keywords"], documents.keywords, paths["search"]),
     }
     if "graph" in paths:
         sections = graph_sections(documents.graphs, _first_chunks(documents), len(documents.chunks))
-        written["graph"] = write_pack(paths["graph"], sections)
-    centroids, radii = vector_index.centroids_of(documents.vectors, MOST_CENTROIDS if run else 1)
-    described = {role: ShardFile(each.size_bytes, each.sha256) for role, each in written.items()}
+        written["graph"] = write_arrays(paths["graph"], sections)
+    centroids, radii = vector_index.find_centroids(documents.vectors, MOST_CENTROIDS if run else 1)
     ref = ShardRef(
         shard_id=shard_id,
-        folder=_folder_of(kb_id, described),
-        files=described,
+        folder=shards_prefix(kb_id) + hash_files(written),
+        files=written,
         rows=len(documents.chunks),
         documents=documents.count,
         run=run,
@@ -162,28 +152,23 @@ def rebuild_shard(
     unchanged: Callable[[FileRole], Path],
     commit_id: str,
 ) -> BuiltShard:
-    """The same shard with the vectors of `documents`, which are all of it: files that know no vectors stay as they are.
+    """Build the same shard with the vectors of `documents`, which are all of it. Files without vectors stay.
 
-    `unchanged`: where such a file is. `commit_id` goes into the file that is new, for the same reason as above.
+    `unchanged` returns the path of such a file. `commit_id` goes into the new file, for the same reason.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / file_name(shard.shard_id, "search")
-    written = _write_search(path, documents, made_by=commit_id)
-    described = {**shard.files, "search": ShardFile(written.size_bytes, written.sha256)}
-    centroids, radii = vector_index.centroids_of(documents.vectors, 1)
+    files = {**shard.files, "search": _write_search(path, documents, made_by=commit_id)}
+    centroids, radii = vector_index.find_centroids(documents.vectors, 1)
     ref = replace(
         shard,
-        folder=_folder_of(kb_id, described),
-        files=described,
+        folder=shards_prefix(kb_id) + hash_files(files),
+        files=files,
         run="",
         centroids=centroids,
         radii=tuple(radii),
     )
-    return BuiltShard(ref, {role: path if role == "search" else unchanged(role) for role in described})
-
-
-def _folder_of(kb_id: str, described: Mapping[FileRole, ShardFile]) -> str:
-    return shards_prefix(kb_id) + content_hash(described)
+    return BuiltShard(ref, {role: path if role == "search" else unchanged(role) for role in files})
 
 
 # ── rows ───────────────────────────────────────────────────────────────────────────────────────────
@@ -201,13 +186,15 @@ def _write_rows(path: Path, documents: StoredDocuments, headers: Sequence[Header
         connection = open_memory()
     try:
         options = f"BLOCK_SIZE {_BLOCK_SIZE}, STORAGE_VERSION '{_STORAGE_VERSION}'"
-        connection.execute(f"ATTACH {_quoted(path)} AS shard_file ({options})")
+        connection.execute(f"ATTACH {_quote(path)} AS shard_file ({options})")
         connection.execute("USE shard_file")
         connection.execute("BEGIN")
         connection.execute(_TABLES)
         connection.execute("INSERT INTO shard VALUES (?, ?)", [commit_id, _STORAGE_VERSION])
-        for table, rows in _tables_of(documents, headers).items():
-            _insert(connection, path.with_suffix(".rows"), table, rows)
+        scratch = path.with_suffix(".rows")
+        _insert(connection, scratch, "docs", _docs_rows(documents, headers))
+        metadata = ((doc, *row) for doc, header in enumerate(headers) for row in flatten_metadata(header.metadata))
+        _insert(connection, scratch, "doc_metadata", metadata)
         _insert_columns(connection, {"chunk_places": _chunk_places(documents)}, _CHUNK_ROWS)
         if documents.graphs:
             _insert_graphs(connection, documents.graphs)
@@ -220,38 +207,29 @@ def _write_rows(path: Path, documents: StoredDocuments, headers: Sequence[Header
     idle.append(connection)
 
 
-def _quoted(path: Path) -> str:
+def _quote(path: Path) -> str:
     return "'" + str(path).replace("'", "''") + "'"
 
 
 def _insert(connection: "duckdb.DuckDBPyConnection", scratch: Path, table: str, rows: Iterable[_Row]) -> None:
-    """Through a file of JSON lines: fifty times faster than handing over Python values one by one."""
+    """Insert rows through a file of JSON lines: fifty times faster than passing Python values one by one."""
     longest = 0
     with scratch.open("w", encoding="utf-8") as stream:
         for row in rows:
-            line = json.dumps(dict(zip(COLUMNS[table], map(_sound, row), strict=True)))
+            line = json.dumps(dict(zip(COLUMNS[table], map(_replace_surrogates, row), strict=True)))
             longest = max(longest, len(line))
             stream.write(line + "\n")
     if longest:
         types = ", ".join(f"{name}: '{kind}'" for name, kind in COLUMNS[table].items())
-        reading = f"read_json({_quoted(scratch)}, format='newline_delimited', columns={{{types}}}"
+        reading = f"read_json({_quote(scratch)}, format='newline_delimited', columns={{{types}}}"
         limit = 2 * longest + 1024
         connection.execute(f"INSERT INTO {table} SELECT * FROM {reading}, maximum_object_size={limit})")  # noqa: S608
     scratch.unlink()
 
 
-def _sound(value: _Value) -> _Value:
-    """Without lone surrogates, which no UTF-8 can hold."""
+def _replace_surrogates(value: _Value) -> _Value:
+    """Replace lone surrogates, which UTF-8 cannot hold."""
     return value.encode(errors="replace").decode() if isinstance(value, str) and not value.isascii() else value
-
-
-def _tables_of(documents: StoredDocuments, headers: Sequence[Header]) -> dict[str, Iterable[_Row]]:
-    return {
-        "docs": _docs_rows(documents, headers),
-        "doc_metadata": (
-            (doc, *row) for doc, header in enumerate(headers) for row in flatten_metadata(header.metadata)
-        ),
-    }
 
 
 def _docs_rows(documents: StoredDocuments, headers: Sequence[Header]) -> Iterator[_Row]:
@@ -263,13 +241,13 @@ def _docs_rows(documents: StoredDocuments, headers: Sequence[Header]) -> Iterato
 def _chunk_places(documents: StoredDocuments) -> dict[str, npt.NDArray[Any]]:
     owners = documents.chunks["doc"].astype(np.int64)
     numbers = np.arange(len(owners)) - _first_chunks(documents)[owners]
-    return {**_columns_of(documents.chunks), "number": numbers}
+    return {**_split_columns(documents.chunks), "number": numbers}
 
 
 def _insert_columns(
     connection: "duckdb.DuckDBPyConnection", columns: Mapping[str, dict[str, npt.NDArray[Any]]], statements: str
 ) -> None:
-    """Numbers in columns, as they are; the texts that go with them are in their tables already."""
+    """Insert columns of numbers; the texts that go with them are in their tables already."""
     for name, column in columns.items():
         connection.register(name, column)
     connection.execute(statements)
@@ -279,12 +257,12 @@ def _insert_columns(
 
 def _insert_graphs(connection: "duckdb.DuckDBPyConnection", graphs: StoredGraphs) -> None:
     # As one text: for each string of an array, DuckDB looks anew whether pandas is installed.
-    connection.execute(_GRAPH_NAMES, [json.dumps([_sound(each) for each in graphs.names])])
-    columns = {"graph_mentions": _columns_of(graphs.mentions), "graph_edges": _columns_of(graphs.edges)}
+    connection.execute(_GRAPH_NAMES, [json.dumps([_replace_surrogates(name) for name in graphs.names])])
+    columns = {"graph_mentions": _split_columns(graphs.mentions), "graph_edges": _split_columns(graphs.edges)}
     _insert_columns(connection, columns, _GRAPH_ROWS)
 
 
-def _columns_of(rows: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+def _split_columns(rows: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
     return {name: np.ascontiguousarray(rows[name]) for name in rows.dtype.names or ()}
 
 
@@ -326,22 +304,22 @@ def _first_chunks(documents: StoredDocuments) -> npt.NDArray[np.int64]:
     return np.cumsum(counts) - counts
 
 
-def _write_search(path: Path, documents: StoredDocuments, made_by: str = "") -> WrittenFile:
+def _write_search(path: Path, documents: StoredDocuments, made_by: str = "") -> ShardFile:
     docs = np.zeros(documents.count, DOC_TYPE)
-    docs["header_size"] = [len(each) for each in documents.headers]
-    docs["text_size"] = [len(each) for each in documents.texts]
+    docs["header_size"] = [len(header) for header in documents.headers]
+    docs["text_size"] = [len(text) for text in documents.texts]
     sizes = docs["header_size"].astype(np.uint64) + docs["text_size"]
     docs["offset"] = np.cumsum(sizes) - sizes
     docs["first_chunk"] = _first_chunks(documents)
     pieces = [piece for pair in zip(documents.headers, documents.texts, strict=True) for piece in pair]
     codes = vector_index.encode(documents.vectors)
-    return write_pack(
+    return write_arrays(
         path,
         {
             "docs": docs,
             "chunks": documents.chunks,
             "vectors": documents.vectors,
-            "squares": vector_index.squares_of(documents.vectors),
+            "squares": vector_index.compute_squares(documents.vectors),
             **({"codes": codes.index, "code_error": codes.error} if codes is not None else {}),
             "texts": pieces,
             **({"made_by": [made_by.encode()]} if made_by else {}),
@@ -349,25 +327,25 @@ def _write_search(path: Path, documents: StoredDocuments, made_by: str = "") -> 
     )
 
 
-def _write_ids(path: Path, headers: Sequence[Header]) -> WrittenFile:
-    """Sorted by the hash of the id for looking up, with a second order for listing."""
-    names = [each.id.encode(errors="surrogatepass") for each in headers]
-    owners = sorted({each.owner for each in headers})
+def _write_ids(path: Path, headers: Sequence[Header]) -> ShardFile:
+    """Write ids sorted by their hashes for looking up, with a second order for listing."""
+    names = [header.id.encode(errors="surrogatepass") for header in headers]
+    owners = sorted({header.owner for header in headers})
     owner_numbers = {owner: number for number, owner in enumerate(owners)}
     lines = np.zeros(len(headers), ID_TYPE)
-    hashes = np.array([np.frombuffer(identity(each.id), "<u8") for each in headers], "<u8").reshape(-1, 2)
+    hashes = np.array([np.frombuffer(hash_id(header.id), "<u8") for header in headers], "<u8").reshape(-1, 2)
     lines["prefix"], lines["rest"] = hashes[:, 0], hashes[:, 1]
     lines["doc"] = np.arange(len(headers))
-    lines["owner"] = [owner_numbers[each.owner] for each in headers]
+    lines["owner"] = [owner_numbers[header.owner] for header in headers]
     lines["id_size"] = [len(name) for name in names]
     sizes = lines["id_size"].astype(np.uint64)
     lines["id_offset"] = np.cumsum(sizes) - sizes
-    lines["hash"] = np.array([bytes.fromhex(each.content_hash) for each in headers], "V16")
+    lines["hash"] = np.array([bytes.fromhex(header.content_hash) for header in headers], "V16")
     lines = np.sort(lines, order=["prefix", "rest"])
     by_name = sorted(range(len(headers)), key=lambda number: headers[number].id)
     place = np.empty(len(headers), np.uint32)
     place[lines["doc"]] = np.arange(len(headers), dtype=np.uint32)
-    return write_pack(
+    return write_arrays(
         path,
         {
             "lines": lines,

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 faiss: Any = typed_faiss
-"""Its stubs know half of what it has."""
+"""Its stubs are incomplete."""
 
 Vectors = npt.NDArray[np.float32]
 Distances = npt.NDArray[np.float32]
@@ -24,7 +24,7 @@ RowNumbers = npt.NDArray[np.int64]
 Selection = npt.NDArray[np.bool_]
 
 ANN_MIN_ROWS = 2048
-"""Below this, looking at every row is as fast as an index."""
+"""Below this, reading every row is as fast as an index."""
 _CODE_BITS = 4
 _CODE_BLOCK = 32
 """Rows whose codes lie together."""
@@ -42,15 +42,15 @@ _ROUNDING = 1e-4
 """More than float32 loses in a sum of products, for vectors of length 1."""
 
 
-def exact_distances(vectors: Vectors, query: Vectors) -> Distances:
-    """Euclidean. Summed in float64, row by row, in an order that only the dimension decides."""
+def compute_distances(vectors: Vectors, query: Vectors) -> Distances:
+    """Return Euclidean distances, summed in float64, row by row, in an order that only the dimension decides."""
     difference = np.subtract(vectors, query, dtype=np.float64)
     difference *= difference
     distances: Distances = np.sqrt(difference.sum(axis=1)).astype(np.float32)
     return distances
 
 
-def squares_of(vectors: Vectors) -> npt.NDArray[np.float32]:
+def compute_squares(vectors: Vectors) -> npt.NDArray[np.float32]:
     squares: npt.NDArray[np.float32] = np.einsum("ij,ij->i", vectors, vectors, dtype=np.float32)
     return squares
 
@@ -70,7 +70,7 @@ class Codes:
         The reader of faiss trusts what it reads: it maps files that an index names, and reads beyond its own bytes.
         So everything but the numbers of centroids and codes has to be, byte for byte, what it would write.
         """
-        begin, centroids_bytes, middle, codes_bytes = _expected_layout(rows, dimension)
+        begin, centroids_bytes, middle, codes_bytes = _codes_layout(rows, dimension)
         centroids_end = len(begin) + centroids_bytes
         is_expected = (
             self.index.size == centroids_end + len(middle) + codes_bytes
@@ -87,8 +87,8 @@ def _code_parts(dimension: int) -> int:
     return dimension // 2 if dimension % 2 == 0 else dimension
 
 
-def _expected_layout(rows: int, dimension: int) -> tuple[bytes, int, bytes, int]:
-    """How faiss writes an IndexPQFastScan: what comes before its centroids, their size, what follows, size of codes."""
+def _codes_layout(rows: int, dimension: int) -> tuple[bytes, int, bytes, int]:
+    """Return how faiss writes an IndexPQFastScan: bytes before the centroids, their size, bytes after, code size."""
     parts, values = _code_parts(dimension), 1 << _CODE_BITS
     # Type; dimension, rows, two numbers without a meaning, is trained, L2; quantizer; length of the centroids.
     begin = struct.pack("<4siqqq?i", b"IPfs", dimension, rows, 1 << 20, 1 << 20, True, 1)
@@ -101,7 +101,7 @@ def _expected_layout(rows: int, dimension: int) -> tuple[bytes, int, bytes, int]
 
 
 def _use_one_thread() -> None:
-    """For what this thread asks of faiss, whose own threads wait for each other in a busy loop after every small step.
+    """Keep faiss in this thread: its own threads wait for each other in a busy loop after every small step.
 
     Where they do not have a core each, that takes up to a hundred times as long. Processes build shards side by side.
     """
@@ -109,7 +109,7 @@ def _use_one_thread() -> None:
 
 
 def encode(vectors: Vectors) -> Codes | None:
-    """None where it is not worth it."""
+    """Return codes of these vectors; None where they are too few."""
     rows, dimension = vectors.shape
     if rows < ANN_MIN_ROWS:
         return None
@@ -122,7 +122,7 @@ def encode(vectors: Vectors) -> Codes | None:
     index.add(contiguous)
     sample = contiguous[:: max(1, rows // ANN_MIN_ROWS)]
     residue = sample - index.pq.decode(index.pq.compute_codes(sample))
-    return Codes(faiss.serialize_index(index), np.array([squares_of(residue).mean()], np.float32))
+    return Codes(faiss.serialize_index(index), np.array([compute_squares(residue).mean()], np.float32))
 
 
 class VectorIndex:
@@ -141,7 +141,7 @@ class VectorIndex:
     def nearest(
         self, query: Vectors, limit: int, *, allowed: Selection | None, exact: bool, within: float | None = None
     ) -> tuple[Distances, RowNumbers]:
-        """At least the `limit` nearest rows, when there are so many; more where several are equally near.
+        """Return at least the `limit` nearest rows, when there are so many; more where several are equally near.
 
         `within`: rows that are farther away than this may be left out.
         """
@@ -156,17 +156,15 @@ class VectorIndex:
             rows = self._by_codes(query, min(limit, count), allowed, within)
             if len(rows):
                 rows = self._near_enough(query, limit, rows, within)
-        return exact_distances(self._vectors.take(rows, axis=0), query), rows
+        return compute_distances(self._vectors.take(rows, axis=0), query), rows
 
     def _near_enough(self, query: Vectors, limit: int, rows: RowNumbers | None, within: float | None) -> RowNumbers:
-        """The nearest of these rows, or of all, by fast arithmetic, with a margin for its rounding."""
+        """Return the nearest of these rows, or of all, by fast arithmetic, with a margin for its rounding."""
         if rows is None:
             vectors, squares = self._vectors, self._squares
         else:
-            vectors, squares = (
-                self._vectors.take(rows, axis=0),
-                self._squares.take(rows),
-            )  # three times as fast as [rows]
+            # take() is three times as fast as [rows].
+            vectors, squares = self._vectors.take(rows, axis=0), self._squares.take(rows)
         rough = squares - 2 * (vectors @ query)
         own_square = float(query @ query)
         farthest = math.inf if within is None else within * within - own_square
@@ -176,16 +174,16 @@ class VectorIndex:
         return chosen if rows is None else rows[chosen]
 
     def _by_codes(self, query: Vectors, limit: int, allowed: Selection | None, within: float | None) -> RowNumbers:
-        """More rows than wanted; the caller ranks them by their numbers."""
+        """Return more rows than wanted; the caller ranks them by their vectors."""
         wanted = limit * _CANDIDATES_PER_HIT + _MORE_CANDIDATES
         if allowed is None:
             return self._candidates(query, wanted, within)
-        # Those that are not allowed are found all the same, and have to be sorted out.
+        # Rows that are not allowed come with the others, and have to be sorted out.
         wanted = math.ceil(wanted * len(allowed) / np.count_nonzero(allowed))
         while True:
-            found = self._candidates(query, wanted, within)
-            rows: RowNumbers = found[allowed[found]]
-            if len(rows) >= limit or len(found) < wanted or wanted >= len(self._vectors):
+            candidates = self._candidates(query, wanted, within)
+            rows: RowNumbers = candidates[allowed[candidates]]
+            if len(rows) >= limit or len(candidates) < wanted or wanted >= len(self._vectors):
                 return rows
             wanted *= 4
 
@@ -219,12 +217,12 @@ _SAMPLE_PER_CLUSTER = 40
 
 
 def sample_size(groups: int) -> int:
-    """How many vectors `Grouping` wants to see."""
+    """Return how many vectors `Grouping` needs as a sample."""
     return _SAMPLE_PER_CLUSTER * min(groups * _CLUSTERS_PER_GROUP, _MOST_CLUSTERS)
 
 
 class Grouping:
-    """Groups of about equal weight, of vectors that are near to each other; given out piece by piece.
+    """Groups of near vectors of about equal weight, assigned part by part.
 
     Vectors belong to small clusters, and clusters to groups: a group's border then goes between clusters, where few
     vectors are, and not through them.
@@ -235,41 +233,41 @@ class Grouping:
         clusters = min(groups * _CLUSTERS_PER_GROUP, _MOST_CLUSTERS, len(sample) // _LEAST_SAMPLE_PER_CLUSTER)
         self._means = _means(sample, max(groups, clusters))
         members = np.bincount(_nearest(self._means, sample, 1)[0][:, 0], minlength=len(self._means))
-        self._group_of_cluster = _packed(self._means, members, groups)
+        self._group_of_cluster = _pack_clusters(self._means, members, groups)
         self._room = np.full(groups, _SLACK * weight / groups)
 
     def assign(self, vectors: Vectors, weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The group of each: that of its nearest cluster whose group has room; those who care most choose first."""
+        """Return the group of each vector: that of its nearest cluster with room. The most eager choose first."""
         clusters, eagerness = _nearest(self._means, vectors, _CHOICES)
-        return _given_out(self._group_of_cluster[clusters], eagerness, weights, self._room)
+        return _assign(self._group_of_cluster[clusters], eagerness, weights, self._room)
 
 
-def _packed(means: Vectors, members: npt.NDArray[np.int64], groups: int) -> npt.NDArray[np.int64]:
-    """The group of each cluster: near ones together, and about as many vectors in each."""
+def _pack_clusters(means: Vectors, members: npt.NDArray[np.int64], groups: int) -> npt.NDArray[np.int64]:
+    """Return the group of each cluster: near ones together, and about as many vectors in each."""
     if len(means) == groups:
         return np.arange(groups)
     choices, eagerness = _nearest(_means(means, groups), means, _CHOICES)
-    return _given_out(choices, eagerness, members, np.full(groups, _PACKING_SLACK * members.sum() / groups))
+    return _assign(choices, eagerness, members, np.full(groups, _PACKING_SLACK * members.sum() / groups))
 
 
-def _given_out(
+def _assign(
     choices: npt.NDArray[np.int64],
     eagerness: npt.NDArray[np.float32],
     weights: npt.NDArray[np.int64],
     room: npt.NDArray[np.float64],
 ) -> npt.NDArray[np.int64]:
-    """One of the choices of each, as long as there is room; `room` becomes less."""
-    given = np.empty(len(choices), np.int64)
+    """Return one of the choices of each, as long as there is room. Changes `room`."""
+    groups = np.empty(len(choices), np.int64)
     for number in np.argsort(-eagerness, kind="stable"):
         weight = weights[number]
-        chosen = next((each for each in choices[number] if room[each] >= weight), int(np.argmax(room)))
-        given[number] = chosen
+        chosen = next((group for group in choices[number] if room[group] >= weight), int(np.argmax(room)))
+        groups[number] = chosen
         room[chosen] -= weight
-    return given
+    return groups
 
 
 def _nearest(means: Vectors, vectors: Vectors, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """The nearest means of each vector, and by how much it prefers the first to the second."""
+    """Return the nearest means of each vector, and by how much it prefers the first to the second."""
     choices = min(len(means), count)
     _use_one_thread()
     nearest = np.empty((len(vectors), choices), np.int64)
@@ -298,8 +296,8 @@ def _means(vectors: Vectors, groups: int) -> Vectors:
     return means
 
 
-def centroids_of(vectors: Vectors, most: int) -> tuple[Vectors, Sequence[float]]:
-    """A few means that stand for these vectors, each with the distance of the farthest that is nearest to it."""
+def find_centroids(vectors: Vectors, most: int) -> tuple[Vectors, Sequence[float]]:
+    """Return a few means of these vectors, each with the distance of the farthest vector that is nearest to it."""
     if not len(vectors):
         return np.empty((0, vectors.shape[1]), np.float32), ()
     count = max(1, min(most, len(vectors) // 256))

@@ -1,4 +1,4 @@
-"""One keyword query over all shards: BM25 with the statistics of all that is live, so that no score knows the layout.
+"""One keyword query over all shards: BM25 with the statistics of all live rows, so that no score depends on the layout.
 
 score(row) = Σ over terms: idf^1.2 · f · (k1 + 1) / (f + k1 · (1 - b + b · length / average length))
 idf = ln(1 + (N - n + ½) / (n + ½)), where N rows are live and n of them hold the term; the power lets rare terms
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pair.engine.format.keyword_index import KeywordIndex, Selection, keys_of
+from pair.engine.format.keyword_index import KeywordIndex, Selection, make_sort_keys
 from pair.text.tokenizer import KeywordQuery, Phrase, holds_phrase
 
 Scores = npt.NDArray[np.float64]
@@ -38,14 +38,14 @@ _SLACK = 1.0 + 1e-6
 
 @dataclass(frozen=True, slots=True)
 class KeywordPart:
-    """A shard, as a query sees it."""
+    """The keywords of a shard, as a query sees them."""
 
     index: KeywordIndex | None
-    """None: it has no keywords that can be asked, and nothing is found in it."""
+    """None for a shard whose keywords cannot be read: nothing is found in it."""
     live: Selection | None
-    """Rows; None when all are."""
-    fields_of: Callable[[int], Sequence[str]]
-    """The texts in which a phrase of this row may stand."""
+    """The live rows; None for all."""
+    row_fields: Callable[[int], Sequence[str]]
+    """Returns the texts in which a phrase of a row may stand."""
 
 
 class _QueryTerm(NamedTuple):
@@ -56,7 +56,7 @@ class _QueryTerm(NamedTuple):
 
 
 class _PostingRange(NamedTuple):
-    """Where a term stands."""
+    """The rows that hold a term."""
 
     rows: npt.NDArray[Any]
     impacts: npt.NDArray[np.float32]
@@ -71,24 +71,25 @@ class KeywordSearch:
         self._query = query
         self._parts = parts
         groups: dict[bytes, tuple[tuple[bytes, ...], int]] = {
-            _encoded(term): ((_encoded(term),), times) for term, times in query.terms.items()
+            _encode(term): ((_encode(term),), times) for term, times in query.terms.items()
         }
         indexes = [part.index for part in parts if part.index is not None]
         for prefix in query.prefixes:
-            expanded = {word for index in indexes for word in index.expanded(_encoded(prefix))}
-            groups[_encoded(prefix) + b"*"] = (tuple(sorted(expanded)), 1)
+            expand = {word for index in indexes for word in index.expand(_encode(prefix))}
+            groups[_encode(prefix) + b"*"] = (tuple(sorted(expand)), 1)
         wanted = {word for words, _ in groups.values() for word in words}
-        wanted.update(_encoded(term) for phrase in query.excluded for term in phrase)
+        wanted.update(_encode(term) for phrase in query.excluded for term in phrase)
         words = list(wanted)
-        keys = keys_of(words)
-        self._found = [part.index.vocabulary.find(words, keys) if part.index else {} for part in parts]
+        keys = make_sort_keys(words)
+        self._places = [part.index.vocabulary.find(words, keys) if part.index else {} for part in parts]
+        """For each part, the number of each term that is in its vocabulary."""
         totals = [part.index.totals(part.live) for part in parts if part.index is not None]
         self.rows = sum(rows for rows, _ in totals)
         self._average_length = max(sum(length for _, length in totals) / max(self.rows, 1), 1e-9)
         asked = [(name, _QueryTerm(group, times * self._idf(group))) for name, (group, times) in groups.items()]
         # The rarest first: they decide, and their lists are short.
-        self._asked = [each for _, each in sorted(asked, key=lambda pair: (-pair[1].weight, pair[0]))]
-        self._weights = {name.decode(errors="surrogatepass"): each.weight for name, each in asked}
+        self._terms = [term for _, term in sorted(asked, key=lambda pair: (-pair[1].weight, pair[0]))]
+        self._weights = {name.decode(errors="surrogatepass"): term.weight for name, term in asked}
         self._lists_of: dict[int, list[_PostingRange]] = {}
         self._rows_holding: dict[tuple[int, Phrase], Rows] = {}
 
@@ -100,58 +101,59 @@ class KeywordSearch:
     def best(
         self, position: int, limit: int, *, allowed: Selection | None = None, floor: float = 0.0
     ) -> tuple[Scores, Rows]:
-        """The best rows of a part that hold any of the terms, in no order, with all that are as good as the last one.
+        """Return the best rows of a part that hold any term, in no order, with all that are as good as the last one.
 
         `allowed`: rows that may be found; unless given, all that are live.
         `floor`: rows with a lower score may be left out.
         """
         part = self._parts[position]
-        if part.index is None or limit <= 0 or self._query.is_empty:
+        if part.index is None or limit <= 0 or not self._terms:
             return np.empty(0), np.empty(0, np.int64)
         allowed = part.live if allowed is None else allowed
         if not (self._query.phrases or self._query.excluded):
-            return _best_of(*self._ranked(position, limit, allowed, floor), limit)
-        return self._best_checked(position, limit, allowed)
+            return _keep_best(*self._rank(position, limit, allowed, floor), limit)
+        return self._best_with_phrases(position, limit, allowed)
 
-    def best_of(
+    def best_together(
         self, positions: Sequence[int], limit: int, allowed: Callable[[int], Selection | None]
     ) -> dict[int, tuple[Scores, Rows]]:
-        """The best rows of several parts together, by part: what one finds, the next need not look below."""
+        """Return the best rows of several parts together, by part: the next part need not look below the last score."""
         best: Scores = np.empty(0)
-        found: dict[int, tuple[Scores, Rows]] = {}
+        answers: dict[int, tuple[Scores, Rows]] = {}
         for position in positions:
             floor = float(best[0]) if len(best) == limit and limit > 0 else 0.0
             scores, rows = self.best(position, limit, allowed=allowed(position), floor=floor)
             best = np.sort(np.concatenate([best, scores]))[-limit:] if limit > 0 else best
-            found[position] = scores, rows
+            answers[position] = scores, rows
         if len(best) < limit or not len(best):
-            return found
+            return answers
         return {
-            position: (scores[scores >= best[0]], rows[scores >= best[0]]) for position, (scores, rows) in found.items()
+            position: (scores[scores >= best[0]], rows[scores >= best[0]])
+            for position, (scores, rows) in answers.items()
         }
 
-    def scores_of(self, position: int, rows: Rows) -> Scores:
-        """Of any rows of a part; 0 for those that hold nothing of the query, -inf for those that it refuses."""
+    def score_rows(self, position: int, rows: Rows) -> Scores:
+        """Score any rows of a part: 0 for a row without any term, -inf for one that the query refuses."""
         if self._parts[position].index is None:
             return np.zeros(len(rows))
-        scores = _added(np.zeros(len(rows)), rows, self._lists(position))
+        scores = _add_scores(np.zeros(len(rows)), rows, self._lists(position))
         if self._query.phrases or self._query.excluded:
             for place, row in enumerate(rows.tolist()):
-                scores[place] = self._checked(position, row, float(scores[place]))
+                scores[place] = self._check_phrases(position, row, float(scores[place]))
         return scores
 
     # Statistics
 
     def _idf(self, words: Sequence[bytes]) -> float:
         holding = 0
-        for part, found in zip(self._parts, self._found, strict=True):
-            numbers = [found[word] for word in words if word in found]
+        for part, places in zip(self._parts, self._places, strict=True):
+            numbers = [places[word] for word in words if word in places]
             if not numbers or part.index is None:
                 continue
             if len(numbers) == 1 and part.live is None:
                 holding += part.index.frequency(numbers[0])
             else:
-                rows, _ = _postings(part.index, numbers)
+                rows, _ = part.index.merge_postings(numbers)
                 holding += len(rows) if part.live is None else int(np.count_nonzero(part.live[rows]))
         rarity = math.log(1.0 + (self.rows - holding + 0.5) / (holding + 0.5))
         return math.pow(rarity, RARITY)
@@ -160,76 +162,76 @@ class KeywordSearch:
 
     def _lists(self, position: int) -> list[_PostingRange]:
         if position not in self._lists_of:
-            self._lists_of[position] = self._made_lists(position)
+            self._lists_of[position] = self._make_lists(position)
         return self._lists_of[position]
 
-    def _made_lists(self, position: int) -> list[_PostingRange]:
-        index, found = self._parts[position].index, self._found[position]
+    def _make_lists(self, position: int) -> list[_PostingRange]:
+        index, places = self._parts[position].index, self._places[position]
         lists: list[_PostingRange] = []
-        if index is None or not found:
+        if index is None or not places:
             return lists
         impacts = index.impacts(K1, B, self._average_length)
-        for asked in self._asked:
-            numbers = [found[word] for word in asked.words if word in found]
+        for term in self._terms:
+            numbers = [places[word] for word in term.words if word in places]
             if not numbers:
                 continue
-            weight = asked.weight * (K1 + 1.0)
+            weight = term.weight * (K1 + 1.0)
             if len(numbers) == 1:
-                rows, parts = impacts.of(numbers[0])
+                rows, parts = impacts.read(numbers[0])
                 lists.append(_PostingRange(rows, parts, weight, weight * impacts.most(numbers[0])))
             else:
-                rows, counts = index.merged_postings(numbers)
-                lists.append(_PostingRange(rows, impacts.computed(rows, counts), weight, weight))
+                rows, counts = index.merge_postings(numbers)
+                lists.append(_PostingRange(rows, impacts.compute(rows, counts), weight, weight))
         return lists
 
-    def _ranked(self, position: int, limit: int, allowed: Selection | None, floor: float) -> tuple[Scores, Rows]:
-        """Every row that may be among the best, with its whole score."""
+    def _rank(self, position: int, limit: int, allowed: Selection | None, floor: float) -> tuple[Scores, Rows]:
+        """Return every row that may be among the best, with its whole score."""
         lists = self._lists(position)
-        rest = _sums_from_each([each.bound for each in lists])
+        rest = _suffix_sums([postings.bound for postings in lists])
         if not lists or rest[0] * _SLACK < floor:
             return np.empty(0), np.empty(0, np.int64)
-        taken = _first_with_few_rows(lists)
+        taken = _count_short_lists(lists)
         # Whether what is left is likely to be less than the last of the best.
         if taken and rest[taken] <= max(floor, (rest[0] - rest[taken]) / 2):
-            scores, rows = _scored(lists[:taken])
+            scores, rows = _score_lists(lists[:taken])
             if allowed is not None:
                 scores, rows = scores[allowed[rows]], rows[allowed[rows]]
-            threshold = max(floor, _last_of_best(scores, limit))
+            threshold = max(floor, _last_best_score(scores, limit))
             if taken == len(lists) or rest[taken] * _SLACK < threshold:
-                return _completed(scores, rows, lists[taken:], threshold, limit)
-        return self._ranked_densely(position, lists, limit, allowed, floor)
+                return _complete(scores, rows, lists[taken:], threshold, limit)
+        return self._rank_densely(position, lists, limit, allowed, floor)
 
-    def _ranked_densely(
+    def _rank_densely(
         self, position: int, lists: Sequence[_PostingRange], limit: int, allowed: Selection | None, floor: float
     ) -> tuple[Scores, Rows]:
-        """With a score for each row of the part, until the terms that are left cannot bring up another one."""
+        """Add up a score for each row of the part, until the terms that are left cannot bring up another one."""
         index = self._parts[position].index
         every_score = np.zeros(index.count if index else 0)
-        rest = _sums_from_each([each.bound for each in lists])
+        rest = _suffix_sums([postings.bound for postings in lists])
         taken, threshold = 0, floor
         while taken < len(lists):
             left = rest[taken] * _SLACK
             if taken and len(lists[taken].rows) >= _WORTH_PRUNING:
                 if threshold <= left < rest[0] - rest[taken]:
                     threshold = max(
-                        floor, _last_of_best(every_score if allowed is None else every_score[allowed], limit)
+                        floor, _last_best_score(every_score if allowed is None else every_score[allowed], limit)
                     )
                 if left < threshold:
                     break
-            rows, impacts, weight, _ = lists[taken]
-            every_score[rows] += weight * impacts
+            postings = lists[taken]
+            every_score[postings.rows] += postings.weight * postings.impacts
             taken += 1
         reach = threshold - rest[taken] * _SLACK if taken < len(lists) else 0.0
-        found = np.flatnonzero(every_score >= reach) if reach > 0 else np.flatnonzero(every_score)
-        found = found if allowed is None else found[allowed[found]]
-        return _completed(every_score[found], found, lists[taken:], threshold, limit)
+        rows = np.flatnonzero(every_score >= reach) if reach > 0 else np.flatnonzero(every_score)
+        rows = rows if allowed is None else rows[allowed[rows]]
+        return _complete(every_score[rows], rows, lists[taken:], threshold, limit)
 
     # Phrases, and what is excluded
 
-    def _best_checked(self, position: int, limit: int, allowed: Selection | None) -> tuple[Scores, Rows]:
-        """Texts are only read as far as they decide: from the best possible score on, until no other can be better."""
+    def _best_with_phrases(self, position: int, limit: int, allowed: Selection | None) -> tuple[Scores, Rows]:
+        """Read texts from the best possible score on, until no other row can be better."""
         query, part = self._query, self._parts[position]
-        scores, rows = self._ranked(position, part.index.count if part.index else 0, allowed, 0.0)
+        scores, rows = self._rank(position, part.index.count if part.index else 0, allowed, 0.0)
         possible = scores.copy()
         for phrase in query.phrases:
             holds = np.isin(rows, self._rows_with(position, phrase))
@@ -242,15 +244,15 @@ class KeywordSearch:
         for place in np.argsort(-possible, kind="stable").tolist():
             if len(best) >= limit and possible[place] < best[0]:
                 break
-            score = self._checked(position, int(rows[place]), float(scores[place]))
+            score = self._check_phrases(position, int(rows[place]), float(scores[place]))
             if score > -math.inf:
                 kept.append((score, int(rows[place])))
                 (heapq.heappush if len(best) < limit else heapq.heappushpop)(best, score)
-        found = np.array([score for score, _ in kept]), np.array([row for _, row in kept], np.int64)
-        return _best_of(*found, limit)
+        checked = np.array([score for score, _ in kept]), np.array([row for _, row in kept], np.int64)
+        return _keep_best(*checked, limit)
 
-    def _checked(self, position: int, row: int, score: float) -> float:
-        """The score with what its phrases add; -inf when the row lacks a phrase or holds what is excluded."""
+    def _check_phrases(self, position: int, row: int, score: float) -> float:
+        """Add what phrases are worth; -inf when the row lacks a phrase or holds an excluded one."""
         query = self._query
         if any(self._holds(position, row, phrase) for phrase in query.excluded):
             return -math.inf
@@ -262,7 +264,7 @@ class KeywordSearch:
         return score
 
     def _bonus(self, phrase: Phrase) -> float:
-        """As much as its words are worth: as if the phrase were one more word, as rare as they are together."""
+        """Return what its words are worth: a phrase counts like one more word, as rare as they are together."""
         return sum(self._weights[term] for term in dict.fromkeys(phrase))
 
     def _holds(self, position: int, row: int, phrase: Phrase) -> bool:
@@ -270,17 +272,17 @@ class KeywordSearch:
         place = int(np.searchsorted(rows, row))
         if place == len(rows) or rows[place] != row:
             return False
-        return len(phrase) == 1 or any(holds_phrase(text, phrase) for text in self._parts[position].fields_of(row))
+        return len(phrase) == 1 or any(holds_phrase(text, phrase) for text in self._parts[position].row_fields(row))
 
     def _rows_with(self, position: int, phrase: Phrase) -> Rows:
-        """Rows that hold all terms of the phrase, wherever."""
+        """Return the rows that hold all terms of the phrase, in any place."""
         if (position, phrase) not in self._rows_holding:
-            self._rows_holding[position, phrase] = self._found_rows_with(position, phrase)
+            self._rows_holding[position, phrase] = self._find_rows_with(position, phrase)
         return self._rows_holding[position, phrase]
 
-    def _found_rows_with(self, position: int, phrase: Phrase) -> Rows:
-        index, found = self._parts[position].index, self._found[position]
-        numbers = [found.get(_encoded(term)) for term in set(phrase)]
+    def _find_rows_with(self, position: int, phrase: Phrase) -> Rows:
+        index, places = self._parts[position].index, self._places[position]
+        numbers = [places.get(_encode(term)) for term in set(phrase)]
         lists = [index.postings(number)[0] for number in numbers if index is not None and number is not None]
         if len(lists) < len(numbers) or not lists:
             return np.empty(0, np.int64)
@@ -291,38 +293,34 @@ class KeywordSearch:
         return rows.astype(np.int64)
 
 
-def _encoded(term: str) -> bytes:
+def _encode(term: str) -> bytes:
     return term.encode(errors="surrogatepass")
 
 
-def _postings(index: KeywordIndex, numbers: Sequence[int]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    return index.postings(numbers[0]) if len(numbers) == 1 else index.merged_postings(numbers)
-
-
-def _sums_from_each(values: Sequence[float]) -> list[float]:
-    """Of each value and all behind it, and 0 at the end."""
+def _suffix_sums(values: Sequence[float]) -> list[float]:
+    """Return the sum of each value and all behind it, and 0 at the end."""
     return [*itertools.accumulate(reversed(values), initial=0.0)][::-1]
 
 
-def _first_with_few_rows(lists: Sequence[_PostingRange]) -> int:
-    """How many lists, from the first on, have few rows together."""
-    together = itertools.accumulate(len(each.rows) for each in lists)
+def _count_short_lists(lists: Sequence[_PostingRange]) -> int:
+    """Count the lists, from the first on, that have few rows together."""
+    together = itertools.accumulate(len(postings.rows) for postings in lists)
     return sum(1 for _ in itertools.takewhile(lambda size: size <= _FEW_ROWS, together))
 
 
-def _scored(lists: Sequence[_PostingRange]) -> tuple[Scores, Rows]:
-    """Every row in these lists, with its score."""
+def _score_lists(lists: Sequence[_PostingRange]) -> tuple[Scores, Rows]:
+    """Return every row in these lists, with its score."""
     if len(lists) == 1:
         return (lists[0].weight * lists[0].impacts).astype(np.float64), lists[0].rows.astype(np.int64)
-    rows = np.sort(np.concatenate([each.rows for each in lists])).astype(np.int64)
+    rows = np.sort(np.concatenate([postings.rows for postings in lists])).astype(np.int64)
     is_first = np.ones(len(rows), np.bool_)
     np.not_equal(rows[1:], rows[:-1], out=is_first[1:])
     rows = rows[is_first]
-    return _added(np.zeros(len(rows)), rows, lists), rows
+    return _add_scores(np.zeros(len(rows)), rows, lists), rows
 
 
-def _added(scores: Scores, rows: Rows, lists: Sequence[_PostingRange]) -> Scores:
-    """The scores of these rows with what they get from these terms."""
+def _add_scores(scores: Scores, rows: Rows, lists: Sequence[_PostingRange]) -> Scores:
+    """Add to the scores of these rows what they get from these terms."""
     if not lists or not len(rows):
         return scores
     wanted = rows.astype(lists[0].rows.dtype)  # all rows of a part have one type; without it, they would be copied
@@ -335,26 +333,27 @@ def _added(scores: Scores, rows: Rows, lists: Sequence[_PostingRange]) -> Scores
     return scores
 
 
-def _completed(
+def _complete(
     scores: Scores, rows: Rows, lists: Sequence[_PostingRange], threshold: float, limit: int
 ) -> tuple[Scores, Rows]:
-    """With what the lists that are left bring, for the rows that can still reach the threshold."""
-    rest = _sums_from_each([each.bound for each in lists])
-    for place, each in enumerate(lists):
+    """Add the lists that are left, for the rows that can still reach the threshold."""
+    rest = _suffix_sums([postings.bound for postings in lists])
+    for place, postings in enumerate(lists):
         if len(rows) > limit:
-            threshold = max(threshold, _last_of_best(scores, limit))
+            threshold = max(threshold, _last_best_score(scores, limit))
             near = scores >= threshold - rest[place] * _SLACK
             scores, rows = scores[near], rows[near]
-        scores = _added(scores, rows, [each])
+        scores = _add_scores(scores, rows, [postings])
     return scores, rows
 
 
-def _last_of_best(scores: Scores, limit: int) -> float:
-    found = scores[scores > 0]
-    return float(np.partition(found, len(found) - limit)[len(found) - limit]) if len(found) >= limit else 0.0
+def _last_best_score(scores: Scores, limit: int) -> float:
+    positive = scores[scores > 0]
+    count = len(positive)
+    return float(np.partition(positive, count - limit)[count - limit]) if count >= limit else 0.0
 
 
-def _best_of(scores: Scores, rows: Rows, limit: int) -> tuple[Scores, Rows]:
+def _keep_best(scores: Scores, rows: Rows, limit: int) -> tuple[Scores, Rows]:
     if len(scores) <= limit:
         return scores, rows
     best = scores >= np.partition(scores, len(scores) - limit)[len(scores) - limit]

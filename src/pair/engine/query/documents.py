@@ -1,4 +1,4 @@
-"""Documents as one manifest has them: by id, a page of them, one of them."""
+"""Documents of one manifest: a page of them by id, or one of them."""
 
 import heapq
 import itertools
@@ -53,55 +53,56 @@ class DocumentReader:
         self._now = now
 
     def page(self, after: str, limit: int, owner: str | None) -> list[StoredDocument]:
-        """By id, from the first that comes after `after`."""
-        wanted = (each for each in self._live(after) if owner is None or each[0].owner == owner)
+        """Return documents by id, from the first after `after`."""
+        wanted = ((listed, at) for listed, at in self._live(after) if owner is None or listed.owner == owner)
         return [self._document(position, listed) for listed, position in itertools.islice(wanted, limit)]
 
     def holding(self, text: str, after: str, limit: int, owner: str | None) -> tuple[list[StoredDocument], str | None]:
-        """Those with this text in their id or title, in any case; and the id to go on after, if there may be more."""
+        """Return documents with this text in their id or title, and the id to go on after, if there may be more."""
         wanted = text.casefold()
-        found: list[StoredDocument] = []
+        documents: list[StoredDocument] = []
         for number, (listed, position) in enumerate(self._live(after), 1):
             if owner is None or listed.owner == owner:
                 title = self._search_file(position).header(listed.doc).title
                 if wanted in listed.id.casefold() or wanted in title.casefold():
-                    found.append(self._document(position, listed))
-            if len(found) == limit or number == _MOST_LOOKED_AT:
-                return found, listed.id
-        return found, None
+                    documents.append(self._document(position, listed))
+            if len(documents) == limit or number == _MOST_LOOKED_AT:
+                return documents, listed.id
+        return documents, None
 
     def document(self, document_id: str) -> StoredDocument:
         """Raises E214."""
-        position, number, content_hash = self._place(document_id)
+        position, number, content_hash = self._find(document_id)
         return self._document(position, ListedDocument(document_id, "", content_hash, number))
 
     def place(self, document_id: str) -> tuple[int, int]:
-        """The position of its shard, and its number in it. Raises E214."""
-        return self._place(document_id)[:2]
+        """Return the position of a document's shard, and its number in it. Raises E214."""
+        return self._find(document_id)[:2]
 
     def text(self, document_id: str) -> str | None:
-        """None where there is none."""
-        found = find_stored(self._manifest, self._cache, [document_id]).get(document_id)
-        return None if found is None else self._search_file(found.position).text(found.doc)
+        """Return None where there is no such document."""
+        place = find_stored(self._manifest, self._cache, [document_id]).get(document_id)
+        return None if place is None else self._search_file(place.position).text(place.doc)
 
     def hashes(self, owner: str) -> dict[str, str]:
-        """The content hash of each document of this owner."""
-        return {each.id: each.content_hash for each, _ in self._live("") if each.owner == owner}
+        """Return the content hash of each document of this owner."""
+        return {listed.id: listed.content_hash for listed, _ in self._live("") if listed.owner == owner}
 
     def packaged_ids(self) -> set[str]:
-        """Of documents that came with a package."""
-        return {each.id for each, position in self._live("") if self._manifest.shards[position].origin}
+        """Return the ids of documents that came with a package."""
+        return {listed.id for listed, position in self._live("") if self._manifest.shards[position].origin}
 
-    def _place(self, document_id: str) -> tuple[int, int, str]:
-        found = find_stored(self._manifest, self._cache, [document_id]).get(document_id)
-        if found is None:
+    def _find(self, document_id: str) -> tuple[int, int, str]:
+        """Return the position of the shard, the number in it and the content hash. Raises E214."""
+        place = find_stored(self._manifest, self._cache, [document_id]).get(document_id)
+        if place is None:
             raise errors.no_such_document(self._manifest.kb_id, document_id)
-        return found.position, found.doc, found.content_hash
+        return place.position, place.doc, place.content_hash
 
     def _live(self, after: str) -> Iterator[tuple[ListedDocument, int]]:
-        """By id, each with the position of its shard."""
+        """Yield the live documents by id, each with the position of its shard."""
         streams = [self._live_in(position, after) for position in range(len(self._manifest.shards))]
-        return heapq.merge(*streams, key=lambda each: each[0].id)
+        return heapq.merge(*streams, key=lambda pair: pair[0].id)
 
     def _live_in(self, position: int, after: str) -> Iterator[tuple[ListedDocument, int]]:
         shard = self._manifest.shards[position]
@@ -117,12 +118,12 @@ class DocumentReader:
         header = search.header(listed.doc)
         chunks = int(np.count_nonzero(search.doc_of_row == listed.doc))
         return StoredDocument(
-            header.id,
-            search.text(listed.doc),
-            header.title,
-            header.url,
-            header.metadata,
-            header.owner,
-            listed.content_hash,
-            chunks,
+            id=header.id,
+            text=search.text(listed.doc),
+            title=header.title,
+            url=header.url,
+            metadata=header.metadata,
+            owner=header.owner,
+            content_hash=listed.content_hash,
+            chunks=chunks,
         )

@@ -31,6 +31,8 @@ _LEAST_COMMON = 20
 """In a small KB, so many mentions are not many."""
 _UNIT = 2.0**48
 _WEIGHT_UNIT = 2.0**20
+_NO_NUMBERS: Numbers = np.empty(0, np.int64)
+_NO_FLOATS: Floats = np.empty(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +40,13 @@ class Seed:
     """A hit to start from."""
 
     shard: int
-    """Its place among the shards that are asked."""
+    """Its place among the shards that are walked."""
     row: int
     score: float
 
 
 class GraphShard:
-    """One shard, with which of its rows are live; kept as long as a manifest is, since it remembers counts."""
+    """The graph of one shard and its live rows; kept as long as a manifest is, since it caches counts."""
 
     def __init__(self, file: GraphIndex, live: npt.NDArray[np.bool_] | None = None) -> None:
         self.file = file
@@ -56,7 +58,7 @@ class GraphShard:
 
     @functools.cached_property
     def frequencies(self) -> Numbers:
-        """In how many live rows each entity is."""
+        """The number of live rows that name each entity."""
         starts: Numbers = self.file.entity_starts.astype(np.int64)
         if self.live is None:
             return starts[1:] - starts[:-1]
@@ -69,7 +71,7 @@ class GraphShard:
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """Rows that were reached, by place of their shard and row, and how strongly: the strongest has 1.
+    """Rows that the walk met, by place of their shard and row, and how strongly: the strongest has 1.
 
     The score is the root of how often a row is met: with each hop that falls by a factor, and the second is wanted too.
     """
@@ -78,7 +80,7 @@ class Spread:
     rows: Numbers
     scores: Floats
     known_entities: tuple[str, ...]
-    """Those of the question that the KB links to anything."""
+    """Entities of the question that the KB links to anything."""
 
 
 def require_graph(kb_id: str, missing: Sequence[str], total: int) -> None:
@@ -87,32 +89,32 @@ def require_graph(kb_id: str, missing: Sequence[str], total: int) -> None:
         raise errors.graph_unavailable(kb_id, missing, total)
 
 
-def linked_entities(shards: Sequence[GraphShard], names: Sequence[str], most_common: float) -> dict[str, int]:
-    """Those of these entities that tell something, with the number of rows that mention them."""
+def find_linked_entities(shards: Sequence[GraphShard], names: Sequence[str], most_common: float) -> dict[str, int]:
+    """Return the entities that are neither unknown nor too common, with the number of rows that name them."""
     hashes = np.array([entity_hash(name) for name in names], np.uint64)
-    counts = _frequencies(shards, hashes).tolist()
-    limit = _limit(shards, most_common)
+    counts = _count_rows(shards, hashes).tolist()
+    limit = _most_rows(shards, most_common)
     return {name: count for name, count in zip(names, counts, strict=True) if 0 < count <= limit}
 
 
-def strong_rows(shards: Sequence[GraphShard], entity: str, least_weight: float) -> list[tuple[int, int]]:
-    """Shard (by place) and row of the live rows that mention an entity so strongly."""
-    found: list[tuple[int, int]] = []
+def find_strong_rows(shards: Sequence[GraphShard], entity: str, least_weight: float) -> list[tuple[int, int]]:
+    """Return shard (by place) and row of the live rows that name an entity so strongly."""
+    places: list[tuple[int, int]] = []
     for place, shard in enumerate(shards):
         number = int(shard.file.find(np.array([entity_hash(entity)], np.uint64))[0])
         if number >= 0:
             rows = shard.only_live(shard.file.rows_of(np.array([number]))[1])
             which, mentioned, weights = shard.file.mentions_in(rows)
             strong = (mentioned == number) & (weights >= least_weight)
-            found += [(place, row) for row in rows[which[strong]].tolist()]
-    return found
+            places += [(place, row) for row in rows[which[strong]].tolist()]
+    return places
 
 
-def spread(
+def walk_graph(
     shards: Sequence[GraphShard], seeds: Sequence[Seed], question: Sequence[str], parameters: GraphParameters
 ) -> Spread:
-    """`seeds` best first; `question`: canonical names (`extraction.question_entities`)."""
-    known = linked_entities(shards, question, parameters.most_common)
+    """Walk from seeds, best first, and from the entities of a question, by their canonical names."""
+    known = find_linked_entities(shards, question, parameters.most_common)
     chosen = list(seeds[: parameters.seeds])
     start_entities = np.array(sorted(map(entity_hash, known)), np.uint64)
     region = _Region(shards, parameters)
@@ -131,17 +133,17 @@ def spread(
 # ── which part of the graph ────────────────────────────────────────────────────────────────────────
 
 
-def _limit(shards: Sequence[GraphShard], most_common: float) -> int:
-    return max(_LEAST_COMMON, math.floor(most_common * sum(each.live_rows for each in shards)))
+def _most_rows(shards: Sequence[GraphShard], most_common: float) -> int:
+    return max(_LEAST_COMMON, math.floor(most_common * sum(shard.live_rows for shard in shards)))
 
 
-def _frequencies(shards: Sequence[GraphShard], hashes: Hashes) -> Numbers:
-    """In how many live rows of all shards each of these entities is."""
+def _count_rows(shards: Sequence[GraphShard], hashes: Hashes) -> Numbers:
+    """Count the live rows of all shards that name each of these entities."""
     counts = np.zeros(len(hashes), np.int64)
     for shard in shards:
-        places = shard.file.find(hashes)
-        found = places >= 0
-        counts[found] += shard.frequencies[places[found]]
+        numbers = shard.file.find(hashes)
+        is_here = numbers >= 0
+        counts[is_here] += shard.frequencies[numbers[is_here]]
     return counts
 
 
@@ -166,8 +168,8 @@ class _Region:
     def __init__(self, shards: Sequence[GraphShard], parameters: GraphParameters) -> None:
         self._shards = shards
         self._parameters = parameters
-        self._limit = _limit(shards, parameters.most_common)
-        self._reached = [np.zeros(each.file.rows, np.bool_) for each in shards]
+        self._limit = _most_rows(shards, parameters.most_common)
+        self._reached = [np.zeros(shard.file.rows, np.bool_) for shard in shards]
         self._followed = np.empty(0, np.uint64)
 
     def add_seeds(self, seeds: Sequence[Seed]) -> None:
@@ -176,55 +178,68 @@ class _Region:
             self._reached[seed.shard][seed.row] = live is None or live[seed.row]
 
     def reach(self, entities: Hashes) -> None:
-        """One hop: over these entities and all that the rows so far mention, rare ones first."""
-        wanted = _distinct([entities, *self._mentioned()])
+        """Make one hop over these entities and all that the rows so far name, rare ones first."""
+        wanted = _merge_hashes([entities, *self._list_mentioned()])
         wanted = wanted[_places(self._followed, wanted) < 0]
-        counts = _frequencies(self._shards, wanted)
+        counts = _count_rows(self._shards, wanted)
         telling = (counts > 0) & (counts <= self._limit)
         wanted, counts = wanted[telling], counts[telling]
         order = np.lexsort((wanted, counts))
         wanted = wanted[order][np.cumsum(counts[order]) <= self._parameters.most_links]
-        self._followed = _distinct([self._followed, wanted])
+        self._followed = _merge_hashes([self._followed, wanted])
         for shard, reached in zip(self._shards, self._reached, strict=True):
             places = shard.file.find(wanted)
             reached[shard.only_live(shard.file.rows_of(places[places >= 0])[1])] = True
 
-    def _mentioned(self) -> list[Hashes]:
-        """By the rows so far, for each shard."""
-        found = []
+    def _list_mentioned(self) -> list[Hashes]:
+        """Return the entities that the rows so far name, for each shard."""
+        mentioned = []
         for shard, reached in zip(self._shards, self._reached, strict=True):
             marked = np.zeros(len(shard.file.hashes), np.bool_)
             marked[shard.file.mentions_in(np.flatnonzero(reached))[1]] = True
-            found.append(shard.file.hashes[marked])
-        return found
+            mentioned.append(shard.file.hashes[marked])
+        return mentioned
 
     def links(self, start_entities: Hashes) -> _Links:
-        """All mentions in the rows that were reached, but those of entities that tell nothing."""
-        entities = _distinct([start_entities, *self._mentioned()])
-        counts = _frequencies(self._shards, entities)
+        """Return all mentions in the rows that were reached, but those of entities that are too common."""
+        entities = _merge_hashes([start_entities, *self._list_mentioned()])
+        counts = _count_rows(self._shards, entities)
         telling = (counts > 0) & (counts <= self._limit)
         entities, counts = entities[telling], counts[telling]
-        rarity = np.log1p(sum(each.live_rows for each in self._shards) / counts)
+        rarity = np.log1p(sum(shard.live_rows for shard in self._shards) / counts)
         rows = [np.flatnonzero(reached) for reached in self._reached]
-        joined = _MergedRegion()
+        links = [(_NO_NUMBERS, _NO_NUMBERS, _NO_FLOATS)]
+        edges = [(_NO_NUMBERS, _NO_NUMBERS, _NO_FLOATS)]
         begin = 0
         for shard, own in zip(self._shards, rows, strict=True):
-            place = _table(shard, entities)
+            place = _place_table(shard, entities)
             which, mentioned, strength = shard.file.mentions_in(own)
             met = place[mentioned]
             kept = met >= 0
-            strengths = _rounded(strength[kept] * rarity[met[kept]], _WEIGHT_UNIT)
-            joined.add_links(begin + which[kept], met[kept], strengths)
-            self._add_edges(shard, place, joined)
+            strengths = _round(strength[kept] * rarity[met[kept]], _WEIGHT_UNIT)
+            links.append((begin + which[kept], met[kept], strengths))
+            edges += self._find_edges(shard, place)
             begin += len(own)
-        shards = np.repeat(np.arange(len(rows)), [len(each) for each in rows])
-        return _Links(shards, np.concatenate([_NO_NUMBERS, *rows]), entities, *joined.columns())
+        shards = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
+        link_rows, link_entities, weights = map(np.concatenate, zip(*links, strict=True))
+        sources, targets, edge_weights = map(np.concatenate, zip(*edges, strict=True))
+        return _Links(
+            shards=shards,
+            rows=np.concatenate([_NO_NUMBERS, *rows]),
+            entities=entities,
+            link_rows=link_rows,
+            link_entities=link_entities,
+            weights=weights,
+            edge_sources=sources,
+            edge_targets=targets,
+            edge_weights=edge_weights,
+        )
 
-    def _add_edges(self, shard: GraphShard, place: Numbers, joined: "_MergedRegion") -> None:
-        """Those of a shard between the entities that have a place, in both directions."""
+    def _find_edges(self, shard: GraphShard, place: Numbers) -> list[tuple[Numbers, Numbers, Floats]]:
+        """Return the edges of a shard between the entities that have a place, in both directions."""
         kinds = [number for number, kind in enumerate(shard.file.kinds) if self._follows(kind)]
         if not kinds:
-            return
+            return []
         edges = shard.file.relations_at(np.flatnonzero(place >= 0))
         if self._follows(TOGETHER):
             edges = np.concatenate([edges, shard.file.together])
@@ -232,47 +247,24 @@ class _Region:
         kept = np.isin(edges["kind"], kinds) & (sources >= 0) & (targets >= 0) & (sources != targets)
         if shard.live is not None:
             kept &= shard.live[edges["row"]]
-        weights = _rounded(edges["weight"][kept], _WEIGHT_UNIT)
-        joined.add_edges(sources[kept], targets[kept], weights)
-        joined.add_edges(targets[kept], sources[kept], weights)
+        weights = _round(edges["weight"][kept], _WEIGHT_UNIT)
+        return [(sources[kept], targets[kept], weights), (targets[kept], sources[kept], weights)]
 
     def _follows(self, kind: str) -> bool:
         asked = self._parameters.edge_types
         return kind != TOGETHER if asked is None else kind in asked
 
 
-_NO_NUMBERS = np.empty(0, np.int64)
-
-
-class _MergedRegion:
-    """Links and edges of all shards, one shard after the other."""
-
-    def __init__(self) -> None:
-        self._links = [(_NO_NUMBERS, _NO_NUMBERS, np.empty(0))]
-        self._edges = [(_NO_NUMBERS, _NO_NUMBERS, np.empty(0))]
-
-    def add_links(self, rows: Numbers, entities: Numbers, weights: Floats) -> None:
-        self._links.append((rows, entities, weights))
-
-    def add_edges(self, sources: Numbers, targets: Numbers, weights: Floats) -> None:
-        self._edges.append((sources, targets, weights))
-
-    def columns(self) -> tuple[Numbers, Numbers, Floats, Numbers, Numbers, Floats]:
-        rows, entities, weights = (np.concatenate(each) for each in zip(*self._links, strict=True))
-        sources, targets, strengths = (np.concatenate(each) for each in zip(*self._edges, strict=True))
-        return rows, entities, weights, sources, targets, strengths
-
-
-def _distinct(parts: Sequence[Hashes]) -> Hashes:
-    """Sorted. By sorting: for numbers that are all different, the hashing of np.unique is several times slower."""
+def _merge_hashes(parts: Sequence[Hashes]) -> Hashes:
+    """Return the distinct hashes, sorted. For numbers that all differ, np.unique is several times slower."""
     if len(parts) == 2 and not len(parts[0]):
         return parts[1]
     together = np.sort(np.concatenate(parts))
     return together[np.concatenate([[True], together[1:] != together[:-1]])] if len(together) else together
 
 
-def _table(shard: GraphShard, entities: Hashes) -> Numbers:
-    """The place among these of each entity of the shard; -1 for others."""
+def _place_table(shard: GraphShard, entities: Hashes) -> Numbers:
+    """Return the place among these of each entity of the shard; -1 for others."""
     here = shard.file.find(entities)
     table = np.full(len(shard.file.hashes), -1, np.int64)
     table[here[here >= 0]] = np.flatnonzero(here >= 0)
@@ -292,12 +284,12 @@ def _places(entities: Hashes, hashes: Hashes) -> Numbers:
 def _starts(
     links: _Links, seeds: Sequence[Seed], known: dict[str, int], question_share: float
 ) -> tuple[Floats, Floats]:
-    """Where the walker starts: hits by rank, for their scores lie close together; rare entities more than common."""
+    """Return where the walk starts: hits by rank, since scores lie close together; rare entities before common."""
     rows, entities = np.zeros(len(links.rows)), np.zeros(len(links.entities))
     ranked = []
     for rank, seed in enumerate(seeds, 1):
-        found = np.flatnonzero((links.shards == seed.shard) & (links.rows == seed.row))
-        ranked += [(number, 1.0 / rank) for number in found.tolist()]
+        numbers = np.flatnonzero((links.shards == seed.shard) & (links.rows == seed.row))
+        ranked += [(number, 1.0 / rank) for number in numbers.tolist()]
     hits, names = math.fsum(weight for _, weight in ranked), math.fsum(1 / count for count in known.values())
     share = 0.0 if not names else question_share if hits else 1.0
     for number, weight in ranked:
@@ -308,7 +300,7 @@ def _starts(
 
 
 def _walk(links: _Links, row_starts: Floats, entity_starts: Floats, decay: float) -> Floats:
-    """How often each row is met."""
+    """Return how often the walk meets each row."""
     rows, entities = len(links.rows), len(links.entities)
     of_row = _sums(links.link_rows, links.weights, rows)
     of_entity = _sums(links.link_entities, links.weights, entities)
@@ -319,10 +311,10 @@ def _walk(links: _Links, row_starts: Floats, entity_starts: Floats, decay: float
     along = links.edge_weights / of_edges[links.edge_sources] * edge_share[links.edge_sources]
     at_rows, at_entities = row_starts, entity_starts
     for _ in range(_STEPS):
-        passed = _sums(links.link_rows, _rounded(at_entities[links.link_entities] * to_row, _UNIT), rows)
-        handed = _sums(links.link_entities, _rounded(at_rows[links.link_rows] * to_entity, _UNIT), entities)
+        passed = _sums(links.link_rows, _round(at_entities[links.link_entities] * to_row, _UNIT), rows)
+        handed = _sums(links.link_entities, _round(at_rows[links.link_rows] * to_entity, _UNIT), entities)
         if len(along):
-            handed += _sums(links.edge_targets, _rounded(at_entities[links.edge_sources] * along, _UNIT), entities)
+            handed += _sums(links.edge_targets, _round(at_entities[links.edge_sources] * along, _UNIT), entities)
         at_rows = (1 - decay) * row_starts + decay * passed
         at_entities = (1 - decay) * entity_starts + decay * handed
     return at_rows
@@ -332,6 +324,6 @@ def _sums(places: Numbers, values: Floats, count: int) -> Floats:
     return np.asarray(np.bincount(places, weights=values, minlength=count), np.float64)
 
 
-def _rounded(values: npt.NDArray[np.floating], unit: float) -> Floats:
-    """To multiples of 1/unit: sums of these are exact as long as they stay below 2^53/unit."""
+def _round(values: npt.NDArray[np.floating], unit: float) -> Floats:
+    """Round to multiples of 1/unit: their sums are exact as long as they stay below 2^53/unit."""
     return np.asarray(np.rint(values.astype(np.float64) * unit) / unit, np.float64)

@@ -1,4 +1,4 @@
-"""What is asked of a KB, and what is found, as values."""
+"""The values of a search: what is asked of a KB, and its hits."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,24 +10,24 @@ from pair.values import GraphParameters, Hit, SearchMode
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """What a search found, best first; a sequence of hits that also says how far it can be trusted."""
+    """The hits of a search, best first, and whether some shards could not be searched."""
 
     found: tuple[Hit, ...]
     manifest_version: int
     shards_asked: int
     partial: bool = False
-    """Some shards could not be asked."""
+    """Whether some shards could not be asked."""
     faults: tuple[str, ...] = ()
-    """Which, and why."""
+    """Which files could not be read, and why."""
     mode_used: SearchMode = "vector"
     reason: str = ""
-    """Why `adaptive` went the way it went."""
+    """Why `adaptive` used the graph, or did not."""
     commit_id: str = ""
-    """Of the manifest that was asked: its number may be that of another one in another store."""
+    """The commit of the manifest: in another store, another one may have its number."""
     embedder: str = ""
-    """That the KB was made with."""
+    """The embedder of the KB."""
     term_weights: Mapping[str, float] = field(default_factory=dict)
-    """What each word of the query counts in this KB: the rarer, the more. Empty where words do not count."""
+    """The weight of each word of the query in this KB: rare words weigh more. Empty where words do not count."""
 
     def __iter__(self) -> Iterator[Hit]:
         return iter(self.found)
@@ -41,11 +41,11 @@ class Hits:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a hit must be, besides being good."""
+    """Limits that every hit must meet."""
 
     condition: Filter | None = None
     max_distance: float | None = None
-    """Strictly nearer than this."""
+    """Hits are strictly nearer than this."""
     exact: bool = False
     """Ask every row of every shard."""
 
@@ -58,20 +58,20 @@ class SearchRequest:
     narrowing: Limits = field(default_factory=Limits)
     graph: GraphParameters = field(default_factory=GraphParameters)
     diversity: float = 0.0
-    """How much being unlike the hits before counts: 0 for not at all, below 1."""
+    """The weight of being unlike the hits before: from 0 to below 1."""
     explain: bool = False
     highlights: bool = False
-    """Say what matched: takes about as long as everything else together."""
+    """Tell what matched: takes about as long as everything else together."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedRequest:
-    """A text with its vector."""
+    """A request with the vector of its text."""
 
     asked: SearchRequest
     vector: Vectors | None
     """None in mode `keyword`."""
     vector_weight: float
-    """Of the vector in a hybrid score."""
+    """The weight of the vector in a hybrid score."""
     embedder: str = ""
-    """That made the vector."""
+    """The embedder that made the vector."""

@@ -1,172 +1,246 @@
-"""Rows that may answer a query, and what each of them is worth by keyword and by vector.
+"""Retrieve candidates: rows that may answer a query, by keyword and by vector, with both scores of each.
 
 Invariants
-    Both values of a candidate are its own, whichever list it came from: a row that only one list found is not given 0
+    Both scores of a candidate are its own, whichever list it came from: a row that only one list found does not get 0
     for the other.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import functools
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from pair.engine.format.shard import SearchFile
-from pair.engine.format.vectors import Vectors, exact_distances
-from pair.engine.query import fusion
+from pair.engine import rules
+from pair.engine.format.vectors import Vectors, compute_distances
 from pair.engine.query.bm25 import KeywordSearch
-from pair.engine.query.shard_access import ShardAccess, by_shard
-from pair.engine.query.vector_search import NearRows, VectorQuery, VectorSearch
+from pair.engine.query.request import EmbeddedRequest, Limits
+from pair.engine.query.shard_access import Rows, ShardAccess, by_shard
 from pair.engine.settings import EngineSettings
 from pair.text.tokenizer import KeywordQuery
 
-Rows = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Distances = npt.NDArray[np.float32]
 
 NEAR_ROWS = 200
 """The nearest rows of a query: they are candidates, and the range of their distances is the scale of the vector."""
 KEYWORD_ROWS = 100
 _PER_HIT = 2
-_BLOCK_ROWS = 4096
 _FOLDED = 10
+"""More rows of a query by vector alone: some become one passage with others."""
+_BLOCK_ROWS = 4096
+_MANY_ROWS = 100
+"""Where so many rows are wanted, hardly a shard within the cap is too far away to hold one of them."""
+_NO_ROWS: Rows = np.empty(0, np.int64)
+_NO_DISTANCES: Distances = np.empty(0, np.float32)
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """In no order."""
+    """Rows that may answer a query, in no order."""
 
     shards: Rows
     rows: Rows
-    keyword: fusion.Floats
+    keyword: Floats
     """BM25; 0 for a row without any word of the query."""
-    distances: npt.NDArray[np.float32]
-    """NaN where there is no vector to go by."""
+    distances: Distances
+    """NaN where the query has no vector."""
+    near_distances: Distances
+    """Of the nearest rows, at most NEAR_ROWS."""
+    keywords: KeywordSearch | None
+    """None where words do not count."""
+    shards_asked: int
+    is_complete: bool
+    """Whether a wider search could find no other row."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def pick(self, chosen: npt.NDArray[np.bool_]) -> "Candidates":
-        return Candidates(self.shards[chosen], self.rows[chosen], self.keyword[chosen], self.distances[chosen])
+    def add_rows(self, access: ShardAccess, request: EmbeddedRequest, shards: Rows, rows: Rows) -> "Candidates":
+        """Return these candidates together with more rows."""
+        together = np.concatenate([self.shards, shards]), np.concatenate([self.rows, rows])
+        shards, rows, keyword, distances = _score_rows(access, request, self.keywords, *together)
+        return replace(self, shards=shards, rows=rows, keyword=keyword, distances=distances)
 
 
-@dataclass(frozen=True, slots=True)
-class RetrievalRequest:
-    limit: int
-    max_distance: float | None
-    exact: bool
+def retrieve(
+    access: ShardAccess, settings: EngineSettings, request: EmbeddedRequest, words: KeywordQuery | None, limit: int
+) -> Candidates:
+    """Find what the keywords and the vector find. Without a vector, or without words, the other finds alone.
+
+    Raises RangeError.
+    """
+    wanted = _PER_HIT * limit
+    near_limit = wanted + _FOLDED if words is None else max(NEAR_ROWS, wanted)
+    keyword_limit = max(KEYWORD_ROWS, wanted)
+    has_words = words is not None and words.says_something
+    vectors = None
+    if request.vector is not None:
+        vectors = VectorSearch(access, settings, request.vector, near_limit, request.asked.narrowing)
+    if words is not None and (words.phrases or words.excluded):
+        access.read_whole_files()  # phrases are looked for in the texts of any shard
+        access.fetch(range(len(access.shards)), keywords=has_words)
+    else:
+        access.fetch(vectors.surely_asked if vectors is not None else (), keywords=has_words)
+    keywords = KeywordSearch(words, access.keyword_parts()) if words is not None and has_words else None
+    near_shards, near_rows, near = vectors.nearest() if vectors is not None else (_NO_ROWS, _NO_ROWS, _NO_DISTANCES)
+    by_keyword = {}
+    if keywords is not None:
+        # Where the nearest rows are, the best are likely to be: the shards after them need not look far.
+        order = np.argsort(-np.bincount(near_shards, minlength=len(access.shards)), kind="stable")
+        by_keyword = keywords.best_together(order.tolist(), keyword_limit, access.allowed_rows)
+    shards, rows = [near_shards], [near_rows]
+    for position, (_, keyword_rows) in by_keyword.items():
+        shards.append(np.full(len(keyword_rows), position, np.int64))
+        rows.append(keyword_rows)
+    is_strict = words is not None and bool(words.phrases) and words.is_strict
+    has_all_near = vectors is None or len(near) < near_limit or is_strict
+    return Candidates(
+        *_score_rows(access, request, keywords, np.concatenate(shards), np.concatenate(rows)),
+        near_distances=np.sort(near)[:NEAR_ROWS],
+        keywords=keywords,
+        shards_asked=vectors.shards_asked if vectors is not None else 0,
+        is_complete=has_all_near and sum(map(len, rows[1:])) < keyword_limit,
+    )
 
 
-def _distances(search: SearchFile, rows: Rows, vector: Vectors) -> npt.NDArray[np.float32]:
-    """A block at a time: where a text is stored often, all rows with it are equally good, and candidates."""
-    blocks = np.array_split(rows, len(rows) // _BLOCK_ROWS + 1)
-    return np.concatenate([exact_distances(search.row_vectors(block), vector) for block in blocks])
+def _score_rows(
+    access: ShardAccess, request: EmbeddedRequest, keywords: KeywordSearch | None, shards: Rows, rows: Rows
+) -> tuple[Rows, Rows, Floats, Distances]:
+    """Return these rows with their scores, each once, without those that the query refuses."""
+    order = np.lexsort((rows, shards))
+    shards, rows = shards[order], rows[order]
+    if len(rows) > 1:
+        is_new = np.concatenate([[True], (shards[1:] != shards[:-1]) | (rows[1:] != rows[:-1])])
+        shards, rows = shards[is_new], rows[is_new]
+    keyword, distances = np.zeros(len(rows)), np.full(len(rows), np.nan, np.float32)
+    chosen = np.ones(len(rows), np.bool_)
+    wanted, vector = by_shard(shards, rows), request.vector
+    access.fetch_rows(wanted if vector is not None else dict.fromkeys(wanted, _NO_ROWS))
+    for position, own_rows in wanted.items():
+        own = shards == position
+        search = access.search(position)
+        if search is None:
+            chosen[own] = False
+            continue
+        if keywords is not None:
+            keyword[own] = keywords.score_rows(position, own_rows)
+        if vector is not None:
+            # A block at a time: where a text is stored often, all rows with it are equally good, and candidates.
+            blocks = np.array_split(own_rows, len(own_rows) // _BLOCK_ROWS + 1)
+            distances[own] = np.concatenate([compute_distances(search.row_vectors(block), vector) for block in blocks])
+    chosen &= keyword > -np.inf
+    max_distance = request.asked.narrowing.max_distance
+    if max_distance is not None and vector is not None:
+        chosen &= distances < max_distance
+    if chosen.all():
+        return shards, rows, keyword, distances
+    return shards[chosen], rows[chosen], keyword[chosen], distances[chosen]
 
 
-class Retriever:
-    """The candidates of one query."""
+class VectorSearch:
+    """The rows nearest to a vector: asks the nearest shards, and more while they may hold something nearer."""
 
     def __init__(
-        self,
-        reading: ShardAccess,
-        policy: EngineSettings,
-        wanted: RetrievalRequest,
-        vector: Vectors | None,
-        words: KeywordQuery | None,
+        self, access: ShardAccess, settings: EngineSettings, vector: Vectors, limit: int, limits: Limits
     ) -> None:
-        """Without `vector`, or without `words`, the other alone finds."""
-        self._reading = reading
-        self._policy = policy
-        self._wanted = wanted
-        self._vector = vector if vector is not None and vector.any() else None
-        self._words = words
-        near = self._vector_search()
-        speaks = words is not None and words.says_something
-        reading.fetch(self._surely_read(near), keywords=speaks)
-        self._keywords = KeywordSearch(words, reading.keyword_parts()) if words and speaks else None
-        nothing = np.empty(0, np.int64)
-        self.near = near.nearest() if near else NearRows(nothing, nothing, np.empty(0, np.float32), 0)
-        self.shards_asked = self.near.asked
-        self._by_keyword = self._found_by_keyword()
+        self._access = access
+        self._settings = settings
+        self._vector = vector
+        self._limit = limit
+        self._limits = limits
+        self._answers: list[tuple[int, Distances, Rows]] = []
+        self.shards_asked = 0
+
+    @functools.cached_property
+    def _order(self) -> rules.AskingOrder:
+        limits, routing = self._limits, self._access.routing
+        if self._limit <= 0 or (limits.max_distance is not None and limits.max_distance <= 0):
+            return rules.AskingOrder(())
+        ranked = {} if limits.exact else routing.rank_shards(self._vector)
+        return rules.order_shards(routing.shards, ranked, self._settings, ask_all=limits.exact)
 
     @property
-    def term_weights(self) -> Mapping[str, float]:
-        """Of the words of the query; none where words do not count."""
-        return self._keywords.weights if self._keywords is not None else {}
+    def surely_asked(self) -> list[int]:
+        """Shards that are worth fetching before anything is known of them."""
+        ranked = self._order.fanned_out
+        if self._limit >= _MANY_ROWS:
+            ranked += self._order.further
+        return [*self._order.first, *(shard.position for shard in ranked)]
 
-    def all(self) -> Candidates:
-        """What the keywords and the vector find, each once."""
-        shards, rows = [self.near.shards], [self.near.rows]
-        for position, (_, found) in self._by_keyword.items():
-            shards.append(np.full(len(found), position, np.int64))
-            rows.append(found)
-        return self.valued(np.concatenate(shards), np.concatenate(rows))
+    def nearest(self) -> tuple[Rows, Rows, Distances]:
+        """Return shards, rows and distances, in no order.
 
-    def valued(self, shards: Rows, rows: Rows) -> Candidates:
-        """These rows with their values, each once, without those that the query refuses."""
-        order = np.lexsort((rows, shards))
-        shards, rows = shards[order], rows[order]
-        if len(rows) > 1:
-            is_new = np.concatenate([[True], (shards[1:] != shards[:-1]) | (rows[1:] != rows[:-1])])
-            shards, rows = shards[is_new], rows[is_new]
-        keyword, distances = np.zeros(len(rows)), np.full(len(rows), np.nan, np.float32)
-        readable = np.ones(len(rows), np.bool_)
-        wanted = by_shard(shards, rows)
-        self._reading.fetch_rows(wanted if self._vector is not None else dict.fromkeys(wanted, rows[:0]))
-        for position in np.unique(shards).tolist():
-            own = shards == position
-            search = self._reading.search(position)
-            if search is None:
-                readable[own] = False
-                continue
-            if self._keywords is not None:
-                keyword[own] = self._keywords.scores_of(position, rows[own])
-            if self._vector is not None:
-                distances[own] = _distances(search, rows[own], self._vector)
-        found = Candidates(shards, rows, keyword, distances)
-        chosen = readable & (keyword > -np.inf)
-        if self._wanted.max_distance is not None and self._vector is not None:
-            chosen &= distances < self._wanted.max_distance
-        return found if chosen.all() else found.pick(chosen)
+        They are at least as many as wanted, where there are so many, with all that are as near as the last one.
+        """
+        order = self._order
+        self._access.fetch(self.surely_asked)
+        for position in (*order.first, *(shard.position for shard in order.fanned_out)):  # engine-12
+            self._ask(position)
+        self._access.fetch([shard.position for shard in order.further if self._is_worth_asking(shard)])
+        for shard in order.further:
+            if self._is_worth_asking(shard):
+                self._ask(shard.position)
+        self._ask_beyond_cap(order.rest)
+        if not self._answers:
+            return _NO_ROWS, _NO_ROWS, _NO_DISTANCES
+        shards = np.repeat([position for position, _, _ in self._answers], [len(rows) for _, _, rows in self._answers])
+        distances = np.concatenate([distances for _, distances, _ in self._answers])
+        rows = np.concatenate([rows for _, _, rows in self._answers])
+        farthest = self._farthest()
+        if farthest is None:
+            return shards, rows, distances
+        is_full = len(self._near_enough()) >= self._limit
+        near = distances <= farthest if is_full else distances < farthest
+        return shards[near], rows[near], distances[near]
 
-    def scale(self, weight: float, found: Candidates) -> fusion.Scale:
-        """The same however many hits are wanted."""
-        return fusion.scale_of(weight, found.keyword, np.sort(self.near.distances)[:NEAR_ROWS])
+    def _ask(self, position: int) -> None:
+        self.shards_asked += 1
+        search = self._access.search(position)
+        if search is not None:
+            allowed = self._access.allowed_rows(position)
+            distances, rows = search.index.nearest(
+                self._vector, self._limit, allowed=allowed, exact=self._limits.exact, within=self._farthest()
+            )
+            self._answers.append((position, distances, rows))
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether no other row could be found, if more were wanted."""
-        by_keyword = sum(len(rows) for _, rows in self._by_keyword.values())
-        has_all_near = self._vector is None or len(self.near.rows) < self._near_limit
-        is_strict = self._words is not None and bool(self._words.phrases) and self._words.is_strict
-        return by_keyword < self._keyword_limit and (has_all_near or is_strict)
+    def _is_worth_asking(self, shard: rules.Ranked) -> bool:
+        """With a condition, nearness says less: then only a shard that cannot be nearer is passed over."""
+        is_worth = rules.could_be_nearer if self._access.is_filtered else rules.is_likely_nearer
+        return is_worth(shard, self._farthest())
 
-    @property
-    def _near_limit(self) -> int:
-        # Some rows become one passage with others.
-        wanted = _PER_HIT * self._wanted.limit
-        return wanted + _FOLDED if self._words is None else max(NEAR_ROWS, wanted)
+    def _ask_beyond_cap(self, ranked: Sequence[rules.Ranked]) -> None:
+        """Ask shards in ascending order of what is compared: when one is not worth asking, no later one is."""
+        size = self._settings.query_shard_fanout
+        for begin in range(0, len(ranked), size):
+            group = ranked[begin : begin + size]
+            worth = [*itertools.takewhile(self._is_worth_beyond_cap, group)]
+            self._access.fetch([shard.position for shard in worth])
+            for shard in worth:
+                if not self._is_worth_beyond_cap(shard):
+                    return
+                self._ask(shard.position)
+            if len(worth) < len(group):
+                return
 
-    @property
-    def _keyword_limit(self) -> int:
-        return max(KEYWORD_ROWS, _PER_HIT * self._wanted.limit)
+    def _is_worth_beyond_cap(self, shard: rules.Ranked) -> bool:
+        may_exceed = rules.may_exceed_cap(
+            found=len(self._near_enough()), wanted=self._limit, is_filtered=self._access.is_filtered
+        )
+        return may_exceed and rules.could_be_nearer(shard, self._farthest())
 
-    def _vector_search(self) -> VectorSearch | None:
-        wanted = self._wanted
-        if self._vector is None:
-            return None
-        query = VectorQuery(self._vector, self._near_limit, wanted.max_distance, wanted.exact)
-        return VectorSearch(self._reading, self._policy, query)
+    def _near_enough(self) -> Distances:
+        """Return the distances of the rows so far that are within the limit."""
+        if not self._answers:
+            return _NO_DISTANCES
+        distances = np.concatenate([distances for _, distances, _ in self._answers])
+        return distances if self._limits.max_distance is None else distances[distances < self._limits.max_distance]
 
-    def _surely_read(self, near: VectorSearch | None) -> Sequence[int]:
-        """Shards that are read in any case: phrases are looked for in the texts of any of them."""
-        if self._words is not None and (self._words.phrases or self._words.excluded):
-            self._reading.read_whole_files()
-            return range(len(self._reading.view.shards))
-        return near.surely_asked if near is not None else ()
-
-    def _found_by_keyword(self) -> dict[int, tuple[fusion.Floats, Rows]]:
-        if self._keywords is None:
-            return {}
-        # Where the nearest rows are, the best are likely to be: what comes after need not look far.
-        near = np.bincount(self.near.shards, minlength=len(self._reading.view.shards))
-        positions = np.argsort(-near, kind="stable").tolist()
-        return self._keywords.best_of(positions, self._keyword_limit, self._reading.allowed)
+    def _farthest(self) -> float | None:
+        """Return the distance of the last row that would be returned now."""
+        distances = self._near_enough()
+        if len(distances) < self._limit:
+            return self._limits.max_distance
+        return float(np.partition(distances, self._limit - 1)[self._limit - 1])

@@ -1,122 +1,173 @@
-"""Queries over one KB: by vector, by keyword, by both, and along the graph; hits in the same order whatever the layout.
+"""Search one KB by vector, by keyword, by both and along the graph: retrieve, rank, make passages.
 
 Invariants
-    A query sees one manifest. When garbage collection took a shard from under it, it starts over with the current one.
+    A query sees one manifest. If garbage collection removes a shard meanwhile, it starts again with the current one.
     The vector of a query is compared only with vectors of the embedder that made it.
-    Hits are ordered by score, then document, then chunk.
-Not here
-    From candidates to passages: answering.py. Which shards are asked for a vector: vector_search.py.
+    Hits are ordered by score, then document, then chunk, whatever the layout of the shards.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 
 from pair import errors
 from pair.ai.contract import Reranker
 from pair.clock import Clock
+from pair.engine.format.array_file import RangeError
 from pair.engine.format.manifest import Manifest
-from pair.engine.format.range_file import RangeError
 from pair.engine.format.vectors import Vectors
-from pair.engine.query.ranking import Ranker, best_named, hits_of
+from pair.engine.query.passages import PassageBuilder
+from pair.engine.query.ranking import best_rows, rank
 from pair.engine.query.request import EmbeddedRequest, Hits, Limits, SearchRequest
-from pair.engine.query.shard_access import FetchDeadlines, ShardAccess, ShardReader
-from pair.engine.query.shard_routing import ShardRouting
-from pair.engine.query.vector_search import VectorQuery, VectorSearch
+from pair.engine.query.retrieve import VectorSearch, retrieve
+from pair.engine.query.shard_access import ShardAccess, ShardReader, ShardRouting
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.manifest_store import ManifestStore, StoredManifest
 from pair.engine.storage.shard_cache import ShardMissingError
-from pair.values import Hit
+from pair.text import tokenizer
+from pair.values import Hit, SearchMode
 
 _TRIES_AFTER_COLLECTION = 5
+_MORE_ROWS = 4
+"""Times as many candidates, when those that there are make too few passages."""
+_MOST_ROWS = 4000
+"""Rows that are looked at one by one for a query, or ten for each hit: texts that differ by case or whitespace only."""
 
-
-def reranked(hits: Hits, query: SearchRequest, reranker: Reranker) -> Hits:
-    """By what a reranker makes of their texts; the first ones."""
-    scores = reranker.scores(query.text, [hit.text for hit in hits])
-    order = sorted(range(len(hits)), key=lambda number: (-scores[number], number))[: max(query.limit, 0)]
-    return replace(hits, found=tuple(_rescored(hits[number], float(scores[number])) for number in order))
-
-
-def _rescored(hit: Hit, score: float) -> Hit:
-    explanation = None if hit.explanation is None else {**hit.explanation, "reranker": score}
-    return replace(hit, score=score, explanation=explanation)
+_Answer = Callable[[ShardAccess], Hits]
 
 
 class Search:
-    def __init__(self, publication: ManifestStore, reader: ShardReader, policy: EngineSettings, clock: Clock) -> None:
-        self._publication = publication
+    def __init__(self, publication: ManifestStore, reader: ShardReader, settings: EngineSettings, clock: Clock) -> None:
+        self._manifests = publication
         self._reader = reader
-        self._policy = policy
+        self._settings = settings
         self._clock = clock
-        self._view: ShardRouting | None = None
+        self._routing: ShardRouting | None = None
 
-    def nearest(self, vector: Vectors, embedder: str, limit: int, narrowing: Limits) -> Hits:
-        """Chunks by distance alone. Raises E201, E303, E304, E205, E206, E215; E207 when no shard could be asked."""
+    def nearest(self, vector: Vectors, embedder: str, limit: int, limits: Limits) -> Hits:
+        """Find chunks by distance alone. Raises E201, E303, E304, E205, E206, E215; E207 if no shard can be asked."""
 
-        def answer(reading: ShardAccess) -> Hits:
-            _check_vector(vector, embedder, reading.view.published.manifest)
-            asked = VectorQuery(vector, limit, narrowing.max_distance, narrowing.exact)
-            near = VectorSearch(reading, self._policy, asked).nearest()
-            named = best_named(reading, near.shards, near.rows, -near.distances, limit)[:limit]
-            found = (each.search.hit(each.row, -each.score, each.header, 1.0 / (1.0 - each.score)) for each in named)
-            return hits_of(reading, tuple(found), near.asked)
+        def answer(access: ShardAccess) -> Hits:
+            _check_vector(vector, embedder, access.routing.published.manifest)
+            search = VectorSearch(access, self._settings, vector, limit, limits)
+            shards, rows, distances = search.nearest()
+            best = best_rows(access, shards, rows, -distances, limit)[:limit]
+            hits = (row.search.hit(row.row, -row.score, row.header, 1.0 / (1.0 - row.score)) for row in best)
+            return _make_hits(access, tuple(hits), search.shards_asked, "vector")
 
-        return self._answered(answer, narrowing)
+        return self._answer(answer, limits)
 
     def find(self, query: EmbeddedRequest, published: StoredManifest | None = None) -> Hits:
-        """Passages that answer a text. Raises as `nearest` does, and E204 in mode `graph` for want of a graph.
+        """Find passages that answer a text. Raises as `nearest` does, and E204 in mode `graph` without a graph.
 
         `published`: the manifest, if it was just read.
         """
 
-        def answer(reading: ShardAccess) -> Hits:
-            if query.vector is not None:
-                _check_vector(query.vector, query.embedder, reading.view.published.manifest)
-            return Ranker(reading, self._policy, query).hits()
+        def answer(access: ShardAccess) -> Hits:
+            if query.vector is None:
+                return _find_passages(access, self._settings, query)
+            _check_vector(query.vector, query.embedder, access.routing.published.manifest)
+            has_vector = bool(query.vector.any())
+            return _find_passages(access, self._settings, query if has_vector else replace(query, vector=None))
 
-        return self._answered(answer, query.asked.narrowing, published)
+        return self._answer(answer, query.asked.narrowing, published)
 
-    def _answered(self, answer: "_SearchFunction", narrowing: Limits, published: StoredManifest | None = None) -> Hits:
+    def _answer(self, answer: _Answer, limits: Limits, published: StoredManifest | None = None) -> Hits:
         for _ in range(_TRIES_AFTER_COLLECTION):
-            published = published or self._publication.required()
+            published = published or self._manifests.require()
+            routing = self._route(published)
             try:
-                return self._answered_by(answer, published, narrowing)
+                try:
+                    return answer(self._access(routing, limits))
+                except RangeError:  # the whole file may be right; if not, it tells what is wrong
+                    return answer(self._access(routing, limits, in_pieces=False))
             except ShardMissingError:
-                # Collected while we were about to ask it: then another manifest is there by now.
-                before, published = published, self._publication.required()
+                # Collected just before it was read: then another manifest is there by now.
+                before, published = published, self._manifests.require()
                 if before.version == published.version:
                     break
-        patience = FetchDeadlines(in_pieces=False, skips_missing=True)
-        return answer(self._reading(self._publication.required(), narrowing, patience))
+        routing = self._route(self._manifests.require())
+        return answer(self._access(routing, limits, in_pieces=False, skips_missing=True))
 
-    def _answered_by(self, answer: "_SearchFunction", published: StoredManifest, narrowing: Limits) -> Hits:
-        """What is wrong with a piece may be right in the whole file; and if not, that can be told."""
-        try:
-            return answer(self._reading(published, narrowing, FetchDeadlines()))
-        except RangeError:
-            return answer(self._reading(published, narrowing, FetchDeadlines(in_pieces=False)))
-
-    def _reading(self, published: StoredManifest, narrowing: Limits, patience: FetchDeadlines) -> ShardAccess:
-        view = self._view
-        if view is None or view.published.version != published.version:
-            view = self._view = ShardRouting(published)
-            if not self._publication.is_past:  # there is no former one, and the current one is somebody else's
-                self._reader.cache.keep_only(published.manifest.folders)
+    def _access(
+        self, routing: ShardRouting, limits: Limits, *, in_pieces: bool = True, skips_missing: bool = False
+    ) -> ShardAccess:
         now = self._clock.monotonic()
-        return ShardAccess(view, self._reader, narrowing.condition, now, patience)
+        return ShardAccess(
+            routing, self._reader, limits.condition, now, in_pieces=in_pieces, skips_missing=skips_missing
+        )
+
+    def _route(self, published: StoredManifest) -> ShardRouting:
+        routing = self._routing
+        if routing is None or routing.published.version != published.version:
+            routing = self._routing = ShardRouting(published)
+            if not self._manifests.is_past:  # a past version has no former one, and does not own the current one
+                self._reader.cache.keep_only(published.manifest.folders)
+        return routing
 
 
-class _SearchFunction(Protocol):
-    def __call__(self, reading: ShardAccess) -> Hits: ...
+def _find_passages(access: ShardAccess, settings: EngineSettings, request: EmbeddedRequest) -> Hits:
+    query = request.asked
+    limit, most_rows = max(query.limit, 0), max(_MOST_ROWS, 10 * query.limit)
+    words = tokenizer.parse(query.text) if query.mode != "vector" else None
+    passages = PassageBuilder(access, query, most_rows)
+    candidates = first = retrieve(access, settings, request, words, limit)
+    while True:
+        ranking = rank(access, request, candidates, first)
+        hits, rows = passages.build(ranking), len(ranking.candidates)
+        # Where a text is stored a thousand times, the best rows are all one passage, and others have to be found.
+        if len(hits) >= query.limit or rows < query.limit:
+            break
+        if passages.crowding:
+            passages.set_copies_aside()
+        elif candidates.is_complete or rows >= most_rows:
+            break
+        else:
+            limit = _MORE_ROWS * rows
+        candidates = retrieve(access, settings, request, words, limit)
+    hits = passages.count_copies(hits)
+    if words is not None and query.highlights:  # at the end: many more rows are looked at than are shown
+        highlights = [tokenizer.highlights(hit.text, words) for hit in hits]
+        hits = tuple(replace(hit, highlights=places) for hit, places in zip(hits, highlights, strict=True))
+    asked = candidates.shards_asked if query.mode == "vector" else len(access.shards)
+    weights = dict(candidates.keywords.weights) if candidates.keywords is not None else {}
+    return replace(_make_hits(access, hits, asked, ranking.mode), reason=ranking.reason, term_weights=weights)
+
+
+def _make_hits(access: ShardAccess, hits: tuple[Hit, ...], asked: int, mode: SearchMode) -> Hits:
+    """Raises E207 when faults have left nothing that could answer."""
+    access.refuse_without(access.can_answer(needs_keywords=mode == "keyword"))
+    manifest = access.routing.published.manifest
+    return Hits(
+        found=hits,
+        manifest_version=manifest.number,
+        shards_asked=asked,
+        partial=bool(access.faults),
+        faults=tuple(f"{key}: {reason}" for key, reason in access.faults.items()),
+        mode_used=mode,
+        commit_id=manifest.commit_id,
+        embedder=manifest.embedder,
+    )
 
 
 def _check_vector(vector: Vectors, embedder: str, manifest: Manifest) -> None:
-    """By the very manifest that is asked: another may have come since the vector was made, with another embedder."""
+    """Check by the manifest that is asked: another may have come since the vector was made, with another embedder."""
     if embedder != manifest.embedder:
         raise errors.embedder_differs(manifest.kb_id, manifest.embedder, embedder)
     if vector.shape != (manifest.dimension,):
         raise errors.vector_size_differs(manifest.kb_id, manifest.dimension, vector.shape[-1] if vector.ndim else 0)
     if not np.isfinite(vector).all():
         raise errors.query_invalid("the vector holds something that is not a number")
+
+
+def rerank(hits: Hits, query: SearchRequest, reranker: Reranker) -> Hits:
+    """Order hits by the scores that a reranker gives their texts, and keep as many as the query wants."""
+    scores = reranker.scores(query.text, [hit.text for hit in hits])
+    order = sorted(range(len(hits)), key=lambda number: (-scores[number], number))[: max(query.limit, 0)]
+    return replace(hits, found=tuple(_set_score(hits[number], float(scores[number])) for number in order))
+
+
+def _set_score(hit: Hit, score: float) -> Hit:
+    explanation = None if hit.explanation is None else {**hit.explanation, "reranker": score}
+    return replace(hit, score=score, explanation=explanation)

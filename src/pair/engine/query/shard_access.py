@@ -1,45 +1,91 @@
-"""One query's way to the shards: each is opened once, held until the query ends, and its faults are kept.
+"""The way of a query to the shards: routing tables of a manifest, opened files, and what could not be read.
 
 Invariants
-    What cannot be read is left out and reported, but a shard that garbage collection took is for the caller to decide.
+    Each shard is opened once for a query and held until the query ends.
+    A shard that cannot be read is left out and reported. Only the caller decides about a shard that is gone.
 """
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from pair import clock, errors
+from pair import cancellation, errors
+from pair.engine import rules
 from pair.engine.filters import Filter
-from pair.engine.format.manifest import FileRole
+from pair.engine.format.graph_index import GraphIndex
+from pair.engine.format.manifest import FileRole, Manifest, ShardRef
 from pair.engine.format.shard import SearchFile
-from pair.engine.format.vectors import Selection
+from pair.engine.format.vectors import Selection, Vectors
 from pair.engine.query.bm25 import KeywordPart
 from pair.engine.query.graph_walk import GraphShard
-from pair.engine.query.shard_routing import ShardRouting
+from pair.engine.storage.manifest_store import ManifestStore, StoredManifest
 from pair.engine.storage.shard_cache import OpenShard, ShardCache, ShardMissingError
 
 Rows = npt.NDArray[np.int64]
-_Asked = TypeVar("_Asked")
+_Answer = TypeVar("_Answer")
+_NO_ROWS: Rows = np.empty(0, np.int64)
 
 
 def by_shard(shards: Rows, rows: Rows) -> dict[int, Rows]:
-    """The rows of each shard."""
+    """Return the rows of each shard."""
     return {position: rows[shards == position] for position in np.unique(shards).tolist()}
 
 
-@dataclass(frozen=True, slots=True)
-class FetchDeadlines:
-    """What a query does without, once it has failed with it."""
+class ShardRouting:
+    """What is computed once for each manifest: centroids of its shards, live rows, graphs."""
 
-    in_pieces: bool = True
-    """Look at some rows of a shard without fetching all of it."""
-    skips_missing: bool = False
-    """Leave out what garbage collection took."""
+    def __init__(self, published: StoredManifest) -> None:
+        self.published = published
+        self.shards = published.manifest.shards
+        self._live: dict[int, Selection] = {}
+        self._graphs: dict[int, GraphShard] = {}
+
+    @functools.cached_property
+    def _clustered(self) -> list[int]:
+        return [position for position, shard in enumerate(self.shards) if shard.run and len(shard.centroids)]
+
+    @functools.cached_property
+    def _centroids(self) -> tuple[Vectors, npt.NDArray[np.float32], npt.NDArray[np.float32], Rows]:
+        """The centroids of all clustered shards, their squares and radii, and where those of each shard begin."""
+        shards = [self.shards[position] for position in self._clustered]
+        centroids = np.concatenate([shard.centroids for shard in shards])
+        radii = np.array([radius for shard in shards for radius in shard.radii], np.float32)
+        starts = np.cumsum([0, *(len(shard.centroids) for shard in shards)])[:-1]
+        return centroids, np.einsum("ij,ij->i", centroids, centroids), radii, starts
+
+    def rank_shards(self, query: Vectors) -> dict[str, list[rules.Ranked]]:
+        """Return the shards of each run, with how near they are."""
+        by_run: dict[str, list[rules.Ranked]] = {}
+        if self._clustered:
+            centroids, squares, radii, starts = self._centroids
+            distances = np.sqrt(np.maximum(squares - 2 * (centroids @ query) + query @ query, 0))
+            nearest = np.minimum.reduceat(distances, starts)
+            least = np.minimum.reduceat(np.maximum(distances - radii, 0), starts)
+            for position, near, bound in zip(self._clustered, nearest.tolist(), least.tolist(), strict=True):
+                by_run.setdefault(self.shards[position].run, []).append(rules.Ranked(position, near, bound))
+        return by_run
+
+    def live_rows(self, position: int, search: SearchFile) -> Selection | None:
+        """Return the rows of live documents; None for all rows. The same object each time."""
+        tombstones = self.shards[position].tombstones
+        if tombstones is None:
+            return None
+        live = self._live.get(position)
+        if live is None:
+            live = self._live[position] = ~tombstones[search.doc_of_row]
+        return live
+
+    def graph_shard(self, position: int, file: GraphIndex, live: Selection | None) -> GraphShard:
+        """Return the graph of a shard with its cached counts, as long as the shard's file is the same."""
+        graph = self._graphs.get(position)
+        if graph is None or graph.file is not file:
+            graph = self._graphs[position] = GraphShard(file, live)
+        return graph
 
 
 class ShardReader:
@@ -55,7 +101,7 @@ class ShardReader:
             self._pool.shutdown(cancel_futures=True)
 
     def fetch_together(self, fetches: Sequence[Callable[[], object]]) -> None:
-        """What fails is met again, and reported, by the one who asks it."""
+        """Run fetches at once. The query that reads the file meets a failure again, and reports it."""
         if len(fetches) > 1:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._parallelism, thread_name_prefix="pair-shard")
@@ -64,132 +110,43 @@ class ShardReader:
 
 
 class ShardAccess:
+    """The shards of one manifest, for one query."""
+
     def __init__(
-        self, view: ShardRouting, reader: ShardReader, condition: Filter | None, now: float, patience: FetchDeadlines
+        self,
+        routing: ShardRouting,
+        reader: ShardReader,
+        condition: Filter | None,
+        now: float,
+        *,
+        in_pieces: bool = True,
+        skips_missing: bool = False,
     ) -> None:
-        self.view = view
+        """`in_pieces`: read some rows of a shard without fetching all of it.
+
+        `skips_missing`: leave out shards that garbage collection removed.
+        """
+        self.routing = routing
+        self.shards = routing.shards
+        self.is_filtered = condition is not None
         self._reader = reader
         self._condition = condition
         self._now = now
-        self._patience = patience
-        self._held: dict[int, OpenShard] = {}
+        self._in_pieces = in_pieces
+        self._skips_missing = skips_missing
+        self._opened: dict[int, OpenShard] = {}
         self._searches: dict[int, SearchFile | None] = {}
-        self._allowed: dict[int, Selection | None] = {}
+        self._selections: dict[int, Selection | None] = {}
         self.faults: dict[str, str] = {}
-        """Why each of these could not be read, by key."""
+        """Why files could not be read, by key."""
 
-    @property
-    def is_filtered(self) -> bool:
-        return self._condition is not None
+    def can_answer(self, *, needs_keywords: bool) -> bool:
+        """Tell whether there is a shard of which every file that an answer needs could be read.
 
-    def is_any_left(self, *, needs_keywords: bool) -> bool:
-        """Whether there is a shard of which everything that it takes to answer could be read.
-
-        Keywords are not needed where vectors find something, too; and whoever needs a graph asks for it.
+        Keywords are not needed where vectors find rows as well. A query that needs a graph checks that itself.
         """
         needed: tuple[FileRole, ...] = ("search", "rows", "keywords") if needs_keywords else ("search", "rows")
-        return not all(any(shard.key(role) in self.faults for role in needed) for shard in self.view.shards)
-
-    def fetch(self, positions: Sequence[int], *, keywords: bool = False) -> None:
-        """Fetch together what is not here yet: the keywords of all shards, if wanted, then the vectors of these."""
-        everywhere = range(len(self.view.shards))
-        if keywords:
-            self._reader.fetch_together(
-                [each.keywords for each in map(self._open, everywhere) if not each.has_keywords]
-            )
-        fetches: list[Callable[[], object]] = []
-        for position in positions:
-            opened = self._open(position)
-            if not opened.has_search:
-                asked = functools.partial(opened.fetches_of_index, in_pieces=self._patience.in_pieces)
-                fetches += self._or_fault(asked) or ()
-        if keywords:
-            # Which rows are live decides what a word counts.
-            dead = [position for position in everywhere if self.view.shards[position].tombstones is not None]
-            fetches += self._fetches_of_rows(dict.fromkeys(dead, np.empty(0, np.int64)), texts=False)
-        self._reader.fetch_together(fetches)
-        if self._condition is not None:
-            filtered = everywhere if keywords else positions
-            self._reader.fetch_together([each.rows for each in map(self._open, filtered) if not each.has_rows])
-
-    def fetch_rows(self, wanted: Mapping[int, Rows], *, texts: bool = False) -> None:
-        """Fetch together how these shards are laid out, with the vectors of rows, or with what it takes to show them.
-
-        Raises PieceError.
-        """
-        self._reader.fetch_together(self._fetches_of_rows(wanted, texts=texts))
-
-    def _fetches_of_rows(self, wanted: Mapping[int, Rows], *, texts: bool) -> list[Callable[[], object]]:
-        fetches: list[Callable[[], object]] = []
-        for position, rows in wanted.items():
-            opened = self._open(position)
-            if not opened.has_search:
-                asked = functools.partial(opened.fetches_of, rows, texts=texts, in_pieces=self._patience.in_pieces)
-                fetches += self._or_fault(asked) or ()
-        return fetches
-
-    def read_whole_files(self) -> None:
-        """From now on: for a query that looks at the texts of many rows."""
-        self._patience = replace(self._patience, in_pieces=False)
-
-    def search(self, position: int) -> SearchFile | None:
-        """None when it cannot be read. Raises PieceError while pieces are allowed."""
-        if position not in self._searches:
-            opened = self._open(position)
-            read = opened.search_rows if self._patience.in_pieces else opened.search
-            self._searches[position] = self._or_fault(lambda: read(self._now))
-        return self._searches[position]
-
-    def allowed(self, position: int) -> Selection | None:
-        """Rows that are live and meet the condition; None for all. `search` must have answered."""
-        if position not in self._allowed:
-            self._allowed[position] = self._selection(position)
-        return self._allowed[position]
-
-    def first_by_id(self, position: int, rows: Rows, count: int) -> Rows:
-        """Return so many of these rows of a shard: the first by the ids of their documents, then by row."""
-        search = self.search(position)
-        if search is None or len(rows) <= count:
-            return rows
-        ids = self._or_fault(self._open(position).ids)
-        if ids is None:
-            return rows[:count]
-        order = np.lexsort((rows, ids.ranks()[search.doc_of_row[rows]]))
-        return rows[order[:count]]
-
-    def set_aside(self, text: str, kept: Mapping[int, Rows]) -> int:
-        """Find no more rows with this text but those that are kept, by shard. Return how many are not.
-
-        Looks at shards that were read already.
-        """
-        content, count = text.encode(errors="surrogatepass"), 0
-        for position, search in list(self._searches.items()):
-            if search is None:
-                continue
-            allowed = self.allowed(position)
-            chosen = ~search.no_rows() if allowed is None else allowed.copy()
-            before, own = int(np.count_nonzero(chosen)), kept.get(position, np.empty(0, np.int64))
-            chosen[search.rows_with_text(content)] = False
-            chosen[own] = True
-            self._allowed[position] = chosen
-            count += before - int(np.count_nonzero(chosen))
-        return count
-
-    def keyword_parts(self) -> list[KeywordPart]:
-        """Of all shards, for a score depends on all of them."""
-        return [self._keyword_part(position) for position in range(len(self.view.shards))]
-
-    def graph_shards(self) -> dict[int, GraphShard]:
-        """Those that have a graph, by position."""
-        found: dict[int, GraphShard] = {}
-        everything = map(self._open, range(len(self.view.shards)))
-        self._reader.fetch_together([each.graph for each in everything if not each.has_graph])
-        for position, shard in enumerate(self.view.shards):
-            opened = self._open(position)
-            file = self._or_fault(opened.graph)
-            if file is not None and (shard.tombstones is None or self.search(position) is not None):
-                found[position] = self.view.graph_shard(position, file, self._live(position))
-        return found
+        return not all(any(shard.key(role) in self.faults for role in needed) for shard in self.shards)
 
     def refuse_without(self, answer: object) -> None:
         """Raises E207 when faults are the reason that there is no answer."""
@@ -197,52 +154,220 @@ class ShardAccess:
             key, reason = next(iter(self.faults.items()))
             raise errors.stored_data_damaged(key, reason)
 
-    def _keyword_part(self, position: int) -> KeywordPart:
-        opened = self._open(position)
-        index = self._or_fault(opened.keywords)
-        if index is not None and self.view.shards[position].tombstones is not None and self.search(position) is None:
-            index = None
+    def fetch(self, positions: Sequence[int], *, keywords: bool = False) -> None:
+        """Fetch together what is missing: if wanted, the keywords of all shards; then the vectors of these shards."""
+        everywhere = range(len(self.shards))
+        if keywords:
+            self._fetch_files("keywords", everywhere)
+        fetches: list[Callable[[], object]] = []
+        for position in positions:
+            shard = self._open(position)
+            if not shard.is_loaded("search"):
+                plan = functools.partial(shard.plan_index_fetches, in_pieces=self._in_pieces)
+                fetches += self._read_or_note(plan) or ()
+        if keywords:
+            # The weight of a word depends on which rows are live.
+            worn = [position for position in everywhere if self.shards[position].tombstones is not None]
+            fetches += self._plan_row_fetches(dict.fromkeys(worn, _NO_ROWS), texts=False)
+        self._reader.fetch_together(fetches)
+        if self._condition is not None:
+            self._fetch_files("rows", everywhere if keywords else positions)
 
-        def fields_of(row: int) -> Sequence[str]:
-            search = self.search(position)
-            return () if search is None else search.fields_of(row)
+    def _fetch_files(self, role: FileRole, positions: Sequence[int]) -> None:
+        shards = [self._open(position) for position in positions]
+        self._reader.fetch_together(
+            [functools.partial(shard.load, role) for shard in shards if not shard.is_loaded(role)]
+        )
 
-        return KeywordPart(index, self._live(position), fields_of)
+    def fetch_rows(self, wanted: Mapping[int, Rows], *, texts: bool = False) -> None:
+        """Fetch together the layout of these shards, with the vectors of rows, or with their texts.
 
-    def _live(self, position: int) -> Selection | None:
-        if self.view.shards[position].tombstones is None:
-            return None
-        search = self.search(position)
-        return None if search is None else self.view.live_rows(position, search)
+        Raises RangeError.
+        """
+        self._reader.fetch_together(self._plan_row_fetches(wanted, texts=texts))
 
-    def _selection(self, position: int) -> Selection | None:
-        live, condition = self._live(position), self._condition
+    def _plan_row_fetches(self, wanted: Mapping[int, Rows], *, texts: bool) -> list[Callable[[], object]]:
+        fetches: list[Callable[[], object]] = []
+        for position, rows in wanted.items():
+            shard = self._open(position)
+            if not shard.is_loaded("search"):
+                plan = functools.partial(shard.plan_row_fetches, rows, texts=texts, in_pieces=self._in_pieces)
+                fetches += self._read_or_note(plan) or ()
+        return fetches
+
+    def read_whole_files(self) -> None:
+        """Fetch whole files from now on: for a query that looks at the texts of many rows."""
+        self._in_pieces = False
+
+    def search(self, position: int) -> SearchFile | None:
+        """Return the search file of a shard; None when it cannot be read. Raises RangeError while reading pieces."""
+        if position not in self._searches:
+            shard = self._open(position)
+            read = shard.search_rows if self._in_pieces else shard.search
+            self._searches[position] = self._read_or_note(lambda: read(self._now))
+        return self._searches[position]
+
+    def allowed_rows(self, position: int) -> Selection | None:
+        """Return the rows that are live and meet the condition; None for all. Call `search` first."""
+        if position not in self._selections:
+            self._selections[position] = self._select_rows(position)
+        return self._selections[position]
+
+    def _select_rows(self, position: int) -> Selection | None:
+        live, condition = self._live_rows(position), self._condition
         if condition is None:
             return live
         search = self.search(position)
         if search is None:
             return None
-        opened = self._open(position)
-        documents = self._or_fault(lambda: opened.rows().selected(condition))
+        shard = self._open(position)
+        documents = self._read_or_note(lambda: shard.rows().select(condition))
         if documents is None:
             return search.no_rows()
         chosen: Selection = documents[search.doc_of_row]
         return chosen if live is None else chosen & live
 
-    def _open(self, position: int) -> OpenShard:
-        opened = self._held.get(position)
-        if opened is None:
-            opened = self._held[position] = self._reader.cache.open(self.view.shards[position])
-        return opened
+    def _live_rows(self, position: int) -> Selection | None:
+        if self.shards[position].tombstones is None:
+            return None
+        search = self.search(position)
+        return None if search is None else self.routing.live_rows(position, search)
 
-    def _or_fault(self, ask: Callable[[], _Asked]) -> _Asked | None:
-        clock.check_cancelled()
+    def first_by_id(self, position: int, rows: Rows, count: int) -> Rows:
+        """Return so many of these rows of a shard: the first by the ids of their documents, then by row."""
+        search = self.search(position)
+        if search is None or len(rows) <= count:
+            return rows
+        ids = self._read_or_note(self._open(position).ids)
+        if ids is None:
+            return rows[:count]
+        order = np.lexsort((rows, ids.ranks()[search.doc_of_row[rows]]))
+        return rows[order[:count]]
+
+    def set_aside(self, text: str, kept: Mapping[int, Rows]) -> int:
+        """Exclude all rows with this text but those that are kept, by shard. Return how many were excluded.
+
+        Looks only at shards that were read already.
+        """
+        content, count = text.encode(errors="surrogatepass"), 0
+        for position, search in list(self._searches.items()):
+            if search is None:
+                continue
+            allowed = self.allowed_rows(position)
+            chosen = ~search.no_rows() if allowed is None else allowed.copy()
+            before = int(np.count_nonzero(chosen))
+            chosen[search.rows_with_text(content)] = False
+            chosen[kept.get(position, _NO_ROWS)] = True
+            self._selections[position] = chosen
+            count += before - int(np.count_nonzero(chosen))
+        return count
+
+    def keyword_parts(self) -> list[KeywordPart]:
+        """Return the keyword indexes of all shards, since a score depends on all of them."""
+        return [self._keyword_part(position) for position in range(len(self.shards))]
+
+    def _keyword_part(self, position: int) -> KeywordPart:
+        index = self._read_or_note(self._open(position).keywords)
+        if index is not None and self.shards[position].tombstones is not None and self.search(position) is None:
+            index = None
+
+        def row_fields(row: int) -> Sequence[str]:
+            search = self.search(position)
+            return () if search is None else search.row_fields(row)
+
+        return KeywordPart(index, self._live_rows(position), row_fields)
+
+    def graph_shards(self) -> dict[int, GraphShard]:
+        """Return the shards that have a graph, by position."""
+        graphs: dict[int, GraphShard] = {}
+        self._fetch_files("graph", range(len(self.shards)))
+        for position, shard in enumerate(self.shards):
+            file = self._read_or_note(self._open(position).graph)
+            if file is not None and (shard.tombstones is None or self.search(position) is not None):
+                graphs[position] = self.routing.graph_shard(position, file, self._live_rows(position))
+        return graphs
+
+    def _open(self, position: int) -> OpenShard:
+        shard = self._opened.get(position)
+        if shard is None:
+            shard = self._opened[position] = self._reader.cache.open(self.shards[position])
+        return shard
+
+    def _read_or_note(self, read: Callable[[], _Answer]) -> _Answer | None:
+        """Return None, and note the fault, when a file cannot be read."""
+        cancellation.check()
         try:
-            return ask()
+            return read()
         except ShardMissingError as fault:
-            if not self._patience.skips_missing:
+            if not self._skips_missing:
                 raise
             self.faults[str(fault)] = "it is not in the store any more"
         except errors.DataError as fault:
             self.faults[fault.details["key"]] = fault.details["reason"]
         return None
+
+
+# ── prefetching ────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchReport:
+    files: int = 0
+    fetched_bytes: int = 0
+    left_bytes: int = 0
+    """Worth fetching, but more than the limit allows."""
+
+
+class Prefetcher:
+    """Fetches files that queries are likely to need, one at a time. Evicts nothing. Used from one thread.
+
+    These are the keywords of all shards, which every query by words needs; shards of which queries read rows, the most
+    read first; and shards that replaced ones that were here, as they do after a compaction.
+    """
+
+    def __init__(self, publication: ManifestStore, cache: ShardCache) -> None:
+        self._manifests = publication
+        self._cache = cache
+        self._cached: frozenset[str] = frozenset()
+        """Shards whose search file was in the cache after the last run."""
+
+    def fetch(self, most_bytes: int, go_on: Callable[[], bool]) -> PrefetchReport:
+        """Fetch files while `go_on` is true; none from a store that is near. Raises E206, E010."""
+        published = self._manifests.current() if self._cache.reads_pieces else None
+        if published is None:
+            return PrefetchReport()
+        manifest, cache = published.manifest, self._cache
+        files = fetched = left = 0
+        room = min(most_bytes, cache.room_bytes())
+        for shard, role in self._list_missing(manifest):
+            size = shard.files[role].size_bytes
+            if fetched + size > room:
+                left += size
+            elif go_on() and self._fetch_file(shard, role):
+                files, fetched = files + 1, fetched + size
+        self._cached = frozenset(shard.folder for shard in manifest.shards if cache.has(shard, "search"))
+        return PrefetchReport(files, fetched, left)
+
+    def _list_missing(self, manifest: Manifest) -> list[tuple[ShardRef, FileRole]]:
+        """Return the files that are worth fetching, the most useful first."""
+        cache, shards = self._cache, manifest.shards
+        # A shard that replaces others is as likely to be read as they were, and no query has read its rows yet.
+        is_replaced = not self._cached <= manifest.folders
+        reads = {shard.folder: cache.open(shard).row_reads for shard in shards}
+        hot = [shard for shard in shards if reads[shard.folder] or (is_replaced and shard.folder not in self._cached)]
+        hot.sort(key=lambda shard: -reads[shard.folder])
+        wanted: list[tuple[ShardRef, FileRole]] = [(shard, "keywords") for shard in shards if "keywords" in shard.files]
+        wanted += [(shard, "search") for shard in hot]
+        return [(shard, role) for shard, role in wanted if not cache.has(shard, role)]
+
+    def _fetch_file(self, ref: ShardRef, role: FileRole) -> bool:
+        """Return False for a file that is damaged or gone: a query reports it."""
+        shard = self._cache.open(ref)
+        try:
+            # Queries that run meanwhile go on with the pieces that are here.
+            shard.path(role)
+            if role == "search":
+                shard.search(0.0)
+        except (ShardMissingError, errors.DataError):
+            return False
+        return True

@@ -1,4 +1,4 @@
-"""Upload shards, then swap the manifest: the only place a manifest is written.
+"""The manifests of one KB in the store: the only place a manifest is written.
 
 Invariants
     A manifest never names a shard that is not already uploaded.
@@ -7,15 +7,17 @@ Invariants
     A missing manifest means a new KB only if nothing was published before. The first writer of a KB puts a marker
     before it uploads anything, and removes the marker after its swap. Shards or history without manifest and marker
     mean that the manifest was lost: writes are refused (E237).
-Not here
-    Building shards: workspace.py. Deleting old ones: garbage.py.
+    A copy is in the store before its manifest is published. So one of a write that lost is there too: what counts is
+    whether its commit is in the line that leads to the current manifest.
+    A copy is deleted before the first shard that only it names.
 """
 
 import contextlib
 import datetime
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pair import errors
@@ -34,11 +36,15 @@ from pair.engine.format.manifest import (
     versions_prefix,
 )
 from pair.engine.format.shard_builder import BuiltShard
-from pair.engine.storage.history import History
 
 logger = logging.getLogger(__name__)
 
 _SETTLING_TRIES = 5
+_MOST_DIGITS = 20
+"""Of a number that may be meant as a version."""
+_BATCH_COPIES = 64
+"""So many copies are read ahead; fewer are not worth a thread."""
+_READ_THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +55,35 @@ class StoredManifest:
     version: Version
 
 
-def no_step(_name: str) -> None:
-    """For those who do not watch the steps of a write."""
+@dataclass(frozen=True, slots=True)
+class ManifestCopy:
+    """The stored copy of a manifest that was published."""
+
+    key: str
+    number: int
+    stored_at: datetime.datetime
+    """By the clock of the store: about when it became current."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestCopies:
+    line: tuple[ManifestCopy, ...]
+    """Those that lead to the current manifest, itself among them, the newest first."""
+    stray: tuple[str, ...]
+    """Keys of copies whose manifests were never published, and no longer can be."""
+
+
+def ignore_step(_name: str) -> None:
+    """Do nothing, for callers that do not watch the steps of a write."""
+
+
+def is_number(wanted: str) -> bool:
+    """Tell whether a version may have this number."""
+    return wanted.isascii() and wanted.isdigit() and len(wanted) <= _MOST_DIGITS
 
 
 class ManifestStore:
-    """The manifest of one KB: read when it changed, swapped when nobody else did."""
+    """The manifest of one KB: read when it changed, swapped when no other writer did."""
 
     def __init__(
         self,
@@ -62,11 +91,11 @@ class ManifestStore:
         kb_id: str,
         *,
         before_first_write: Callable[[], None],
-        on_step: Callable[[str], None] = no_step,
+        on_step: Callable[[str], None] = ignore_step,
         keeps_versions: bool = False,
         at: str | None = None,
     ) -> None:
-        """`keeps_versions`: a copy of every manifest is left for later. `at`: the only version that is read."""
+        """`keeps_versions`: leave a copy of every manifest for later. `at`: the only version that is read."""
         self._store = store
         self._kb_id = kb_id
         self._key = manifest_key(kb_id)
@@ -81,64 +110,93 @@ class ManifestStore:
 
     @property
     def is_past(self) -> bool:
-        """Whether it is one version that is read, and never the next."""
+        """Whether only one version is read."""
         return self._at is not None
 
     def at(self, wanted: str) -> "ManifestStore":
-        """Of one version of the same KB."""
+        """Return one version of the same KB, for reading."""
         past = ManifestStore(self._store, self._kb_id, before_first_write=self._before_first_write, at=wanted)
         past.history = self.history  # what is known of copies
         return past
 
+    # Reading
+
     def current(self) -> StoredManifest | None:
-        """None when nothing was ever written. One call to the store; next to nothing when nothing changed."""
-        return self._current() if self._at is None else self._past(self._at)
-
-    def _current(self) -> StoredManifest | None:
+        """Return None when nothing was ever written. One call to the store; a cheap one when nothing changed."""
+        if self._at is not None:
+            return self._read_past(self._at)
         last = self._last
         if last is None:
-            blob = self._store.get(self._key)
-        else:
-            answer = self._store.get_if_changed(self._key, last.version)
-            if isinstance(answer, BlobUnchanged):
-                return last
-            blob = answer
-        return self._read(blob)
+            return self._read(self._store.get(self._key))
+        blob = self._store.get_if_changed(self._key, last.version)
+        return last if isinstance(blob, BlobUnchanged) else self._read(blob)
 
-    def _past(self, wanted: str) -> StoredManifest | None:
-        """As it was, for as long as it is kept; raises E218. What is current now is remembered at no time."""
+    def _read_past(self, wanted: str) -> StoredManifest | None:
+        """Return a version for as long as it is kept; raises E218. The current manifest is never remembered."""
         last = self._last
         if last is None:
-            newest = self._decoded(self._store.get(self._key))
+            newest = self._decode(self._store.get(self._key))
             if newest is None:
                 return None
-            found = self.history.find(newest.manifest, wanted)
-            copy = self._copy(found)
-            if copy is None and found is not newest.manifest:
+            manifest = self.history.find(newest.manifest, wanted)
+            copy = self._read_copy(manifest)
+            if copy is None and manifest is not newest.manifest:
                 raise errors.no_such_version(self._kb_id, wanted, ())
-            # Where no versions are kept, the current one is one for as long as it is current.
+            # Where no versions are kept, the current one can be read for as long as it is current.
             return self._remember(copy or newest)
-        key = version_key(self._kb_id, last.manifest.number, last.manifest.commit_id)
-        for each in (key, self._key):
-            if isinstance(self._store.get_if_changed(each, last.version), BlobUnchanged):
+        for key in (self._copy_key(last.manifest), self._key):
+            if isinstance(self._store.get_if_changed(key, last.version), BlobUnchanged):
                 return last
-        copy = self._copy(last.manifest)  # a repair writes it anew
+        copy = self._read_copy(last.manifest)  # a repair writes it anew
         if copy is None:
             raise errors.no_such_version(self._kb_id, wanted, ())
         return self._remember(copy)
 
-    def _copy(self, manifest: Manifest) -> StoredManifest | None:
-        """As it is kept. Raises E207."""
-        key = version_key(self._kb_id, manifest.number, manifest.commit_id)
-        blob = self._store.get(key)
-        return None if blob is None else StoredManifest(from_bytes(blob.data, key), blob.version)
-
-    def required(self) -> StoredManifest:
+    def require(self) -> StoredManifest:
         """Raises E201."""
         published = self.current()
         if published is None:
             raise errors.kb_uninitialised(self._kb_id)
         return published
+
+    def first(self) -> StoredManifest | None:
+        """Return the manifest if none was read before, and None otherwise. Raises E201."""
+        return self.require() if self._last is None else None
+
+    def known(self) -> StoredManifest:
+        """Return the last manifest that was read, however old, for what no later one changes. Raises E201."""
+        return self._last or self.require()
+
+    def seen(self) -> StoredManifest | None:
+        """Return the last manifest that was read, if any. No call to the store."""
+        return self._last
+
+    def now(self) -> datetime.datetime:
+        """Return the time of the store, for what writers on different machines compare. Two calls to the store."""
+        key = clock_key(self._kb_id)
+        self._store.put(key, b"")
+        for info in self._store.list(key):
+            return info.modified_at
+        raise errors.store_unreachable(self._store.address, "It does not show what was just written")
+
+    def _read(self, blob: Blob | None) -> StoredManifest | None:
+        published = self._decode(blob)
+        return None if published is None else self._remember(published)
+
+    def _decode(self, blob: Blob | None) -> StoredManifest | None:
+        try:
+            return _decode(blob, self._key)
+        except errors.DataError:
+            logger.warning("manifest is read again: it is damaged", extra={"kb": self._kb_id})
+            return _decode(self._store.get(self._key), self._key)
+
+    def _remember(self, published: StoredManifest) -> StoredManifest:
+        with self._lock:
+            if self._last is None or published.manifest.number >= self._last.manifest.number:
+                self._last = published
+        return published
+
+    # Writing
 
     def read_for_write(self) -> StoredManifest | None:
         """Return the manifest to build on; None for a new KB, which gets its marker. Raises E237, E209."""
@@ -160,7 +218,8 @@ class ManifestStore:
     def _refuse_lost(self) -> StoredManifest | None:
         """Raise E237 when a manifest was published and is gone. Return the one that was published this moment, if any.
 
-        The order matters: whoever uploaded what is listed put its marker before, and removes it after its swap.
+        The order matters: the writer that uploaded the listed files put its marker before, and removes it after its
+        swap.
         """
         if not self.has_leftovers() or self.is_first_write_unfinished():
             return None
@@ -182,25 +241,16 @@ class ManifestStore:
         # The second version is built on the first, which was published then.
         return not any(copy is not None and copy[0] > 1 for copy in copies)
 
-    def first(self) -> StoredManifest | None:
-        """The manifest, if none was read before, and None otherwise. Raises E201."""
-        return self.required() if self._last is None else None
+    def refuse_past(self) -> None:
+        """Raises E219."""
+        if self._at is not None:
+            raise errors.past_is_read_only(self._kb_id, self.require().manifest.number)
 
-    def known(self) -> StoredManifest:
-        """The last one that was read, however old; raises E201. For what no later manifest changes."""
-        return self._last or self.required()
-
-    def seen(self) -> StoredManifest | None:
-        """The last one that was read, if any was; no call to the store."""
-        return self._last
-
-    def now(self) -> datetime.datetime:
-        """By the clock of the store, for what writers on different machines compare. Two calls to the store."""
-        key = clock_key(self._kb_id)
-        self._store.put(key, b"")
-        for info in self._store.list(key):
-            return info.modified_at
-        raise errors.store_unreachable(self._store.address, "It does not show what was just written")
+    def probe(self) -> None:
+        """Raises E209. A store with a manifest in it was probed before."""
+        if self._last is None and not self._is_probed:
+            self._before_first_write()
+            self._is_probed = True
 
     def upload(self, shards: Sequence[BuiltShard]) -> None:
         self.refuse_past()
@@ -212,53 +262,55 @@ class ManifestStore:
         self._on_step("uploaded")
 
     def swap(self, before: StoredManifest | None, after: Manifest) -> StoredManifest:
-        """Raises E202 when another manifest is in its place by now, E208 when nobody can tell."""
+        """Replace the manifest. Raises E202 when another one is in its place by now, E208 when that is unknown."""
         self.refuse_past()
         self.probe()
         content = to_bytes(after)
-        copy = version_key(self._kb_id, after.number, after.commit_id)
         if self._keeps_versions:
             self._on_step("copy")
-            self._store.put(copy, to_bytes(after.as_kept()))
+            self._store.put(self._copy_key(after), to_bytes(after.make_copy()))
         self._on_step("swap")
         try:
-            return self._swapped(before, after, content)
+            return self._try_swap(before, after, content)
         except errors.ConflictError as fault:
             if self._keeps_versions and fault.code == errors.MANIFEST_CHANGED:
                 with contextlib.suppress(errors.StorageError):
-                    self._store.delete(copy)
+                    self._store.delete(self._copy_key(after))
             raise
 
-    def _swapped(self, before: StoredManifest | None, after: Manifest, content: bytes) -> StoredManifest:
+    def _try_swap(self, before: StoredManifest | None, after: Manifest, content: bytes) -> StoredManifest:
         for _ in range(_SETTLING_TRIES):
             try:
-                published = self._remember(StoredManifest(after, self._put(content, before)))
-                self._remove_obsolete()
-                return published  # noqa: TRY300 - what was put is published
+                if before is None:
+                    version = self._store.create(self._key, content)
+                else:
+                    version = self._store.put_if(self._key, content, before.version)
             except VersionMismatchError:
                 logger.info("swap was refused", extra={"kb": self._kb_id})
             except errors.StorageError as fault:
                 logger.info("answer to a swap was lost", extra={"kb": self._kb_id, "reason": fault.message})
-            if (settled := self._settled(after, before)) is not None:
-                return settled
+            else:
+                published = self._remember(StoredManifest(after, version))
+                self._remove_obsolete()
+                return published
+            if (published_before := self._settle(after, before)) is not None:
+                return published_before
         raise errors.publish_unknown(self._kb_id)
 
-    def keep(self, manifest: Manifest) -> None:
-        """A copy of one that may have been written by somebody who keeps none, so that it can be gone back to."""
-        if self._keeps_versions and not self._is_kept(manifest):
-            key = version_key(self._kb_id, manifest.number, manifest.commit_id)
-            self._store.put(key, to_bytes(manifest.as_kept()))
+    def _settle(self, after: Manifest, before: StoredManifest | None) -> StoredManifest | None:
+        """Return our manifest if it is there after all, None if the old one is; raises E202 if another one is.
 
-    def _is_kept(self, manifest: Manifest) -> bool:
+        A refusal says as little as silence does: our own request may have arrived twice.
+        """
         try:
-            return self._copy(manifest) is not None
-        except errors.DataError:
-            return False
-
-    def refuse_past(self) -> None:
-        """Raises E219."""
-        if self._at is not None:
-            raise errors.past_is_read_only(self._kb_id, self.required().manifest.number)
+            published = self._read(self._store.get(self._key))
+        except (errors.StorageError, errors.DataError) as fault:
+            raise errors.publish_unknown(self._kb_id) from fault
+        if published is not None and published.manifest.holds_commit(after.commit_id):
+            return published
+        if (published.version if published else None) == (before.version if before else None):
+            return None
+        raise errors.manifest_changed(self._kb_id)
 
     def _remove_obsolete(self) -> None:
         """Delete files of the older layout and the marker of a first write, as far as that succeeds."""  # engine-23
@@ -266,48 +318,165 @@ class ManifestStore:
             with contextlib.suppress(errors.StorageError):
                 self._store.delete(key)
 
-    def _put(self, content: bytes, before: StoredManifest | None) -> Version:
-        if before is None:
-            return self._store.create(self._key, content)
-        return self._store.put_if(self._key, content, before.version)
+    # Copies
 
-    def _settled(self, after: Manifest, before: StoredManifest | None) -> StoredManifest | None:
-        """Ours if it is there after all, None if nothing is there yet; raises E202 if it is somebody else's.
+    def keep(self, manifest: Manifest) -> None:
+        """Store a copy of a manifest whose writer may have kept none, so that a roll-back can return to it."""
+        if not self._keeps_versions:
+            return
+        with contextlib.suppress(errors.DataError):
+            if self._read_copy(manifest) is not None:
+                return
+        self._store.put(self._copy_key(manifest), to_bytes(manifest.make_copy()))
 
-        A refusal says as little as silence does: our own request may have arrived twice.
+    def _copy_key(self, manifest: Manifest) -> str:
+        return version_key(self._kb_id, manifest.number, manifest.commit_id)
+
+    def _read_copy(self, manifest: Manifest) -> StoredManifest | None:
+        """Raises E207."""
+        key = self._copy_key(manifest)
+        return _decode(self._store.get(key), key)
+
+
+def _decode(blob: Blob | None, key: str) -> StoredManifest | None:
+    """Raises E207."""
+    return None if blob is None else StoredManifest(from_bytes(blob.data, key), blob.version)
+
+
+class History:
+    """The stored copies of the manifests of one KB."""
+
+    def __init__(self, store: BlobStore, kb_id: str) -> None:
+        self._store = store
+        self._kb_id = kb_id
+        self._labels: dict[str, str] = {}
+        """The label of each copy that was read, by key: it never changes."""
+
+    def copies(self, current: Manifest) -> ManifestCopies:
+        """List the copies. One listing; one more request for every 64 versions."""
+        stored_at = {info.key: info.modified_at for info in self._store.list(versions_prefix(self._kb_id))}
+        named = ((version_in_key(key), key) for key in stored_at)
+        # Other keys are not ours, and neither read nor deleted.
+        keys = {name: key for name, key in named if name is not None and key == version_key(self._kb_id, *name)}
+        line = tuple(ManifestCopy(key, number, stored_at[key]) for key, number in self._follow_line(current, keys))
+        in_line = {copy.key for copy in line}
+        stray = (key for (number, _), key in keys.items() if number <= current.number and key not in in_line)
+        return ManifestCopies(line, tuple(stray))
+
+    def _follow_line(self, current: Manifest, keys: dict[tuple[int, str], str]) -> Iterator[tuple[str, int]]:
+        """Yield the keys and numbers of the copies that lead to the current manifest, the newest first."""
+        commits, line, unreadable = _list_commits(current), list[str](), set[str]()
+        by_number: dict[int, dict[str, str]] = {}
+        for (number, commit), key in keys.items():
+            by_number.setdefault(number, {})[commit] = key
+        for number in sorted((number for number in by_number if number <= current.number), reverse=True):
+            if number not in commits:  # a manifest names the last ones before it only
+                commits = self._read_oldest_commits(line, unreadable)
+            by_commit = by_number[number]
+            # Beyond a gap it cannot be known any more; but the collection that made the gap removed the strays, too.
+            commit = commits.get(number, next(iter(by_commit)) if len(by_commit) == 1 else "")
+            if commit in by_commit:
+                line.append(by_commit[commit])
+                yield by_commit[commit], number
+
+    def _read_oldest_commits(self, line: Sequence[str], unreadable: set[str]) -> dict[int, str]:
+        """Return the commits that the oldest readable copy names. `unreadable`: keys that are not tried again."""
+        for key in reversed(line):
+            if key not in unreadable:
+                manifest = self._read_or_fault(key)
+                if isinstance(manifest, Manifest):
+                    return _list_commits(manifest)
+                if manifest is not None:
+                    _log_unreadable(key, manifest)
+                unreadable.add(key)
+        return {}
+
+    def past(self, current: Manifest) -> Iterator[Manifest]:
+        """Yield the kept manifests that can be read, without the current one, the newest first."""
+        for _, manifest in self.read_all([copy for copy in self.copies(current).line if copy.number < current.number]):
+            if isinstance(manifest, Manifest):
+                yield manifest
+
+    def read_all(self, copies: Sequence[ManifestCopy]) -> Iterator[tuple[ManifestCopy, Manifest | errors.DataError]]:
+        """Yield the copies that exist, in order, each with its manifest or with the reason why it cannot be read.
+
+        Many are read some at a time: waiting for a store, one after another, is what takes long.
         """
-        try:
-            found = self._read(self._store.get(self._key))
-        except (errors.StorageError, errors.DataError) as fault:
-            raise errors.publish_unknown(self._kb_id) from fault
-        if found is not None and found.manifest.holds_commit(after.commit_id):
-            return found
-        if (found.version if found else None) == (before.version if before else None):
+        if len(copies) <= _BATCH_COPIES:
+            yield from _pair_copies(copies, map(self._read_or_fault, (copy.key for copy in copies)))
+            return
+        with ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="pair-history") as pool:
+            for begin in range(0, len(copies), _BATCH_COPIES):
+                batch = copies[begin : begin + _BATCH_COPIES]
+                yield from _pair_copies(batch, pool.map(self._read_or_fault, [copy.key for copy in batch]))
+
+    def find(self, current: Manifest, wanted: str) -> Manifest:
+        """Find a version by number, else by the version of its package: the newest such. Raises E218, E207."""
+        manifest = self._find_number(current, wanted) or self._find_label(current, wanted)
+        if manifest is None:
+            kept = tuple(copy.number for copy in self.copies(current).line)
+            raise errors.no_such_version(self._kb_id, wanted, kept)
+        return manifest
+
+    def _find_number(self, current: Manifest, wanted: str) -> Manifest | None:
+        if not is_number(wanted):
             return None
-        raise errors.manifest_changed(self._kb_id)
+        number = int(wanted)
+        if number == current.number:
+            return current
+        key = next((copy.key for copy in self.copies(current).line if copy.number == number), None)
+        return self._read(key) if key is not None else None
 
-    def probe(self) -> None:
-        """Raises E209. A store with a manifest in it has shown before what it can do."""
-        if self._last is None and not self._is_probed:
-            self._before_first_write()
-            self._is_probed = True
+    def _find_label(self, current: Manifest, wanted: str) -> Manifest | None:
+        if _is_called(current.label, wanted):
+            return current
+        line = [copy for copy in self.copies(current).line if copy.number < current.number]
+        labels = {copy.key: self._labels[copy.key] for copy in line if copy.key in self._labels}
+        for copy, manifest in self.read_all([copy for copy in line if copy.key not in labels]):
+            if isinstance(manifest, Manifest):
+                labels[copy.key] = manifest.label
+        self._labels = labels
+        key = next((copy.key for copy in line if _is_called(labels.get(copy.key, ""), wanted)), None)
+        return self._read(key) if key is not None else None
 
-    def _read(self, blob: Blob | None) -> StoredManifest | None:
-        published = self._decoded(blob)
-        return None if published is None else self._remember(published)
-
-    def _decoded(self, blob: Blob | None) -> StoredManifest | None:
+    def _read_or_fault(self, key: str) -> Manifest | errors.DataError | None:
+        """Return None for a copy that is gone. A damaged one hides no other: `pair fsck` reports it."""
         try:
-            return self._decoded_once(blob)
-        except errors.DataError:
-            logger.warning("manifest is read again: it is damaged", extra={"kb": self._kb_id})
-            return self._decoded_once(self._store.get(self._key))
+            return self._read(key)
+        except errors.DataError as fault:
+            return fault
 
-    def _decoded_once(self, blob: Blob | None) -> StoredManifest | None:
-        return None if blob is None else StoredManifest(from_bytes(blob.data, self._key), blob.version)
+    def _read(self, key: str) -> Manifest | None:
+        with contextlib.suppress(errors.DataError):
+            return self._read_once(key)
+        return self._read_once(key)
 
-    def _remember(self, published: StoredManifest) -> StoredManifest:
-        with self._lock:
-            if self._last is None or published.manifest.number >= self._last.manifest.number:
-                self._last = published
-        return published
+    def _read_once(self, key: str) -> Manifest | None:
+        stored = _decode(self._store.get(key), key)
+        return None if stored is None else stored.manifest
+
+
+def _pair_copies(
+    copies: Sequence[ManifestCopy], manifests: Iterator[Manifest | errors.DataError | None]
+) -> Iterator[tuple[ManifestCopy, Manifest | errors.DataError]]:
+    for copy, manifest in zip(copies, manifests, strict=True):
+        if isinstance(manifest, errors.DataError):
+            _log_unreadable(copy.key, manifest)
+        if manifest is not None:
+            yield copy, manifest
+
+
+def _log_unreadable(key: str, fault: errors.DataError) -> None:
+    logger.warning("a version cannot be read", extra={"key": key, "reason": fault.message})
+
+
+def _is_called(label: str, wanted: str) -> bool:
+    """Tell whether `handbook 1.0.0` is meant, by `handbook 1.0.0`, `handbook@1.0.0` or `1.0.0`."""
+    name, _, version = label.rpartition(" ")
+    return bool(label) and wanted in {label, f"{name}@{version}", version}
+
+
+def _list_commits(manifest: Manifest) -> dict[int, str]:
+    """Return the commits that a manifest names, by number."""
+    line = (manifest.commit_id, *manifest.recent_commits)
+    return {manifest.number - offset: commit for offset, commit in enumerate(line)}

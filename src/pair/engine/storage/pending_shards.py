@@ -1,12 +1,12 @@
-"""Which shards a build has made that no manifest names yet: what protects them from garbage collection, and what an
-interrupted build finds again.
+"""Records of shards that no manifest names yet: they protect them from garbage collection, and let an interrupted
+build find them again.
 
 Invariants
     A record is put before the first file of its shards, and garbage collection lists records after files: what it sees
     of a build, it sees the record of.
     A record is claimed or condemned by compare-and-swap, and never used again once it was condemned. It is condemned
-    before the manifest is swapped, and that before anything is deleted: whoever reads a manifest, finds the record in
-    order and then swaps that manifest publishes what is there, whatever the clocks say.
+    before the manifest is swapped, and that before anything is deleted: a writer that reads a manifest, finds the
+    record in order and then swaps that manifest publishes shards that exist, whatever the clocks say.
 """
 
 import contextlib
@@ -36,15 +36,15 @@ class PendingShards:
         self._new_id = new_id
 
     def announce(self, part_key: str, shards: Sequence[ShardRef], dimension: int) -> str:
-        """Before the shards are uploaded. The key of the record, which no other has or had."""
+        """Put a record before the shards are uploaded. Return its key, which no other has or had."""
         key = f"{self._prefix}{part_key}/{self._new_id()}.json"
         self._store.put(key, _to_bytes(shards, dimension, self._new_id()))
         return key
 
     def find(self, part_key: str) -> Claimed | None:
-        """What an earlier run, or a worker that died, made of this part, if all of it is there.
+        """Return the shards that an earlier run, or a worker that died, made of this part, if all of them are there.
 
-        What is not whole may become so: somebody else may be building the same at this moment.
+        Shards that are not complete may become so: another worker may be building them at this moment.
         """
         for info in list(self._store.list(f"{self._prefix}{part_key}/")):
             claimed = self._claim(info.key)
@@ -53,44 +53,44 @@ class PendingShards:
         return None
 
     def is_in_order(self, key: str) -> bool:
-        """Whether it is there, and not condemned."""
+        """Tell whether a record is there, and not condemned."""
         blob = self._store.get(key)
         return blob is not None and _from_bytes(blob.data) is not None
 
     def _claim(self, key: str) -> Claimed | None:
-        """None when it is gone, condemned, or cannot be read. Else it counts as made just now."""
+        """Return None when a record is gone, condemned or unreadable. Else it counts as made just now."""
         blob = self._store.get(key)
-        found = None if blob is None else _from_bytes(blob.data)
-        if blob is None or found is None:
+        record = None if blob is None else _from_bytes(blob.data)
+        if blob is None or record is None:
             return None
-        shards, dimension = found
+        shards, dimension = record
         with contextlib.suppress(VersionMismatchError):
             self._store.put_if(key, _to_bytes(shards, dimension, self._new_id()), blob.version)
             return Claimed(key, shards)
         return None
 
     def forget(self, key: str) -> None:
-        """What it names is published, or of no use."""
+        """Delete a record whose shards are published, or of no use."""
         self._store.delete(key)
 
-    def protected(self, now: datetime.datetime, keep_seconds: float) -> tuple[frozenset[str], list[str]]:
-        """Folders of shards that a build may still publish; and records that are condemned, to be deleted."""
+    def list_protected(self, now: datetime.datetime, keep_seconds: float) -> tuple[frozenset[str], list[str]]:
+        """Return folders of shards that a build may still publish, and condemned records, to be deleted."""
         folders: set[str] = set()
         condemned: list[str] = []
         for info in list(self._store.list(self._prefix)):
             blob = self._store.get(info.key)
-            found = None if blob is None else _from_bytes(blob.data)
             if blob is None:
                 continue
+            record = _from_bytes(blob.data)
             is_old = info.modified_at + datetime.timedelta(seconds=keep_seconds) <= now
             if blob.data == _CONDEMNED or (is_old and self._condemn(info.key, blob.version)):
                 condemned.append(info.key)
-            elif found is not None:
-                folders |= {shard.folder for shard in found[0]}
+            elif record is not None:
+                folders |= {shard.folder for shard in record[0]}
         return frozenset(folders), condemned
 
     def _condemn(self, key: str, version: Version) -> bool:
-        """False when it was claimed this moment."""
+        """Return False for a record that was claimed this moment."""
         try:
             self._store.put_if(key, _CONDEMNED, version)
         except VersionMismatchError:
@@ -99,11 +99,11 @@ class PendingShards:
 
     def _is_whole(self, shard: ShardRef) -> bool:
         stored = {info.key: info.size_bytes for info in self._store.list(f"{shard.folder}/")}
-        return all(stored.get(shard.key(role)) == each.size_bytes for role, each in shard.files.items())
+        return all(stored.get(shard.key(role)) == file.size_bytes for role, file in shard.files.items())
 
 
 def _to_bytes(shards: Iterable[ShardRef], dimension: int, claim: str) -> bytes:
-    """`claim`: no two are the same, so that a version of a record is one claim of it."""
+    """`claim`: no two are equal, so that a version of a record is one claim of it."""
     value = {
         "schema_version": _SCHEMA_VERSION,
         "claim": claim,
@@ -114,12 +114,12 @@ def _to_bytes(shards: Iterable[ShardRef], dimension: int, claim: str) -> bytes:
 
 
 def _from_bytes(content: bytes) -> tuple[tuple[ShardRef, ...], int] | None:
-    """None for one that was condemned, or that this pair does not understand."""
+    """Return None for a record that was condemned, or that this pair does not understand."""
     try:
         value = json.loads(content)
         if value["schema_version"] != _SCHEMA_VERSION:
             return None
         dimension = int(value["dimension"])
-        return tuple(shard_from_json(each, dimension) for each in value["shards"]), dimension
+        return tuple(shard_from_json(shard, dimension) for shard in value["shards"]), dimension
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, zlib.error):
         return None

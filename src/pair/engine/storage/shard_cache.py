@@ -3,11 +3,11 @@
 Layout: `<cache>/pair-shards/<content hash>/<file>`, a stamp beside each file that was verified, and `use`, which
 readers lock. A file in `pair-shards` marks it as made by pair.
 Invariants
-    Only folders named as above are ever removed, in a folder with the mark; all else is somebody else's, and stays.
+    Only folders named as above are ever removed, in a folder with the mark; everything else stays.
     A file appears under its name only after its SHA-256 was verified.
-    A file that was touched since is verified again, and fetched again when it is no longer what it was.
-    Whoever deletes the folder, or fills its disk, makes queries slower and not wrong: what is missing is fetched again,
-    and what nobody uses makes room. Several processes may share one folder, in different containers too.
+    A file that was touched since is verified again, and fetched again when it changed.
+    If the folder is deleted or its disk is full, queries become slower and not wrong: missing files are fetched again,
+    and unused ones make room. Several processes may share one folder, in different containers too.
 """
 
 import contextlib
@@ -21,10 +21,10 @@ import re
 import secrets
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,27 +33,35 @@ from pair import errors, files
 from pair.blobs.contract import BlobStore
 from pair.clock import Clock
 from pair.engine import rules
+from pair.engine.format.array_file import RangeFile, Span
+from pair.engine.format.columns import NO_GRAPHS, StoredGraphs, build_graph_columns
 from pair.engine.format.graph_index import GraphIndex
 from pair.engine.format.keyword_index import KeywordIndex
 from pair.engine.format.manifest import FileRole, ShardRef, file_name
-from pair.engine.format.range_file import RangeFile
-from pair.engine.format.shard import IdFile, RowsFile, SearchFile, span_of_index, spans_of_places, spans_of_vectors
-from pair.engine.format.shard_files import open_graph, open_ids, open_keywords, open_rows, open_search
-from pair.engine.format.stored_graphs import NO_GRAPHS, StoredGraphs, graphs_in_columns
+from pair.engine.format.shard import (
+    OPENERS,
+    IdFile,
+    RowsFile,
+    SearchFile,
+    open_search,
+    span_of_index,
+    spans_of_places,
+    spans_of_vectors,
+)
 from pair.engine.rules import CachedShard
-from pair.engine.storage.shard_use import ShardUse, in_use
+from pair.engine.storage.shard_use import ShardUse, try_lock
 
 logger = logging.getLogger(__name__)
 
 _FETCH_TRIES = 2
-"""Of one file that arrives damaged, or whose place is taken away or full."""
+"""For a file that arrives damaged, or whose folder is deleted or full."""
 _OPEN_TRIES = 5
-"""Of one that was fetched and is gone."""
+"""For a file that was fetched and is gone."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _RETRY_SECONDS = 0.025
 _RETRY_TIMES = 6
 _LEAST_ROOM_BYTES = 1_000_000
-"""That is made when a disk is full, so that it is not full again at once."""
+"""Freed when a disk is full, so that it is not full again at once."""
 _OWN_FOLDER = "pair-shards"
 _MARK = ".made-by-pair"
 _ENTRY = re.compile(r"[0-9a-f]{64}")
@@ -92,7 +100,7 @@ class ShardCache:
         ttl_seconds: float = 0.0,
         reads_pieces: bool = False,
     ) -> None:
-        """`reads_pieces`: what a query wants of a few rows is fetched by ranges. For stores that are far away."""
+        """`reads_pieces`: fetch some rows of a shard by ranges, for stores that are far away."""
         self.reads_pieces = reads_pieces
         self._store = store
         self._folder = folder
@@ -110,33 +118,29 @@ class ShardCache:
     # Open shards
 
     def open(self, ref: ShardRef) -> "OpenShard":
-        """Kept open for the next who asks, until it is evicted or named by no manifest any more."""
+        """Return a shard, which stays open until it is evicted or no manifest names it any more."""
         shard = self._open.get(ref.folder)
         if shard is None:
             with self._lock:
                 shard = self._open.setdefault(ref.folder, OpenShard(ref, self))
-        elif shard.has_files:
+        elif shard.is_used:
             self.hits += 1
         return shard
 
-    def is_open(self, ref: ShardRef) -> bool:
-        shard = self._open.get(ref.folder)
-        return shard is not None and shard.has_search
-
     def keep_only(self, keys: frozenset[str]) -> None:
-        """Close and evict what was opened, and is neither among these nor held; what somebody still reads stays."""
+        """Close and evict opened shards that are neither among these nor held; a shard that is being read stays."""
         with self._lock:
             self._kept = keys
             dropped = self._open.keys() - keys.union(*self._held.values())
         self._drop(dropped)
 
     def hold(self, holder: object, keys: frozenset[str]) -> None:
-        """These stay, whatever else is kept, until the holder lets them go."""
+        """Keep these shards, whatever else is kept, until the holder lets them go."""
         with self._lock:
             self._held[holder] = keys
 
     def let_go(self, holder: object) -> None:
-        """Close what nobody else holds or keeps, and evict it, unless nobody said yet what is kept."""
+        """Close the shards that nothing else holds or keeps, and evict them once it is known which are kept."""
         with self._lock:
             held, kept = self._held.pop(holder, frozenset[str]()), self._kept or frozenset[str]()
             dropped = held - kept.union(*self._held.values())
@@ -147,11 +151,11 @@ class ShardCache:
 
     def _drop(self, keys: Iterable[str]) -> None:
         for key in keys:
-            with contextlib.suppress(OSError):  # it takes room, but nobody should fail for it
+            with contextlib.suppress(OSError):  # it takes room, but is no reason to fail
                 self._remove(_entry_name(key))
 
     def close(self) -> None:
-        """Whoever still reads a shard keeps it alive."""
+        """Close all shards. One that is being read stays open until then."""
         with self._lock:
             self._open.clear()
 
@@ -159,12 +163,12 @@ class ShardCache:
 
     @property
     def scratch(self) -> Path:
-        """Where shards may be built: on the same disk, and not mistaken for a fetched one."""
+        """The folder in which shards are built: on the same disk, and not mistaken for a fetched one."""
         return self._folder.with_name(self._folder.name + "-scratch")
 
     @property
     def unfinished(self) -> Path:
-        """Where long work keeps what it has done so far, for whoever goes on with it."""
+        """The folder in which long work keeps its progress, to be resumed."""
         return self._folder.with_name(self._folder.name + "-unfinished")
 
     def place(self, ref: ShardRef) -> Path:
@@ -181,7 +185,7 @@ class ShardCache:
         return self.place(ref)
 
     def path(self, ref: ShardRef, role: FileRole) -> Path:
-        """A verified local file. Raises ShardMissingError, E207, E205, E206, E010."""
+        """Return a verified local file. Raises ShardMissingError, E207, E205, E206, E010."""
         path = self.place(ref) / file_name(ref.shard_id, role)
         if _is_verified(path, ref, role):
             self.hits += 1
@@ -190,15 +194,15 @@ class ShardCache:
             waiting = self._fetching.setdefault(path, threading.Lock())
         with waiting:
             if not _is_verified(path, ref, role):
-                self._insist(lambda: self._fetch(ref, role, path), ref.files[role].size_bytes)
+                self._retry(lambda: self._fetch(ref, role, path), ref.files[role].size_bytes)
         return path
 
     def use(self, ref: ShardRef) -> ShardUse:
         """Raises E010."""
-        return self._insist(lambda: ShardUse(functools.partial(self.make_place, ref)), 0)
+        return self._retry(lambda: ShardUse(functools.partial(self.make_place, ref)), 0)
 
-    def _insist(self, act: Callable[[], _Done], wanted_bytes: int) -> _Done:
-        """A few times, while the next time may be better. Raises E010, E207 and what the act raises."""
+    def _retry(self, act: Callable[[], _Done], wanted_bytes: int) -> _Done:
+        """Repeat an act that may succeed the next time. Raises E010, E207 and what the act raises."""
         tries = 0
         while True:
             tries += 1
@@ -206,33 +210,29 @@ class ShardCache:
                 with files.storage_errors():
                     return act()
             except (errors.DataError, errors.StorageError) as fault:
-                if tries == _FETCH_TRIES or not self._is_better_now(fault, wanted_bytes):
+                if tries == _FETCH_TRIES or not self._may_succeed_now(fault, wanted_bytes):
                     raise
                 logger.warning("fetched again", extra={"reason": fault.message})
 
-    def _is_better_now(self, fault: errors.PairError, wanted_bytes: int) -> bool:
-        """What was damaged on its way, or deleted while it came, may be whole the next time. A full disk gets room."""
+    def _may_succeed_now(self, fault: errors.PairError, wanted_bytes: int) -> bool:
+        """A file that was damaged or deleted on its way may be whole the next time. On a full disk, make room."""
         number = fault.__cause__.errno if isinstance(fault.__cause__, OSError) else None
-        if number in _FULL:
-            return self.make_room_on_disk(wanted_bytes)
-        return number == errno.ENOENT or isinstance(fault, errors.DataError)
-
-    def make_room_on_disk(self, wanted_bytes: int) -> bool:
-        """Of what nobody uses, as much as is wanted, whatever the limit. False when there is nothing to give."""
+        if number not in _FULL:
+            return number == errno.ENOENT or isinstance(fault, errors.DataError)
         with files.storage_errors():
             kept = max(1, self.size_bytes() - max(wanted_bytes, _LEAST_ROOM_BYTES))
             return self._evict(max_bytes=kept).freed_bytes > 0
 
     def has(self, ref: ShardRef, role: FileRole) -> bool:
-        """Whether nothing would have to be fetched."""
+        """Tell whether a file can be read without a fetch."""
         return _is_verified(self.place(ref) / file_name(ref.shard_id, role), ref, role)
 
     def part(self, ref: ShardRef, role: FileRole) -> Path:
-        """Where what was fetched of a file is kept, as long as it is not all of it."""
+        """Return the path of a file of which only some ranges are here."""
         return self.place(ref) / (file_name(ref.shard_id, role) + _PART)
 
     def fetch_range(self, ref: ShardRef, role: FileRole, begin: int, size: int) -> bytes | None:
-        """Not verified. Raises E205, E206."""
+        """Fetch a range, which is not verified here. Raises E205, E206."""
         self.misses += 1
         self._make_room(size)
         content = self._store.get_range(ref.key(role), begin, size)
@@ -264,7 +264,7 @@ class ShardCache:
     # Eviction
 
     def sweep(self) -> SweepReport:
-        """Evict what is too old, then what is too much; what is in use stays."""
+        """Evict shards that are too old, then those beyond the size limit; a shard in use stays."""
         with files.storage_errors():
             report = self._evict(max_bytes=self._max_bytes)
         if self._max_bytes and report.kept_bytes > self._max_bytes:
@@ -272,22 +272,22 @@ class ShardCache:
         return report
 
     def keep_within_limits(self) -> None:
-        """As far as that is possible now; a sweep tells when it is not."""
+        """Sweep as far as that is possible now, without an error if it is not."""
         if self._max_bytes or self._ttl_seconds:
             with contextlib.suppress(errors.StorageError):
                 self.sweep()
 
     def room_bytes(self) -> float:
-        """What can be fetched without evicting anything."""
+        """Return how much can be fetched without evicting anything."""
         return self._max_bytes - self.size_bytes() if self._max_bytes else math.inf
 
     def may_hold(self, size_bytes: int) -> bool:
-        """Whether so much can be held at once, and others still find room to read."""
+        """Tell whether so much can be held at once and still leave room for other readers."""
         return not self._max_bytes or size_bytes <= self._max_bytes // 2
 
     def size_bytes(self) -> int:
         with files.storage_errors():
-            return sum(each.size_bytes for each in self._cached())
+            return sum(entry.size_bytes for entry in self._list_entries())
 
     def _make_room(self, wanted_bytes: int) -> None:
         if not self._max_bytes:
@@ -301,37 +301,37 @@ class ShardCache:
         raise errors.cache_budget_exceeded(str(self._folder), self._max_bytes, report.kept_bytes + wanted_bytes)
 
     def _evict(self, *, max_bytes: int, wanted_bytes: int = 0) -> SweepReport:
-        cached = left = self._cached()
+        entries = left = self._list_entries()
         gone_old: list[CachedShard] = []
         gone_crowded: list[CachedShard] = []
         in_use: list[CachedShard] = []
         is_done = False
         while not is_done:
-            needed = wanted_bytes + sum(each.size_bytes for each in in_use)
-            old, crowded = rules.shards_to_evict(
+            needed = wanted_bytes + sum(entry.size_bytes for entry in in_use)
+            old, crowded = rules.choose_evictions(
                 left, max_bytes=max_bytes, ttl_seconds=self._ttl_seconds, wanted_bytes=needed
             )
             for gone, chosen in ((gone_old, old), (gone_crowded, crowded)):
-                for each in chosen:
-                    (gone if self._remove(each.name) else in_use).append(each)
+                for entry in chosen:
+                    (gone if self._remove(entry.name) else in_use).append(entry)
             tried = {*old, *crowded}
-            left = [each for each in left if each not in tried]
+            left = [entry for entry in left if entry not in tried]
             is_done = tried.isdisjoint(in_use)  # else the next ones have to go instead
-        freed = sum(each.size_bytes for each in (*gone_old, *gone_crowded))
+        freed = sum(entry.size_bytes for entry in (*gone_old, *gone_crowded))
         self.evictions += len(gone_old) + len(gone_crowded)
-        kept = sum(each.size_bytes for each in cached) - freed
+        kept = sum(entry.size_bytes for entry in entries) - freed
         return SweepReport(len(gone_old), len(gone_crowded), freed, kept)
 
-    def _cached(self) -> list[CachedShard]:
+    def _list_entries(self) -> list[CachedShard]:
         now = self._clock.now().timestamp()
-        found: list[CachedShard] = []
+        entries: list[CachedShard] = []
         with contextlib.suppress(FileNotFoundError):
             names = files.list_folder(self._own)
             for name in names if _MARK in names else ():
                 if _is_ours(name):
                     with contextlib.suppress(OSError):  # gone meanwhile, or no folder
-                        found.append(_measured(self._own / name, now))
-        return found
+                        entries.append(_measure(self._own / name, now))
+        return entries
 
     def _remove(self, name: str) -> bool:
         """False when somebody uses it, here or in another process."""
@@ -339,13 +339,13 @@ class ShardCache:
             for key in [key for key in self._open if _entry_name(key) == name]:
                 del self._open[key]  # unless a query holds it, this ends its use
         folder = self._own / name
-        with in_use(folder, exclusive=True) as is_ours:
-            if is_ours:
+        with try_lock(folder) as is_unused:
+            if is_unused:
                 condemned = folder.with_name(f".{name.lstrip('.')[:64]}.{secrets.token_hex(8)}")
                 with contextlib.suppress(FileNotFoundError):
                     files.rename(folder, condemned)
                     files.remove_tree(condemned)
-        return is_ours
+        return is_unused
 
 
 def _is_ours(name: str) -> bool:
@@ -361,7 +361,7 @@ def _entry_name(key: str) -> str:
     return name if _ENTRY.fullmatch(name) else hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
 
 
-def _measured(folder: Path, now: float) -> CachedShard:
+def _measure(folder: Path, now: float) -> CachedShard:
     size, used_at = 0, 0.0
     with files.open_folder(folder) as descriptor, os.scandir(descriptor) as members:
         for member in members:
@@ -394,158 +394,66 @@ def _stamp_text(seen: os.stat_result) -> str:
 
 
 class OpenShard:
-    """The files of one shard, each opened when it is first asked for."""
+    """The files of one shard, each opened when it is first asked for. All raise as `ShardCache.path` does."""
 
     def __init__(self, ref: ShardRef, cache: ShardCache) -> None:
         self._ref = ref
         self._cache = cache
         self._lock = threading.Lock()
         # One for each file, so that several of them can be fetched at once.
-        self._fetching = {role: threading.Lock() for role in ref.files}
-        self.rows_asked = 0
-        """How often some rows were asked for while the search file was not here as a whole."""
+        self._locks = {role: threading.Lock() for role in ref.files}
+        self._files: dict[FileRole, Any] = {}
+        self._ranges: RangeFile | None = None
+        self._partial: SearchFile | None = None
+        """The search file, as long as only some ranges of it are here."""
         self._use: ShardUse | None = None
         self._touched_at = 0.0
-        self._search: SearchFile | None = None
-        self._pieces: RangeFile | None = None
-        self._in_pieces: SearchFile | None = None
-        self._ids: IdFile | None = None
-        self._rows: RowsFile | None = None
-        self._keywords: KeywordIndex | None = None
-        self._graph: GraphIndex | None = None
+        self.row_reads = 0
+        """How often rows were read while the search file was not here as a whole."""
 
     @property
-    def has_files(self) -> bool:
+    def is_used(self) -> bool:
         """Whether a file of it was opened."""
         return self._use is not None
 
-    @property
-    def has_search(self) -> bool:
-        return self._search is not None
-
-    @property
-    def has_keywords(self) -> bool:
-        """Nothing has to be fetched to ask them."""
-        return self._keywords is not None or "keywords" not in self._ref.files
-
-    @property
-    def has_rows(self) -> bool:
-        return self._rows is not None
-
-    @property
-    def has_graph(self) -> bool:
-        """Nothing has to be fetched to walk it."""
-        return self._graph is not None or "graph" not in self._ref.files
+    def is_loaded(self, role: FileRole) -> bool:
+        """Tell whether a file can be read without a fetch. One that the shard does not have can."""
+        return role in self._files or role not in self._ref.files
 
     def path(self, role: FileRole) -> Path:
-        """A verified file, which stays for as long as somebody holds this object."""
-        with self._fetching[role]:
-            return self._sound_path(role)
+        """Return a verified file, which stays for as long as this object is held."""
+        with self._locks[role]:
+            return self._fetch(role)
 
     def search(self, now: float) -> SearchFile:
-        """Whole. `now`: by the monotonic clock, for the last use. Raises as `ShardCache.path` does."""
+        """Return the whole search file. `now`: by the monotonic clock, for the last use."""
         self._touch(now)
-        if self._search is None:
-            with self._fetching["search"]:
-                if self._search is None:
-                    self._search = self._opened("search", open_search)
-                    self._in_pieces = self._pieces = None
-        return self._search
-
-    def search_rows(self, now: float) -> SearchFile:
-        """For a look at some rows: in pieces, unless it is here as a whole or cannot be had in pieces.
-
-        Raises as `search` does, and PieceError.
-        """
-        pieces = self._pieces_if_any()
-        if pieces is None:
-            return self.search(now)
-        self._touch(now)
-        self.rows_asked += 1
-        if self._in_pieces is None:
-            self._in_pieces = open_search(self._ref, pieces.path, pieces)
-        return self._in_pieces
-
-    def fetches_of_index(self, *, in_pieces: bool) -> list[Callable[[], object]]:
-        """What has to be fetched to ask the vectors of this shard."""
-        pieces = self._pieces_if_any() if in_pieces else None
-        if pieces is None:
-            return [] if self.has_search else [functools.partial(self.search, 0.0)]
-        return [functools.partial(pieces.fill, blocks) for blocks in pieces.missing([span_of_index(pieces.pack)])]
-
-    def fetches_of(self, rows: npt.NDArray[np.int64], *, texts: bool, in_pieces: bool) -> list[Callable[[], object]]:
-        """What has to be fetched for the vectors of these rows, or for their texts; each can be fetched by itself."""
-        pieces = self._pieces_if_any() if in_pieces else None
-        if pieces is None:
-            return [] if self.has_search else [lambda: self.search(0.0)]
-        if texts:
-            spans = self.search_rows(0.0).spans_of_texts(rows)
-        else:
-            spans = [*spans_of_places(pieces.pack), *spans_of_vectors(pieces.pack, rows)]
-        return [functools.partial(pieces.fill, blocks) for blocks in pieces.missing(spans)]
-
-    def _pieces_if_any(self) -> RangeFile | None:
-        """None when the whole file is here, or nothing is known yet of its pieces."""
-        if self._search is not None or not self._cache.reads_pieces or self._keywords is None:
-            return None
-        with self._lock:
-            if self._pieces is None and self._search is None:
-                self._pieces = self._made_pieces(self._keywords)
-            return self._pieces
-
-    def _made_pieces(self, keywords: KeywordIndex) -> RangeFile | None:
-        outline = keywords.search_outline
-        ref, cache = self._ref, self._cache
-        if outline is None or ref.files["search"].size_bytes < _WORTH_CUTTING_BYTES or cache.has(ref, "search"):
-            return None
-
-        def fetch(begin: int, size: int) -> bytes | None:
-            return cache.fetch_range(ref, "search", begin, size)
-
-        with files.storage_errors():
-            cache.make_place(ref)  # somebody may have emptied the cache
-            try:
-                return RangeFile(cache.part(ref, "search"), ref.files["search"].size_bytes, outline, fetch)
-            except ValueError:  # of another file: the whole one tells what is wrong
-                return None
-
-    def _touch(self, now: float) -> None:
-        if self._use is not None and now - self._touched_at > _TOUCH_SECONDS:
-            self._touched_at = now
-            self._use.touch()
+        search: SearchFile = self.load("search")
+        if self._ranges is not None:
+            self._ranges = self._partial = None
+        return search
 
     def ids(self) -> IdFile:
-        if self._ids is None:
-            with self._fetching["ids"]:
-                if self._ids is None:
-                    self._ids = self._opened("ids", open_ids)
-        return self._ids
+        ids: IdFile = self.load("ids")
+        return ids
 
     def rows(self) -> RowsFile:
-        if self._rows is None:
-            with self._fetching["rows"]:
-                if self._rows is None:
-                    self._rows = self._opened("rows", open_rows)
-        return self._rows
+        rows: RowsFile = self.load("rows")
+        return rows
 
     def keywords(self) -> KeywordIndex | None:
-        """None for a shard whose keywords this pair cannot ask: it has none, or those of another analysis."""
-        if self._keywords is None and "keywords" in self._ref.files:
-            with self._fetching["keywords"]:
-                if self._keywords is None:
-                    self._keywords = self._opened("keywords", open_keywords)
-        return self._keywords if self._keywords is not None and self._keywords.is_current else None
+        """Return None for a shard without keywords, or with those of another version of the tokenizer."""
+        if "keywords" not in self._ref.files:
+            return None
+        index: KeywordIndex = self.load("keywords")
+        return index if index.is_current else None
 
     def graph(self) -> GraphIndex | None:
-        """None when the shard has none that can be walked."""
-        if self._graph is None and "graph" in self._ref.files:
-            with self._fetching["graph"]:
-                if self._graph is None:
-                    self._graph = self._opened("graph", open_graph)
-        return self._graph
+        """Return None when the shard has no graph that can be walked."""
+        return self.load("graph") if "graph" in self._ref.files else None
 
     def stored_graphs(self) -> StoredGraphs:
-        """Of all documents of the shard."""
+        """Return the graphs of all documents of the shard."""
         if not self._ref.graph_available:
             return NO_GRAPHS
         search, graph = self.search(0.0), self.graph()
@@ -553,23 +461,99 @@ class OpenShard:
             return graph.graphs(search.doc_of_row, search.docs["first_chunk"])
         # A shard of an older pair has the rows alone.
         counts = np.bincount(search.doc_of_row, minlength=len(search.docs))
-        return graphs_in_columns(self.rows().graphs(), counts.tolist())
+        return build_graph_columns(self.rows().graphs(), counts.tolist())
 
-    def _opened(self, role: FileRole, open_file: Callable[[ShardRef, Path], _Done]) -> _Done:
-        """Raises as `ShardCache.path` does."""
+    def load(self, role: FileRole) -> Any:
+        """Open a file once for all threads, and keep it open."""
+        if role not in self._files:
+            with self._locks[role]:
+                if role not in self._files:
+                    self._files[role] = self._open(role)
+        return self._files[role]
+
+    def _open(self, role: FileRole) -> object:
         tries = 0
         while True:
             tries += 1
-            path = self._sound_path(role)
+            path = self._fetch(role)
             try:
-                return open_file(self._ref, path)
+                return OPENERS[role](self._ref, path)
             except FileNotFoundError as fault:  # deleted between two lines
                 if tries == _OPEN_TRIES:
                     raise errors.storage_failed(str(path), "somebody deletes it again and again") from fault
 
-    def _sound_path(self, role: FileRole) -> Path:
+    def _fetch(self, role: FileRole) -> Path:
         with self._lock:
-            # Without its lock, a folder that was deleted and made again would pass for one that nobody uses.
-            if self._use is None or not self._use.is_the_one_on_disk():
+            # Without its lock, a folder that was deleted and made again would count as unused.
+            if self._use is None or not self._use.is_current():
                 self._use = self._cache.use(self._ref)
         return self._cache.path(self._ref, role)
+
+    def _touch(self, now: float) -> None:
+        if self._use is not None and now - self._touched_at > _TOUCH_SECONDS:
+            self._touched_at = now
+            self._use.touch()
+
+    # Ranges of the search file
+
+    def search_rows(self, now: float) -> SearchFile:
+        """Return the search file for a look at some rows: by ranges, unless it is here or cannot be had so.
+
+        Raises RangeError.
+        """
+        ranges = self._open_ranges()
+        if ranges is None:
+            return self.search(now)
+        self._touch(now)
+        self.row_reads += 1
+        partial = self._partial
+        if partial is None:
+            partial = self._partial = open_search(self._ref, ranges.path, ranges)
+        return partial
+
+    def plan_index_fetches(self, *, in_pieces: bool) -> list[Callable[[], object]]:
+        """Return the fetches that a search by vector needs; each can be run by itself."""
+        ranges = self._open_ranges() if in_pieces else None
+        if ranges is None:
+            return self._plan_whole_fetch()
+        return _plan_range_fetches(ranges, [span_of_index(ranges.pack)])
+
+    def plan_row_fetches(
+        self, rows: npt.NDArray[np.int64], *, texts: bool, in_pieces: bool
+    ) -> list[Callable[[], object]]:
+        """Return the fetches for the texts of these rows, or for their vectors; each can be run by itself."""
+        ranges = self._open_ranges() if in_pieces else None
+        if ranges is None:
+            return self._plan_whole_fetch()
+        if texts:
+            return _plan_range_fetches(ranges, self.search_rows(0.0).spans_of_texts(rows))
+        return _plan_range_fetches(ranges, [*spans_of_places(ranges.pack), *spans_of_vectors(ranges.pack, rows)])
+
+    def _plan_whole_fetch(self) -> list[Callable[[], object]]:
+        return [] if self.is_loaded("search") else [functools.partial(self.search, 0.0)]
+
+    def _open_ranges(self) -> RangeFile | None:
+        """Return None when the whole file is here, or the hashes of its ranges are not known yet."""
+        if not self._cache.reads_pieces or self.is_loaded("search") or "keywords" not in self._files:
+            return None
+        with self._lock:
+            if self._ranges is None and not self.is_loaded("search"):
+                self._ranges = self._make_ranges(self._files["keywords"])
+            return self._ranges
+
+    def _make_ranges(self, keywords: KeywordIndex) -> RangeFile | None:
+        outline = keywords.search_outline
+        ref, cache = self._ref, self._cache
+        if outline is None or ref.files["search"].size_bytes < _WORTH_CUTTING_BYTES or cache.has(ref, "search"):
+            return None
+        with files.storage_errors():
+            cache.make_place(ref)  # somebody may have emptied the cache
+            fetch = functools.partial(cache.fetch_range, ref, "search")
+            try:
+                return RangeFile(cache.part(ref, "search"), ref.files["search"].size_bytes, outline, fetch)
+            except ValueError:  # of another file: the whole one tells what is wrong
+                return None
+
+
+def _plan_range_fetches(ranges: RangeFile, spans: Sequence[Span]) -> list[Callable[[], object]]:
+    return [functools.partial(ranges.fill, blocks) for blocks in ranges.missing(spans)]

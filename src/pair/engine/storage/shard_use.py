@@ -1,4 +1,4 @@
-"""Locks that say which cached shards are in use, by whatever process: they end with the descriptor that holds them."""
+"""Locks that say which cached shards are in use, in all processes: they end with the descriptor that holds them."""
 
 import contextlib
 import fcntl
@@ -6,49 +6,30 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pair import files
+from pair import folders
 
 _USE = "use"
 
 
-@contextlib.contextmanager
-def in_use(folder: Path, *, exclusive: bool) -> Iterator[bool]:
-    """Hold the lock of a shard's folder while the block runs; gives False when another holds it."""
-    try:
-        descriptor = files.open_file(folder / _USE, os.O_RDWR | os.O_CREAT)
-    except FileNotFoundError:
-        yield exclusive  # there is nothing that could be in use
-        return
-    try:
-        try:
-            fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
-    finally:
-        os.close(descriptor)
-
-
 class ShardUse:
-    """Says that a shard's files are in use, for as long as this object lives: the lock ends with its descriptor."""
+    """Marks a shard's files as in use, in all processes: a shared lock that ends with its descriptor."""
 
     def __init__(self, make_folder: Callable[[], Path]) -> None:
         self._descriptor = -1
         while True:
             try:
                 self._path = make_folder() / _USE
-                self._descriptor = files.open_file(self._path, os.O_RDWR | os.O_CREAT)
+                self._descriptor = folders.open_file(self._path, os.O_RDWR | os.O_CREAT)
             except FileNotFoundError:
                 continue  # evicted between two lines
             fcntl.flock(self._descriptor, fcntl.LOCK_SH)
-            if self.is_the_one_on_disk():
+            if self.is_current():
                 return
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def is_the_one_on_disk(self) -> bool:
-        """False when the folder was evicted while we waited for its lock, or deleted since."""
+    def is_current(self) -> bool:
+        """Tell whether the folder was neither evicted while we waited for its lock, nor deleted since."""
         try:
             on_disk, ours = self._path.lstat(), os.fstat(self._descriptor)
         except FileNotFoundError:
@@ -62,3 +43,22 @@ class ShardUse:
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):
                 os.close(self._descriptor)
+
+
+@contextlib.contextmanager
+def try_lock(folder: Path) -> Iterator[bool]:
+    """Lock the folder of a shard while the block runs. Gives False when it is in use, here or in another process."""
+    try:
+        descriptor = folders.open_file(folder / _USE, os.O_RDWR | os.O_CREAT)
+    except FileNotFoundError:
+        yield True
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(descriptor)

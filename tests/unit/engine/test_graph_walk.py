@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pair.engine.format.array_file import write_pack
+from pair.engine.format.array_file import write_arrays
+from pair.engine.format.columns import build_graph_columns
 from pair.engine.format.graph_index import GraphIndex, graph_sections
-from pair.engine.format.stored_graphs import graphs_in_columns
-from pair.engine.query.fusion import with_graph
-from pair.engine.query.graph_walk import GraphShard, Seed, require_graph, spread
+from pair.engine.query.graph_walk import GraphShard, Seed, require_graph, walk_graph
+from pair.engine.query.ranking import add_graph_scores
 from pair.errors import NotFoundError
 from pair.text.entity_rules import ALIAS, TOGETHER
 from pair.values import GraphParameters, GraphRows
@@ -24,9 +24,9 @@ STEPS = 10
 
 def graph_file(folder: Path, graphs: list[GraphRows]) -> GraphIndex:
     """Of documents with one chunk each."""
-    columns = graphs_in_columns(dict(enumerate(graphs)), [1] * len(graphs))
+    columns = build_graph_columns(dict(enumerate(graphs)), [1] * len(graphs))
     path = folder / f"{len(list(folder.iterdir()))}.graph"
-    write_pack(path, graph_sections(columns, np.arange(len(graphs)), len(graphs)))
+    write_arrays(path, graph_sections(columns, np.arange(len(graphs)), len(graphs)))
     return GraphIndex(path)
 
 
@@ -80,7 +80,7 @@ def test_scores_are_those_of_the_dense_reference(
     parameters = GraphParameters(hops=20, decay=decay)
     with tempfile.TemporaryDirectory() as folder:
         shard = GraphShard(graph_file(Path(folder), graphs))
-        found = spread([shard], [Seed(0, row, 1.0) for row in chosen], names, parameters)
+        found = walk_graph([shard], [Seed(0, row, 1.0) for row in chosen], names, parameters)
     scores = np.zeros(len(graphs))
     scores[found.rows] = found.scores
     assert scores == pytest.approx(dense(graphs, chosen, names, decay), abs=1e-5)
@@ -108,7 +108,7 @@ def spread_over(
         live = np.array([each not in gone for each in own])
         opened.append(GraphShard(graph_file(folder, [graphs[each] for each in own]), None if live.all() else live))
     seeds = [Seed(each % shards, each // shards, 1.0) for each in (17, 40, 3)]
-    found = spread(opened, seeds, ["entity 4", "entity 11"], parameters)
+    found = walk_graph(opened, seeds, ["entity 4", "entity 11"], parameters)
     places = zip(found.shards.tolist(), found.rows.tolist(), found.scores.tolist(), strict=True)
     return {dealt[shard][row]: score for shard, row, score in places}
 
@@ -147,9 +147,9 @@ def test_what_is_gone_counts_for_nothing(tmp_path: Path) -> None:
 def test_a_document_that_only_an_entity_leads_to_is_found(tmp_path: Path) -> None:
     graphs = [mentions("film", "director"), mentions("director", "town"), mentions("town"), mentions("other")]
     shard = GraphShard(graph_file(tmp_path, graphs))
-    near = spread([shard], [Seed(0, 0, 1.0)], [], GraphParameters(hops=1))
+    near = walk_graph([shard], [Seed(0, 0, 1.0)], [], GraphParameters(hops=1))
     assert sorted(near.rows.tolist()) == [0, 1]
-    far = spread([shard], [Seed(0, 0, 1.0)], [], GraphParameters(hops=2))
+    far = walk_graph([shard], [Seed(0, 0, 1.0)], [], GraphParameters(hops=2))
     assert sorted(far.rows.tolist()) == [0, 1, 2]
     assert far.scores[0] > far.scores[1] > far.scores[2]
 
@@ -159,7 +159,7 @@ def test_an_alias_leads_to_documents_that_know_the_other_name_only(tmp_path: Pat
                         (("who", "world health organization", ALIAS, 1.0, 0),))  # fmt: skip
     graphs = [mentions("who"), defines, mentions("world health organization"), mentions("elsewhere")]
     shards = [GraphShard(graph_file(tmp_path, [graph])) for graph in graphs]
-    found = spread(shards, [], ["who"], GraphParameters(hops=2))
+    found = walk_graph(shards, [], ["who"], GraphParameters(hops=2))
     assert set(found.shards.tolist()) == {0, 1, 2}
     assert found.known_entities == ("who",)
 
@@ -167,27 +167,28 @@ def test_an_alias_leads_to_documents_that_know_the_other_name_only(tmp_path: Pat
 def test_what_is_everywhere_leads_nowhere(tmp_path: Path) -> None:
     graphs = [mentions("everything", f"entity {number // 2}") for number in range(100)]
     shard = GraphShard(graph_file(tmp_path, graphs))
-    found = spread([shard], [Seed(0, 10, 1.0)], ["everything"], GraphParameters())
+    found = walk_graph([shard], [Seed(0, 10, 1.0)], ["everything"], GraphParameters())
     assert (sorted(found.rows.tolist()), found.known_entities) == ([10, 11], ())
 
 
 def test_nothing_comes_of_nothing(tmp_path: Path) -> None:
     shard = GraphShard(graph_file(tmp_path, [mentions("a")]))
-    assert len(spread([shard], [], ["unknown"], GraphParameters()).rows) == 0
-    assert len(spread([], [], ["a"], GraphParameters()).rows) == 0
+    assert len(walk_graph([shard], [], ["unknown"], GraphParameters()).rows) == 0
+    assert len(walk_graph([], [], ["a"], GraphParameters()).rows) == 0
     assert (
-        len(spread([GraphShard(shard.file, np.array([False]))], [Seed(0, 0, 1.0)], ["a"], GraphParameters()).rows) == 0
+        len(walk_graph([GraphShard(shard.file, np.array([False]))], [Seed(0, 0, 1.0)], ["a"], GraphParameters()).rows)
+        == 0
     )
 
 
 def test_a_seed_without_entities_keeps_what_it_has(tmp_path: Path) -> None:
     shard = GraphShard(graph_file(tmp_path, [GraphRows(), mentions("a")]))
-    found = spread([shard], [Seed(0, 0, 1.0)], [], GraphParameters())
+    found = walk_graph([shard], [Seed(0, 0, 1.0)], [], GraphParameters())
     assert (found.rows.tolist(), found.scores.tolist()) == ([0], [1.0])
 
 
 def test_the_final_score_has_a_share_of_both() -> None:
-    assert math.isclose(with_graph(np.array([0.5]), np.array([1.0]), 0.6)[0], 0.7)
+    assert math.isclose(add_graph_scores(np.array([0.5]), np.array([1.0]), 0.6)[0], 0.7)
 
 
 @pytest.mark.rule("engine-25")

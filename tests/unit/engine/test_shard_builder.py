@@ -7,10 +7,10 @@ import duckdb
 import numpy as np
 import pytest
 
+from pair.engine.format.columns import Header, PreparedDocument, StoredDocuments, build_columns, hash_id
 from pair.engine.format.shard import IdFile, RowsFile, SearchFile
 from pair.engine.format.shard_builder import BuiltShard, build_shard
-from pair.engine.format.stored_documents import Header, PreparedDocument, StoredDocuments, identity, store_form
-from pair.files import hash_file
+from pair.files import sha256_of
 from pair.values import Chunk, GraphRows
 
 DIMENSION = 4
@@ -21,7 +21,7 @@ GRAPH = GraphRows(
 
 
 def stored() -> StoredDocuments:
-    return store_form(
+    return build_columns(
         [
             PreparedDocument(
                 Header(
@@ -104,7 +104,7 @@ def test_the_reference_says_what_was_built(built: BuiltShard) -> None:
     assert (ref.rows, ref.documents, ref.graph_available, ref.live_documents) == (3, 3, True, 3)
     assert set(ref.files) == {"rows", "search", "ids", "keywords", "graph"}
     for role in ref.files:
-        assert ref.files[role].sha256 == hash_file(built.paths[role])
+        assert ref.files[role].sha256 == sha256_of(built.paths[role])
         assert ref.files[role].size_bytes == built.paths[role].stat().st_size
     assert sorted(path.name for path in built.paths["rows"].parent.iterdir()) == [
         "shard-00000.duckdb",
@@ -135,9 +135,9 @@ def test_what_queries_read_is_what_was_stored(built: BuiltShard) -> None:
 def test_the_id_directory_finds_and_lists(built: BuiltShard) -> None:
     directory = IdFile(built.paths["ids"])
     names = ["odd \ud800", "nobody", "empty", "notes/ä.md"]
-    lines = directory.find(np.array([np.frombuffer(identity(name), "<u8") for name in names], "<u8"))
+    lines = directory.find(np.array([np.frombuffer(hash_id(name), "<u8") for name in names], "<u8"))
     assert lines[1] == -1
-    assert [directory.listed(int(line)).id for line in lines if line >= 0] == ["odd \ud800", "empty", "notes/ä.md"]
+    assert [directory.read_line(int(line)).id for line in lines if line >= 0] == ["odd \ud800", "empty", "notes/ä.md"]
     assert [each.id for each in directory.after("")] == ["empty", "notes/ä.md", "odd \ud800"]
     assert [each.id for each in directory.after("empty")] == ["notes/ä.md", "odd \ud800"]
     assert [each.content_hash[:2] for each in directory.after("f")] == ["ab", "ef"]
@@ -146,7 +146,7 @@ def test_the_id_directory_finds_and_lists(built: BuiltShard) -> None:
 
 
 def test_an_empty_shard_can_be_built_and_read(tmp_path: Path) -> None:
-    built = build_shard(tmp_path, "default", store_form([], DIMENSION), commit_id="commit", run="")
+    built = build_shard(tmp_path, "default", build_columns([], DIMENSION), commit_id="commit", run="")
     assert list(IdFile(built.paths["ids"]).after("")) == []
     assert len(SearchFile(built.paths["search"]).vectors) == 0
 
@@ -159,7 +159,7 @@ def test_graphs_of_documents_whose_ids_look_alike_in_utf8_stay_apart(tmp_path: P
         )
         for number, name in enumerate(["odd \ud800", "odd \ud801"])
     ]  # fmt: skip
-    built = build_shard(tmp_path, "default", store_form(documents, DIMENSION), commit_id="commit", run="")
+    built = build_shard(tmp_path, "default", build_columns(documents, DIMENSION), commit_id="commit", run="")
     assert RowsFile(built.paths["rows"], 2, built.ref.size_bytes).graphs() == {
         0: documents[0].graph,
         1: documents[1].graph,

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pair.engine.format.array_file import ArrayFile, Section, write_pack
+from pair.engine.format.array_file import ArrayFile, Section, write_arrays
 
 LINES = np.array([(1, 2.5, b"a" * 16), (2**63, -1.0, b"\0" * 16)], [("key", "<u8"), ("share", "<f4"), ("hash", "V16")])
 SECTIONS: dict[str, Section] = {
@@ -22,7 +22,7 @@ SECTIONS: dict[str, Section] = {
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "some.pack"
-    write_pack(path, SECTIONS)
+    write_arrays(path, SECTIONS)
     return path
 
 
@@ -43,7 +43,7 @@ def test_a_pack_knows_what_is_in_it(path: Path) -> None:
 
 
 def test_the_report_of_a_write_is_about_the_file(tmp_path: Path) -> None:
-    written = write_pack(tmp_path / "some.pack", SECTIONS)
+    written = write_arrays(tmp_path / "some.pack", SECTIONS)
     content = (tmp_path / "some.pack").read_bytes()
     assert (written.size_bytes, written.sha256) == (len(content), hashlib.sha256(content).hexdigest())
 
@@ -56,13 +56,13 @@ def test_arrays_begin_at_a_border_and_outlive_the_pack(path: Path) -> None:
 
 
 def test_the_same_sections_make_the_same_bytes(tmp_path: Path) -> None:
-    hashes = {write_pack(tmp_path / name, SECTIONS).sha256 for name in ("a", "b")}
+    hashes = {write_arrays(tmp_path / name, SECTIONS).sha256 for name in ("a", "b")}
     assert len(hashes) == 1
 
 
 def test_a_slice_with_gaps_is_written_whole(tmp_path: Path) -> None:
     every_second = np.arange(10)[::2]
-    write_pack(tmp_path / "some.pack", {"numbers": every_second})
+    write_arrays(tmp_path / "some.pack", {"numbers": every_second})
     assert ArrayFile(tmp_path / "some.pack").array("numbers").tolist() == [0, 2, 4, 6, 8]
 
 

@@ -52,7 +52,7 @@ def publication(
 
 
 def next_of(before: StoredManifest | None) -> Manifest:
-    return (before.manifest if before else EMPTY).succeeded_by(next(COMMITS), NOON, ())
+    return (before.manifest if before else EMPTY).make_next(next(COMMITS), NOON, ())
 
 
 def stored(store: BlobStore) -> Manifest:
@@ -79,7 +79,7 @@ class Watched:
 def test_nothing_is_published_until_something_was_written() -> None:
     published = publication(memory())
     assert published.current() is None
-    for ask in (published.required, published.known):
+    for ask in (published.require, published.known):
         with pytest.raises(errors.PairError) as raised:
             ask()
         assert (raised.value.code, raised.value.details["kb_id"]) == ("E201", "kb")
@@ -89,7 +89,7 @@ def test_what_one_publishes_another_reads() -> None:
     store = memory()
     writer, reader = publication(store), publication(store)
     first = writer.swap(None, next_of(None))
-    for seen in (reader.current(), reader.required(), reader.known(), writer.current()):
+    for seen in (reader.current(), reader.require(), reader.known(), writer.current()):
         assert seen is not None
         assert (seen.version, seen.manifest.commit_id) == (first.version, first.manifest.commit_id)
 
@@ -202,7 +202,7 @@ def test_a_lost_or_doubled_answer_is_settled_by_looking(fault: Fault, is_first: 
     after = faulty.swap(before, next_of(before))
     assert stored(store).commit_id == after.manifest.commit_id
     assert faulty.current() is not None
-    assert publication(store).required().version == after.version
+    assert publication(store).require().version == after.version
 
 
 def test_a_swap_that_others_have_built_on_already_was_won() -> None:
@@ -213,7 +213,7 @@ def test_a_swap_that_others_have_built_on_already_was_won() -> None:
         if operation != "get":
             return "after" if operation == "create" else "none"
         other = publication(store)
-        before = other.required()
+        before = other.require()
         if before.manifest.number == 1:
             other.swap(before, next_of(before))
         return "none"
@@ -423,12 +423,12 @@ def test_a_reader_of_the_past_sees_that_version_and_no_other() -> None:
     first = writer.swap(None, next_of(None))
     second = writer.swap(first, next_of(first))
     then = publication(store, at="1")
-    for read in (then.required, then.known, then.current, then.seen):
+    for read in (then.require, then.known, then.current, then.seen):
         found = read()
         assert found is not None
         assert found.manifest.commit_id == first.manifest.commit_id
     writer.swap(second, next_of(second))
-    assert then.required().manifest.number == 1
+    assert then.require().manifest.number == 1
 
 
 def test_a_reader_of_the_past_asks_next_to_nothing_of_the_store_again() -> None:
@@ -436,9 +436,9 @@ def test_a_reader_of_the_past_asks_next_to_nothing_of_the_store_again() -> None:
     publication(store, keeps_versions=True).swap(None, next_of(None))
     watched = Watched()
     then = publication(FaultyStore(store, watched), at="1")
-    then.required()
+    then.require()
     watched.asked.clear()
-    then.required()
+    then.require()
     assert watched.asked == ["get_if_changed"]
 
 
@@ -448,11 +448,11 @@ def test_a_version_that_is_let_go_is_told_to_who_reads_it() -> None:
     first = writer.swap(None, next_of(None))
     writer.swap(first, next_of(first))
     then = publication(store, at="1")
-    assert then.required().manifest.number == 1
+    assert then.require().manifest.number == 1
     store.delete(keys_of(first)[0])
     for reader in (then, publication(store, at="1")):
         with pytest.raises(errors.NotFoundError) as raised:
-            reader.required()
+            reader.require()
         assert (raised.value.code, raised.value.details["kb_id"]) == ("E218", "kb")
 
 
@@ -460,7 +460,7 @@ def test_the_past_of_nothing_is_nothing() -> None:
     then = publication(memory(), at="1")
     assert then.current() is None
     with pytest.raises(errors.NotFoundError) as raised:
-        then.required()
+        then.require()
     assert raised.value.code == "E201"
 
 
@@ -495,7 +495,7 @@ def test_a_version_that_goes_while_it_is_looked_for_is_not_there() -> None:
         return "none"
 
     with pytest.raises(errors.NotFoundError) as raised:
-        publication(FaultyStore(store, going), at="1").required()
+        publication(FaultyStore(store, going), at="1").require()
     assert (raised.value.code, raised.value.details) == ("E218", {"kb_id": "kb", "version": "1", "kept": []})
 
 
@@ -504,10 +504,10 @@ def test_the_current_version_can_be_read_as_one_also_where_none_are_kept() -> No
     writer = publication(store)
     first = writer.swap(None, next_of(None))
     then = publication(store, at="1")
-    assert then.required().manifest.number == then.required().manifest.number == 1
+    assert then.require().manifest.number == then.require().manifest.number == 1
     writer.swap(first, next_of(first))
     with pytest.raises(errors.NotFoundError) as raised:
-        then.required()
+        then.require()
     assert raised.value.details == {"kb_id": "kb", "version": "1", "kept": []}
 
 

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pair.engine.format.stored_documents import (
+from pair.engine.format.columns import (
     Header,
     PreparedDocument,
     StoredDocuments,
+    build_columns,
     concatenate,
-    content_hash,
-    identity,
-    store_form,
+    hash_content,
+    hash_id,
 )
 from pair.engine.write import chunking
 from pair.values import NO_GRAPH, Chunk, Document, GraphRows
@@ -58,14 +58,14 @@ TEXTS = [
 @pytest.mark.parametrize("text", TEXTS)
 def test_chunks_are_found_at_their_bytes(text: str) -> None:
     cut = chunking.split(text, 50)
-    found = described(store_form([prepared("a", text)], DIMENSION))
+    found = described(build_columns([prepared("a", text)], DIMENSION))
     assert found == [("a", [chunk.text for chunk in cut], None)]
 
 
 def all_of_them() -> StoredDocuments:
     documents = [prepared(f"doc-{number}", text) for number, text in enumerate(TEXTS)]
     documents[3] = prepared("doc-3", TEXTS[3], graph=GRAPH)
-    return store_form(documents, DIMENSION)
+    return build_columns(documents, DIMENSION)
 
 
 @pytest.mark.parametrize("numbers", [[], [0], [1], [6], [0, 3, 5], list(range(7))])
@@ -95,12 +95,12 @@ def test_documents_put_together_are_those_of_the_parts() -> None:
 
 
 def test_nothing_put_together_is_nothing() -> None:
-    for nothing in (concatenate([], DIMENSION), store_form([], DIMENSION)):
+    for nothing in (concatenate([], DIMENSION), build_columns([], DIMENSION)):
         assert (nothing.count, nothing.chunks.shape, nothing.vectors.shape) == (0, (0,), (0, DIMENSION))
 
 
 def test_a_document_without_chunks_has_a_place_among_its_like() -> None:
-    documents = store_form([prepared("a", ""), prepared("bb", "words")], DIMENSION)
+    documents = build_columns([prepared("a", ""), prepared("bb", "words")], DIMENSION)
     assert documents.mean_vectors().tolist() == [[0.0] * 4, [2.0] * 4]
     assert documents.chunk_counts().tolist() == [0, 1]
 
@@ -109,7 +109,7 @@ def test_a_document_without_chunks_has_a_place_among_its_like() -> None:
 def test_a_header_survives_its_bytes(name: str) -> None:
     header = Header(name, "öwner", f"title {name}", "https://x.example/ä", {"key": [1, name, None]}, "00" * 16)
     assert Header.from_bytes(header.to_bytes()) == header
-    assert len(identity(name)) == 16
+    assert len(hash_id(name)) == 16
 
 
 DOCUMENT = Document("a", "text", "title", "url", {"year": 2024, "lang": "de"})
@@ -128,12 +128,12 @@ DOCUMENT = Document("a", "text", "title", "url", {"year": 2024, "lang": "de"})
     ],
 )
 def test_another_document_has_another_hash(other: Document) -> None:
-    assert content_hash(other, "ingest", "way") != content_hash(DOCUMENT, "ingest", "way")
+    assert hash_content(other, "ingest", "way") != hash_content(DOCUMENT, "ingest", "way")
 
 
 def test_the_hash_is_of_the_content_and_not_of_its_order() -> None:
     turned: dict[str, Any] = dict(reversed(list(DOCUMENT.metadata.items())))
     same = Document("a", "text", "title", "url", turned)
-    assert content_hash(same, "ingest", "way") == content_hash(DOCUMENT, "ingest", "way")
-    assert content_hash(DOCUMENT, "sync", "way") != content_hash(DOCUMENT, "ingest", "way")
-    assert content_hash(DOCUMENT, "ingest", "other way") != content_hash(DOCUMENT, "ingest", "way")
+    assert hash_content(same, "ingest", "way") == hash_content(DOCUMENT, "ingest", "way")
+    assert hash_content(DOCUMENT, "sync", "way") != hash_content(DOCUMENT, "ingest", "way")
+    assert hash_content(DOCUMENT, "ingest", "other way") != hash_content(DOCUMENT, "ingest", "way")

@@ -1,0 +1,465 @@
+"""Documents on their way into a shard, as columns: texts, chunks, vectors, keyword counts and graphs."""
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pair.engine.format.checks import load_json
+from pair.text import tokenizer
+from pair.values import NO_GRAPH, NO_GRAPH_YET, Chunk, Document, GraphRows
+
+Numbers = npt.NDArray[np.int64]
+
+TITLE_WEIGHT = 3
+"""How often each word of the title counts in each row of a document, in its frequency and in the row's length alike."""
+
+
+class RowText(NamedTuple):
+    text: str
+    title: str = ""
+    context: str = ""
+    """Headings over the text; they count as text does."""
+
+
+@dataclass(frozen=True, eq=False)
+class KeywordRows:
+    words: Sequence[bytes]
+    starts: Numbers
+    """Where each row begins among `terms`, and the end of the last."""
+    terms: npt.NDArray[np.uint32]
+    counts: npt.NDArray[np.uint32]
+    lengths: npt.NDArray[np.uint32]
+    """The length of each row, in words."""
+    forms: Sequence[tuple[bytes, int]]
+    """Words as they are written, in ascending order, where their term differs, and the number of that term."""
+
+    @property
+    def count(self) -> int:
+        return len(self.lengths)
+
+    def pick(self, rows: Numbers) -> "KeywordRows":
+        """Return only these rows, in this order."""
+        if len(rows) == self.count and np.array_equal(rows, np.arange(self.count)):
+            return self
+        sizes = (self.starts[1:] - self.starts[:-1])[rows]
+        starts = _starts(sizes)
+        places = np.repeat(self.starts[:-1][rows] - starts[:-1], sizes) + np.arange(starts[-1])
+        kept, terms = np.unique(self.terms[places], return_inverse=True)
+        new_number = dict(zip(kept.tolist(), itertools.count()))
+        return KeywordRows(
+            [self.words[term] for term in new_number],
+            starts,
+            terms.astype(np.uint32),
+            self.counts[places],
+            self.lengths[rows],
+            [(form, new_number[term]) for form, term in self.forms if term in new_number],
+        )
+
+
+def empty_rows(count: int) -> KeywordRows:
+    """Return so many rows without any words."""
+    nothing = np.empty(0, np.uint32)
+    return KeywordRows((), np.zeros(count + 1, np.int64), nothing, nothing, np.zeros(count, np.uint32), ())
+
+
+def _starts(sizes: npt.NDArray[np.integer]) -> Numbers:
+    starts = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=starts[1:])
+    return starts
+
+
+def concatenate_rows(parts: Sequence[KeywordRows]) -> KeywordRows:
+    parts = [part for part in parts if part.count]
+    if len(parts) < 2:
+        return parts[0] if parts else empty_rows(0)
+    words = sorted(set().union(*(part.words for part in parts)))
+    number = dict(zip(words, itertools.count()))
+    renumbered = [np.array([number[word] for word in part.words], np.uint32)[part.terms] for part in parts]
+    forms = {(form, number[part.words[term]]) for part in parts for form, term in part.forms}
+    return KeywordRows(
+        words,
+        _starts(np.concatenate([np.diff(part.starts) for part in parts])),
+        np.concatenate(renumbered),
+        np.concatenate([part.counts for part in parts]),
+        np.concatenate([part.lengths for part in parts]),
+        sorted(forms),
+    )
+
+
+class _Numbers(dict[str, int]):
+    """Gives each new key the next number."""
+
+    def __missing__(self, key: str) -> int:
+        number = self[key] = len(self)
+        return number
+
+
+def count_terms(texts: Iterable[RowText]) -> KeywordRows:
+    """Count the terms of each row. Each different piece of text is analysed once."""
+    pieces = _Numbers()
+    sizes: list[int] = []
+    piece_numbers: list[int] = []
+    for row in texts:
+        in_row = f"{row.context} {row.text}".split() + row.title.split() * TITLE_WEIGHT
+        piece_numbers += map(pieces.__getitem__, in_row)
+        sizes.append(len(in_row))
+    analysed = [tokenizer.analysed(piece) for piece in pieces]
+    numbers = _Numbers()
+    terms_of_piece = [[numbers[term] for term in (*piece.terms, *piece.extras)] for piece in analysed]
+    forms = {(form.encode(errors="surrogatepass"), numbers[term]) for piece in analysed for form, term in piece.forms}
+    encoded = [term.encode(errors="surrogatepass") for term in numbers]
+    order = sorted(range(len(encoded)), key=encoded.__getitem__)
+    final = np.empty(len(encoded), np.int64)
+    final[order] = np.arange(len(encoded))
+    row_of = np.repeat(np.arange(len(sizes)), sizes)
+    places = np.array(piece_numbers, np.int64)
+    own_sizes = np.array([len(piece.terms) for piece in analysed], np.int64)
+    keys, counts = _count_pairs(row_of, places, terms_of_piece, final)
+    rows = keys // max(len(encoded), 1)
+    lengths = np.bincount(row_of, own_sizes[places], minlength=len(sizes))
+    return KeywordRows(
+        [encoded[number] for number in order],
+        _starts(np.bincount(rows, minlength=len(sizes))),
+        (keys - rows * len(encoded)).astype(np.uint32),
+        counts.astype(np.uint32),
+        lengths.astype(np.uint32),
+        sorted((form, int(final[number])) for form, number in forms),
+    )
+
+
+def _count_pairs(
+    row_of: Numbers, places: Numbers, terms_of_piece: Sequence[Sequence[int]], final: Numbers
+) -> tuple[Numbers, Numbers]:
+    """Return row and term as one number, each once and in ascending order, and how often it occurs."""
+    sizes = np.array([len(terms) for terms in terms_of_piece], np.int64)
+    flat = final[np.fromiter(itertools.chain.from_iterable(terms_of_piece), np.int64, int(sizes.sum()))]
+    begins = np.cumsum(sizes) - sizes
+    repeats = sizes[places]
+    ends = np.cumsum(repeats)
+    total = int(ends[-1]) if len(ends) else 0
+    sources = np.repeat(begins[places] - (ends - repeats), repeats) + np.arange(total)
+    keys, counts = np.unique(np.repeat(row_of, repeats) * len(final) + flat[sources], return_counts=True)
+    return keys, counts
+
+
+MENTION_TYPE = np.dtype([("doc", "<u4"), ("chunk", "<u4"), ("entity", "<u4"), ("weight", "<f4")])
+EDGE_TYPE = np.dtype(
+    [("doc", "<u4"), ("chunk", "<u4"), ("source", "<u4"), ("target", "<u4"), ("kind", "<u4"), ("weight", "<f4")]
+)
+"""`chunk` is its number in the document, `kind` one in the same vocabulary as entities."""
+
+
+@dataclass(frozen=True, eq=False)
+class StoredGraphs(Mapping[int, GraphRows]):
+    """The graphs of documents, by number. Mentions and edges lie in the order of documents and chunks.
+
+    Each belongs to a chunk of its document. Weights have single precision, so that every copy of one is equal.
+    """
+
+    names: Sequence[str]
+    """Entities and kinds of edges, each once."""
+    mentions: npt.NDArray[Any]
+    edges: npt.NDArray[Any]
+    is_made: bool = True
+    """Whether entities were looked for, even if there are none."""
+
+    def __getitem__(self, doc: int) -> GraphRows:
+        mentions, edges = _pick_document(self.mentions, doc), _pick_document(self.edges, doc)
+        if not len(mentions) and not len(edges):
+            raise KeyError(doc)
+        named = self.names
+        return GraphRows(
+            tuple((named[entity], weight, chunk) for _, chunk, entity, weight in mentions.tolist()),
+            tuple(
+                (named[source], named[target], named[kind], weight, chunk)
+                for _, chunk, source, target, kind, weight in edges.tolist()
+            ),
+        )
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(np.union1d(self.mentions["doc"], self.edges["doc"]).tolist())
+
+    def __len__(self) -> int:
+        return len(np.union1d(self.mentions["doc"], self.edges["doc"]))
+
+    def pick(self, new_number: npt.NDArray[np.int64]) -> "StoredGraphs":
+        """Return the graphs of documents whose new number is not negative; new numbers are in the old order."""
+        kept = []
+        for rows in (self.mentions, self.edges):
+            numbers = new_number[rows["doc"]]
+            chosen = rows[numbers >= 0]
+            chosen["doc"] = numbers[numbers >= 0]
+            kept.append(chosen)
+        return StoredGraphs(self.names, kept[0], kept[1], self.is_made)
+
+
+def _pick_document(rows: npt.NDArray[Any], doc: int) -> npt.NDArray[Any]:
+    begin, end = np.searchsorted(rows["doc"], [doc, doc + 1])
+    return rows[begin:end]
+
+
+NO_GRAPHS = StoredGraphs((), np.empty(0, MENTION_TYPE), np.empty(0, EDGE_TYPE), is_made=False)
+
+
+def concatenate_graphs(parts: Sequence[tuple[int, StoredGraphs]]) -> StoredGraphs:
+    """Join graphs, each with the number that its first document gets."""
+    numbers: dict[str, int] = {}
+    mentions, edges = [NO_GRAPHS.mentions], [NO_GRAPHS.edges]
+    for first, part in parts:
+        place = np.array([numbers.setdefault(name, len(numbers)) for name in part.names], np.uint32)
+        mentions.append(part.mentions.copy())
+        mentions[-1]["doc"] += first
+        mentions[-1]["entity"] = place[part.mentions["entity"]]
+        edges.append(part.edges.copy())
+        edges[-1]["doc"] += first
+        for column in ("source", "target", "kind"):
+            edges[-1][column] = place[part.edges[column]]
+    is_made = any(part.is_made for _, part in parts)
+    return StoredGraphs(list(numbers), np.concatenate(mentions), np.concatenate(edges), is_made)
+
+
+def build_graph_columns(graphs: Mapping[int, GraphRows], chunk_counts: Sequence[int]) -> StoredGraphs:
+    """Build columns of graphs by number of the document. `chunk_counts`: of every document."""
+    numbers: dict[str, int] = {}
+
+    def number(name: str) -> int:
+        return numbers.setdefault(name, len(numbers))
+
+    mentions: list[tuple[int, int, int, float]] = []
+    edges: list[tuple[int, int, int, int, int, float]] = []
+    for doc in sorted(graphs):
+        count = chunk_counts[doc]
+        mentions += [
+            (doc, chunk, number(entity), weight) for entity, weight, chunk in graphs[doc].mentions if chunk < count
+        ]
+        edges += [
+            (doc, chunk, number(source), number(target), number(kind), weight)
+            for source, target, kind, weight, chunk in graphs[doc].edges
+            if chunk < count
+        ]
+    mention_rows, edge_rows = np.array(mentions, MENTION_TYPE), np.array(edges, EDGE_TYPE)
+    return StoredGraphs(
+        names=list(numbers),
+        mentions=mention_rows[np.lexsort((mention_rows["chunk"], mention_rows["doc"]))],
+        edges=edge_rows[np.lexsort((edge_rows["chunk"], edge_rows["doc"]))],
+        is_made=bool(graphs),
+    )
+
+
+Vectors = npt.NDArray[np.float32]
+
+CHUNK_TYPE = np.dtype([("doc", "<u4"), ("start_byte", "<u4"), ("end_byte", "<u4"), ("start", "<u4"), ("end", "<u4")])
+"""`start` and `end` count characters of the text, as people and Python do."""
+
+_CONTENT_HASH = re.compile("[0-9a-f]{32}")
+
+IdentityHash = bytes
+"""16 bytes that stand for the id of a document."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Everything about a document but its text and vectors."""
+
+    id: str
+    owner: str
+    title: str
+    url: str
+    metadata: Mapping[str, Any]
+    content_hash: str
+
+    def to_bytes(self) -> bytes:
+        value = {
+            "id": self.id,
+            "owner": self.owner,
+            "title": self.title,
+            "url": self.url,
+            "metadata": self.metadata,
+            "hash": self.content_hash,
+        }
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass")
+
+    @staticmethod
+    def from_bytes(content: bytes | memoryview) -> "Header":
+        """Raises ValueError."""
+        value = load_json(content)
+        try:
+            own, owner, title, url = value["id"], value["owner"], value["title"], value["url"]
+            metadata, content_hash = value["metadata"], value["hash"]
+        except (KeyError, TypeError, IndexError) as fault:
+            raise ValueError("what it says of a document cannot be") from fault
+        is_text = type(own) is type(owner) is type(title) is type(url) is type(content_hash) is str
+        if not is_text or type(metadata) is not dict or _CONTENT_HASH.fullmatch(content_hash) is None:
+            raise ValueError("what it says of a document cannot be")
+        return Header(own, owner, title, url, metadata, content_hash)
+
+
+def hash_id(document_id: str) -> IdentityHash:
+    return hashlib.sha256(document_id.encode(errors="surrogatepass")).digest()[:16]
+
+
+def hash_content(document: Document, owner: str, chunking: str) -> str:
+    """Hash everything that is stored of a document. `chunking`: how it is cut and embedded."""
+    digest = hashlib.sha256()
+    fields = [document.id, owner, document.title, document.url, document.text, chunking]
+    fields.append(json.dumps(document.metadata, sort_keys=True, ensure_ascii=False, default=str))
+    for field in fields:
+        content = field.encode(errors="surrogatepass")
+        digest.update(len(content).to_bytes(8, "little") + content)
+    if document.vector is not None:
+        digest.update(np.asarray(document.vector, dtype="<f4").tobytes())
+    return digest.hexdigest()[:32]
+
+
+@dataclass(frozen=True, eq=False)
+class StoredDocuments:
+    """Documents in columns, in the order of their numbers; chunks follow each other in the same order."""
+
+    headers: Sequence[bytes]
+    texts: Sequence[bytes]
+    chunks: npt.NDArray[Any]
+    vectors: Vectors
+    graphs: StoredGraphs
+    keywords: KeywordRows
+    """The terms of the chunks."""
+
+    @property
+    def count(self) -> int:
+        return len(self.headers)
+
+    @property
+    def size_bytes(self) -> int:
+        """Roughly the size of a shard of them in the store."""
+        texts = sum(map(len, self.texts)) + sum(map(len, self.headers))
+        return 2 * texts + round(self.vectors.nbytes * 1.4) + 4 * len(self.keywords.terms)
+
+    def chunk_counts(self) -> npt.NDArray[np.int64]:
+        return np.bincount(self.chunks["doc"], minlength=self.count).astype(np.int64)
+
+    def pick(self, numbers: npt.NDArray[np.int64]) -> "StoredDocuments":
+        """Return only these documents, in ascending order of `numbers`, numbered anew."""
+        new_number = np.full(self.count, -1, np.int64)
+        new_number[numbers] = np.arange(len(numbers))
+        rows = np.flatnonzero(new_number[self.chunks["doc"]] >= 0)
+        chunks = self.chunks[rows]
+        chunks["doc"] = new_number[chunks["doc"]]
+        return StoredDocuments(
+            [self.headers[number] for number in numbers],
+            [self.texts[number] for number in numbers],
+            chunks,
+            self.vectors[rows],
+            self.graphs.pick(new_number),
+            self.keywords.pick(rows),
+        )
+
+    def add_keywords(self) -> "StoredDocuments":
+        """Return the documents with keywords, made of their texts."""
+        titles = [Header.from_bytes(header).title for header in self.headers]
+        places = zip(*(self.chunks[name].tolist() for name in ("doc", "start_byte", "end_byte")), strict=True)
+        texts = (
+            RowText(self.texts[doc][start:end].decode(errors="surrogatepass"), titles[doc])
+            for doc, start, end in places
+        )
+        return replace(self, keywords=count_terms(texts))
+
+    def mean_vectors(self) -> Vectors:
+        """Return one vector for each document, by which it is clustered."""
+        means = np.zeros((self.count, self.vectors.shape[1]), np.float32)
+        np.add.at(means, self.chunks["doc"], self.vectors)
+        means /= np.maximum(self.chunk_counts(), 1)[:, None].astype(np.float32)
+        return means
+
+
+def concatenate(parts: Sequence[StoredDocuments], dimension: int) -> StoredDocuments:
+    headers: list[bytes] = []
+    texts: list[bytes] = []
+    chunks, vectors, graphs = [], [], []
+    for part in parts:
+        numbered = part.chunks.copy()
+        numbered["doc"] += len(headers)
+        graphs.append((len(headers), part.graphs))
+        chunks.append(numbered)
+        vectors.append(part.vectors)
+        headers += part.headers
+        texts += part.texts
+    all_chunks = np.concatenate(chunks) if chunks else np.empty(0, CHUNK_TYPE)
+    all_vectors = np.concatenate(vectors) if vectors else np.empty((0, dimension), np.float32)
+    keywords = concatenate_rows([part.keywords for part in parts])
+    return StoredDocuments(headers, texts, all_chunks, all_vectors, concatenate_graphs(graphs), keywords)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedKeywords:
+    """The terms of the chunks of one document, among rows that were analysed together."""
+
+    rows: KeywordRows
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDocument:
+    """A document that is ready to be stored."""
+
+    header: Header
+    text: str
+    chunks: tuple[Chunk, ...]
+    vectors: Vectors
+    graph: GraphRows = NO_GRAPH
+    keywords: PreparedKeywords | None = None
+    """None for a document that is analysed when it is stored."""
+
+
+def _build_keywords(documents: Sequence[PreparedDocument]) -> KeywordRows:
+    parts: list[KeywordRows] = []
+    for _, group in itertools.groupby(documents, key=lambda document: document.keywords and id(document.keywords.rows)):
+        together = list(group)
+        if together[0].keywords is None:
+            parts.append(
+                count_terms(
+                    RowText(chunk.text, document.header.title, chunk.context)
+                    for document in together
+                    for chunk in document.chunks
+                )
+            )
+            continue
+        firsts = [document.keywords.first if document.keywords else 0 for document in together]
+        rows = [np.arange(first, first + len(one.chunks)) for first, one in zip(firsts, together, strict=True)]
+        parts.append(together[0].keywords.rows.pick(np.concatenate(rows)))
+    return concatenate_rows(parts)
+
+
+def build_columns(documents: Sequence[PreparedDocument], dimension: int) -> StoredDocuments:
+    headers, texts, rows, vectors, counts, graphs = [], [], [], [], [], {}
+    for number, document in enumerate(documents):
+        content = document.text.encode(errors="surrogatepass")
+        headers.append(document.header.to_bytes())
+        texts.append(content)
+        is_ascii = len(content) == len(document.text)
+        begin_byte, begin = 0, 0
+        for chunk in document.chunks:
+            if is_ascii:
+                start_byte, end_byte = chunk.start, chunk.end
+            else:
+                start_byte = begin_byte + len(document.text[begin : chunk.start].encode(errors="surrogatepass"))
+                end_byte = start_byte + len(chunk.text.encode(errors="surrogatepass"))
+                begin_byte, begin = end_byte, chunk.end
+            rows.append((number, start_byte, end_byte, chunk.start, chunk.end))
+        vectors.append(document.vectors)
+        counts.append(len(document.chunks))
+        if document.graph is not NO_GRAPH and document.graph is not NO_GRAPH_YET:
+            graphs[number] = document.graph
+    return StoredDocuments(
+        headers,
+        texts,
+        np.array(rows, CHUNK_TYPE),
+        np.concatenate(vectors) if vectors else np.empty((0, dimension), np.float32),
+        build_graph_columns(graphs, counts),
+        _build_keywords(documents),
+    )
