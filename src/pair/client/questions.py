@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pair import errors
 from pair.client.connection import ClientRequest, Failed, Json, ServerConnection, encoded, in_path
 from pair.librarians.contract import Context, Response
-from pair.librarians.daemon_threads import in_thread
+from pair.librarians.threads import in_thread
 
 if TYPE_CHECKING:
     import httpx2

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pair.librarians.confidence import LIKELY, NOTHING_RELEVANT, Evidence, confidence_in, in_words
+from pair.librarians.relevance import LIKELY, NOTHING_RELEVANT, Evidence, confidence_in, describe_confidence
 
 share = st.floats(0, 1)
 
@@ -31,4 +31,4 @@ def test_without_any_evidence_nothing_is_relevant_and_with_all_of_it_an_answer_i
     [(0.8, "high"), (0.79, "fair"), (0.59, "moderate"), (0.49, "low"), (0.19, "very low"), (None, "not known")],
 )
 def test_it_is_told_in_words(confidence: float | None, words: str) -> None:
-    assert in_words(confidence) == words
+    assert describe_confidence(confidence) == words

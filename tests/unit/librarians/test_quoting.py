@@ -1,6 +1,6 @@
 """The sentences that answer a question."""
 
-from pair.librarians.quotes import MOST_QUOTES, Passage, choose_quotes, coverage
+from pair.librarians.relevance import MOST_QUOTES, Passage, choose_quotes, coverage
 from pair.text import tokenizer
 from support.readers import WordReader
 

@@ -12,7 +12,7 @@ import weakref
 import pytest
 
 from pair import errors
-from pair.librarians.daemon_threads import ThreadShare, in_thread, share
+from pair.librarians.threads import ThreadShare, in_thread, share
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
@@ -55,7 +55,7 @@ def test_a_process_ends_although_work_does_not() -> None:
     script = """
 import asyncio, threading
 from pair import errors
-from pair.librarians.daemon_threads import Share, in_thread, share
+from pair.librarians.threads import in_thread
 async def main():
     try:
         await asyncio.wait_for(in_thread(threading.Event().wait), 0.1)

@@ -9,7 +9,7 @@ from pair import errors
 from pair.app import render
 from pair.app.cli.context import AskOptions, CliContext
 from pair.app.cli.versions import At
-from pair.librarians.confidence import in_words
+from pair.librarians.relevance import describe_confidence
 
 if TYPE_CHECKING:
     from pair.librarians.contract import Citation, Response
@@ -123,7 +123,7 @@ def _show(response: "Response", *, is_shown: bool) -> None:
             render.print_result(*_told(number, source))
         render.print_result("")
     if response.answer:
-        render.print_result(f"Confidence: {in_words(response.confidence)}" + _number(response.confidence))
+        render.print_result(f"Confidence: {describe_confidence(response.confidence)}" + _number(response.confidence))
     if response.partial and response.answer and not response.metadata.get("nothingRelevant"):
         render.print_note("partial: this may not be the whole answer")
     if response.metadata.get("uncited"):

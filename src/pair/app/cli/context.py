@@ -126,9 +126,9 @@ class CliContext:
             return self.wait_for(asked)
 
     def cited_place(self, citation_id: str) -> "CitedPlace | None":
-        from pair.librarians.citations import cited_place  # noqa: PLC0415 - as above
+        from pair.librarians.citations import parse_citation_id  # noqa: PLC0415 - as above
 
-        return cited_place(citation_id)
+        return parse_citation_id(citation_id)
 
     def cited_kb(self, place: "CitedPlace") -> "KnowledgeBase | RemoteKnowledgeBase":
         if not place.librarian:

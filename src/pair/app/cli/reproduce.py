@@ -11,7 +11,7 @@ from pair.app.cli.context import CliContext
 
 if TYPE_CHECKING:
     from pair.kb.reproduce import PassageAgain, ReproduceReport
-    from pair.librarians.provenance import FoundPassage
+    from pair.librarians.citations import FoundPassage
 
 EXAMPLE = """Examples:
 

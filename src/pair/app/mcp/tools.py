@@ -22,8 +22,8 @@ from pair.app.mcp.arguments import (
     schema_of,
 )
 from pair.app.mcp.contract import Library, SearchCall
+from pair.librarians.citations import RETRIEVAL_KEY
 from pair.librarians.contract import Citation, ErrorInfo, Response
-from pair.librarians.provenance import KEY
 from pair.values import Document, Hit
 
 _MOST_TITLE_BYTES = 300
@@ -157,10 +157,10 @@ async def ask(library: Library, asked: AskArguments) -> Json | Refused:
 
 def _about(response: Response) -> Json:
     """How the passages were found, for whoever keeps the answer: not for the model, which would read it for nothing."""
-    retrieval = response.to_json().get("metadata", {}).get(KEY)
+    retrieval = response.to_json().get("metadata", {}).get(RETRIEVAL_KEY)
     if not retrieval or rules.size_of(retrieval) > _MOST_META_BYTES:
         return {}
-    return {META: {f"pair/{KEY}": retrieval}}
+    return {META: {f"pair/{RETRIEVAL_KEY}": retrieval}}
 
 
 def _refused(error: ErrorInfo) -> Refused:
