@@ -16,8 +16,8 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from pair.ai.caching_embedder import LruCache
 from pair.ai.contract import Vectors
-from pair.ai.lru import LruCache
 from pair.text.stop_words import ENGLISH
 
 DEFAULT_DIMENSION = 384

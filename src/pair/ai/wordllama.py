@@ -18,8 +18,8 @@ import numpy.typing as npt
 import tokenizers
 
 from pair import errors
+from pair.ai.caching_embedder import LruCache
 from pair.ai.contract import Vectors
-from pair.ai.lru import LruCache
 from pair.ai.model_files import BundledFile, open_mapped
 from pair.text.characters import encodable, fit_of_tokens
 

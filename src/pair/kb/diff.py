@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pair import errors, files, folders
-from pair.ai.summaries.extractive import ExtractiveSummariser
+from pair.ai.summariser import ExtractiveSummariser
 from pair.engine.maintenance.diff import CURRENT, ManifestDiff
 from pair.kb.open import document_loader, open_kb
 from pair.packages import archive, file_listing, package, record

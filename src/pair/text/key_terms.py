@@ -55,7 +55,7 @@ class Terms:
     """Words that are used often or look rare, in small letters."""
 
 
-def terms_of(body: str, marked: Sequence[str], ignored: frozenset[str]) -> Terms:
+def find_key_terms(body: str, marked: Sequence[str], ignored: frozenset[str]) -> Terms:
     """`marked`: what the author set apart as code. `ignored`: words that say nothing in this kind of source."""
     body = body[:_MAX_CHARACTERS]
     has_wide = not body.isascii() and WIDE.search(body) is not None

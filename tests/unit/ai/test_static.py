@@ -114,7 +114,7 @@ def test_threads_that_come_first_load_it_once() -> None:
 
 def test_no_code_of_the_package_is_imported() -> None:
     code = (
-        "import sys; from pair.ai.wordllama import StaticEmbedder; StaticEmbedder().embed(['word']);"
+        "import sys; from pair.ai.wordllama import WordLlamaEmbedder; WordLlamaEmbedder().embed(['word']);"
         "print(*{name.partition('.')[0] for name in sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -111,7 +111,7 @@ def test_more_work_of_one_owner_than_may_wait_is_refused() -> None:
     release = threading.Event()
 
     async def everybody() -> list[object]:
-        share.set(ThreadShare("eve", 1))
+        share.set(ThreadShare("mallory", 1))
         asked = [asyncio.ensure_future(in_thread(release.wait)) for _ in range(400)]
         await asyncio.wait(asked, return_when=asyncio.FIRST_EXCEPTION)
         release.set()
