@@ -7,7 +7,7 @@ import pytest
 
 from pair.engine.query.graph_walk import GraphShard, linked_entities, spread
 from pair.kb.kb import KnowledgeBase
-from pair.text.entity_rules import TextGrapher, question_entities
+from pair.text.entity_rules import TextGrapher, find_question_entities
 from pair.values import Document, GraphParameters
 from support.engine_parts import MANY_SHARDS, Ground
 
@@ -41,7 +41,7 @@ def graph_shards(kb: KnowledgeBase) -> dict[str, GraphShard]:
 
 def reached(kb: KnowledgeBase, question: str) -> dict[str, float]:
     parts, shards = kb._engine._parts, graph_shards(kb)
-    found = spread(list(shards.values()), [], question_entities(question), GraphParameters())
+    found = spread(list(shards.values()), [], find_question_entities(question), GraphParameters())
     refs = {ref.folder: ref for ref in parts.publication.required().manifest.shards}
     scores = {}
     for shard, row, score in zip(found.shards.tolist(), found.rows.tolist(), found.scores.tolist(), strict=True):

@@ -12,7 +12,7 @@ from pair.engine.query.bm25 import KeywordPart, KeywordSearch
 from pair.engine.storage.shard_cache import ShardCache
 from pair.errors import PairError
 from pair.testing.clock import ManualClock
-from pair.text.tokenizer import parse
+from pair.text.tokenizer import parse_query
 from pair.values import Document
 from support.engine_parts import MANY_SHARDS, Ground, numbered
 
@@ -40,7 +40,7 @@ def found(ground: Ground, query: str) -> dict[str, float]:
         search = each.search(0.0)
         live = None if shard.tombstones is None else ~shard.tombstones[search.doc_of_row]
         parts.append(KeywordPart(each.keywords(), live, search.fields_of))
-    asked = KeywordSearch(parse(query), parts)
+    asked = KeywordSearch(parse_query(query), parts)
     scores: dict[str, float] = {}
     for position, (values, rows) in asked.best_of(range(len(parts)), 1000, lambda _: None).items():
         search = opened[position].search(0.0)

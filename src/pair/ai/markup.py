@@ -57,7 +57,7 @@ _HTML_DESCRIPTION = re.compile(r"<meta\s[^<>]{0,200}?name=[\"']description[\"'][
 _HTML_CONTENT = re.compile(r"content=\"([^\"]{1,400})\"|content='([^']{1,400})'", re.IGNORECASE)
 _HTML_CODE = re.compile(r"<(?:code|kbd|tt)(?:\s[^<>]{0,200})?>([^<]{1,60})</", re.IGNORECASE)
 _HTML_LAYOUT: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
-    (re.compile(r"<h([1-6])(?:\s[^<>]{0,500})?>", re.IGNORECASE), lambda found: "\n\n" + "#" * int(found[1]) + " "),
+    (re.compile(r"<h([1-6])(?:\s[^<>]{0,500})?>", re.IGNORECASE), lambda tag: "\n\n" + "#" * int(tag[1]) + " "),
     (re.compile(r"<(?:li|dt|dd)\b[^<>]{0,500}>", re.IGNORECASE), "\n\n- "),
     (re.compile(r"</?(?:td|th)\b[^<>]{0,500}>", re.IGNORECASE), " | "),
     (
@@ -109,22 +109,22 @@ def is_licence(paragraph: str) -> bool:
     return beginning.startswith(_AUTHOR_MARKS) or any(mark in beginning for mark in _LICENCE_MARKS)
 
 
-def sentences(paragraph: str) -> list[str]:
-    """Of the beginning of a paragraph; a full stop after an abbreviation ends none."""
-    found: list[str] = []
+def _split_sentences(paragraph: str) -> list[str]:
+    """Split the beginning of a paragraph; a full stop after an abbreviation ends no sentence."""
+    sentences: list[str] = []
     for piece in _SENTENCE_END.split(on_one_line(paragraph[:_LEAD_CHARACTERS])):
-        if found and (_ABBREVIATION.search(found[-1][-10:]) or piece[:1].islower()):
-            found[-1] = f"{found[-1]} {piece}"
+        if sentences and (_ABBREVIATION.search(sentences[-1][-10:]) or piece[:1].islower()):
+            sentences[-1] = f"{sentences[-1]} {piece}"
         elif piece.strip():
-            found.append(piece.strip())
-    return found
+            sentences.append(piece.strip())
+    return sentences
 
 
 def first_sentences(paragraphs: Sequence[str], *, most: int = 3) -> list[str]:
-    """The licence is passed over unless there is nothing else, and so is a sentence that only announces a list."""
-    telling = islice((paragraph for paragraph in paragraphs[:50] if not is_licence(paragraph)), most)
-    found = [sentence for paragraph in (list(telling) or paragraphs[:most]) for sentence in sentences(paragraph)]
-    return [sentence for sentence in found if not sentence.endswith((":", "\uff1a"))] or found
+    """Pass over the licence unless there is nothing else, and over a sentence that only announces a list."""
+    telling = [paragraph for paragraph in paragraphs[:50] if not is_licence(paragraph)] or paragraphs
+    sentences = [sentence for paragraph in telling[:most] for sentence in _split_sentences(paragraph)]
+    return [sentence for sentence in sentences if not sentence.endswith((":", "\uff1a"))] or sentences
 
 
 @dataclass
@@ -162,9 +162,9 @@ def read_prose(text: str) -> Outline:
     if not kept.strip():
         kept = text.replace("```", "").replace("~~~", "")
     marked = _MARKED.findall(kept)
-    page = _read_lines(_without_inline_markup(kept).split("\n"))
+    page = _read_lines(_drop_inline_markup(kept).split("\n"))
     title = next((fields[name] for name in ("title", "subject", "name") if name in fields), "")
-    return _outline_of(page, title, fields.get("description") or fields.get("summary", ""), marked)
+    return _build_outline(page, title, fields.get("description") or fields.get("summary", ""), marked)
 
 
 def read_html(text: str) -> Outline:
@@ -173,11 +173,11 @@ def read_html(text: str) -> Outline:
     description = _HTML_DESCRIPTION.search(text)
     content = _HTML_CONTENT.search(description[0]) if description else None
     # A line end means nothing in HTML; a tag does.
-    flat = on_one_line(_without_hidden_elements(text))
+    flat = on_one_line(_drop_hidden_elements(text))
     for pattern, layout in _HTML_LAYOUT:
         flat = pattern.sub(layout, flat)
-    page = _read_lines(_without_inline_markup(flat).split("\n"))
-    return _outline_of(
+    page = _read_lines(_drop_inline_markup(flat).split("\n"))
+    return _build_outline(
         page,
         on_one_line(html.unescape(title[1])) if title else "",
         on_one_line(html.unescape(content[1] or content[2])) if content else "",
@@ -185,10 +185,10 @@ def read_html(text: str) -> Outline:
     )
 
 
-def _outline_of(page: _Page, title: str, description: str, marked: Sequence[str]) -> Outline:
+def _build_outline(page: _Page, title: str, description: str, marked: Sequence[str]) -> Outline:
     headings = page.headings
     announced = [description] if description else []
-    if headings and (not title or _is_same(headings[0].name, title)):
+    if headings and (not title or _is_same_title(headings[0].name, title)):
         title, headings = headings[0].name, headings[1:]
     elif headings and all(part.level > headings[0].level for part in headings[1:]):
         # The title of the page itself, beside the one in its front matter.
@@ -205,7 +205,7 @@ def _outline_of(page: _Page, title: str, description: str, marked: Sequence[str]
     )
 
 
-def _is_same(heading: str, title: str) -> bool:
+def _is_same_title(heading: str, title: str) -> bool:
     """The title of a page often adds the name of the site."""
     return title.casefold().startswith(heading.casefold()[:40])
 
@@ -215,17 +215,17 @@ def _split_front_matter(text: str) -> tuple[dict[str, str], str]:
     fence = text[:3]
     if fence in {"---", "+++"} and text[3:4] in {"\n", "\r"}:
         end = text.find(f"\n{fence}", 3, _MAX_FRONT_MATTER_CHARACTERS)
-        return (_fields_of(text[3:end]), text[end + 4 :]) if end > 0 else ({}, text)
-    if found := _HEADERS.match(text, 0, _MAX_FRONT_MATTER_CHARACTERS):
-        return _fields_of(found[0]), text[found.end() :]
+        return (_read_fields(text[3:end]), text[end + 4 :]) if end > 0 else ({}, text)
+    if headers := _HEADERS.match(text, 0, _MAX_FRONT_MATTER_CHARACTERS):
+        return _read_fields(headers[0]), text[headers.end() :]
     return {}, text
 
 
-def _fields_of(front_matter: str) -> dict[str, str]:
+def _read_fields(front_matter: str) -> dict[str, str]:
     fields: dict[str, str] = {}
     for line in front_matter.splitlines():
-        if found := _FRONT_MATTER_FIELD.match(line):
-            fields.setdefault(found[1].lower(), found[2].strip().strip("\"'[]|>").strip())
+        if match := _FRONT_MATTER_FIELD.match(line):
+            fields.setdefault(match[1].lower(), match[2].strip().strip("\"'[]|>").strip())
     return fields
 
 
@@ -242,14 +242,14 @@ def _outside_fences(text: str) -> Iterator[str]:
             yield line
 
 
-def _without_inline_markup(text: str) -> str:
-    text = _without_comments(text)
+def _drop_inline_markup(text: str) -> str:
+    text = _drop_comments(text)
     for pattern, replacement in _INLINE:
         text = pattern.sub(replacement, text)
     return html.unescape(text).replace("`", "")
 
 
-def _without_comments(text: str) -> str:
+def _drop_comments(text: str) -> str:
     kept = []
     rest = text
     while True:
@@ -260,29 +260,29 @@ def _without_comments(text: str) -> str:
             return " ".join(kept)
 
 
-def _without_hidden_elements(text: str) -> str:
+def _drop_hidden_elements(text: str) -> str:
     kept = []
     position = 0
-    text = _without_comments(text)
-    while found := _HIDDEN_ELEMENT.search(text, position):
-        end = re.compile(f"</{found[1]}[^<>]{{0,50}}>?", re.IGNORECASE).search(text, found.end())
+    text = _drop_comments(text)
+    while start := _HIDDEN_ELEMENT.search(text, position):
+        end = re.compile(f"</{start[1]}[^<>]{{0,50}}>?", re.IGNORECASE).search(text, start.end())
         if end is None:
             break
-        kept.append(text[position : found.start()])
+        kept.append(text[position : start.start()])
         position = end.end()
     kept.append(text[position:])
     return " ".join(kept)
 
 
 def _read_lines(lines: Sequence[str]) -> _Page:
-    page = _read(lines, frozenset())
+    page = _read_page(lines, frozenset())
     if page.headings:
         return page
-    standing_alone = frozenset(_standing_alone(lines))
-    return _read(lines, standing_alone) if standing_alone else page
+    headings = frozenset(_find_plain_headings(lines))
+    return _read_page(lines, headings) if headings else page
 
 
-def _read(lines: Sequence[str], headings: frozenset[str]) -> _Page:
+def _read_page(lines: Sequence[str], headings: frozenset[str]) -> _Page:
     page = _Page()
     for line in lines:
         if line in headings:
@@ -305,8 +305,8 @@ def _read_line(page: _Page, line: str) -> None:
         page.close()
     elif stripped.startswith("|") or stripped.count(" | ") > 1:
         page.add(" ; ".join(cell.strip() for cell in stripped.strip("|").split("|")), is_other=True)
-    elif found := _LIST_ITEM.match(stripped):
-        page.add(stripped[found.end() :], is_other=True)
+    elif mark := _LIST_ITEM.match(stripped):
+        page.add(stripped[mark.end() :], is_other=True)
     else:
         page.add(stripped.lstrip("> "), is_other=stripped.startswith(">"))
 
@@ -332,13 +332,13 @@ def _heading_level(stripped: str) -> int:
     return level if level <= 6 and stripped[level : level + 1].isspace() else 0
 
 
-def _standing_alone(lines: Sequence[str]) -> list[str]:
-    """Headings of plain text: short, after an empty line, before an empty or indented one, without a full stop."""
-    found = []
+def _find_plain_headings(lines: Sequence[str]) -> list[str]:
+    """Find headings of plain text: short, after an empty line, before an empty or indented one, without a full stop."""
+    headings = []
     for before, line, after in zip(["", *lines], lines, [*lines[1:], ""], strict=False):
         if not line or line[0].isspace() or before.strip() or len(line) > 60:
             continue
         if (not after.strip() or after[:1].isspace()) and line[0].isalnum() and line.rstrip()[-1] not in ".,;:!?。":
-            found.append(line)
+            headings.append(line)
     # Where every other line is like that, it is a list or a poem.
-    return found if len(found) * 2 <= sum(1 for line in lines if line.strip()) + 1 else []
+    return headings if len(headings) * 2 <= sum(1 for line in lines if line.strip()) + 1 else []

@@ -62,7 +62,7 @@ class MiniLmEmbedder:
         return 0.4
 
     def fit(self, query: str) -> float:
-        return fit_of_tokens(query, self._loaded().count(query))
+        return fit_of_tokens(query, self._get_model().count(query))
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         vectors: Vectors = np.zeros((len(texts), DIMENSION), dtype=np.float32)
@@ -70,19 +70,19 @@ class MiniLmEmbedder:
         order = sorted((number for number, text in enumerate(texts) if text.strip()), key=lambda at: -len(texts[at]))
         if not order:
             return vectors
-        model = self._loaded()
+        model = self._get_model()
+        ordered = [texts[number] for number in order]
         if len(order) == 1 or self._threads == 1:
-            made = map(model.vector_of, (texts[number] for number in order))
-            vectors[order] = list(made)
-            return vectors
-        with ThreadPoolExecutor(self._threads) as pool:
-            vectors[order] = list(pool.map(model.vector_of, [texts[number] for number in order]))
+            vectors[order] = list(map(model.vector_of, ordered))
+        else:
+            with ThreadPoolExecutor(self._threads) as pool:
+                vectors[order] = list(pool.map(model.vector_of, ordered))
         return vectors
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
         return self.embed(texts)
 
-    def _loaded(self) -> "_MiniLmModel":
+    def _get_model(self) -> "_MiniLmModel":
         with self._loading:
             if self._model is None:
                 self._model = _load()

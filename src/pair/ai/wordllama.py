@@ -77,12 +77,12 @@ class WordLlamaEmbedder:
 
     def fit(self, query: str) -> float:
         pieces = _pieces(query)
-        tokens = self._tokens_of(self._loaded(), set(pieces))
+        tokens = self._tokens_of(self._get_model(), set(pieces))
         size_bytes = sum(len(tokens[piece]) for piece in pieces)
         return fit_of_tokens(query, size_bytes // _TOKEN_BYTES)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        model = self._loaded()
+        model = self._get_model()
         read = [_pieces(text) for text in texts]
         tokens = self._tokens_of(model, set().union(*read))
         table = model.table(len(texts))
@@ -100,7 +100,7 @@ class WordLlamaEmbedder:
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
         return self.embed(texts)
 
-    def _loaded(self) -> "_WordLlamaModel":
+    def _get_model(self) -> "_WordLlamaModel":
         with self._loading:
             if self._model is None:
                 self._model = _load()
@@ -129,8 +129,8 @@ class _WordLlamaModel:
 
     def tokens_of(self, piece: str) -> bytes:
         written = piece if piece.startswith((_SPACE, "\n")) else _SPACE + piece
-        found = [token.id for token in self.tokenizer.tokenize(written)]
-        return np.array(found, dtype=np.uint16).tobytes()
+        ids = [token.id for token in self.tokenizer.tokenize(written)]
+        return np.array(ids, dtype=np.uint16).tobytes()
 
 
 def _load() -> _WordLlamaModel:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pair.error_tree import PairError
-from pair.text.sentences import Sentence, sentences
+from pair.text.sentences import Sentence, split_sentences
 
 
 class TermReader(Protocol):
@@ -139,7 +139,7 @@ def _weigh_words(
     query: str, number: int, passage: Passage, weights: Mapping[str, float], reader: TermReader
 ) -> list[Quote]:
     """Return the sentences of a passage, with the worth of their words alone."""
-    own = sentences(passage.text)[:_SENTENCES_PER_PASSAGE]
+    own = split_sentences(passage.text)[:_SENTENCES_PER_PASSAGE]
     title, *held = reader.words_in(query, [passage.title, *(sentence.text for sentence in own)])
     quotes = []
     for place, sentence in enumerate(own):
@@ -179,7 +179,7 @@ def _is_fragment(text: str) -> bool:
 def _extend(quote: Quote, passage: Passage) -> Quote:
     """Add the next sentence, which often explains a statement."""
     own = quote.sentence
-    following = next((sentence for sentence in sentences(passage.text) if sentence.start >= own.end), None)
+    following = next((sentence for sentence in split_sentences(passage.text) if sentence.start >= own.end), None)
     if following is None or following.block != own.block:
         return quote
     if len(own.text) + len(following.text) > _MOST_JOINED_CHARACTERS:

@@ -108,7 +108,7 @@ def test_long_words_are_not_remembered() -> None:
 def test_threads_that_come_first_load_it_once() -> None:
     embedder = WordLlamaEmbedder()
     with ThreadPoolExecutor(4) as pool:
-        models = {id(found) for found in pool.map(lambda _: embedder._loaded(), range(8))}
+        models = {id(found) for found in pool.map(lambda _: embedder._get_model(), range(8))}
     assert len(models) == 1
 
 

@@ -6,7 +6,7 @@ from support.readers import WordReader
 
 
 def quoted(query: str, *passages: Passage) -> list[str]:
-    weights = dict.fromkeys(tokenizer.parse(query).terms, 1.0)
+    weights = dict.fromkeys(tokenizer.parse_query(query).terms, 1.0)
     return [quote.sentence.text for quote in choose_quotes(query, passages, weights, WordReader())]
 
 

@@ -110,7 +110,7 @@ def rows_of(texts: Iterable[RowText]) -> KeywordRows:
         in_row = f"{each.context} {each.text}".split() + each.title.split() * TITLE_WEIGHT
         found += map(pieces.__getitem__, in_row)
         sizes.append(len(in_row))
-    analysed = [tokenizer.analysed(piece) for piece in pieces]
+    analysed = [tokenizer.analyse(piece) for piece in pieces]
     numbers = _Numbered()
     terms_of_piece = [[numbers[term] for term in (*each.terms, *each.extras)] for each in analysed]
     forms = {(form.encode(errors="surrogatepass"), numbers[term]) for each in analysed for form, term in each.forms}

@@ -30,7 +30,7 @@ from pair.engine.query.retrieve import Candidates, RetrievalRequest, Retriever
 from pair.engine.query.shard_access import ShardAccess, by_shard
 from pair.engine.settings import EngineSettings
 from pair.text import tokenizer
-from pair.text.entity_rules import TITLE_WEIGHT, question_entities, title_entity
+from pair.text.entity_rules import TITLE_WEIGHT, find_question_entities, title_entity
 from pair.values import Hit, SearchMode
 
 _DIVERSE_CHOICES = 4
@@ -59,7 +59,7 @@ class Ranker:
         self._query = query.asked
         self._vector = query.vector
         self._vector_weight = query.vector_weight
-        self._words = tokenizer.parse(query.asked.text) if query.asked.mode != "vector" else None
+        self._words = tokenizer.parse_query(query.asked.text) if query.asked.mode != "vector" else None
         self._gathering = self._first_gathering = self._gathered(max(query.asked.limit, 0))
         self._copies: Counter[str] = Counter()
         """How many rows with this text were set aside, for it is stored very often."""
@@ -136,7 +136,7 @@ class Ranker:
     def _with_graph(self, hybrid: "_Ranking") -> "_Ranking":
         """Raises E204 in mode `graph`; `adaptive` does without a graph, or without asking it, and says why."""
         query, view = self._query, self._reading.view
-        named = question_entities(query.text)
+        named = find_question_entities(query.text)
         if query.mode == "adaptive" and not named and any("graph" in shard.files for shard in view.shards):
             return replace(hybrid, reason=_NAMES_NOTHING)  # before graphs are fetched
         by_position = self._reading.graph_shards()
@@ -237,7 +237,7 @@ class Ranker:
         words = self._words
         if words is None or not self._query.highlights:
             return found
-        return tuple(replace(hit, highlights=tokenizer.highlights(hit.text, words)) for hit in found)
+        return tuple(replace(hit, highlights=tokenizer.find_highlights(hit.text, words)) for hit in found)
 
     def _diverse(self, named: Sequence["_Named"], limit: int) -> list["_Named"]:
         if not named:

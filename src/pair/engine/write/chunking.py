@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pair.engine.settings import Chunker
 from pair.engine.write.text_splitter import Range, TextSplitter, next_visible
-from pair.text.markdown import Block, Heading, Structure, structure_of
+from pair.text.markdown import Block, Heading, Structure, parse_structure
 from pair.values import Chunk
 
 DEFAULT_SIZE_BYTES = 500
@@ -32,7 +32,7 @@ def split(text: str, size_bytes: int = DEFAULT_SIZE_BYTES, chunker: Chunker = "s
         return tuple(
             Chunk(text[start:end], start, end) for start, end in TextSplitter(text, size_bytes).pieces(0, len(text))
         )
-    packed = _Packing(text, size_bytes, structure_of(text)).pieces()
+    packed = _Packing(text, size_bytes, parse_structure(text)).pieces()
     return tuple(Chunk(text[each.start : each.end], each.start, each.end, each.context) for each in packed)
 
 
@@ -58,7 +58,7 @@ def cut_again(text: str, places: Sequence[Range], size_bytes: int, chunker: Chun
 
 def _contexts_at(text: str, starts: Sequence[int]) -> list[str]:
     """The headings above each of these places, in ascending order, but for the one that begins there."""
-    headings = structure_of(text).headings
+    headings = parse_structure(text).headings
     path: list[tuple[int, str]] = []
     number = 0
     contexts: list[str] = []
