@@ -12,7 +12,7 @@ from fastembed.rerank.cross_encoder import TextCrossEncoder
 
 from pair import errors
 from pair.ai.contract import Vectors
-from pair.text.characters import clip, encodable, on_one_line
+from pair.text.characters import clip, join_lines, replace_surrogates
 
 DEFAULT_MODEL = "BAAI/bge-small-en-v1.5"
 _MOST_SUGGESTIONS = 8
@@ -30,7 +30,7 @@ def _load_model(name: str, load: Callable[[], _Model], hint: str) -> _Model:
     try:
         return load()
     except _LOAD_FAULTS as fault:
-        reason = clip(on_one_line(str(fault)), _MAX_REASON_CHARACTERS)
+        reason = clip(join_lines(str(fault)), _MAX_REASON_CHARACTERS)
         raise errors.model_unreachable(name, reason, hints=[_TRY_AGAIN, hint]) from fault
 
 
@@ -81,7 +81,7 @@ class FastembedEmbedder:
         for number, text in enumerate(texts):
             if text.strip():
                 # One at a time: what stands beside it in a batch would change the last digits, or more.
-                (row,) = ask(self._get_model(), [encodable(text)])
+                (row,) = ask(self._get_model(), [replace_surrogates(text)])
                 wide = np.asarray(row, dtype=np.float64)
                 vectors[number] = wide / (np.sqrt(np.add.reduce(np.square(wide))) or 1.0)
         return vectors
@@ -135,4 +135,4 @@ class FastembedReranker:
             if self._model is None:
                 load = functools.partial(TextCrossEncoder, self._name)
                 self._model = _load_model(self._name, load, "Unset engine.reranker_model")
-        return list(self._model.rerank(encodable(query), [encodable(text) for text in texts]))
+        return list(self._model.rerank(replace_surrogates(query), [replace_surrogates(text) for text in texts]))

@@ -12,7 +12,7 @@ from typing import Any
 from pair import errors
 from pair.ai.contract import Extraction, LanguageModel, Relation
 from pair.ai.prompts import strip_reasoning
-from pair.text.characters import on_one_line, printable
+from pair.text.characters import drop_unprintable, join_lines
 
 _VERSION = 1
 _MOST_ENTITIES = 32
@@ -106,4 +106,4 @@ def _parse_relation(value: Any) -> Relation | None:
 
 
 def _text(value: Any) -> str:
-    return on_one_line(printable(value))[:_MOST_NAME_CHARACTERS] if isinstance(value, str) else ""
+    return join_lines(drop_unprintable(value))[:_MOST_NAME_CHARACTERS] if isinstance(value, str) else ""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from pair.text.characters import on_one_line
+from pair.text.characters import join_lines
 
 _MAX_LINES = 20_000
 _MAX_FRONT_MATTER_CHARACTERS = 10_000
@@ -112,7 +112,7 @@ def is_licence(paragraph: str) -> bool:
 def _split_sentences(paragraph: str) -> list[str]:
     """Split the beginning of a paragraph; a full stop after an abbreviation ends no sentence."""
     sentences: list[str] = []
-    for piece in _SENTENCE_END.split(on_one_line(paragraph[:_LEAD_CHARACTERS])):
+    for piece in _SENTENCE_END.split(join_lines(paragraph[:_LEAD_CHARACTERS])):
         if sentences and (_ABBREVIATION.search(sentences[-1][-10:]) or piece[:1].islower()):
             sentences[-1] = f"{sentences[-1]} {piece}"
         elif piece.strip():
@@ -145,13 +145,13 @@ class _Page:
 
     def close(self) -> None:
         if self.open:
-            paragraph = on_one_line(" ".join(self.open))
+            paragraph = join_lines(" ".join(self.open))
             (self.others if self.open_is_other else self.sentences).append(paragraph)
             self.open = []
 
     def add_heading(self, name: str, level: int) -> None:
         self.close()
-        name = on_one_line(name[:_MAX_HEADING_CHARACTERS]).strip("*_: ")
+        name = join_lines(name[:_MAX_HEADING_CHARACTERS]).strip("*_: ")
         if name:
             self.headings.append(OutlinePart(name, level))
 
@@ -173,14 +173,14 @@ def read_html(text: str) -> Outline:
     description = _HTML_DESCRIPTION.search(text)
     content = _HTML_CONTENT.search(description[0]) if description else None
     # A line end means nothing in HTML; a tag does.
-    flat = on_one_line(_drop_hidden_elements(text))
+    flat = join_lines(_drop_hidden_elements(text))
     for pattern, layout in _HTML_LAYOUT:
         flat = pattern.sub(layout, flat)
     page = _read_lines(_drop_inline_markup(flat).split("\n"))
     return _build_outline(
         page,
-        on_one_line(html.unescape(title[1])) if title else "",
-        on_one_line(html.unescape(content[1] or content[2])) if content else "",
+        join_lines(html.unescape(title[1])) if title else "",
+        join_lines(html.unescape(content[1] or content[2])) if content else "",
         marked,
     )
 
@@ -206,7 +206,7 @@ def _build_outline(page: _Page, title: str, description: str, marked: Sequence[s
 
 
 def _is_same_title(heading: str, title: str) -> bool:
-    """The title of a page often adds the name of the site."""
+    """Compare beginnings: the title of a page often adds the name of the site."""
     return title.casefold().startswith(heading.casefold()[:40])
 
 
@@ -316,7 +316,7 @@ def _is_ruler(stripped: str) -> bool:
 
 
 def _underline(page: _Page, ruler: str) -> None:
-    """A ruler under a single short line makes it a heading; elsewhere it only separates."""
+    """Make a single short line above a ruler a heading; elsewhere a ruler only separates."""
     if len(page.open) == 1 and not page.open_is_other and len(page.open[0]) <= _MAX_HEADING_CHARACTERS:
         name = page.open.pop()
         page.add_heading(name, 1 if ruler[0] in "=#" else 2)

@@ -17,7 +17,7 @@ import tokenizers
 from pair import errors
 from pair.ai.contract import Vectors
 from pair.ai.model_files import BundledFile, open_mapped
-from pair.text.characters import encodable, fit_of_tokens
+from pair.text.characters import rate_tokens, replace_surrogates
 
 DIMENSION = 384
 # As long as the texts that the model was made with.
@@ -62,7 +62,7 @@ class MiniLmEmbedder:
         return 0.4
 
     def fit(self, query: str) -> float:
-        return fit_of_tokens(query, self._get_model().count(query))
+        return rate_tokens(query, self._get_model().count(query))
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         vectors: Vectors = np.zeros((len(texts), DIMENSION), dtype=np.float32)
@@ -95,12 +95,12 @@ class _MiniLmModel:
     session: onnxruntime.InferenceSession
 
     def count(self, text: str) -> int:
-        """Of tokens, up to where a text is cut."""
-        return len(self.tokenizer.encode(encodable(text[:_MOST_CHARACTERS]), add_special_tokens=False))
+        """Count tokens, up to where a text is cut."""
+        return len(self.tokenizer.encode(replace_surrogates(text[:_MOST_CHARACTERS]), add_special_tokens=False))
 
     def vector_of(self, text: str) -> Vectors:
-        """The mean over all tokens, of length 1; zeros for a text of which no token is left."""
-        encoding = self.tokenizer.encode(encodable(text[:_MOST_CHARACTERS]))
+        """Return the mean over all tokens, of length 1; zeros for a text without tokens."""
+        encoding = self.tokenizer.encode(replace_surrogates(text[:_MOST_CHARACTERS]))
         if all(encoding.special_tokens_mask):
             return np.zeros(DIMENSION, dtype=np.float32)
         ids = np.array([encoding.ids], dtype=np.int64)

@@ -18,9 +18,9 @@ from openai.types.chat import ChatCompletionMessageParam
 
 from pair import errors
 from pair.ai import prompts
-from pair.ai.prompts import ModelSettings, PromptMessage
+from pair.ai.prompts import ModelSettings
 from pair.network_faults import describe_fault
-from pair.text.characters import clip, on_one_line, printable
+from pair.text.characters import clip, drop_unprintable, join_lines
 
 _LONGEST_PAUSE_SECONDS = 120.0
 _MAX_REASON_CHARACTERS = 300
@@ -162,7 +162,7 @@ class ModelConnection:
         """Remove the key: servers repeat what they refuse."""
         if self._key != _PLACEHOLDER_KEY:
             text = text.replace(self._key, "…")
-        return clip(on_one_line(printable(text)), _MAX_REASON_CHARACTERS)
+        return clip(join_lines(drop_unprintable(text)), _MAX_REASON_CHARACTERS)
 
     def _connect(self) -> openai.OpenAI:
         try:
@@ -230,7 +230,7 @@ class OpenAiLanguageModel:
 
     def reply(self, instructions: str, text: str) -> str:
         try:
-            body = self.ask(_build_messages(instructions, text))
+            body = self.ask(instructions, text)
         except ModelFault as fault:
             raise fault.to_error(self.address) from fault
         return self.read_reply(body)
@@ -243,7 +243,7 @@ class OpenAiLanguageModel:
             nonlocal is_finished
             for event in client.chat.completions.create(
                 model=self._settings.model,
-                messages=_to_parameters(_build_messages(instructions, text)),
+                messages=_build_messages(instructions, text),
                 temperature=0,
                 max_tokens=self._settings.max_output_tokens,
                 stream=True,
@@ -263,13 +263,13 @@ class OpenAiLanguageModel:
         elif not is_finished:
             raise errors.model_unreachable(self.address, "The reply broke off")
 
-    def ask(self, messages: list[PromptMessage]) -> str:
+    def ask(self, instructions: str, text: str) -> str:
         """Return the body of the answer, with retries. Raises ModelFault."""
         return self._connection.ask(
             lambda client: (
                 client.chat.completions.with_raw_response.create(
                     model=self._settings.model,
-                    messages=_to_parameters(messages),
+                    messages=_build_messages(instructions, text),
                     temperature=0,
                     max_tokens=self._settings.max_output_tokens,
                 ).text
@@ -313,27 +313,17 @@ class OpenAiSummariser:
     def _describe(self, source_id: str, text: str, limit: int) -> str:
         pieces = prompts.choose_pieces(prompts.split_text(text, limit))
         if len(pieces) == 1:
-            return self._ask(prompts.build_messages(source_id, pieces[0], "source"))
-        partial = [self._ask(prompts.build_messages(source_id, piece, "part")) for piece in pieces]
-        together = prompts.join_descriptions(partial, limit)
-        return self._ask(prompts.build_messages(source_id, together, "descriptions"))
+            return self._ask(source_id, pieces[0], "source")
+        partial = [self._ask(source_id, piece, "part") for piece in pieces]
+        return self._ask(source_id, prompts.join_descriptions(partial, limit), "descriptions")
 
-    def _ask(self, messages: list[PromptMessage]) -> str:
-        reply = self._model.read_reply(self._model.ask(messages))
+    def _ask(self, source_id: str, text: str, kind: prompts.PieceKind) -> str:
+        reply = self._model.read_reply(self._model.ask(*prompts.build_prompt(source_id, text, kind)))
         tidy = prompts.tidy_reply(reply)
         if fault := prompts.reply_fault(reply, tidy):
             raise errors.model_reply_unusable(self._model.address, f"{fault} (model {self._settings.model})")
         return prompts.shorten_reply(tidy)
 
 
-def _build_messages(instructions: str, text: str) -> list[PromptMessage]:
-    return [PromptMessage("system", instructions), PromptMessage("user", text)]
-
-
-def _to_parameters(messages: list[PromptMessage]) -> list[ChatCompletionMessageParam]:
-    return [
-        {"role": "system", "content": message.content}
-        if message.role == "system"
-        else {"role": "user", "content": message.content}
-        for message in messages
-    ]
+def _build_messages(instructions: str, text: str) -> list[ChatCompletionMessageParam]:
+    return [{"role": "system", "content": instructions}, {"role": "user", "content": text}]

@@ -15,7 +15,7 @@ from pair import errors
 from pair.ai.contract import Vectors
 from pair.ai.openai import ModelConnection, ModelFault
 from pair.ai.prompts import ModelSettings
-from pair.text.characters import encodable
+from pair.text.characters import replace_surrogates
 
 # Servers differ in what they take at once: so much is taken by all that we know.
 _TEXTS_IN_A_REQUEST = 32
@@ -78,7 +78,7 @@ class OpenAiEmbedder:
 
     def _embed(self, texts: Sequence[str], prefix: str) -> Vectors:
         numbers = [number for number, text in enumerate(texts) if text.strip()]
-        batches = _split_batches([prefix + encodable(texts[number]) for number in numbers])
+        batches = _split_batches([prefix + replace_surrogates(texts[number]) for number in numbers])
         if len(batches) > 1:
             with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:
                 replies = list(pool.map(self._ask, batches))

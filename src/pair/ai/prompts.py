@@ -10,7 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from annotated_types import Ge, Gt, Le
 
-from pair.text.characters import clip, estimate_tokens, on_one_line, printable
+from pair.text.characters import clip, drop_unprintable, estimate_tokens, join_lines
 from pair.values import LONGEST_WAIT_SECONDS
 
 MOST_PIECES = 8
@@ -43,12 +43,6 @@ class ModelSettings:
     """Most text in one request, by estimate; a longer one is described in pieces."""
     max_output_tokens: Annotated[int, Gt(0)] = 300
     """Most tokens of a reply."""
-
-
-@dataclass(frozen=True)
-class PromptMessage:
-    role: Literal["system", "user"]
-    content: str
 
 
 # ── cutting ────────────────────────────────────────────────────────────────────────────────────────
@@ -126,18 +120,16 @@ _SUBJECTS: dict[PieceKind, str] = {
 _REQUEST = "Describe the source between the marker lines in 2 to 4 plain lines."
 
 
-def build_messages(source_id: str, text: str, kind: PieceKind) -> list[PromptMessage]:
-    """Treat the name of the source as data, too: the author of the file chose it."""
-    text = printable(text)
-    name = clip(on_one_line(printable(source_id)), _MAX_SOURCE_ID_CHARACTERS)
+def build_prompt(source_id: str, text: str, kind: PieceKind) -> tuple[str, str]:
+    """Return instructions and text. The name of the source is data, too: the author of the file chose it."""
+    text = drop_unprintable(text)
+    name = clip(join_lines(drop_unprintable(source_id)), _MAX_SOURCE_ID_CHARACTERS)
     marker = hashlib.sha256(f"{name}\n{text}".encode()).hexdigest()[:16]
     while marker in name or marker in text:  # the text must not contain its own markers
         marker = hashlib.sha256(marker.encode()).hexdigest()[:16]
     opening, closing = f"BEGIN DATA {marker}", f"END DATA {marker}"
-    return [
-        PromptMessage("system", _INSTRUCTIONS.format(subject=_SUBJECTS[kind], opening=opening, closing=closing)),
-        PromptMessage("user", f"{opening}\nSource: {name}\n\n{text}\n{closing}\n\n{_REQUEST}"),
-    ]
+    instructions = _INSTRUCTIONS.format(subject=_SUBJECTS[kind], opening=opening, closing=closing)
+    return instructions, f"{opening}\nSource: {name}\n\n{text}\n{closing}\n\n{_REQUEST}"
 
 
 # ── replies ────────────────────────────────────────────────────────────────────────────────────────
@@ -197,12 +189,12 @@ def reply_text(body: str) -> str | None:
 
 def tidy_reply(reply: str) -> str:
     """Remove reasoning, code fences, labels, list marks, quotation marks and empty lines."""
-    reply = strip_reasoning(printable(reply)).strip()
+    reply = strip_reasoning(drop_unprintable(reply)).strip()
     lines = [line.strip() for line in reply.splitlines() if not line.strip().startswith(("```", "~~~"))]
     text = _unquote("\n".join(line for line in lines if line))
     label = _LABEL.match(text)
     text = _unquote(text[label.end() :] if label else text)
-    plain = (on_one_line(_LIST_MARK.sub("", line, count=1).replace("**", "")) for line in text.splitlines())
+    plain = (join_lines(_LIST_MARK.sub("", line, count=1).replace("**", "")) for line in text.splitlines())
     return "\n".join(line for line in plain if line)
 
 

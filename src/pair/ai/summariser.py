@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import PurePosixPath
 
 from pair.ai.markup import Outline, OutlinePart, first_sentences, is_licence, read_html, read_prose
-from pair.text.characters import WIDE, clip, on_one_line, printable
+from pair.text.characters import WIDE, clip, drop_unprintable, join_lines
 from pair.text.key_terms import find_key_terms
 
 MAX_LINE_CHARACTERS = 200
@@ -51,10 +51,10 @@ class ExtractiveSummariser:
 
     def summarise(self, source_id: str, text: str) -> str:
         """Return up to four lines of at most 200 characters each."""
-        text = printable(text.lstrip("\ufeff \t\r\n\f\v")[:_MAX_CHARACTERS])
+        text = drop_unprintable(text.lstrip("\ufeff \t\r\n\f\v")[:_MAX_CHARACTERS])
         if not text.strip():
             return ""
-        return "\n".join(_write_lines(_read(source_id, text))) or clip(on_one_line(text[:2_000]), MAX_LINE_CHARACTERS)
+        return "\n".join(_write_lines(_read(source_id, text))) or clip(join_lines(text[:2_000]), MAX_LINE_CHARACTERS)
 
 
 def _read(source_id: str, text: str) -> Outline:
@@ -91,7 +91,7 @@ def _write_lines(outline: Outline) -> list[str]:
 
 def _write_first_line(outline: Outline) -> str:
     """Return the title, and as many whole sentences as fit."""
-    line = clip(on_one_line(outline.title), _MAX_TITLE_CHARACTERS)
+    line = clip(join_lines(outline.title), _MAX_TITLE_CHARACTERS)
     for sentence in outline.lead:
         is_line_in_it = not line or _begins_with(sentence, line)
         longer = sentence if is_line_in_it else f"{line}{_stop_after(line)}{sentence}"
@@ -120,7 +120,7 @@ def _choose_parts(parts: Sequence[OutlinePart]) -> list[str]:
     levels = sorted({part.level for part in parts}, reverse=True)
     names: list[str] = []
     for lowest in levels:
-        higher = list(dict.fromkeys(clip(on_one_line(part.name), 80) for part in parts if part.level <= lowest))
+        higher = list(dict.fromkeys(clip(join_lines(part.name), 80) for part in parts if part.level <= lowest))
         if names and len(higher) < _FEWEST_PARTS:
             break
         names = higher
@@ -234,7 +234,7 @@ def _read_keys(text: str) -> Outline:
 
 def _find_value(text: str, patterns: Iterable[re.Pattern[str]]) -> str:
     matches = (pattern.search(text) for pattern in patterns)
-    return next((on_one_line(match[1] or match[2]).strip("'|>, ") for match in matches if match), "")
+    return next((join_lines(match[1] or match[2]).strip("'|>, ") for match in matches if match), "")
 
 
 def _read_table(text: str) -> Outline:
@@ -244,7 +244,7 @@ def _read_table(text: str) -> Outline:
         columns = next(csv.reader([header[:10_000]], delimiter=delimiter), [])
     except csv.Error:
         columns = [header[:200]]
-    names = [on_one_line(column) for column in columns[:_MAX_PARTS]]
+    names = [join_lines(column) for column in columns[:_MAX_PARTS]]
     return Outline(
         parts=_merge_parts([OutlinePart(name) for name in names if name]),
         parts_label="Columns",

@@ -21,7 +21,7 @@ from pair import errors
 from pair.ai.caching_embedder import LruCache
 from pair.ai.contract import Vectors
 from pair.ai.model_files import BundledFile, open_mapped
-from pair.text.characters import encodable, fit_of_tokens
+from pair.text.characters import rate_tokens, replace_surrogates
 
 DIMENSION = 256
 # The weights are the same in many versions; the files are checked, whichever is installed.
@@ -79,7 +79,7 @@ class WordLlamaEmbedder:
         pieces = _pieces(query)
         tokens = self._tokens_of(self._get_model(), set(pieces))
         size_bytes = sum(len(tokens[piece]) for piece in pieces)
-        return fit_of_tokens(query, size_bytes // _TOKEN_BYTES)
+        return rate_tokens(query, size_bytes // _TOKEN_BYTES)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         model = self._get_model()
@@ -122,7 +122,7 @@ class _WordLlamaModel:
     floats: npt.NDArray[np.float32] | None = None
 
     def table(self, texts: int) -> _Table:
-        """Wider numbers are added up six times as fast, but are memory of our own: a query does without them."""
+        """Return wide numbers for many texts: they are added six times as fast, but take memory of our own."""
         if self.floats is None and texts >= _MANY_TEXTS:
             self.floats = self.halves.astype(np.float32)
         return self.halves if self.floats is None else self.floats
@@ -146,11 +146,11 @@ def _load() -> _WordLlamaModel:
 
 
 def _pieces(text: str) -> list[str]:
-    """None for a blank text. A piece begins with the space before it, which is left out where it is a single one."""
+    """Return nothing for a blank text. A piece begins with the space before it; a single one is left out."""
     if not text.strip():
         return []
-    spaced = encodable(text).replace("\n", " \n")
+    spaced = replace_surrogates(text).replace("\n", " \n")
     if _SPACE not in spaced and "  " not in spaced and spaced[0] != " ":
         return spaced.split(" ")
-    written = _SPACE + encodable(text).replace(" ", _SPACE)
+    written = _SPACE + replace_surrogates(text).replace(" ", _SPACE)
     return [piece[1:] if piece[0] == _SPACE and piece[1:2] != _SPACE else piece for piece in _PIECE.findall(written)]

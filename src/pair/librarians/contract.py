@@ -246,8 +246,7 @@ class Budget:
     tokens: int
     """Tokens that language models read and write, by estimate."""
 
-    def to_json(self) -> dict[str, Any]:
-        return {"calls": self.calls, "tokens": self.tokens}
+    to_json = _to_json
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> "Budget":

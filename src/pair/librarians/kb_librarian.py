@@ -20,7 +20,6 @@ from pair.librarians.citations import RETRIEVAL_KEY, FoundPassage, Retrieval, ci
 from pair.librarians.contract import Citation, Context, DelegateRequest, Response
 from pair.librarians.relevance import (
     NOTHING_RELEVANT,
-    Evidence,
     Passage,
     Quote,
     TermReader,
@@ -132,7 +131,7 @@ class KbLibrarian:
                 cite_hit(kb_id, hit, result.manifest_version, fetched.get(hit.document_id, "")) for hit in hits
             ),
             quotes=choose_quotes(query, passages, result.term_weights, kb),
-            confidence=confidence_in(_weigh_evidence(query, hits, result.term_weights, kb)) if hits else 0.0,
+            confidence=_weigh_evidence(query, hits, result.term_weights, kb) if hits else 0.0,
             is_partial=result.partial,
             metadata={RETRIEVAL_KEY: [retrieval.to_json()]},
         )
@@ -186,13 +185,13 @@ class KbLibrarian:
         )
 
 
-def _weigh_evidence(query: str, hits: Sequence[Hit], weights: Mapping[str, float], reader: TermReader) -> Evidence:
+def _weigh_evidence(query: str, hits: Sequence[Hit], weights: Mapping[str, float], reader: TermReader) -> float:
     best = hits[0]
     held = reader.words_in(query, [f"{hit.title}\n{hit.text}" for hit in hits[:_COVERING]])
     others = [hit.score for hit in hits if hit.document_id != best.document_id]
     meaning = 0.0 if best.distance is None else 1.0 - best.distance * best.distance / 2
     scores = [(best.explanation or {}).get(name) for name in ("keyword", "vector")]
-    return Evidence(
+    return confidence_in(
         coverage=coverage(frozenset().union(*held), weights),
         meaning=max(meaning, 0.0),
         agreement=min(float(score) if isinstance(score, int | float) else 0.0 for score in scores),

@@ -76,7 +76,7 @@ def clean_reply(reply: str, passages: Sequence[str] = ()) -> str:
 
 
 def is_refusal(text: str) -> bool:
-    """Whether a reply, or the beginning of one, says that the passages hold no answer."""
+    """Return whether a reply, or the beginning of one, says that the passages hold no answer."""
     return REFUSAL in text.upper() or REFUSAL.startswith(text.upper())
 
 
@@ -105,7 +105,7 @@ def check_citations(reply: str, count: int) -> Grounded:
 
 
 def _count_uncited(answer: str) -> int:
-    """A citation may stand before or behind the full stop."""
+    """Count statements without a citation, which may stand before or behind the full stop."""
     ends = [0, *(match.end() for match in _STATEMENT_END.finditer(answer)), len(answer)]
     statements = [answer[start:end].strip() for start, end in itertools.pairwise(ends)]
     return sum(

@@ -195,34 +195,17 @@ NOTHING_RELEVANT = 0.2
 _LEVELS = ((LIKELY, "high"), (0.6, "fair"), (0.5, "moderate"), (NOTHING_RELEVANT, "low"))
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """Each number is from 0 to 1."""
-
-    coverage: float
-    """The share of the question's words, rare ones counting more, that the best passages hold together."""
-    meaning: float
-    """The cosine of the vectors of the best passage and the question; 0 if it is below."""
-    agreement: float
-    """Whether words and meaning choose the same passage: the lower of its two scores among the candidates."""
-    lead: float
-    """By how much the best document is better than the next."""
-
-
-def confidence_in(evidence: Evidence) -> float:
+def confidence_in(*, coverage: float, meaning: float, agreement: float, lead: float) -> float:
     """Return how likely it is that the passages answer the question, from 0 to 1, in hundredths.
 
-    docs/concepts/librarians.md says how the numbers were calibrated, with benchmarks/answers.py.
+    Each number is from 0 to 1: `coverage`, the share of the question's words, rare ones counting more, that the best
+    passages hold together; `meaning`, the cosine of the vectors of the best passage and the question; `agreement`, the
+    lower of the best passage's two scores, by words and by meaning; `lead`, by how much the best document is better
+    than the next. docs/concepts/librarians.md says how the formula was calibrated, with benchmarks/answers.py.
     """
     # Lead and agreement say little where neither words nor meaning fit.
-    basis = max(evidence.coverage, evidence.meaning)
-    weighed = (
-        -4.25
-        + 2.9 * evidence.coverage
-        + 3.0 * evidence.meaning
-        + 4.4 * evidence.lead * basis
-        + 0.15 * evidence.agreement * basis
-    )
+    basis = max(coverage, meaning)
+    weighed = -4.25 + 2.9 * coverage + 3.0 * meaning + 4.4 * lead * basis + 0.15 * agreement * basis
     return round(1 / (1 + math.exp(-weighed)), 2)
 
 

@@ -155,7 +155,7 @@ def canonical_name(name: str) -> str:
 
 
 def _singular(word: str) -> str:
-    """By its ending alone, so that a name in a list and a name in a sentence meet: a key, not good English."""
+    """Remove a plural ending, so that a name in a list and one in a sentence meet: a key, not good English."""
     if len(word) < 4 or not word.endswith("s") or word.endswith(("ss", "us", "is", "as", "os")):
         return word
     if word.endswith("ies") and len(word) > 4:

@@ -88,9 +88,7 @@ def plainly(rows: Sequence[RowText], query: KeywordQuery, gone: set[int]) -> dic
     forms: dict[str, str] = {}
     for number, row in enumerate(rows):
         pieces = row.text.split() + row.title.split() * TITLE_WEIGHT
-        counted[number] = Counter(
-            term for piece in pieces for term in (*analyse(piece).terms, *analyse(piece).extras)
-        )
+        counted[number] = Counter(term for piece in pieces for term in (*analyse(piece).terms, *analyse(piece).extras))
         lengths[number] = sum(len(analyse(piece).terms) for piece in pieces)
         forms |= {form: term for piece in pieces for form, term in analyse(piece).forms}
     live = [number for number in counted if number not in gone]

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from pair.ai.summariser import ExtractiveSummariser
-from pair.text.characters import clip, estimate_tokens, printable
+from pair.text.characters import clip, drop_unprintable, estimate_tokens
 
 SUMMARISER = ExtractiveSummariser()
 
@@ -277,4 +277,4 @@ def test_text_is_clipped_between_words_and_kept_printable() -> None:
     assert clip("one two three", 13) == "one two three"
     assert clip("one two three", 10) == "one two…"
     assert clip("字" * 20, 5) == "字字字字…"
-    assert printable("a\x00b\ud800c\td\u200bé") == "ab\ufffdc\tdé"
+    assert drop_unprintable("a\x00b\ud800c\td\u200bé") == "ab\ufffdc\tdé"

@@ -9,8 +9,8 @@ from pair.text.entity_rules import (
     TOGETHER,
     DocumentText,
     TextGrapher,
-    canonical_name,
     build_graph,
+    canonical_name,
     find_question_entities,
     title_entity,
 )
