@@ -20,7 +20,6 @@ from pair.librarians.citations import RETRIEVAL_KEY, FoundPassage, Retrieval, ci
 from pair.librarians.contract import Citation, Context, DelegateRequest, Response
 from pair.librarians.relevance import (
     NOTHING_RELEVANT,
-    Passage,
     Quote,
     TermReader,
     choose_quotes,
@@ -113,7 +112,6 @@ class KbLibrarian:
         with telemetry.span(telemetry.RETRIEVAL, kb_id, attributes={telemetry.DATA_SOURCE_ID: kb_id}):
             result = kb.search(query, limit=_HITS, mode=self._mode, explain=True)
         hits = tuple(result)
-        passages = [Passage(hit.title, hit.text, hit.score) for hit in hits]
         fetched = kb.fetched_at([hit.document_id for hit in hits])
         retrieval = Retrieval(
             kb_id=kb_id,
@@ -130,7 +128,7 @@ class KbLibrarian:
             citations=tuple(
                 cite_hit(kb_id, hit, result.manifest_version, fetched.get(hit.document_id, "")) for hit in hits
             ),
-            quotes=choose_quotes(query, passages, result.term_weights, kb),
+            quotes=choose_quotes(query, hits, result.term_weights, kb),
             confidence=_weigh_evidence(query, hits, result.term_weights, kb) if hits else 0.0,
             is_partial=result.partial,
             metadata={RETRIEVAL_KEY: [retrieval.to_json()]},

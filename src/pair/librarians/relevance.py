@@ -13,6 +13,7 @@ from typing import Protocol
 
 from pair.error_tree import PairError
 from pair.text.sentences import Sentence, split_sentences
+from pair.values import Hit
 
 
 class TermReader(Protocol):
@@ -94,13 +95,6 @@ _IS_WHOLE = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"'\u201d\u2019)\]*_`]*$")
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
-    title: str
-    text: str
-    score: float
-
-
-@dataclass(frozen=True, slots=True)
 class Quote:
     passage: int
     """The index of its passage."""
@@ -110,9 +104,7 @@ class Quote:
     worth: float
 
 
-def choose_quotes(
-    query: str, passages: Sequence[Passage], weights: Mapping[str, float], reader: TermReader
-) -> list[Quote]:
+def choose_quotes(query: str, passages: Sequence[Hit], weights: Mapping[str, float], reader: TermReader) -> list[Quote]:
     """Return the sentences to quote, best first."""
     candidates = [
         quote
@@ -136,7 +128,7 @@ def choose_quotes(
 
 
 def _weigh_words(
-    query: str, number: int, passage: Passage, weights: Mapping[str, float], reader: TermReader
+    query: str, number: int, passage: Hit, weights: Mapping[str, float], reader: TermReader
 ) -> list[Quote]:
     """Return the sentences of a passage, with the worth of their words alone."""
     own = split_sentences(passage.text)[:_SENTENCES_PER_PASSAGE]
@@ -149,7 +141,7 @@ def _weigh_words(
     return quotes
 
 
-def _weigh(query: str, candidates: Sequence[Quote], passages: Sequence[Passage], reader: TermReader) -> list[Quote]:
+def _weigh(query: str, candidates: Sequence[Quote], passages: Sequence[Hit], reader: TermReader) -> list[Quote]:
     """Add to the worth of words that of the passage, of numbers and of meaning. Return the best first."""
     best_score = max((passage.score for passage in passages), default=0.0) or 1.0
     wants_number = bool(_ASKS_FOR_A_NUMBER.search(query))
@@ -176,7 +168,7 @@ def _is_fragment(text: str) -> bool:
     return len(text.split()) < _FRAGMENT_WORDS and not _IS_WHOLE.search(text)
 
 
-def _extend(quote: Quote, passage: Passage) -> Quote:
+def _extend(quote: Quote, passage: Hit) -> Quote:
     """Add the next sentence, which often explains a statement."""
     own = quote.sentence
     following = next((sentence for sentence in split_sentences(passage.text) if sentence.start >= own.end), None)

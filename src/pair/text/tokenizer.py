@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import Stemmer
 
+from pair.text.stop_words import QUERY_STOP_WORDS
+
 VERSION = 1
 """Goes into each index: terms of two versions cannot be compared."""
 
@@ -223,13 +225,6 @@ def stem(form: str) -> str:
 
 _QUOTES = str.maketrans(dict.fromkeys("\u201c\u201d\u201e\u201f\u00ab\u00bb\uff02", '"'))
 _ASKED = re.compile(r'(?P<minus>(?<!\S)-)?"(?P<phrase>[^"]*)"|(?P<without>(?<!\S)-(?=[^\W\d_]))?(?P<piece>[^\s"]+)')
-_STOP_WORDS_TEXT = """
-    a about also am an and any are as at be because been being between but by can could did do does during each for
-    from had has have he her his how i if in into is it its may me might must my no not of on or other our shall she
-    should so some such than that the their them then there these they this through to was we were what when where which
-    while who whom whose why will with would you your"""
-_STOP_WORDS = frozenset(_STOP_WORDS_TEXT.split())
-"""Left out of queries only: what is stored is found by any word of it, alone or in a phrase."""
 _WORDS_BESIDE_STRICT_PHRASES = 3
 """With more it is a question that quotes something, and its answer may well be where the quotation is not."""
 
@@ -297,7 +292,7 @@ def _prefix(piece: str) -> str:
 def _is_stop_word(piece: str) -> bool:
     """Return whether a word says next to nothing about a text. `IT` and `WHO` in capitals do."""
     word = piece.strip(_BEHIND + _BEFORE)
-    return word.lower() in _STOP_WORDS and (len(word) == 1 or not word.isupper())
+    return word.lower() in QUERY_STOP_WORDS and (len(word) == 1 or not word.isupper())
 
 
 def _to_phrase(text: str) -> Phrase:
