@@ -10,6 +10,7 @@ import email.utils
 import re
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import httpx2
 import openai
@@ -37,27 +38,18 @@ _SENT_HEADERS = frozenset(
 )  # fmt: skip
 
 
+@dataclass(eq=False)
 class ModelFault(Exception):  # noqa: N818 - becomes an error of pair
-    """A request without a reply. `reason` is fit for people; `is_too_long`: less text may bring a reply.
+    """A request without a reply."""
 
-    `is_about_the_text`: the server works, and refused this request alone.
-    """
-
-    def __init__(
-        self,
-        reason: str,
-        *,
-        retryable: bool = False,
-        retry_after_seconds: float | None = None,
-        is_too_long: bool = False,
-        is_about_the_text: bool = False,
-    ) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.retryable = retryable
-        self.retry_after_seconds = retry_after_seconds
-        self.is_too_long = is_too_long
-        self.is_about_the_text = is_about_the_text
+    reason: str
+    """Fit for people."""
+    retryable: bool = False
+    retry_after_seconds: float | None = None
+    is_too_long: bool = False
+    """Less text may bring a reply."""
+    is_about_the_text: bool = False
+    """The server works, and refused this request alone."""
 
     def to_error(self, address: str) -> errors.ModelError:
         """Return E302 for a refusal of this text, else E301: then other texts need not be tried."""
