@@ -87,15 +87,38 @@ class LoopThreads:
 
         Raises TimeoutError after `seconds`. Cancelling the caller cancels the work.
         """
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[_Result] = loop.create_future()
+        task: asyncio.Task[_Result] | None = None
+
+        def start() -> None:
+            nonlocal task
+            if not outcome.done():
+                task = thread.loop.create_task(work())
+                task.add_done_callback(finish)
+
+        def finish(task: asyncio.Task[_Result]) -> None:
+            fault = asyncio.CancelledError() if task.cancelled() else task.exception()
+            with contextlib.suppress(RuntimeError):  # the caller's loop is closed
+                loop.call_soon_threadsafe(_settle, outcome, None if fault else task.result(), fault)
+
+        def cancel() -> None:
+            if task is not None:
+                task.cancel()
+
         thread = self._take()
+        timer = loop.call_later(max(0.0, seconds), _settle, outcome, None, TimeoutError())
+        thread.loop.call_soon_threadsafe(start)
         is_finished = False
         try:
-            running = asyncio.run_coroutine_threadsafe(work(), thread.loop)
-            async with asyncio.timeout(max(0.0, seconds)):
-                result = await asyncio.wrap_future(running)
+            result = await outcome
             is_finished = True
             return result
         finally:
+            timer.cancel()
+            if not is_finished:
+                with contextlib.suppress(RuntimeError):  # closed after a fork
+                    thread.loop.call_soon_threadsafe(cancel)
             self._put_back(thread, is_finished=is_finished)
 
     def _take(self) -> _LoopThread:
