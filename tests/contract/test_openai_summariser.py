@@ -18,7 +18,7 @@ import pytest
 from pair.ai.contract import Summariser
 from pair.ai.openai import OpenAiSummariser
 from pair.ai.prompts import ModelSettings
-from pair.ai.summaries.extractive import ExtractiveSummariser
+from pair.ai.summariser import ExtractiveSummariser
 from pair.errors import ModelError
 from support.model_server import EMPTY, NONSENSE, NOT_JSON, Answer, ModelServer, data_of
 
@@ -277,7 +277,7 @@ def test_the_key_is_in_no_error_representation_or_log(model: ModelServer, summar
     finally:
         root.removeHandler(listener)
         root.setLevel(level)
-    shown = [written.getvalue(), repr(summariser), repr(vars(summariser)["_policy"]), str(caught.value.to_json())]
+    shown = [written.getvalue(), repr(summariser), repr(vars(summariser)["_settings"]), str(caught.value.to_json())]
     shown += traceback.format_exception(caught.value)
     linked: BaseException | None = caught.value
     while linked is not None:

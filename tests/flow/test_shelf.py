@@ -12,7 +12,7 @@ import pair
 from pair.ai.prompts import ModelSettings
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import open_kb
-from pair.librarians.citations import cited_place, content_sha256
+from pair.librarians.citations import content_sha256, parse_citation_id
 from pair.librarians.prompting import REFUSAL
 from pair.settings import Settings
 from pair.values import Document
@@ -83,7 +83,7 @@ def test_without_a_model_the_sentence_that_answers_is_quoted_with_its_source(kb:
 @pytest.mark.rule("librarian-37")
 def test_a_citation_is_enough_to_find_the_passage_again(kb: KnowledgeBase) -> None:
     source = answered(kb, "How is a release rolled back?").sources[0]
-    provenance, place = source.provenance, cited_place(source.id)
+    provenance, place = source.provenance, parse_citation_id(source.id)
     assert provenance is not None
     assert place is not None
     text = kb.document(provenance.document_id).text

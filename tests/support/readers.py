@@ -14,7 +14,7 @@ class WordReader:
         self.measured = 0
 
     def words_in(self, query: str, texts: Sequence[str]) -> list[frozenset[str]]:
-        asked = tokenizer.parse(query).terms.keys()
+        asked = tokenizer.parse_query(query).terms.keys()
         return [frozenset(asked & set(tokenizer.terms(text))) for text in texts]
 
     def likeness(self, query: str, texts: Sequence[str]) -> list[float]:

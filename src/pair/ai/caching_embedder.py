@@ -1,8 +1,9 @@
-"""Any embedder, used with care: texts in batches, replies checked, the vectors of recent queries kept."""
+"""Caches of embedders: the vectors of recent queries, and what an embedder knows of recent words."""
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -12,9 +13,44 @@ from pair.ai.contract import Embedder, Vectors
 DEFAULT_BATCH_SIZE = 256
 DEFAULT_CACHE_SIZE = 1024
 
+_Known = TypeVar("_Known")
+
+
+class LruCache(Generic[_Known]):
+    """Values of recent words: the young half replaces the old one when it is full. Thread-safe."""
+
+    def __init__(self, most_words: int) -> None:
+        self._half = most_words // 2
+        self._young: dict[str, _Known] = {}
+        self._old: dict[str, _Known] = {}
+        self._lock = threading.Lock()
+
+    def recall(self, words: Collection[str]) -> tuple[dict[str, _Known], list[str]]:
+        """Return the known values, and the words without one."""
+        known: dict[str, _Known] = {}
+        unknown: list[str] = []
+        with self._lock:
+            young, old = self._young, self._old
+            for word in words:
+                value = young.get(word)
+                if value is None:
+                    value = old.get(word)
+                    if value is None:
+                        unknown.append(word)
+                        continue
+                    young[word] = value
+                known[word] = value
+        return known, unknown
+
+    def remember(self, known: Mapping[str, _Known], words: Sequence[str]) -> None:
+        with self._lock:
+            self._young.update((word, known[word]) for word in words[: self._half])
+            if len(self._young) > self._half:
+                self._old, self._young = self._young, {}
+
 
 class CachingEmbedder:
-    """Used from several threads at once, as the embedder is. Raises ModelError, E302 for a reply of no use."""
+    """Embeds in batches and checks every reply. May be used from several threads. Raises ModelError, E302."""
 
     def __init__(
         self, embedder: Embedder, batch_size: int = DEFAULT_BATCH_SIZE, cache_size: int = DEFAULT_CACHE_SIZE
@@ -36,25 +72,25 @@ class CachingEmbedder:
         return self._embedder.dimension
 
     def weight_of(self, query: str) -> float:
-        """How much the vector of this query counts in hybrid search."""
+        """Return how much the vector of this query counts in hybrid search."""
         return self._embedder.hybrid_weight * self._embedder.fit(query)
 
     def embed_all(self, texts: Sequence[str]) -> Vectors:
-        """One row for each text, in their order."""
+        """Return one row for each text, in their order."""
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
         for start in range(0, len(texts), self._batch_size):
             batch = texts[start : start + self._batch_size]
-            vectors[start : start + len(batch)] = self._checked(self._embedder.embed(batch), len(batch))
+            vectors[start : start + len(batch)] = self._check(self._embedder.embed(batch), len(batch))
         return vectors
 
     def embed_query(self, text: str) -> Vectors:
-        """One row, which cannot be written to: it is shared with whoever asks the same."""
+        """Return one row, which is read-only: it is shared by all that ask the same."""
         with self._lock:
             if text in self._cache:
                 self._cache.move_to_end(text)
                 return self._cache[text]
-        # Not under the lock: a model may take seconds. Two who ask the same at once both ask the model.
-        vector: Vectors = self._checked(self._embedder.embed_queries([text]), 1)[0].copy()
+        # Not under the lock: a model may take seconds. Two callers may ask it the same at once.
+        vector: Vectors = self._check(self._embedder.embed_queries([text]), 1)[0].copy()
         vector.setflags(write=False)
         with self._lock:
             self._cache[text] = vector
@@ -63,7 +99,7 @@ class CachingEmbedder:
                 self._cache.popitem(last=False)
         return vector
 
-    def _checked(self, reply: Vectors, count: int) -> Vectors:
+    def _check(self, reply: Vectors, count: int) -> Vectors:
         try:
             with np.errstate(over="ignore"):
                 vectors: Vectors = np.asarray(reply, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""What you may implement: what describes sources, makes vectors of texts, replies to a prompt, or finds entities."""
+"""Protocols of models that you may implement: summariser, embedder, reranker, language model, entity extractor."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Summariser(Protocol):
         ...
 
     def summarise(self, source_id: str, text: str) -> str:
-        """One to six lines without a blank one; "" for a blank text. Raises ModelError (E301, E302)."""
+        """Return one to six lines without a blank one; "" for a blank text. Raises ModelError (E301, E302)."""
         ...
 
 
@@ -43,15 +43,15 @@ class Embedder(Protocol):
         ...
 
     def fit(self, query: str) -> float:
-        """From 0 to 1: how well it knows the language of a query; the weight is multiplied by it."""
+        """Return from 0 to 1 how well it knows the language of a query; the weight is multiplied by it."""
         ...
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """One row of length 1 for each text; a row of zeros for a text that says nothing. Raises ModelError."""
+        """Return one row of length 1 for each text; zeros for a text that says nothing. Raises ModelError."""
         ...
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
-        """The same for what is searched for: some models want to be told."""
+        """Do the same for queries: some models embed them in another way."""
         ...
 
 
@@ -59,7 +59,7 @@ class Reranker(Protocol):
     """Reads a query and a text together: slower than vectors, and often better. Used from several threads at once."""
 
     def scores(self, query: str, texts: Sequence[str]) -> Sequence[float]:
-        """One for each text; the higher, the better it answers. Raises ModelError."""
+        """Return one for each text; the higher, the better it answers. Raises ModelError."""
         ...
 
 
@@ -70,7 +70,7 @@ class LanguageModel(Protocol):
     def name(self) -> str: ...
 
     def reply(self, instructions: str, text: str) -> str:
-        """What the model says, whatever that is. Raises E301 when there is none to ask, E302 for what it refuses."""
+        """Return what the model says. Raises E301 when no model can be asked, E302 for what it refuses."""
         ...
 
 
@@ -79,7 +79,7 @@ class StreamingModel(Protocol):
     """A language model whose reply can be read while it is written."""
 
     def stream(self, instructions: str, text: str) -> Iterator[str]:
-        """The reply, piece by piece. Raises as `reply` does."""
+        """Yield the reply, piece by piece. Raises as `reply` does."""
         ...
 
 

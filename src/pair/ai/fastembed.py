@@ -1,25 +1,43 @@
-"""Any model that fastembed knows, which it fetches with its first use."""
+"""Embedders and cross-encoders of fastembed, which downloads a model with its first use."""
 
+import functools
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import fastembed
 import loguru
 import numpy as np
+from fastembed.rerank.cross_encoder import TextCrossEncoder
 
 from pair import errors
 from pair.ai.contract import Vectors
-from pair.text.characters import clip, encodable, on_one_line
+from pair.text.characters import clip, join_lines, replace_surrogates
 
 DEFAULT_MODEL = "BAAI/bge-small-en-v1.5"
 _MOST_SUGGESTIONS = 8
 _MAX_REASON_CHARACTERS = 300
+_TRY_AGAIN = "The first use of a model fetches it: try again with a network"
+_LOAD_FAULTS = (ValueError, OSError, RuntimeError)
+
+_Model = TypeVar("_Model")
+
+
+def _load_model(name: str, load: Callable[[], _Model], hint: str) -> _Model:
+    """Raises E301 when the model cannot be loaded."""
+    # It reports every attempt on the terminal; what matters of that is in our error.
+    loguru.logger.disable("fastembed")
+    try:
+        return load()
+    except _LOAD_FAULTS as fault:
+        reason = clip(join_lines(str(fault)), _MAX_REASON_CHARACTERS)
+        raise errors.model_unreachable(name, reason, hints=[_TRY_AGAIN, hint]) from fault
 
 
 class FastembedEmbedder:
-    """Loaded with the first text. Raises E401 for a model that it does not know, E301 when one cannot be fetched.
+    """Raises E401 for a model that fastembed does not know, E301 when one cannot be downloaded.
 
-    `is_offline`: only what was fetched before is used.
+    `is_offline`: only what was downloaded before is used.
     """
 
     def __init__(self, model: str = "", *, threads: int = 1, is_offline: bool = False) -> None:
@@ -49,10 +67,10 @@ class FastembedEmbedder:
         return 1.0
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        return self._embed(texts, lambda model, some: model.passage_embed(some))
+        return self._embed(texts, lambda model, batch: model.passage_embed(batch))
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
-        return self._embed(texts, lambda model, some: model.query_embed(some))
+        return self._embed(texts, lambda model, batch: model.query_embed(batch))
 
     def _embed(
         self,
@@ -60,58 +78,61 @@ class FastembedEmbedder:
         ask: Callable[[fastembed.TextEmbedding, list[str]], Iterable[np.ndarray]],
     ) -> Vectors:
         vectors: Vectors = np.zeros((len(texts), self._dimension), dtype=np.float32)
-        telling = [number for number, text in enumerate(texts) if text.strip()]
-        if not telling:
-            return vectors
-        model = self._loaded()
-        for number in telling:
-            # By itself: what stands beside it in a batch would change the last digits, and with some models more.
-            (found,) = ask(model, [encodable(texts[number])])
-            wide = np.asarray(found, dtype=np.float64)
-            vectors[number] = wide / (np.sqrt(np.add.reduce(np.square(wide))) or 1.0)
+        for number, text in enumerate(texts):
+            if text.strip():
+                # One at a time: what stands beside it in a batch would change the last digits, or more.
+                (row,) = ask(self._get_model(), [replace_surrogates(text)])
+                wide = np.asarray(row, dtype=np.float64)
+                vectors[number] = wide / (np.sqrt(np.add.reduce(np.square(wide))) or 1.0)
         return vectors
 
-    def _loaded(self) -> fastembed.TextEmbedding:
+    def _get_model(self) -> fastembed.TextEmbedding:
         with self._loading:
             if self._model is None:
-                # It reports every attempt on the terminal; what matters of that is in our error.
-                loguru.logger.disable("fastembed")
-                self._model = self._fetched_before() or self._fetch()
+                hint = "Use an embedder that needs none: engine.embedder: static"
+                self._model = _load_model(self._model_name, self._load, hint)
             return self._model
 
-    def _fetched_before(self) -> fastembed.TextEmbedding | None:
-        """Tried first: a model that is there must not need a network."""
-        try:
+    def _load(self) -> fastembed.TextEmbedding:
+        try:  # a model that is there must not need a network
             return fastembed.TextEmbedding(self._model_name, threads=self._threads, local_files_only=True)
-        except (ValueError, OSError, RuntimeError):
-            return None
-
-    def _fetch(self) -> fastembed.TextEmbedding:
-        if self._is_offline:
-            raise self._unreachable("It was never fetched, and fetching is switched off")
-        try:
-            return fastembed.TextEmbedding(self._model_name, threads=self._threads)
-        except (ValueError, OSError, RuntimeError) as fault:
-            reason = clip(on_one_line(str(fault)), _MAX_REASON_CHARACTERS)
-            raise self._unreachable(reason) from fault
-
-    def _unreachable(self, reason: str) -> errors.ModelError:
-        return errors.model_unreachable(
-            self._model_name,
-            reason,
-            hints=[
-                "The first use of a model fetches it: try again with a network",
-                "Use an embedder that needs none: engine.embedder: static",
-            ],
-        )
+        except _LOAD_FAULTS:
+            if self._is_offline:
+                raise RuntimeError("It was never fetched, and fetching is switched off") from None
+        return fastembed.TextEmbedding(self._model_name, threads=self._threads)
 
 
 def _unknown_model(name: str) -> errors.UsageError:
-    known = [str(each["model"]) for each in fastembed.TextEmbedding.list_supported_models()]
+    known = [str(model["model"]) for model in fastembed.TextEmbedding.list_supported_models()]
     word = name.rpartition("/")[2].partition("-")[0].lower()
-    similar = [each for each in known if word in each.lower()] or known
+    similar = [model for model in known if word in model.lower()] or known
     return errors.settings_invalid(
         "engine.embedding_model",
         f"fastembed knows no model {name!r}",
         hints=[f"For example: {', '.join(similar[:_MOST_SUGGESTIONS])}"],
     )
+
+
+class FastembedReranker:
+    """Raises E401 for a model that fastembed does not know, E301 when one cannot be downloaded."""
+
+    def __init__(self, model: str) -> None:
+        known = [str(entry["model"]) for entry in TextCrossEncoder.list_supported_models()]
+        if model not in known:
+            raise errors.settings_invalid(
+                "engine.reranker_model",
+                f"fastembed knows no cross-encoder {model!r}",
+                hints=[f"It knows: {', '.join(known)}"],
+            )
+        self._name = model
+        self._loading = threading.Lock()
+        self._model: TextCrossEncoder | None = None
+
+    def scores(self, query: str, texts: Sequence[str]) -> Sequence[float]:
+        if not texts:
+            return []
+        with self._loading:
+            if self._model is None:
+                load = functools.partial(TextCrossEncoder, self._name)
+                self._model = _load_model(self._name, load, "Unset engine.reranker_model")
+        return list(self._model.rerank(replace_surrogates(query), [replace_surrogates(text) for text in texts]))

@@ -1,4 +1,4 @@
-"""Entities and relations of a text, by asking a language model for JSON.
+"""Ask a language model for the entities and relations of a text, as JSON.
 
 Invariants
     What a reply leaves out or gets wrong costs no more than that piece of it: a reply that holds JSON is of use.
@@ -12,7 +12,7 @@ from typing import Any
 from pair import errors
 from pair.ai.contract import Extraction, LanguageModel, Relation
 from pair.ai.prompts import strip_reasoning
-from pair.text.characters import on_one_line, printable
+from pair.text.characters import drop_unprintable, join_lines
 
 _VERSION = 1
 _MOST_ENTITIES = 32
@@ -43,11 +43,10 @@ class ModelExtractor:
         return f"model-{_VERSION} {self._model.name}"
 
     def extract(self, text: str) -> Extraction:
-        reply = self._model.reply(_INSTRUCTIONS, text)
-        found = parse_extraction(reply)
-        if found is None:
+        extraction = parse_extraction(self._model.reply(_INSTRUCTIONS, text))
+        if extraction is None:
             raise errors.model_reply_unusable(self._model.name, "the reply holds no JSON object")
-        return found
+        return extraction
 
 
 def parse_extraction(reply: str) -> Extraction | None:
@@ -58,10 +57,10 @@ def parse_extraction(reply: str) -> Extraction | None:
     value = _parse_object(strip_reasoning(reply))
     if value is None:
         return None
-    relations = tuple(filter(None, map(_relation, _listed(value, "edges"))))[:_MOST_RELATIONS]
-    named = [_text(each.get("name") if isinstance(each, dict) else each) for each in _listed(value, "entities")]
+    relations = tuple(filter(None, map(_parse_relation, _get_list(value, "edges"))))[:_MOST_RELATIONS]
+    names = [_text(item.get("name") if isinstance(item, dict) else item) for item in _get_list(value, "entities")]
     ends = [end for relation in relations for end in (relation.source, relation.target)]
-    entities = tuple(dict.fromkeys(name for name in [*named, *ends] if name))
+    entities = tuple(dict.fromkeys(name for name in [*names, *ends] if name))
     return Extraction(entities[:_MOST_ENTITIES], relations)
 
 
@@ -89,26 +88,22 @@ def _close_object(text: str) -> str:
     return text[:end] + missing
 
 
-def _listed(value: dict[str, Any], key: str) -> list[Any]:
-    found = value.get(key)
-    return found if isinstance(found, list) else []
+def _get_list(value: dict[str, Any], key: str) -> list[Any]:
+    items = value.get(key)
+    return items if isinstance(items, list) else []
 
 
-def _relation(value: Any) -> Relation | None:
-    """None without both ends."""
+def _parse_relation(value: Any) -> Relation | None:
+    """Return None without both ends."""
     if not isinstance(value, dict):
         return None
-    source, target = _text(value.get("src")), _text(value.get("dst"))
+    source, target, weight = _text(value.get("src")), _text(value.get("dst")), value.get("weight")
     if not source or not target:
         return None
-    return Relation(source, target, _text(value.get("rel")) or _UNNAMED, _weight(value.get("weight")))
-
-
-def _weight(value: Any) -> float:
-    """1 for what is none."""
-    is_sound = isinstance(value, int | float) and 0 < value < _MOST_WEIGHT
-    return float(value) if is_sound and not isinstance(value, bool) else 1.0
+    if not isinstance(weight, int | float) or isinstance(weight, bool) or not 0 < weight < _MOST_WEIGHT:
+        weight = 1.0
+    return Relation(source, target, _text(value.get("rel")) or _UNNAMED, float(weight))
 
 
 def _text(value: Any) -> str:
-    return on_one_line(printable(value))[:_MOST_NAME_CHARACTERS] if isinstance(value, str) else ""
+    return join_lines(drop_unprintable(value))[:_MOST_NAME_CHARACTERS] if isinstance(value, str) else ""

@@ -17,7 +17,7 @@ import tokenizers
 from pair import errors
 from pair.ai.contract import Vectors
 from pair.ai.model_files import BundledFile, open_mapped
-from pair.text.characters import encodable, fit_of_tokens
+from pair.text.characters import rate_tokens, replace_surrogates
 
 DIMENSION = 384
 # As long as the texts that the model was made with.
@@ -62,7 +62,7 @@ class MiniLmEmbedder:
         return 0.4
 
     def fit(self, query: str) -> float:
-        return fit_of_tokens(query, self._loaded().count(query))
+        return rate_tokens(query, self._get_model().count(query))
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         vectors: Vectors = np.zeros((len(texts), DIMENSION), dtype=np.float32)
@@ -70,19 +70,19 @@ class MiniLmEmbedder:
         order = sorted((number for number, text in enumerate(texts) if text.strip()), key=lambda at: -len(texts[at]))
         if not order:
             return vectors
-        model = self._loaded()
+        model = self._get_model()
+        ordered = [texts[number] for number in order]
         if len(order) == 1 or self._threads == 1:
-            made = map(model.vector_of, (texts[number] for number in order))
-            vectors[order] = list(made)
-            return vectors
-        with ThreadPoolExecutor(self._threads) as pool:
-            vectors[order] = list(pool.map(model.vector_of, [texts[number] for number in order]))
+            vectors[order] = list(map(model.vector_of, ordered))
+        else:
+            with ThreadPoolExecutor(self._threads) as pool:
+                vectors[order] = list(pool.map(model.vector_of, ordered))
         return vectors
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
         return self.embed(texts)
 
-    def _loaded(self) -> "_MiniLmModel":
+    def _get_model(self) -> "_MiniLmModel":
         with self._loading:
             if self._model is None:
                 self._model = _load()
@@ -95,12 +95,12 @@ class _MiniLmModel:
     session: onnxruntime.InferenceSession
 
     def count(self, text: str) -> int:
-        """Of tokens, up to where a text is cut."""
-        return len(self.tokenizer.encode(encodable(text[:_MOST_CHARACTERS]), add_special_tokens=False))
+        """Count tokens, up to where a text is cut."""
+        return len(self.tokenizer.encode(replace_surrogates(text[:_MOST_CHARACTERS]), add_special_tokens=False))
 
     def vector_of(self, text: str) -> Vectors:
-        """The mean over all tokens, of length 1; zeros for a text of which no token is left."""
-        encoding = self.tokenizer.encode(encodable(text[:_MOST_CHARACTERS]))
+        """Return the mean over all tokens, of length 1; zeros for a text without tokens."""
+        encoding = self.tokenizer.encode(replace_surrogates(text[:_MOST_CHARACTERS]))
         if all(encoding.special_tokens_mask):
             return np.zeros(DIMENSION, dtype=np.float32)
         ids = np.array([encoding.ids], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Files that come inside other distributions, read as data: found without importing them, and checked before use."""
+"""Open model files of other distributions without importing them, and check them before use."""
 
 import hashlib
 import importlib.util
@@ -21,7 +21,7 @@ class BundledFile:
 
 
 def open_mapped(file: BundledFile) -> mmap.mmap:
-    """The content, which cannot be written to. Raises E305 when it is missing, or not what it is expected to be."""
+    """Return the read-only content. Raises E305 when the file is missing or is not the expected one."""
     path = _locate(file)
     try:
         with path.open("rb") as opened:

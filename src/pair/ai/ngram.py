@@ -16,8 +16,8 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from pair.ai.caching_embedder import LruCache
 from pair.ai.contract import Vectors
-from pair.ai.lru import LruCache
 from pair.text.stop_words import ENGLISH
 
 DEFAULT_DIMENSION = 384
@@ -68,13 +68,13 @@ class NgramEmbedder:
         return 1.0
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        read = [_telling_words(text) for text in texts]
+        read = [_split_words(text) for text in texts]
         places = self._places_of(set().union(*read))
         counts = np.zeros((len(texts), 2 * self._dimension), dtype=np.int64)
         for number, words in enumerate(read):
-            for some in _in_portions(words):
-                found = np.concatenate([places[word] for word in some])
-                counts[number] += np.bincount(found, minlength=2 * self._dimension)
+            for portion in _split_portions(words):
+                features = np.concatenate([places[word] for word in portion])
+                counts[number] += np.bincount(features, minlength=2 * self._dimension)
         sums = counts[:, : self._dimension] - counts[:, self._dimension :]
         # The sums need no dividing by the number of words: making the length 1 would undo it.
         lengths = np.sqrt(np.einsum("ij,ij->i", sums, sums).astype(np.float64))
@@ -86,13 +86,13 @@ class NgramEmbedder:
 
     def _places_of(self, words: Collection[str]) -> dict[str, _Places]:
         places, unknown = self._memory.recall(words)
-        for some in _in_portions(unknown):
-            places.update(zip(some, _hashed_places(some, self._dimension), strict=True))
+        for portion in _split_portions(unknown):
+            places.update(zip(portion, _hash_places(portion, self._dimension), strict=True))
         self._memory.remember(places, unknown)
         return places
 
 
-def _telling_words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     if text.isascii():
         words = text.translate(_ASCII_WORDS).split()
     else:
@@ -103,7 +103,7 @@ def _telling_words(text: str) -> list[str]:
     return [word for word in words if word not in ENGLISH] or words
 
 
-def _in_portions(words: Sequence[str]) -> Iterator[Sequence[str]]:
+def _split_portions(words: Sequence[str]) -> Iterator[Sequence[str]]:
     for start in range(0, len(words), _WORDS_AT_ONCE):
         yield words[start : start + _WORDS_AT_ONCE]
 
@@ -111,8 +111,8 @@ def _in_portions(words: Sequence[str]) -> Iterator[Sequence[str]]:
 # ── hashing ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _hashed_places(words: Sequence[str], dimension: int) -> list[_Places]:
-    """For each word, where each of its features is counted: below `dimension` for +1, from there on for -1."""
+def _hash_places(words: Sequence[str], dimension: int) -> list[_Places]:
+    """Return for each word where its features are counted: below `dimension` for +1, from there on for -1."""
     wrapped = [f"<{word}>" for word in words]
     joined = "".join(wrapped).encode("utf-32-le", "surrogatepass")
     letters = np.frombuffer(joined, dtype=np.dtype("<u4")).astype(np.uint64)
@@ -120,8 +120,8 @@ def _hashed_places(words: Sequence[str], dimension: int) -> list[_Places]:
     ends = np.cumsum(lengths)
     place_hashes, owners = _features(letters, lengths, ends, _PLACE_SEED)
     sign_hashes, _ = _features(letters, lengths, ends, _SIGN_SEED)
-    places = (_mixed(place_hashes) % np.uint64(dimension)).astype(np.intp)
-    places += dimension * (_mixed(sign_hashes) & np.uint64(1)).astype(np.intp)
+    places = (_mix(place_hashes) % np.uint64(dimension)).astype(np.intp)
+    places += dimension * (_mix(sign_hashes) & np.uint64(1)).astype(np.intp)
     by_word = places[np.argsort(owners, kind="stable")]
     borders = np.cumsum(np.bincount(owners, minlength=len(words)))[:-1]
     # Copies: a view would keep the whole portion in memory for one word that is remembered.
@@ -129,7 +129,7 @@ def _hashed_places(words: Sequence[str], dimension: int) -> list[_Places]:
 
 
 def _features(letters: _Hashes, lengths: _Places, ends: _Places, seed: np.uint64) -> tuple[_Hashes, _Places]:
-    """The hash of every feature, and the number of the word that it is of."""
+    """Return the hash of every feature, and the number of the word that it is of."""
     owner_of_letter = np.repeat(np.arange(len(lengths), dtype=np.intp), lengths)
     starts = np.arange(len(letters), dtype=np.intp)
     rolling = np.full(len(letters), seed, dtype=np.uint64)
@@ -156,7 +156,7 @@ def _whole_words(letters: _Hashes, lengths: _Places, ends: _Places, seed: np.uin
     return hashes
 
 
-def _mixed(hashes: _Hashes) -> _Hashes:
+def _mix(hashes: _Hashes) -> _Hashes:
     """The low bits of FNV depend on the low bits of the letters only: unmixed, the place would give the sign away."""
     for factor in _MIX_FACTORS:
         hashes = (hashes ^ (hashes >> _MIX_SHIFT)) * factor

@@ -1,38 +1,217 @@
 """A language model behind an OpenAI-compatible server, and summaries that it writes.
 
 Invariants
+    The key is sent to the configured server and shown nowhere.
     A source costs at most MOST_PIECES + 1 replies for each size of piece that is tried.
-Not here
-    What is asked, and what is done with a reply: rules.py. How it is asked: openai_connection.py.
 """
 
-from collections.abc import Iterator
+import datetime
+import email.utils
+import re
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
+import httpx2
 import openai
+import stamina
 from openai.types.chat import ChatCompletionMessageParam
 
 from pair import errors
 from pair.ai import prompts
-from pair.ai.openai_connection import ModelConnection, ModelFault
-from pair.ai.prompts import ModelSettings, PromptMessage
+from pair.ai.prompts import ModelSettings
+from pair.network_faults import describe_fault
+from pair.text.characters import clip, drop_unprintable, join_lines
+
+_LONGEST_PAUSE_SECONDS = 120.0
+_MAX_REASON_CHARACTERS = 300
+_SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?$")
+# The SDK wants a key, and compatible servers without one accept any.
+_PLACEHOLDER_KEY = "none"
+# The SDK adds headers about this machine, and takes more from OPENAI_* variables that are meant for another server.
+# It finds the last one of these again in the answer.
+_SENT_HEADERS = frozenset(
+    {
+        "host", "accept", "accept-encoding", "connection", "content-type", "content-length", "authorization",
+        "x-stainless-raw-response",
+    }
+)  # fmt: skip
+
+
+@dataclass(eq=False)
+class ModelFault(Exception):  # noqa: N818 - becomes an error of pair
+    """A request without a reply."""
+
+    reason: str
+    """Fit for people."""
+    retryable: bool = False
+    retry_after_seconds: float | None = None
+    is_too_long: bool = False
+    """Less text may bring a reply."""
+    is_about_the_text: bool = False
+    """The server works, and refused this request alone."""
+
+    def to_error(self, address: str) -> errors.ModelError:
+        """Return E302 for a refusal of this text, else E301: then other texts need not be tried."""
+        error = errors.model_reply_unusable if self.is_about_the_text else errors.model_unreachable
+        return error(address, self.reason)
+
+
+class ModelConnection:
+    """Requests to a server, retried while the fault may pass. May be used from several threads at once."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        self._settings = settings
+        self.address = prompts.shown_address(settings.base_url)
+        self._key = settings.api_key.strip() or _PLACEHOLDER_KEY
+        self._calls = 0
+        self._lock = threading.Lock()
+        if not self._key.isascii() or not self._key.isprintable():
+            raise errors.model_unreachable(self.address, "The API key has characters that no request can carry.")
+        self._client = self._connect()
+
+    @property
+    def calls(self) -> int:
+        """Requests so far, retries included."""
+        with self._lock:
+            return self._calls
+
+    def close(self) -> None:
+        self._client.close()
+
+    def ask(self, request: Callable[[openai.OpenAI], str]) -> str:
+        """Return the body of the answer. Raises ModelFault."""
+        retries_left = self._settings.retries
+
+        def pause_after(fault: Exception) -> bool | float:
+            nonlocal retries_left
+            if not isinstance(fault, ModelFault) or not fault.retryable or retries_left == 0:
+                return False
+            retries_left -= 1
+            return True if fault.retry_after_seconds is None else fault.retry_after_seconds
+
+        for trial in stamina.retry_context(
+            on=pause_after,
+            attempts=None,
+            timeout=None,
+            wait_initial=self._settings.retry_wait_seconds,
+            wait_max=30.0,
+            wait_jitter=self._settings.retry_wait_seconds / 2,
+        ):
+            with trial:
+                body = self._ask_once(request)
+        return body
+
+    def _ask_once(self, request: Callable[[openai.OpenAI], str]) -> str:
+        with self._lock:
+            self._calls += 1
+        try:
+            return request(self._client)
+        except openai.OpenAIError as caught:
+            fault = self._read_fault(caught)
+        # Outside the block, so that no traceback leads to the request with its key.
+        raise fault
+
+    def stream(self, request: Callable[[openai.OpenAI], Iterator[str]]) -> Iterator[str]:
+        """Yield pieces as they come; not retried, for what was read cannot be taken back. Raises ModelFault."""
+        with self._lock:
+            self._calls += 1
+        try:
+            yield from request(self._client)
+        except openai.OpenAIError as caught:
+            fault = self._read_fault(caught)
+        except (httpx2.HTTPError, ValueError) as caught:  # in the middle of a reply
+            fault = ModelFault(self._redact(describe_fault(caught)), retryable=True)
+        else:
+            return
+        raise fault  # outside the block, as above
+
+    def _read_fault(self, caught: openai.OpenAIError) -> ModelFault:
+        if isinstance(caught, openai.APITimeoutError):
+            return ModelFault(f"No answer within {self._settings.timeout_seconds:g}s", retryable=True)
+        if isinstance(caught, openai.APIStatusError):
+            return self._read_status(caught.response)
+        cause = caught.__cause__ or caught
+        reason = self._redact(describe_fault(cause))
+        return ModelFault(reason, retryable=not isinstance(cause, httpx2.UnsupportedProtocol))
+
+    def _read_status(self, response: httpx2.Response) -> ModelFault:
+        status, text = response.status_code, response.text
+        detail = f": {text}" if text.strip() else ""
+        reason = self._redact(f"HTTP {status} {response.reason_phrase}{detail}")
+        if prompts.is_too_long(status, text):
+            return ModelFault(reason, is_too_long=True, is_about_the_text=True)
+        pause = _read_retry_after(response)
+        can_wait = pause is None or pause <= _LONGEST_PAUSE_SECONDS
+        return ModelFault(
+            reason,
+            retryable=prompts.is_passing(status) and can_wait,
+            retry_after_seconds=pause,
+            is_about_the_text=prompts.is_about_the_text(status),
+        )
+
+    def _redact(self, text: str) -> str:
+        """Remove the key: servers repeat what they refuse."""
+        if self._key != _PLACEHOLDER_KEY:
+            text = text.replace(self._key, "…")
+        return clip(join_lines(drop_unprintable(text)), _MAX_REASON_CHARACTERS)
+
+    def _connect(self) -> openai.OpenAI:
+        try:
+            return openai.OpenAI(
+                api_key=self._key,
+                base_url=self._settings.base_url,
+                timeout=self._settings.timeout_seconds,
+                max_retries=0,
+                http_client=httpx2.Client(
+                    timeout=self._settings.timeout_seconds,
+                    # Neither the key nor the sources are for another host.
+                    follow_redirects=False,
+                    event_hooks={"request": [self._replace_headers]},
+                ),
+            )
+        except (httpx2.InvalidURL, ValueError, ImportError) as fault:
+            # The address, or that of a proxy in the environment, cannot be used.
+            raise errors.model_unreachable(self.address, self._redact(str(fault))) from fault
+
+    def _replace_headers(self, request: httpx2.Request) -> None:
+        for name in set(request.headers) - _SENT_HEADERS:
+            del request.headers[name]
+        request.headers["Authorization"] = f"Bearer {self._key}"
+        request.headers["User-Agent"] = "pair"
+
+
+def _read_retry_after(response: httpx2.Response) -> float | None:
+    """Return seconds. A date is compared with the server's own clock, which is the one it means."""
+    value = response.headers.get("Retry-After", "").strip()
+    if _SECONDS.match(value):
+        return float(value)
+    try:
+        moment, now = (email.utils.parsedate_to_datetime(text) for text in (value, response.headers.get("Date", "")))
+    except ValueError:
+        return None
+    return max(0.0, (_to_utc(moment) - _to_utc(now)).total_seconds())
+
+
+def _to_utc(moment: datetime.datetime) -> datetime.datetime:
+    return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
 
 
 class OpenAiLanguageModel:
     """May be used from several threads at once."""
 
-    def __init__(self, policy: ModelSettings) -> None:
-        self._policy = policy
-        self._connection = ModelConnection(policy)
-        self._address = self._connection.address
+    def __init__(self, settings: ModelSettings) -> None:
+        self._settings = settings
+        self._connection = ModelConnection(settings)
 
     @property
     def name(self) -> str:
-        return self._policy.model
+        return self._settings.model
 
     @property
     def address(self) -> str:
-        """Fit for people."""
-        return self._address
+        """The address without credentials."""
+        return self._connection.address
 
     @property
     def model_calls(self) -> int:
@@ -43,27 +222,22 @@ class OpenAiLanguageModel:
 
     def reply(self, instructions: str, text: str) -> str:
         try:
-            body = self.ask([PromptMessage("system", instructions), PromptMessage("user", text)])
+            body = self.ask(instructions, text)
         except ModelFault as fault:
-            error = errors.model_reply_unusable if fault.is_about_the_text else errors.model_unreachable
-            raise error(self._address, fault.reason) from fault
-        said = prompts.reply_text(body)
-        if said is None:
-            raise errors.model_reply_unusable(self._address, "the answer is no chat completion")
-        return said
+            raise fault.to_error(self.address) from fault
+        return self.read_reply(body)
 
     def stream(self, instructions: str, text: str) -> Iterator[str]:
-        """A server that does not stream is asked for the whole. One that breaks off in the middle is E301."""
-        messages = [PromptMessage("system", instructions), PromptMessage("user", text)]
+        """Ask for the whole where the server does not stream. Raises E301 when it breaks off in the middle."""
         is_streamed = is_finished = False
 
         def request(client: openai.OpenAI) -> Iterator[str]:
             nonlocal is_finished
             for event in client.chat.completions.create(
-                model=self._policy.model,
-                messages=[_as_parameter(message) for message in messages],
+                model=self._settings.model,
+                messages=_build_messages(instructions, text),
                 temperature=0,
-                max_tokens=self._policy.max_output_tokens,
+                max_tokens=self._settings.max_output_tokens,
                 stream=True,
             ):
                 for choice in event.choices:
@@ -75,33 +249,39 @@ class OpenAiLanguageModel:
                 is_streamed = True
                 yield piece
         except ModelFault as fault:
-            error = errors.model_reply_unusable if fault.is_about_the_text else errors.model_unreachable
-            raise error(self._address, fault.reason) from fault
+            raise fault.to_error(self.address) from fault
         if not is_streamed:
             yield self.reply(instructions, text)
         elif not is_finished:
-            raise errors.model_unreachable(self._address, "The reply broke off")
+            raise errors.model_unreachable(self.address, "The reply broke off")
 
-    def ask(self, messages: list[PromptMessage]) -> str:
-        """The body of the answer, with retries. Raises ModelFault."""
+    def ask(self, instructions: str, text: str) -> str:
+        """Return the body of the answer, with retries. Raises ModelFault."""
+        return self._connection.ask(
+            lambda client: (
+                client.chat.completions.with_raw_response.create(
+                    model=self._settings.model,
+                    messages=_build_messages(instructions, text),
+                    temperature=0,
+                    max_tokens=self._settings.max_output_tokens,
+                ).text
+            )
+        )
 
-        def request(client: openai.OpenAI) -> str:
-            return client.chat.completions.with_raw_response.create(
-                model=self._policy.model,
-                messages=[_as_parameter(message) for message in messages],
-                temperature=0,
-                max_tokens=self._policy.max_output_tokens,
-            ).text
-
-        return self._connection.ask(request)
+    def read_reply(self, body: str) -> str:
+        """Return what the model says in the body of an answer. Raises E302."""
+        reply = prompts.reply_text(body)
+        if reply is None:
+            raise errors.model_reply_unusable(self.address, "the answer is no chat completion")
+        return reply
 
 
 class OpenAiSummariser:
     """May be used from several threads at once."""
 
-    def __init__(self, policy: ModelSettings) -> None:
-        self._policy = policy
-        self._model = OpenAiLanguageModel(policy)
+    def __init__(self, settings: ModelSettings) -> None:
+        self._settings = settings
+        self._model = OpenAiLanguageModel(settings)
 
     @property
     def model_calls(self) -> int:
@@ -113,36 +293,29 @@ class OpenAiSummariser:
     def summarise(self, source_id: str, text: str) -> str:
         if not text.strip():
             return ""
-        limit: int | None = self._policy.max_input_tokens
+        limit: int | None = self._settings.max_input_tokens
         while limit is not None:
             try:
                 return self._describe(source_id, text, limit)
             except ModelFault as caught:
                 fault = caught
                 limit = prompts.smaller_limit(limit, text) if fault.is_too_long else None
-        # A model that is there and refuses one text is still to be asked about the others.
-        error = errors.model_reply_unusable if fault.is_about_the_text else errors.model_unreachable
-        raise error(self._model.address, fault.reason) from fault
+        raise fault.to_error(self._model.address) from fault
 
     def _describe(self, source_id: str, text: str, limit: int) -> str:
         pieces = prompts.choose_pieces(prompts.split_text(text, limit))
         if len(pieces) == 1:
-            return self._reply(prompts.build_messages(source_id, pieces[0], "source"))
-        partial = [self._reply(prompts.build_messages(source_id, piece, "part")) for piece in pieces]
-        together = prompts.join_descriptions(partial, limit)
-        return self._reply(prompts.build_messages(source_id, together, "descriptions"))
+            return self._ask(source_id, pieces[0], "source")
+        partial = [self._ask(source_id, piece, "part") for piece in pieces]
+        return self._ask(source_id, prompts.join_descriptions(partial, limit), "descriptions")
 
-    def _reply(self, messages: list[PromptMessage]) -> str:
-        reply = prompts.reply_text(self._model.ask(messages))
-        if reply is None:
-            raise errors.model_reply_unusable(self._model.address, "the answer is no chat completion")
-        tidied = prompts.tidy_reply(reply)
-        if fault := prompts.reply_fault(reply, tidied):
-            raise errors.model_reply_unusable(self._model.address, f"{fault} (model {self._policy.model})")
-        return prompts.shorten_reply(tidied)
+    def _ask(self, source_id: str, text: str, kind: prompts.PieceKind) -> str:
+        reply = self._model.read_reply(self._model.ask(*prompts.build_prompt(source_id, text, kind)))
+        tidy = prompts.tidy_reply(reply)
+        if fault := prompts.reply_fault(reply, tidy):
+            raise errors.model_reply_unusable(self._model.address, f"{fault} (model {self._settings.model})")
+        return prompts.shorten_reply(tidy)
 
 
-def _as_parameter(message: PromptMessage) -> ChatCompletionMessageParam:
-    if message.role == "system":
-        return {"role": "system", "content": message.content}
-    return {"role": "user", "content": message.content}
+def _build_messages(instructions: str, text: str) -> list[ChatCompletionMessageParam]:
+    return [{"role": "system", "content": instructions}, {"role": "user", "content": text}]

@@ -1,8 +1,4 @@
-"""Vectors from any OpenAI-compatible server: in batches, several requests at once, every reply checked.
-
-Not here
-    Retries, and what a fault means: openai_connection.py.
-"""
+"""Vectors from an OpenAI-compatible server: in batches, several requests at once, every reply checked."""
 
 import hashlib
 import json
@@ -17,9 +13,9 @@ import openai
 
 from pair import errors
 from pair.ai.contract import Vectors
-from pair.ai.openai_connection import ModelConnection, ModelFault
+from pair.ai.openai import ModelConnection, ModelFault
 from pair.ai.prompts import ModelSettings
-from pair.text.characters import encodable
+from pair.text.characters import replace_surrogates
 
 # Servers differ in what they take at once: so much is taken by all that we know.
 _TEXTS_IN_A_REQUEST = 32
@@ -33,18 +29,18 @@ _PROBE = "How many numbers has a vector?"
 @dataclass(frozen=True)
 class OpenAiEmbedderOptions:
     dimension: int = 0
-    """Asked of the server and expected of every reply; 0: what the first reply has is expected of the others."""
+    """Requested from the server and expected in every reply; 0: expect that of the first reply."""
     query_prefix: str = ""
     document_prefix: str = ""
 
 
 class OpenAiEmbedder:
-    """May be used from several threads at once. Raises E301 without an answer, E302 for one that is of no use."""
+    """May be used from several threads at once. Raises E301 without an answer, E302 for an unusable one."""
 
-    def __init__(self, policy: ModelSettings, options: OpenAiEmbedderOptions | None = None) -> None:
-        self._model = policy.model
+    def __init__(self, settings: ModelSettings, options: OpenAiEmbedderOptions | None = None) -> None:
+        self._model = settings.model
         self._options = options or OpenAiEmbedderOptions()
-        self._connection = ModelConnection(policy)
+        self._connection = ModelConnection(settings)
         self._known_dimension = self._options.dimension
         self._lock = threading.Lock()
 
@@ -81,8 +77,8 @@ class OpenAiEmbedder:
         return self._embed(texts, self._options.query_prefix)
 
     def _embed(self, texts: Sequence[str], prefix: str) -> Vectors:
-        telling = [number for number, text in enumerate(texts) if text.strip()]
-        batches = _batches([prefix + encodable(texts[number]) for number in telling])
+        numbers = [number for number, text in enumerate(texts) if text.strip()]
+        batches = _split_batches([prefix + replace_surrogates(texts[number]) for number in numbers])
         if len(batches) > 1:
             with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:
                 replies = list(pool.map(self._ask, batches))
@@ -90,21 +86,30 @@ class OpenAiEmbedder:
             replies = [self._ask(batch) for batch in batches]
         vectors: Vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         if replies:
-            vectors[telling] = np.concatenate(replies)
+            vectors[numbers] = np.concatenate(replies)
         return vectors
 
     def _ask(self, batch: Sequence[str]) -> Vectors:
-        """A row of length 1 for each text. What the server finds too long is halved: the batch, then its one text."""
+        """Return a row of length 1 for each text. Halve what is too long for the server: the batch, then its text."""
         try:
             body = self._connection.ask(lambda client: self._request(client, batch))
         except ModelFault as caught:
             fault = caught
         else:
             return self._read(body, len(batch))
-        smaller = _halves(batch) if fault.is_too_long else []
-        if not smaller:
-            raise self._refusal(fault) from fault
-        return np.concatenate([self._ask(half) for half in smaller])
+        smaller = _halve(batch) if fault.is_too_long else []
+        if smaller:
+            return np.concatenate([self._ask(half) for half in smaller])
+        if fault.is_about_the_text:
+            raise self._unusable(fault.reason) from fault
+        raise errors.model_unreachable(
+            self._connection.address,
+            fault.reason,
+            hints=[
+                "Check engine.embedding_url, or ai.base_url, and that the server runs",
+                "Use an embedder that needs no server: engine.embedder: static",
+            ],
+        ) from fault
 
     def _request(self, client: openai.OpenAI, batch: Sequence[str]) -> str:
         return client.embeddings.with_raw_response.create(
@@ -115,28 +120,17 @@ class OpenAiEmbedder:
         ).text
 
     def _read(self, body: str, count: int) -> Vectors:
-        found = _vectors_in(body, count)
-        if isinstance(found, str):
-            raise self._unusable(found)
+        try:
+            rows = _parse_vectors(body, count)
+        except ValueError as fault:
+            raise self._unusable(str(fault)) from fault
         with self._lock:
-            self._known_dimension = self._known_dimension or found.shape[1]
-        if found.shape[1] != self._known_dimension:
-            raise self._unusable(f"its vectors have {found.shape[1]} numbers, {self._known_dimension} were expected")
-        lengths = np.sqrt(np.add.reduce(np.square(found), axis=1, keepdims=True))
-        vectors: Vectors = (found / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+            self._known_dimension = self._known_dimension or rows.shape[1]
+        if rows.shape[1] != self._known_dimension:
+            raise self._unusable(f"its vectors have {rows.shape[1]} numbers, {self._known_dimension} were expected")
+        lengths = np.sqrt(np.add.reduce(np.square(rows), axis=1, keepdims=True))
+        vectors: Vectors = (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)
         return vectors
-
-    def _refusal(self, fault: ModelFault) -> errors.ModelError:
-        if fault.is_about_the_text:
-            return self._unusable(fault.reason)
-        return errors.model_unreachable(
-            self._connection.address,
-            fault.reason,
-            hints=[
-                "Check engine.embedding_url, or ai.base_url, and that the server runs",
-                "Use an embedder that needs no server: engine.embedder: static",
-            ],
-        )
 
     def _unusable(self, reason: str) -> errors.ModelError:
         return errors.model_reply_unusable(
@@ -146,7 +140,7 @@ class OpenAiEmbedder:
         )
 
 
-def _batches(texts: Sequence[str]) -> list[list[str]]:
+def _split_batches(texts: Sequence[str]) -> list[list[str]]:
     batches: list[list[str]] = []
     characters = 0
     for text in texts:
@@ -158,8 +152,8 @@ def _batches(texts: Sequence[str]) -> list[list[str]]:
     return batches
 
 
-def _halves(batch: Sequence[str]) -> list[Sequence[str]]:
-    """None when less would not help. Of a single text, the beginning speaks for the whole."""
+def _halve(batch: Sequence[str]) -> list[Sequence[str]]:
+    """Return nothing when less would not help. The beginning of a single text speaks for the whole."""
     middle = len(batch) // 2
     if middle:
         return [batch[:middle], batch[middle:]]
@@ -167,25 +161,25 @@ def _halves(batch: Sequence[str]) -> list[Sequence[str]]:
     return [[half]] if len(half) >= _LEAST_CHARACTERS else []
 
 
-def _vectors_in(body: str, count: int) -> "np.ndarray | str":
-    """A row for each text, in double precision; or why there is none."""
+def _parse_vectors(body: str, count: int) -> np.ndarray:
+    """Return a row for each text, in double precision. Raises ValueError, which says why there is none."""
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):
-        return "the answer is not JSON"
+        raise ValueError("the answer is not JSON") from None
     entries = answer.get("data") if isinstance(answer, dict) else None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        return "the answer is no list of vectors"
+        raise ValueError("the answer is no list of vectors")
     # Some servers leave out the index, and keep the order.
     by_index: dict[Any, Any] = {entry.get("index", at): entry.get("embedding") for at, entry in enumerate(entries)}
     if set(by_index) != set(range(count)) or len(entries) != count:
-        return f"the answer has {len(entries)} vectors, or wrong places for them, for {count} texts"
+        raise ValueError(f"the answer has {len(entries)} vectors, or wrong places for them, for {count} texts")
     try:
         vectors = np.array([by_index[at] for at in range(count)], dtype=np.float64)
     except (TypeError, ValueError):
-        return "the vectors are not a table of numbers"
+        raise ValueError("the vectors are not a table of numbers") from None
     if vectors.ndim != 2 or vectors.shape[1] == 0:
-        return "the vectors are not a table of numbers"
+        raise ValueError("the vectors are not a table of numbers")
     if not np.isfinite(vectors).all():
-        return "a vector has a number that is not finite"
+        raise ValueError("a vector has a number that is not finite")
     return vectors

@@ -1,8 +1,4 @@
-"""What is decided about a language model: how a text is cut, what is asked, and which reply is of use.
-
-Not here
-    Asking, retrying, counting: openai.py.
-"""
+"""Prompts of summaries: how a text is cut, what is asked, and which reply is of use. Pure."""
 
 import hashlib
 import json
@@ -14,7 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from annotated_types import Ge, Gt, Le
 
-from pair.text.characters import clip, estimate_tokens, on_one_line, printable
+from pair.text.characters import clip, drop_unprintable, estimate_tokens, join_lines
 from pair.values import LONGEST_WAIT_SECONDS
 
 MOST_PIECES = 8
@@ -49,26 +45,16 @@ class ModelSettings:
     """Most tokens of a reply."""
 
 
-@dataclass(frozen=True)
-class PromptMessage:
-    role: Literal["system", "user"]
-    content: str
-
-
 # ── cutting ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def split_text(text: str, max_tokens: int) -> list[str]:
-    """Pieces of whole paragraphs, each at most `max_tokens`; where one is longer, of lines, words, characters."""
-    return _split(text, max_tokens, ("\n\n", "\n", " "))
-
-
-def _split(text: str, max_tokens: int, separators: Sequence[str]) -> list[str]:
+def split_text(text: str, max_tokens: int, separators: Sequence[str] = ("\n\n", "\n", " ")) -> list[str]:
+    """Split into whole paragraphs of at most `max_tokens`; where one is longer, into lines, words, characters."""
     if estimate_tokens(text) <= max_tokens:
         return [text] if text.strip() else []
     if not separators:
         middle = len(text) // 2
-        return [*_split(text[:middle], max_tokens, ()), *_split(text[middle:], max_tokens, ())]
+        return [*split_text(text[:middle], max_tokens, ()), *split_text(text[middle:], max_tokens, ())]
     separator, *smaller = separators
     pieces: list[str] = []
     together: list[str] = []
@@ -79,7 +65,7 @@ def _split(text: str, max_tokens: int, separators: Sequence[str]) -> list[str]:
             pieces.append(separator.join(together))
             together, tokens = [], 0
         if cost > max_tokens:
-            pieces.extend(_split(part, max_tokens, smaller))
+            pieces.extend(split_text(part, max_tokens, smaller))
         else:
             together.append(part)
             tokens += cost
@@ -88,20 +74,20 @@ def _split(text: str, max_tokens: int, separators: Sequence[str]) -> list[str]:
 
 
 def choose_pieces(pieces: Sequence[str], most: int = MOST_PIECES) -> list[str]:
-    """All, or `most` from the beginning to the end at even distances."""
+    """Return all, or `most` from the beginning to the end at even distances."""
     if len(pieces) <= most:
         return list(pieces)
     return [pieces[index * (len(pieces) - 1) // (most - 1)] for index in range(most)]
 
 
 def calls_for(text: str, max_tokens: int) -> int:
-    """How many replies a text costs when each comes at the first try."""
+    """Return how many replies a text costs when each comes at the first try."""
     pieces = len(choose_pieces(split_text(text, max_tokens)))
     return pieces if pieces < 2 else pieces + 1
 
 
 def join_descriptions(descriptions: Sequence[str], max_tokens: int) -> str:
-    """Each is cut to its share, so that what is joined fits in one request: this is why asking ends."""
+    """Cut each to its share, so that all together fit in one request: this is why asking ends."""
     share = max_tokens // max(1, len(descriptions))
     return "\n\n".join(
         clip(text, max(20, len(text) * share // estimate_tokens(text))) if estimate_tokens(text) > share else text
@@ -110,7 +96,7 @@ def join_descriptions(descriptions: Sequence[str], max_tokens: int) -> str:
 
 
 def smaller_limit(limit: int, text: str) -> int | None:
-    """The next limit to try after a request was too long; None when smaller pieces would not help."""
+    """Return the next limit to try after a request was too long; None when smaller pieces would not help."""
     size = min(limit, estimate_tokens(text))
     return max(LEAST_INPUT_TOKENS, size // 2) if size > LEAST_INPUT_TOKENS else None
 
@@ -134,24 +120,16 @@ _SUBJECTS: dict[PieceKind, str] = {
 _REQUEST = "Describe the source between the marker lines in 2 to 4 plain lines."
 
 
-def build_messages(source_id: str, text: str, kind: PieceKind) -> list[PromptMessage]:
-    """The source's own name is data as well: whoever named the file chose it."""
-    text = printable(text)
-    name = clip(on_one_line(printable(source_id)), _MAX_SOURCE_ID_CHARACTERS)
-    marker = _marker_for(f"{name}\n{text}")
-    opening, closing = f"BEGIN DATA {marker}", f"END DATA {marker}"
-    return [
-        PromptMessage("system", _INSTRUCTIONS.format(subject=_SUBJECTS[kind], opening=opening, closing=closing)),
-        PromptMessage("user", f"{opening}\nSource: {name}\n\n{text}\n{closing}\n\n{_REQUEST}"),
-    ]
-
-
-def _marker_for(text: str) -> str:
-    """A word that the text cannot contain: it depends on all of it, and is tried."""
-    marker = hashlib.sha256(text.encode()).hexdigest()[:16]
-    while marker in text:
+def build_prompt(source_id: str, text: str, kind: PieceKind) -> tuple[str, str]:
+    """Return instructions and text. The name of the source is data, too: the author of the file chose it."""
+    text = drop_unprintable(text)
+    name = clip(join_lines(drop_unprintable(source_id)), _MAX_SOURCE_ID_CHARACTERS)
+    marker = hashlib.sha256(f"{name}\n{text}".encode()).hexdigest()[:16]
+    while marker in name or marker in text:  # the text must not contain its own markers
         marker = hashlib.sha256(marker.encode()).hexdigest()[:16]
-    return marker
+    opening, closing = f"BEGIN DATA {marker}", f"END DATA {marker}"
+    instructions = _INSTRUCTIONS.format(subject=_SUBJECTS[kind], opening=opening, closing=closing)
+    return instructions, f"{opening}\nSource: {name}\n\n{text}\n{closing}\n\n{_REQUEST}"
 
 
 # ── replies ────────────────────────────────────────────────────────────────────────────────────────
@@ -195,7 +173,7 @@ def strip_unfinished_reasoning(reply: str) -> str:
 
 
 def reply_text(body: str) -> str | None:
-    """What the model says in the JSON of a chat completion; None when it is none."""
+    """Return what the model says in the JSON of a chat completion; None when it is none."""
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):
@@ -210,18 +188,18 @@ def reply_text(body: str) -> str | None:
 
 
 def tidy_reply(reply: str) -> str:
-    """Only the description: without reasoning, code fences, labels, list marks, quotation marks and empty lines."""
-    reply = strip_reasoning(printable(reply)).strip()
+    """Remove reasoning, code fences, labels, list marks, quotation marks and empty lines."""
+    reply = strip_reasoning(drop_unprintable(reply)).strip()
     lines = [line.strip() for line in reply.splitlines() if not line.strip().startswith(("```", "~~~"))]
-    text = _unquoted("\n".join(line for line in lines if line))
+    text = _unquote("\n".join(line for line in lines if line))
     label = _LABEL.match(text)
-    text = _unquoted(text[label.end() :] if label else text)
-    tidied = (on_one_line(_LIST_MARK.sub("", line, count=1).replace("**", "")) for line in text.splitlines())
-    return "\n".join(line for line in tidied if line)
+    text = _unquote(text[label.end() :] if label else text)
+    plain = (join_lines(_LIST_MARK.sub("", line, count=1).replace("**", "")) for line in text.splitlines())
+    return "\n".join(line for line in plain if line)
 
 
 def reply_fault(reply: str, tidied: str) -> str:
-    """Why a reply is of no use; "" when it is."""
+    """Return why a reply is of no use; "" when it is of use."""
     if not reply.strip():
         return "the reply is empty"
     if not tidied:
@@ -238,22 +216,22 @@ def shorten_reply(tidied: str) -> str:
 
 
 def is_too_long(status: int, body: str) -> bool:
-    """Whether the server refused the request for its length."""
+    """Return whether the server refused the request for its length."""
     return status == 413 or (status in {400, 422} and _TOO_LONG.search(body[:5_000]) is not None)
 
 
 def is_passing(status: int) -> bool:
-    """Whether the same request may succeed later."""
+    """Return whether the same request may succeed later."""
     return status in _PASSING_STATUSES or status >= 500
 
 
 def is_about_the_text(status: int) -> bool:
-    """Whether the server refused this one request, so that another text may still be described."""
+    """Return whether the server refused this one request, so that another text may still be described."""
     return 400 <= status < 500 and status not in _CLOSED_DOORS and not is_passing(status)
 
 
 def shown_address(base_url: str) -> str:
-    """Without user name and password."""
+    """Remove user name and password."""
     try:
         parts = urlsplit(base_url)
     except ValueError:
@@ -265,7 +243,7 @@ def _member(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, dict) else None
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     for opening, closing in _QUOTES:
         if len(text) > 1 and text.startswith(opening) and text.endswith(closing) and opening not in text[1:-1]:
             return text[1:-1].strip()

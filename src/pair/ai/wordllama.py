@@ -18,10 +18,10 @@ import numpy.typing as npt
 import tokenizers
 
 from pair import errors
+from pair.ai.caching_embedder import LruCache
 from pair.ai.contract import Vectors
-from pair.ai.lru import LruCache
 from pair.ai.model_files import BundledFile, open_mapped
-from pair.text.characters import encodable, fit_of_tokens
+from pair.text.characters import rate_tokens, replace_surrogates
 
 DIMENSION = 256
 # The weights are the same in many versions; the files are checked, whichever is installed.
@@ -77,12 +77,12 @@ class WordLlamaEmbedder:
 
     def fit(self, query: str) -> float:
         pieces = _pieces(query)
-        tokens = self._tokens_of(self._loaded(), set(pieces))
+        tokens = self._tokens_of(self._get_model(), set(pieces))
         size_bytes = sum(len(tokens[piece]) for piece in pieces)
-        return fit_of_tokens(query, size_bytes // _TOKEN_BYTES)
+        return rate_tokens(query, size_bytes // _TOKEN_BYTES)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        model = self._loaded()
+        model = self._get_model()
         read = [_pieces(text) for text in texts]
         tokens = self._tokens_of(model, set().union(*read))
         table = model.table(len(texts))
@@ -100,7 +100,7 @@ class WordLlamaEmbedder:
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
         return self.embed(texts)
 
-    def _loaded(self) -> "_WordLlamaModel":
+    def _get_model(self) -> "_WordLlamaModel":
         with self._loading:
             if self._model is None:
                 self._model = _load()
@@ -122,15 +122,15 @@ class _WordLlamaModel:
     floats: npt.NDArray[np.float32] | None = None
 
     def table(self, texts: int) -> _Table:
-        """Wider numbers are added up six times as fast, but are memory of our own: a query does without them."""
+        """Return wide numbers for many texts: they are added six times as fast, but take memory of our own."""
         if self.floats is None and texts >= _MANY_TEXTS:
             self.floats = self.halves.astype(np.float32)
         return self.halves if self.floats is None else self.floats
 
     def tokens_of(self, piece: str) -> bytes:
         written = piece if piece.startswith((_SPACE, "\n")) else _SPACE + piece
-        found = [token.id for token in self.tokenizer.tokenize(written)]
-        return np.array(found, dtype=np.uint16).tobytes()
+        ids = [token.id for token in self.tokenizer.tokenize(written)]
+        return np.array(ids, dtype=np.uint16).tobytes()
 
 
 def _load() -> _WordLlamaModel:
@@ -146,11 +146,11 @@ def _load() -> _WordLlamaModel:
 
 
 def _pieces(text: str) -> list[str]:
-    """None for a blank text. A piece begins with the space before it, which is left out where it is a single one."""
+    """Return nothing for a blank text. A piece begins with the space before it; a single one is left out."""
     if not text.strip():
         return []
-    spaced = encodable(text).replace("\n", " \n")
+    spaced = replace_surrogates(text).replace("\n", " \n")
     if _SPACE not in spaced and "  " not in spaced and spaced[0] != " ":
         return spaced.split(" ")
-    written = _SPACE + encodable(text).replace(" ", _SPACE)
+    written = _SPACE + replace_surrogates(text).replace(" ", _SPACE)
     return [piece[1:] if piece[0] == _SPACE and piece[1:2] != _SPACE else piece for piece in _PIECE.findall(written)]

@@ -268,7 +268,7 @@ class Engine:
 
     def words_in(self, query: str, texts: Sequence[str]) -> list[frozenset[str]]:
         """Which words of a question each of these texts holds, as keyword search counts them."""
-        asked = tokenizer.parse(query).terms.keys()
+        asked = tokenizer.parse_query(query).terms.keys()
         return [frozenset(asked & set(tokenizer.terms(text))) for text in texts]
 
     def likeness(self, query: str, texts: Sequence[str]) -> list[float]:

@@ -143,7 +143,7 @@ def _reranker(settings: Settings) -> "Reranker | None":
         raise errors.settings_invalid(
             "engine.reranker_model", "a reranker needs an extra", hints=["pip install 'pair-kb[fastembed]'"]
         )
-    from pair.ai.fastembed_reranker import FastembedReranker  # noqa: PLC0415 - see the module's first lines
+    from pair.ai.fastembed import FastembedReranker  # noqa: PLC0415 - see the module's first lines
 
     return FastembedReranker(settings.engine.reranker_model)
 

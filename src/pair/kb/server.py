@@ -24,7 +24,7 @@ from pair.kb.librarians import KbLibrarians
 from pair.kb.open import DEFAULT_KB, blob_store, open_kb
 from pair.kb.open_versions import OpenVersions, VersionCollection
 from pair.kb.sync import SyncService
-from pair.librarians.daemon_threads import ThreadShare, in_thread, share
+from pair.librarians.threads import ThreadShare, in_thread, share
 from pair.settings import Settings
 from pair.sync.scheduling import Ticker
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pair import errors, files
 from pair.ai import prompts as model_rules
 from pair.ai.contract import Summariser
-from pair.ai.summaries.extractive import ExtractiveSummariser
+from pair.ai.summariser import ExtractiveSummariser
 from pair.clock import Clock, SystemClock
 from pair.kb.open import DEFAULT_KB, blob_store, document_loader, open_kb
 from pair.settings import Settings

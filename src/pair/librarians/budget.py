@@ -1,4 +1,4 @@
-"""What a question has cost so far, and may still cost: one ledger for everybody who works on it."""
+"""The calls and tokens that a question may still cost: one ledger for all librarians that work on it."""
 
 import contextlib
 import threading
@@ -9,11 +9,11 @@ from pair.ai.contract import LanguageModel, StreamingModel
 from pair.librarians.contract import Budget
 
 CHARACTERS_PER_TOKEN = 4
-"""About right for prose in European languages; what a model really counts is its own affair."""
+"""An estimate for prose in European languages."""
 
 
 class BudgetLedger:
-    """Used from several threads at once."""
+    """May be used from several threads at once."""
 
     def __init__(self, budget: Budget) -> None:
         self._calls = budget.calls
@@ -32,7 +32,7 @@ class BudgetLedger:
             return True
 
     def take_tokens(self, count: int) -> bool:
-        """All of them, or none."""
+        """Take all of them, or none."""
         with self._lock:
             if self._tokens < count:
                 return False
@@ -40,13 +40,13 @@ class BudgetLedger:
             return True
 
     def note_tokens(self, count: int) -> None:
-        """Were used: what is left may be less than nothing."""
+        """Count tokens that were used: the rest may fall below zero."""
         with self._lock:
             self._tokens -= count
 
 
 class MeteredModel:
-    """A model that is paid from a ledger. Raises E306 instead of asking what the ledger does not cover."""
+    """A model whose tokens come from a ledger. Raises E306 instead of asking when too few are left."""
 
     def __init__(self, model: LanguageModel, ledger: BudgetLedger) -> None:
         self.model = model
@@ -59,12 +59,12 @@ class MeteredModel:
     def reply(self, instructions: str, text: str) -> str:
         self._pay(instructions, text)
         with self._span():
-            said = self.model.reply(instructions, text)
-        self.ledger.note_tokens(tokens_of(said) - 1)
-        return said
+            reply = self.model.reply(instructions, text)
+        self.ledger.note_tokens(tokens_of(reply) - 1)
+        return reply
 
     def stream(self, instructions: str, text: str) -> Iterator[str]:
-        """One that cannot stream says everything at once."""
+        """Yield the whole reply at once for a model that cannot stream."""
         if not isinstance(self.model, StreamingModel):
             yield self.reply(instructions, text)
             return
@@ -82,7 +82,7 @@ class MeteredModel:
         return telemetry.span(telemetry.CHAT, self.model.name, attributes={telemetry.REQUEST_MODEL: self.model.name})
 
     def _pay(self, instructions: str, text: str) -> None:
-        """For what it reads, and a token of what it will say. Raises E306."""
+        """Take the tokens of the prompt, and one of the reply. Raises E306."""
         needed = tokens_of(instructions) + tokens_of(text)
         if not self.ledger.take_tokens(needed + 1):
             raise errors.model_budget_spent(self.model.name, needed, self.ledger.left.tokens)

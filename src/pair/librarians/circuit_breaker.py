@@ -1,7 +1,7 @@
-"""A circuit breaker: a librarian that fails too often is left in peace for a while.
+"""A circuit breaker: a librarian that fails too often is not asked for a while.
 
 Invariants
-    What counts is what a librarian gives back, not only what it raises; mistakes of the caller do not count.
+    Every response with an error of the server kind counts, raised or not; errors of the caller do not.
 """
 
 import threading
@@ -24,13 +24,13 @@ FAILURES = frozenset(
 
 
 class CircuitBreaker:
-    """Closed, open, or half-open: open is over after a while, then so many successes close it, and one failure opens.
+    """Closed, open or half-open: half-open after a while, then successes close it and one failure opens it again.
 
-    Used from several threads at once.
+    May be used from several threads at once.
     """
 
-    def __init__(self, policy: LibrariansSettings, clock: Clock) -> None:
-        self._policy = policy
+    def __init__(self, settings: LibrariansSettings, clock: Clock) -> None:
+        self._settings = settings
         self._clock = clock
         self._calls: deque[tuple[float, bool]] = deque()
         self._failures = 0
@@ -44,7 +44,7 @@ class CircuitBreaker:
             return self._state(self._clock.monotonic())
 
     def refusal(self) -> Response | None:
-        """Why the librarian is not asked now; None when it may be."""
+        """Return why the librarian is not asked now; None when it may be."""
         with self._lock:
             if self._open_until is None:
                 return None
@@ -60,7 +60,7 @@ class CircuitBreaker:
         )
 
     def note(self, response: Response) -> None:
-        """What the librarian gave back."""
+        """Count a response of the librarian."""
         failed = response.error is not None and response.error.code in FAILURES
         with self._lock:
             now = self._clock.monotonic()
@@ -69,7 +69,7 @@ class CircuitBreaker:
                 self._count(now, failed=failed)
             elif state == "half-open":
                 self._try(now, failed=failed)
-            # One that was asked before the breaker opened tells nothing new.
+            # A call that began before the breaker opened says nothing new.
 
     def _state(self, now: float) -> str:
         if self._open_until is None:
@@ -77,15 +77,15 @@ class CircuitBreaker:
         return "open" if now < self._open_until else "half-open"
 
     def _count(self, now: float, *, failed: bool) -> None:
-        calls, policy = self._calls, self._policy
+        calls, settings = self._calls, self._settings
         calls.append((now, failed))
         self._failures += failed
-        while calls[0][0] <= now - policy.breaker_window_seconds:
+        while calls[0][0] <= now - settings.breaker_window_seconds:
             self._failures -= calls.popleft()[1]
         if (
             failed
-            and len(calls) >= policy.breaker_min_calls
-            and self._failures >= policy.breaker_failure_ratio * len(calls)
+            and len(calls) >= settings.breaker_min_calls
+            and self._failures >= settings.breaker_failure_ratio * len(calls)
         ):
             self._open(now)
 
@@ -94,11 +94,11 @@ class CircuitBreaker:
             self._open(now)
             return
         self._successes += 1
-        if self._successes >= self._policy.breaker_successes:
+        if self._successes >= self._settings.breaker_successes:
             self._open_until = None
 
     def _open(self, now: float) -> None:
-        self._open_until = now + self._policy.breaker_open_seconds
+        self._open_until = now + self._settings.breaker_open_seconds
         self._successes = 0
         self._calls.clear()
         self._failures = 0

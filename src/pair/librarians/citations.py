@@ -1,17 +1,24 @@
-"""Citations: from a hit to something one can check, and from its id back to the passage.
+"""Citations and retrieval records: where an answer comes from, and enough to find it again.
 
-An id is `KB/DOCUMENT#START-END@HASH`: characters of a document, and the beginning of the hash of what they were.
+The id of a citation is `KB/DOCUMENT#START-END@HASH`: characters of a document, and the beginning of their hash.
 A citation of a remote librarian has `LIBRARIAN:` before it: the KB is on that librarian's server.
 """
 
 import hashlib
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from pair.librarians.contract import Citation, Provenance
+from pair.librarians.contract import Citation, Provenance, Response
 from pair.values import Hit
 
-_HASH_CHARACTERS = 12
+RETRIEVAL_KEY = "retrieval"
+"""In the metadata of a response: a list, with an entry for each librarian that searched."""
+
+_ID_HASH_CHARACTERS = 12
+_PASSAGE_HASH_CHARACTERS = 16
+_MOST_PASSAGES = 1000
 _ID = re.compile(
     r"(?:(?P<librarian>[^/]+):)?(?P<kb>[^/:]+)/(?P<document>.+)#(?P<start>\d+)-(?P<end>\d+)@(?P<hash>[0-9a-f]{12})",
     re.DOTALL,
@@ -26,10 +33,10 @@ class CitedPlace:
     end: int
     hash_prefix: str
     librarian: str = ""
-    """The remote librarian whose server has the KB; "" for a KB here."""
+    """The remote librarian whose server has the KB; "" for a local KB."""
 
     def is_still(self, text: str) -> bool:
-        """Whether this is what was cited."""
+        """Return whether this text is what was cited."""
         return content_sha256(text).startswith(self.hash_prefix)
 
 
@@ -37,14 +44,14 @@ def content_sha256(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
-def citation_of(kb_id: str, hit: Hit, manifest_version: int, last_fetched_at: str) -> Citation:
+def cite_hit(kb_id: str, hit: Hit, manifest_version: int, last_fetched_at: str) -> Citation:
     digest = content_sha256(hit.text)
     return Citation(
         name=hit.title or hit.document_id,
         url=hit.url,
         relevance=round(max(0.0, min(1.0, hit.score)), 4),
         timestamp=last_fetched_at,
-        id=f"{kb_id}/{hit.document_id}#{hit.start}-{hit.end}@{digest[:_HASH_CHARACTERS]}",
+        id=f"{kb_id}/{hit.document_id}#{hit.start}-{hit.end}@{digest[:_ID_HASH_CHARACTERS]}",
         quote=hit.text,
         provenance=Provenance(
             kb_id=kb_id,
@@ -60,18 +67,148 @@ def citation_of(kb_id: str, hit: Hit, manifest_version: int, last_fetched_at: st
     )
 
 
-def cited_place(citation_id: str) -> CitedPlace | None:
-    """None for what is no id of a citation."""
-    found = _ID.fullmatch(citation_id)
-    if found is None:
+def parse_citation_id(citation_id: str) -> CitedPlace | None:
+    """Return None for a text that is no id of a citation."""
+    match = _ID.fullmatch(citation_id)
+    if match is None:
         return None
-    start, end = int(found["start"]), int(found["end"])
-    return CitedPlace(found["kb"], found["document"], start, end, found["hash"], found["librarian"] or "")
+    start, end = int(match["start"]), int(match["end"])
+    return CitedPlace(match["kb"], match["document"], start, end, match["hash"], match["librarian"] or "")
 
 
-def mark_remote(citation: Citation, librarian_id: str) -> Citation:
-    """Return the citation with its KB named as one of a remote librarian, so that nobody looks for it here."""
-    provenance = citation.provenance
-    if provenance is not None:
-        provenance = replace(provenance, kb_id=f"{librarian_id}:{provenance.kb_id}")
-    return replace(citation, id=f"{librarian_id}:{citation.id}" if citation.id else "", provenance=provenance)
+# ── retrieval records ──────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPassage:
+    """The passage `text[start:end]` of a document."""
+
+    document_id: str
+    start: int
+    end: int
+    sha256: str
+    """The beginning of the passage's hash."""
+    score: float
+
+    @staticmethod
+    def of(hit: Hit) -> "FoundPassage":
+        return FoundPassage(hit.document_id, hit.start, hit.end, hash_passage(hit.text), hit.score)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "documentId": self.document_id,
+            "start": self.start,
+            "end": self.end,
+            "sha256": self.sha256,
+            "score": self.score,
+        }
+
+    @staticmethod
+    def from_json(value: Any) -> "FoundPassage":
+        """Raises ValueError for any other value."""
+        score = _read(value, "score", lambda score: type(score) in {int, float}, "number")
+        return FoundPassage(
+            _text(value, "documentId"),
+            _count(value, "start"),
+            _count(value, "end"),
+            _text(value, "sha256"),
+            float(score),
+        )
+
+    @property
+    def place(self) -> tuple[str, int, int, str]:
+        """The identity of the passage, whatever its score."""
+        return self.document_id, self.start, self.end, self.sha256
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieval:
+    """What was searched for and found: enough to search again, and to see what differs."""
+
+    kb_id: str
+    manifest_version: int
+    commit_id: str
+    embedder: str
+    query: str
+    mode: str
+    limit: int
+    passages: tuple[FoundPassage, ...]
+    """Best first."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kbId": self.kb_id,
+            "manifestVersion": self.manifest_version,
+            "commitId": self.commit_id,
+            "embedder": self.embedder,
+            "query": self.query,
+            "mode": self.mode,
+            "limit": self.limit,
+            "passages": [passage.to_json() for passage in self.passages],
+        }
+
+    @staticmethod
+    def from_json(value: Any) -> "Retrieval":
+        """Raises ValueError for any other value."""
+
+        def is_short_list(passages: Any) -> bool:
+            return isinstance(passages, list) and len(passages) <= _MOST_PASSAGES
+
+        return Retrieval(
+            kb_id=_text(value, "kbId"),
+            manifest_version=_count(value, "manifestVersion"),
+            commit_id=_text(value, "commitId"),
+            embedder=_text(value, "embedder"),
+            query=_text(value, "query"),
+            mode=_text(value, "mode"),
+            limit=_count(value, "limit"),
+            passages=tuple(map(FoundPassage.from_json, _read(value, "passages", is_short_list, "list, or too long"))),
+        )
+
+
+def hash_passage(text: str) -> str:
+    return content_sha256(text)[:_PASSAGE_HASH_CHARACTERS]
+
+
+def join_retrievals(metadatas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the metadata of a response that several were merged into; empty where none says how it was found."""
+    lists = (metadata.get(RETRIEVAL_KEY) for metadata in metadatas)
+    entries = [entry for given in lists if isinstance(given, tuple) for entry in given]  # a delegate may say anything
+    return {RETRIEVAL_KEY: entries} if entries else {}
+
+
+def mark_remote(response: Response, librarian_id: str) -> Response:
+    """Return the response of a remote librarian with its KBs named as being there, so that none is looked for here."""
+
+    def mark(citation: Citation) -> Citation:
+        provenance = citation.provenance
+        if provenance is not None:
+            provenance = replace(provenance, kb_id=f"{librarian_id}:{provenance.kb_id}")
+        return replace(citation, id=f"{librarian_id}:{citation.id}" if citation.id else "", provenance=provenance)
+
+    metadata, entries = response.metadata, response.metadata.get(RETRIEVAL_KEY)
+    if isinstance(entries, list | tuple):
+        marked = [
+            {**entry, "kbId": f"{librarian_id}:{entry['kbId']}"}
+            if isinstance(entry, Mapping) and "kbId" in entry
+            else entry
+            for entry in entries
+        ]
+        metadata = {**metadata, RETRIEVAL_KEY: marked}
+    return replace(response, sources=tuple(mark(source) for source in response.sources), metadata=metadata)
+
+
+def _read(value: Any, name: str, is_valid: Callable[[Any], bool], kind: str) -> Any:
+    if not isinstance(value, Mapping) or name not in value:
+        raise ValueError(f"{name} is missing")
+    if not is_valid(value[name]):
+        raise ValueError(f"{name} is no {kind}")
+    return value[name]
+
+
+def _text(value: Any, name: str) -> str:
+    return str(_read(value, name, lambda text: isinstance(text, str), "text"))
+
+
+def _count(value: Any, name: str) -> int:
+    return int(_read(value, name, lambda count: type(count) is int and count >= 0, "count"))

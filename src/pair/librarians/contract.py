@@ -7,8 +7,9 @@ Not here
     Whether a response is valid: rules.py. Asking: dispatch.py.
 """
 
+import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -17,11 +18,98 @@ from pair import error_tree
 from pair.ai.contract import LanguageModel
 
 NO_METADATA: Mapping[str, Any] = MappingProxyType({})
+_EMPTY: tuple[()] = ()
+_IMMUTABLE: set[type] = {str, int, float, bool, type(None)}
+_NOT_IN_JSON = frozenset({"ai", "on_text"})
 
 
 def _no_metadata() -> Mapping[str, Any]:
-    """What `dataclass` would refuse as a default, for it cannot know that it is empty for ever."""
+    """Return the default that `dataclass` refuses, because it cannot know that it stays empty."""
     return NO_METADATA
+
+
+def freeze(value: Any) -> Any:
+    """Return a copy that nobody can change: mappings are read-only, lists are tuples."""
+    if type(value) in _IMMUTABLE or value is NO_METADATA:
+        return value
+    if isinstance(value, (tuple, list)):
+        return tuple([freeze(item) for item in value])
+    if isinstance(value, Mapping):
+        return MappingProxyType({str(key): freeze(item) for key, item in value.items()}) if value else NO_METADATA
+    return frozenset(value) if isinstance(value, (set, frozenset)) else value
+
+
+@functools.cache
+def _containers(kind: Any) -> tuple[str, ...]:
+    """Return the fields of a value class that hold lists or mappings."""
+    return tuple(
+        member.name
+        for member in fields(kind)
+        if member.default == () or member.default_factory is _no_metadata or member.name == "delegate"
+    )
+
+
+def _freeze(value: Any) -> None:
+    for name in _containers(value.__class__):
+        given = getattr(value, name)
+        if given is not NO_METADATA and given is not _EMPTY:
+            object.__setattr__(value, name, freeze(given))
+
+
+@functools.cache
+def _json_names(kind: Any) -> Mapping[str, str]:
+    """Return the name in JSON of each field: the same in camelCase, without the unit of the timeout."""
+    names = {}
+    for member in fields(kind):
+        first, *others = member.name.removesuffix("_ms").split("_")
+        if member.name not in _NOT_IN_JSON:
+            names[member.name] = first + "".join(word.capitalize() for word in others)
+    return names
+
+
+def _to_json(self: Any) -> dict[str, Any]:
+    """Return the fields that were given."""
+    written: dict[str, Any] = {}
+    for name, json_name in _json_names(self.__class__).items():
+        value = getattr(self, name)
+        if value is None or (not value and isinstance(value, str | tuple | Mapping)):
+            continue
+        if name == "partial" and value is False:  # `recoverable: false` says something, `partial: false` does not
+            continue
+        written[json_name] = _plain(value)
+    return written
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _read_fields(value: Mapping[str, Any], kind: Any) -> dict[str, Any]:
+    """Return the given fields by name. Unknown ones go to `metadata`; null is not given."""
+    names = {json_name: name for name, json_name in _json_names(kind).items()}
+    read = {names[key]: item for key, item in value.items() if key in names and item is not None}
+    unknown = {key: item for key, item in value.items() if key not in names}
+    if unknown:
+        read["metadata"] = {**_mapping(read.get("metadata", {}), "metadata"), **unknown}
+    return read
+
+
+def _read_list(value: Any, name: str, kind: Any) -> tuple[Any, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise TypeError(f"{name} is no list")
+    return tuple(kind.from_json(_mapping(item, name)) for item in value)
+
+
+def _mapping(value: Any, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} is no object")
+    return value
 
 
 class Librarian(Protocol):
@@ -58,7 +146,7 @@ _CODES_OF_ERRORS: tuple[tuple[type[error_tree.PairError], ErrorCode], ...] = (
 
 
 def code_of(fault: BaseException) -> ErrorCode:
-    """Of anything that was raised."""
+    """Return the code for anything that was raised."""
     if isinstance(fault, TimeoutError):
         return ErrorCode.TIMEOUT
     return next((code for kind, code in _CODES_OF_ERRORS if isinstance(fault, kind)), ErrorCode.INTERNAL_ERROR)
@@ -79,20 +167,19 @@ class LibrarianInfo:
     endpoint: str = ""
     metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
-    def __post_init__(self) -> None:
-        _freeze(self, "metadata", "capabilities")
+    to_json = _to_json
 
-    def to_json(self) -> dict[str, Any]:
-        return _to_json(self, _SAME)
+    def __post_init__(self) -> None:
+        _freeze(self)
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> "LibrarianInfo":
-        return LibrarianInfo(**_named(value, LibrarianInfo, _SAME))
+        return LibrarianInfo(**_read_fields(value, LibrarianInfo))
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who asks, as verified by whoever let the question in."""
+    """Who asks, as verified by the server."""
 
     id: str
     email: str = ""
@@ -100,18 +187,14 @@ class User:
     roles: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
-    def __post_init__(self) -> None:
-        _freeze(self, "metadata", "teams", "roles")
+    to_json = _to_json
 
-    def to_json(self) -> dict[str, Any]:
-        return _to_json(self, _SAME)
+    def __post_init__(self) -> None:
+        _freeze(self)
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> "User":
-        return User(**_named(value, User, _SAME))
-
-
-_TRACE_NAMES = {"trace_id": "traceId", "span_id": "spanId", "parent_span_id": "parentSpanId", "start_time": "startTime"}
+        return User(**_read_fields(value, User))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +206,14 @@ class TraceContext:
     attributes: Mapping[str, Any] = field(default_factory=_no_metadata)
     metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
-    def __post_init__(self) -> None:
-        _freeze(self, "attributes")
-        _freeze(self, "metadata")
+    to_json = _to_json
 
-    def to_json(self) -> dict[str, Any]:
-        return _to_json(self, _TRACE_NAMES)
+    def __post_init__(self) -> None:
+        _freeze(self)
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> "TraceContext":
-        return TraceContext(**_named(value, TraceContext, _TRACE_NAMES))
+        return TraceContext(**_read_fields(value, TraceContext))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,28 +227,26 @@ class Delegate:
     endpoint: str = ""
     metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
-    def __post_init__(self) -> None:
-        _freeze(self, "metadata", "capabilities")
+    to_json = _to_json
 
-    def to_json(self) -> dict[str, Any]:
-        return _to_json(self, _SAME)
+    def __post_init__(self) -> None:
+        _freeze(self)
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> "Delegate":
-        return Delegate(**_named(value, Delegate, _SAME))
+        return Delegate(**_read_fields(value, Delegate))
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What is left for a question and everybody who works on it."""
+    """What one question may still cost, all librarians together."""
 
     calls: int
-    """Of librarians."""
+    """Calls of librarians."""
     tokens: int
-    """Of language models, read and written, as far as they can be told."""
+    """Tokens that language models read and write, by estimate."""
 
-    def to_json(self) -> dict[str, Any]:
-        return {"calls": self.calls, "tokens": self.tokens}
+    to_json = _to_json
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> "Budget":
@@ -176,17 +255,10 @@ class Budget:
 
 # ── what is given ──────────────────────────────────────────────────────────────────────────────────
 
-_CONTEXT_NAMES = {
-    "delegation_chain": "delegationChain",
-    "available_delegates": "availableDelegates",
-    "request_id": "requestId",
-    "timeout_ms": "timeout",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a librarian may know and use beside the question. Everything is optional."""
+    """What a librarian may know and use besides the question. Everything is optional."""
 
     librarian: LibrarianInfo | None = None
     """Who is being asked."""
@@ -203,39 +275,26 @@ class Context:
     """Time left when the question was handed over, in milliseconds."""
     budget: Budget | None = None
     on_text: Callable[[str], None] | None = field(default=None, compare=False)
-    """Told of each piece of an answer as it is written, where somebody wants to read along. Not in JSON."""
+    """Called with each piece of an answer as it is written. Not in JSON."""
+
+    to_json = _to_json
 
     def __post_init__(self) -> None:
-        _freeze(self, "metadata", "delegation_chain", "available_delegates")
-
-    def to_json(self) -> dict[str, Any]:
-        return _to_json(self, _CONTEXT_NAMES, left_out=("ai", "on_text"))
+        _freeze(self)
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> "Context":
-        """With the user that the JSON claims: whoever lets requests in replaces it by the one that was verified."""
-        read = _named(value, Context, _CONTEXT_NAMES, left_out=("ai", "on_text"))
+        """Read the user that the JSON claims: a server replaces it by the one that it verified."""
+        read = _read_fields(value, Context)
         for name, kind in (("librarian", LibrarianInfo), ("user", User), ("trace", TraceContext), ("budget", Budget)):
-            if read.get(name) is not None:
+            if name in read:
                 read[name] = kind.from_json(_mapping(read[name], name))
         if "available_delegates" in read:
-            read["available_delegates"] = tuple(
-                Delegate.from_json(_mapping(each, "availableDelegates"))
-                for each in _sequence(read["available_delegates"], "availableDelegates")
-            )
+            read["available_delegates"] = _read_list(read["available_delegates"], "availableDelegates", Delegate)
         return Context(**read)
 
 
 # ── what is given back ─────────────────────────────────────────────────────────────────────────────
-
-_PROVENANCE_NAMES = {
-    "kb_id": "kbId",
-    "document_id": "documentId",
-    "chunk_id": "chunkId",
-    "content_sha256": "contentSha256",
-    "last_fetched_at": "lastFetchedAt",
-    "manifest_version": "manifestVersion",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,21 +308,20 @@ class Provenance:
     end: int
     """The passage is `text[start:end]` of the document."""
     content_sha256: str
-    """Of the passage."""
+    """The hash of the passage."""
     last_fetched_at: str = ""
     shard: str = ""
     manifest_version: int = 0
     metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
-    def __post_init__(self) -> None:
-        _freeze(self, "metadata")
+    to_json = _to_json
 
-    def to_json(self) -> dict[str, Any]:
-        return _to_json(self, _PROVENANCE_NAMES)
+    def __post_init__(self) -> None:
+        _freeze(self)
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> "Provenance":
-        return Provenance(**_named(value, Provenance, _PROVENANCE_NAMES))
+        return Provenance(**_read_fields(value, Provenance))
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,16 +340,15 @@ class Citation:
     provenance: Provenance | None = None
     metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
-    def __post_init__(self) -> None:
-        _freeze(self, "metadata")
+    to_json = _to_json
 
-    def to_json(self) -> dict[str, Any]:
-        return _to_json(self, _SAME)
+    def __post_init__(self) -> None:
+        _freeze(self)
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> "Citation":
-        read = _named(value, Citation, _SAME)
-        if read.get("provenance") is not None:
+        read = _read_fields(value, Citation)
+        if "provenance" in read:
             read["provenance"] = Provenance.from_json(_mapping(read["provenance"], "provenance"))
         return Citation(**read)
 
@@ -307,16 +364,14 @@ class DelegateRequest:
     """Who is asked when `to` cannot answer."""
     metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
-    def __post_init__(self) -> None:
-        _freeze(self, "context")
-        _freeze(self, "metadata")
+    to_json = _to_json
 
-    def to_json(self) -> dict[str, Any]:
-        return _to_json(self, _SAME)
+    def __post_init__(self) -> None:
+        _freeze(self)
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> "DelegateRequest":
-        return DelegateRequest(**_named(value, DelegateRequest, _SAME))
+        return DelegateRequest(**_read_fields(value, DelegateRequest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,16 +386,14 @@ class ErrorInfo:
     details: Mapping[str, Any] = field(default_factory=_no_metadata)
     metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
-    def __post_init__(self) -> None:
-        _freeze(self, "details")
-        _freeze(self, "metadata")
+    to_json = _to_json
 
-    def to_json(self) -> dict[str, Any]:
-        return _to_json(self, _SAME)
+    def __post_init__(self) -> None:
+        _freeze(self)
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> "ErrorInfo":
-        return ErrorInfo(**_named(value, ErrorInfo, _SAME))
+        return ErrorInfo(**_read_fields(value, ErrorInfo))
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,8 +409,10 @@ class Response:
     error: ErrorInfo | None = None
     metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
+    to_json = _to_json
+
     def __post_init__(self) -> None:
-        _freeze(self, "metadata", "sources", "delegate")
+        _freeze(self)
 
     @staticmethod
     def delegating(to: str, query: str = "", *, fallback: str = "") -> "Response":
@@ -377,7 +432,7 @@ class Response:
 
     @staticmethod
     def of_fault(fault: error_tree.PairError) -> "Response":
-        """What went wrong, in the specification's words."""
+        """Return an error of pair in the specification's words."""
         return Response.failing(
             code_of(fault),
             fault.message_without("path", "folder"),
@@ -388,118 +443,24 @@ class Response:
 
     @property
     def delegates(self) -> tuple[DelegateRequest, ...]:
-        """All who are to be asked."""
+        """All requests, as a tuple."""
         if isinstance(self.delegate, tuple):
             return self.delegate
         return () if self.delegate is None else (self.delegate,)
 
-    def to_json(self) -> dict[str, Any]:
-        return _to_json(self, _SAME)
-
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> "Response":
         """Raises ValueError or TypeError for what has another shape."""
-        read = _named(value, Response, _SAME)
+        read = _read_fields(value, Response)
         if "sources" in read:
-            read["sources"] = tuple(
-                Citation.from_json(_mapping(each, "sources")) for each in _sequence(read["sources"], "sources")
-            )
-        if "delegate" in read:
-            given = read["delegate"]
-            read["delegate"] = (
-                DelegateRequest.from_json(given)
-                if isinstance(given, Mapping)
-                else tuple(
-                    DelegateRequest.from_json(_mapping(each, "delegate")) for each in _sequence(given, "delegate")
-                )
-            )
-        if read.get("error") is not None:
+            read["sources"] = _read_list(read["sources"], "sources", Citation)
+        if isinstance(read.get("delegate"), Mapping):
+            read["delegate"] = DelegateRequest.from_json(read["delegate"])
+        elif "delegate" in read:
+            read["delegate"] = _read_list(read["delegate"], "delegate", DelegateRequest)
+        if "error" in read:
             read["error"] = ErrorInfo.from_json(_mapping(read["error"], "error"))
         return Response(**read)
 
 
-# ── JSON ───────────────────────────────────────────────────────────────────────────────────────────
-
-_SAME: Mapping[str, str] = MappingProxyType({})
-"""Names in JSON that differ from ours: none."""
-
-
-_NOTHING: tuple[()] = ()
-# What is frozen as it is. Every question passes here many times.
-_FIXED: frozenset[type] = frozenset({str, int, float, bool, type(None), Citation, Delegate, DelegateRequest})
-
-
-def frozen(value: Any) -> Any:
-    """A copy that nobody can change: mappings are read-only, lists are tuples."""
-    if type(value) in _FIXED or value is NO_METADATA:
-        return value
-    if isinstance(value, (tuple, list)):
-        return tuple([each if type(each) in _FIXED else frozen(each) for each in value]) if value else ()
-    if isinstance(value, Mapping):
-        copied = {
-            key if type(key) is str else str(key): each if type(each) in _FIXED else frozen(each)
-            for key, each in value.items()
-        }
-        return MappingProxyType(copied) if copied else NO_METADATA
-    if isinstance(value, (set, frozenset)):
-        return frozenset(value)
-    return value
-
-
-def _freeze(value: Any, *names: str) -> None:
-    for name in names:
-        given = getattr(value, name)
-        if given is NO_METADATA or given is _NOTHING:
-            continue
-        kept = frozen(given)
-        if kept is not given:
-            object.__setattr__(value, name, kept)
-
-
-def _to_json(value: Any, names: Mapping[str, str], left_out: Sequence[str] = ()) -> dict[str, Any]:
-    """Without what was not given."""
-    written: dict[str, Any] = {}
-    for name, declared in value.__dataclass_fields__.items():
-        each = getattr(value, name)
-        if name in left_out or each is None or (not each and isinstance(each, str | tuple | Mapping)):
-            continue
-        if (
-            each is False and declared.default is False
-        ):  # `recoverable: false` says something, `partial: false` does not
-            continue
-        written[names.get(name, name)] = _plain(each)
-    return written
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "to_json"):
-        return value.to_json()
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(each) for each in value]
-    return value
-
-
-def _named(
-    value: Mapping[str, Any], kind: Any, names: Mapping[str, str], left_out: Sequence[str] = ()
-) -> dict[str, Any]:
-    """Values by our names. What has no place goes to `metadata`; what is null was not given."""
-    ours = {names.get(name, name): name for name in kind.__dataclass_fields__ if name not in left_out}
-    read = {ours[key]: each for key, each in value.items() if key in ours and each is not None}
-    unknown = {key: each for key, each in value.items() if key not in ours}
-    if unknown:
-        read["metadata"] = {**_mapping(read.get("metadata", {}), "metadata"), **unknown}
-    return read
-
-
-def _mapping(value: Any, name: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise TypeError(f"{name} is no object")
-    return value
-
-
-def _sequence(value: Any, name: str) -> Sequence[Any]:
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise TypeError(f"{name} is no list")
-    return value
+_IMMUTABLE |= {Citation, Delegate, DelegateRequest}  # every question passes `freeze` many times

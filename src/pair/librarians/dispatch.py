@@ -1,11 +1,11 @@
-"""ask(): guard, deadline, delegation, parallel hand-over.
+"""Ask a librarian: checks, deadline, delegation, parallel delegation.
 
 Invariants
-    Whoever asks gets a valid Response in time, whatever a librarian does; only cancellation passes through.
-    One question has one deadline, one budget and one chain, shared by all who work on it, also by those who ask
-    somebody else themselves: so every question ends.
+    The caller gets a valid Response in time, whatever a librarian does; only cancellation passes through.
+    One question has one deadline, one budget and one chain, which every librarian that works on it shares, also one
+    that is asked by another: so every question ends.
 Not here
-    What is decided: rules.py and merging.py. Threads: floors.py.
+    What is decided: rules.py and aggregate.py. Threads: threads.py.
 """
 
 import asyncio
@@ -14,23 +14,23 @@ import contextvars
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pair import telemetry
+from pair.ai.contract import LanguageModel
 from pair.clock import SystemClock
 from pair.error_tree import PairError
 from pair.librarians.aggregate import (
-    BLENDING,
+    BLEND_INSTRUCTIONS,
     Aggregation,
-    as_failed_delegation,
-    asked_for,
-    blended,
-    blending,
-    merged,
-    succeeded,
-    with_what_was_known,
+    build_blend_prompt,
+    is_answered,
+    merge_blend,
+    merge_responses,
+    read_aggregation,
+    restore_answer,
+    to_failed_delegation,
 )
 from pair.librarians.budget import BudgetLedger, MeteredModel
 from pair.librarians.contract import (
@@ -41,12 +41,8 @@ from pair.librarians.contract import (
     ErrorCode,
     Response,
     TraceContext,
-    User,
     code_of,
 )
-from pair.librarians.daemon_threads import in_thread
-from pair.librarians.floors import Floors
-from pair.librarians.loop_threads import LoopThreads
 from pair.librarians.registry import RegisteredLibrarian, Registry
 from pair.librarians.rules import (
     DEFAULT_ADVICE,
@@ -57,80 +53,115 @@ from pair.librarians.rules import (
     is_number,
     query_refusal,
     refusal,
-    tidied,
-    with_metadata,
+    tidy_response,
 )
+from pair.librarians.threads import LoopThreads, abandon, in_thread
 
 GRACE_SECONDS = 0.05
-"""Beyond the deadline, for a floor to say what was found until then."""
+"""Time after the deadline for a loop to return what was found until then."""
 
 MERGE_SECONDS = 0.05
-"""The most that a librarian's deadline lies before that of the librarian that asks it beside others."""
+"""The most that the deadline of a parallel delegate lies before that of the librarian that delegates."""
 
+_TIMED_OUT = Response.failing(
+    ErrorCode.TIMEOUT,
+    "There was no answer in time",
+    recoverable=True,
+    suggestion="Ask again with more time, or ask something narrower",
+)
 _AUDIT = logging.getLogger("pair.audit")
 _LOGGER = logging.getLogger(__name__)
-_FLOORS = Floors()
 _LOOP_THREADS = LoopThreads()
-_NOTHING = Context()
+_NO_CONTEXT = Context()
 _now = SystemClock().monotonic
 
 
 class Question:
-    """What all who work on one question share."""
+    """The state that all calls for one question share."""
 
     def __init__(self, registry: Registry, context: Context, seconds: float) -> None:
-        policy = registry.policy
+        settings = registry.settings
+        given = context.budget or Budget(settings.max_calls, settings.max_tokens)
         self.began_at = _now()
         self.ends_at = self.began_at + seconds
-        given = context.budget or Budget(policy.max_calls, policy.max_tokens)
-        self.ledger = BudgetLedger(Budget(min(given.calls, policy.max_calls), min(given.tokens, policy.max_tokens)))
-        self.user: User | None = context.user
+        self.ledger = BudgetLedger(Budget(min(given.calls, settings.max_calls), min(given.tokens, settings.max_tokens)))
+        self.user = context.user
         self.request_id = context.request_id or registry.request_ids()
         self.answers: list[Response] = []
-        """Found so far by those to whom the question itself was handed."""
+        """Answers to the question itself, so far."""
         self.running: set[Call] = set()
         self.is_open = True
+
+    def meter(self, model: LanguageModel | None) -> LanguageModel | None:
+        if model is None or (isinstance(model, MeteredModel) and model.ledger is self.ledger):
+            return model
+        return MeteredModel(model, self.ledger)
+
+    def forward_text(self, listener: Callable[[str], None] | None) -> Callable[[str], None] | None:
+        """Return a listener that hears nothing after the question was answered."""
+        if listener is None:
+            return None
+
+        def forward(text: str) -> None:
+            if self.is_open:
+                listener(text)
+
+        return forward
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One librarian at work on a question."""
+    """A question on its way to a librarian, and its work there."""
 
-    tree: Question
-    registry: Registry
-    desk: RegisteredLibrarian
-    chain: tuple[str, ...]
-    """With this one."""
-    owners: tuple[Registry | None, ...]
-    """In which registry those of the chain are; None for somewhere else."""
-    context: Context
-    ends_at: float
-    is_final: bool
-    """Its answer is one to the question that the tree began with."""
-
-
-@dataclass(slots=True, eq=False)
-class PendingCall:
-    """A question on its way to a librarian."""
-
-    tree: Question
+    question: Question
     registry: Registry
     to: str
     query: str
     context: Context
-    """What it takes along: metadata, model, trace, listener."""
+    """Passed on by the caller: metadata, model, trace, listener."""
     ends_at: float
     chain: tuple[str, ...] = ()
+    """The librarians before this one."""
     owners: tuple[Registry | None, ...] = ()
+    """The registry of each librarian of the chain; None for one elsewhere."""
     delegates_to: tuple[str, ...] | None = None
+    """Whom the last of the chain may ask; None for everybody."""
     is_final: bool = True
+    """Whether the answer is one to the question itself."""
+    given: Context = _NO_CONTEXT
+    """The context that the librarian gets."""
+
+    @property
+    def way(self) -> tuple[str, ...]:
+        return (*self.chain, self.to)
+
+    @property
+    def librarian(self) -> RegisteredLibrarian:
+        return self.registry[self.to]
+
+    def next(
+        self, to: str, query: str, context: Context, *, ends_at: float, registry: Registry | None = None
+    ) -> "Call":
+        """Return the call by which this librarian delegates, or asks another one of `registry` itself."""
+        return Call(
+            question=self.question,
+            registry=self.registry if registry is None else registry,
+            to=to,
+            query=query,
+            context=context,
+            ends_at=ends_at,
+            chain=self.way,
+            owners=(*self.owners, self.registry),
+            delegates_to=self.librarian.entry.delegates_to if registry in {None, self.registry} else None,
+            is_final=self.is_final and registry is None,
+        )
 
 
 @dataclass(slots=True, eq=False)
 class CallResult:
     response: Response
     chain: tuple[str, ...]
-    """To whoever answered."""
+    """Ends with the librarian that answered."""
     is_delegated: bool = False
 
 
@@ -145,100 +176,98 @@ async def ask(
     *,
     timeout: float | None = None,
 ) -> Response:
-    """What a librarian, and all to whom it hands over, make of a question. `timeout` in seconds.
+    """Ask a librarian and all to whom it delegates. `timeout` is in seconds.
 
     Never raises but for cancellation. Asked by a librarian, it is part of the question that librarian works on: it has
     that question's user, chain and budget, and ends with it.
     """
-    given = _NOTHING if context is None else context
-    refused = _unusable(librarian_id, given, timeout)
+    given = _NO_CONTEXT if context is None else context
+    refused = _refuse_arguments(librarian_id, given, timeout)
     if refused is not None:
         return refused
-    hop = _CURRENT.get()
-    if hop is None:
-        return await _from_outside(
-            registry, librarian_id, query, given, _seconds(registry, librarian_id, given, timeout)
-        )
-    limits = [seconds for seconds in (timeout, _of_context(given)) if seconds is not None]
-    step = PendingCall(
-        hop.tree,
-        registry,
-        librarian_id,
-        query,
-        _own(hop) if context is None else replace(given, ai=given.ai or hop.context.ai),
-        min([hop.ends_at, *(_now() + seconds for seconds in limits)]),
-        hop.chain,
-        hop.owners,
-        hop.desk.entry.delegates_to if registry is hop.registry else None,
-        is_final=False,
-    )
-    return _stamped(await _entered(step), step.tree)
+    caller = _CURRENT.get()
+    own_limit = None if given.timeout_ms is None else given.timeout_ms / 1000
+    limits = [seconds for seconds in (timeout, own_limit) if seconds is not None]
+    if caller is None:
+        if not limits:
+            entry_limit = registry[librarian_id].entry.timeout_seconds if librarian_id in registry else None
+            limits = [entry_limit or registry.settings.timeout_seconds]
+        return await _ask_from_outside(registry, librarian_id, query, given, min(limits))
+    inherited = caller.given
+    if context is None:
+        given = Context(ai=inherited.ai, trace=inherited.trace, metadata=inherited.metadata)
+    else:
+        given = replace(given, ai=given.ai or inherited.ai)
+    ends_at = min([caller.ends_at, *(_now() + seconds for seconds in limits)])
+    call = caller.next(librarian_id, query, given, ends_at=ends_at, registry=registry)
+    return _stamp(await _answer(call), call.question)
 
 
-async def _from_outside(
+async def _ask_from_outside(
     registry: Registry, librarian_id: str, query: str, context: Context, seconds: float
 ) -> Response:
-    tree = Question(registry, context, seconds)
+    question = Question(registry, context, seconds)
     chain = context.delegation_chain
-    step = PendingCall(tree, registry, librarian_id, query, context, tree.ends_at, chain, (None,) * len(chain))
+    owners = (None,) * len(chain)
+    call = Call(question, registry, librarian_id, query, context, question.ends_at, chain=chain, owners=owners)
     try:
-        outcome = await _FLOORS.perform(lambda: _entered(step), max(0.0, seconds) + GRACE_SECONDS)
+        result = await _LOOP_THREADS.run(lambda: _answer(call), max(0.0, seconds) + GRACE_SECONDS)
     except TimeoutError:
-        outcome = CallResult(_given_up(tree, step), (*chain, librarian_id))
-    except Exception as fault:  # noqa: BLE001 - no thread to be had, for instance
-        outcome = CallResult(_of_fault(fault), (*chain, librarian_id))
+        result = CallResult(_give_up(call), call.way)
+    except Exception as fault:  # noqa: BLE001 - the system has no thread left, for instance
+        result = CallResult(_fault_response(fault), call.way)
     finally:
-        tree.is_open = False
-    return _stamped(outcome, tree)
+        question.is_open = False
+    return _stamp(result, question)
 
 
 # ── one librarian ──────────────────────────────────────────────────────────────────────────────────
 
 
-async def _entered(step: PendingCall) -> CallResult:
-    """What comes of a question at its next librarian, with all who are asked in turn."""
-    refused = _refused(step)
+async def _answer(call: Call) -> CallResult:
+    """Ask a librarian, and all to whom it delegates."""
+    refused = _refuse(call)
     if refused is not None:
-        return CallResult(_signed(refused, step), (*step.chain, step.to))
-    desk = step.registry.desk(step.to)
-    trace = step.context.trace
-    parent = "" if trace is None else telemetry.format_traceparent(trace.trace_id, trace.span_id)
-    about = {telemetry.AGENT_ID: step.to, telemetry.AGENT_NAME: desk.card.name}
-    with telemetry.span(telemetry.INVOKE_AGENT, step.to, attributes=about, parent=parent) as span:
-        hop = _hop(step, desk, span)
-        response = _signed(await _called(hop, step.query), step)
-        outcome = CallResult(response, hop.chain)
+        return CallResult(_complete_error(refused, call), call.way)
+    trace = call.context.trace
+    parent = "" if trace is None else telemetry.traceparent(trace.trace_id, trace.span_id)
+    about = {telemetry.AGENT_ID: call.to, telemetry.AGENT_NAME: call.librarian.card.name}
+    with telemetry.span(telemetry.INVOKE_AGENT, call.to, attributes=about, parent=parent) as span:
+        call = _prepare(call, span)
+        response = _complete_error(await _run_call(call), call)
+        result = CallResult(response, call.way)
         if response.error is not None:
-            outcome = replace(outcome, response=replace(response, delegate=None))
+            result = CallResult(replace(response, delegate=None), call.way)
         elif response.delegates:
-            outcome = await _followed(hop, step, response)
-        if outcome.response.error is not None:
-            span.fail(outcome.response.error.code)
-        return outcome
+            result = await _delegate(call, response)
+        if result.response.error is not None:
+            span.fail(result.response.error.code)
+        return result
 
 
-def _refused(step: PendingCall) -> Response | None:
-    """Before any work."""
-    registry, user = step.registry, step.tree.user
-    refused = query_refusal(step.query, registry.policy.max_query_characters) or refusal(
+def _refuse(call: Call) -> Response | None:
+    """Return why the librarian is not called, decided before any work; None when it is."""
+    registry, question = call.registry, call.question
+    is_known = call.to in registry
+    refused = query_refusal(call.query, registry.settings.max_query_characters) or refusal(
         HandOver(
-            step.to,
-            registry.__contains__,
-            step.chain,
-            _visited(step.chain, step.owners, registry),
-            step.delegates_to,
-            lambda to: registry.allows(user, to),
-            registry.policy.max_depth,
+            to=call.to,
+            chain=call.chain,
+            visited=_list_visited(call.chain, call.owners, registry),
+            delegates_to=call.delegates_to,
+            max_depth=registry.settings.max_depth,
+            is_known=is_known,
+            is_allowed=is_known and registry.allows(question.user, call.to),
         )
     )
-    if step.to in registry and registry.desk(step.to).entry.permissions.sensitive:
-        _audit(step, refused)
+    if is_known and call.librarian.entry.permissions.sensitive:
+        _audit(call, is_allowed=refused is None)
     if refused is not None:
         return refused
-    if step.ends_at <= _now():
-        return _timed_out()
-    refused = registry.desk(step.to).breaker.refusal()
-    if refused is None and not step.tree.ledger.take_call():
+    if call.ends_at <= _now():
+        return _TIMED_OUT
+    refused = call.librarian.breaker.refusal()
+    if refused is None and not question.ledger.take_call():
         return Response.failing(
             ErrorCode.RATE_LIMITED,
             "The question has used up the calls of librarians that it may cost",
@@ -247,328 +276,105 @@ def _refused(step: PendingCall) -> Response | None:
     return refused
 
 
-def _audit(step: PendingCall, refused: Response | None) -> None:
-    user = None if step.tree.user is None else step.tree.user.id
-    known = {
-        "user": user,
-        "librarian": step.to,
-        "request_id": step.tree.request_id,
-        "allowed": refused is None,
-    }
+def _audit(call: Call, *, is_allowed: bool) -> None:
+    user, request_id = call.question.user, call.question.request_id
+    user_id = None if user is None else user.id
     _AUDIT.info(
         "sensitive librarian %s: user=%r librarian=%s request=%r",
-        "asked" if refused is None else "refused",
-        user,
-        step.to,
-        step.tree.request_id,
-        extra=known,
+        "asked" if is_allowed else "refused",
+        user_id,
+        call.to,
+        request_id,
+        extra={"user": user_id, "librarian": call.to, "request_id": request_id, "allowed": is_allowed},
     )
 
 
-def _hop(step: PendingCall, desk: RegisteredLibrarian, span: telemetry.Span) -> Call:
-    """With the context that the librarian is given: a new one, made from nothing that it could change."""
-    tree, registry, entry = step.tree, step.registry, desk.entry
-    chain, owners = (*step.chain, step.to), (*step.owners, registry)
-    ends_at = step.ends_at
+def _prepare(call: Call, span: telemetry.Span) -> Call:
+    """Return the call with the context for the librarian: a new one, made from nothing that it could change."""
+    question, registry, entry, passed = call.question, call.registry, call.librarian.entry, call.context
+    ends_at = call.ends_at
     if entry.timeout_seconds is not None:
         ends_at = min(ends_at, _now() + entry.timeout_seconds)
     delegates: tuple[Delegate, ...] = ()
-    if len(chain) <= registry.policy.max_depth:
-        delegates = registry.delegates_for(tree.user, _visited(chain, owners, registry), entry.delegates_to)
-    context = Context(
-        librarian=desk.card,
-        user=tree.user,
-        trace=_trace_of(step.context.trace, span),
-        delegation_chain=chain,
-        ai=_metered(step.context, tree.ledger),
+    if len(call.way) <= registry.settings.max_depth:
+        visited = _list_visited(call.way, (*call.owners, registry), registry)
+        delegates = registry.delegates_for(question.user, visited, entry.delegates_to)
+    trace = passed.trace
+    if span.ids is not None:
+        trace = TraceContext(span.ids[0], span.ids[1], trace.span_id if trace else "")
+    given = Context(
+        librarian=call.librarian.card,
+        user=question.user,
+        trace=trace,
+        delegation_chain=call.way,
+        ai=question.meter(passed.ai),
         available_delegates=delegates,
-        metadata=step.context.metadata,
-        request_id=tree.request_id,
+        metadata=passed.metadata,
+        request_id=question.request_id,
         timeout_ms=max(1, int((ends_at - _now()) * 1000)),
-        budget=tree.ledger.left,
-        on_text=_while_open(tree, step.context.on_text),
+        budget=question.ledger.left,
+        on_text=question.forward_text(passed.on_text),
     )
-    return Call(tree, registry, desk, chain, owners, context, ends_at, step.is_final)
+    return replace(call, given=given, ends_at=ends_at)
 
 
-async def _called(hop: Call, query: str) -> Response:
-    """What one librarian gives back, or what is to be said instead."""
-    loop, running = asyncio.get_running_loop(), hop.tree.running
+async def _run_call(call: Call) -> Response:
+    """Return the librarian's response, or TIMEOUT at the deadline of the call."""
+    loop, running = asyncio.get_running_loop(), call.question.running
     variables = contextvars.copy_context()
-    variables.run(_CURRENT.set, hop)
+    variables.run(_CURRENT.set, call)
     # asyncio.wait would do, and costs more than all the rest.
-    given: asyncio.Future[Response] = loop.create_future()
-    task = loop.create_task(_guarded(hop, query, given), context=variables)
-    timer = loop.call_later(max(0.0, hop.ends_at - _now()), _too_late, given)
-    running.add(hop)
+    outcome: asyncio.Future[Response] = loop.create_future()
+    task = loop.create_task(_guard(call, outcome), context=variables)
+    timer = loop.call_later(max(0.0, call.ends_at - _now()), _settle, outcome, _TIMED_OUT)
+    running.add(call)
     try:
-        response = await given
+        response = await outcome
     except asyncio.CancelledError:
-        running.discard(hop)
+        running.discard(call)
         raise
     finally:
         timer.cancel()
-        if given.cancelled() or not task.done():
-            task.cancel()
-            _ORPHANS.add(task)
-            task.add_done_callback(_ORPHANS.discard)
-    if hop in running:  # otherwise it was given up, and that was noted
-        running.discard(hop)
-        hop.desk.breaker.note(response)
+        if outcome.cancelled() or not task.done():
+            abandon(task)
+    if call in running:  # otherwise it was given up, and its breaker knows
+        running.discard(call)
+        call.librarian.breaker.note(response)
     return response
 
 
-_ORPHANS: set[asyncio.Task[None]] = set()
-"""Librarians that were told to stop and have not yet: a loop alone would forget them in the middle of their work."""
+def _settle(outcome: asyncio.Future[Response], response: Response) -> None:
+    if not outcome.done():
+        outcome.set_result(response)
 
 
-def _too_late(given: asyncio.Future[Response]) -> None:
-    if not given.done():
-        given.set_result(_timed_out())
-
-
-async def _guarded(hop: Call, query: str, given: asyncio.Future[Response]) -> None:
-    """A librarian's work: puts a valid response where it is waited for, whatever happens."""
+async def _guard(call: Call, outcome: asyncio.Future[Response]) -> None:
+    """Run a librarian and settle the outcome with a valid response, whatever happens."""
     try:
-        response = await _worked(hop, query)
+        response = await _run_librarian(call)
+        if call.is_final and response.answer is not None:
+            call.question.answers.append(response)
     except asyncio.CancelledError:
-        given.cancel()
+        outcome.cancel()
         raise
     except BaseException as fault:  # noqa: BLE001 - whatever a librarian raises is an answer of a kind
-        response = _of_fault(fault)
-    if not given.done():
-        given.set_result(response)
+        response = _fault_response(fault)
+    _settle(outcome, response)
 
 
-async def _worked(hop: Call, query: str) -> Response:
-    way = hop.desk.gets_context
-    librarian = hop.desk.entry.librarian
+async def _run_librarian(call: Call) -> Response:
+    way, function = call.librarian.gets_context, call.librarian.entry.librarian
     if way == "positional":
-        work = librarian(query, hop.context)
+        work = function(call.query, call.given)
     else:
-        work = librarian(query, context=hop.context) if way else librarian(query)
-    if not inspect.isawaitable(work):
-        return _invalid("it is not async")
-    given = await work
-    fault = fault_of(given)
-    if fault:
-        return _invalid(fault)
-    response = tidied(given)
-    if hop.is_final and response.answer is not None:
-        hop.tree.answers.append(response)
-    return response
-
-
-# ── handing over ───────────────────────────────────────────────────────────────────────────────────
-
-
-async def _followed(hop: Call, step: PendingCall, delegating: Response) -> CallResult:
-    """What comes of the requests of a librarian to ask others."""
-    requests = delegating.delegates
-    if len(requests) == 1:
-        outcome = replace(await _delegated(hop, step, requests[0], is_alone=True), is_delegated=True)
+        work = function(call.query, context=call.given) if way else function(call.query)
+    if inspect.isawaitable(work):
+        response = await work
+        fault = fault_of(response)
     else:
-        how = asked_for(delegating)
-        outcomes = await _together(hop, step, requests, how)
-        outcome = CallResult(await _as_one(hop, step.query, outcomes, how), hop.chain, is_delegated=True)
-    if outcome.response.error is not None:
-        failed = as_failed_delegation(outcome.response)
-        return replace(outcome, response=with_what_was_known(failed, delegating))
-    return outcome
-
-
-async def _delegated(hop: Call, step: PendingCall, request: DelegateRequest, *, is_alone: bool) -> CallResult:
-    """The colleague's answer, or that of the fallback when there is none."""
-    now = _now()
-    kept = FALLBACK_SHARE * (hop.ends_at - now) if request.fallback else 0.0
-    metadata = {**step.context.metadata, **request.context} if request.context else step.context.metadata
-    onwards = PendingCall(
-        step.tree,
-        step.registry,
-        request.to,
-        request.query if request.query.strip() else step.query,
-        Context(
-            ai=hop.context.ai,
-            trace=hop.context.trace,
-            metadata=metadata,
-            on_text=step.context.on_text if is_alone else None,  # two who speak at once are not understood
-        ),
-        hop.ends_at - kept,
-        hop.chain,
-        hop.owners,
-        hop.desk.entry.delegates_to,
-        step.is_final,
-    )
-    outcome = await (_entered(onwards) if is_alone and not request.fallback else _enter_apart(onwards))
-    if outcome.response.error is not None and request.fallback:
-        fallback = replace(onwards, to=request.fallback, ends_at=hop.ends_at)
-        second = await (_entered(fallback) if is_alone else _enter_apart(fallback))
-        outcome = second if second.response.error is None else _first_failure(outcome, second)
-    return outcome
-
-
-async def _enter_apart(step: PendingCall) -> CallResult:
-    """Ask on another event loop, so that a librarian that blocks holds up neither its siblings nor the fallback."""
-    reserve = min(MERGE_SECONDS, max(0.0, step.ends_at - _now()) / 10)
-    step = replace(step, ends_at=step.ends_at - reserve)
-    try:
-        return await _LOOP_THREADS.run(lambda: _entered(step), step.ends_at - _now() + reserve / 2)
-    except TimeoutError:
-        chain = (*step.chain, step.to)
-        response = _timed_out()
-        _blame(response, [hop for hop in tuple(step.tree.running) if hop.chain[: len(chain)] == chain])
-        return CallResult(_signed(response, step), chain)
-
-
-def _first_failure(first: CallResult, second: CallResult) -> CallResult:
-    """The error of the colleague; of the fallback, the answer that it may have left."""
-    return replace(first, response=with_what_was_known(first.response, second.response))
-
-
-async def _together(
-    hop: Call, step: PendingCall, requests: Sequence[DelegateRequest], how: Aggregation
-) -> list[Response]:
-    """In the order of the requests, but for `first-success`: there the first to succeed is the only one."""
-    tasks = [asyncio.create_task(_delegated(hop, step, each, is_alone=False)) for each in requests]
-    try:
-        waiting = set(tasks)
-        while waiting:
-            until = asyncio.FIRST_COMPLETED if how == "first-success" else asyncio.ALL_COMPLETED
-            done, waiting = await asyncio.wait(waiting, return_when=until)
-            if how == "first-success":
-                for task in done:
-                    if succeeded(task.result().response):
-                        return [task.result().response]
-        return [task.result().response for task in tasks]
-    finally:
-        for task in tasks:
-            task.cancel()
-
-
-async def _as_one(hop: Call, query: str, responses: Sequence[Response], how: Aggregation) -> Response:
-    model = hop.context.ai
-    if how == "blend" and model is not None and sum(map(succeeded, responses)) > 1:
-        asked = in_thread(functools.partial(model.reply, BLENDING, blending(query, responses)))
-        with contextlib.suppress(Exception):  # without a model, as well as it can be done without
-            text = await asyncio.wait_for(asked, max(0.0, hop.ends_at - _now()))
-            return blended(text, responses)
-    return merged(responses, how)
-
-
-# ── small things ───────────────────────────────────────────────────────────────────────────────────
-
-
-def _unusable(librarian_id: object, context: object, timeout: object) -> Response | None:
-    if not isinstance(librarian_id, str):
-        return Response.failing(ErrorCode.NOT_FOUND, f"A {type(librarian_id).__name__} is no id of a librarian")
-    if timeout is not None and not is_number(timeout):
-        return Response.failing(ErrorCode.INVALID_QUERY, "The timeout is no number of seconds")
-    fault = None if context is _NOTHING else fault_of_context(context)
-    return Response.failing(ErrorCode.INVALID_QUERY, f"The context cannot be used: {fault}") if fault else None
-
-
-def _seconds(registry: Registry, librarian_id: str, context: Context, timeout: float | None) -> float:
-    """The shortest limit that was given; without any, that of the librarian, or else of everybody."""
-    given = [seconds for seconds in (timeout, _of_context(context)) if seconds is not None]
-    if given:
-        return min(given)
-    own = registry.desk(librarian_id).entry.timeout_seconds if librarian_id in registry else None
-    return own or registry.policy.timeout_seconds
-
-
-def _of_context(context: Context) -> float | None:
-    return None if context.timeout_ms is None else context.timeout_ms / 1000
-
-
-def _own(hop: Call) -> Context:
-    """What a librarian takes along that asks without saying so."""
-    return Context(ai=hop.context.ai, trace=hop.context.trace, metadata=hop.context.metadata)
-
-
-def _visited(chain: tuple[str, ...], owners: tuple[Registry | None, ...], registry: Registry) -> Sequence[str]:
-    """Those of a chain who are the same here: two registries may use one name for two librarians."""
-    return [each for each, owner in zip(chain, owners, strict=True) if owner is None or owner is registry]
-
-
-def _metered(context: Context, ledger: BudgetLedger) -> MeteredModel | None:
-    model = context.ai
-    if model is None or (isinstance(model, MeteredModel) and model.ledger is ledger):
-        return model
-    return MeteredModel(model, ledger)
-
-
-def _trace_of(given: TraceContext | None, span: telemetry.Span) -> TraceContext | None:
-    ids = span.ids
-    return given if ids is None else TraceContext(ids[0], ids[1], given.span_id if given else "")
-
-
-def _while_open(tree: Question, listener: Callable[[str], None] | None) -> Callable[[str], None] | None:
-    """Whoever got their response is told nothing more."""
-    if listener is None:
-        return None
-
-    def tell(text: str) -> None:
-        if tree.is_open:
-            listener(text)
-
-    return tell
-
-
-def _stamped(outcome: CallResult, tree: Question) -> Response:
-    about: Mapping[str, Any] = {
-        "librarian": outcome.chain[-1],
-        "delegationChain": outcome.chain,
-        "delegated": outcome.is_delegated,
-        "executionTimeMs": round((_now() - tree.began_at) * 1000, 3),
-        "requestId": tree.request_id,
-    }
-    return with_metadata(outcome.response, about)
-
-
-def _signed(response: Response, step: PendingCall) -> Response:
-    """Complete an error: the librarian, the question, whether it may pass, and what to do."""
-    error = response.error
-    if error is None:
-        return response
-    suggestion, is_recoverable = DEFAULT_ADVICE[ErrorCode(error.code)]
-    completed = replace(
-        error,
-        librarian=error.librarian or step.to,
-        query=error.query or (step.query if isinstance(step.query, str) else ""),
-        recoverable=is_recoverable if error.recoverable is None else error.recoverable,
-        suggestion=error.suggestion or suggestion,
-    )
-    return replace(response, error=completed)
-
-
-def _given_up(tree: Question, step: PendingCall) -> Response:
-    """The floor is blocked: what was found before is what there is, and whoever was at work is to blame."""
-    response = _timed_out()
-    _blame(response, tuple(tree.running))
-    answers = tuple(tree.answers)
-    if answers:
-        found = merged([replace(each, delegate=None, error=None) for each in answers])
-        response = replace(found, error=response.error, partial=True)
-    return _signed(response, step)
-
-
-def _blame(response: Response, hops: Sequence[Call]) -> None:
-    """Count the failure against librarians that were at work and gave nothing back."""
-    for hop in hops:
-        hop.tree.running.discard(hop)
-        hop.desk.breaker.note(response)
-
-
-def _timed_out() -> Response:
-    return Response.failing(
-        ErrorCode.TIMEOUT,
-        "There was no answer in time",
-        recoverable=True,
-        suggestion="Ask again with more time, or ask something narrower",
-    )
-
-
-def _invalid(fault: str) -> Response:
+        fault = "it is not async"
+    if fault is None:
+        return tidy_response(response)
     return Response.failing(
         ErrorCode.INTERNAL_ERROR,
         f"The librarian broke its contract: {fault}",
@@ -576,8 +382,149 @@ def _invalid(fault: str) -> Response:
     )
 
 
-def _of_fault(fault: BaseException) -> Response:
-    """Whatever it is: even one whose text cannot be had, or that only looks like one of ours."""
+# ── delegation ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _delegate(call: Call, delegating: Response) -> CallResult:
+    """Ask those whom a librarian wants to be asked."""
+    requests = delegating.delegates
+    if len(requests) == 1:
+        result = replace(await _ask_delegate(call, requests[0], is_alone=True), is_delegated=True)
+    else:
+        how = read_aggregation(delegating)
+        responses = await _ask_delegates(call, requests, how)
+        result = CallResult(await _aggregate(call, responses, how), call.way, is_delegated=True)
+    if result.response.error is not None:
+        failed = to_failed_delegation(result.response)
+        return replace(result, response=restore_answer(failed, delegating))
+    return result
+
+
+async def _ask_delegate(call: Call, request: DelegateRequest, *, is_alone: bool) -> CallResult:
+    """Return the delegate's answer, or that of the fallback when there is none."""
+    passed = call.context
+    context = Context(
+        ai=call.given.ai,
+        trace=call.given.trace,
+        metadata={**passed.metadata, **request.context} if request.context else passed.metadata,
+        on_text=passed.on_text if is_alone else None,  # two texts at once cannot be told apart
+    )
+    query = request.query if request.query.strip() else call.query
+    reserved = FALLBACK_SHARE * (call.ends_at - _now()) if request.fallback else 0.0
+    first = call.next(request.to, query, context, ends_at=call.ends_at - reserved)
+    result = await (_answer(first) if is_alone and not request.fallback else _answer_apart(first))
+    if result.response.error is not None and request.fallback:
+        second = replace(first, to=request.fallback, ends_at=call.ends_at)
+        fallback = await (_answer(second) if is_alone else _answer_apart(second))
+        if fallback.response.error is None:
+            return fallback
+        # The error is that of the delegate; the fallback may have left an answer.
+        result = replace(result, response=restore_answer(result.response, fallback.response))
+    return result
+
+
+async def _answer_apart(call: Call) -> CallResult:
+    """Ask on another event loop, so that a librarian that blocks holds up neither its siblings nor the fallback."""
+    reserve = min(MERGE_SECONDS, max(0.0, call.ends_at - _now()) / 10)
+    call = replace(call, ends_at=call.ends_at - reserve)
+    try:
+        return await _LOOP_THREADS.run(lambda: _answer(call), call.ends_at - _now() + reserve / 2)
+    except TimeoutError:
+        way = call.way
+        _blame(running for running in tuple(call.question.running) if running.way[: len(way)] == way)
+        return CallResult(_complete_error(_TIMED_OUT, call), way)
+
+
+async def _ask_delegates(call: Call, requests: Sequence[DelegateRequest], how: Aggregation) -> list[Response]:
+    """Return the responses in the order of the requests; for `first-success`, only the first that succeeds."""
+    tasks = [asyncio.create_task(_ask_delegate(call, request, is_alone=False)) for request in requests]
+    until = asyncio.FIRST_COMPLETED if how == "first-success" else asyncio.ALL_COMPLETED
+    try:
+        waiting = set(tasks)
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, return_when=until)
+            for task in done if how == "first-success" else ():
+                if is_answered(task.result().response):
+                    return [task.result().response]
+        return [task.result().response for task in tasks]
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _aggregate(call: Call, responses: Sequence[Response], how: Aggregation) -> Response:
+    model = call.given.ai
+    if how == "blend" and model is not None and sum(map(is_answered, responses)) > 1:
+        reply = in_thread(functools.partial(model.reply, BLEND_INSTRUCTIONS, build_blend_prompt(call.query, responses)))
+        with contextlib.suppress(Exception):  # merged without a model
+            return merge_blend(await asyncio.wait_for(reply, max(0.0, call.ends_at - _now())), responses)
+    return merge_responses(responses, how)
+
+
+def _list_visited(chain: tuple[str, ...], owners: tuple[Registry | None, ...], registry: Registry) -> Sequence[str]:
+    """Return those of a chain that this registry means: another one may use the same name for another librarian."""
+    return [name for name, owner in zip(chain, owners, strict=True) if owner is None or owner is registry]
+
+
+# ── responses ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _refuse_arguments(librarian_id: object, context: object, timeout: object) -> Response | None:
+    if not isinstance(librarian_id, str):
+        return Response.failing(ErrorCode.NOT_FOUND, f"A {type(librarian_id).__name__} is no id of a librarian")
+    if timeout is not None and not is_number(timeout):
+        return Response.failing(ErrorCode.INVALID_QUERY, "The timeout is no number of seconds")
+    fault = None if context is _NO_CONTEXT else fault_of_context(context)
+    return Response.failing(ErrorCode.INVALID_QUERY, f"The context cannot be used: {fault}") if fault else None
+
+
+def _stamp(result: CallResult, question: Question) -> Response:
+    """Add who answered, by which way, and how long it took."""
+    about = {
+        "librarian": result.chain[-1],
+        "delegationChain": result.chain,
+        "delegated": result.is_delegated,
+        "executionTimeMs": round((_now() - question.began_at) * 1000, 3),
+        "requestId": question.request_id,
+    }
+    return replace(result.response, metadata={**result.response.metadata, **about})
+
+
+def _complete_error(response: Response, call: Call) -> Response:
+    """Add to an error the librarian, the query, whether asking again may help, and a suggestion."""
+    error = response.error
+    if error is None:
+        return response
+    suggestion, is_recoverable = DEFAULT_ADVICE[ErrorCode(error.code)]
+    completed = replace(
+        error,
+        librarian=error.librarian or call.to,
+        query=error.query or (call.query if isinstance(call.query, str) else ""),
+        recoverable=is_recoverable if error.recoverable is None else error.recoverable,
+        suggestion=error.suggestion or suggestion,
+    )
+    return replace(response, error=completed)
+
+
+def _give_up(call: Call) -> Response:
+    """Return TIMEOUT with the answers that there are, when the loop of the question is blocked."""
+    response = _TIMED_OUT
+    _blame(tuple(call.question.running))
+    answers = [replace(answer, delegate=None, error=None) for answer in tuple(call.question.answers)]
+    if answers:
+        response = replace(merge_responses(answers), error=response.error, partial=True)
+    return _complete_error(response, call)
+
+
+def _blame(calls: Iterable[Call]) -> None:
+    """Count the timeout against librarians that were at work and gave nothing back."""
+    for call in calls:
+        call.question.running.discard(call)
+        call.librarian.breaker.note(_TIMED_OUT)
+
+
+def _fault_response(fault: BaseException) -> Response:
+    """Return the error for anything raised, even if its text cannot be had or it only looks like one of ours."""
     with contextlib.suppress(BaseException):
         if isinstance(fault, PairError):
             response = Response.of_fault(fault)

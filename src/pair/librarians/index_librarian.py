@@ -1,4 +1,4 @@
-"""A librarian that knows what there is: which sources of the index would answer a question."""
+"""A librarian that names the sources of the index that are likely to answer a question."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -8,16 +8,15 @@ from pair.ai.contract import LanguageModel
 from pair.ai.prompts import strip_reasoning
 from pair.error_tree import ModelError, PairError
 from pair.librarians.contract import Citation, Context, Response
-from pair.librarians.daemon_threads import in_thread
-from pair.librarians.quotes import TermReader
-from pair.librarians.similarity import matches
+from pair.librarians.relevance import TermReader, match_descriptions
+from pair.librarians.threads import in_thread
 
 _MOST_SOURCES = 5
 _SHOWN_TO_MODEL = 40
 _WORTH_NAMING = 0.5
-"""Of the best one's score."""
+"""The share of the best source's score that a further source must have."""
 _LEAST_COVERAGE = 0.2
-"""Of the question's words: a source that holds less of them is not likely to know."""
+"""The share of the question's words that the best source must hold."""
 
 INSTRUCTIONS = """You are given the index of a library, one numbered source on each line, and a question. Reply with a
 JSON list of the numbers of the sources that are likely to answer it, the best first, at most five, and nothing else;
@@ -34,7 +33,7 @@ class IndexEntry:
 
 class IndexLibrarian:
     def __init__(self, entries: Callable[[], Sequence[IndexEntry]], reader: TermReader) -> None:
-        """`entries`: the index as it is now. May raise PairError."""
+        """`entries` returns the current index. It may raise PairError."""
         self._entries = entries
         self._reader = reader
 
@@ -47,31 +46,28 @@ class IndexLibrarian:
 
     def _answer(self, query: str, model: LanguageModel | None) -> Response:
         entries = self._entries()
-        found = matches(query, [f"{each.source_id}\n{each.description}" for each in entries], self._reader)
-        if not found or found[0].coverage < _LEAST_COVERAGE:
-            return _none_known(len(entries))
-        near = [entries[each.number] for each in found[:_SHOWN_TO_MODEL]]
-        chosen, method = None, "description"
+        descriptions = [f"{entry.source_id}\n{entry.description}" for entry in entries]
+        matches = match_descriptions(query, descriptions, self._reader)
+        if not matches or matches[0].coverage < _LEAST_COVERAGE:
+            return _answer_nothing(len(entries))
+        chosen, method = None, "model"
         if model is not None:
-            chosen, method = _chosen_by_model(model, query, near), "model"
+            chosen = _choose_by_model(model, query, [entries[match.number] for match in matches[:_SHOWN_TO_MODEL]])
             if chosen == []:
-                return _none_known(len(entries))
+                return _answer_nothing(len(entries))
         if chosen is None:
-            least = _WORTH_NAMING * found[0].score
-            chosen, method = (
-                [entries[each.number] for each in found[:_MOST_SOURCES] if each.score >= least],
-                "description",
-            )
-        lines = [f"- {_first_line(each)} [{number}]" for number, each in enumerate(chosen, 1)]
+            least, method = _WORTH_NAMING * matches[0].score, "description"
+            chosen = [entries[match.number] for match in matches[:_MOST_SOURCES] if match.score >= least]
+        lines = [f"- {_first_line(entry)} [{number}]" for number, entry in enumerate(chosen, 1)]
         return Response(
             answer="These sources are likely to know:\n\n" + "\n".join(lines),
-            sources=tuple(_citation(each, number, len(chosen)) for number, each in enumerate(chosen, 1)),
-            confidence=round(min(0.9, found[0].score), 2),
+            sources=tuple(_cite(entry, number, len(chosen)) for number, entry in enumerate(chosen, 1)),
+            confidence=round(min(0.9, matches[0].score), 2),
             metadata={"method": method},
         )
 
 
-def _none_known(count: int) -> Response:
+def _answer_nothing(count: int) -> Response:
     return Response(
         answer=f"None of the {count} sources in the index seems to know." if count else "The index is empty.",
         confidence=0.0,
@@ -85,7 +81,7 @@ def _first_line(entry: IndexEntry) -> str:
     return f"{entry.source_id}: {line}" if line else entry.source_id
 
 
-def _citation(entry: IndexEntry, number: int, count: int) -> Citation:
+def _cite(entry: IndexEntry, number: int, count: int) -> Citation:
     return Citation(
         name=entry.source_id,
         url=entry.url,
@@ -95,18 +91,18 @@ def _citation(entry: IndexEntry, number: int, count: int) -> Citation:
     )
 
 
-def _chosen_by_model(model: LanguageModel, query: str, entries: Sequence[IndexEntry]) -> list[IndexEntry] | None:
-    """None when it cannot be asked or its reply is of no use."""
+def _choose_by_model(model: LanguageModel, query: str, entries: Sequence[IndexEntry]) -> list[IndexEntry] | None:
+    """Return None when the model cannot be asked or its reply is of no use."""
     lines = [
-        f"{number}. {each.source_id}: {' '.join(each.description.split())[:300]}"
-        for number, each in enumerate(entries, 1)
+        f"{number}. {entry.source_id}: {' '.join(entry.description.split())[:300]}"
+        for number, entry in enumerate(entries, 1)
     ]
     try:
         reply = model.reply(INSTRUCTIONS, "Index:\n" + "\n".join(lines) + f"\n\nQuestion: {query}")
     except ModelError:
         return None
-    found = re.search(r"\[[\d,\s]*\]", strip_reasoning(reply))
-    if found is None:
+    match = re.search(r"\[[\d,\s]*\]", strip_reasoning(reply))
+    if match is None:
         return None
-    numbers = [each for each in dict.fromkeys(map(int, re.findall(r"\d{1,9}", found[0]))) if 1 <= each <= len(entries)]
-    return [entries[each - 1] for each in numbers[:_MOST_SOURCES]]
+    numbers = dict.fromkeys(map(int, re.findall(r"\d{1,9}", match[0])))
+    return [entries[number - 1] for number in numbers if 1 <= number <= len(entries)][:_MOST_SOURCES]

@@ -1,11 +1,12 @@
-"""What a model is told so that it answers from passages alone, and what becomes of its reply.
+"""Prompts that let a model answer from passages alone, and the check of its reply.
 
 Invariants
     A passage is data: it stands between marks that no passage can contain, and the model is told to obey none of it.
-    After `checked`, every citation points to a passage that the model was given.
+    After `check_citations`, every citation points to a passage that the model was given.
 """
 
 import hashlib
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,9 +40,9 @@ class Grounded:
     """A reply, with its citations checked."""
 
     answer: str
-    """With citations numbered anew, from 1."""
+    """With citations renumbered from 1."""
     cited: tuple[int, ...]
-    """The passages that were cited, in the order of their new numbers; counted from 0."""
+    """The indexes of the cited passages, in the order of their new numbers."""
     dropped: int
     """Citations of passages that are not there."""
     uncited: int
@@ -49,11 +50,16 @@ class Grounded:
     is_refusal: bool = False
 
 
-def prompt(query: str, passages: Sequence[tuple[str, str]]) -> str:
+def build_prompt(query: str, passages: Sequence[tuple[str, str]]) -> str:
     """`passages`: title and text of each."""
-    mark = _mark(query, passages)
+    # The mark is made from what it surrounds: a text cannot contain its own hash.
+    digest = hashlib.sha256(query.encode(errors="surrogatepass"))
+    for title, text in passages:
+        digest.update(f"\0{title}\0{text}".encode(errors="surrogatepass"))
+    mark = digest.hexdigest()[:_MARK_CHARACTERS]
     parts = [
-        f"<<< passage {number} {mark} {_on_one_line(title)}\n{text[:_PASSAGE_CHARACTERS]}\n>>> passage {number} {mark}"
+        f"<<< passage {number} {mark} {' '.join(title.split())[:200]}\n"
+        f"{text[:_PASSAGE_CHARACTERS]}\n>>> passage {number} {mark}"
         for number, (title, text) in enumerate(passages, 1)
     ]
     return "\n\n".join([*parts, f"Question: {query}"])
@@ -70,57 +76,39 @@ def clean_reply(reply: str, passages: Sequence[str] = ()) -> str:
 
 
 def is_refusal(text: str) -> bool:
-    """Whether a reply, or the beginning of one, says that the passages hold no answer."""
+    """Return whether a reply, or the beginning of one, says that the passages hold no answer."""
     return REFUSAL in text.upper() or REFUSAL.startswith(text.upper())
 
 
-def checked(reply: str, count: int) -> Grounded:
-    """`count`: how many passages the model was given."""
+def check_citations(reply: str, count: int) -> Grounded:
+    """Renumber the citations of a reply. `count`: how many passages the model was given."""
     text = reply.strip()
     if not text or is_refusal(text):
         return Grounded("", (), 0, 0, is_refusal=True)
     order: list[int] = []
     dropped = 0
 
-    def renumbered(found: re.Match[str]) -> str:
+    def renumber(match: re.Match[str]) -> str:
         nonlocal dropped
-        kept = []
-        for number in (int(each) for each in found[1].split(",")):
+        marks = []
+        for number in map(int, match[1].split(",")):
             if not 1 <= number <= count:
                 dropped += 1
                 continue
             if number not in order:
                 order.append(number)
-            kept.append(f"[{order.index(number) + 1}]")
-        return "".join(kept)
+            marks.append(f"[{order.index(number) + 1}]")
+        return "".join(marks)
 
-    answer = _SPACES_BEFORE_STOP.sub(r"\1", _CITATION.sub(renumbered, text)) if _CITATION.search(text) else text
-    return Grounded(answer, tuple(number - 1 for number in order), dropped, _uncited(answer))
-
-
-def _uncited(answer: str) -> int:
-    """A citation may stand before or behind the full stop."""
-    statements = [each for each in _statements(answer) if any(map(str.isalnum, each)) and not each.startswith("#")]
-    return sum(1 for each in statements if not _CITATION.search(each))
+    answer = _SPACES_BEFORE_STOP.sub(r"\1", _CITATION.sub(renumber, text)) if _CITATION.search(text) else text
+    return Grounded(answer, tuple(number - 1 for number in order), dropped, _count_uncited(answer))
 
 
-def _statements(answer: str) -> list[str]:
-    found: list[str] = []
-    begin = 0
-    for end in _STATEMENT_END.finditer(answer):
-        found.append(answer[begin : end.end()].strip())
-        begin = end.end()
-    found.append(answer[begin:].strip())
-    return [each for each in found if each]
-
-
-def _mark(query: str, passages: Sequence[tuple[str, str]]) -> str:
-    """Made from what it surrounds: a text cannot contain its own hash."""
-    digest = hashlib.sha256(query.encode(errors="surrogatepass"))
-    for title, text in passages:
-        digest.update(f"\0{title}\0{text}".encode(errors="surrogatepass"))
-    return digest.hexdigest()[:_MARK_CHARACTERS]
-
-
-def _on_one_line(text: str) -> str:
-    return " ".join(text.split())[:200]
+def _count_uncited(answer: str) -> int:
+    """Count statements without a citation, which may stand before or behind the full stop."""
+    ends = [0, *(match.end() for match in _STATEMENT_END.finditer(answer)), len(answer)]
+    statements = [answer[start:end].strip() for start, end in itertools.pairwise(ends)]
+    return sum(
+        any(map(str.isalnum, statement)) and not statement.startswith("#") and not _CITATION.search(statement)
+        for statement in statements
+    )

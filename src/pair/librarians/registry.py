@@ -1,7 +1,7 @@
-"""Name → librarian and its card.
+"""Librarians by name, with the terms under which each is asked.
 
 Invariants
-    A registry does not change: who is in it is decided when it is made.
+    A registry does not change.
 """
 
 import functools
@@ -20,7 +20,7 @@ from pair.librarians.rules import Permissions, is_number
 from pair.librarians.settings import LibrariansSettings
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_MAX_REMEMBERED = 256
+_MAX_CACHED = 256
 
 Function: TypeAlias = Callable[..., Awaitable[Response]]
 """A `Librarian`, or one that leaves out the context."""
@@ -32,7 +32,7 @@ class Entry:
 
     librarian: Function
     card: LibrarianInfo | None = None
-    """None: the name is the id, the description is what its docstring says."""
+    """None: the name is the id, the description is the first line of its docstring."""
     permissions: Permissions = field(default_factory=Permissions)
     timeout_seconds: float | None = None
     """Its own limit; that of the question counts besides."""
@@ -42,7 +42,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredLibrarian:
-    """An entry in its place: all that is needed to ask."""
+    """An entry with all that is needed to ask."""
 
     card: LibrarianInfo
     entry: Entry
@@ -52,7 +52,7 @@ class RegisteredLibrarian:
 
 
 class Registry:
-    """Librarians by id. Used from several threads at once."""
+    """Librarians by id. May be used from several threads at once."""
 
     def __init__(
         self,
@@ -62,96 +62,93 @@ class Registry:
         clock: Clock | None = None,
         request_ids: Callable[[], str] | None = None,
     ) -> None:
-        self.policy = policy or LibrariansSettings()
-        self.clock = clock or SystemClock()
+        self.settings = policy or LibrariansSettings()
         self.request_ids = request_ids or functools.partial(secrets.token_hex, 16)
-        self._desks = {
-            librarian_id: self._desk(librarian_id, given if isinstance(given, Entry) else Entry(given))
-            for librarian_id, given in librarians.items()
-        }
+        clock = clock or SystemClock()
+        self._librarians: dict[str, RegisteredLibrarian] = {}
+        for librarian_id, given in librarians.items():
+            entry = _check_entry(librarian_id, given if isinstance(given, Entry) else Entry(given))
+            card = replace(entry.card or _describe(entry.librarian), id=librarian_id)
+            self._librarians[librarian_id] = RegisteredLibrarian(
+                card if card.name else replace(card, name=librarian_id),
+                entry,
+                CircuitBreaker(self.settings, clock),
+                _find_context_parameter(entry.librarian),
+            )
         self._delegates: dict[tuple[object, ...], tuple[Delegate, ...]] = {}
 
     def __contains__(self, librarian_id: object) -> bool:
-        return librarian_id in self._desks
+        return librarian_id in self._librarians
 
     def __len__(self) -> int:
-        return len(self._desks)
+        return len(self._librarians)
 
-    def desk(self, librarian_id: str) -> RegisteredLibrarian:
+    def __getitem__(self, librarian_id: str) -> RegisteredLibrarian:
         """Raises KeyError."""
-        return self._desks[librarian_id]
+        return self._librarians[librarian_id]
+
+    desk = __getitem__
 
     def cards(self) -> tuple[LibrarianInfo, ...]:
-        return tuple(desk.card for desk in self._desks.values())
+        return tuple(librarian.card for librarian in self._librarians.values())
 
     def breakers(self) -> Mapping[str, str]:
-        """The state of each: closed, open, half-open."""
-        return {librarian_id: desk.breaker.state for librarian_id, desk in self._desks.items()}
+        """Return the state of each circuit breaker: closed, open, half-open."""
+        return {librarian_id: librarian.breaker.state for librarian_id, librarian in self._librarians.items()}
 
     def allows(self, user: User | None, librarian_id: str) -> bool:
-        desk = self._desks[librarian_id]
-        return desk.entry.permissions.allow(user, desk.card.team)
+        librarian = self._librarians[librarian_id]
+        return librarian.entry.permissions.allow(user, librarian.card.team)
 
     def delegates_for(
         self, user: User | None, visited: Sequence[str], delegates_to: tuple[str, ...] | None = None
     ) -> tuple[Delegate, ...]:
-        """Whom somebody may ask in the name of a user: not those who were asked before."""
-        known = self._permitted(user, delegates_to)
-        return tuple(delegate for delegate in known if delegate.id not in visited)
-
-    def _permitted(self, user: User | None, delegates_to: tuple[str, ...] | None) -> tuple[Delegate, ...]:
+        """Return whom a librarian may ask in the name of a user: none that was asked before."""
         key = (None if user is None else (user.teams, user.roles), delegates_to)
-        found = self._delegates.get(key)
-        if found is None:
-            found = tuple(
-                _as_delegate(desk.card)
-                for librarian_id, desk in self._desks.items()
-                if (delegates_to is None or librarian_id in delegates_to) and self.allows(user, librarian_id)
+        permitted = self._delegates.get(key)
+        if permitted is None:
+            cards = [
+                card
+                for card in self.cards()
+                if (delegates_to is None or card.id in delegates_to) and self.allows(user, card.id)
+            ]
+            permitted = tuple(
+                Delegate(card.id, card.name, card.description, card.capabilities, card.endpoint) for card in cards
             )
-            if len(self._delegates) >= _MAX_REMEMBERED:
+            if len(self._delegates) >= _MAX_CACHED:
                 self._delegates.clear()
-            self._delegates[key] = found
-        return found
+            self._delegates[key] = permitted
+        return tuple(delegate for delegate in permitted if delegate.id not in visited)
 
-    def _desk(self, librarian_id: str, entry: Entry) -> RegisteredLibrarian:
-        where = f"librarians.{librarian_id}"
-        if not isinstance(librarian_id, str) or not _ID.fullmatch(librarian_id):
-            raise errors.settings_invalid(
-                where, "an id is made of letters, digits, '.', '_' and '-', and begins with a letter or a digit"
-            )
-        if not callable(entry.librarian):
-            raise errors.settings_invalid(where, "a librarian is an async function of a question and a context")
-        seconds = entry.timeout_seconds
-        if seconds is not None and not (is_number(seconds) and seconds > 0):
-            raise errors.settings_invalid(where, "the timeout is a number of seconds above 0")
-        if entry.delegates_to is not None:
-            entry = replace(entry, delegates_to=tuple(entry.delegates_to))
-        card = replace(entry.card or _card_of(entry.librarian), id=librarian_id)
-        if not card.name:
-            card = replace(card, name=librarian_id)
-        return RegisteredLibrarian(
-            card, entry, CircuitBreaker(self.policy, self.clock), _way_of_context(entry.librarian)
+
+def _check_entry(librarian_id: str, entry: Entry) -> Entry:
+    where = f"librarians.{librarian_id}"
+    if not isinstance(librarian_id, str) or not _ID.fullmatch(librarian_id):
+        raise errors.settings_invalid(
+            where, "an id is made of letters, digits, '.', '_' and '-', and begins with a letter or a digit"
         )
+    if not callable(entry.librarian):
+        raise errors.settings_invalid(where, "a librarian is an async function of a question and a context")
+    seconds = entry.timeout_seconds
+    if seconds is not None and not (is_number(seconds) and seconds > 0):
+        raise errors.settings_invalid(where, "the timeout is a number of seconds above 0")
+    return entry if entry.delegates_to is None else replace(entry, delegates_to=tuple(entry.delegates_to))
 
 
-def _card_of(librarian: Function) -> LibrarianInfo:
-    """What a function says about itself: the first line of its docstring."""
+def _describe(librarian: Function) -> LibrarianInfo:
+    """Return a card with the first line of the docstring."""
     text = inspect.getdoc(librarian) if inspect.isroutine(librarian) else inspect.getdoc(type(librarian))
     return LibrarianInfo("", description=(text or "").strip().partition("\n")[0])
 
 
-def _as_delegate(card: LibrarianInfo) -> Delegate:
-    return Delegate(card.id, card.name, card.description, card.capabilities, card.endpoint)
-
-
-def _way_of_context(librarian: Function) -> str:
-    """A librarian may leave out the context."""
+def _find_context_parameter(librarian: Function) -> str:
     try:
         parameters = inspect.signature(librarian).parameters.values()
     except (TypeError, ValueError):
         return "positional"
-    places = [each for each in parameters if each.kind in {each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD}]
-    if len(places) >= 2 or any(each.kind == each.VAR_POSITIONAL for each in parameters):
+    positional = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+    kinds = [parameter.kind for parameter in parameters]
+    if sum(kind in positional for kind in kinds) >= 2 or inspect.Parameter.VAR_POSITIONAL in kinds:
         return "positional"
-    named = any(each.kind == each.VAR_KEYWORD or each.name == "context" for each in parameters)
-    return "keyword" if named else ""
+    is_named = inspect.Parameter.VAR_KEYWORD in kinds or any(parameter.name == "context" for parameter in parameters)
+    return "keyword" if is_named else ""

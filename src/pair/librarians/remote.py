@@ -1,7 +1,7 @@
-"""A librarian behind HTTP, same contract: deadline, chain, budget and trace are passed on.
+"""A librarian behind HTTP, with the same contract: deadline, chain, budget and trace are passed on.
 
 Invariants
-    Who asks is not told in the body: the other side believes its own credential only.
+    The body does not say who asks: the other side believes its own credential only.
     No redirect is followed, so the credential goes to the endpoint and nowhere else.
     Citations name the librarian before the KB: what they point to is on its server.
 """
@@ -16,7 +16,6 @@ from typing import Any
 import httpx2
 
 from pair import telemetry
-from pair.librarians import provenance
 from pair.librarians.citations import mark_remote
 from pair.librarians.contract import Context, ErrorCode, Response
 from pair.values import redact_url
@@ -52,72 +51,66 @@ class RemoteLibrarian:
         )
 
     async def __call__(self, query: str, context: Context | None = None) -> Response:
-        given = context or Context()
-        seconds = self._timeout_seconds if given.timeout_ms is None else given.timeout_ms / 1000
+        context = context or Context()
+        seconds = self._timeout_seconds if context.timeout_ms is None else context.timeout_ms / 1000
         try:
             async with asyncio.timeout(seconds):
-                response = await self._asked(query, given)
+                response = await self._ask(query, context)
         except TimeoutError:
-            return self._failed(ErrorCode.TIMEOUT, "did not answer in time")
+            return self._fail(ErrorCode.TIMEOUT, "did not answer in time")
         except httpx2.HTTPError as fault:
-            return self._failed(ErrorCode.SERVICE_UNAVAILABLE, f"cannot be reached ({type(fault).__name__})")
-        if given.librarian is None:
-            return response
-        librarian_id = given.librarian.id
-        return replace(
-            response,
-            sources=tuple(mark_remote(source, librarian_id) for source in response.sources),
-            metadata=provenance.mark_remote(response.metadata, librarian_id),
-        )
+            return self._fail(ErrorCode.SERVICE_UNAVAILABLE, f"cannot be reached ({type(fault).__name__})")
+        return response if context.librarian is None else mark_remote(response, context.librarian.id)
 
-    async def _asked(self, query: str, context: Context) -> Response:
-        request = self._client().build_request(
-            "POST", self.endpoint, content=body_of(query, context), headers=self._headers(context)
+    async def _ask(self, query: str, context: Context) -> Response:
+        loop = asyncio.get_running_loop()
+        client = self._clients.get(loop)
+        if client is None:
+            client = self._clients[loop] = httpx2.AsyncClient(timeout=self._timeout_seconds, follow_redirects=False)
+        content, headers = _build_body(query, context), self._build_headers(context)
+        answer = await client.send(
+            client.build_request("POST", self.endpoint, content=content, headers=headers), stream=True
         )
-        answer = await self._client().send(request, stream=True)
         try:
-            body = await _body(answer)
+            body = await _read_body(answer)
         finally:
             await answer.aclose()
         if body is None:
-            return self._failed(ErrorCode.DATA_SOURCE_ERROR, "gave an answer that is too long or encoded")
-        return self._understood(answer.status_code, body)
+            return self._fail(ErrorCode.DATA_SOURCE_ERROR, "gave an answer that is too long or encoded")
+        return self._parse(answer.status_code, body)
 
-    def _understood(self, status: int, body: bytes) -> Response:
+    def _parse(self, status: int, body: bytes) -> Response:
         try:
             value = json.loads(body)
             if not isinstance(value, Mapping):
                 raise ValueError("no object")
             error = value.get("error")
             if isinstance(error, Mapping) and error.get("code") not in _CODES:
-                return self._of_status(status, str(error.get("message", "")))
+                return self._fail_by_status(status, str(error.get("message", "")))
             response = Response.from_json(value)
         except (ValueError, TypeError, RecursionError):
             if status != 200:
-                return self._of_status(status, "")
-            return self._failed(ErrorCode.DATA_SOURCE_ERROR, "gave an answer that is not understood")
-        if status != 200 and response.error is None:
-            return self._of_status(status, "")
-        return response
+                return self._fail_by_status(status)
+            return self._fail(ErrorCode.DATA_SOURCE_ERROR, "gave an answer that is not understood")
+        return self._fail_by_status(status) if status != 200 and response.error is None else response
 
-    def _of_status(self, status: int, message: str) -> Response:
-        said = f": {message[:500]}" if message.strip() else ""
-        return self._failed(
-            _CODES_OF_STATUS.get(status, ErrorCode.DATA_SOURCE_ERROR), f"answered with status {status}{said}"
-        )
+    def _fail_by_status(self, status: int, message: str = "") -> Response:
+        detail = f": {message[:500]}" if message.strip() else ""
+        code = _CODES_OF_STATUS.get(status, ErrorCode.DATA_SOURCE_ERROR)
+        return self._fail(code, f"answered with status {status}{detail}")
 
-    def _failed(self, code: ErrorCode, what: str) -> Response:
+    def _fail(self, code: ErrorCode, what: str) -> Response:
         return Response.failing(
             code,
             f"The librarian at {redact_url(self.endpoint)} {what}",
             recoverable=code in {ErrorCode.TIMEOUT, ErrorCode.SERVICE_UNAVAILABLE, ErrorCode.RATE_LIMITED},
         )
 
-    def _headers(self, context: Context) -> dict[str, str]:
+    def _build_headers(self, context: Context) -> dict[str, str]:
         headers = {
             "content-type": "application/json",
             "accept": "application/json",
-            "accept-encoding": "identity",  # what is counted is what is read
+            "accept-encoding": "identity",  # so that the bytes that are counted are those that are read
         }
         if self._token:
             headers["authorization"] = f"Bearer {self._token}"
@@ -126,16 +119,9 @@ class RemoteLibrarian:
             headers["traceparent"] = parent
         return headers
 
-    def _client(self) -> httpx2.AsyncClient:
-        loop = asyncio.get_running_loop()
-        client = self._clients.get(loop)
-        if client is None:
-            client = self._clients[loop] = httpx2.AsyncClient(timeout=self._timeout_seconds, follow_redirects=False)
-        return client
 
-
-def body_of(query: str, context: Context) -> bytes:
-    """Without what is ours alone: who asks, whom we know, and ourselves, whom the other side adds to the chain."""
+def _build_body(query: str, context: Context) -> bytes:
+    """Leave out who asks, the local delegates, and this librarian, which the other side adds to the chain."""
     passed_on = replace(
         context, librarian=None, user=None, available_delegates=(), delegation_chain=context.delegation_chain[:-1]
     )
@@ -145,7 +131,8 @@ def body_of(query: str, context: Context) -> bytes:
     return json.dumps(value, default=str).encode()
 
 
-async def _body(answer: httpx2.Response) -> bytes | None:
+async def _read_body(answer: httpx2.Response) -> bytes | None:
+    """Return None for a body that is too long or encoded."""
     if answer.headers.get("content-encoding", "identity") != "identity":
         return None
     body = bytearray()

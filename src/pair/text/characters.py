@@ -1,4 +1,4 @@
-"""What characters are: letters of every script, what they cost a model, and which no index should hold."""
+"""Characters: letters of every script, token estimates, and characters that no index should hold."""
 
 import re
 
@@ -23,7 +23,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def estimate_tokens(text: str) -> int:
-    """About one for four Latin characters, two of other alphabets, or one of Chinese, Japanese or Korean."""
+    """Count about one for four Latin characters, two of other alphabets, or one of Chinese, Japanese or Korean."""
     if text.isascii():
         return -(-len(text) // _LATIN_CHARACTERS_PER_TOKEN)
     others = WIDE.sub("", text)
@@ -31,8 +31,8 @@ def estimate_tokens(text: str) -> int:
     return len(text) - len(others) + -(-size_bytes // _LATIN_CHARACTERS_PER_TOKEN)
 
 
-def fit_of_tokens(text: str, tokens: int) -> float:
-    """From 0 to 1: how well a tokenizer knows a text that it cuts into so many tokens.
+def rate_tokens(text: str, tokens: int) -> float:
+    """Return from 0 to 1 how well a tokenizer knows a text that it cuts into so many tokens.
 
     In a language that a model was made with, a token stands for two characters and more; one that has to be spelled
     out, character by character or byte by byte, says next to nothing to it.
@@ -41,22 +41,22 @@ def fit_of_tokens(text: str, tokens: int) -> float:
     return min(max(characters / tokens - 1.0, 0.0), 1.0) if tokens else 0.0
 
 
-def printable(text: str) -> str:
-    """Without control and invisible characters, and `encodable`."""
-    return encodable(_UNPRINTABLE.sub("", text))
+def drop_unprintable(text: str) -> str:
+    """Remove control and invisible characters, and replace surrogates."""
+    return replace_surrogates(_UNPRINTABLE.sub("", text))
 
 
-def encodable(text: str) -> str:
-    """Every string that comes out can be written as UTF-8."""
+def replace_surrogates(text: str) -> str:
+    """Return a text that can be written as UTF-8."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
-def on_one_line(text: str) -> str:
+def join_lines(text: str) -> str:
     return " ".join(text.split())
 
 
 def clip(text: str, limit: int) -> str:
-    """At most `limit` characters, cut between words where there are any."""
+    """Cut to at most `limit` characters, between words where there are any."""
     if len(text) <= limit:
         return text
     cut = text[: limit - 1]

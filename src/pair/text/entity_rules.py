@@ -1,10 +1,8 @@
-"""Chunks to entities and edges by rules of writing alone: names, acronyms, codes, dates, numbers, quoted titles.
+"""Find entities and edges by rules of writing alone: names, acronyms, codes, dates, numbers, quoted titles.
 
 Invariants
     The same chunks give the same graph, and a name is canonical by itself: one entity in two shards is one.
     The time is linear in the length of the text, and a chunk has a bounded number of entities and edges.
-Not here
-    Asking a model for entities: model_extraction.py. Walking the graph: graph_search.py.
 """
 
 import functools
@@ -104,13 +102,13 @@ _SENTENCE_ENDS = frozenset(".!?:\u2026\n\u3002")
 
 @functools.cache
 def _name_pattern() -> re.Pattern[str]:
-    """Made when it is needed: it takes as long as a whole search."""
+    """Compile the pattern when it is needed: it takes as long as a whole search."""
     return re.compile(rf"{_FIRST}{_PART}(?: {_JOINT}[{CAPITAL}]{_PART})*(?: \d++(?:\.\d++)*(?!\w))?")
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentText:
-    """What the graph of a document is made of."""
+    """The input for the graph of a document."""
 
     title: str
     chunks: Sequence[str]
@@ -131,7 +129,7 @@ class TextGrapher:
     name = NAME
 
     def graphs_of(self, documents: Sequence[DocumentText]) -> list[GraphRows]:
-        return [graph_of(each.title, each.chunks) for each in documents]
+        return [build_graph(document.title, document.chunks) for document in documents]
 
 
 # ── names ──────────────────────────────────────────────────────────────────────────────────────────
@@ -139,7 +137,7 @@ class TextGrapher:
 
 @functools.lru_cache(maxsize=1 << 16)
 def canonical_name(name: str) -> str:
-    """One spelling for all: case, accents, articles, possessives, dots of initials, the plural of common words."""
+    """Return one spelling: without case, accents, articles, possessives, dots of initials, common plurals."""
     if not name.isascii():
         name = _MARKS.sub("", unicodedata.normalize("NFKD", name))
         name = unicodedata.normalize("NFKC", name).replace("\u2019", "'")
@@ -157,7 +155,7 @@ def canonical_name(name: str) -> str:
 
 
 def _singular(word: str) -> str:
-    """By its ending alone, so that a name in a list and a name in a sentence meet: a key, not good English."""
+    """Remove a plural ending, so that a name in a list and one in a sentence meet: a key, not good English."""
     if len(word) < 4 or not word.endswith("s") or word.endswith(("ss", "us", "is", "as", "os")):
         return word
     if word.endswith("ies") and len(word) > 4:
@@ -167,7 +165,7 @@ def _singular(word: str) -> str:
 
 @functools.lru_cache(maxsize=1 << 10)
 def title_entity(title: str) -> str:
-    """The entity that a document with this title is about; "" for none, and for titles that are sentences."""
+    """Return the entity that a document with this title is about; "" for none, and for a sentence."""
     plain = _BRACKETS.sub("", title) if "(" in title or "[" in title else title
     if len(plain.split()) > MOST_TITLE_WORDS or len(plain) > _MOST_NAME_CHARACTERS:
         return ""
@@ -177,8 +175,8 @@ def title_entity(title: str) -> str:
 # ── one document ───────────────────────────────────────────────────────────────────────────────────
 
 
-def graph_of(title: str, chunks: Sequence[str]) -> GraphRows:
-    """Mentions and edges of one document, whose title is an entity of each of its chunks."""
+def build_graph(title: str, chunks: Sequence[str]) -> GraphRows:
+    """Return mentions and edges of one document, whose title is an entity of each of its chunks."""
     about = title_entity(title)
     reading = _TextScan()
     named_in_title = reading.weights_of(title) if title and not about else {}
@@ -196,8 +194,8 @@ def graph_of(title: str, chunks: Sequence[str]) -> GraphRows:
     return GraphRows(tuple(mentions), tuple(edges))
 
 
-def question_entities(question: str) -> tuple[str, ...]:
-    """Canonical names in a question, each once."""
+def find_question_entities(question: str) -> tuple[str, ...]:
+    """Return the canonical names in a question, each once."""
     return tuple(_TextScan().weights_of(question))
 
 
@@ -213,14 +211,14 @@ class _TextScan:
         self._aliases: dict[str, str] = {}
 
     def weights_of(self, text: str) -> dict[str, float]:
-        """How strongly a text is about each entity: more often is more, but less and less so."""
+        """Return how strongly a text is about each entity: more often is more, but less and less so."""
         text = text[:_MOST_CHUNK_CHARACTERS]
         if "(" in text:
             self._learn_acronyms(text)
         counts: dict[str, int] = {}
         strongest: dict[str, float] = {}
-        for found, weight in _occurrences(text):
-            name = self._by_last_word.get(found, found)
+        for occurrence, weight in _find_occurrences(text):
+            name = self._by_last_word.get(occurrence, occurrence)
             if " " in name and name not in counts and not _JOINED.search(name):
                 self._by_last_word.setdefault(name.rpartition(" ")[2], name)
             counts[name] = counts.get(name, 0) + 1
@@ -244,18 +242,18 @@ class _TextScan:
                     yield short, self._aliases[short], ALIAS, 1.0
 
     def _learn_acronyms(self, text: str) -> None:
-        """`World Health Organization (WHO)`."""
-        for found in _ACRONYM.finditer(text):
-            before = text[max(0, found.start() - 120) : found.start()]
-            long_form = _long_form(before, found[1])
+        """Learn from `World Health Organization (WHO)`."""
+        for match in _ACRONYM.finditer(text):
+            before = text[max(0, match.start() - 120) : match.start()]
+            long_form = _long_form(before, match[1])
             if long_form:
-                short = canonical_name(found[1])
+                short = canonical_name(match[1])
                 self._aliases[short], self._aliases[long_form] = long_form, short
 
 
 def _long_form(before: str, acronym: str) -> str:
-    """The words before an acronym whose initials it is; "" if there are none."""
-    letters = [each for each in acronym.casefold() if each.isalpha()]
+    """Return the words before an acronym whose initials it is; "" if there are none."""
+    letters = [letter for letter in acronym.casefold() if letter.isalpha()]
     words = list(_LONG_FORM_WORD.finditer(before))
     while words and letters:
         word = words.pop()
@@ -270,25 +268,25 @@ def _long_form(before: str, acronym: str) -> str:
 # ── one text ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _occurrences(text: str) -> list[tuple[str, float]]:
-    found: list[tuple[str, float]] = []
+def _find_occurrences(text: str) -> list[tuple[str, float]]:
+    occurrences: list[tuple[str, float]] = []
     if not text.isupper():  # where all is in capitals, capitals say nothing
         for name in _name_pattern().finditer(text):
-            found += _in_name(name[0], _is_beginning(text, name.start()))
+            occurrences += _in_name(name[0], _is_beginning(text, name.start()))
     # Most words are plain, and quick questions tell them.
-    odd = [word for word in text.split() if not (word.isalpha() and (word.islower() or word.istitle()))]
-    for word in odd:
-        found += _in_word(word)
+    for word in text.split():
+        if not (word.isalpha() and (word.islower() or word.istitle())):
+            occurrences += _in_word(word)
     if _MONTH.search(text):
-        found += map(_date, _DATE.finditer(text))
+        occurrences += map(_date, _DATE.finditer(text))
     if _QUOTES.search(text):
-        found += map(_in_quotes, _QUOTED.finditer(text))
-    return found
+        occurrences += map(_in_quotes, _QUOTED.finditer(text))
+    return occurrences
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def _in_word(word: str) -> tuple[tuple[str, float], ...]:
-    """Codes and numbers."""
+    """Return codes and numbers."""
     word = word.strip(_OUTSIDE)
     if word.isalpha() and (word.islower() or word.istitle() or word.isupper()):
         return ()
@@ -300,20 +298,20 @@ def _in_word(word: str) -> tuple[tuple[str, float], ...]:
     return ()
 
 
-def _in_quotes(found: re.Match[str]) -> tuple[str, float]:
-    quoted = found[1] or found[2] or found[3]
+def _in_quotes(match: re.Match[str]) -> tuple[str, float]:
+    quoted = match[1] or match[2] or match[3]
     name = canonical_name(quoted) if quoted.count(" ") < _MOST_NAME_WORDS else ""
     return name, _QUOTED_WEIGHT
 
 
-def _date(found: re.Match[str]) -> tuple[str, float]:
-    day = found[1] or found[3]
-    month = f"{int(found[4])}-{_MONTHS[found[2].casefold()]:02}"
+def _date(match: re.Match[str]) -> tuple[str, float]:
+    day = match[1] or match[3]
+    month = f"{int(match[4])}-{_MONTHS[match[2].casefold()]:02}"
     return f"{month}-{int(day):02}" if day else month, _DATE_WEIGHT
 
 
 def _is_beginning(text: str, start: int) -> bool:
-    """Whether a sentence, a line or a quotation begins here."""
+    """Return whether a sentence, a line or a quotation begins here."""
     before = text[max(0, start - 3) : start].rstrip(" \t\"'\u201c\u201e\u2018(*_#-")
     return not before or before[-1] in _SENTENCE_ENDS
 
@@ -344,7 +342,7 @@ def _is_untelling(word: str) -> bool:
 
 
 def _is_common(words: Sequence[str]) -> bool:
-    """Days and months, also with a number, and what other languages begin a sentence with."""
+    """Return whether this is a day, a month, or a word that begins a sentence in another language."""
     first = words[0].casefold()
     return (
         (first in UNTELLING or first in _MONTHS) and not words[0].isupper() and (len(words) == 1 or words[1].isdigit())

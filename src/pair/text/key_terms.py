@@ -1,8 +1,8 @@
-"""Which words of a text are distinctive: names and codes first, then what it says often.
+"""Find the distinctive words of a text: names and codes first, then frequent words.
 
 Invariants
     The same text gives the same terms in the same order.
-    Words are counted by the regular expression engine; only distinct ones are looked at one by one.
+    The regular expression engine counts words; Python looks at distinct ones only.
 """
 
 import math
@@ -55,11 +55,11 @@ class Terms:
     """Words that are used often or look rare, in small letters."""
 
 
-def terms_of(body: str, marked: Sequence[str], ignored: frozenset[str]) -> Terms:
+def find_key_terms(body: str, marked: Sequence[str], ignored: frozenset[str]) -> Terms:
     """`marked`: what the author set apart as code. `ignored`: words that say nothing in this kind of source."""
     body = body[:_MAX_CHARACTERS]
     has_wide = not body.isascii() and WIDE.search(body) is not None
-    tokens = Counter(_TOKEN.findall(WIDE.sub(_hangul_only, body) if has_wide else body))
+    tokens = Counter(_TOKEN.findall(WIDE.sub(_keep_hangul, body) if has_wide else body))
     words: dict[str, int] = {}
     others: dict[str, int] = {}
     for token, count in tokens.items():
@@ -74,13 +74,13 @@ def terms_of(body: str, marked: Sequence[str], ignored: frozenset[str]) -> Terms
     runs: list[str] = []
     if has_wide:
         candidates.offer_all(Counter(_KATAKANA_RUN.findall(body)), _PROPER_NOUN_WEIGHT)
-        runs = _repeated_runs(body[:_MAX_WIDE_CHARACTERS])
-    names = [name for name in candidates.ranked() if not ignored or ignored.isdisjoint(name.casefold().split())]
-    return Terms(names, [*runs, *(word for word in _ranked_words(words) if word not in ignored)])
+        runs = _find_repeated_runs(body[:_MAX_WIDE_CHARACTERS])
+    names = [name for name in candidates.rank() if not ignored or ignored.isdisjoint(name.casefold().split())]
+    return Terms(names, [*runs, *(word for word in _rank_words(words) if word not in ignored)])
 
 
 class _TermCandidates:
-    """What is offered twice keeps its higher score and its first place."""
+    """A term that is offered twice keeps its higher score and its first place."""
 
     def __init__(self) -> None:
         self._scores: dict[str, float] = {}
@@ -94,7 +94,7 @@ class _TermCandidates:
         for term, count in counts.items():
             self.offer(term, weight, count)
 
-    def ranked(self) -> list[str]:
+    def rank(self) -> list[str]:
         # sorted() is stable, so what comes first in the text wins a tie.
         return sorted(self._scores, key=lambda term: -self._scores[term])
 
@@ -110,7 +110,7 @@ def _offer_marked(candidates: _TermCandidates, marked: Sequence[str]) -> None:
 
 
 def _offer_names(candidates: _TermCandidates, body: str, tokens: dict[str, int]) -> None:
-    """Labels such as `RFC 3339`, names of several words, acronyms, and what has a capital inside a sentence."""
+    """Offer labels such as `RFC 3339`, names of several words, acronyms, and words with a capital in a sentence."""
     starts = Counter(_SENTENCE_START.findall(body))
     inside = {token: count - starts[token] for token, count in tokens.items() if token[0].isupper()}
     labels = Counter(
@@ -119,9 +119,9 @@ def _offer_names(candidates: _TermCandidates, body: str, tokens: dict[str, int])
     for (word, number), count in labels.items():
         candidates.offer(f"{word} {number}", _LABEL_WEIGHT, count)
         inside[word] -= count
-    candidates.offer_all(Counter(_trimmed_names(_NAME.findall(body), inside)), _NAME_WEIGHT)
+    candidates.offer_all(Counter(_trim_names(_NAME.findall(body), inside)), _NAME_WEIGHT)
     for token, count in inside.items():
-        word = _without_possessive(token)
+        word = _drop_possessive(token)
         if count > 0 and word.isalpha() and _is_telling(word):
             is_acronym = word.isupper() and len(word) <= 8
             candidates.offer(word, _ACRONYM_WEIGHT if is_acronym else _PROPER_NOUN_WEIGHT, count)
@@ -134,19 +134,19 @@ def _offer_codes(candidates: _TermCandidates, tokens: Mapping[str, int]) -> None
         if _DATE.match(token):
             candidates.offer(token, _DATE_WEIGHT, count)
         elif _CODE.search(token, 0, _MAX_TERM_CHARACTERS) and not _ORDINAL.match(token) and not _is_random(token):
-            candidates.offer(_without_possessive(token), _CODE_WEIGHT, count)
+            candidates.offer(_drop_possessive(token), _CODE_WEIGHT, count)
 
 
 def _is_random(token: str) -> bool:
-    """Hashes and keys: nobody looks for them, and some are secret."""
-    found = _UNBROKEN.search(token, 0, _MAX_TERM_CHARACTERS)
-    return found is not None and sum(character.isdigit() for character in found[0]) >= _RANDOM_DIGITS
+    """Return whether this is a hash or a key: nobody looks for them, and some are secret."""
+    run = _UNBROKEN.search(token, 0, _MAX_TERM_CHARACTERS)
+    return run is not None and sum(character.isdigit() for character in run[0]) >= _RANDOM_DIGITS
 
 
 def _add_words(words: dict[str, int], tokens: Mapping[str, int]) -> None:
-    """Those with capitals or hyphens; the others are there already."""
+    """Add words with capitals or hyphens; the others are there already."""
     for token, count in tokens.items():
-        word = token.casefold() if token.isalpha() else _without_possessive(token).casefold()
+        word = token.casefold() if token.isalpha() else _drop_possessive(token).casefold()
         if word.isalpha() or (word[0].isalpha() and not _NOT_IN_WORDS.search(word)):
             words[word] = words.get(word, 0) + count
 
@@ -155,8 +155,8 @@ def _is_telling(word: str) -> bool:
     return word.casefold() not in UNTELLING
 
 
-def _trimmed_names(names: Iterable[str], inside: Mapping[str, int]) -> Iterator[str]:
-    """`The Linux Kernel` begins a sentence, not a name: a first word that only begins sentences is left out."""
+def _trim_names(names: Iterable[str], inside: Mapping[str, int]) -> Iterator[str]:
+    """Leave out a first word that only begins sentences: `The Linux Kernel` is no name."""
     for name in names:
         words = name.split(" ")
         while words and (inside.get(words[0], 0) <= 0 or words[0].casefold() in STOP_WORDS):
@@ -165,11 +165,11 @@ def _trimmed_names(names: Iterable[str], inside: Mapping[str, int]) -> Iterator[
             yield " ".join(words)
 
 
-def _without_possessive(token: str) -> str:
+def _drop_possessive(token: str) -> str:
     return token[:-2] if token.endswith(("'s", "\u2019s")) else token
 
 
-def _ranked_words(counts: dict[str, int]) -> list[str]:
+def _rank_words(counts: dict[str, int]) -> list[str]:
     _fold_plurals(counts)
     words = [
         word
@@ -192,12 +192,12 @@ def _fold_plurals(counts: dict[str, int]) -> None:
                 break
 
 
-def _hangul_only(run: re.Match[str]) -> str:
+def _keep_hangul(run: re.Match[str]) -> str:
     return run[0] if "\uac00" <= run[0][0] <= "\ud7a3" else " "
 
 
-def _repeated_runs(text: str) -> list[str]:
-    """Two to four ideographs that come again, without those inside a longer one that was chosen."""
+def _find_repeated_runs(text: str) -> list[str]:
+    """Return two to four ideographs that come again, without those inside a longer one that was chosen."""
     counts: Counter[str] = Counter()
     for run in _IDEOGRAPH_RUN.findall(text):
         for size in (2, 3, 4):

@@ -1,15 +1,12 @@
-"""The structure of a text as Markdown writes it: its headings, and the blocks that belong together.
+"""Read the structure of Markdown: headings, and the blocks that belong together.
 
 Invariants
-    Headings and blocks stand in the order of the text, and none overlaps another. What is neither is prose.
-    The time is linear in the length of the text, whatever is in it: nothing is read again that was taken for a block.
-    Every text has a structure: what is no Markdown is prose.
-Not here
-    What stands inside a line. Which blocks are too long to stay whole, and where they are cut: chunking.py.
+    Headings and blocks are in the order of the text, and none overlaps another. The rest, and any other text, is prose.
+    The time is linear in the length of the text: nothing is read again that was taken for a block.
 """
 
 import re
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 LONGEST_HEADING = 200
 """In characters. What is longer is a paragraph that looks like a heading, and says nothing in short."""
@@ -73,9 +70,15 @@ class Structure(NamedTuple):
     blocks: list[Block]
 
 
-def structure_of(text: str) -> Structure:
+def parse_structure(text: str) -> Structure:
     reader = _BlockReader(text)
-    reader.read()
+    place = 0
+    if front := _FRONT_MATTER.match(text):
+        place = reader.take(0, front.end())
+    mark = _FIRST_MARK.match(text) if place == 0 else None
+    mark = mark or _NEXT_MARK.search(text, place)
+    while mark is not None:
+        mark = _NEXT_MARK.search(text, reader.read(mark))
     return Structure(reader.headings, reader.blocks)
 
 
@@ -87,87 +90,78 @@ class _BlockReader:
         self.headings: list[Heading] = []
         self.blocks: list[Block] = []
 
-    def read(self) -> None:
-        text = self._text
-        place = 0
-        if front := _FRONT_MATTER.match(text):
-            place = self._take(0, front.end())
-        found = _FIRST_MARK.match(text) if place == 0 else None
-        found = found or _NEXT_MARK.search(text, place)
-        readers = {
-            "hashes": self._heading,
-            "fence": self._fenced,
-            "quote": self._quoted,
-            "list": self._listed,
-            "underline": self._underlined,
-            "table": self._table,
-            "code": self._indented,
-        }
-        while found is not None:
-            found = _NEXT_MARK.search(text, readers[found.lastgroup or ""](found))
+    def read(self, mark: re.Match[str]) -> int:
+        """Take what begins with the mark, and return where to go on: at the end of a line, or before it."""
+        return self._READERS[mark.lastgroup or ""](self, mark)
 
-    # Each takes what begins with the mark and says where to go on: at the end of a line, or before it.
-
-    def _heading(self, found: re.Match[str]) -> int:
-        end = self._line_end(found.end())
-        if end - found.end() > LONGEST_HEADING:
+    def _read_heading(self, mark: re.Match[str]) -> int:
+        end = self._line_end(mark.end())
+        if end - mark.end() > LONGEST_HEADING:
             return end
-        title = self._text[found.end() : end].strip()
+        title = self._text[mark.end() : end].strip()
         without_closing = title.rstrip("#")
         if without_closing != title and (not without_closing or without_closing[-1].isspace()):
             title = without_closing.rstrip()
-        return self._take_heading(found.start("hashes"), end, len(found["hashes"]), title)
+        return self._take_heading(mark.start("hashes"), end, len(mark["hashes"]), title)
 
-    def _underlined(self, found: re.Match[str]) -> int:
-        line = found.start("indent")
+    def _read_underline(self, mark: re.Match[str]) -> int:
+        line = mark.start("indent")
         above = self._paragraph_above(line)
-        marks = found["underline"].rstrip()
+        marks = mark["underline"].rstrip()
         if above is None or (marks[0] not in "=-" and len(marks) < self._line_width(above, line)):
-            return found.end()
-        return self._take_underlined(above, line, found.end(), marks[0])
+            return mark.end()
+        return self._take_underlined(above, line, mark.end(), marks[0])
 
-    def _fenced(self, found: re.Match[str]) -> int:
-        line, marks = found.start("indent"), found["fence"]
-        if marks[0] == "~" and self._line_end(found.end()) == found.end():
+    def _read_fence(self, mark: re.Match[str]) -> int:
+        line, marks = mark.start("indent"), mark["fence"]
+        if marks[0] == "~" and self._line_end(mark.end()) == mark.end():
             above = self._paragraph_above(line)
             if above is not None and len(marks) >= self._line_width(above, line):
-                return self._take_underlined(above, line, found.end(), "~")
-        return self._take(line, _fence_end(self._text, found.end(), marks, _FENCE_END))
+                return self._take_underlined(above, line, mark.end(), "~")
+        return self.take(line, _fence_end(self._text, mark.end(), marks, _FENCE_END))
 
-    def _quoted(self, found: re.Match[str]) -> int:
-        line = found.start("indent")
+    def _read_quote(self, mark: re.Match[str]) -> int:
+        line = mark.start("indent")
         lines = _QUOTE_LINES.match(self._text, line)
-        end = lines.end() if lines else found.end()
+        end = lines.end() if lines else mark.end()
         starts = [line, *(gap.end() + 1 for gap in _QUOTE_GAP.finditer(self._text, line, end))]
         ends = [*starts[1:], end]
-        parts = tuple(self._trimmed(*each) for each in zip(starts, ends, strict=True)) if len(starts) > 1 else ()
-        return self._take(line, end, parts)
+        parts = tuple(map(self._trim, starts, ends)) if len(starts) > 1 else ()
+        return self.take(line, end, parts)
 
-    def _listed(self, found: re.Match[str]) -> int:
-        line, marker = found.start("indent"), found["list"]
+    def _read_list(self, mark: re.Match[str]) -> int:
+        line, marker = mark.start("indent"), mark["list"]
         # A year at the beginning of a line begins no list, unless a new paragraph begins there.
         if marker[0].isdigit() and marker[:-1] != "1" and self._paragraph_above(line) is not None:
-            return found.end()
+            return mark.end()
         end, items = _ListReader(self._text).read(line)
-        return self._take(line, end, items)
+        return self.take(line, end, items)
 
-    def _table(self, found: re.Match[str]) -> int:
-        text, line = self._text, found.start("indent")
+    def _read_table(self, mark: re.Match[str]) -> int:
+        text, line = self._text, mark.start("indent")
         header = text.rfind("\n", 0, max(line - 1, 0)) + 1
-        is_table = "|" in found["table"] and "-" in found["table"] and header >= self._done
+        is_table = "|" in mark["table"] and "-" in mark["table"] and header >= self._done
         if not is_table or text.find("|", header, line) < 0:
-            return found.end()
+            return mark.end()
         rows = _TABLE_LINES.match(text, line)
-        return self._take(header, rows.end() if rows else found.end())
+        return self.take(header, rows.end() if rows else mark.end())
 
-    def _indented(self, found: re.Match[str]) -> int:
-        lines = _CODE_LINES.match(self._text, found.end())
-        return self._take(found.end(), lines.end() if lines else found.end())
+    def _read_code(self, mark: re.Match[str]) -> int:
+        lines = _CODE_LINES.match(self._text, mark.end())
+        return self.take(mark.end(), lines.end() if lines else mark.end())
 
-    # What they share
+    _READERS: ClassVar = {
+        "hashes": _read_heading,
+        "fence": _read_fence,
+        "quote": _read_quote,
+        "list": _read_list,
+        "underline": _read_underline,
+        "table": _read_table,
+        "code": _read_code,
+    }
 
-    def _take(self, start: int, end: int, parts: tuple[Block, ...] = ()) -> int:
-        block = self._trimmed(start, end)
+    def take(self, start: int, end: int, parts: tuple[Block, ...] = ()) -> int:
+        block = self._trim(start, end)
         if block.start < block.end:
             self.blocks.append(Block(block.start, block.end, parts))
         # The newline that ends the block begins the next mark.
@@ -179,15 +173,15 @@ class _BlockReader:
         self._done = end
         return end
 
-    def _take_underlined(self, above: int, line: int, end: int, mark: str) -> int:
-        lines = [each.strip() for each in self._text[above:line].splitlines()]
+    def _take_underlined(self, above: int, line: int, end: int, sign: str) -> int:
+        lines = [row.strip() for row in self._text[above:line].splitlines()]
         # A line over the title is as much part of its frame as the one under it.
-        title = " ".join(each for each in lines if each.strip("=-~^"))
+        title = " ".join(row for row in lines if row.strip("=-~^"))
         if not title:
             return end
-        return self._take_heading(above, end, _UNDERLINED[mark], title)
+        return self._take_heading(above, end, _UNDERLINED[sign], title)
 
-    def _trimmed(self, start: int, end: int) -> Block:
+    def _trim(self, start: int, end: int) -> Block:
         content = self._text[start:end]
         visible = content.strip()
         first = start + len(content) - len(content.lstrip())
@@ -198,11 +192,11 @@ class _BlockReader:
         return len(self._text) if end < 0 else end
 
     def _line_width(self, above: int, line: int) -> int:
-        """Of the last line of the paragraph."""
+        """Return the width of the last line of the paragraph."""
         return len(self._text[above : line - 1].rpartition("\n")[2].strip())
 
     def _paragraph_above(self, line: int) -> int | None:
-        """Where the paragraph begins that ends just before this line; None if there is none, or a long one."""
+        """Return where the paragraph begins that ends just before this line; None if there is none, or a long one."""
         first = max(self._done, line - 1 - LONGEST_HEADING)
         window = self._text[first : max(line - 1, first)]
         if window.rpartition("\n")[2].strip() == "":
@@ -226,27 +220,27 @@ class _ListReader:
         """Of each item."""
 
     def read(self, line: int) -> tuple[int, tuple[Block, ...]]:
-        """The end of the list that begins with this line, and its items."""
+        """Return the end of the list that begins with this line, and its items."""
         text = self._text
         end, is_after_blank, first_width = line, False, 0
-        while line < len(text) and (found := _LIST_LINE.match(text, line)) is not None:
-            if found["blank"] is not None:
-                is_after_blank, line = True, found.end()
+        while line < len(text) and (match := _LIST_LINE.match(text, line)) is not None:
+            if match["blank"] is not None:
+                is_after_blank, line = True, match.end()
                 continue
-            width = len(found["indent"].expandtabs(4))
+            width = len(match["indent"].expandtabs(4))
             if not self._starts:
                 first_width = width
-            if found["marker"] and width <= first_width + 1:
-                self._starts.append(line + len(found["indent"]))
+            if match["marker"] and width <= first_width + 1:
+                self._starts.append(line + len(match["indent"]))
                 self._fences.append([])
-            elif width < 2 and (is_after_blank or found["mark"] or found["fence"]):
+            elif width < 2 and (is_after_blank or match["mark"] or match["fence"]):
                 break
-            if marks := found["fence"] or found["inner"]:
-                close = _fence_end(text, found.end(), marks, _INDENTED_FENCE_END)
-                begin = line + len(found["indent"])
+            if marks := match["fence"] or match["inner"]:
+                close = _fence_end(text, match.end(), marks, _INDENTED_FENCE_END)
+                begin = line + len(match["indent"])
                 self._fences[-1].append(Block(begin, begin + len(text[begin:close].rstrip())))
                 line = close
-            newline = text.find("\n", max(line, found.end()))
+            newline = text.find("\n", max(line, match.end()))
             end = len(text) if newline < 0 else newline
             is_after_blank, line = False, end + 1
         return end, self._items(end)
@@ -260,13 +254,13 @@ class _ListReader:
 
 
 def _fence_end(text: str, place: int, marks: str, closing: re.Pattern[str]) -> int:
-    """Where the code that was opened by these marks ends; without a closing fence, all that follows is code."""
-    for found in closing.finditer(text, place):
-        if found[1][0] == marks[0] and len(found[1]) >= len(marks):
-            return found.end()
+    """Return where the code ends that these marks opened; without a closing fence, all that follows is code."""
+    for match in closing.finditer(text, place):
+        if match[1][0] == marks[0] and len(match[1]) >= len(marks):
+            return match.end()
     return len(text)
 
 
 def _plain(title: str) -> str:
-    """Without marks inside the line, and in one line."""
+    """Remove marks inside the line, and join lines."""
     return " ".join(_LINK.sub(r"\1", title).replace("`", "").replace("**", "").split())

@@ -1,4 +1,4 @@
-"""A passage as sentences that can be quoted, each with its place."""
+"""Split a passage into sentences that can be quoted, each with its place."""
 
 import re
 from collections.abc import Iterator
@@ -39,39 +39,32 @@ class Sentence:
     """Its paragraph, item, row or piece of code, by number."""
 
 
-def sentences(passage: str) -> list[Sentence]:
-    """Headings, rules, mere links and what is too short to be a statement are left out."""
-    found = []
-    for block, long_start, long_end in _stretches(passage):
-        for start, end in _pieces(passage, long_start, long_end):
-            text = _BLANKS.sub(" ", passage[start:end]).strip()
-            if _is_statement(text):
-                found.append(Sentence(text, start, end, block))
-    return found
+def split_sentences(passage: str) -> list[Sentence]:
+    """Leave out headings, rules, mere links and what is too short to be a statement."""
+    sentences = []
+    for number, block in enumerate(_split_blocks(passage)):
+        ends = _split(passage, block.start, block.end) if block.is_prose else [(block.start, block.end)]
+        for long_start, long_end in ends:
+            for start, end in _cut(passage, long_start, long_end):
+                text = _BLANKS.sub(" ", passage[start:end]).strip()
+                if _is_statement(text):
+                    sentences.append(Sentence(text, start, end, number))
+    return sentences
 
 
 def _is_statement(text: str) -> bool:
-    said = _LINK.sub("", text)
-    return len(said.split()) >= _SHORTEST_WORDS or any(mark in text for mark in _DENSE_END)
+    words = _LINK.sub("", text).split()
+    return len(words) >= _SHORTEST_WORDS or any(mark in text for mark in _DENSE_END)
 
 
-def _pieces(passage: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The whole, or pieces between blanks where it is too long."""
+def _cut(passage: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the whole, or pieces between blanks where it is too long."""
     while end - start > _LONGEST:
         blank = max(passage.rfind(" ", start, start + _EXCERPT), passage.rfind("\n", start, start + _EXCERPT))
         cut = blank + 1 if blank > start else start + _EXCERPT
         yield start, cut
         start = cut
     yield start, end
-
-
-def _stretches(passage: str) -> Iterator[tuple[int, int, int]]:
-    for number, block in enumerate(_blocks(passage)):
-        if not block.is_prose:
-            yield number, block.start, block.end
-            continue
-        for start, end in _split(passage, block.start, block.end):
-            yield number, start, end
 
 
 @dataclass(slots=True)
@@ -81,8 +74,8 @@ class _TextBlock:
     is_prose: bool
 
 
-def _blocks(passage: str) -> list[_TextBlock]:
-    """Paragraphs and items of lists, which are prose; rows of tables and code, which are not."""
+def _split_blocks(passage: str) -> list[_TextBlock]:
+    """Return paragraphs and items of lists, which are prose; rows of tables and code, which are not."""
     blocks: list[_TextBlock] = []
     is_open = is_code = is_row = False
     at = 0
@@ -103,10 +96,10 @@ def _blocks(passage: str) -> list[_TextBlock]:
 
 
 def _kind(line: str) -> tuple[str, int]:
-    """What a line is, and where its text begins."""
-    for kind, looks in _KINDS:
-        if found := looks.match(line):
-            return kind, found.end() if kind == "item" else 0
+    """Return what a line is, and where its text begins."""
+    for kind, pattern in _KINDS:
+        if match := pattern.match(line):
+            return kind, match.end() if kind == "item" else 0
     return "text", 0
 
 

@@ -65,9 +65,17 @@ _CALENDAR = """
 january february march april may june july august september october november december monday tuesday wednesday
 thursday friday saturday sunday
 """
+_QUERY = """
+a about also am an and any are as at be because been being between but by can could did do does during each for
+from had has have he her his how i if in into is it its may me might must my no not of on or other our shall she
+should so some such than that the their them then there these they this through to was we were what when where which
+while who whom whose why will with would you your
+"""
 _LANGUAGES = (_ENGLISH, _GERMAN, _FRENCH, _SPANISH, _ITALIAN, _PORTUGUESE, _DUTCH, _RUSSIAN)
 
 ENGLISH = frozenset(_ENGLISH.split())
 STOP_WORDS = frozenset(word for words in _LANGUAGES for word in words.split())
 UNTELLING = STOP_WORDS | frozenset(_CALENDAR.split())
 """Also months and days: they are in every log and letter."""
+QUERY_STOP_WORDS = frozenset(_QUERY.split())
+"""Left out of queries only: what is stored is found by any word of it, alone or in a phrase."""

@@ -1,4 +1,4 @@
-"""Text to the terms that keyword search counts, and queries to what they ask for.
+"""Split texts into the terms that keyword search counts, and parse queries.
 
 Invariants
     Each piece of a text between blanks is analysed by itself: what a term is never depends on its neighbours.
@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import Stemmer
 
+from pair.text.stop_words import QUERY_STOP_WORDS
+
 VERSION = 1
 """Goes into each index: terms of two versions cannot be compared."""
 
@@ -27,14 +29,14 @@ _CACHED_PIECE = 48
 
 
 def _ranges(characters: Iterable[int]) -> str:
-    """The inside of a character class."""
-    found: list[list[int]] = []
-    for each in characters:
-        if found and each == found[-1][1] + 1:
-            found[-1][1] = each
+    """Return the inside of a character class."""
+    ranges: list[list[int]] = []
+    for character in characters:
+        if ranges and character == ranges[-1][1] + 1:
+            ranges[-1][1] = character
         else:
-            found.append([each, each])
-    return "".join(f"{chr(first)}-{chr(last)}" for first, last in found)
+            ranges.append([character, character])
+    return "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges)
 
 
 # Scripts without spaces between words: Thai, Lao, Myanmar, Khmer, Kana, Han; and Hangul, whose words carry particles.
@@ -66,10 +68,10 @@ class _Scripts(NamedTuple):
 
 @functools.cache
 def _scripts() -> _Scripts:
-    """Made with the first text that needs them: it takes as long as a whole search."""
+    """Compile the patterns with the first text that needs them: it takes as long as a whole search."""
     # Vowel signs and accents are no letters for `re`. Those of living scripts lie in these two stretches.
     marks = _ranges(
-        each for each in (*range(0x300, 0x1E00), *range(0xA800, 0xAC00)) if unicodedata.category(chr(each))[0] == "M"
+        code for code in (*range(0x300, 0x1E00), *range(0xA800, 0xAC00)) if unicodedata.category(chr(code))[0] == "M"
     )
     word = rf"(?:[^\W_{_DENSE}]|[{marks}])+{_CONTRACTION}"
     cluster = f"[{_DENSE}][{marks}\u200c\u200d]*"
@@ -113,51 +115,47 @@ class Analysed(NamedTuple):
     """A word as written and its term, where they differ."""
 
 
-def analysed(piece: str) -> Analysed:
-    return _remembered(piece) if len(piece) <= _CACHED_PIECE else _analysed(piece)
+def analyse(piece: str) -> Analysed:
+    return _analyse_cached(piece) if len(piece) <= _CACHED_PIECE else _analyse(piece)
 
 
 def terms(text: str) -> list[str]:
-    """All terms of a text, in their order; extra terms follow the word that they belong to."""
-    found: list[str] = []
-    for piece in text.split():
-        each = analysed(piece)
-        found += each.terms
-        found += each.extras
-    return found
+    """Return all terms of a text, in their order; extra terms follow the word that they belong to."""
+    pieces = map(analyse, text.split())
+    return [term for piece in pieces for term in (*piece.terms, *piece.extras)]
 
 
-def _analysed(piece: str) -> Analysed:
+def _analyse(piece: str) -> Analysed:
     core = piece.rstrip(_BEHIND).lstrip(_BEFORE)
     if core.isascii() and len(core) <= _LONGEST_WORD and _is_plain(core):
         # Nine of ten words, on a short way.
         form = core.lower()
         term = stem(form)
         return Analysed((term,), (), ((form, term),) if form != term else ())
-    found = list(_words_of(piece))
+    words = list(_words_of(piece))
     return Analysed(
-        tuple(each.term for each in found if each.term),
-        tuple(extra for each in found for extra in each.extras),
-        tuple(sorted({(each.form, each.term) for each in found if each.form != each.term})),
+        tuple(word.term for word in words if word.term),
+        tuple(extra for word in words for extra in word.extras),
+        tuple(sorted({(word.form, word.term) for word in words if word.form != word.term})),
     )
 
 
-_remembered = functools.lru_cache(maxsize=1 << 17)(_analysed)
+_analyse_cached = functools.lru_cache(maxsize=1 << 17)(_analyse)
 
 
 def _words_of(piece: str) -> Iterator[Word]:
     if piece.isascii():
-        for found in _ASCII.finditer(piece):
-            yield from _compound_words(found)
+        for match in _ASCII.finditer(piece):
+            yield from _split_compound(match)
         return
-    for found in _scripts().any.finditer(piece):
-        yield from _dense_words(found) if found["dense"] else _compound_words(found)
+    for match in _scripts().any.finditer(piece):
+        yield from _split_dense(match) if match["dense"] else _split_compound(match)
 
 
-def _dense_words(found: re.Match[str]) -> Iterator[Word]:
-    """Each two neighbours are a word; each by itself is an extra term, for queries of one character."""
-    looks = _scripts().clusters
-    clusters = [(each.start(), each.end(), folded(each[0])) for each in looks.finditer(found.string, *found.span())]
+def _split_dense(run: re.Match[str]) -> Iterator[Word]:
+    """Yield each two neighbours as a word; each by itself is an extra term, for queries of one character."""
+    matches = _scripts().clusters.finditer(run.string, *run.span())
+    clusters = [(match.start(), match.end(), fold(match[0])) for match in matches]
     if len(clusters) == 1:
         start, end, form = clusters[0]
         yield Word(start, end, form, form, ())
@@ -168,21 +166,21 @@ def _dense_words(found: re.Match[str]) -> Iterator[Word]:
         yield Word(start, end, "", "", (form,))
 
 
-def _compound_words(found: re.Match[str]) -> Iterator[Word]:
-    """The words, and behind them what they are together."""
-    begin, end = found.span()
+def _split_compound(compound: re.Match[str]) -> Iterator[Word]:
+    """Yield the words, and behind them what they are together."""
+    begin, end = compound.span()
     covered = 0
-    looks = _ASCII_WORDS if found.string.isascii() else _scripts().words
-    for part in looks.finditer(found.string, begin, end):
-        form = folded(part[0])[:_LONGEST_WORD]
+    pattern = _ASCII_WORDS if compound.string.isascii() else _scripts().words
+    for part in pattern.finditer(compound.string, begin, end):
+        form = fold(part[0])[:_LONGEST_WORD]
         covered += part.end() - part.start()
         yield Word(part.start(), part.end(), stem(form), form, tuple(_humps(part[0])))
     if covered < end - begin <= _LONGEST_WHOLE:
-        yield Word(begin, end, "", "", tuple(dict.fromkeys(_wholes(folded(found[0])))))
+        yield Word(begin, end, "", "", tuple(dict.fromkeys(_wholes(fold(compound[0])))))
 
 
 def _wholes(whole: str) -> Iterator[str]:
-    """A compound, and what is one by itself in it: `b_c.py` and `b_c` of `a/b_c.py`."""
+    """Yield a compound, and the compounds inside it: `b_c.py` and `b_c` of `a/b_c.py`."""
     yield whole
     if whole[0] == "v" and whole[1:2].isdigit():
         yield whole[1:]
@@ -194,7 +192,7 @@ def _wholes(whole: str) -> Iterator[str]:
             yield segment.strip(".-+")
     if "." in whole:
         for segment in segments:
-            yield from (each for each in segment.split(".") if ("_" in each or "-" in each) and each != whole)
+            yield from (part for part in segment.split(".") if ("_" in part or "-" in part) and part != whole)
 
 
 def _is_plain(word: str) -> bool:
@@ -203,7 +201,7 @@ def _is_plain(word: str) -> bool:
 
 
 def _humps(word: str) -> Iterator[str]:
-    """The parts of camelCase, and of letters and digits that are written together."""
+    """Yield the parts of camelCase, and of letters and digits that are written together."""
     if len(word) > _LONGEST_WORD or not (word.isascii() and word.isalnum()) or _is_plain(word):
         return
     parts = _HUMPS.findall(word)
@@ -211,8 +209,8 @@ def _humps(word: str) -> Iterator[str]:
         yield from (stem(part.casefold()) for part in parts)
 
 
-def folded(word: str) -> str:
-    """Without case, accents and the many ways to write one character."""
+def fold(word: str) -> str:
+    """Remove case, accents and the many ways to write one character."""
     if word.isascii():
         return word.lower()
     plain = unicodedata.normalize("NFKD", word).casefold().replace("\u2019", "'")
@@ -227,13 +225,6 @@ def stem(form: str) -> str:
 
 _QUOTES = str.maketrans(dict.fromkeys("\u201c\u201d\u201e\u201f\u00ab\u00bb\uff02", '"'))
 _ASKED = re.compile(r'(?P<minus>(?<!\S)-)?"(?P<phrase>[^"]*)"|(?P<without>(?<!\S)-(?=[^\W\d_]))?(?P<piece>[^\s"]+)')
-_STOP_WORDS_TEXT = """
-    a about also am an and any are as at be because been being between but by can could did do does during each for
-    from had has have he her his how i if in into is it its may me might must my no not of on or other our shall she
-    should so some such than that the their them then there these they this through to was we were what when where which
-    while who whom whose why will with would you your"""
-_STOP_WORDS = frozenset(_STOP_WORDS_TEXT.split())
-"""Left out of queries only: what is stored is found by any word of it, alone or in a phrase."""
 _WORDS_BESIDE_STRICT_PHRASES = 3
 """With more it is a question that quotes something, and its answer may well be where the quotation is not."""
 
@@ -265,85 +256,85 @@ class KeywordQuery:
         return not self.is_empty or bool(self.excluded)
 
 
-def parse(query: str) -> KeywordQuery:
-    """Nothing is wrong in a query: what is no operator is text."""
+def parse_query(query: str) -> KeywordQuery:
+    """Parse any query: what is no operator is text."""
     beside: list[str] = []
     prefixes: dict[str, None] = {}
     phrases: dict[Phrase, None] = {}
     excluded: dict[Phrase, None] = {}
-    for found in _ASKED.finditer(query.translate(_QUOTES)):
-        text = found["piece"] if found["phrase"] is None else found["phrase"]
-        places = _places(text)
-        if found["minus"] or found["without"]:
-            excluded[places] = None
-        elif found["phrase"] is not None:
-            phrases[places] = None
+    for match in _ASKED.finditer(query.translate(_QUOTES)):
+        text = match["piece"] if match["phrase"] is None else match["phrase"]
+        phrase = _to_phrase(text)
+        if match["minus"] or match["without"]:
+            excluded[phrase] = None
+        elif match["phrase"] is not None:
+            phrases[phrase] = None
         elif prefix := _prefix(text):
             prefixes[prefix] = None
         else:
             beside.append(text)
-    for each in (phrases, excluded):
-        each.pop((), None)
+    phrases.pop((), None)
+    excluded.pop((), None)
     counted = Counter(term for phrase in phrases for term in phrase)
     telling = [piece for piece in beside if not _is_stop_word(piece)]
     # Of a query that has nothing else, the stop words are what is asked for.
     counted.update(terms(" ".join(telling if telling or counted or prefixes else beside)))
-    is_strict = sum(len(_places(piece)) for piece in beside) <= _WORDS_BESIDE_STRICT_PHRASES
+    is_strict = sum(len(_to_phrase(piece)) for piece in beside) <= _WORDS_BESIDE_STRICT_PHRASES
     return KeywordQuery(dict(counted), tuple(prefixes), tuple(phrases), tuple(excluded), is_strict)
 
 
 def _prefix(piece: str) -> str:
-    """Of `piece*`; empty for others."""
-    prefix = folded(piece[:-1].strip("*-'([{"))[:_LONGEST_WHOLE] if piece.endswith("*") else ""
+    """Return the prefix of `piece*`; empty for others."""
+    prefix = fold(piece[:-1].strip("*-'([{"))[:_LONGEST_WHOLE] if piece.endswith("*") else ""
     return prefix if any(map(str.isalnum, prefix)) else ""
 
 
 def _is_stop_word(piece: str) -> bool:
-    """Says next to nothing about a text. `IT` and `WHO` in capitals do."""
+    """Return whether a word says next to nothing about a text. `IT` and `WHO` in capitals do."""
     word = piece.strip(_BEHIND + _BEFORE)
-    return word.lower() in _STOP_WORDS and (len(word) == 1 or not word.isupper())
+    return word.lower() in QUERY_STOP_WORDS and (len(word) == 1 or not word.isupper())
 
 
-def _places(text: str) -> Phrase:
-    return tuple(term for piece in text.split() for term in analysed(piece).terms)
+def _to_phrase(text: str) -> Phrase:
+    return tuple(term for piece in text.split() for term in analyse(piece).terms)
 
 
 def holds_phrase(text: str, phrase: Phrase) -> bool:
-    return f" {' '.join(phrase)} " in f" {' '.join(_places(text))} "
+    return f" {' '.join(phrase)} " in f" {' '.join(_to_phrase(text))} "
 
 
-def highlights(text: str, query: KeywordQuery) -> tuple[tuple[int, int], ...]:
-    """Where the words stand that the query asked for, from the first on, without overlap."""
-    found: list[tuple[int, int]] = []
-    for start, end in sorted(_asked_places(text, query)):
-        if found and start < found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+def find_highlights(text: str, query: KeywordQuery) -> tuple[tuple[int, int], ...]:
+    """Return where the words stand that the query asked for, from the first on, without overlap."""
+    ranges: list[tuple[int, int]] = []
+    for start, end in sorted(_find_words(text, query)):
+        if ranges and start < ranges[-1][1]:
+            ranges[-1] = (ranges[-1][0], max(ranges[-1][1], end))
         else:
-            found.append((start, end))
-    return tuple(found)
+            ranges.append((start, end))
+    return tuple(ranges)
 
 
-def _asked_places(text: str, query: KeywordQuery) -> Iterator[tuple[int, int]]:
-    for found in _PIECE.finditer(text):
-        # What pieces count as is remembered; where their words begin and end is worked out for few of them only.
-        if _may_be_asked(analysed(found[0]), query):
-            begin = found.start()
+def _find_words(text: str, query: KeywordQuery) -> Iterator[tuple[int, int]]:
+    for match in _PIECE.finditer(text):
+        # What pieces count as is cached; where their words begin and end is worked out for few of them only.
+        if _may_be_asked(analyse(match[0]), query):
+            begin = match.start()
             yield from (
-                (begin + word.start, begin + word.end) for word in _words_of(found[0]) if _is_asked(word, query)
+                (begin + word.start, begin + word.end) for word in _words_of(match[0]) if _is_asked(word, query)
             )
 
 
 def _may_be_asked(piece: Analysed, query: KeywordQuery) -> bool:
-    if any(each in query.terms for each in piece.terms) or any(each in query.terms for each in piece.extras):
+    if any(term in query.terms for term in piece.terms) or any(term in query.terms for term in piece.extras):
         return True
     if not query.prefixes:
         return False
     counted = (*piece.terms, *piece.extras, *(form for form, _ in piece.forms))
-    return any(each.startswith(query.prefixes) for each in counted)
+    return any(term.startswith(query.prefixes) for term in counted)
 
 
 def _is_asked(word: Word, query: KeywordQuery) -> bool:
     counted = (word.term, *word.extras)
-    if any(each in query.terms for each in counted):
+    if any(term in query.terms for term in counted):
         return True
-    return bool(query.prefixes) and any(each.startswith(query.prefixes) for each in (word.form, *counted))
+    return bool(query.prefixes) and any(term.startswith(query.prefixes) for term in (word.form, *counted))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pair.engine.format.columns import TITLE_WEIGHT, KeywordRows, RowText, concatenate_rows, count_terms
 from pair.engine.format.keyword_index import KeywordIndex, write_keywords
 from pair.engine.query.bm25 import K1, B, KeywordPart, KeywordSearch
-from pair.text.tokenizer import KeywordQuery, analysed, holds_phrase, parse
+from pair.text.tokenizer import KeywordQuery, analyse, holds_phrase, parse_query
 
 WORDS = [
     "engine",
@@ -88,11 +88,9 @@ def plainly(rows: Sequence[RowText], query: KeywordQuery, gone: set[int]) -> dic
     forms: dict[str, str] = {}
     for number, row in enumerate(rows):
         pieces = row.text.split() + row.title.split() * TITLE_WEIGHT
-        counted[number] = Counter(
-            term for piece in pieces for term in (*analysed(piece).terms, *analysed(piece).extras)
-        )
-        lengths[number] = sum(len(analysed(piece).terms) for piece in pieces)
-        forms |= {form: term for piece in pieces for form, term in analysed(piece).forms}
+        counted[number] = Counter(term for piece in pieces for term in (*analyse(piece).terms, *analyse(piece).extras))
+        lengths[number] = sum(len(analyse(piece).terms) for piece in pieces)
+        forms |= {form: term for piece in pieces for form, term in analyse(piece).forms}
     live = [number for number in counted if number not in gone]
     average = sum(lengths[number] for number in live) / max(len(live), 1)
     vocabulary = {term for each in counted.values() for term in each}
@@ -133,7 +131,7 @@ def plainly(rows: Sequence[RowText], query: KeywordQuery, gone: set[int]) -> dic
 def test_what_is_found_is_what_bm25_says(
     rows: list[RowText], query: str, limit: int, gone: set[int], tmp_path: Path
 ) -> None:
-    asked = parse(query)
+    asked = parse_query(query)
     expected = plainly(rows, asked, gone)
     found = best(parts_of(tmp_path, rows, 2, gone), asked, limit)
     assert len(found) >= min(limit, len(expected)), "as many as there are"
@@ -145,7 +143,7 @@ def test_what_is_found_is_what_bm25_says(
 @unhurried
 @given(rows=texts, query=st.sampled_from(QUERIES), gone=st.sets(st.integers(0, 29), max_size=5))
 def test_no_score_knows_the_layout(rows: list[RowText], query: str, gone: set[int], tmp_path: Path) -> None:
-    answers = [best(parts_of(tmp_path, rows, count, gone), parse(query), 7) for count in (1, 7, 50)]
+    answers = [best(parts_of(tmp_path, rows, count, gone), parse_query(query), 7) for count in (1, 7, 50)]
     assert answers[0] == answers[1] == answers[2]
 
 
@@ -157,7 +155,7 @@ def test_long_lists_are_cut_short_without_losing_anything(tmp_path: Path) -> Non
     rows = [RowText(" ".join(random.choice(names, int(random.integers(3, 40)), p=likely))) for _ in range(2000)]
     parts = parts_of(tmp_path, rows, 3, {5, 9})
     for _ in range(30):
-        query = parse(" ".join(random.choice(names, 6, p=likely)))
+        query = parse_query(" ".join(random.choice(names, 6, p=likely)))
         all_scores = best(parts, query, len(rows))
         found = best(parts, query, 10)
         last = sorted(all_scores.values())[-10]
@@ -167,7 +165,7 @@ def test_long_lists_are_cut_short_without_losing_anything(tmp_path: Path) -> Non
 def test_a_filter_holds(tmp_path: Path) -> None:
     rows = [RowText("river " * (number % 5 + 1)) for number in range(1200)]
     [(part, _)] = parts_of(tmp_path, rows, 1, set())
-    search = KeywordSearch(parse("river castle"), [part])
+    search = KeywordSearch(parse_query("river castle"), [part])
     for chosen in ([3], [], [7, 1100]):
         allowed = np.zeros(1200, np.bool_)
         allowed[chosen] = True

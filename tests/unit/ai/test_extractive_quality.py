@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from pair.ai.summaries.extractive import ExtractiveSummariser
+from pair.ai.summariser import ExtractiveSummariser
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 HANDBOOK = EXAMPLES / "handbook"

@@ -108,13 +108,13 @@ def test_long_words_are_not_remembered() -> None:
 def test_threads_that_come_first_load_it_once() -> None:
     embedder = WordLlamaEmbedder()
     with ThreadPoolExecutor(4) as pool:
-        models = {id(found) for found in pool.map(lambda _: embedder._loaded(), range(8))}
+        models = {id(found) for found in pool.map(lambda _: embedder._get_model(), range(8))}
     assert len(models) == 1
 
 
 def test_no_code_of_the_package_is_imported() -> None:
     code = (
-        "import sys; from pair.ai.wordllama import StaticEmbedder; StaticEmbedder().embed(['word']);"
+        "import sys; from pair.ai.wordllama import WordLlamaEmbedder; WordLlamaEmbedder().embed(['word']);"
         "print(*{name.partition('.')[0] for name in sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

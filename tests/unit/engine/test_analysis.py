@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pair.text import tokenizer
-from pair.text.tokenizer import analysed, highlights, holds_phrase, parse, terms
+from pair.text.tokenizer import analyse, find_highlights, holds_phrase, parse_query, terms
 
 PIECES = [
     "Running",
@@ -63,8 +63,8 @@ def test_a_text_has_these_terms(text: str, expected: list[str]) -> None:
 
 
 def test_only_words_count_for_the_length() -> None:
-    assert len(analysed("foo_bar").terms) == 2
-    assert len(analysed("camelCase").terms) == 1
+    assert len(analyse("foo_bar").terms) == 2
+    assert len(analyse("camelCase").terms) == 1
 
 
 def test_a_word_of_any_length_is_one_term() -> None:
@@ -108,17 +108,17 @@ ODD = [
 
 @pytest.mark.parametrize("text", [*ODD, "x " * 5_000, "\u65e5" * 3_000, '"a b" ' * 1_000])
 def test_no_query_is_wrong(text: str) -> None:
-    assert highlights("some text \U0001f388", parse(text)) is not None
+    assert find_highlights("some text \U0001f388", parse_query(text)) is not None
 
 
 def test_a_query_of_stop_words_asks_for_them() -> None:
-    assert set(parse("to be or not to be").terms) == {"to", "be", "or", "not"}
-    assert set(parse("what is the engine?").terms) == {"engin"}
-    assert set(parse("WHO guidelines").terms) == {"who", "guidelin"}
+    assert set(parse_query("to be or not to be").terms) == {"to", "be", "or", "not"}
+    assert set(parse_query("what is the engine?").terms) == {"engin"}
+    assert set(parse_query("WHO guidelines").terms) == {"who", "guidelin"}
 
 
 def test_operators_are_told_from_text() -> None:
-    query = parse('error "connection refused" -timeout inst* -"by peer" --no-kb well-known -5')
+    query = parse_query('error "connection refused" -timeout inst* -"by peer" --no-kb well-known -5')
     assert query.phrases == (("connect", "refus"),)
     assert query.excluded == (("timeout",), ("by", "peer"))
     assert query.prefixes == ("inst",)
@@ -126,23 +126,23 @@ def test_operators_are_told_from_text() -> None:
 
 
 def test_a_question_that_quotes_does_not_insist() -> None:
-    assert parse('"big stone gap" director').is_strict
-    assert not parse('what is the other film of the director of "big stone gap"?').is_strict
+    assert parse_query('"big stone gap" director').is_strict
+    assert not parse_query('what is the other film of the director of "big stone gap"?').is_strict
 
 
 def test_typographic_quotes_are_quotes() -> None:
-    assert parse("\u201cbig gap\u201d").phrases == (("big", "gap"),)
+    assert parse_query("\u201cbig gap\u201d").phrases == (("big", "gap"),)
 
 
 def test_a_phrase_is_found_in_its_order_only() -> None:
-    [phrase] = parse('"running shoes"').phrases
+    [phrase] = parse_query('"running shoes"').phrases
     assert holds_phrase("Shoes for running: run, shoe!", phrase)
     assert not holds_phrase("Shoes for running", phrase)
 
 
 def test_highlights_say_where_the_words_stand() -> None:
     text = "Caf\u00e9s at https://example.com: installation of \u65e5\u672c\u8a9e in foo_bar."
-    found = highlights(text, parse("cafe example.com inst* \u672c\u8a9e bar"))
+    found = find_highlights(text, parse_query("cafe example.com inst* \u672c\u8a9e bar"))
     assert [text[start:end] for start, end in found] == [
         "Caf\u00e9s",
         "https://example.com",
@@ -158,8 +158,8 @@ def test_highlights_say_where_the_words_stand() -> None:
     st.sampled_from(["", "*"]),
 )
 def test_highlights_miss_nothing_that_a_look_at_every_word_finds(text: str, query: str, ending: str) -> None:
-    asked = parse(query + ending)
-    marked = {place for start, end in highlights(text, asked) for place in range(start, end)}
+    asked = parse_query(query + ending)
+    marked = {place for start, end in find_highlights(text, asked) for place in range(start, end)}
     for found in re.finditer(r"\S+", text):
         for word in tokenizer._words_of(found[0]):
             if tokenizer._is_asked(word, asked):

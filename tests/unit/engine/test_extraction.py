@@ -9,9 +9,9 @@ from pair.text.entity_rules import (
     TOGETHER,
     DocumentText,
     TextGrapher,
+    build_graph,
     canonical_name,
-    graph_of,
-    question_entities,
+    find_question_entities,
     title_entity,
 )
 
@@ -40,7 +40,7 @@ from pair.text.entity_rules import (
     ],
 )
 def test_a_text_names_these(text: str, found: set[str]) -> None:
-    assert {name for name, _, _ in graph_of("", [text]).mentions} == found
+    assert {name for name, _, _ in build_graph("", [text]).mentions} == found
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_canonical_name_is_its_own() -> None:
 
 
 def test_the_title_is_an_entity_of_each_chunk_and_the_strongest() -> None:
-    graph = graph_of("Ed Wood (film)", ["It was directed by Tim Burton.", "It won two awards."])
+    graph = build_graph("Ed Wood (film)", ["It was directed by Tim Burton.", "It won two awards."])
     assert [name for name, _, chunk in graph.mentions if chunk == 1] == ["ed wood"]
     weights = {name: weight for name, weight, chunk in graph.mentions if chunk == 0}
     assert max(weights, key=weights.__getitem__) == "ed wood"
@@ -81,16 +81,16 @@ def test_the_title_is_an_entity_of_each_chunk_and_the_strongest() -> None:
 def test_a_title_that_is_a_sentence_counts_for_what_it_names() -> None:
     title = "How the people of the coast came to know Captain Cook and what followed"
     assert title_entity(title) == ""
-    assert [name for name, _, _ in graph_of(title, ["They waited."]).mentions] == ["captain cook"]
+    assert [name for name, _, _ in build_graph(title, ["They waited."]).mentions] == ["captain cook"]
 
 
 def test_a_short_form_stands_for_the_name_before_it() -> None:
-    graph = graph_of("", ["This is about Scott Derrickson.", "Then Derrickson left."])
+    graph = build_graph("", ["This is about Scott Derrickson.", "Then Derrickson left."])
     assert {name for name, _, _ in graph.mentions} == {"scott derrickson"}
 
 
 def test_an_acronym_and_its_long_form_are_mentioned_together_from_then_on() -> None:
-    graph = graph_of("", ["As the World Health Organization (WHO) says.", "Now WHO is large."])
+    graph = build_graph("", ["As the World Health Organization (WHO) says.", "Now WHO is large."])
     both = {"world health organization", "who"}
     assert {name for name, _, chunk in graph.mentions if chunk == 1} == both
     assert {(source, target) for source, target, kind, _, _ in graph.edges if kind == ALIAS} == {
@@ -99,47 +99,47 @@ def test_an_acronym_and_its_long_form_are_mentioned_together_from_then_on() -> N
 
 
 def test_what_is_named_more_often_counts_more_but_not_as_often() -> None:
-    graph = graph_of("", ["to Rome, from Rome, in Rome, at Rome, and near Oslo"])
+    graph = build_graph("", ["to Rome, from Rome, in Rome, at Rome, and near Oslo"])
     weights = {name: weight for name, weight, _ in graph.mentions}
     assert weights["oslo"] < weights["rome"] < 4 * weights["oslo"]
 
 
 def test_a_capital_at_the_beginning_of_a_sentence_says_little() -> None:
-    graph = graph_of("", ["Turbines turn, and so does Norway."])
+    graph = build_graph("", ["Turbines turn, and so does Norway."])
     weights = {name: weight for name, weight, _ in graph.mentions}
     assert weights["turbine"] < weights["norway"]
 
 
 def test_a_chunk_has_few_entities_and_edges_whatever_it_lists() -> None:
     names = ", ".join(f"Person{chr(65 + number % 26)}{chr(97 + number // 26)} Smith" for number in range(200))
-    graph = graph_of("People", [f"with {names}"])
+    graph = build_graph("People", [f"with {names}"])
     assert len(graph.mentions) == MOST_ENTITIES
     assert len(graph.edges) == MOST_EDGES
     assert {kind for _, _, kind, _, _ in graph.edges} == {TOGETHER}
 
 
 def test_a_pair_tells_more_where_little_else_is_named() -> None:
-    few = graph_of("", ["between Paris and Rome"]).edges[0][3]
-    many = graph_of("", ["between Paris, Rome, Oslo, Bern, Kyiv and Lima"]).edges[0][3]
+    few = build_graph("", ["between Paris and Rome"]).edges[0][3]
+    many = build_graph("", ["between Paris, Rome, Oslo, Bern, Kyiv and Lima"]).edges[0][3]
     assert few > many
 
 
 def test_long_text_without_spaces_takes_no_time() -> None:
     for hostile in ("A" * 100_000, "a.b" * 30_000, "A." * 50_000, '"' * 100_000, "A-" * 50_000, "((" * 50_000):
-        graph_of("", [hostile])
+        build_graph("", [hostile])
 
 
 def test_the_entities_of_a_question_have_the_names_of_the_texts() -> None:
-    assert question_entities("Were Scott Derrickson and Ed Wood of the same nationality?") == (
+    assert find_question_entities("Were Scott Derrickson and Ed Wood of the same nationality?") == (
         "scott derrickson",
         "ed wood",
     )
-    assert question_entities("what is lift?") == ()
+    assert find_question_entities("what is lift?") == ()
 
 
 def test_a_grapher_gives_one_graph_for_each_document() -> None:
     grapher = TextGrapher()
     assert grapher.graphs_of([DocumentText("A title", ["at Oslo"]), DocumentText("", [])]) == [
-        graph_of("A title", ["at Oslo"]),
-        graph_of("", []),
+        build_graph("A title", ["at Oslo"]),
+        build_graph("", []),
     ]

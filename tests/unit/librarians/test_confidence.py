@@ -4,26 +4,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pair.librarians.confidence import LIKELY, NOTHING_RELEVANT, Evidence, confidence_in, in_words
+from pair.librarians.relevance import LIKELY, NOTHING_RELEVANT, confidence_in, describe_confidence
 
 share = st.floats(0, 1)
+
+
+def weigh(coverage: float, meaning: float, agreement: float, lead: float) -> float:
+    return confidence_in(coverage=coverage, meaning=meaning, agreement=agreement, lead=lead)
 
 
 @given(share, share, share, share)
 def test_it_is_a_share_and_more_evidence_never_lowers_it(
     coverage: float, meaning: float, agreement: float, lead: float
 ) -> None:
-    sure = confidence_in(Evidence(coverage, meaning, agreement, lead))
+    sure = weigh(coverage, meaning, agreement, lead)
     assert 0 <= sure <= 1
-    assert confidence_in(Evidence(1, meaning, agreement, lead)) >= sure
-    assert confidence_in(Evidence(coverage, 1, agreement, lead)) >= sure
-    assert confidence_in(Evidence(coverage, meaning, 1, lead)) >= sure
-    assert confidence_in(Evidence(coverage, meaning, agreement, 1)) >= sure
+    assert weigh(1, meaning, agreement, lead) >= sure
+    assert weigh(coverage, 1, agreement, lead) >= sure
+    assert weigh(coverage, meaning, 1, lead) >= sure
+    assert weigh(coverage, meaning, agreement, 1) >= sure
 
 
 def test_without_any_evidence_nothing_is_relevant_and_with_all_of_it_an_answer_is_likely() -> None:
-    assert confidence_in(Evidence(0, 0, 0, 0)) < NOTHING_RELEVANT
-    assert confidence_in(Evidence(1, 0.8, 1, 0.5)) >= LIKELY
+    assert weigh(0, 0, 0, 0) < NOTHING_RELEVANT
+    assert weigh(1, 0.8, 1, 0.5) >= LIKELY
 
 
 @pytest.mark.parametrize(
@@ -31,4 +35,4 @@ def test_without_any_evidence_nothing_is_relevant_and_with_all_of_it_an_answer_i
     [(0.8, "high"), (0.79, "fair"), (0.59, "moderate"), (0.49, "low"), (0.19, "very low"), (None, "not known")],
 )
 def test_it_is_told_in_words(confidence: float | None, words: str) -> None:
-    assert in_words(confidence) == words
+    assert describe_confidence(confidence) == words

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pair.librarians import Citation, ErrorCode, ErrorInfo, Response
-from pair.librarians.aggregate import asked_for, blended, blending, merged, with_what_was_known
+from pair.librarians.aggregate import build_blend_prompt, merge_blend, merge_responses, read_aggregation, restore_answer
 from pair.librarians.rules import fault_of
 
 LOW = Response(answer="Perhaps at noon [1].", sources=(Citation("diary", relevance=0.3),), confidence=0.4, partial=True)
@@ -22,7 +22,7 @@ MISSING = Response.failing(ErrorCode.NOT_FOUND, "nothing")
 
 @pytest.mark.rule("librarian-22")
 def test_all_answers_are_merged_best_first_with_mean_confidence() -> None:
-    one = merged([LOW, HIGH])
+    one = merge_responses([LOW, HIGH])
     assert one.answer == "At one [1], says the plan [3].\n\nPerhaps at noon [2]."
     assert [source.name for source in one.sources] == ["handbook", "diary", "plan"]
     assert one.confidence == pytest.approx(0.6)
@@ -30,36 +30,36 @@ def test_all_answers_are_merged_best_first_with_mean_confidence() -> None:
 
 @pytest.mark.rule("librarian-22")
 def test_equal_answers_are_said_once() -> None:
-    one = merged([Response(answer="At one."), Response(answer="  at ONE. "), Response(answer="At two.")])
+    one = merge_responses([Response(answer="At one."), Response(answer="  at ONE. "), Response(answer="At two.")])
     assert one.answer == "At one.\n\nAt two."
     assert one.confidence is None
 
 
 @pytest.mark.rule("librarian-14")
 def test_answer_is_partial_when_some_failed() -> None:
-    assert merged([HIGH, FAILED]).partial
-    assert merged([HIGH, FAILED], "best-confidence").partial
-    assert merged([HIGH, FAILED]).answer == HIGH.answer
-    assert merged([HIGH, FAILED]).error is None
-    assert not merged([HIGH, HIGH]).partial
+    assert merge_responses([HIGH, FAILED]).partial
+    assert merge_responses([HIGH, FAILED], "best-confidence").partial
+    assert merge_responses([HIGH, FAILED]).answer == HIGH.answer
+    assert merge_responses([HIGH, FAILED]).error is None
+    assert not merge_responses([HIGH, HIGH]).partial
 
 
 @pytest.mark.rule("librarian-22")
 def test_first_success_and_best_confidence_choose_one() -> None:
-    assert merged([FAILED, LOW, HIGH], "first-success") is LOW
-    assert merged([LOW, HIGH], "best-confidence") == HIGH
+    assert merge_responses([FAILED, LOW, HIGH], "first-success") is LOW
+    assert merge_responses([LOW, HIGH], "best-confidence") == HIGH
 
 
 @pytest.mark.rule("librarian-23")
 def test_first_error_counts_when_all_failed() -> None:
-    error = merged([FAILED]).error
+    error = merge_responses([FAILED]).error
     assert error == FAILED.error
-    mixed = merged([FAILED, MISSING]).error
+    mixed = merge_responses([FAILED, MISSING]).error
     assert mixed is not None
     assert mixed.code == ErrorCode.DELEGATION_FAILED
     assert "too slow" in mixed.message
     assert [each["code"] for each in mixed.details["errors"]] == ["TIMEOUT", "NOT_FOUND"]
-    same = merged([MISSING, MISSING]).error
+    same = merge_responses([MISSING, MISSING]).error
     assert same is not None
     assert same.code == ErrorCode.NOT_FOUND
 
@@ -67,15 +67,15 @@ def test_first_error_counts_when_all_failed() -> None:
 @pytest.mark.rule("librarian-23")
 def test_partial_answers_of_those_who_failed_come_with_the_error() -> None:
     half = Response(answer="Half of it.", error=ErrorInfo("TIMEOUT", "too slow"))
-    one = merged([MISSING, half])
+    one = merge_responses([MISSING, half])
     assert (one.answer, one.partial) == ("Half of it.", True)
     assert one.error is not None
-    assert with_what_was_known(FAILED, HIGH).answer == HIGH.answer
-    assert with_what_was_known(half, HIGH) is half
+    assert restore_answer(FAILED, HIGH).answer == HIGH.answer
+    assert restore_answer(half, HIGH) is half
 
 
 def test_nobody_is_a_failure() -> None:
-    assert fault_of(merged([])) is None
+    assert fault_of(merge_responses([])) is None
 
 
 @pytest.mark.rule("librarian-22")
@@ -90,19 +90,19 @@ def test_nobody_is_a_failure() -> None:
     ],
 )
 def test_way_of_merging_is_asked_for_in_metadata(wish: object, how: str) -> None:
-    assert asked_for(Response(answer="x", metadata={"aggregation": wish})) == how
+    assert read_aggregation(Response(answer="x", metadata={"aggregation": wish})) == how
 
 
 @pytest.mark.rule("librarian-22")
 def test_model_is_given_the_answers_as_data_with_the_marks_of_the_merged_sources() -> None:
-    told = json.loads(blending("When is lunch?", [LOW, FAILED, HIGH]))
+    told = json.loads(build_blend_prompt("When is lunch?", [LOW, FAILED, HIGH]))
     assert told["question"] == "When is lunch?"
     assert [each["answer"] for each in told["answers"]] == ["At one [1], says the plan [3].", "Perhaps at noon [2]."]
-    one = blended(" At one [1], perhaps at noon [2]. ", [LOW, FAILED, HIGH])
+    one = merge_blend(" At one [1], perhaps at noon [2]. ", [LOW, FAILED, HIGH])
     assert one.answer == "At one [1], perhaps at noon [2]."
     assert [source.name for source in one.sources] == ["handbook", "diary", "plan"]
     assert one.partial
-    assert blended(" \n", [LOW, HIGH]) == merged([LOW, HIGH])
+    assert merge_blend(" \n", [LOW, HIGH]) == merge_responses([LOW, HIGH])
 
 
 responses = st.lists(st.sampled_from([LOW, HIGH, FAILED, MISSING]), max_size=5)
@@ -110,6 +110,6 @@ responses = st.lists(st.sampled_from([LOW, HIGH, FAILED, MISSING]), max_size=5)
 
 @given(responses, st.sampled_from(["first-success", "best-confidence", "merge-all", "blend"]))
 def test_one_of_many_is_valid_whatever_they_said(given: list[Response], how: str) -> None:
-    one = merged(given, how)  # type: ignore[arg-type]
+    one = merge_responses(given, how)  # type: ignore[arg-type]
     assert fault_of(one) is None
     assert (one.error is None) == any(each in (LOW, HIGH) for each in given)

@@ -1,67 +1,72 @@
 """The sentences that answer a question."""
 
-from pair.librarians.quotes import MOST_QUOTES, Passage, choose_quotes, coverage
+from pair.librarians.relevance import MOST_QUOTES, choose_quotes, coverage
 from pair.text import tokenizer
+from pair.values import Hit
 from support.readers import WordReader
 
 
-def quoted(query: str, *passages: Passage) -> list[str]:
-    weights = dict.fromkeys(tokenizer.parse(query).terms, 1.0)
+def make_hit(title: str, text: str, score: float) -> Hit:
+    return Hit("a", "a:0", title, "", text, score, None, {}, 0, len(text))
+
+
+def quoted(query: str, *passages: Hit) -> list[str]:
+    weights = dict.fromkeys(tokenizer.parse_query(query).terms, 1.0)
     return [quote.sentence.text for quote in choose_quotes(query, passages, weights, WordReader())]
 
 
 def test_the_sentence_with_the_words_of_the_question_is_quoted() -> None:
-    passage = Passage("", "Cats sleep a lot. Releases are made on Fridays at noon. Dogs bark at night.", 1.0)
+    passage = make_hit("", "Cats sleep a lot. Releases are made on Fridays at noon. Dogs bark at night.", 1.0)
     assert quoted("when are releases made on fridays?", passage)[0].startswith("Releases are made on Fridays at noon.")
 
 
 def test_the_sentence_that_explains_it_is_quoted_with_it() -> None:
-    passage = Passage("", "Mail stopped on Monday. The disk was full of old logs.\n\nCats sleep all day long.", 1.0)
+    passage = make_hit("", "Mail stopped on Monday. The disk was full of old logs.\n\nCats sleep all day long.", 1.0)
     assert quoted("why did mail stop on Monday?", passage) == ["Mail stopped on Monday. The disk was full of old logs."]
 
 
 def test_words_of_the_title_count_for_every_sentence_a_little() -> None:
-    timers = Passage("Timers of the scheduler", "The default is one minute. Nothing else is known about it.", 0.9)
-    other = Passage("Gardens and walls", "The default is one tulip. Nothing else is known about it.", 1.0)
+    timers = make_hit("Timers of the scheduler", "The default is one minute. Nothing else is known about it.", 0.9)
+    other = make_hit("Gardens and walls", "The default is one tulip. Nothing else is known about it.", 1.0)
     assert quoted("what is the default of timers?", other, timers)[0].startswith("The default is one minute.")
 
 
 def test_a_question_for_a_number_prefers_a_sentence_that_has_one() -> None:
-    passage = Passage("", "Leap seconds were inserted often.\n\nLeap seconds were inserted 27 times.", 1.0)
+    passage = make_hit("", "Leap seconds were inserted often.\n\nLeap seconds were inserted 27 times.", 1.0)
     assert quoted("how many leap seconds were inserted?", passage)[0] == "Leap seconds were inserted 27 times."
 
 
 def test_a_row_of_a_table_is_quoted_for_a_number_and_not_for_a_reason() -> None:
-    row = Passage("", "| leap second of 2016 | `23:59:60` |", 1.0)
-    said = Passage("", "The slowing of the planet is the reason for the leap second.", 0.95)
+    row = make_hit("", "| leap second of 2016 | `23:59:60` |", 1.0)
+    said = make_hit("", "The slowing of the planet is the reason for the leap second.", 0.95)
     assert quoted("why is there a leap second?", row, said)[0].startswith("The slowing of the planet")
     assert "23:59:60" in quoted("what time is the leap second of 2016?", row, said)[0]
 
 
 def test_a_further_sentence_is_quoted_only_for_what_it_adds() -> None:
-    first = Passage("", "Postgres clamps the date of January.", 1.0)
-    again = Passage("", "The date of January is clamped by Postgres too.", 0.9)
-    second = Passage("", "Sqlite lets the month of January overflow.", 0.9)
+    first = make_hit("", "Postgres clamps the date of January.", 1.0)
+    again = make_hit("", "The date of January is clamped by Postgres too.", 0.9)
+    second = make_hit("", "Sqlite lets the month of January overflow.", 0.9)
     found = quoted("what do postgres and sqlite do with the date of january?", first, again, second)
     assert found == ["Postgres clamps the date of January.", "Sqlite lets the month of January overflow."]
 
 
 def test_there_are_never_more_than_a_few() -> None:
     words = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta"]
-    passages = [Passage("", f"Here stands {word} alone.", 1.0) for word in words]
+    passages = [make_hit("", f"Here stands {word} alone.", 1.0) for word in words]
     assert len(quoted(" ".join(words), *passages)) == MOST_QUOTES
 
 
 def test_few_sentences_are_measured_by_meaning_however_long_the_passages_are() -> None:
     reader = WordReader()
-    passage = Passage("", " ".join(f"Sentence number {number} is here." for number in range(500)), 1.0)
+    passage = make_hit("", " ".join(f"Sentence number {number} is here." for number in range(500)), 1.0)
     choose_quotes("which sentence is here?", [passage] * 6, {"sentenc": 1.0}, reader)
     assert 0 < reader.measured <= 24
 
 
 def test_nothing_is_quoted_from_nothing() -> None:
     assert quoted("anything?") == []
-    assert quoted("anything?", Passage("", "", 1.0)) == []
+    assert quoted("anything?", make_hit("", "", 1.0)) == []
 
 
 def test_coverage_is_the_share_of_the_weight() -> None:

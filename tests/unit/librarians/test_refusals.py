@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pair.librarians import Citation, Context, DelegateRequest, ErrorCode, ErrorInfo, Response, User
+from pair.librarians import Citation, Context, DelegateRequest, ErrorInfo, Response, User
 from pair.librarians.rules import (
     HandOver,
     cut,
@@ -12,12 +12,11 @@ from pair.librarians.rules import (
     fault_of_context,
     is_number,
     is_share,
-    ordered,
+    order_sources,
     query_refusal,
     refusal,
-    remarked,
-    tidied,
-    with_metadata,
+    renumber_marks,
+    tidy_response,
 )
 
 
@@ -123,7 +122,8 @@ def test_why_a_question_is_none_is_told_with_what_to_do(query: object, message: 
 
 
 def step(to: str, chain: tuple[str, ...] = ("desk",), delegates_to: tuple[str, ...] | None = None) -> HandOver:
-    return HandOver(to, ["desk", "shelf", "secret"].__contains__, chain, chain, delegates_to, "secret".__ne__, 2)
+    is_known = to in {"desk", "shelf", "secret"}
+    return HandOver(to, chain, chain, delegates_to, 2, is_known=is_known, is_allowed=to != "secret")
 
 
 @pytest.mark.parametrize(
@@ -170,29 +170,12 @@ def test_a_share_is_a_real_number_from_0_to_1(value: object, number: bool, share
     assert (is_number(value), is_share(value)) == (number, share)
 
 
-def test_a_response_keeps_everything_when_metadata_is_added() -> None:
-    before = Response(
-        "Yes.",
-        (Citation("Handbook"),),
-        0.7,
-        True,
-        DelegateRequest("shelf"),
-        ErrorInfo(ErrorCode.TIMEOUT, "late"),
-        {"a": 1},
-    )
-    after = with_metadata(before, {"b": 2})
-    assert dict(after.metadata) == {"a": 1, "b": 2}
-    assert with_metadata(after, {"b": 3}).metadata["b"] == 3
-    names = ("answer", "sources", "confidence", "partial", "delegate", "error")
-    assert [getattr(after, name) for name in names] == [getattr(before, name) for name in names]
-
-
 def test_sources_without_an_answer_are_tidied_and_confidence_stays() -> None:
     low, high = Citation("low", relevance=0.1), Citation("high", relevance=0.9)
-    assert tidied(Response(sources=(low, high), error=ErrorInfo("TIMEOUT", "late"))).sources == (high, low)
-    tidy = tidied(Response("One [1], two [2].", (low, high), 0.75))
+    assert tidy_response(Response(sources=(low, high), error=ErrorInfo("TIMEOUT", "late"))).sources == (high, low)
+    tidy = tidy_response(Response("One [1], two [2].", (low, high), 0.75))
     assert (tidy.answer, tidy.confidence, tidy.partial) == ("One [2], two [1].", 0.75, False)
-    assert type(tidied(Response("One [1], two [2].", (low, high), 1)).confidence) is float
+    assert type(tidy_response(Response("One [1], two [2].", (low, high), 1)).confidence) is float
 
 
 @pytest.mark.parametrize(
@@ -207,12 +190,12 @@ def test_sources_without_an_answer_are_tidied_and_confidence_stays() -> None:
     ],
 )
 def test_marks_follow_their_sources(answer: str, places: tuple[int, ...], expected: str | None) -> None:
-    assert remarked(answer, places) == (answer if expected is None else expected)
+    assert renumber_marks(answer, places) == (answer if expected is None else expected)
 
 
 def test_of_two_equal_sources_the_first_is_kept() -> None:
     first, second = Citation("one", id="a", relevance=0.5), Citation("two", id="a", relevance=0.5)
-    assert ordered([first, second]) == ((first,), (0, 0))
+    assert order_sources([first, second]) == ((first,), (0, 0))
 
 
 def test_an_answer_is_cut_without_blanks_at_its_end() -> None:

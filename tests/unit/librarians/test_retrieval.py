@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from pair.librarians.aggregate import merged
+from pair.librarians.aggregate import merge_responses
+from pair.librarians.citations import RETRIEVAL_KEY, FoundPassage, Retrieval, join_retrievals
 from pair.librarians.contract import Response
-from pair.librarians.provenance import KEY, FoundPassage, Retrieval, joined
 
 FOUND = Retrieval("handbook", 7, "abc", "ngram-16", "tea?", "adaptive", 8, (FoundPassage("tea", 0, 9, "0a1b", 0.5),))
 
@@ -41,9 +41,11 @@ def test_what_is_none_is_refused(change: dict[str, Any]) -> None:
 def test_several_answers_that_become_one_keep_each_ones_retrieval() -> None:
     answers = [
         Response(
-            answer=f"Answer {number}.", confidence=0.9, metadata={KEY: [{**FOUND.to_json(), "kbId": f"kb-{number}"}]}
+            answer=f"Answer {number}.",
+            confidence=0.9,
+            metadata={RETRIEVAL_KEY: [{**FOUND.to_json(), "kbId": f"kb-{number}"}]},
         )
         for number in range(2)
     ]
-    assert [each["kbId"] for each in merged(answers).metadata[KEY]] == ["kb-0", "kb-1"]
-    assert joined([{}, {KEY: 7}, {KEY: "text"}, {KEY: None}]) == {}
+    assert [each["kbId"] for each in merge_responses(answers).metadata[RETRIEVAL_KEY]] == ["kb-0", "kb-1"]
+    assert join_retrievals([{}, {RETRIEVAL_KEY: 7}, {RETRIEVAL_KEY: "text"}, {RETRIEVAL_KEY: None}]) == {}

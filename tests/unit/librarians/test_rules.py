@@ -1,4 +1,4 @@
-"""What is valid, what may be handed on, and what is tidied."""
+"""What is valid, what may be handed on, and what is tidy_response."""
 
 import math
 from fractions import Fraction
@@ -16,10 +16,10 @@ from pair.librarians.rules import (
     cut,
     fault_of,
     fault_of_context,
-    ordered,
+    order_sources,
     query_refusal,
     refusal,
-    tidied,
+    tidy_response,
 )
 
 ODD: Any = object()
@@ -170,7 +170,7 @@ def test_context_of_another_shape_is_named(context: Any) -> None:
 
 def step(to: str, chain: tuple[str, ...] = (), delegates_to: tuple[str, ...] | None = None) -> HandOver:
     known = {"desk", "shelf", "secret", "a", "b", "c", "d", "e", "f"}
-    return HandOver(to, known.__contains__, chain, chain, delegates_to, lambda each: each != "secret", 5)
+    return HandOver(to, chain, chain, delegates_to, 5, is_known=to in known, is_allowed=to != "secret")
 
 
 @pytest.mark.parametrize(
@@ -229,14 +229,14 @@ def test_librarian_without_a_team_is_nobody_s() -> None:
 @pytest.mark.rule("librarian-13")
 @pytest.mark.parametrize(("confidence", "partial"), [(0.59, True), (0.6, False), (1.0, False), (None, False)])
 def test_answer_is_partial_below_six_tenths(confidence: float | None, partial: bool) -> None:
-    assert tidied(Response(answer="Perhaps.", confidence=confidence)).partial is partial
+    assert tidy_response(Response(answer="Perhaps.", confidence=confidence)).partial is partial
 
 
 def test_tidy_response_stays_the_same() -> None:
     response = Response(answer="Yes [1].", sources=(Citation("a", relevance=1.0), Citation("b")), confidence=0.9)
-    assert tidied(response) is response
+    assert tidy_response(response) is response
     error = Response.failing(ErrorCode.NOT_FOUND, "no")
-    assert tidied(error) is error
+    assert tidy_response(error) is error
 
 
 @pytest.mark.rule("librarian-11")
@@ -250,7 +250,7 @@ def test_sources_are_listed_once_by_relevance_and_marks_follow() -> None:
             Citation("low again", url="u1", relevance=0.2),
         ),
     )
-    tidy = tidied(response)
+    tidy = tidy_response(response)
     assert [source.name for source in tidy.sources] == ["high", "low again", "unsaid"]
     assert tidy.answer == "First [2], then [1]; both [2, 3], code a[1], link [2](x), beyond [9], same [2]."
 
@@ -267,25 +267,25 @@ citations = st.builds(
 @pytest.mark.rule("librarian-11")
 @given(st.lists(citations, max_size=8))
 def test_ordering_keeps_every_source_in_its_place(sources: list[Citation]) -> None:
-    kept, places = ordered(sources)
+    kept, places = order_sources(sources)
     assert len(places) == len(sources)
     assert set(places) == set(range(len(kept)))
     told = [-math.inf if each.relevance is None else each.relevance for each in kept]
     assert told == sorted(told, reverse=True)
-    assert ordered(kept) == (kept, tuple(range(len(kept))))
+    assert order_sources(kept) == (kept, tuple(range(len(kept))))
 
 
 @pytest.mark.rule("librarian-12")
 def test_long_answer_is_cut_at_a_sentence_and_says_so() -> None:
     sentence = "The moat is nine metres wide. "
-    tidy = tidied(Response(answer=sentence * 200, confidence=1.0))
+    tidy = tidy_response(Response(answer=sentence * 200, confidence=1.0))
     assert tidy.answer is not None
     assert len(tidy.answer) <= MAX_ANSWER_CHARACTERS
     assert len(tidy.answer) > MAX_ANSWER_CHARACTERS - len(sentence)
     assert tidy.answer.endswith("wide.")
     assert tidy.metadata["truncated"] is True
     assert tidy.partial
-    whole = tidied(Response(answer="x" * MAX_ANSWER_CHARACTERS))
+    whole = tidy_response(Response(answer="x" * MAX_ANSWER_CHARACTERS))
     assert "truncated" not in whole.metadata
 
 

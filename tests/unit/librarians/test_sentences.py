@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pair.text.sentences import sentences
+from pair.text.sentences import split_sentences
 
 
 def texts(passage: str) -> list[str]:
-    return [each.text for each in sentences(passage)]
+    return [each.text for each in split_sentences(passage)]
 
 
 def test_a_paragraph_is_its_sentences() -> None:
@@ -63,7 +63,7 @@ def test_sentences_of_scripts_without_spaces_end_at_their_own_stops() -> None:
 
 def test_a_text_without_full_stops_is_quoted_in_pieces() -> None:
     passage = "statin breast cancer survival " * 60
-    found = sentences(passage)
+    found = split_sentences(passage)
     assert len(found) > 3
     assert all(len(each.text) <= 600 for each in found)
     assert "".join(passage[each.start : each.end] for each in found) == passage
@@ -72,7 +72,7 @@ def test_a_text_without_full_stops_is_quoted_in_pieces() -> None:
 @given(st.text(alphabet="aB .!?\n-|#>`1。[]()", max_size=300))
 def test_places_are_right_whatever_the_text(passage: str) -> None:
     at = 0
-    for each in sentences(passage):
+    for each in split_sentences(passage):
         assert at <= each.start < each.end <= len(passage)
         assert " ".join(passage[each.start : each.end].split()) == each.text
         at = each.end

@@ -12,7 +12,7 @@ import weakref
 import pytest
 
 from pair import errors
-from pair.librarians.daemon_threads import ThreadShare, in_thread, share
+from pair.librarians.threads import ThreadShare, in_thread, share
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
@@ -55,7 +55,7 @@ def test_a_process_ends_although_work_does_not() -> None:
     script = """
 import asyncio, threading
 from pair import errors
-from pair.librarians.daemon_threads import Share, in_thread, share
+from pair.librarians.threads import in_thread
 async def main():
     try:
         await asyncio.wait_for(in_thread(threading.Event().wait), 0.1)
@@ -111,7 +111,7 @@ def test_more_work_of_one_owner_than_may_wait_is_refused() -> None:
     release = threading.Event()
 
     async def everybody() -> list[object]:
-        share.set(ThreadShare("eve", 1))
+        share.set(ThreadShare("mallory", 1))
         asked = [asyncio.ensure_future(in_thread(release.wait)) for _ in range(400)]
         await asyncio.wait(asked, return_when=asyncio.FIRST_EXCEPTION)
         release.set()

@@ -1,4 +1,4 @@
-"""Read Markdown, reStructuredText, AsciiDoc, HTML and plain text.
+"""Read Markdown, reStructuredText, AsciiDoc, HTML and plain text: title, first sentences, headings and body.
 
 Invariants
     Time is linear in the text: a pattern either excludes the character it starts with from its inside, or is bounded.
@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from pair.ai.summaries.outline import Outline, OutlinePart, first_sentences
-from pair.text.characters import on_one_line
+from pair.text.characters import join_lines
 
 _MAX_LINES = 20_000
 _MAX_FRONT_MATTER_CHARACTERS = 10_000
@@ -58,7 +57,7 @@ _HTML_DESCRIPTION = re.compile(r"<meta\s[^<>]{0,200}?name=[\"']description[\"'][
 _HTML_CONTENT = re.compile(r"content=\"([^\"]{1,400})\"|content='([^']{1,400})'", re.IGNORECASE)
 _HTML_CODE = re.compile(r"<(?:code|kbd|tt)(?:\s[^<>]{0,200})?>([^<]{1,60})</", re.IGNORECASE)
 _HTML_LAYOUT: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
-    (re.compile(r"<h([1-6])(?:\s[^<>]{0,500})?>", re.IGNORECASE), lambda found: "\n\n" + "#" * int(found[1]) + " "),
+    (re.compile(r"<h([1-6])(?:\s[^<>]{0,500})?>", re.IGNORECASE), lambda tag: "\n\n" + "#" * int(tag[1]) + " "),
     (re.compile(r"<(?:li|dt|dd)\b[^<>]{0,500}>", re.IGNORECASE), "\n\n- "),
     (re.compile(r"</?(?:td|th)\b[^<>]{0,500}>", re.IGNORECASE), " | "),
     (
@@ -70,6 +69,62 @@ _HTML_LAYOUT: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
         "\n\n",
     ),
 )
+_LICENCE_MARKS = (
+    "copyright", "©", "(c) 19", "(c) 20", "spdx-", "licensed under", "licenced under", "all rights reserved",
+    "permission is hereby granted", "redistribution and use", "without warranty", "public license", "apache license",
+)  # fmt: skip
+_AUTHOR_MARKS = ("author:", "authors:", "maintainer:")
+_SENTENCE_END = re.compile(r"(?<=[.!?…])[\"')\]\u201d\u2019]{0,3}\s+|(?<=[。\uff01\uff1f])")
+_ABBREVIATION = re.compile(
+    r"(?:^|[\s(])(?:[A-Z]|e\.g|i\.e|cf|vs|etc|approx|no|fig|dr|mr|mrs|st|ca|resp|z\.B|bzw)\.$", re.IGNORECASE
+)
+_LEAD_CHARACTERS = 2_000
+
+
+@dataclass(frozen=True)
+class OutlinePart:
+    """A heading, a key, a column, a definition. `level` 1 is the highest."""
+
+    name: str
+    level: int = 1
+
+
+@dataclass(frozen=True)
+class Outline:
+    title: str = ""
+    lead: Sequence[str] = ()
+    """The first sentences that say something."""
+    parts: Sequence[OutlinePart] = ()
+    parts_label: str = "Sections"
+    body: str = ""
+    """Plain text; what stands on a line of its own is a new sentence."""
+    marked: Sequence[str] = ()
+    """What the author set apart as code."""
+    ignored: frozenset[str] = frozenset()
+    """Words that say nothing in this kind of source."""
+
+
+def is_licence(paragraph: str) -> bool:
+    beginning = paragraph[:_LEAD_CHARACTERS].lower()
+    return beginning.startswith(_AUTHOR_MARKS) or any(mark in beginning for mark in _LICENCE_MARKS)
+
+
+def _split_sentences(paragraph: str) -> list[str]:
+    """Split the beginning of a paragraph; a full stop after an abbreviation ends no sentence."""
+    sentences: list[str] = []
+    for piece in _SENTENCE_END.split(join_lines(paragraph[:_LEAD_CHARACTERS])):
+        if sentences and (_ABBREVIATION.search(sentences[-1][-10:]) or piece[:1].islower()):
+            sentences[-1] = f"{sentences[-1]} {piece}"
+        elif piece.strip():
+            sentences.append(piece.strip())
+    return sentences
+
+
+def first_sentences(paragraphs: Sequence[str], *, most: int = 3) -> list[str]:
+    """Pass over the licence unless there is nothing else, and over a sentence that only announces a list."""
+    telling = [paragraph for paragraph in paragraphs[:50] if not is_licence(paragraph)] or paragraphs
+    sentences = [sentence for paragraph in telling[:most] for sentence in _split_sentences(paragraph)]
+    return [sentence for sentence in sentences if not sentence.endswith((":", "\uff1a"))] or sentences
 
 
 @dataclass
@@ -90,13 +145,13 @@ class _Page:
 
     def close(self) -> None:
         if self.open:
-            paragraph = on_one_line(" ".join(self.open))
+            paragraph = join_lines(" ".join(self.open))
             (self.others if self.open_is_other else self.sentences).append(paragraph)
             self.open = []
 
     def add_heading(self, name: str, level: int) -> None:
         self.close()
-        name = on_one_line(name[:_MAX_HEADING_CHARACTERS]).strip("*_: ")
+        name = join_lines(name[:_MAX_HEADING_CHARACTERS]).strip("*_: ")
         if name:
             self.headings.append(OutlinePart(name, level))
 
@@ -107,9 +162,9 @@ def read_prose(text: str) -> Outline:
     if not kept.strip():
         kept = text.replace("```", "").replace("~~~", "")
     marked = _MARKED.findall(kept)
-    page = _read_lines(_without_inline_markup(kept).split("\n"))
+    page = _read_lines(_drop_inline_markup(kept).split("\n"))
     title = next((fields[name] for name in ("title", "subject", "name") if name in fields), "")
-    return _outline_of(page, title, fields.get("description") or fields.get("summary", ""), marked)
+    return _build_outline(page, title, fields.get("description") or fields.get("summary", ""), marked)
 
 
 def read_html(text: str) -> Outline:
@@ -118,22 +173,22 @@ def read_html(text: str) -> Outline:
     description = _HTML_DESCRIPTION.search(text)
     content = _HTML_CONTENT.search(description[0]) if description else None
     # A line end means nothing in HTML; a tag does.
-    flat = on_one_line(_without_hidden_elements(text))
+    flat = join_lines(_drop_hidden_elements(text))
     for pattern, layout in _HTML_LAYOUT:
         flat = pattern.sub(layout, flat)
-    page = _read_lines(_without_inline_markup(flat).split("\n"))
-    return _outline_of(
+    page = _read_lines(_drop_inline_markup(flat).split("\n"))
+    return _build_outline(
         page,
-        on_one_line(html.unescape(title[1])) if title else "",
-        on_one_line(html.unescape(content[1] or content[2])) if content else "",
+        join_lines(html.unescape(title[1])) if title else "",
+        join_lines(html.unescape(content[1] or content[2])) if content else "",
         marked,
     )
 
 
-def _outline_of(page: _Page, title: str, description: str, marked: Sequence[str]) -> Outline:
+def _build_outline(page: _Page, title: str, description: str, marked: Sequence[str]) -> Outline:
     headings = page.headings
     announced = [description] if description else []
-    if headings and (not title or _is_same(headings[0].name, title)):
+    if headings and (not title or _is_same_title(headings[0].name, title)):
         title, headings = headings[0].name, headings[1:]
     elif headings and all(part.level > headings[0].level for part in headings[1:]):
         # The title of the page itself, beside the one in its front matter.
@@ -150,8 +205,8 @@ def _outline_of(page: _Page, title: str, description: str, marked: Sequence[str]
     )
 
 
-def _is_same(heading: str, title: str) -> bool:
-    """The title of a page often adds the name of the site."""
+def _is_same_title(heading: str, title: str) -> bool:
+    """Compare beginnings: the title of a page often adds the name of the site."""
     return title.casefold().startswith(heading.casefold()[:40])
 
 
@@ -160,17 +215,17 @@ def _split_front_matter(text: str) -> tuple[dict[str, str], str]:
     fence = text[:3]
     if fence in {"---", "+++"} and text[3:4] in {"\n", "\r"}:
         end = text.find(f"\n{fence}", 3, _MAX_FRONT_MATTER_CHARACTERS)
-        return (_fields_of(text[3:end]), text[end + 4 :]) if end > 0 else ({}, text)
-    if found := _HEADERS.match(text, 0, _MAX_FRONT_MATTER_CHARACTERS):
-        return _fields_of(found[0]), text[found.end() :]
+        return (_read_fields(text[3:end]), text[end + 4 :]) if end > 0 else ({}, text)
+    if headers := _HEADERS.match(text, 0, _MAX_FRONT_MATTER_CHARACTERS):
+        return _read_fields(headers[0]), text[headers.end() :]
     return {}, text
 
 
-def _fields_of(front_matter: str) -> dict[str, str]:
+def _read_fields(front_matter: str) -> dict[str, str]:
     fields: dict[str, str] = {}
     for line in front_matter.splitlines():
-        if found := _FRONT_MATTER_FIELD.match(line):
-            fields.setdefault(found[1].lower(), found[2].strip().strip("\"'[]|>").strip())
+        if match := _FRONT_MATTER_FIELD.match(line):
+            fields.setdefault(match[1].lower(), match[2].strip().strip("\"'[]|>").strip())
     return fields
 
 
@@ -187,14 +242,14 @@ def _outside_fences(text: str) -> Iterator[str]:
             yield line
 
 
-def _without_inline_markup(text: str) -> str:
-    text = _without_comments(text)
+def _drop_inline_markup(text: str) -> str:
+    text = _drop_comments(text)
     for pattern, replacement in _INLINE:
         text = pattern.sub(replacement, text)
     return html.unescape(text).replace("`", "")
 
 
-def _without_comments(text: str) -> str:
+def _drop_comments(text: str) -> str:
     kept = []
     rest = text
     while True:
@@ -205,29 +260,29 @@ def _without_comments(text: str) -> str:
             return " ".join(kept)
 
 
-def _without_hidden_elements(text: str) -> str:
+def _drop_hidden_elements(text: str) -> str:
     kept = []
     position = 0
-    text = _without_comments(text)
-    while found := _HIDDEN_ELEMENT.search(text, position):
-        end = re.compile(f"</{found[1]}[^<>]{{0,50}}>?", re.IGNORECASE).search(text, found.end())
+    text = _drop_comments(text)
+    while start := _HIDDEN_ELEMENT.search(text, position):
+        end = re.compile(f"</{start[1]}[^<>]{{0,50}}>?", re.IGNORECASE).search(text, start.end())
         if end is None:
             break
-        kept.append(text[position : found.start()])
+        kept.append(text[position : start.start()])
         position = end.end()
     kept.append(text[position:])
     return " ".join(kept)
 
 
 def _read_lines(lines: Sequence[str]) -> _Page:
-    page = _read(lines, frozenset())
+    page = _read_page(lines, frozenset())
     if page.headings:
         return page
-    standing_alone = frozenset(_standing_alone(lines))
-    return _read(lines, standing_alone) if standing_alone else page
+    headings = frozenset(_find_plain_headings(lines))
+    return _read_page(lines, headings) if headings else page
 
 
-def _read(lines: Sequence[str], headings: frozenset[str]) -> _Page:
+def _read_page(lines: Sequence[str], headings: frozenset[str]) -> _Page:
     page = _Page()
     for line in lines:
         if line in headings:
@@ -250,8 +305,8 @@ def _read_line(page: _Page, line: str) -> None:
         page.close()
     elif stripped.startswith("|") or stripped.count(" | ") > 1:
         page.add(" ; ".join(cell.strip() for cell in stripped.strip("|").split("|")), is_other=True)
-    elif found := _LIST_ITEM.match(stripped):
-        page.add(stripped[found.end() :], is_other=True)
+    elif mark := _LIST_ITEM.match(stripped):
+        page.add(stripped[mark.end() :], is_other=True)
     else:
         page.add(stripped.lstrip("> "), is_other=stripped.startswith(">"))
 
@@ -261,7 +316,7 @@ def _is_ruler(stripped: str) -> bool:
 
 
 def _underline(page: _Page, ruler: str) -> None:
-    """A ruler under a single short line makes it a heading; elsewhere it only separates."""
+    """Make a single short line above a ruler a heading; elsewhere a ruler only separates."""
     if len(page.open) == 1 and not page.open_is_other and len(page.open[0]) <= _MAX_HEADING_CHARACTERS:
         name = page.open.pop()
         page.add_heading(name, 1 if ruler[0] in "=#" else 2)
@@ -277,13 +332,13 @@ def _heading_level(stripped: str) -> int:
     return level if level <= 6 and stripped[level : level + 1].isspace() else 0
 
 
-def _standing_alone(lines: Sequence[str]) -> list[str]:
-    """Headings of plain text: short, after an empty line, before an empty or indented one, without a full stop."""
-    found = []
+def _find_plain_headings(lines: Sequence[str]) -> list[str]:
+    """Find headings of plain text: short, after an empty line, before an empty or indented one, without a full stop."""
+    headings = []
     for before, line, after in zip(["", *lines], lines, [*lines[1:], ""], strict=False):
         if not line or line[0].isspace() or before.strip() or len(line) > 60:
             continue
         if (not after.strip() or after[:1].isspace()) and line[0].isalnum() and line.rstrip()[-1] not in ".,;:!?。":
-            found.append(line)
+            headings.append(line)
     # Where every other line is like that, it is a list or a poem.
-    return found if len(found) * 2 <= sum(1 for line in lines if line.strip()) + 1 else []
+    return headings if len(headings) * 2 <= sum(1 for line in lines if line.strip()) + 1 else []

@@ -1,1 +1,0 @@
-"""Summaries of sources without a model."""
