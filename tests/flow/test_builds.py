@@ -233,7 +233,7 @@ def test_what_others_wrote_meanwhile_stays_and_the_same_ids_are_replaced(setting
                 done.append(True)
                 other.upsert([Document("page-007", "from somebody else"), Document("late", "also kept")])
                 other.delete(["theirs"])
-                other.compact(everything=True)
+                other.maintenance.compact(everything=True)
 
         report = kb.build(pages(30, "again"), InThisProcess(settings), on_progress=interfere)
         assert (report.added, report.replaced) == (26, 4)
@@ -264,8 +264,8 @@ def test_two_who_build_the_same_at_once_do_not_harm_each_other(settings: Setting
 
         def sweep_away(other: KnowledgeBase) -> None:
             other.upsert(pages(31, "newer"))
-            other.compact(everything=True)
-            other.collect(grace_seconds=0)
+            other.maintenance.compact(everything=True)
+            other.maintenance.collect(grace_seconds=0)
 
         assert code_of(building(sweep_away)) == "E217"
         assert {each["text"].rpartition(" told")[0][-5:] for each in state_of(kb)} == {"newer"}
@@ -441,10 +441,10 @@ def test_what_an_interrupted_build_has_made_is_kept_for_the_next_run_and_not_for
         kb.upsert(pages(1, "before"))
         interrupted(settings, pages(40), 2)
         made = folders_in(settings) - named_by_the_manifest(settings)
-        assert kb.collect(grace_seconds=0).deleted_shards == 0
+        assert kb.maintenance.collect(grace_seconds=0).deleted_shards == 0
         assert folders_in(settings) >= made
         with open_kb(KB, settings=impatient(settings)) as other:
-            assert other.collect(grace_seconds=0).deleted_shards == len(made)
+            assert other.maintenance.collect(grace_seconds=0).deleted_shards == len(made)
         assert not folders_in(settings) & made
         assert records_in(settings) == []
         again = InThisProcess(settings)
@@ -477,7 +477,7 @@ def test_a_build_that_garbage_collection_overtook_says_so(settings: Settings) ->
 
         def collect(progress: BuildProgress) -> None:
             if progress.built > 20:
-                collector.collect(grace_seconds=0)
+                collector.maintenance.collect(grace_seconds=0)
 
         assert code_of(lambda: kb.build(pages(40), InThisProcess(settings), on_progress=collect)) == "E217"
         assert [each["text"] for each in state_of(kb)] == [pages(1, "before")[0].text]

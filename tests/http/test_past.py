@@ -307,7 +307,7 @@ def test_a_retry_that_arrives_while_the_first_is_under_way_waits_for_its_answer(
     first, last = paint(few, "waiting", "red", "green")
     request = request_of("waiting", first, "back-1")
     with opened(few.folder, "waiting") as kb:
-        leases = kb._engine._parts.leases
+        leases = kb._core.context.leases
         with held(leases, lease_name("waiting"), seconds=30, clock=SystemClock()):
             connections = [sent(few, request) for _ in range(4)]
             wait_for_requests(few, 4)

@@ -13,7 +13,7 @@ from pair.app.http.mcp import CallersLibrary
 from pair.app.http.request_body import BodyShare, RequestBody
 from pair.app.mcp.stdio import serve as exchange
 from pair.auth.rules import ANYBODY, Principal
-from pair.kb.server import check_kb_id
+from pair.engine.rules import check_kb_id
 from pair.settings import Settings
 
 _LOOK_SECONDS = 0.02

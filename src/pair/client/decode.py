@@ -10,8 +10,8 @@ from pair.engine.maintenance.gc import GarbageReport
 from pair.engine.maintenance.versions import ListedVersion, Rollback
 from pair.engine.query.documents import StoredDocument
 from pair.engine.query.request import Hits
-from pair.engine.runtime import EngineStats
 from pair.engine.storage.shard_cache import SweepReport
+from pair.engine.summary import EngineStats
 from pair.engine.write.writer import WriteReport
 from pair.sync.report import SyncReport
 from pair.values import AlsoIn, Hit

@@ -250,7 +250,7 @@ def _versions(
         reason = f"it is of {after.kb_id}, and the other side of {before.kb_id}"
         raise errors.cannot_compare(shown[1], reason, "Compare versions of one KB")
     kb = held.enter_context(open_kb(before.kb_id, settings=settings))
-    found = of_versions(kb.compare(before.wanted, after.wanted))
+    found = of_versions(kb.versions.compare(before.wanted, after.wanted))
     names = f"{before.kb_id}@{found.a}", f"{after.kb_id}@{found.b}"
     return DiffReport(*names, found.added, found.removed, found.changed, found.texts)
 

@@ -175,11 +175,11 @@ class KbLibrarians:
     def _own(self, configured: Sequence[str]) -> dict[str, Entry]:
         """A shelf for the KB itself, its catalogue, and a router where there is somebody to choose from."""
         own = {self._kb.kb_id: self._shelf(self._kb.kb_id)}
-        if self._kb.is_synced:
+        if self._kb.sources is not None:
             own[CATALOGUE] = self._catalogue()
         if len(configured) > 1:
             card = LibrarianInfo(ROUTER, "Router", "Hands a question to whoever is likely to know.")
-            own[ROUTER] = Entry(Router(self._kb), card, delegates_to=tuple(configured))
+            own[ROUTER] = Entry(Router(self._kb.collection), card, delegates_to=tuple(configured))
             self._answers_from.setdefault(ROUTER, "colleagues")
         return own
 
@@ -201,7 +201,7 @@ class KbLibrarians:
         )
 
     def _from_kb(self, configured: ConfiguredLibrarian) -> Librarian:
-        return KbLibrarian(self._kb_called(configured.kb))
+        return KbLibrarian(self._kb_called(configured.kb).collection)
 
     def _from_function(self, configured: ConfiguredLibrarian) -> Librarian:
         return _imported(configured.function, self._settings.config_path)
@@ -213,7 +213,7 @@ class KbLibrarians:
 
     def _from_kind(self, configured: ConfiguredLibrarian) -> Librarian:
         if configured.kind == ROUTER:
-            return Router(self._kb)
+            return Router(self._kb.collection)
         if configured.kind == CATALOGUE:
             return self._catalogue().librarian
         raise _UnusableError(f"unknown kind: {configured.kind} (valid: {', '.join(_OWN_KINDS)})")
@@ -221,17 +221,19 @@ class KbLibrarians:
     def _shelf(self, kb_id: str) -> Entry:
         self._answers_from.setdefault(kb_id, f"kb {kb_id}")
         card = LibrarianInfo(kb_id, kb_id, f"Answers from the knowledge base {kb_id}.")
-        return Entry(KbLibrarian(self._kb_called(kb_id)), card, delegates_to=())
+        return Entry(KbLibrarian(self._kb_called(kb_id).collection), card, delegates_to=())
 
     def _catalogue(self) -> Entry:
         self._answers_from.setdefault(CATALOGUE, "index.txt")
         card = LibrarianInfo(CATALOGUE, "Catalogue", "Says which sources of the index would know.")
-        return Entry(IndexLibrarian(self._index, self._kb), card, delegates_to=())
+        return Entry(IndexLibrarian(self._index, self._kb.collection), card, delegates_to=())
 
     def _index(self) -> list[IndexEntry]:
+        if self._kb.sources is None:
+            return []
         return [
-            IndexEntry(each.source_id, each.description, each.url, each.last_fetched_at)
-            for each in self._kb.described_sources()
+            IndexEntry(source.source_id, source.description, source.url, source.last_fetched_at)
+            for source in self._kb.sources.known().described()
         ]
 
     def _kb_called(self, kb_id: str) -> "KnowledgeBase":

@@ -24,9 +24,10 @@ from pair.sync.contract import Documents
 if TYPE_CHECKING:
     from pair.ai.contract import Embedder, Reranker
     from pair.blobs.contract import BlobStore, Leases
-    from pair.kb.kb import KnowledgeBase, SyncedSources
+    from pair.kb.kb import KnowledgeBase
     from pair.kb.librarians import KbLibrarians
     from pair.kb.loaders import DocumentLoader
+    from pair.kb.sync import SyncService
     from pair.librarians.contract import Librarian
     from pair.text.entity_rules import Grapher
 
@@ -42,7 +43,7 @@ def open_kb(  # noqa: PLR0913 - the one that everybody calls
     store: "str | BlobStore | None" = None,
     embedder: "Embedder | None" = None,
     settings: Settings | None = None,
-    sources: "SyncedSources | None" = None,
+    sources: "SyncService | None" = None,
     librarians: "Mapping[str, Librarian] | None" = None,
     on_step: Callable[[str], None] = lambda name: None,
     at: int | str | None = None,
@@ -52,49 +53,54 @@ def open_kb(  # noqa: PLR0913 - the one that everybody calls
     `at`: as it was in this version, by number, else by the version of the package installed then; only for reading.
     `librarians`: whom `ask` may ask besides those of the configuration and the KB's own.
     """
-    from pair.ai.caching_embedder import CachingEmbedder  # noqa: PLC0415 - see the module's first lines
+    from pair.ai.caching_embedder import CachingEmbedder  # noqa: PLC0415 - the engine is loaded when a KB is opened
     from pair.blobs.cas_check import refuse_without_compare_and_swap  # noqa: PLC0415
     from pair.engine.rules import check_kb_id  # noqa: PLC0415
-    from pair.engine.runtime import Engine  # noqa: PLC0415
     from pair.engine.storage.manifest_store import ManifestStore  # noqa: PLC0415
     from pair.engine.storage.shard_cache import ShardCache  # noqa: PLC0415
     from pair.engine.write.writer import EngineContext  # noqa: PLC0415
     from pair.kb.kb import KnowledgeBase  # noqa: PLC0415
+    from pair.kb.maintenance import KbCore  # noqa: PLC0415
 
     check_kb_id(kb_id)
     settings, clock = settings or Settings.load(), SystemClock()
-    policy = settings.engine
-    address = policy.store if store is None else store
+    engine = settings.engine
+    address = engine.store if store is None else store
     blobs = blob_store(address, settings, clock) if isinstance(address, str) else address
-    publication = ManifestStore(
-        blobs,
-        kb_id,
-        before_first_write=lambda: refuse_without_compare_and_swap(blobs, f"{kb_id}.duckdb.", new_id()),
+    context = EngineContext(
+        kb_id=kb_id,
+        policy=engine,
+        publication=ManifestStore(
+            blobs,
+            kb_id,
+            before_first_write=lambda: refuse_without_compare_and_swap(blobs, f"{kb_id}.duckdb.", new_id()),
+            on_step=on_step,
+            keeps_versions=engine.keeps_versions,
+            at=None if at is None else str(at),
+        ),
+        cache=ShardCache(
+            blobs,
+            _cache_folder(engine.cache_dir, blobs.address),
+            clock,
+            max_bytes=engine.cache_max_bytes,
+            ttl_seconds=engine.cache_ttl_seconds,
+            reads_pieces=blobs.address.startswith(OBJECT_STORES),
+        ),
+        leases=leases_for(settings, blobs, clock),
+        clock=clock,
+        new_id=new_id,
+        pause=pause_before,
         on_step=on_step,
-        keeps_versions=policy.keeps_versions,
-        at=None if at is None else str(at),
     )
-    cache = ShardCache(
-        blobs,
-        _cache_folder(policy.cache_dir, blobs.address),
-        clock,
-        max_bytes=policy.cache_max_bytes,
-        ttl_seconds=policy.cache_ttl_seconds,
-        reads_pieces=blobs.address.startswith(OBJECT_STORES),
-    )
-    parts = EngineContext(
-        kb_id, policy, publication, cache, leases_for(settings, blobs, clock), clock, new_id, pause_before, on_step
-    )
-    engine = Engine(
-        parts, blobs, CachingEmbedder(embedder or choose_embedder(settings)), grapher(settings), _reranker(settings)
-    )
+    embedding = CachingEmbedder(embedder or choose_embedder(settings))
+    core = KbCore(context, blobs, embedding, grapher(settings), _reranker(settings))
 
-    def desk(kb: KnowledgeBase) -> "KbLibrarians":
-        from pair.kb.librarians import KbLibrarians  # noqa: PLC0415
+    def make_librarians(kb: KnowledgeBase) -> "KbLibrarians":
+        from pair.kb.librarians import KbLibrarians  # noqa: PLC0415 - loads asyncio
 
         return KbLibrarians(kb, settings, lambda other: open_kb(other, store=blobs, settings=settings), librarians)
 
-    return KnowledgeBase(engine, sources, desk)
+    return KnowledgeBase(core, sources, make_librarians)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pair import errors
-from pair.kb.kb import Hits, KnowledgeBase
+from pair.engine.query.request import Hits
+from pair.kb.kb import KnowledgeBase
 
 _MOST = 8
 _Result = TypeVar("_Result")
@@ -37,7 +38,7 @@ class OpenVersions:
 
     def read(self, kb: KnowledgeBase, version: int | str, work: Callable[[KnowledgeBase], _Result]) -> _Result:
         """What `work` makes of a KB as it was. Raises E201, E218, and what the work raises."""
-        number = kb.version_number(version)
+        number = kb.versions.number(version)
         name = kb.kb_id, number
         known = self._known(name)
         if known is not None:
@@ -122,10 +123,10 @@ class VersionCollection:
         )
 
     def words_in(self, query: str, texts: Sequence[str]) -> list[frozenset[str]]:
-        return self.kb.words_in(query, texts)
+        return self.kb.collection.words_in(query, texts)
 
     def likeness(self, query: str, texts: Sequence[str]) -> list[float]:
-        return self.kb.likeness(query, texts)
+        return self.kb.collection.likeness(query, texts)
 
     def fetched_at(self, document_ids: Sequence[str]) -> Mapping[str, str]:
         """What is known of that is of the present."""

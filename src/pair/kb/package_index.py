@@ -4,14 +4,15 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pair import errors, files
 from pair.clock import Clock
+from pair.engine.summary import peek, peek_at_history
 from pair.kb.open import DEFAULT_KB, blob_store, document_loader, open_kb
 from pair.packages import archive
 from pair.packages.contract import CurrentIndex, InstalledIndex, MissingIndexFileError, Observer, PackagedIndexFiles
@@ -22,6 +23,7 @@ from pair.sync.contract import UnreadableDocument
 from pair.sync.file_text import DOCUMENT_SUFFIXES, FileTextReader
 
 if TYPE_CHECKING:
+    from pair.blobs.contract import BlobStore
     from pair.engine.maintenance.merge_package import PackageShards
     from pair.engine.maintenance.portable_index import PortableIndex
     from pair.kb.kb import KnowledgeBase
@@ -44,64 +46,55 @@ class EngineIndexInstaller:
     def holds(self, path: str) -> bool:
         """By its path in the package: `.pair-index/shards/<content hash>/<file>`."""
         parts = path.split("/")
-        return len(parts) == 4 and parts[:2] == [INDEX_FOLDER, "shards"] and parts[2] in self._held
+        return len(parts) == 4 and parts[:2] == [INDEX_FOLDER, "shards"] and parts[2] in self._stored_shards
 
     @functools.cached_property
-    def _held(self) -> frozenset[str]:
+    def _stored_shards(self) -> frozenset[str]:
         """Content hashes of all shards that the current manifest names, or one that is kept."""
-        store = blob_store(self._settings.engine.store, self._settings, self._clock)
-        with contextlib.closing(store):
-            keys = [info.key for info in store.list(f"{self.kb_id}.duckdb.history/")]
-            found = [_json_of(blob.data) for key in (self._manifest_key, *keys) if (blob := store.get(key)) is not None]
-        shards = [shard for value in found for shard in _list_in(value, "shards") if isinstance(shard, dict)]
-        return frozenset(str(shard.get("key")).rpartition("/")[2] for shard in shards)
+        with self._open_store() as store:
+            heads = [peek(store, self.kb_id), *peek_at_history(store, self.kb_id)]
+        return frozenset(shard for head in heads if head is not None for shard in head.shards)
 
-    @property
-    def _manifest_key(self) -> str:
-        return f"{self.kb_id}.duckdb.manifest.json"
+    def _open_store(self) -> "AbstractContextManager[BlobStore]":
+        return contextlib.closing(blob_store(self._settings.engine.store, self._settings, self._clock))
 
     def is_current(self, index_sha256: str) -> bool:
-        store = blob_store(self._settings.engine.store, self._settings, self._clock)
-        with contextlib.closing(store):
-            blob = store.get(self._manifest_key)
-        return blob is not None and _json_of(blob.data).get("index_sha256") == index_sha256
+        with self._open_store() as store:
+            head = peek(store, self.kb_id)
+        return head is not None and head.index_sha256 == index_sha256
 
     def searched(self) -> CurrentIndex | None:
-        from pair.engine.format.manifest import from_bytes  # noqa: PLC0415 - see the package's first lines
+        from pair.engine.format.manifest import from_bytes, manifest_key  # noqa: PLC0415 - loads the engine
 
-        store = blob_store(self._settings.engine.store, self._settings, self._clock)
-        with contextlib.closing(store):
-            blob = store.get(self._manifest_key)
+        key = manifest_key(self.kb_id)
+        with self._open_store() as store:
+            blob = store.get(key)
         if blob is None:
             return None
-        manifest = from_bytes(blob.data, self._manifest_key)
-        return CurrentIndex(
-            embedder=manifest.embedder,
-            index_sha256=manifest.index_sha256,
-            label=manifest.label,
-        )
+        manifest = from_bytes(blob.data, key)
+        return CurrentIndex(embedder=manifest.embedder, index_sha256=manifest.index_sha256, label=manifest.label)
 
     def refuse(self, index: PackagedIndexFiles) -> None:
         with self._opened() as kb:
-            kb.adoption().refuse(self._parcel(index).manifest)
+            kb.backup.package_merger().refuse(self._parcel(index).manifest)
 
     def check(self, index: PackagedIndexFiles) -> frozenset[str]:
         """Text files are read alike everywhere; what others read of a PDF may differ, and is then not used."""
         parcel = self._parcel(index)
         with self._opened() as kb, _missing_files():
-            differing = kb.adoption().check(parcel)
+            differing = kb.backup.package_merger().check(parcel)
         if lies := sorted(each for each in differing if Path(each).suffix.lower() not in DOCUMENT_SUFFIXES):
             raise errors.index_damaged(index.label, f"its text of {lies[0]} is not that of the packaged file")
         return differing
 
     def bring(self, index: PackagedIndexFiles) -> int:
         with self._opened() as kb, _missing_files():
-            return kb.adoption().bring(self._parcel(index))
+            return kb.backup.package_merger().bring(self._parcel(index))
 
     def take_up(self, index: PackagedIndexFiles, *, edited: frozenset[str], gone: frozenset[str]) -> InstalledIndex:
         parcel = dataclasses.replace(self._parcel(index), edited=edited, gone=gone)
         with self._opened() as kb, _missing_files():
-            done = kb.adoption().take_up(parcel)
+            done = kb.backup.package_merger().take_up(parcel)
         return InstalledIndex(self.kb_id, done.manifest_version, done.documents, len(parcel.manifest.shards))
 
     def _opened(self) -> "KnowledgeBase":
@@ -148,20 +141,6 @@ def _missing_files() -> Iterator[None]:
         raise MissingIndexFileError(str(fault)) from fault
 
 
-def _json_of(content: bytes) -> dict[str, Any]:
-    """{} for what cannot be read: whoever uses it will say so."""
-    try:
-        value = json.loads(content)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _list_in(value: dict[str, Any], name: str) -> list[Any]:
-    found = value.get(name)
-    return found if isinstance(found, list) else []
-
-
 # ── making ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -178,9 +157,9 @@ def index_maker(
 
         def make(name: str) -> IndexToPackage:
             kb = held.enter_context(_in_line(settings, folder, kb_id or _kb_of(settings, folder, name)))
-            index = kb.packed_index()
+            index = kb.backup.pack_index()
             paths = [each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.is_file()]
-            others = index.manifest.documents - len(kb.known(paths)) if index.manifest.documents else 0
+            others = index.manifest.documents - len(kb.existing_ids(paths)) if index.manifest.documents else 0
             if others:
                 observer.say(f"the index also holds what is not in {folder}: {others:,} pages or ingested documents")
             return _to_package(kb, index)
@@ -242,7 +221,7 @@ def _to_package(kb: "KnowledgeBase", index: "PortableIndex") -> IndexToPackage:
         shards=len(manifest.shards),
     )
     listed = {
-        each.name: IndexFile(each.size_bytes, each.sha256, functools.partial(kb.packed_content, each))
+        each.name: IndexFile(each.size_bytes, each.sha256, functools.partial(kb.backup.read_packed, each))
         for each in index.files
     }
     sha256 = hashlib.sha256(content).hexdigest()

@@ -171,7 +171,7 @@ def _is_version(kb: "KnowledgeBase", asked: Retrieval) -> bool:
 
 def _later(kb: "KnowledgeBase", asked: Retrieval, until: int) -> list[int]:
     """Versions that are kept after that of the answer, and the one that was searched, the oldest first."""
-    return sorted({until, *(each for each in kb.version_numbers() if asked.manifest_version < each < until)})
+    return sorted({until, *(each for each in kb.versions.numbers() if asked.manifest_version < each < until)})
 
 
 def _found_again(passage: FoundPassage, rank: int, new_rank: int, found: FoundPassage) -> PassageAgain:
@@ -185,7 +185,7 @@ def _lost(kb: "KnowledgeBase", passage: FoundPassage, rank: int, recorded: int, 
     known = recorded
     for number in later:
         try:
-            text = kb.text_at(number, passage.document_id)
+            text = kb.versions.text_at(number, passage.document_id)
         except errors.NotFoundError:  # let go since it was listed
             continue
         if text is None or hash_of(text[passage.start : passage.end]) != passage.sha256:

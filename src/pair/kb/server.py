@@ -17,6 +17,7 @@ from pair.ai.contract import Embedder, Vectors
 from pair.auth.rules import Principal, is_loopback
 from pair.clock import Clock, SystemClock, to_timestamp
 from pair.engine.rules import check_kb_id
+from pair.engine.summary import list_kbs
 from pair.kb.embedders import choose_embedder
 from pair.kb.kb import KnowledgeBase
 from pair.kb.keys import key_file
@@ -24,7 +25,6 @@ from pair.kb.librarians import KbLibrarians
 from pair.kb.open import DEFAULT_KB, blob_store, open_kb
 from pair.kb.open_versions import OpenVersions, VersionCollection
 from pair.kb.sync import SyncService
-from pair.librarians.daemon_threads import ThreadShare, in_thread, share
 from pair.settings import Settings
 from pair.sync.ticker import Ticker
 
@@ -32,28 +32,11 @@ if TYPE_CHECKING:
     from pair.auth.tokens import TokenVerifier
     from pair.blobs.contract import BlobStore
     from pair.engine.query.prefetch import PrefetchReport
-    from pair.engine.runtime import EngineStats
     from pair.engine.storage.shard_cache import SweepReport
-
-__all__ = [
-    "DEFAULT_KB",
-    "BackgroundJob",
-    "KbLibrarians",
-    "OpenKbs",
-    "ThreadShare",
-    "VersionCollection",
-    "care",
-    "check_kb_id",
-    "in_thread",
-    "send_traces",
-    "share",
-    "token_verifier",
-    "verifier",
-]
+    from pair.engine.summary import EngineStats
 
 logger = logging.getLogger(__name__)
 
-_MANIFEST = ".duckdb.manifest.json"
 _MOST_JWKS_BYTES = 1_000_000
 _JWKS_SECONDS = 5.0
 _TRACES_SECONDS = 1
@@ -155,10 +138,10 @@ class OpenKbs:
 
     def stored(self) -> list[str]:
         """Names of all KBs that are in the store."""
-        store = self._store()
-        store = store if not isinstance(store, str) else blob_store(store, self.settings, self._clock)
+        address = self._store()
+        store = blob_store(address, self.settings, self._clock) if isinstance(address, str) else address
         with contextlib.closing(store):
-            return sorted(each.key.removesuffix(_MANIFEST) for each in store.list("") if each.key.endswith(_MANIFEST))
+            return list_kbs(store)
 
     def close(self) -> None:
         self._past.close()
@@ -183,7 +166,7 @@ class OpenKbs:
                 store=self._store(),
                 embedder=_CountedEmbedder(self._embedder, count),
                 settings=settings,
-                sources=SyncService(self.settings).sources() if kb_id == DEFAULT_KB else None,
+                sources=SyncService(self.settings) if kb_id == DEFAULT_KB else None,
             )
 
     def _store(self) -> "str | BlobStore":
@@ -456,7 +439,7 @@ def care(kbs: OpenKbs, watching: Watching) -> list[BackgroundJob]:
     def compact(kb: KnowledgeBase) -> dict[str, Any]:
         began = time.perf_counter()
         try:
-            report = kb.compact()
+            report = kb.maintenance.compact()
         except errors.PairError:
             watching.note_compaction(kb.kb_id, time.perf_counter() - began, 0, is_good=False)
             raise
@@ -465,15 +448,15 @@ def care(kbs: OpenKbs, watching: Watching) -> list[BackgroundJob]:
         return dataclasses.asdict(report)
 
     def sweep(kb: KnowledgeBase) -> dict[str, Any]:
-        report = kb.sweep()
+        report = kb.maintenance.sweep()
         watching.note_sweep(report)
         return dataclasses.asdict(report)
 
     def collect(kb: KnowledgeBase) -> dict[str, Any]:
-        return dataclasses.asdict(kb.collect())
+        return dataclasses.asdict(kb.maintenance.collect())
 
     def prefetch(kb: KnowledgeBase) -> dict[str, Any]:
-        report = kb.prefetch(policy.prefetch_max_bytes, lambda: not prefetching.is_stopping)
+        report = kb.maintenance.prefetch(policy.prefetch_max_bytes, lambda: not prefetching.is_stopping)
         watching.note_prefetch(report)
         return dataclasses.asdict(report)
 

@@ -113,7 +113,7 @@ class CliContext:
     def asked_kb(self, kb_id: str, at: str | None = None) -> "KnowledgeBase":
         """With its sources: the KB that is synced knows when they were last fetched, and what they would bring back."""
         settings = self.settings()
-        sources = SyncService(settings).sources() if kb_id == DEFAULT_KB and at is None else None
+        sources = SyncService(settings) if kb_id == DEFAULT_KB and at is None else None
         return open_kb(kb_id, settings=settings, sources=sources, at=at)
 
     def ask(

@@ -66,7 +66,7 @@ def evaluate(
             value = _measured(session, opened, selection, modes)
     else:
         with session.kb(kb) as opened:
-            known = opened.known(each.document_id for each in judged.judgements)
+            known = opened.existing_ids(each.document_id for each in judged.judgements)
             selection = judged.select(known, skip_unknown=skip_unknown, limit=limit_queries)
             value = _measured(session, opened, selection, modes)
     _note_skipped(selection)

@@ -60,10 +60,10 @@ def export(
     progress = None if session.as_json or to_stream else render.CountProgress("file" if shards else "document")
     with session.kb(kb) as opened:
         if shards:
-            report = opened.export_shards(Path(output), progress or _silent)
+            report = opened.backup.export_shards(Path(output), progress or _silent)
         else:
             target = render.binary_output() if to_stream else Path(output)
-            report = opened.export(target, vectors=vectors, on_progress=progress or _silent)
+            report = opened.backup.export(target, vectors=vectors, on_progress=progress or _silent)
     render.end_progress()
     held = f"{render.counted(report.documents, 'document')}, {render.counted(report.chunks, 'chunk')}"
     if report.shards:
@@ -86,7 +86,7 @@ def import_file(
     session: CliContext = context.obj
     progress = None if session.as_json else render.CountProgress("item")
     with session.kb(kb) as opened:
-        report = opened.import_from(file, replace_all=replace, embed=embed, on_progress=progress or _silent)
+        report = opened.backup.import_from(file, replace_all=replace, embed=embed, on_progress=progress or _silent)
     render.end_progress()
     value = {
         "kb_id": kb,

@@ -52,7 +52,7 @@ def fsck(
             render.print_progress(f"{render.size(done)} of {render.size(total)}")
 
     with session.asked_kb(kb) as opened:
-        report = opened.fsck(repair=repair, drop_lost=drop_lost, packages=package or (), on_progress=note)
+        report = opened.maintenance.fsck(repair=repair, drop_lost=drop_lost, packages=package or (), on_progress=note)
     render.end_progress()
     session.show(report.to_json(), *_told(report), is_answer=True)
     if not report.is_sound:

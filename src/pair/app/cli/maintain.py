@@ -40,7 +40,7 @@ def compact(context: typer.Context, kb: KbName = DEFAULT_KB, everything: All = F
             render.print_progress(f"{done} of {render.counted(total, 'shard')}")
 
     with session.kb(kb) as opened:
-        report = opened.compact(everything=everything, on_progress=note)
+        report = opened.maintenance.compact(everything=everything, on_progress=note)
     render.end_progress()
     told = f"{report.shards_before} shards became {report.shards_after}: {report.reason.replace('_', ' ')}"
     session.show({"kb_id": kb, **asdict(report)}, told if report.shards_before else "nothing to compact")
@@ -50,7 +50,7 @@ def collect(context: typer.Context, kb: KbName = DEFAULT_KB, grace: Grace = None
     """Delete shards that no manifest names any more."""
     session: CliContext = context.obj
     with session.kb(kb) as opened:
-        report = opened.collect(grace_seconds=grace)
+        report = opened.maintenance.collect(grace_seconds=grace)
     freed = f"deleted {render.counted(report.deleted_shards, 'shard')}, {render.size(report.deleted_bytes)}"
     waiting = f"; {report.kept_shards} more when their time has come" if report.kept_shards else ""
     session.show({"kb_id": kb, **asdict(report)}, freed + waiting)
@@ -60,7 +60,7 @@ def sweep(context: typer.Context, kb: KbName = DEFAULT_KB) -> None:
     """Evict fetched shards that are too old or too many."""
     session: CliContext = context.obj
     with session.kb(kb) as opened:
-        report = opened.sweep()
+        report = opened.maintenance.sweep()
     evicted = render.counted(report.evicted_ttl + report.evicted_size, "shard")
     told = f"evicted {evicted}, {render.size(report.freed_bytes)}; {render.size(report.kept_bytes)} kept"
     session.show(asdict(report), told)

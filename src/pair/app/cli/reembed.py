@@ -46,7 +46,7 @@ def reembed(
     wanted = with_embedder(configured, embedder, model, dimension)
     progress = None if session.as_json else render.CountProgress("chunk")
     with open_kb(kb, settings=wanted) as opened:
-        report = opened.reembed(dry_run=dry_run, on_progress=progress or (lambda done, total: None))
+        report = opened.maintenance.reembed(dry_run=dry_run, on_progress=progress or (lambda done, total: None))
     render.end_progress()
     changes = changes_to(configured, wanted)
     value = {"kb_id": kb, "dry_run": dry_run, **asdict(report), "configuration": [asdict(each) for each in changes]}

@@ -16,7 +16,7 @@ from pair.kb.open import DEFAULT_KB
 from pair.values import DEFAULT_MODE, GraphParameters, SearchMode, SearchOptions
 
 if TYPE_CHECKING:
-    from pair.kb.kb import Hits
+    from pair.engine.query.request import Hits
     from pair.values import Hit
 
 EXAMPLE = """Examples:

@@ -10,7 +10,7 @@ from pair.app.cli.ingest import KbName
 from pair.kb.open import DEFAULT_KB
 
 if TYPE_CHECKING:
-    from pair.kb.kb import ListedVersion
+    from pair.engine.maintenance.versions import ListedVersion
 
 VERSIONS_EXAMPLE = """Examples:
 
@@ -51,7 +51,7 @@ def versions(context: typer.Context, kb: KbName = DEFAULT_KB) -> None:
     """
     session: CliContext = context.obj
     with session.kb(kb) as opened:
-        found = opened.versions()
+        found = opened.versions.list()
     session.show({"kb_id": kb, "versions": [each.to_json() for each in found]}, *map(_told, found), is_answer=True)
 
 
@@ -62,7 +62,7 @@ def rollback(context: typer.Context, version: Wanted, kb: KbName = DEFAULT_KB) -
     """
     session: CliContext = context.obj
     with session.kb(kb) as opened:
-        done = opened.rollback(version)
+        done = opened.versions.rollback(version)
     label = f" ({done.label})" if done.label else ""
     documents = render.counted(done.documents, "document")
     if done.is_changed:

@@ -20,7 +20,7 @@ from pair.app.http.request_body import BodyShare, RequestBody
 from pair.app.http.routes import Operation, matched
 from pair.auth import rules
 from pair.auth.rules import ANYBODY, Principal
-from pair.kb.server import ThreadShare, share
+from pair.librarians.daemon_threads import ThreadShare, share
 
 logger = logging.getLogger("pair.http")
 

@@ -18,7 +18,9 @@ from pair import errors, telemetry
 from pair.app.http import error_responses, schemas
 from pair.app.http.context import RequestCall, Service, Streamed, answer
 from pair.auth.rules import Principal
-from pair.kb.server import DEFAULT_KB, KbLibrarians, VersionCollection
+from pair.kb.librarians import KbLibrarians
+from pair.kb.open import DEFAULT_KB
+from pair.kb.open_versions import VersionCollection
 from pair.librarians.contract import Budget, Context, Response, TraceContext, User
 
 EVENTS = "text/event-stream"

@@ -22,7 +22,9 @@ from pair.auth.rules import ANYBODY, Principal
 from pair.auth.settings import ServerSettings
 from pair.cancellation import Cancellation
 from pair.clock import SystemClock
-from pair.kb.server import DEFAULT_KB, BackgroundJob, OpenKbs, care, in_thread, share, token_verifier, verifier
+from pair.kb.open import DEFAULT_KB
+from pair.kb.server import BackgroundJob, OpenKbs, care, token_verifier, verifier
+from pair.librarians.daemon_threads import in_thread, share
 from pair.settings import Settings
 
 _LONG_BYTES = 65_536

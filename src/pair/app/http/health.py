@@ -15,7 +15,7 @@ from pair.app.http import prometheus, schemas
 from pair.app.http.context import RequestCall, Service, answer
 from pair.app.http.metrics import KbMetrics
 from pair.clock import to_timestamp
-from pair.kb.server import DEFAULT_KB
+from pair.kb.open import DEFAULT_KB
 from pair.kb.sync import SyncService
 
 

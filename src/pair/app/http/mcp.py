@@ -14,8 +14,8 @@ from pair.app.http.context import RequestCall, Service
 from pair.auth import rules
 from pair.auth.rules import SCOPES
 from pair.engine.query.documents import StoredDocument
-from pair.kb.kb import Hits
-from pair.kb.server import DEFAULT_KB
+from pair.engine.query.request import Hits
+from pair.kb.open import DEFAULT_KB
 from pair.librarians.contract import Response
 from pair.values import Document
 

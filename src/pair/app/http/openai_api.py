@@ -23,7 +23,8 @@ from pair.app.http import ask, error_responses, schemas
 from pair.app.http.context import RequestCall, Service, Streamed, answer
 from pair.app.http.conversation import ChatQuestion, ChatRequest, check_supported, question_of
 from pair.auth.rules import Principal
-from pair.kb.server import DEFAULT_KB, KbLibrarians
+from pair.kb.librarians import KbLibrarians
+from pair.kb.open import DEFAULT_KB
 from pair.librarians.budget import CHARACTERS_PER_TOKEN, tokens_of
 from pair.librarians.contract import Citation, Context, Response
 from pair.librarians.rules import cut

@@ -12,8 +12,11 @@ from pair.app.http import schemas
 from pair.app.http.context import RequestCall, Service, answer
 from pair.app.http.response_cache import CachedResponse, QueryPlace
 from pair.auth import rules
-from pair.kb.kb import Hits, KnowledgeBase, Neighbourhood, StoredDocument
-from pair.kb.server import DEFAULT_KB
+from pair.engine.query.documents import StoredDocument
+from pair.engine.query.graph_view import Neighbourhood
+from pair.engine.query.request import Hits
+from pair.kb.kb import KnowledgeBase
+from pair.kb.open import DEFAULT_KB
 from pair.values import SearchOptions
 
 
@@ -119,7 +122,7 @@ async def list_documents(service: Service, call: RequestCall) -> Response:
     def found() -> tuple[list[StoredDocument], str | None]:
         kb = service.kbs.get(kb_id)
         if asked.contains:
-            return kb.documents_holding(asked.contains, after=asked.after, limit=asked.limit, owner=asked.owner)
+            return kb.find_documents(asked.contains, after=asked.after, limit=asked.limit, owner=asked.owner)
         listed = kb.documents(after=asked.after, limit=asked.limit, owner=asked.owner)
         return listed, listed[-1].id if len(listed) == asked.limit else None
 
@@ -137,8 +140,8 @@ async def graph(service: Service, call: RequestCall) -> Response:
 
     def found(kb: KnowledgeBase) -> Neighbourhood:
         if asked.document:
-            return kb.around_document(asked.document, limit=asked.limit)
-        return kb.around_entity(asked.entity, limit=asked.limit)
+            return kb.graph.around_document(asked.document, limit=asked.limit)
+        return kb.graph.around_entity(asked.entity, limit=asked.limit)
 
     around = await service.reading(lambda: service.kbs.read(kb_id, asked.at, found))
     return answer({"kb_id": kb_id, "document": asked.document, "entity": asked.entity, **around.to_json()})
@@ -176,7 +179,7 @@ async def compact(service: Service, call: RequestCall) -> Response:
     kb_id = call.use_kb(asked.kb_id)
     began = time.perf_counter()
     async with service.turn(kb_id):
-        report = await service.working(lambda: service.kbs.get(kb_id).compact(everything=asked.everything))
+        report = await service.working(lambda: service.kbs.get(kb_id).maintenance.compact(everything=asked.everything))
     service.figures.note_compaction(kb_id, time.perf_counter() - began, report.conflicts, is_good=True)
     return answer({"status": "ok", "kb_id": kb_id, **dataclasses.asdict(report)})
 
@@ -185,7 +188,9 @@ async def collect(service: Service, call: RequestCall) -> Response:
     asked = await call.read(service, schemas.GcRequest, empty=b"{}")
     kb_id = call.use_kb(asked.kb_id)
     async with service.turn(kb_id):
-        report = await service.working(lambda: service.kbs.get(kb_id).collect(grace_seconds=asked.grace_seconds))
+        report = await service.working(
+            lambda: service.kbs.get(kb_id).maintenance.collect(grace_seconds=asked.grace_seconds)
+        )
     return answer({"status": "ok", "kb_id": kb_id, **dataclasses.asdict(report)})
 
 
@@ -198,6 +203,6 @@ async def sweep(service: Service, call: RequestCall) -> Response:
 
 
 def _swept(service: Service) -> dict[str, Any]:
-    report = service.kbs.get(DEFAULT_KB).sweep()
+    report = service.kbs.get(DEFAULT_KB).maintenance.sweep()
     service.figures.note_sweep(report)
     return dataclasses.asdict(report)

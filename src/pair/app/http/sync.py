@@ -7,7 +7,7 @@ from starlette.responses import Response
 from pair import errors
 from pair.app.http import schemas
 from pair.app.http.context import RequestCall, Service, answer
-from pair.kb.server import DEFAULT_KB
+from pair.kb.open import DEFAULT_KB
 
 
 async def sync(service: Service, call: RequestCall) -> Response:

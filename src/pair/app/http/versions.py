@@ -21,7 +21,7 @@ _MOST_CHARACTERS = 1_000_000
 async def list_versions(service: Service, call: RequestCall) -> Response:
     """`may_roll_back`: whether whoever asks may do so, for pages that show a button for it."""
     kb_id = call.use_kb(call.parameters(schemas.KbParameters).kb_id)
-    found = await service.reading(lambda: service.kbs.get(kb_id).versions())
+    found = await service.reading(lambda: service.kbs.get(kb_id).versions.list())  # noqa: PLW0108 - opened in a thread
     may_roll_back = covers(call.principal.scope, "admin")
     return answer({"kb_id": kb_id, "versions": [each.to_json() for each in found], "may_roll_back": may_roll_back})
 
@@ -33,7 +33,7 @@ async def roll_back(service: Service, call: RequestCall) -> Response:
 
     async def rolled_back() -> Response:
         async with service.turn(kb_id):
-            done = await service.working(lambda: service.kbs.get(kb_id).rollback(asked.version))
+            done = await service.working(lambda: service.kbs.get(kb_id).versions.rollback(asked.version))
         return answer({"status": "ok", **done.to_json()})
 
     return await service.once(call, kb_id, body, rolled_back)
@@ -42,7 +42,9 @@ async def roll_back(service: Service, call: RequestCall) -> Response:
 async def diff(service: Service, call: RequestCall) -> Response:
     asked = call.parameters(schemas.DiffParameters)
     kb_id = call.use_kb(asked.kb_id)
-    told = await service.reading(lambda: _told(of_versions(service.kbs.get(kb_id).compare(asked.a, asked.b)), asked))
+    told = await service.reading(
+        lambda: _told(of_versions(service.kbs.get(kb_id).versions.compare(asked.a, asked.b)), asked)
+    )
     return answer({"kb_id": kb_id, **told})
 
 

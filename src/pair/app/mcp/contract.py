@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pair.engine.query.documents import StoredDocument
-from pair.kb.kb import Hits
+from pair.engine.query.request import Hits
 from pair.librarians.contract import Response
 from pair.values import DEFAULT_MODE, Document, SearchMode
 

@@ -1,0 +1,115 @@
+"""What can be told of a KB by its manifest alone. Loads nothing of the engine."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pair.blobs.contract import BlobStore
+    from pair.engine.write.writer import EngineContext
+
+_MANIFEST = ".duckdb.manifest.json"
+_HISTORY = ".duckdb.history/"
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestHead:
+    """A manifest that was read without being checked."""
+
+    stored_version: str
+    """The store's version of it."""
+    number: int | None
+    """None when it is damaged."""
+    index_sha256: str
+    shards: frozenset[str]
+    """Content hashes."""
+
+
+def list_kbs(store: "BlobStore") -> list[str]:
+    """Return the names of all KBs in a store."""
+    keys = (info.key for info in store.list(""))
+    return sorted(key.removesuffix(_MANIFEST) for key in keys if key.endswith(_MANIFEST))
+
+
+def peek(store: "BlobStore", kb_id: str) -> ManifestHead | None:
+    """Return the head of the current manifest; None before the first write."""
+    return _peek_at(store, f"{kb_id}{_MANIFEST}")
+
+
+def peek_at_history(store: "BlobStore", kb_id: str) -> Iterator[ManifestHead]:
+    """Yield the heads of the manifests that are kept."""
+    for key in [info.key for info in store.list(f"{kb_id}{_HISTORY}")]:
+        if (head := _peek_at(store, key)) is not None:
+            yield head
+
+
+def _peek_at(store: "BlobStore", key: str) -> ManifestHead | None:
+    blob = store.get(key)
+    if blob is None:
+        return None
+    try:
+        value = json.loads(blob.data)
+    except ValueError:
+        value = {}
+    value = value if isinstance(value, dict) else {}
+    number, shards = value.get("version"), value.get("shards")
+    return ManifestHead(
+        blob.version,
+        number if isinstance(number, int) else None,
+        str(value.get("index_sha256", "")),
+        frozenset(
+            str(shard.get("key")).rpartition("/")[2]
+            for shard in (shards if isinstance(shards, list) else ())
+            if isinstance(shard, dict)
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    kb_id: str
+    documents: int
+    chunks: int
+    shards: int
+    size_bytes: int
+    deleted_documents: int
+    """Documents that still take room until compaction."""
+    manifest_version: int
+    embedder: str
+    dimension: int
+    cache: Mapping[str, int] = field(default_factory=dict)
+    compaction_debt: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def read_stats(context: "EngineContext") -> EngineStats | None:
+    """Return the figures of an open KB; None before the first write."""
+    from pair.engine.rules import compaction_plan  # noqa: PLC0415 - loads numpy
+
+    published = context.publication.current()
+    if published is None:
+        return None
+    manifest, cache = published.manifest, context.cache
+    plan = compaction_plan(manifest, context.policy)
+    return EngineStats(
+        kb_id=context.kb_id,
+        documents=manifest.documents,
+        chunks=manifest.rows,
+        shards=len(manifest.shards),
+        size_bytes=manifest.size_bytes,
+        deleted_documents=sum(shard.gone for shard in manifest.shards),
+        manifest_version=manifest.number,
+        embedder=manifest.embedder,
+        dimension=manifest.dimension,
+        cache={
+            "hits": cache.hits,
+            "misses": cache.misses,
+            "evictions": cache.evictions,
+            "bytes_fetched": cache.bytes_fetched,
+            "size_bytes": cache.size_bytes(),
+        },
+        compaction_debt="" if plan.reason == "no_compaction_debt" else plan.reason,
+    )
