@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pair.blobs.contract import BlobStore
-    from pair.engine.write.writer import EngineContext
 
 _MANIFEST = ".duckdb.manifest.json"
 _HISTORY = ".duckdb.history/"
@@ -83,33 +82,3 @@ class EngineStats:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def read_stats(context: "EngineContext") -> EngineStats | None:
-    """Return the figures of an open KB; None before the first write."""
-    from pair.engine.rules import compaction_plan  # noqa: PLC0415 - loads numpy
-
-    published = context.publication.current()
-    if published is None:
-        return None
-    manifest, cache = published.manifest, context.cache
-    plan = compaction_plan(manifest, context.policy)
-    return EngineStats(
-        kb_id=context.kb_id,
-        documents=manifest.documents,
-        chunks=manifest.rows,
-        shards=len(manifest.shards),
-        size_bytes=manifest.size_bytes,
-        deleted_documents=sum(shard.gone for shard in manifest.shards),
-        manifest_version=manifest.number,
-        embedder=manifest.embedder,
-        dimension=manifest.dimension,
-        cache={
-            "hits": cache.hits,
-            "misses": cache.misses,
-            "evictions": cache.evictions,
-            "bytes_fetched": cache.bytes_fetched,
-            "size_bytes": cache.size_bytes(),
-        },
-        compaction_debt="" if plan.reason == "no_compaction_debt" else plan.reason,
-    )

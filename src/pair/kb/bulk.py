@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal
 
 from pair import errors, files
-from pair.kb.embedders import cores
-from pair.kb.open import OBJECT_STORES, open_kb
+from pair.kb.open import OBJECT_STORES, cores, open_kb
 from pair.settings import Settings
 from pair.values import Document
 

@@ -17,8 +17,7 @@ from typing import Any, Literal
 
 from pair import errors, files, folders
 from pair.clock import SystemClock
-from pair.kb.embedders import choose_embedder
-from pair.kb.open import DEFAULT_KB, blob_store, kind_of_lease, leases_for, open_kb
+from pair.kb.open import DEFAULT_KB, blob_store, choose_embedder, kind_of_lease, leases_for, open_kb
 from pair.kb.server import verifier
 from pair.kb.sync import SyncService
 from pair.settings import Settings

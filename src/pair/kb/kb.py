@@ -12,7 +12,7 @@ from pair.engine.maintenance.compaction import BulkMerge
 from pair.engine.query.documents import StoredDocument
 from pair.engine.query.request import EmbeddedRequest, Hits, Limits, SearchRequest
 from pair.engine.query.search import reranked
-from pair.engine.summary import EngineStats, read_stats
+from pair.engine.summary import EngineStats
 from pair.engine.write.bulk_load import Build, BuildProgress, BulkLoad
 from pair.engine.write.bulk_runner import Runner
 from pair.engine.write.prepare import Batch, in_batches
@@ -280,7 +280,7 @@ class KnowledgeBase:
 
     def stats(self) -> EngineStats | None:
         """Return figures of what is stored; None before the first write."""
-        return read_stats(self._core.context)
+        return self._core.read_stats()
 
 
 @dataclass(frozen=True)

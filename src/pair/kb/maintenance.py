@@ -39,9 +39,11 @@ from pair.engine.query.graph_view import GraphView, Neighbourhood
 from pair.engine.query.prefetch import Prefetcher, PrefetchReport
 from pair.engine.query.search import Search
 from pair.engine.query.shard_access import ShardReader
+from pair.engine.rules import compaction_plan
 from pair.engine.storage.history import is_number
 from pair.engine.storage.pending_shards import PendingShards
 from pair.engine.storage.shard_cache import ShardMissingError, SweepReport
+from pair.engine.summary import EngineStats
 from pair.engine.write.bulk_load import Build, BulkLoad
 from pair.engine.write.bulk_worker import LocalRunner, PartBuilder
 from pair.engine.write.prepare import Batch, Preparation, check_document, cutting, in_batches, revised_hash
@@ -168,6 +170,33 @@ class KbCore:
         """Return the number of the current version; 0 before the first write."""
         published = self.context.publication.current()
         return published.manifest.number if published is not None else 0
+
+    def read_stats(self) -> EngineStats | None:
+        """Return figures of what is stored; None before the first write."""
+        published = self.context.publication.current()
+        if published is None:
+            return None
+        manifest, cache = published.manifest, self.context.cache
+        plan = compaction_plan(manifest, self.context.policy)
+        return EngineStats(
+            kb_id=self.context.kb_id,
+            documents=manifest.documents,
+            chunks=manifest.rows,
+            shards=len(manifest.shards),
+            size_bytes=manifest.size_bytes,
+            deleted_documents=sum(shard.gone for shard in manifest.shards),
+            manifest_version=manifest.number,
+            embedder=manifest.embedder,
+            dimension=manifest.dimension,
+            cache={
+                "hits": cache.hits,
+                "misses": cache.misses,
+                "evictions": cache.evictions,
+                "bytes_fetched": cache.bytes_fetched,
+                "size_bytes": cache.size_bytes(),
+            },
+            compaction_debt="" if plan.reason == "no_compaction_debt" else plan.reason,
+        )
 
     def compact_debt(self, report: WriteReport, help_from: BulkMerge | None = None) -> WriteReport:
         """Compact until nothing is left to do, and return the report with the number of the last manifest.

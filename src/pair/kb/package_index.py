@@ -1,4 +1,4 @@
-"""Packages with an index: made of a KB, opened as one, and taken up by the engine."""
+"""Packages with an index: make them of a KB, open them as one, and install them into one."""
 
 import contextlib
 import dataclasses
@@ -24,27 +24,28 @@ from pair.sync.file_text import DOCUMENT_SUFFIXES, FileTextReader
 
 if TYPE_CHECKING:
     from pair.blobs.contract import BlobStore
-    from pair.engine.maintenance.merge_package import PackageShards
-    from pair.engine.maintenance.portable_index import PortableIndex
+    from pair.engine.maintenance.merge_package import PackageMerger, PackageShards
+    from pair.engine.maintenance.portable_index import PortableFile, PortableIndex
     from pair.kb.kb import KnowledgeBase
 
-_SYNCED = "sync"
+_SYNC_OWNER = "sync"
 """The owner of documents that come from files."""
 
 
-# ── taking up ──────────────────────────────────────────────────────────────────────────────────────
+# ── installing ─────────────────────────────────────────────────────────────────────────────────────
 
 
 class EngineIndexInstaller:
-    """Takes up the index of a package into one KB. Nothing is loaded before there is such an index."""
+    """Installs the index of a package into one KB. The engine is loaded only if the package has one."""
 
     def __init__(self, settings: Settings, kb_id: str, clock: Clock) -> None:
-        self._settings = settings
         self.kb_id = kb_id
+        self._settings = settings
         self._clock = clock
+        self._kb: KnowledgeBase | None = None
 
     def holds(self, path: str) -> bool:
-        """By its path in the package: `.pair-index/shards/<content hash>/<file>`."""
+        """Tell whether a file is stored, by its path in the package: `.pair-index/shards/<content hash>/<file>`."""
         parts = path.split("/")
         return len(parts) == 4 and parts[:2] == [INDEX_FOLDER, "shards"] and parts[2] in self._stored_shards
 
@@ -75,34 +76,51 @@ class EngineIndexInstaller:
         return CurrentIndex(embedder=manifest.embedder, index_sha256=manifest.index_sha256, label=manifest.label)
 
     def refuse(self, index: PackagedIndexFiles) -> None:
-        with self._opened() as kb:
-            kb.backup.package_merger().refuse(self._parcel(index).manifest)
+        self._merger.refuse(self._read_shards(index).manifest)
 
     def check(self, index: PackagedIndexFiles) -> frozenset[str]:
         """Text files are read alike everywhere; what others read of a PDF may differ, and is then not used."""
-        parcel = self._parcel(index)
-        with self._opened() as kb, _missing_files():
-            differing = kb.backup.package_merger().check(parcel)
-        if lies := sorted(each for each in differing if Path(each).suffix.lower() not in DOCUMENT_SUFFIXES):
+        with _report_missing():
+            differing = self._merger.check(self._read_shards(index))
+        if lies := sorted(name for name in differing if Path(name).suffix.lower() not in DOCUMENT_SUFFIXES):
             raise errors.index_damaged(index.label, f"its text of {lies[0]} is not that of the packaged file")
         return differing
 
     def bring(self, index: PackagedIndexFiles) -> int:
-        with self._opened() as kb, _missing_files():
-            return kb.backup.package_merger().bring(self._parcel(index))
+        with _report_missing():
+            return self._merger.bring(self._read_shards(index))
 
     def take_up(self, index: PackagedIndexFiles, *, edited: frozenset[str], gone: frozenset[str]) -> InstalledIndex:
-        parcel = dataclasses.replace(self._parcel(index), edited=edited, gone=gone)
-        with self._opened() as kb, _missing_files():
-            done = kb.backup.package_merger().take_up(parcel)
-        return InstalledIndex(self.kb_id, done.manifest_version, done.documents, len(parcel.manifest.shards))
+        shards = dataclasses.replace(self._read_shards(index), edited=edited, gone=gone)
+        with _report_missing():
+            report = self._merger.take_up(shards)
+        return InstalledIndex(self.kb_id, report.manifest_version, report.documents, len(shards.manifest.shards))
 
-    def _opened(self) -> "KnowledgeBase":
-        return open_kb(self.kb_id, settings=self._settings)
+    @property
+    def _merger(self) -> "PackageMerger":
+        """Opens the KB when it is first needed; `close` closes it."""
+        if self._kb is None:
+            self._kb = open_kb(self.kb_id, settings=self._settings)
+        return self._kb.backup.package_merger()
 
-    def _parcel(self, index: PackagedIndexFiles) -> "PackageShards":
-        from pair.engine.maintenance.merge_package import PackageShards  # noqa: PLC0415 - see the package's first lines
+    def close(self) -> None:
+        if self._kb is not None:
+            self._kb.close()
+
+    def _read_shards(self, index: PackagedIndexFiles) -> "PackageShards":
+        from pair.engine.maintenance.merge_package import PackageShards  # noqa: PLC0415 - loads the engine
         from pair.engine.maintenance.portable_index import unpacked  # noqa: PLC0415
+
+        reader = FileTextReader(index.folder.parent, self._settings.kb.max_source_bytes, document_loader())
+
+        def read_text(document_id: str) -> str | None:
+            """Return the text of a packaged file as a sync would read it; None if there is none."""
+            if document_id not in index.packaged:
+                return None
+            try:
+                return reader.text_of_any_size(document_id)
+            except (OSError, UnreadableDocument):
+                return None
 
         return PackageShards(
             manifest=unpacked(index.content, index.hashes, index.label, self.kb_id),
@@ -110,30 +128,15 @@ class EngineIndexInstaller:
             label=index.label,
             index_sha256=index.sha256,
             path_of=index.path_of,
-            owner=_SYNCED,
+            owner=_SYNC_OWNER,
             is_verified=index.is_fresh,
-            text_of=_texts_in(index, self._settings),
+            text_of=read_text,
         )
 
 
-def _texts_in(index: PackagedIndexFiles, settings: Settings) -> Callable[[str], str | None]:
-    """Texts of packaged files, as a sync would read them; None for what is no packaged file, or cannot be read."""
-    reader = FileTextReader(index.folder.parent, settings.kb.max_source_bytes, document_loader())
-
-    def text_of(document_id: str) -> str | None:
-        if document_id not in index.packaged:
-            return None
-        try:
-            return reader.text_of_any_size(document_id)
-        except (OSError, UnreadableDocument):
-            return None
-
-    return text_of
-
-
 @contextlib.contextmanager
-def _missing_files() -> Iterator[None]:
-    from pair.engine.maintenance.merge_package import MissingFileError  # noqa: PLC0415 - see the package's first lines
+def _report_missing() -> Iterator[None]:
+    from pair.engine.maintenance.merge_package import MissingFileError  # noqa: PLC0415 - loads the engine
 
     try:
         yield
@@ -148,40 +151,35 @@ def _missing_files() -> Iterator[None]:
 def index_maker(
     settings: Settings, folder: Path, kb_id: str | None, observer: Observer
 ) -> Iterator[Callable[[str], IndexToPackage]]:
-    """Makes the index of a folder, by the name of its package: a KB is brought in line with it first.
+    """Give a function that makes the index of a folder, by the name of its package, after a sync of its KB.
 
-    The sources of this project are the KB `default` already; any other folder is one by its own name. What goes in
-    besides the files of the folder is told to the observer: somebody may not want to give it away.
+    The sources of this project are the KB `default`; any other folder is a KB by its own name. The observer is told
+    how many documents besides the files of the folder go in: the publisher may not want to give them away.
     """
-    with contextlib.ExitStack() as held:
+    is_own = os.path.realpath(folder) == os.path.realpath(files.expanded(settings.kb.sources_dir))
+    with contextlib.ExitStack() as stack:
 
         def make(name: str) -> IndexToPackage:
-            kb = held.enter_context(_in_line(settings, folder, kb_id or _kb_of(settings, folder, name)))
+            own_id = kb_id or (DEFAULT_KB if is_own else name_from_folder(name))
+            _sync_folder(settings, folder, own_id, is_own=is_own)
+            kb = stack.enter_context(open_kb(own_id, settings=settings))
             index = kb.backup.pack_index()
-            paths = [each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.is_file()]
+            paths = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
             others = index.manifest.documents - len(kb.existing_ids(paths)) if index.manifest.documents else 0
             if others:
                 observer.say(f"the index also holds what is not in {folder}: {others:,} pages or ingested documents")
-            return _to_package(kb, index)
+            return _describe_index(index, kb.backup.read_packed)
 
         yield make
 
 
-def _kb_of(settings: Settings, folder: Path, name: str) -> str:
-    return DEFAULT_KB if _is_own(settings, folder) else name_from_folder(name)
-
-
-def _is_own(settings: Settings, folder: Path) -> bool:
-    return os.path.realpath(folder) == os.path.realpath(files.expanded(settings.kb.sources_dir))
-
-
-def _in_line(settings: Settings, folder: Path, kb_id: str) -> "KnowledgeBase":
-    """Raises E014 when the folder cannot be read, or is none of this KB's."""
-    from pair.engine.rules import check_kb_id  # noqa: PLC0415 - see the package's first lines
+def _sync_folder(settings: Settings, folder: Path, kb_id: str, *, is_own: bool) -> None:
+    """Bring the KB of a folder in line with it. Raises E014 when it cannot be read, or is not the folder of this KB."""
+    from pair.engine.rules import check_kb_id  # noqa: PLC0415 - loads the engine
     from pair.kb.sync import SyncService  # noqa: PLC0415
 
     check_kb_id(kb_id)
-    if (kb_id == DEFAULT_KB) != _is_own(settings, folder):
+    if (kb_id == DEFAULT_KB) != is_own:
         raise errors.cannot_package(
             str(folder), f"the knowledge base {DEFAULT_KB} is that of {settings.kb.sources_dir}, and of no other folder"
         )
@@ -189,11 +187,10 @@ def _in_line(settings: Settings, folder: Path, kb_id: str) -> "KnowledgeBase":
     report = SyncService(wanted, kb_id=kb_id).sync()
     if report.errors:
         raise errors.cannot_package(str(folder), report.errors[0])
-    return open_kb(kb_id, settings=settings)
 
 
 def _settings_for(settings: Settings, folder: Path, kb_id: str) -> Settings:
-    """To sync a folder by itself: without links, without a model, with its state beside that of the project."""
+    """Return settings to sync one folder: without links or a model, with its state beside that of the project."""
     place = files.expanded(settings.kb.index_cache_path).parent / "packages" / kb_id
     kb = dataclasses.replace(
         settings.kb,
@@ -209,9 +206,9 @@ def _settings_for(settings: Settings, folder: Path, kb_id: str) -> Settings:
     return dataclasses.replace(settings, kb=kb, ai=ai, named=named)
 
 
-def _to_package(kb: "KnowledgeBase", index: "PortableIndex") -> IndexToPackage:
+def _describe_index(index: "PortableIndex", read: "Callable[[PortableFile], Iterator[bytes]]") -> IndexToPackage:
     manifest, content = index.manifest, index.content
-    described = PackagedIndex(
+    packaged = PackagedIndex(
         kb_id=manifest.kb_id,
         manifest_version=manifest.number,
         embedder=manifest.embedder,
@@ -220,21 +217,18 @@ def _to_package(kb: "KnowledgeBase", index: "PortableIndex") -> IndexToPackage:
         chunks=manifest.rows,
         shards=len(manifest.shards),
     )
-    listed = {
-        each.name: IndexFile(each.size_bytes, each.sha256, functools.partial(kb.backup.read_packed, each))
-        for each in index.files
-    }
+    listed = {file.name: IndexFile(file.size_bytes, file.sha256, functools.partial(read, file)) for file in index.files}
     sha256 = hashlib.sha256(content).hexdigest()
     listed[INDEX_MANIFEST.removeprefix(f"{INDEX_FOLDER}/")] = IndexFile(len(content), sha256, lambda: (content,))
-    return IndexToPackage(described, listed)
+    return IndexToPackage(packaged, listed)
 
 
 # ── opening ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def open_package(path: Path, settings: Settings) -> "KnowledgeBase":
-    """The KB in a package, for reading. Raises E009, E012, E207; E304 with the first query by another embedder."""
-    from pair.blobs.zip_store import ZipStore  # noqa: PLC0415 - see the package's first lines
+    """Open the KB in a package, for reading. Raises E009, E012, E207; E304 with the first query by another embedder."""
+    from pair.blobs.zip_store import ZipStore  # noqa: PLC0415 - loads the engine
     from pair.engine.format.manifest import from_bytes  # noqa: PLC0415
     from pair.engine.maintenance.portable_index import packed_name_of  # noqa: PLC0415
 
@@ -247,8 +241,8 @@ def open_package(path: Path, settings: Settings) -> "KnowledgeBase":
         raise errors.no_kb_at(str(path), "the package has no index")
     kb_id = from_bytes(content, f"{path.name}: {INDEX_MANIFEST}").kb_id
 
-    def name_of(key: str) -> str | None:
+    def find_entry(key: str) -> str | None:
         name = packed_name_of(key, kb_id)
         return None if name is None else f"{INDEX_FOLDER}/{name}"
 
-    return open_kb(kb_id, store=ZipStore(path, name_of), settings=settings)
+    return open_kb(kb_id, store=ZipStore(path, find_entry), settings=settings)

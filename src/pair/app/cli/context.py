@@ -20,9 +20,9 @@ from pair.app.mcp.client_config import ClientEntry, own_command
 from pair.app.terminal import escape_line, escape_text
 from pair.kb.bulk import Ingestion, ingest
 from pair.kb.installer import Installer
-from pair.kb.keys import key_file
 from pair.kb.open import DEFAULT_KB, open_kb, temporary_kb
 from pair.kb.sync import SyncService
+from pair.kb.trust import key_file
 from pair.settings import Settings
 
 if TYPE_CHECKING:

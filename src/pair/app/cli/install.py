@@ -9,7 +9,7 @@ from pair import errors
 from pair.app import render
 from pair.app.cli.context import CliContext
 from pair.app.cli.lock import LockFile
-from pair.kb.locks import LockService
+from pair.kb.installer import LockService
 from pair.packages.contract import InstalledIndex
 from pair.packages.install import InstallReport, InstallRequest
 from pair.packages.lockfile import LOCK_NAME
@@ -82,7 +82,7 @@ def install(
         )
         return
     folder = Path(target) if target is not None else desk.default_target
-    known_as = desk.checked_kb_id(kb_id)
+    known_as = desk.check_kb_id(kb_id)
     request = InstallRequest("install", folder, force=force, dry_run=dry_run, kb_id=known_as, with_index=not no_index)
     found = desk.resolve(source, offline=offline)
     report = desk.apply(request, found, offline=offline)
@@ -115,7 +115,7 @@ def update(
     session: CliContext = context.obj
     desk = session.desk()
     folder = Path(target) if target is not None else desk.default_target
-    known_as = desk.checked_kb_id(kb_id)
+    known_as = desk.check_kb_id(kb_id)
     request = InstallRequest("update", folder, force=force, dry_run=dry_run, kb_id=known_as, with_index=not no_index)
     found = desk.resolve_update(source, folder, offline=offline)
     report = desk.apply(request, found, offline=offline)

@@ -34,14 +34,14 @@ def list_librarians(context: typer.Context) -> None:
             "first": desk.first,
             "librarians": [
                 {**each.card.to_json(), "answers_from": each.answers_from, "public": each.is_public}
-                for each in desk.listed()
+                for each in desk.list_all()
             ],
             "problems": _problems(desk),
         }
         lines = [
             f"{each.card.id:<20}  {each.answers_from:<28}  {each.card.description}"
             + ("" if each.is_public else "  (not for everybody)")
-            for each in desk.listed()
+            for each in desk.list_all()
         ]
         _tell_problems(desk)
         session.show(value, *lines, f"asked first: {desk.first}", is_answer=True)
@@ -64,7 +64,7 @@ def check_librarians(context: typer.Context) -> None:
 async def _tried(desk: "KbLibrarians") -> dict[str, str]:
     """What is wrong with each; "" for nothing. A question that is not allowed here was at least understood."""
     found = {}
-    for each in desk.listed():
+    for each in desk.list_all():
         response = await desk.ask(_TRIAL, first=each.card.id, timeout=_TRIAL_SECONDS)
         error = response.error
         found[each.card.id] = f"{error.code}: {error.message}" if error and error.code in _AWAY else ""

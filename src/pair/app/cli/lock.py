@@ -7,7 +7,7 @@ import typer
 
 from pair.app import render
 from pair.app.cli.context import CliContext
-from pair.kb.locks import LockService
+from pair.kb.installer import LockService
 from pair.packages.lockfile import LOCK_NAME
 
 EXAMPLE = """Examples:

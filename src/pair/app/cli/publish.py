@@ -8,8 +8,7 @@ import typer
 from pair.app import render
 from pair.app.cli.context import CliContext
 from pair.app.cli.package import Author, Description, IndexKb, License, Name, Sign, Tags, VersionName, WithIndex
-from pair.kb.installer import Packaging
-from pair.kb.publish import publish
+from pair.kb.installer import Packaging, publish
 from pair.packages.package import Label
 from pair.packages.publish import PublishReport
 

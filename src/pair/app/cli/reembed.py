@@ -8,8 +8,7 @@ import typer
 from pair.app import render
 from pair.app.cli.context import CliContext
 from pair.app.cli.ingest import KbName
-from pair.kb.embedders import changes_to, with_embedder
-from pair.kb.open import DEFAULT_KB, open_kb
+from pair.kb.open import DEFAULT_KB, changes_to, open_kb, with_embedder
 
 if TYPE_CHECKING:
     from pair.engine.maintenance.reembed import ReembedReport

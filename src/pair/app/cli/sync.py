@@ -92,7 +92,7 @@ def _fail_for(faults: Sequence[str]) -> None:
 def status(context: typer.Context) -> None:
     """How things stand: installed, synced, pending, failing, stored."""
     session: CliContext = context.obj
-    installed = session.desk().installed()
+    installed = session.desk().describe_installed()
     desk = session.sync_desk(session.sync_progress())
     stood = desk.status()
     stored, stored_line = _stored(session)

@@ -32,7 +32,7 @@ async def list_librarians(service: Service, call: RequestCall) -> HttpResponse:
     user = user_of(call.principal)
     known = [
         {**each.card.to_json(), "answers_from": each.answers_from, "public": each.is_public}
-        for each in desk.listed()
+        for each in desk.list_all()
         if desk.registry.allows(user, each.card.id) and is_open_to(call.principal, desk, each.card.id)
     ]
     return answer({"first": desk.first, "librarians": known})
@@ -168,6 +168,6 @@ def user_of(principal: Principal) -> User | None:
 def is_open_to(principal: Principal, desk: KbLibrarians, librarian: str) -> bool:
     if principal.kbs is None:
         return True
-    source = next((each.answers_from for each in desk.listed() if each.card.id == librarian), "")
+    source = next((each.answers_from for each in desk.list_all() if each.card.id == librarian), "")
     hands_on = desk.registry.desk(librarian).entry.delegates_to != ()
     return source.startswith("kb ") and source.removeprefix("kb ") in principal.kbs and not hands_on

@@ -63,7 +63,7 @@ def _names(service: Service, principal: Principal) -> list[str]:
     desk, user = service.kbs.desk(DEFAULT_KB), ask.user_of(principal)
     names = [
         each.card.id
-        for each in desk.listed()
+        for each in desk.list_all()
         if desk.registry.allows(user, each.card.id) and ask.is_open_to(principal, desk, each.card.id)
     ]
     names += [kb_id for kb_id in service.kbs.stored() if principal.kbs is None or kb_id in principal.kbs]

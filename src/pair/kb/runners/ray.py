@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from pair import errors
-from pair.kb.embedders import cores
+from pair.kb.open import cores
 from pair.kb.runners.worker import Setup, answer_to, part_builder
 
 if TYPE_CHECKING:

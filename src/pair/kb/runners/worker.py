@@ -13,8 +13,7 @@ from pair.engine.storage.shard_cache import ShardCache
 from pair.engine.write.bulk_runner import Built, Task
 from pair.engine.write.bulk_worker import PartBuilder
 from pair.engine.write.prepare import Preparation
-from pair.kb.embedders import choose_embedder
-from pair.kb.open import blob_store, grapher, new_id
+from pair.kb.open import blob_store, choose_embedder, grapher, new_id
 from pair.settings import Settings
 
 _SHARED_CACHE = Path(os.path.realpath(tempfile.gettempdir())) / f"pair-cache-{os.getuid()}"
