@@ -19,8 +19,8 @@ from pair.engine.write.bulk_load import BuildProgress, divided
 from pair.engine.write.bulk_runner import BuildPart, Built, Task
 from pair.engine.write.prepare import in_batches, size_of
 from pair.errors import PairError
-from pair.kb import bulk
-from pair.kb.bulk import runner
+from pair.kb import ingest
+from pair.kb.ingest import runner
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import open_kb
 from pair.kb.runners.processes import ProcessRunner
@@ -138,11 +138,11 @@ def test_workers_are_taken_where_they_pay_for_themselves_and_no_document_is_lost
     large = [Document(str(number), "x" * 1_000_000) for number in range(9)]
     several = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, build_workers=2))
     for documents, is_large in ((small, False), (large, True), ([], False)):
-        decided, left = bulk._is_large(iter(documents), several)
+        decided, left = ingest._is_large(iter(documents), several)
         assert decided is is_large
         assert list(left) == documents
     alone = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, build_workers=1))
-    assert bulk._is_large(iter(large), alone)[0] is False
+    assert ingest._is_large(iter(large), alone)[0] is False
 
 
 # ── the same as without workers ────────────────────────────────────────────────────────────────────

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pair.blobs.contract import BlobStore, Leases
     from pair.kb.kb import KnowledgeBase
     from pair.kb.librarians import KbLibrarians
-    from pair.kb.loaders import DocumentLoader
     from pair.kb.sync import SyncService
     from pair.librarians.contract import Librarian
     from pair.text.entity_rules import Grapher
@@ -359,13 +358,6 @@ def kind_of_lease(settings: Settings, address: str) -> str:
     if address == "memory:":
         return "memory"
     return "blob" if address.startswith(OBJECT_STORES) else "file"
-
-
-def inputs(on_skip: Callable[[str, str], None]) -> "DocumentLoader":
-    """Reads files, folders and JSON lines as documents."""
-    from pair.kb.loaders import DocumentLoader  # noqa: PLC0415 - only where it is used
-
-    return DocumentLoader(document_loader(), on_skip)
 
 
 def document_loader() -> Documents | None:

@@ -18,7 +18,7 @@ from pair import errors
 from pair.app import render
 from pair.app.mcp.client_config import ClientEntry, own_command
 from pair.app.terminal import escape_line, escape_text
-from pair.kb.bulk import Ingestion, ingest
+from pair.kb.ingest import Ingestion, ingest
 from pair.kb.installer import Installer
 from pair.kb.open import DEFAULT_KB, open_kb, temporary_kb
 from pair.kb.sync import SyncService
@@ -185,16 +185,16 @@ class CliContext:
         return ClientEntry(own[0], (*own[1:], "mcp", "--project", project, *config, *given))
 
     def compared(self, a: str, b: str | None, kb_id: str) -> "AbstractContextManager[DiffReport]":
-        from pair.kb.diff import compared  # noqa: PLC0415 - loads the engine
+        from pair.kb.diff import open_diff  # noqa: PLC0415 - loads the engine
 
-        return compared(self.settings(), a, b, kb_id)
+        return open_diff(self.settings(), a, b, kb_id)
 
     def changed_documents(
         self, found: "DiffReport", *, texts: bool, most_lines: int | None
     ) -> "Iterator[ChangedDocument]":
         from pair.kb.diff import DiffRequest  # noqa: PLC0415 - as above
 
-        return found.told(found.ids(), DiffRequest(texts=texts, most_lines=most_lines))
+        return found.describe(found.ids(), DiffRequest(texts=texts, most_lines=most_lines))
 
     def reproduced(self, file: str, kb_id: str | None, at: str | None, package: str | None) -> "list[ReproduceReport]":
         from pair.kb.reproduce import Where, read_answer, reproduce  # noqa: PLC0415 - as above

@@ -6,8 +6,8 @@ import typer
 
 from pair.app import render
 from pair.app.cli.context import CliContext
-from pair.kb.bulk import Ingestion
-from pair.kb.open import DEFAULT_KB, inputs
+from pair.kb.ingest import Ingestion, inputs
+from pair.kb.open import DEFAULT_KB
 
 if TYPE_CHECKING:
     from pair.engine.write.bulk_load import BuildProgress

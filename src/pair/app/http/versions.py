@@ -54,7 +54,7 @@ def _told(found: DiffReport, asked: schemas.DiffParameters) -> dict[str, Any]:
     wanted = DiffRequest(asked.entries == "true", asked.text == "true", _MOST_LINES, _MOST_WIDTH)
     documents: list[dict[str, Any]] = []
     characters = 0
-    for document in found.told(those[: asked.limit], wanted):
+    for document in found.describe(those[: asked.limit], wanted):
         cancellation.check()
         documents.append(document.to_json())
         characters += sum(map(len, document.entry or ())) + sum(map(len, document.text or ()))
