@@ -71,10 +71,10 @@ class Sources(SyncService):
     def run(self, *, wait: bool = True, refresh: str | None = None) -> SyncReport:
         return self._project.run(wait=wait)
 
-    def texts(self) -> SyncedDocuments:
+    def read_texts(self) -> SyncedDocuments:
         return SyncedDocuments(self._project.places, FileTextReader(self._project.places.sources_dir, 1_000_000, None))
 
-    known = texts
+    current_texts = read_texts
 
 
 class Life:

@@ -106,10 +106,10 @@ class DiffReport:
             if wanted.entries or wanted.texts:
                 before, after = self.texts(document_id)
             if wanted.entries:
-                entry = unified(_describe_text(document_id, before), _describe_text(document_id, after))
+                entry = make_diff(_describe_text(document_id, before), _describe_text(document_id, after))
                 document = replace(document, entry=entry)
             if wanted.texts:
-                lines = unified((before or "").splitlines(), (after or "").splitlines())
+                lines = make_diff((before or "").splitlines(), (after or "").splitlines())
                 shown = tuple(_clip(line, wanted.most_width) for line in lines[: wanted.most_lines])
                 document = replace(document, text=shown, left_out_lines=len(lines) - len(shown))
             yield document
@@ -119,7 +119,7 @@ def _clip(line: str, width: int | None) -> str:
     return line if width is None or len(line) <= width else f"{line[:width]}…"
 
 
-def unified(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
+def make_diff(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
     """Return the lines of a unified diff, without its head."""
     start = _count_common(before, after)
     end = _count_common(before[start:][::-1], after[start:][::-1])
@@ -154,7 +154,7 @@ def _describe_text(document_id: str, text: str | None) -> list[str]:
     return [document_id, *tidy_summary(ExtractiveSummariser().summarise(document_id, text)).splitlines()]
 
 
-def of_versions(comparison: ManifestDiff) -> DiffReport:
+def diff_versions(comparison: ManifestDiff) -> DiffReport:
     ids = comparison.changes
     return DiffReport(str(ids.before), str(ids.after), ids.added, ids.removed, ids.changed, comparison.texts)
 
@@ -249,7 +249,7 @@ def _compare_versions(
         reason = f"it is of {after.kb_id}, and the other side of {before.kb_id}"
         raise errors.cannot_compare(shown[1], reason, "Compare versions of one KB")
     kb = stack.enter_context(open_kb(before.kb_id, settings=settings))
-    report = of_versions(kb.versions.compare(before.version, after.version))
+    report = diff_versions(kb.versions.compare(before.version, after.version))
     return replace(report, a=f"{before.kb_id}@{report.a}", b=f"{after.kb_id}@{report.b}")
 
 

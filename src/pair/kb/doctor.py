@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pair import errors, files, folders
 from pair.clock import SystemClock
-from pair.kb.open import DEFAULT_KB, blob_store, choose_embedder, kind_of_lease, leases_for, open_kb
+from pair.kb.open import DEFAULT_KB, blob_store, choose_embedder, choose_lease_kind, leases_for, open_kb
 from pair.kb.server import verifier
 from pair.kb.sync import SyncService
 from pair.settings import Settings
@@ -110,7 +110,7 @@ def _check_store(name: str, settings: Settings) -> DoctorCheck:
 
 def _check_lease(name: str, settings: Settings) -> DoctorCheck:
     address = settings.engine.store
-    kind = kind_of_lease(settings, address)
+    kind = choose_lease_kind(settings, address)
     if kind in {"file", "memory"}:
         return DoctorCheck(name, "ok", f"{kind}: nothing else is needed")
     with contextlib.closing(blob_store(address, settings, SystemClock())) as store:

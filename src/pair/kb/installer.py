@@ -136,7 +136,7 @@ class Installer:
         feed = self._read_feed(address.place)
         release = feed.find(name, kb.version)
         if release is None:
-            versions = ", ".join(each.version for each in feed.kbs.get(name, ()))
+            versions = ", ".join(other.version for other in feed.kbs.get(name, ()))
             drifts = [drift(kb.id, f"version of {name} in the feed", kb.version, versions)]
             raise errors.lock_differs(str(lock), drifts)
         if release.sha256 != kb.archive_sha256:

@@ -140,7 +140,7 @@ class KnowledgeBase:
         values.check_text("owner", owner, optional=True)
         values.check_filter(filter)
         condition = _parse_filter(filter)
-        synced = self.sources.known().revisions().keys() if self.sources is not None else set[str]()
+        synced = self.sources.current_texts().revisions().keys() if self.sources is not None else set[str]()
         if owner is None and condition is None:
             synced = synced & set(ids)
         return self._core.writer.delete(ids=ids, owner=owner, condition=condition, synced=sorted(synced))
@@ -313,8 +313,8 @@ class KbCollection:
         """Return when each document was last fetched, or last read if it is a file; "" for what was not synced."""
         if self.kb.sources is None:
             return {}
-        known = self.kb.sources.known()
-        return {document_id: known.seen_at(document_id) for document_id in document_ids}
+        texts = self.kb.sources.current_texts()
+        return {document_id: texts.seen_at(document_id) for document_id in document_ids}
 
 
 def _add_reports(total: WriteReport, report: WriteReport) -> WriteReport:

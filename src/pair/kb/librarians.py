@@ -122,7 +122,7 @@ class KbLibrarians:
             for card in self.registry.cards()
         ]
 
-    def kb_of(self, librarian_id: str) -> str | None:
+    def find_kb(self, librarian_id: str) -> str | None:
         """Return the KB that a librarian answers from; None for other librarians."""
         kind, _, name = self._answers_from.get(librarian_id, "").partition(" ")
         return name if kind == "kb" else None
@@ -242,7 +242,7 @@ class KbLibrarians:
 
     def _make_index_librarian(self) -> Librarian:
         def read_index() -> list[IndexEntry]:
-            described = self._kb.sources.known().described() if self._kb.sources is not None else []
+            described = self._kb.sources.current_texts().described() if self._kb.sources is not None else []
             return [
                 IndexEntry(source.source_id, source.description, source.url, source.last_fetched_at)
                 for source in described

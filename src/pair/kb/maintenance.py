@@ -359,7 +359,7 @@ class KbMaintenance:
         """Return the ids of sources whose text can be read."""
         if self._sources is None:
             return frozenset()
-        texts = self._sources.texts()
+        texts = self._sources.read_texts()
         return frozenset(source_id for source_id in texts.revisions() if texts.document(source_id) is not None)
 
     def reconcile(self, *, resume: bool = True, since: int | None = None) -> ReconcileReport:
@@ -372,20 +372,20 @@ class KbMaintenance:
             return ReconcileReport()
         core = self._core
         writer = core.writer.since(core.current_number() if since is None else since)
-        restored = self._restored_version()
+        restored = self._find_restored()
         if restored and not resume:
             return ReconcileReport(held_at=restored)
         try:
             if restored:
                 versions.release(core.context, writer)
-            return self._store_changes(writer, self._sources.texts())
+            return self._store_changes(writer, self._sources.read_texts())
         except errors.ConflictError as fault:
-            restored = self._restored_version()
+            restored = self._find_restored()
             if resume or fault.code != errors.ROLLED_BACK_MEANWHILE or not restored:
                 raise
             return ReconcileReport(held_at=restored)
 
-    def _restored_version(self) -> int:
+    def _find_restored(self) -> int:
         """Return the version that a rollback restored and no sync released since; 0 for none."""
         published = self._core.context.publication.current()
         return published.manifest.restored if published is not None else 0

@@ -25,6 +25,7 @@ from pair.sync.contract import Documents
 if TYPE_CHECKING:
     from pair.ai.contract import Embedder, Reranker
     from pair.blobs.contract import BlobStore, Leases
+    from pair.engine.write.writer import EngineContext
     from pair.kb.kb import KnowledgeBase
     from pair.kb.librarians import KbLibrarians
     from pair.kb.sync import SyncService
@@ -54,20 +55,36 @@ def open_kb(  # noqa: PLR0913 - the one that everybody calls
     version of the package installed then. `librarians`: asked by `ask` besides those of the configuration and the KB.
     """
     from pair.ai.caching_embedder import CachingEmbedder  # noqa: PLC0415 - the engine is loaded when a KB is opened
-    from pair.blobs.cas_check import refuse_without_compare_and_swap  # noqa: PLC0415
     from pair.engine.rules import check_kb_id  # noqa: PLC0415
-    from pair.engine.storage.manifest_store import ManifestStore  # noqa: PLC0415
-    from pair.engine.storage.shard_cache import ShardCache  # noqa: PLC0415
-    from pair.engine.write.writer import EngineContext  # noqa: PLC0415
     from pair.kb.kb import KnowledgeBase  # noqa: PLC0415
     from pair.kb.maintenance import KbCore  # noqa: PLC0415
 
     check_kb_id(kb_id)
     settings, clock = settings or Settings.load(), SystemClock()
-    engine = settings.engine
-    address = engine.store if store is None else store
+    address = settings.engine.store if store is None else store
     blobs = blob_store(address, settings, clock) if isinstance(address, str) else address
-    context = EngineContext(
+    context = _make_context(kb_id, blobs, settings, on_step=on_step, at=None if at is None else str(at))
+    embedding = CachingEmbedder(embedder or choose_embedder(settings))
+    core = KbCore(context, blobs, embedding, grapher(settings), _reranker(settings))
+
+    def make_librarians(kb: KnowledgeBase) -> "KbLibrarians":
+        from pair.kb.librarians import KbLibrarians  # noqa: PLC0415 - loads asyncio
+
+        return KbLibrarians(kb, settings, lambda other: open_kb(other, store=blobs, settings=settings), librarians)
+
+    return KnowledgeBase(core, sources, make_librarians)
+
+
+def _make_context(
+    kb_id: str, blobs: "BlobStore", settings: Settings, *, on_step: Callable[[str], None], at: str | None
+) -> "EngineContext":
+    from pair.blobs.cas_check import refuse_without_compare_and_swap  # noqa: PLC0415 - as in open_kb
+    from pair.engine.storage.manifest_store import ManifestStore  # noqa: PLC0415
+    from pair.engine.storage.shard_cache import ShardCache  # noqa: PLC0415
+    from pair.engine.write.writer import EngineContext  # noqa: PLC0415
+
+    engine, clock = settings.engine, SystemClock()
+    return EngineContext(
         kb_id=kb_id,
         policy=engine,
         publication=ManifestStore(
@@ -76,7 +93,7 @@ def open_kb(  # noqa: PLR0913 - the one that everybody calls
             before_first_write=lambda: refuse_without_compare_and_swap(blobs, f"{kb_id}.duckdb.", new_id()),
             on_step=on_step,
             keeps_versions=engine.keeps_versions,
-            at=None if at is None else str(at),
+            at=at,
         ),
         cache=ShardCache(
             blobs,
@@ -92,15 +109,6 @@ def open_kb(  # noqa: PLR0913 - the one that everybody calls
         pause=pause_before,
         on_step=on_step,
     )
-    embedding = CachingEmbedder(embedder or choose_embedder(settings))
-    core = KbCore(context, blobs, embedding, grapher(settings), _reranker(settings))
-
-    def make_librarians(kb: KnowledgeBase) -> "KbLibrarians":
-        from pair.kb.librarians import KbLibrarians  # noqa: PLC0415 - loads asyncio
-
-        return KbLibrarians(kb, settings, lambda other: open_kb(other, store=blobs, settings=settings), librarians)
-
-    return KnowledgeBase(core, sources, make_librarians)
 
 
 @contextlib.contextmanager
@@ -327,7 +335,7 @@ def _cache_folder(cache_dir: str, address: str) -> Path:
 
 def leases_for(settings: Settings, store: "BlobStore", clock: Clock) -> "Leases":
     holder = f"{socket.gethostname()}, process {os.getpid()}"
-    kind = kind_of_lease(settings, store.address)
+    kind = choose_lease_kind(settings, store.address)
     if kind == "memory":
         from pair.blobs.leases import MemoryLeases  # noqa: PLC0415 - only where it is used
 
@@ -349,7 +357,7 @@ def leases_for(settings: Settings, store: "BlobStore", clock: Clock) -> "Leases"
     return RedisLeases(settings.engine.redis_url, holder=holder, new_token=new_id, clock=clock)
 
 
-def kind_of_lease(settings: Settings, address: str) -> str:
+def choose_lease_kind(settings: Settings, address: str) -> str:
     """Return the kind of leases for the store at this address."""
     if settings.engine.lease != "auto":
         return settings.engine.lease

@@ -46,11 +46,13 @@ class EngineIndexInstaller:
 
     def holds(self, path: str) -> bool:
         """Tell whether a file is stored, by its path in the package: `.pair-index/shards/<content hash>/<file>`."""
-        parts = path.split("/")
-        return len(parts) == 4 and parts[:2] == [INDEX_FOLDER, "shards"] and parts[2] in self._stored_shards
+        match path.split("/"):
+            case [folder, "shards", content_hash, _] if folder == INDEX_FOLDER:
+                return content_hash in self._shards_in_store
+        return False
 
     @functools.cached_property
-    def _stored_shards(self) -> frozenset[str]:
+    def _shards_in_store(self) -> frozenset[str]:
         """Content hashes of all shards that the current manifest names, or one that is kept."""
         with self._open_store() as store:
             heads = [peek(store, self.kb_id), *peek_at_history(store, self.kb_id)]

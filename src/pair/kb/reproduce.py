@@ -124,7 +124,7 @@ def reproduce(settings: Settings, asked: Retrieval, where: Where) -> ReproduceRe
     """Raises E201, E218 for a version that is named here, E304, and what a search raises."""
     with _open(settings, asked, where) as kb:
         hits = kb.search(asked.query, limit=asked.limit, mode=asked.mode, explain=True)
-        found = {passage.place: (rank, passage) for rank, passage in enumerate(map(FoundPassage.of, hits), 1)}
+        again = {passage.place: (rank, passage) for rank, passage in enumerate(map(FoundPassage.of, hits), 1)}
         recorded = {passage.place for passage in asked.passages}
         numbers = {number for number in kb.versions.numbers() if asked.manifest_version < number}
         later = sorted({hits.manifest_version, *(number for number in numbers if number < hits.manifest_version)})
@@ -134,12 +134,12 @@ def reproduce(settings: Settings, asked: Retrieval, where: Where) -> ReproduceRe
             hits.manifest_version,
             (hits.manifest_version, hits.commit_id) == (asked.manifest_version, asked.commit_id),
             tuple(
-                _compare_ranks(passage, rank, *found[passage.place])
-                if passage.place in found
+                _compare_ranks(passage, rank, *again[passage.place])
+                if passage.place in again
                 else _find_change(kb, passage, rank, asked.manifest_version, later)
                 for rank, passage in enumerate(asked.passages, 1)
             ),
-            tuple(passage for place, passage in found.items() if place not in recorded),
+            tuple(passage for place, passage in again.items() if place not in recorded),
         )
 
 
@@ -170,8 +170,8 @@ def _is_version(kb: "KnowledgeBase", asked: Retrieval) -> bool:
         return False
 
 
-def _compare_ranks(passage: FoundPassage, rank: int, new_rank: int, found: FoundPassage) -> PassageAgain:
-    is_scored_same = abs(passage.score - found.score) <= _SCORE_TOLERANCE
+def _compare_ranks(passage: FoundPassage, rank: int, new_rank: int, again: FoundPassage) -> PassageAgain:
+    is_scored_same = abs(passage.score - again.score) <= _SCORE_TOLERANCE
     state: State = "moved" if rank != new_rank else "same" if is_scored_same else "scored"
     return PassageAgain(passage, rank, state, new_rank)
 

@@ -268,10 +268,10 @@ def token_verifier(settings: Settings) -> "TokenVerifier":
     from pair.auth.tokens import TokenVerifier  # noqa: PLC0415 - loads cryptography
 
     address = settings.server.jwt_jwks
-    parts = urlsplit(address)
-    if parts.netloc and parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+    url = urlsplit(address)
+    if url.netloc and url.scheme != "https" and not is_loopback(url.hostname or ""):
         raise errors.settings_invalid("server.jwt_jwks", "keys come over https, or from this machine")
-    read = _download if parts.netloc else _read
+    read = _download if url.netloc else _read
     return TokenVerifier(settings.server, lambda: read(address), SystemClock())
 
 

@@ -124,18 +124,18 @@ class SyncService:
                     files.write_atomically(mark, describe(done.seen_version).encode())
         return done
 
-    def texts(self) -> SyncedDocuments:
+    def read_texts(self) -> SyncedDocuments:
         """Return what was synced, as last saved. Raises E102."""
         try:
             return SyncedDocuments(self.places, self.reader)
         except ValueError as fault:
             raise errors.sync_state_unreadable(str(self.places.cache), str(fault), str(self.places.cache)) from fault
 
-    def known(self) -> SyncedDocuments:
+    def current_texts(self) -> SyncedDocuments:
         """Return what was synced, read again only if it was saved since. Raises E102."""
         signature, known = _read_signature(self.places.cache), self._known
         if known is None or known[0] != signature:
-            known = self._known = signature, self.texts()
+            known = self._known = signature, self.read_texts()
         return known[1]
 
     def plan(self, *, refresh: str | None = None) -> SyncPlan:

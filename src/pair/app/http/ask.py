@@ -89,7 +89,7 @@ async def _asking(
 
 
 async def _past(service: Service, desk: KbLibrarians, librarian: str, at: int | str) -> VersionCollection:
-    kb_id = desk.kb_of(librarian)
+    kb_id = desk.find_kb(librarian)
     if kb_id is None:
         raise errors.librarian_without_past(librarian)
     return await service.reading(lambda: service.kbs.shelf_at(kb_id, at))

@@ -8,7 +8,7 @@ from pair import cancellation
 from pair.app.http import schemas
 from pair.app.http.context import RequestCall, Service, answer
 from pair.auth.rules import covers
-from pair.kb.diff import DiffReport, DiffRequest, of_versions
+from pair.kb.diff import DiffReport, DiffRequest, diff_versions
 
 _MOST_LINES = 200
 """Of the diff of a text."""
@@ -43,7 +43,7 @@ async def diff(service: Service, call: RequestCall) -> Response:
     asked = call.parameters(schemas.DiffParameters)
     kb_id = call.use_kb(asked.kb_id)
     told = await service.reading(
-        lambda: _told(of_versions(service.kbs.get(kb_id).versions.compare(asked.a, asked.b)), asked)
+        lambda: _told(diff_versions(service.kbs.get(kb_id).versions.compare(asked.a, asked.b)), asked)
     )
     return answer({"kb_id": kb_id, **told})
 

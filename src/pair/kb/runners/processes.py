@@ -38,7 +38,7 @@ class ProcessRunner:
         self._setup = setup
         self._workers = workers
         self._attempts = attempts
-        self._crew: list[_Worker] = []
+        self._running: list[_Worker] = []
 
     def __enter__(self) -> Self:
         return self
@@ -47,21 +47,21 @@ class ProcessRunner:
         self.close()
 
     def close(self) -> None:
-        for worker in self._crew:
+        for worker in self._running:
             worker.end()
-        self._crew.clear()
+        self._running.clear()
 
     @property
     def workers(self) -> int:
         return self._workers
 
     def expect_work(self) -> None:
-        while len(self._crew) < self._workers:
-            self._crew.append(_Worker(self._setup))
+        while len(self._running) < self._workers:
+            self._running.append(_Worker(self._setup))
 
     def built(self, tasks: "Iterator[Task]") -> "Iterator[Built]":
         ready: deque[Task] = deque()
-        died: dict[int, int] = {}
+        deaths: dict[int, int] = {}
         is_planned = False
         while True:
             while not is_planned and len(ready) < self._workers:
@@ -70,22 +70,22 @@ class ProcessRunner:
                 if task is not None:
                     ready.append(task)
                     self._hand_out(ready)
-                yield from self._answers(ready, died, timeout=0)
+                yield from self._answers(ready, deaths, timeout=0)
             self._hand_out(ready)
-            if not any(worker.task for worker in self._crew):
+            if not any(worker.task for worker in self._running):
                 return
-            yield from self._answers(ready, died, timeout=None)
+            yield from self._answers(ready, deaths, timeout=None)
 
     def _hand_out(self, ready: "deque[Task]") -> None:
         if ready:
             self.expect_work()
-        for worker in self._crew:
+        for worker in self._running:
             if ready and worker.task is None:
                 worker.begin(ready.popleft())
 
-    def _answers(self, ready: "deque[Task]", died: dict[int, int], timeout: float | None) -> "Iterator[Built]":
+    def _answers(self, ready: "deque[Task]", deaths: dict[int, int], timeout: float | None) -> "Iterator[Built]":
         """Of those who have one; a part whose worker died comes first again. Raises what a worker met, and E216."""
-        busy: dict[Any, _Worker] = {worker.connection: worker for worker in self._crew if worker.task}
+        busy: dict[Any, _Worker] = {worker.connection: worker for worker in self._running if worker.task}
         for connection in wait(list(busy), timeout):
             worker = busy[connection]
             task = worker.task
@@ -95,11 +95,11 @@ class ProcessRunner:
                     raise answer
                 yield answer
             elif task is not None:
-                reason = worker.died()
-                self._crew.remove(worker)
-                died[task.number] = died.get(task.number, 0) + 1
-                if died[task.number] >= self._attempts:
-                    raise errors.workers_died(task.number + 1, died[task.number], reason)
+                reason = worker.describe_death()
+                self._running.remove(worker)
+                deaths[task.number] = deaths.get(task.number, 0) + 1
+                if deaths[task.number] >= self._attempts:
+                    raise errors.workers_died(task.number + 1, deaths[task.number], reason)
                 ready.appendleft(task)
                 self._hand_out(ready)
 
@@ -136,7 +136,7 @@ class _Worker:
         self.task = None
         return answer
 
-    def died(self) -> str:
+    def describe_death(self) -> str:
         """How: to be asked of one that did not answer."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_DYING_SECONDS)

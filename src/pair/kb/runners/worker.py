@@ -37,7 +37,7 @@ def part_builder(setup: Setup) -> PartBuilder:
     settings, clock = setup.settings, SystemClock()
     embedding = CachingEmbedder(choose_embedder(settings, threads=1))
     store = blob_store(settings.engine.store, settings, clock)
-    folder = Path(setup.cache) if setup.cache else _shared_cache()
+    folder = Path(setup.cache) if setup.cache else _open_shared_cache()
     cache = ShardCache(store, folder, clock, ttl_seconds=0 if setup.cache else _IDLE_SECONDS)
     cache.keep_within_limits()
     return PartBuilder(
@@ -51,7 +51,7 @@ def part_builder(setup: Setup) -> PartBuilder:
     )
 
 
-def _shared_cache() -> Path:
+def _open_shared_cache() -> Path:
     """Return a folder for shards among the temporary files that no other user can write to. Raises E026."""
     with files.storage_errors(), folders.open_folder(_SHARED_CACHE, make=True) as descriptor:
         if os.fstat(descriptor).st_uid != os.getuid():
