@@ -175,7 +175,7 @@ def test_what_is_stored_as_it_is_costs_nothing(settings: Settings) -> None:
         with runner("local", KB, settings, 2) as workers:
             second = kb.build(pages(30), workers)
             assert isinstance(workers, ProcessRunner)
-            assert workers._crew == [], "nobody was hired"
+            assert workers._running == [], "nobody was hired"
         assert (second.added, second.unchanged) == (0, 30)
         assert second.manifest_version == first.manifest_version
         assert kb.build([], InThisProcess(settings)).manifest_version == first.manifest_version
@@ -291,7 +291,7 @@ def test_the_memory_of_a_worker_does_not_grow_with_the_documents(tmp_path: Path)
         assert isinstance(workers, ProcessRunner)
 
         def look(progress: BuildProgress) -> None:
-            (worker,) = workers._crew
+            (worker,) = workers._running
             peaks[progress.built] = peak_bytes(worker._process.pid)
 
         assert kb.build(documents, workers, on_progress=look).added == many
@@ -309,7 +309,7 @@ def test_a_worker_that_is_killed_is_replaced(settings: Settings) -> None:
         killed: set[int] = set()
 
         def kill(progress: BuildProgress) -> None:
-            busy = [worker._process.pid for worker in workers._crew if worker.task]
+            busy = [worker._process.pid for worker in workers._running if worker.task]
             if busy and len(killed) < 3:
                 killed.update(busy)
                 for process in busy:

@@ -18,11 +18,24 @@ class ManifestHead:
 
     stored_version: str
     """The store's version of it."""
-    number: int | None
-    """None when it is damaged."""
-    index_sha256: str
-    shards: frozenset[str]
-    """Content hashes."""
+    content: Mapping[str, Any]
+    """{} when it is damaged."""
+
+    @property
+    def number(self) -> int | None:
+        number = self.content.get("version")
+        return number if isinstance(number, int) else None
+
+    @property
+    def index_sha256(self) -> str:
+        return str(self.content.get("index_sha256", ""))
+
+    @property
+    def shards(self) -> frozenset[str]:
+        """Content hashes of its shards."""
+        shards = self.content.get("shards")
+        named = (shard for shard in (shards if isinstance(shards, list) else ()) if isinstance(shard, dict))
+        return frozenset(str(shard.get("key")).rpartition("/")[2] for shard in named)
 
 
 def list_kbs(store: "BlobStore") -> list[str]:
@@ -48,21 +61,10 @@ def _peek_at(store: "BlobStore", key: str) -> ManifestHead | None:
     if blob is None:
         return None
     try:
-        value = json.loads(blob.data)
+        content = json.loads(blob.data)
     except ValueError:
-        value = {}
-    value = value if isinstance(value, dict) else {}
-    number, shards = value.get("version"), value.get("shards")
-    return ManifestHead(
-        blob.version,
-        number if isinstance(number, int) else None,
-        str(value.get("index_sha256", "")),
-        frozenset(
-            str(shard.get("key")).rpartition("/")[2]
-            for shard in (shards if isinstance(shards, list) else ())
-            if isinstance(shard, dict)
-        ),
-    )
+        content = {}
+    return ManifestHead(blob.version, content if isinstance(content, dict) else {})
 
 
 @dataclass(frozen=True, slots=True)

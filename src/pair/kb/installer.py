@@ -228,7 +228,7 @@ class Installer:
         self, request: InstallRequest, source: KbSource, *, offline: bool, revalidate: bool, as_a_whole: bool = False
     ) -> InstallReport:
         """`as_a_whole`: fetch also what the engine seems to have."""
-        token, settings = uuid.uuid4().hex[:12], self.settings.sources
+        token, settings, signatures = uuid.uuid4().hex[:12], self.settings.sources, self._signatures()
         with contextlib.ExitStack() as stack:
             with files.storage_errors():
                 scratch = folders.resolve(request.target)
@@ -236,23 +236,23 @@ class Installer:
                 temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="pair-"))
                 scratch = folders.resolve(Path(temporary) / "kb")
             kb_id = request.kb_id or record.kb_id_of(request.target, default_target=self.default_target)
-            index = stack.enter_context(contextlib.closing(self._index_installer(kb_id)))
+            index = self._index_installer(kb_id, stack)
             selection = IndexSelection(request.with_index)
             if not as_a_whole:
                 selection = dataclasses.replace(selection, holds=index.holds)
             fetcher: Fetcher | None = None
             if source.requires_download and not offline:
                 fetcher = self._open_fetcher(source, stack)
-            contents = SourceContents(self._cache(token), fetcher, settings, token, self._signatures(), selection)
+            contents = SourceContents(self._cache(token), fetcher, settings, token, signatures, selection)
             content = stack.enter_context(
                 contents.offer(source, request.target, offline=offline, revalidate=revalidate, scratch=scratch)
             )
             return Installation(request, self.clock, self.observer, token, index).apply(content)
 
-    def _index_installer(self, kb_id: str) -> "EngineIndexInstaller":
+    def _index_installer(self, kb_id: str, stack: contextlib.ExitStack) -> "EngineIndexInstaller":
         from pair.kb.package_index import EngineIndexInstaller  # noqa: PLC0415 - only where it is used
 
-        return EngineIndexInstaller(self.settings, kb_id, self.clock)
+        return EngineIndexInstaller(self.settings, kb_id, self.clock, stack)
 
     def _open_fetcher(self, source: KbSource, stack: contextlib.ExitStack) -> Fetcher:
         if is_in_bucket(source.location):
@@ -286,7 +286,7 @@ class Installer:
 
     def read_current_index(self, kb_id: str) -> CurrentIndex | None:
         """Return the index that searches of a KB use; None when there is no such KB. Raises E206, E207."""
-        return self._index_installer(kb_id).searched()
+        return self._index_installer(kb_id, contextlib.ExitStack()).searched()
 
     # Make and check packages
 

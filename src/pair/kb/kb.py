@@ -179,27 +179,22 @@ class KnowledgeBase:
             explain=explain,
             highlights=more.highlights,
         )
-        core, embedding = self._core, self._core.embedding
+        core, embedding, publication = self._core, self._core.embedding, self._core.context.publication
         # The first search reads the manifest once, and does not look again whether it changed.
-        published = core.context.publication.first()
+        published = publication.first()
         vector, weight = None, 0.0
         if mode != "keyword":
-            vector = self._embed(query)
+            embedder = publication.known().manifest.embedder
+            if embedder != embedding.name:  # the last manifest seen may be outdated
+                embedder = publication.required().manifest.embedder
+            if embedder != embedding.name:
+                raise errors.embedder_differs(self.kb_id, embedder, embedding.name)
+            vector = embedding.embed_query(query)
             weight = embedding.weight_of(query)
         if core.reranker is None:
             return core.search.find(EmbeddedRequest(request, vector, weight, embedding.name), published)
         wide = EmbeddedRequest(replace(request, limit=max(_RERANKED, limit)), vector, weight, embedding.name)
         return reranked(core.search.find(wide, published), request, core.reranker)
-
-    def _embed(self, query: str) -> np.ndarray:
-        """Raises E304 when the KB was made with another embedder."""
-        publication, embedding = self._core.context.publication, self._core.embedding
-        embedder = publication.known().manifest.embedder
-        if embedder != embedding.name:  # the last manifest seen may be outdated
-            embedder = publication.required().manifest.embedder
-        if embedder != embedding.name:
-            raise errors.embedder_differs(self.kb_id, embedder, embedding.name)
-        return embedding.embed_query(query)
 
     def search_vector(
         self,

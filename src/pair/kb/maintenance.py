@@ -306,7 +306,10 @@ class KbMaintenance:
     def __init__(self, core: KbCore, sources: "SyncService | None") -> None:
         self._core = core
         self._sources = sources
-        self._prefetcher = Prefetcher(core.context.publication, core.context.cache)
+
+    @functools.cached_property
+    def _prefetcher(self) -> Prefetcher:
+        return Prefetcher(self._core.context.publication, self._core.context.cache)
 
     def compact(self, *, everything: bool = False, on_progress: Progress = ignore_progress) -> CompactionReport:
         """Merge and re-cluster shards that are worth it, or all of them."""

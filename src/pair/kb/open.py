@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast, get_args
 
 from pair import errors, files, folders
 from pair.clock import Clock, SystemClock, pause
-from pair.engine.settings import EmbedderKind
+from pair.engine.settings import EmbedderKind, EngineSettings
 from pair.settings import CONFIG_PLACES, Settings
 from pair.sync.contract import Documents
 
@@ -63,9 +63,11 @@ def open_kb(  # noqa: PLR0913 - the one that everybody calls
     settings, clock = settings or Settings.load(), SystemClock()
     address = settings.engine.store if store is None else store
     blobs = blob_store(address, settings, clock) if isinstance(address, str) else address
-    context = _make_context(kb_id, blobs, settings, on_step=on_step, at=None if at is None else str(at))
+    leases = leases_for(settings, blobs, clock)
     embedding = CachingEmbedder(embedder or choose_embedder(settings))
-    core = KbCore(context, blobs, embedding, grapher(settings), _reranker(settings))
+    parts = grapher(settings), _reranker(settings)
+    context = _make_context(kb_id, blobs, leases, settings.engine, on_step=on_step, at=None if at is None else str(at))
+    core = KbCore(context, blobs, embedding, *parts)
 
     def make_librarians(kb: KnowledgeBase) -> "KbLibrarians":
         from pair.kb.librarians import KbLibrarians  # noqa: PLC0415 - loads asyncio
@@ -76,14 +78,21 @@ def open_kb(  # noqa: PLR0913 - the one that everybody calls
 
 
 def _make_context(
-    kb_id: str, blobs: "BlobStore", settings: Settings, *, on_step: Callable[[str], None], at: str | None
+    kb_id: str,
+    blobs: "BlobStore",
+    leases: "Leases",
+    engine: EngineSettings,
+    *,
+    on_step: Callable[[str], None],
+    at: str | None,
 ) -> "EngineContext":
     from pair.blobs.cas_check import refuse_without_compare_and_swap  # noqa: PLC0415 - as in open_kb
     from pair.engine.storage.manifest_store import ManifestStore  # noqa: PLC0415
     from pair.engine.storage.shard_cache import ShardCache  # noqa: PLC0415
     from pair.engine.write.writer import EngineContext  # noqa: PLC0415
 
-    engine, clock = settings.engine, SystemClock()
+    clock, address = SystemClock(), blobs.address
+    cache_folder = _cache_folder(engine.cache_dir, address)
     return EngineContext(
         kb_id=kb_id,
         policy=engine,
@@ -97,13 +106,13 @@ def _make_context(
         ),
         cache=ShardCache(
             blobs,
-            _cache_folder(engine.cache_dir, blobs.address),
+            cache_folder,
             clock,
             max_bytes=engine.cache_max_bytes,
             ttl_seconds=engine.cache_ttl_seconds,
-            reads_pieces=blobs.address.startswith(OBJECT_STORES),
+            reads_pieces=address.startswith(OBJECT_STORES),
         ),
-        leases=leases_for(settings, blobs, clock),
+        leases=leases,
         clock=clock,
         new_id=new_id,
         pause=pause_before,
@@ -185,7 +194,7 @@ def _open_openai(settings: Settings) -> "Embedder":
 
 def _check_dimension(embedder: "Embedder", settings: Settings) -> "Embedder":
     wanted = settings.engine.embedding_dimension
-    if wanted not in {0, embedder.dimension}:
+    if wanted and wanted != embedder.dimension:
         raise errors.settings_invalid(
             "engine.embedding_dimension",
             f"vectors of {settings.engine.embedder} have {embedder.dimension} numbers, not {wanted}",
@@ -335,7 +344,8 @@ def _cache_folder(cache_dir: str, address: str) -> Path:
 
 def leases_for(settings: Settings, store: "BlobStore", clock: Clock) -> "Leases":
     holder = f"{socket.gethostname()}, process {os.getpid()}"
-    kind = choose_lease_kind(settings, store.address)
+    address = store.address
+    kind = choose_lease_kind(settings, address)
     if kind == "memory":
         from pair.blobs.leases import MemoryLeases  # noqa: PLC0415 - only where it is used
 
@@ -343,7 +353,7 @@ def leases_for(settings: Settings, store: "BlobStore", clock: Clock) -> "Leases"
     if kind == "file":
         from pair.blobs.file_leases import FileLeases  # noqa: PLC0415
 
-        return FileLeases(Path(store.address) / ".pair-store" / "leases", holder=holder, new_token=new_id)
+        return FileLeases(Path(address) / ".pair-store" / "leases", holder=holder, new_token=new_id)
     if kind == "blob":
         from pair.blobs.blob_leases import BlobLeases  # noqa: PLC0415
 

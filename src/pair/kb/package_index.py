@@ -38,7 +38,9 @@ _SYNC_OWNER = "sync"
 class EngineIndexInstaller:
     """Installs the index of a package into one KB. The engine is loaded only if the package has one."""
 
-    def __init__(self, settings: Settings, kb_id: str, clock: Clock) -> None:
+    def __init__(self, settings: Settings, kb_id: str, clock: Clock, stack: contextlib.ExitStack) -> None:
+        """`stack` closes the KB, if it was opened."""
+        self._stack = stack
         self.kb_id = kb_id
         self._settings = settings
         self._clock = clock
@@ -100,14 +102,9 @@ class EngineIndexInstaller:
 
     @property
     def _merger(self) -> "PackageMerger":
-        """Opens the KB when it is first needed; `close` closes it."""
         if self._kb is None:
-            self._kb = open_kb(self.kb_id, settings=self._settings)
+            self._kb = self._stack.enter_context(open_kb(self.kb_id, settings=self._settings))
         return self._kb.backup.package_merger()
-
-    def close(self) -> None:
-        if self._kb is not None:
-            self._kb.close()
 
     def _read_shards(self, index: PackagedIndexFiles) -> "PackageShards":
         from pair.engine.maintenance.merge_package import PackageShards  # noqa: PLC0415 - loads the engine

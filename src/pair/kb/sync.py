@@ -32,6 +32,7 @@ from pair.sync.synced_documents import SyncedDocuments
 from pair.sync.ticker import Ticker
 
 if TYPE_CHECKING:
+    from pair.blobs.contract import BlobStore
     from pair.kb.kb import KnowledgeBase
     from pair.kb.maintenance import ReconcileReport
     from pair.web.browser import BrowserRenderer
@@ -74,9 +75,14 @@ class SyncService:
         E101. `refresh`: check URLs that match this pattern now; "*" for all. `resume`: also bring a KB forward that was
         rolled back before.
         """
-        began = (self._peek_number() if kb is None else kb.versions.current_number()) if resume else None
-        report = self.run(wait=wait, refresh=refresh)
-        done = self._reconcile(resume, began) if kb is None else kb.maintenance.reconcile(resume=resume, since=began)
+        if kb is not None:
+            began = kb.versions.current_number() if resume else None
+            report = self.run(wait=wait, refresh=refresh)
+            return kb.maintenance.reconcile(resume=resume, since=began).complete_report(report)
+        with contextlib.closing(blob_store(self.settings.engine.store, self.settings, self.clock)) as store:
+            began = self._peek_number(store) if resume else None
+            report = self.run(wait=wait, refresh=refresh)
+            done = self._reconcile(store, resume=resume, since=began)
         return report if done is None else done.complete_report(report)
 
     def sync_in_background(self) -> SyncReport:
@@ -86,42 +92,37 @@ class SyncService:
     def run(self, *, wait: bool = True, refresh: str | None = None) -> SyncReport:
         """Bring the index in line with the sources. Raises E101 unless it may wait, E102, E104, E010."""
         with contextlib.ExitStack() as stack:
-            pages = _LazyPages(self.settings.kb, self.places.links_file, self.clock)
             dependencies = SyncDependencies(
                 summariser=self._open_summariser(stack),
-                pages=stack.enter_context(contextlib.closing(pages)),
+                pages=_LazyPages(self.settings.kb, self.places.links_file, self.clock, stack),
                 documents=document_loader(),
                 clock=self.clock,
                 observer=self.observer,
             )
             return SyncRun(self.settings.kb, self.places, dependencies).run(wait=wait, refresh=refresh)
 
-    def _peek_number(self) -> int | None:
+    def _peek_number(self, store: "BlobStore") -> int | None:
         """Return the number of the stored version without loading the engine; None when it cannot be read."""
-        store = blob_store(self.settings.engine.store, self.settings, self.clock)
-        with contextlib.closing(store), contextlib.suppress(errors.StorageError):
+        with contextlib.suppress(errors.StorageError):
             head = peek(store, self.kb_id)
             return head.number if head is not None else 0
         return None
 
-    def _reconcile(self, resume: bool, since: int | None) -> "ReconcileReport | None":
+    def _reconcile(self, store: "BlobStore", *, resume: bool, since: int | None) -> "ReconcileReport | None":
         """Bring the KB in line; None, without loading the engine, when neither side changed since the last time."""
-        store, state = blob_store(self.settings.engine.store, self.settings, self.clock), self.places.cache
+        state = self.places.cache
         mark = state.with_name(f".{state.name}.stored")
-        saved, head = _read_signature(state), peek(store, self.kb_id)
-
-        def describe(stored_version: str) -> str:
-            """Return what the mark says once both sides agree."""
-            return f"{store.address}\n{saved}\n{stored_version}\n"
-
+        saved = _read_signature(state)
+        head = peek(store, self.kb_id)
+        in_line = f"{store.address}\n{saved}\n"
         with contextlib.suppress(OSError, ValueError):
-            if mark.read_text(encoding="utf-8") == describe(head.stored_version if head else ""):
+            if mark.read_text(encoding="utf-8") == f"{in_line}{head.stored_version if head else ''}\n":
                 return None
         with open_kb(self.kb_id, settings=self.settings, store=store, sources=self) as kb:
             done = kb.maintenance.reconcile(resume=resume, since=since)
             if state.exists() and not done.held_at:
                 with files.storage_errors():
-                    files.write_atomically(mark, describe(done.seen_version).encode())
+                    files.write_atomically(mark, f"{in_line}{done.seen_version}\n".encode())
         return done
 
     def read_texts(self) -> SyncedDocuments:
@@ -237,13 +238,14 @@ def _read_signature(state: Path) -> str:
 class _LazyPages:
     """Fetches pages. Loads the network and the text extraction with the first one."""
 
-    def __init__(self, settings: SyncSettings, links_file: Path, clock: Clock) -> None:
+    def __init__(self, settings: SyncSettings, links_file: Path, clock: Clock, stack: contextlib.ExitStack) -> None:
+        """`stack` closes what was opened."""
         self._settings = settings
         self._links_file = links_file
         self._addresses: dict[str, str] = {}
         self._clock = clock
         self._lock = threading.Lock()
-        self._stack = contextlib.ExitStack()
+        self._stack = stack
         self._pages: Pages | None = None
 
     def fetch(
@@ -256,9 +258,6 @@ class _LazyPages:
                     self._addresses = find_addresses(self._links_file)
         address = self._addresses.get(url, url)  # a source is known without the credentials that its page needs
         return self._pages.fetch(address, etag=etag, last_modified=last_modified, validated_at=validated_at)
-
-    def close(self) -> None:
-        self._stack.close()
 
     def _load(self) -> Pages:
         from pair.sync.pages import WebPages  # noqa: PLC0415 - loads the network
