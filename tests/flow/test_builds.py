@@ -24,7 +24,7 @@ from pair.kb.ingest import runner
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import open_kb
 from pair.kb.runners.processes import ProcessRunner
-from pair.kb.runners.worker import Setup, part_builder
+from pair.kb.runners.worker import Setup, make_part_builder
 from pair.settings import Settings
 from pair.values import Document
 from support.command import Workplace
@@ -62,7 +62,7 @@ class InThisProcess:
     def __init__(self, settings: Settings) -> None:
         self.workers = 1
         self.parts: list[BuildPart] = []
-        self._builder = part_builder(Setup(KB, settings, settings.engine.cache_dir))
+        self._builder = make_part_builder(Setup(KB, settings, settings.engine.cache_dir))
 
     def expect_work(self) -> None:
         pass

@@ -38,6 +38,19 @@ Conditions = Mapping[str, Any] | Sequence[str]
 class KnowledgeBase:
     """Used from several threads at once. `close` it, or use it as a context manager."""
 
+    sources: "SyncService | None"
+    """What is synced into it."""
+    versions: KbVersions
+    """List, compare and restore versions."""
+    maintenance: KbMaintenance
+    """Compact, collect garbage, re-embed, check and repair."""
+    backup: KbBackup
+    """Export, import, and pack the index."""
+    graph: KbGraph
+    """The graph of documents and the entities that they name."""
+    collection: "KbCollection"
+    """What the librarians of the KB read."""
+
     def __init__(
         self,
         core: KbCore,
