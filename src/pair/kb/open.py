@@ -65,9 +65,9 @@ def open_kb(  # noqa: PLR0913 - the one that everybody calls
     blobs = blob_store(address, settings, clock) if isinstance(address, str) else address
     leases = leases_for(settings, blobs, clock)
     embedding = CachingEmbedder(embedder or choose_embedder(settings))
-    parts = grapher(settings), _reranker(settings)
+    graph_maker, reranker = grapher(settings), _reranker(settings)
     context = _make_context(kb_id, blobs, leases, settings.engine, on_step=on_step, at=None if at is None else str(at))
-    core = KbCore(context, blobs, embedding, *parts)
+    core = KbCore(context, blobs, embedding, graph_maker, reranker)
 
     def make_librarians(kb: KnowledgeBase) -> "KbLibrarians":
         from pair.kb.librarians import KbLibrarians  # noqa: PLC0415 - loads asyncio

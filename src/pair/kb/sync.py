@@ -1,7 +1,6 @@
 """SyncService: keep the index of a project in line with its sources, and the KB with the index."""
 
 import contextlib
-import functools
 import importlib.util
 import itertools
 import os
@@ -75,14 +74,11 @@ class SyncService:
         E101. `refresh`: check URLs that match this pattern now; "*" for all. `resume`: also bring a KB forward that was
         rolled back before.
         """
-        if kb is not None:
-            began = kb.versions.current_number() if resume else None
-            report = self.run(wait=wait, refresh=refresh)
-            return kb.maintenance.reconcile(resume=resume, since=began).complete_report(report)
-        with contextlib.closing(blob_store(self.settings.engine.store, self.settings, self.clock)) as store:
-            began = self._peek_number(store) if resume else None
-            report = self.run(wait=wait, refresh=refresh)
-            done = self._reconcile(store, resume=resume, since=began)
+        began = None
+        if resume:
+            began = self._peek_number() if kb is None else kb.versions.current_number()
+        report = self.run(wait=wait, refresh=refresh)
+        done = self._reconcile(resume, began) if kb is None else kb.maintenance.reconcile(resume=resume, since=began)
         return report if done is None else done.complete_report(report)
 
     def sync_in_background(self) -> SyncReport:
@@ -101,16 +97,19 @@ class SyncService:
             )
             return SyncRun(self.settings.kb, self.places, dependencies).run(wait=wait, refresh=refresh)
 
-    def _peek_number(self, store: "BlobStore") -> int | None:
+    def _open_store(self) -> "BlobStore":
+        return blob_store(self.settings.engine.store, self.settings, self.clock)
+
+    def _peek_number(self) -> int | None:
         """Return the number of the stored version without loading the engine; None when it cannot be read."""
-        with contextlib.suppress(errors.StorageError):
+        with contextlib.closing(self._open_store()) as store, contextlib.suppress(errors.StorageError):
             head = peek(store, self.kb_id)
             return head.number if head is not None else 0
         return None
 
-    def _reconcile(self, store: "BlobStore", *, resume: bool, since: int | None) -> "ReconcileReport | None":
+    def _reconcile(self, resume: bool, since: int | None) -> "ReconcileReport | None":
         """Bring the KB in line; None, without loading the engine, when neither side changed since the last time."""
-        state = self.places.cache
+        store, state = self._open_store(), self.places.cache
         mark = state.with_name(f".{state.name}.stored")
         saved = _read_signature(state)
         head = peek(store, self.kb_id)
@@ -127,10 +126,11 @@ class SyncService:
 
     def read_texts(self) -> SyncedDocuments:
         """Return what was synced, as last saved. Raises E102."""
+        places = self.places
         try:
-            return SyncedDocuments(self.places, self.reader)
+            return SyncedDocuments(places, self.reader)
         except ValueError as fault:
-            raise errors.sync_state_unreadable(str(self.places.cache), str(fault), str(self.places.cache)) from fault
+            raise errors.sync_state_unreadable(str(places.cache), str(fault), str(places.cache)) from fault
 
     def current_texts(self) -> SyncedDocuments:
         """Return what was synced, read again only if it was saved since. Raises E102."""
@@ -172,7 +172,7 @@ class SyncService:
             self.settings.kb.runtime_refresh_tick_seconds,
         ).loop()
 
-    @functools.cached_property
+    @property
     def places(self) -> SyncPaths:
         """Raises E401 for paths that are in each other's way."""
         settings = self.settings.kb
