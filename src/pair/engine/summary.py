@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pair.blobs.contract import BlobStore
+    from pair.engine.format.manifest import Manifest
+    from pair.engine.storage.shard_cache import ShardCache
 
 _MANIFEST = ".duckdb.manifest.json"
 _HISTORY = ".duckdb.history/"
@@ -81,6 +83,28 @@ class EngineStats:
     dimension: int
     cache: Mapping[str, int] = field(default_factory=dict)
     compaction_debt: str = ""
+
+    @staticmethod
+    def of(manifest: "Manifest", cache: "ShardCache", compaction_debt: str) -> "EngineStats":
+        return EngineStats(
+            kb_id=manifest.kb_id,
+            documents=manifest.documents,
+            chunks=manifest.rows,
+            shards=len(manifest.shards),
+            size_bytes=manifest.size_bytes,
+            deleted_documents=sum(shard.gone for shard in manifest.shards),
+            manifest_version=manifest.number,
+            embedder=manifest.embedder,
+            dimension=manifest.dimension,
+            cache={
+                "hits": cache.hits,
+                "misses": cache.misses,
+                "evictions": cache.evictions,
+                "bytes_fetched": cache.bytes_fetched,
+                "size_bytes": cache.size_bytes(),
+            },
+            compaction_debt=compaction_debt,
+        )
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

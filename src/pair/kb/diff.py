@@ -110,13 +110,13 @@ class DiffReport:
                 document = replace(document, entry=entry)
             if wanted.texts:
                 lines = make_diff((before or "").splitlines(), (after or "").splitlines())
-                shown = tuple(_clip(line, wanted.most_width) for line in lines[: wanted.most_lines])
+                width = wanted.most_width
+                shown = tuple(
+                    line if width is None or len(line) <= width else f"{line[:width]}…"
+                    for line in lines[: wanted.most_lines]
+                )
                 document = replace(document, text=shown, left_out_lines=len(lines) - len(shown))
             yield document
-
-
-def _clip(line: str, width: int | None) -> str:
-    return line if width is None or len(line) <= width else f"{line[:width]}…"
 
 
 def make_diff(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:

@@ -1,12 +1,13 @@
 """KnowledgeBase: write, search, ask and sync one KB."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from pair import errors, values
+from pair.ai.caching_embedder import CachingEmbedder
 from pair.engine.filters import Filter, parse_assignments, parse_filter
 from pair.engine.maintenance.compaction import BulkMerge
 from pair.engine.query.documents import StoredDocument
@@ -66,7 +67,7 @@ class KnowledgeBase:
         self.maintenance = KbMaintenance(core, sources)
         self.backup = KbBackup(core)
         self.graph = KbGraph(core)
-        self.collection = KbCollection(self, core)
+        self.collection = KbCollection(self, core.embedding)
 
     def __enter__(self) -> Self:
         return self
@@ -291,12 +292,12 @@ class KnowledgeBase:
         return self._core.read_stats()
 
 
-@dataclass(frozen=True)
 class KbCollection:
     """What the librarians of a KB read."""
 
-    kb: KnowledgeBase
-    core: KbCore
+    def __init__(self, kb: KnowledgeBase, embedding: CachingEmbedder) -> None:
+        self.kb = kb
+        self.embedding = embedding
 
     @property
     def kb_id(self) -> str:
@@ -314,8 +315,7 @@ class KbCollection:
         """Return how near in meaning each text is to a question; 1 is the same. Raises ModelError."""
         if not texts:
             return []
-        embedding = self.core.embedding
-        return [float(value) for value in embedding.embed_all(texts) @ embedding.embed_query(query)]
+        return [float(value) for value in self.embedding.embed_all(texts) @ self.embedding.embed_query(query)]
 
     def fetched_at(self, document_ids: Sequence[str]) -> dict[str, str]:
         """Return when each document was last fetched, or last read if it is a file; "" for what was not synced."""

@@ -176,27 +176,9 @@ class KbCore:
         published = self.context.publication.current()
         if published is None:
             return None
-        manifest, cache = published.manifest, self.context.cache
-        plan = compaction_plan(manifest, self.context.policy)
-        return EngineStats(
-            kb_id=self.context.kb_id,
-            documents=manifest.documents,
-            chunks=manifest.rows,
-            shards=len(manifest.shards),
-            size_bytes=manifest.size_bytes,
-            deleted_documents=sum(shard.gone for shard in manifest.shards),
-            manifest_version=manifest.number,
-            embedder=manifest.embedder,
-            dimension=manifest.dimension,
-            cache={
-                "hits": cache.hits,
-                "misses": cache.misses,
-                "evictions": cache.evictions,
-                "bytes_fetched": cache.bytes_fetched,
-                "size_bytes": cache.size_bytes(),
-            },
-            compaction_debt="" if plan.reason == "no_compaction_debt" else plan.reason,
-        )
+        plan = compaction_plan(published.manifest, self.context.policy)
+        debt = "" if plan.reason == "no_compaction_debt" else plan.reason
+        return EngineStats.of(published.manifest, self.context.cache, debt)
 
     def compact_debt(self, report: WriteReport, help_from: BulkMerge | None = None) -> WriteReport:
         """Compact until nothing is left to do, and return the report with the number of the last manifest.

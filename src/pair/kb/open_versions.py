@@ -7,13 +7,13 @@ Invariants
 
 import collections
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from pair import errors
 from pair.engine.query.request import Hits
-from pair.kb.kb import KnowledgeBase
+from pair.kb.kb import KbCollection, KnowledgeBase
 
 _MOST = 8
 _Result = TypeVar("_Result")
@@ -103,31 +103,21 @@ def _close(kbs: Sequence[KnowledgeBase | None]) -> None:
             kb.close()
 
 
-@dataclass(frozen=True)
-class VersionCollection:
+class VersionCollection(KbCollection):
     """What a librarian of a KB reads of one version."""
 
-    kb: KnowledgeBase
-    """The current one, for what no version changes."""
-    past: OpenVersions
-    number: int
-
-    @property
-    def kb_id(self) -> str:
-        return self.kb.kb_id
+    def __init__(self, kb: KnowledgeBase, past: OpenVersions, number: int) -> None:
+        """`kb`: the current one, for what no version changes."""
+        super().__init__(kb, kb.collection.embedding)
+        self._past = past
+        self._number = number
 
     def search(self, query: str, *, limit: int, mode: str, explain: bool) -> Hits:
         """Raises E218, and what every search raises."""
-        return self.past.read(
-            self.kb, self.number, lambda kb: kb.search(query, limit=limit, mode=mode, explain=explain)
+        return self._past.read(
+            self.kb, self._number, lambda kb: kb.search(query, limit=limit, mode=mode, explain=explain)
         )
 
-    def words_in(self, query: str, texts: Sequence[str]) -> list[frozenset[str]]:
-        return self.kb.collection.words_in(query, texts)
-
-    def likeness(self, query: str, texts: Sequence[str]) -> list[float]:
-        return self.kb.collection.likeness(query, texts)
-
-    def fetched_at(self, document_ids: Sequence[str]) -> Mapping[str, str]:
+    def fetched_at(self, document_ids: Sequence[str]) -> dict[str, str]:
         """Return nothing: only the present state of sources is known."""
         return {}
