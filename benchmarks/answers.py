@@ -36,7 +36,7 @@ class Answered:
 
 async def ask_all(kb: KnowledgeBase, questions: Sequence[tuple[str, frozenset[str]]]) -> list[Answered]:
     """`questions`: each with the documents that answer it."""
-    shelf = KbLibrarian(kb)
+    shelf = KbLibrarian(kb.collection)
     found = []
     for text, relevant in questions:
         response = await shelf(text)

@@ -424,7 +424,7 @@ def cold_from_s3(folder: Path, data: Data) -> dict[str, float]:
         }
         with pair_kb(folder / "local") as kb:
             kb.upsert(documents_of(data))
-            kb.collect(grace_seconds=0)
+            kb.maintenance.collect(grace_seconds=0)
         local, remote = LocalStore(folder / "local" / "store"), server.store("bench")
         for entry in local.list(""):
             blob = local.get(entry.key)
@@ -508,7 +508,7 @@ def worn(folder: Path, data: Data) -> dict[str, float]:
     kb.upsert(documents_of(data))
     truth = true_neighbours(data)
     measured = {"ingest": asked(Asking(kb), data, truth)["recall"]}
-    kb.compact(everything=True)
+    kb.maintenance.compact(everything=True)
     measured["compaction"] = asked(Asking(kb), data, truth)["recall"]
     gone = np.arange(len(data.vectors)) % 10 < 3
     kb.delete([str(number) for number in np.flatnonzero(gone)])
@@ -525,7 +525,7 @@ def fan_out(folder: Path, data: Data) -> dict[str, float]:
     small = {"SHARD_TRIGGER_BYTES": 4_000_000, "TARGET_SHARD_BYTES": 8_000_000}
     with pair_kb(folder, **small) as kb:
         kb.upsert(documents_of(data))
-        kb.compact(everything=True)
+        kb.maintenance.compact(everything=True)
         recall = asked(Asking(kb), data, true_neighbours(data))["recall"]
         stats = kb.stats()
     assert stats is not None

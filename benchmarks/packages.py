@@ -275,7 +275,7 @@ def measure_versions(folder: Path, documents: int, rounds: int) -> None:
             after = kb.version()[0]
             backs = []
             for _ in range(rounds):
-                backs += [timed(functools.partial(kb.rollback, number)) for number in (before, after)]
+                backs += [timed(functools.partial(kb.versions.rollback, number)) for number in (before, after)]
             show(
                 f"roll-back of {size:,} documents, ms",
                 f"{statistics.median(backs) * 1000:.1f}",
@@ -285,8 +285,8 @@ def measure_versions(folder: Path, documents: int, rounds: int) -> None:
         diffs = []
         for _ in range(rounds):
             with open_kb("words", settings=settings, embedder=NgramEmbedder(DIMENSION)) as other:
-                diffs.append(timed(functools.partial(other.diff, before, after)))
-        found = kb.diff(before, after)
+                diffs.append(timed(functools.partial(other.versions.diff, before, after)))
+        found = kb.versions.diff(before, after)
         show(
             f"diff of two versions of {documents:,} documents, s",
             f"{statistics.median(diffs):.2f}",

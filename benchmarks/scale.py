@@ -46,7 +46,7 @@ def plain(folder: Path, data: Data, _workers: int) -> dict[str, float]:
 
 
 def _built(kind: Any, folder: Path, data: Data, workers: int) -> dict[str, float]:
-    from pair.kb.bulk import runner
+    from pair.kb.ingest import runner
     from retrieval import settings_of
 
     began = time.perf_counter()

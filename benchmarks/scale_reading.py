@@ -97,8 +97,8 @@ def fill(folder: Path, server: "S3Server", texts: Sequence[tuple[str, str]], sha
     cut = {"TARGET_SHARD_BYTES": str(size), "SHARD_TRIGGER_BYTES": str(2 * size)}
     with kb_of(variables(str(local / "store"), local / "cache", "", **cut)) as kb:
         kb.upsert(documents_of(texts))
-        kb.compact(everything=True)
-        kb.collect(grace_seconds=0)
+        kb.maintenance.compact(everything=True)
+        kb.maintenance.collect(grace_seconds=0)
     store, remote = LocalStore(local / "store"), server.store(f"bench-{shards}")
     for entry in store.list(""):
         blob = store.get(entry.key)

@@ -54,7 +54,7 @@ MAY_IMPORT_LATE = {
     "app/render.py",
     "engine/format/duckdb_io.py",
     "settings.py",
-    "kb/bulk.py",
+    "kb/ingest.py",
     "kb/doctor.py",
     "kb/embedders.py",
     "kb/open.py",

@@ -41,12 +41,15 @@ class TestShelf(LibrarianSuite):
     @pytest.fixture
     def case(self, kb: KnowledgeBase) -> LibrarianCase:
         return LibrarianCase(
-            KbLibrarian(kb), "On which day are releases made?", handed_over=UNKNOWN, colleagues=("biology", "chemistry")
+            KbLibrarian(kb.collection),
+            "On which day are releases made?",
+            handed_over=UNKNOWN,
+            colleagues=("biology", "chemistry"),
         )
 
 
 def test_a_shelf_without_a_kb_answers_with_an_error(empty: KnowledgeBase) -> None:
-    case = LibrarianCase(KbLibrarian(empty), "", failing="Is anybody there?")
+    case = LibrarianCase(KbLibrarian(empty.collection), "", failing="Is anybody there?")
     LibrarianSuite().test_error_handling_what_goes_wrong_is_a_response(case)
 
 
@@ -55,7 +58,7 @@ class TestCatalogue(LibrarianSuite):
     @pytest.fixture
     def case(self, kb: KnowledgeBase) -> LibrarianCase:
         entries = [IndexEntry("releases.md", "When releases are made"), IndexEntry("coffee.md", "Who cleans it")]
-        return LibrarianCase(IndexLibrarian(lambda: entries, kb), "Where are releases described?")
+        return LibrarianCase(IndexLibrarian(lambda: entries, kb.collection), "Where are releases described?")
 
 
 @pytest.mark.rule("librarian-28")
@@ -63,7 +66,7 @@ class TestRouter(LibrarianSuite):
     @pytest.fixture
     def case(self, kb: KnowledgeBase) -> LibrarianCase:
         return LibrarianCase(
-            Router(kb),
+            Router(kb.collection),
             "Who knows about releases?",
             handed_over="Who knows about releases?",
             colleagues=("releases", "coffee"),

@@ -21,14 +21,17 @@ from pair.ai.ngram import NgramEmbedder
 from pair.blobs.leases import MemoryLeases
 from pair.blobs.memory import MemoryStore
 from pair.engine.format.manifest import shards_prefix
-from pair.engine.runtime import Engine
 from pair.engine.storage.manifest_store import ManifestStore
 from pair.engine.storage.shard_cache import ShardCache
-from pair.engine.write.commit import EngineContext
+from pair.engine.write.writer import EngineContext
 from pair.kb.kb import KnowledgeBase
+from pair.kb.maintenance import KbCore
+from pair.kb.sync import SyncService
+from pair.settings import Settings
+from pair.sync.file_text import FileTextReader
 from pair.sync.report import SyncReport
-from pair.sync.scheduling import Ticker
-from pair.sync.source_text import FileTextReader, SyncedDocuments
+from pair.sync.synced_documents import SyncedDocuments
+from pair.sync.ticker import Ticker
 from pair.testing.clock import ManualClock
 from pair.text.entity_rules import TextGrapher
 from pair.values import MODES, Document
@@ -58,19 +61,20 @@ class Taken:
     objects: int
 
 
-class Sources:
+class Sources(SyncService):
     """The sync stage of a project, for a KB."""
 
     def __init__(self, project: Project) -> None:
+        super().__init__(Settings())
         self._project = project
 
-    def run(self, *, wait: bool) -> SyncReport:
+    def run(self, *, wait: bool = True, refresh: str | None = None) -> SyncReport:
         return self._project.run(wait=wait)
 
-    def texts(self) -> SyncedDocuments:
+    def read_texts(self) -> SyncedDocuments:
         return SyncedDocuments(self._project.places, FileTextReader(self._project.places.sources_dir, 1_000_000, None))
 
-    known = texts
+    current_texts = read_texts
 
 
 class Life:
@@ -94,8 +98,8 @@ class Life:
             lambda attempt: None,
             lambda step: None,
         )
-        engine = Engine(parts, self.store, CachingEmbedder(NgramEmbedder(16)), TextGrapher())
-        self.kb = KnowledgeBase(engine, Sources(self.project))
+        core = KbCore(parts, self.store, CachingEmbedder(NgramEmbedder(16)), TextGrapher())
+        self.kb = KnowledgeBase(core, Sources(self.project))
         self.dice = random.Random(24)
         self.pages: dict[str, str] = {}
         self.ticks = 0
@@ -111,10 +115,10 @@ class Life:
         self._change_pages()
         self._ask()
         if self.ticks % 2 == 0:
-            self.kb.compact()
-            self.kb.sweep()
+            self.kb.maintenance.compact()
+            self.kb.maintenance.sweep()
         if self.ticks % 4 == 0:
-            self.kb.collect()
+            self.kb.maintenance.collect()
 
     def _change_files(self) -> None:
         for number in range(FILES):
@@ -147,11 +151,11 @@ class Life:
 
     def tidied(self) -> None:
         """What is only left because its time has not come."""
-        self.kb.compact(everything=True)
+        self.kb.maintenance.compact(everything=True)
         self.kb.search("river", mode="adaptive", limit=100)
         self.clock.advance(7200.0)
-        self.kb.collect()
-        self.kb.sweep()
+        self.kb.maintenance.collect()
+        self.kb.maintenance.sweep()
 
     def taken(self) -> Taken:
         gc.collect()

@@ -37,8 +37,8 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
         kb.upsert(numbered(5))
     with opened(folder, "other") as kb:
         kb.upsert(numbered(9, begin=3))
-        kb.export(folder / "backup.jsonl")
-        kb.export_shards(folder / "backup.zip")
+        kb.backup.export(folder / "backup.jsonl")
+        kb.backup.export_shards(folder / "backup.zip")
     shutil.rmtree(folder / "cache")
     return folder
 
@@ -70,10 +70,10 @@ def test_a_killed_import_leaves_the_old_or_the_new(
     killed(workers, folder, ("import", str(folder / name)), at)
     with opened(folder) as kb:
         assert all_ids(kb) == (NEW if at[0] == "swapped" else OLD)
-        kb.import_from(folder / name, replace_all=True)
-        kb.collect(grace_seconds=0)
+        kb.backup.import_from(folder / name, replace_all=True)
+        kb.maintenance.collect(grace_seconds=0)
         assert all_ids(kb) == NEW
-        assert kb.fsck().is_sound
+        assert kb.maintenance.fsck().is_sound
 
 
 @pytest.mark.parametrize("at", REPAIR_STEPS, ids=str)
@@ -86,8 +86,8 @@ def test_a_killed_repair_makes_nothing_worse(workers: Workers, folder: Path, at:
         path.unlink()
     killed(workers, folder, ("repair", None), at)
     with opened(folder) as kb:
-        assert kb.fsck(repair=True).is_sound
-        assert kb.fsck().is_sound
+        assert kb.maintenance.fsck(repair=True).is_sound
+        assert kb.maintenance.fsck().is_sound
         assert all_ids(kb) == OLD[:-1]
-        assert kb.rollback(1).documents == 5
+        assert kb.versions.rollback(1).documents == 5
         assert [hit.to_json() for hit in kb.search("rivers item3", exact=True)] == before

@@ -69,7 +69,7 @@ def test_a_file_that_is_deleted_before_it_is_opened_is_fetched_again(tmp_path: P
             assert kb.search("rivers", limit=9) == expected
             assert ids_of(kb.search("rivers", limit=9, filter={"odd": True}))
             assert len(kb.documents(limit=20)) == 9
-            kb.sweep()
+            kb.maintenance.sweep()
     with ground.open() as kb:
         assert kb.search("rivers", limit=9) == expected
 
@@ -78,12 +78,12 @@ def test_what_was_fetched_into_a_cache_that_was_deleted_is_in_use_again(tmp_path
     ground = Ground(tmp_path, cache_ttl_seconds=0.000_001)
     with ground.open() as kb, Ground(tmp_path, cache_ttl_seconds=0.000_001).open() as other:
         kb.upsert(numbered(9))
-        [shard] = kb._engine._parts.publication.require().manifest.shards
-        opened = kb._engine._parts.cache.open(shard)
+        [shard] = kb._core.context.publication.required().manifest.shards
+        opened = kb._core.context.cache.open(shard)
         opened.search(0.0)
         shutil.rmtree(ground.cache)
         opened.rows()
-        assert other.sweep().evicted_ttl == 0, "somebody reads it"
+        assert other.maintenance.sweep().evicted_ttl == 0, "somebody reads it"
         assert ground.cached_files(".duckdb")
 
 
@@ -187,7 +187,7 @@ def test_what_another_process_of_the_same_number_is_about_to_evict_is_in_nobodys
         half_removed = folder.with_name(f".{folder.name}.{os.getpid()}")
         half_removed.mkdir()
         (half_removed / "file").write_text("not removed yet")
-        assert kb.sweep().evicted_ttl > 0
+        assert kb.maintenance.sweep().evicted_ttl > 0
         assert not folder.exists()
 
 

@@ -18,12 +18,12 @@ from pair.engine.format.manifest import builds_prefix, from_bytes, manifest_key,
 from pair.engine.write.bulk_load import BuildPart, BuildProgress, Built, Task, split_parts
 from pair.engine.write.prepare import estimate_bytes, split_batches
 from pair.errors import PairError
-from pair.kb import bulk
-from pair.kb.bulk import runner
+from pair.kb import ingest
+from pair.kb.ingest import runner
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import open_kb
 from pair.kb.runners.processes import ProcessRunner
-from pair.kb.runners.worker import Setup, part_builder
+from pair.kb.runners.worker import Setup, make_part_builder
 from pair.settings import Settings
 from pair.values import Document
 from support.command import Workplace
@@ -61,7 +61,7 @@ class InThisProcess:
     def __init__(self, settings: Settings) -> None:
         self.workers = 1
         self.parts: list[BuildPart] = []
-        self._builder = part_builder(Setup(KB, settings, settings.engine.cache_dir))
+        self._builder = make_part_builder(Setup(KB, settings, settings.engine.cache_dir))
 
     def expect_work(self) -> None:
         pass
@@ -137,11 +137,11 @@ def test_workers_are_taken_where_they_pay_for_themselves_and_no_document_is_lost
     large = [Document(str(number), "x" * 1_000_000) for number in range(9)]
     several = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, build_workers=2))
     for documents, is_large in ((small, False), (large, True), ([], False)):
-        decided, left = bulk._is_large(iter(documents), several)
+        decided, left = ingest._is_large(iter(documents), several)
         assert decided is is_large
         assert list(left) == documents
     alone = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, build_workers=1))
-    assert bulk._is_large(iter(large), alone)[0] is False
+    assert ingest._is_large(iter(large), alone)[0] is False
 
 
 # ── the same as without workers ────────────────────────────────────────────────────────────────────
@@ -174,7 +174,7 @@ def test_what_is_stored_as_it_is_costs_nothing(settings: Settings) -> None:
         with runner("local", KB, settings, 2) as workers:
             second = kb.build(pages(30), workers)
             assert isinstance(workers, ProcessRunner)
-            assert workers._crew == [], "nobody was hired"
+            assert workers._running == [], "nobody was hired"
         assert (second.added, second.unchanged) == (0, 30)
         assert second.manifest_version == first.manifest_version
         assert kb.build([], InThisProcess(settings)).manifest_version == first.manifest_version
@@ -232,7 +232,7 @@ def test_what_others_wrote_meanwhile_stays_and_the_same_ids_are_replaced(setting
                 done.append(True)
                 other.upsert([Document("page-007", "from somebody else"), Document("late", "also kept")])
                 other.delete(["theirs"])
-                other.compact(everything=True)
+                other.maintenance.compact(everything=True)
 
         report = kb.build(pages(30, "again"), InThisProcess(settings), on_progress=interfere)
         assert (report.added, report.replaced) == (26, 4)
@@ -263,8 +263,8 @@ def test_two_who_build_the_same_at_once_do_not_harm_each_other(settings: Setting
 
         def sweep_away(other: KnowledgeBase) -> None:
             other.upsert(pages(31, "newer"))
-            other.compact(everything=True)
-            other.collect(grace_seconds=0)
+            other.maintenance.compact(everything=True)
+            other.maintenance.collect(grace_seconds=0)
 
         assert code_of(building(sweep_away)) == "E217"
         assert {each["text"].rpartition(" told")[0][-5:] for each in state_of(kb)} == {"newer"}
@@ -290,7 +290,7 @@ def test_the_memory_of_a_worker_does_not_grow_with_the_documents(tmp_path: Path)
         assert isinstance(workers, ProcessRunner)
 
         def look(progress: BuildProgress) -> None:
-            (worker,) = workers._crew
+            (worker,) = workers._running
             peaks[progress.built] = peak_bytes(worker._process.pid)
 
         assert kb.build(documents, workers, on_progress=look).added == many
@@ -308,7 +308,7 @@ def test_a_worker_that_is_killed_is_replaced(settings: Settings) -> None:
         killed: set[int] = set()
 
         def kill(progress: BuildProgress) -> None:
-            busy = [worker._process.pid for worker in workers._crew if worker.task]
+            busy = [worker._process.pid for worker in workers._running if worker.task]
             if busy and len(killed) < 3:
                 killed.update(busy)
                 for process in busy:
@@ -440,10 +440,10 @@ def test_what_an_interrupted_build_has_made_is_kept_for_the_next_run_and_not_for
         kb.upsert(pages(1, "before"))
         interrupted(settings, pages(40), 2)
         made = folders_in(settings) - named_by_the_manifest(settings)
-        assert kb.collect(grace_seconds=0).deleted_shards == 0
+        assert kb.maintenance.collect(grace_seconds=0).deleted_shards == 0
         assert folders_in(settings) >= made
         with open_kb(KB, settings=impatient(settings)) as other:
-            assert other.collect(grace_seconds=0).deleted_shards == len(made)
+            assert other.maintenance.collect(grace_seconds=0).deleted_shards == len(made)
         assert not folders_in(settings) & made
         assert records_in(settings) == []
         again = InThisProcess(settings)
@@ -476,7 +476,7 @@ def test_a_build_that_garbage_collection_overtook_says_so(settings: Settings) ->
 
         def collect(progress: BuildProgress) -> None:
             if progress.built > 20:
-                collector.collect(grace_seconds=0)
+                collector.maintenance.collect(grace_seconds=0)
 
         assert code_of(lambda: kb.build(pages(40), InThisProcess(settings), on_progress=collect)) == "E217"
         assert [each["text"] for each in state_of(kb)] == [pages(1, "before")[0].text]

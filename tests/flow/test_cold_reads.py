@@ -15,7 +15,8 @@ import pytest
 
 from pair.blobs.local import LocalStore
 from pair.blobs.s3 import ObjectStore, ObjectStoreOptions
-from pair.kb.kb import Hits, KnowledgeBase
+from pair.engine.query.request import Hits
+from pair.kb.kb import KnowledgeBase
 from pair.kb.open import open_kb
 from pair.values import Document, Hit
 from support.engine_parts import engine_settings
@@ -201,22 +202,22 @@ def test_what_was_asked_in_pieces_is_prefetched_whole_within_bounds(stored: Stor
     with stored.opened(tmp_path) as kb:
         kb.search("word017 word201 word345", limit=10)
         before = fetched(kb)
-        little = kb.prefetch(1_000_000)
+        little = kb.maintenance.prefetch(1_000_000)
         assert 0 < little.fetched_bytes <= 1_000_000 < little.left_bytes
         assert fetched(kb) - before == little.fetched_bytes
-        assert kb.prefetch(10**9, lambda: False).files == 0
-        report = kb.prefetch(10**9)
+        assert kb.maintenance.prefetch(10**9, lambda: False).files == 0
+        report = kb.maintenance.prefetch(10**9)
         assert report.files > 0
         assert report.left_bytes == 0
         assert not list((tmp_path / "cache").rglob("*.part"))
         assert told(kb.search("word044 word444")) == told(stored.reference.search("word044 word444"))
-        assert kb.prefetch(10**9).left_bytes == 0
+        assert kb.maintenance.prefetch(10**9).left_bytes == 0
 
 
 def test_nothing_is_evicted_for_what_nobody_asked_yet(stored: Stored, tmp_path: Path) -> None:
     with stored.opened(tmp_path, cache_max_bytes=stored.size_bytes // 2) as kb:
         kb.search("word017 word201 word345", limit=10)
-        report = kb.prefetch(10**9)
+        report = kb.maintenance.prefetch(10**9)
         stats = kb.stats()
         assert stats is not None
         assert report.left_bytes > 0
@@ -228,11 +229,11 @@ def test_shards_that_replace_warm_ones_are_fetched_before_they_are_asked(stored:
     stored.copied("replaced")
     with stored.opened(tmp_path / "reader", "replaced") as reader:
         reader.search("word017 word201 word345", limit=10)
-        reader.prefetch(10**9)
+        reader.maintenance.prefetch(10**9)
         with stored.opened(tmp_path / "writer", "replaced", compaction_tombstone_ratio=0.1) as writer:
             writer.delete([f"{number:05}" for number in range(3, 2000, 20)])
-            assert writer.compact().shards_after
-        assert reader.prefetch(10**9).files > 0
+            assert writer.maintenance.compact().shards_after
+        assert reader.maintenance.prefetch(10**9).files > 0
         before = fetched(reader)
         reader.search("word017 word201 word345", limit=10)
         assert fetched(reader) == before

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pair.engine.maintenance.diff import DocumentChanges
 from pair.errors import NotFoundError
-from pair.kb.kb import DocumentChanges, KnowledgeBase
+from pair.kb.kb import KnowledgeBase
 from pair.values import Document
 from support.engine_parts import MANY_SHARDS, Ground, MirroredEmbedder, counted
 
@@ -48,12 +49,12 @@ def test_any_two_versions_differ_in_what_their_documents_differ(tmp_path: Path, 
             elif act == "delete":
                 kb.delete([f"page-{number:02}" for number in numbers])
             elif act == "compact":
-                kb.compact(everything=True)
+                kb.maintenance.compact(everything=True)
             elif states:
-                kb.rollback(choice.choice(list(states)))
+                kb.versions.rollback(choice.choice(list(states)))
             states[kb.version()[0]] = texts(kb)
         for before, after in itertools.product(states, states):
-            comparison = kb.compare(before, after)
+            comparison = kb.versions.compare(before, after)
             assert (comparison.changes.before, comparison.changes.after) == (before, after)
             assert found(comparison.changes) == told(states[before], states[after])
             for name in itertools.chain(*found(comparison.changes)):
@@ -64,35 +65,35 @@ def test_the_current_version_is_the_other_side_unless_one_is_named(ground: Groun
     with ground.open() as kb:
         kb.upsert([page(1, "water")])
         kb.upsert([page(1, "fire"), page(2, "wind")])
-        assert found(kb.diff(1)) == (["page-02"], [], ["page-01"])
-        assert found(kb.diff("current", 1)) == ([], ["page-02"], ["page-01"])
-        assert not kb.diff(2, "current")
+        assert found(kb.versions.diff(1)) == (["page-02"], [], ["page-01"])
+        assert found(kb.versions.diff("current", 1)) == ([], ["page-02"], ["page-01"])
+        assert not kb.versions.diff(2, "current")
         with pytest.raises(NotFoundError) as refused:
-            kb.diff(1, "9")
+            kb.versions.diff(1, "9")
         assert refused.value.code == "E218"
     with ground.open("other") as kb, pytest.raises(NotFoundError) as refused:
-        kb.diff(1)
+        kb.versions.diff(1)
     assert refused.value.code == "E201"
 
 
 def test_other_vectors_other_shards_and_other_chunks_are_no_change(ground: Ground) -> None:
     with ground.open() as kb:
         kb.upsert([page(number, "water") for number in range(9)])
-        kb.compact(everything=True)
+        kb.maintenance.compact(everything=True)
     with ground.open(embedder=MirroredEmbedder()) as kb:
-        kb.reembed()
-        assert not kb.diff(1)
+        kb.maintenance.reembed()
+        assert not kb.versions.diff(1)
         assert kb.upsert([page(number, "water") for number in range(9)], chunk_size=60).replaced == 9
-        assert not kb.diff(1)
+        assert not kb.versions.diff(1)
         kb.upsert([page(3, "fire")], chunk_size=60)
-        assert found(kb.diff(1)) == ([], [], ["page-03"])
+        assert found(kb.versions.diff(1)) == ([], [], ["page-03"])
 
 
 def test_a_document_whose_title_or_metadata_is_another_is_changed(ground: Ground) -> None:
     with ground.open() as kb:
         kb.upsert([Document("a", "The same text.", title="One"), Document("b", "The same text.", metadata={"year": 1})])
         kb.upsert([Document("a", "The same text.", title="Two"), Document("b", "The same text.", metadata={"year": 2})])
-        assert found(kb.diff(1)) == ([], [], ["a", "b"])
+        assert found(kb.versions.diff(1)) == ([], [], ["a", "b"])
 
 
 def test_only_what_differs_is_fetched(ground: Ground, tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ def test_only_what_differs_is_fetched(ground: Ground, tmp_path: Path) -> None:
     store, requests = counted(ground.blobs())
     with Ground(tmp_path / "elsewhere").open(store=store) as kb:
         fetched = requests.counts["download"]
-        assert found(kb.diff(6, 7)) == ([], [], ["page-02"])
+        assert found(kb.versions.diff(6, 7)) == ([], [], ["page-02"])
         assert requests.counts["download"] - fetched == 4  # an id directory and a text of each side
-        assert not kb.diff(7, 7)
+        assert not kb.versions.diff(7, 7)
         assert requests.counts["download"] - fetched == 4

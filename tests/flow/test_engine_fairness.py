@@ -108,7 +108,7 @@ def test_garbage_collection_waits_for_the_lease_as_a_writer_does(workers: Worker
         assert workers.wait(pid) == signal.SIGSTOP
         assert tries.acquire(timeout=PATIENCE_SECONDS)
         with ThreadPoolExecutor(1) as pool:
-            report = pool.submit(kb.collect, grace_seconds=0)
+            report = pool.submit(kb.maintenance.collect, grace_seconds=0)
             try:
                 refused = [tries.acquire(timeout=PATIENCE_SECONDS) for _ in range(3) if not report.done()]
                 assert refused == [True] * 3, "it tries again while another process holds the lease"

@@ -7,7 +7,7 @@ import pytest
 
 from pair.engine.query.graph_walk import GraphShard, linked_entities, spread
 from pair.kb.kb import KnowledgeBase
-from pair.text.entity_rules import TextGrapher, find_question_entities
+from pair.text.entity_rules import TextGrapher, question_entities
 from pair.values import Document, GraphParameters
 from support.engine_parts import MANY_SHARDS, Ground
 
@@ -23,13 +23,13 @@ def ground(tmp_path: Path) -> Ground:
 
 
 def with_graphs(kb: KnowledgeBase) -> KnowledgeBase:
-    kb._engine._preparation._grapher = TextGrapher()
+    kb._core.preparation._grapher = TextGrapher()
     return kb
 
 
 def graph_shards(kb: KnowledgeBase) -> dict[str, GraphShard]:
     """By folder; of those that have a graph."""
-    parts, found = kb._engine._parts, {}
+    parts, found = kb._core.context, {}
     for ref in parts.publication.required().manifest.shards:
         opened = parts.cache.open(ref)
         file = opened.graph()
@@ -40,8 +40,8 @@ def graph_shards(kb: KnowledgeBase) -> dict[str, GraphShard]:
 
 
 def reached(kb: KnowledgeBase, question: str) -> dict[str, float]:
-    parts, shards = kb._engine._parts, graph_shards(kb)
-    found = spread(list(shards.values()), [], find_question_entities(question), GraphParameters())
+    parts, shards = kb._core.context, graph_shards(kb)
+    found = spread(list(shards.values()), [], question_entities(question), GraphParameters())
     refs = {ref.folder: ref for ref in parts.publication.required().manifest.shards}
     scores = {}
     for shard, row, score in zip(found.shards.tolist(), found.rows.tolist(), found.scores.tolist(), strict=True):
@@ -64,7 +64,7 @@ def test_an_entity_in_many_shards_is_one_and_goes_with_its_documents(ground: Gro
         assert {"doc-01", "doc-02"}.isdisjoint(after)
         shards = list(graph_shards(kb).values())
         assert linked_entities(shards, ["towna", "townb", "nowhere"], 1.0) == {"towna": 3, "townb": 5}
-        kb.compact(everything=True)
+        kb.maintenance.compact(everything=True)
         assert reached(kb, "who was in Towna?") == after, "whatever the layout"
 
 
@@ -81,7 +81,7 @@ def test_documents_are_unchanged_until_graphs_are_made_another_way(ground: Groun
 def test_weights_are_the_same_in_rows_and_arrays(ground: Ground) -> None:
     with with_graphs(ground.open()) as kb:
         kb.upsert(DOCUMENTS)
-        parts = kb._engine._parts
+        parts = kb._core.context
         for ref in parts.publication.required().manifest.shards:
             opened = parts.cache.open(ref)
             in_rows = {doc: sorted(graph.mentions) for doc, graph in opened.rows().graphs().items()}

@@ -80,8 +80,8 @@ def test_whoever_looks_for_documents_while_they_are_moved_and_collected_finds_th
         other.delete(ids=["a"])
 
         def collect() -> None:
-            other.compact(everything=True)
-            assert other.collect(grace_seconds=0).deleted_shards == 1
+            other.maintenance.compact(everything=True)
+            assert other.maintenance.collect(grace_seconds=0).deleted_shards == 1
 
         plan.spring = collect  # type: ignore[method-assign]
         plan.is_set = True

@@ -83,7 +83,7 @@ def test_scores_are_the_same_after_any_way_to_the_same_documents(tmp_path: Path)
     assert all(before.values())
     assert {query: found(many, query) for query in QUERIES} == before
     with many.open() as kb:
-        kb.compact(everything=True)
+        kb.maintenance.compact(everything=True)
     assert {query: found(many, query) for query in QUERIES} == before
 
 
@@ -95,8 +95,8 @@ def test_shards_without_keywords_find_nothing_until_they_are_compacted(many: Gro
     assert found(many, "item7") == {}
     with many.open() as kb:
         assert kb.search("item7", exact=True), "what else they hold is found as ever"
-        assert kb.compact().reason == "keywords_missing"
-        assert kb.compact().reason == "no_compaction_debt"
+        assert kb.maintenance.compact().reason == "keywords_missing"
+        assert kb.maintenance.compact().reason == "no_compaction_debt"
     assert {query: found(many, query) for query in QUERIES[:5]} == expected
 
 

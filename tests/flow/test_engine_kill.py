@@ -138,7 +138,7 @@ def assert_store_holds_what_is_named(store: LocalStore) -> None:
 
 
 def assert_versions_can_be_read(ground: Ground, kb: KnowledgeBase) -> None:
-    for version in kb.versions()[1:]:
+    for version in kb.versions.list()[1:]:
         with open_kb(KB, settings=settings_of(ground.options), at=version.number) as then:
             assert len(state_of(then)) == version.documents
 
@@ -184,7 +184,7 @@ def strike(ground: Ground, workers: Workers, at: tuple[str, int] | None, after_s
         written = kb.upsert(documents_of(after))
         assert written.conflicts == 0, "nobody waits for the dead"
         ground.model = found | after
-        kb.collect(grace_seconds=0)
+        kb.maintenance.collect(grace_seconds=0)
         assert_store_holds_what_is_named(ground.store)
         assert state_of(kb) == ground.model
         assert_search_agrees(kb, ground.model)

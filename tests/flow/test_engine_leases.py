@@ -22,12 +22,12 @@ from pair.blobs.local import LocalStore
 from pair.clock import SystemClock
 from pair.engine.format.manifest import from_bytes, manifest_key, shards_prefix
 from pair.engine.maintenance.gc import GarbageReport
-from pair.engine.runtime import Engine
 from pair.engine.storage.manifest_store import ManifestStore
 from pair.engine.storage.shard_cache import ShardCache
 from pair.engine.write.commit import EngineContext
 from pair.engine.write.writer import WriteReport
 from pair.kb.kb import KnowledgeBase
+from pair.kb.maintenance import KbCore
 from pair.kb.open import open_kb
 from support.engine_worker import Call, Job, Workers, documents_of, read_log, running_workers, settings_of, text_of
 from support.redis_server import RedisServer, running_redis
@@ -130,7 +130,7 @@ def collect_when_free(kb: KnowledgeBase) -> GarbageReport:
     """Until the lease of the one that stalls is over."""
     while True:
         try:
-            return kb.collect(grace_seconds=0)
+            return kb.maintenance.collect(grace_seconds=0)
         except errors.ConflictError as fault:
             if fault.code not in {"E203", "E210"}:
                 raise
@@ -210,7 +210,7 @@ def test_compaction_waits_for_the_lease_and_builds_its_shards_once(tmp_path: Pat
         kb.delete(["first"])
     waiting.append(pid := ground.stalled(("upsert", page("third", 3)), "read"))
     with ground.open(on_step) as kb:
-        assert kb.compact().shards_after == 1
+        assert kb.maintenance.compact().shards_after == 1
     assert workers.wait(pid) == 0
     assert steps.count("uploaded") == 1
     ground.assert_holds(page("second", 2), page("third", 3))
@@ -303,7 +303,7 @@ def test_collector_that_stalls_takes_nothing_that_became_live_meanwhile(ground: 
         pid = ground.stalled(("collect", 0), step)
         kb.upsert(documents_of(page("second", 3)))
         kb.upsert(documents_of(page("first", 1)))  # as it was once
-        kb.compact(everything=True)
+        kb.maintenance.compact(everything=True)
         assert ground.resumed(pid)[0] == code
         assert_answers(kb, page("first", 1), page("second", 3))
         collect_when_free(kb)
@@ -326,7 +326,7 @@ def test_absent_redis_is_told_at_once_and_nothing_is_half_done(tmp_path: Path, w
         acts: list[Callable[[], object]] = [
             lambda: kb.upsert(documents_of(page("second", 2))),
             lambda: kb.delete(["first"]),
-            lambda: kb.collect(grace_seconds=0),
+            lambda: kb.maintenance.collect(grace_seconds=0),
         ]
         for act in acts:
             with pytest.raises(errors.StorageError) as raised:
@@ -399,7 +399,7 @@ def kb_with_clock(ground: Ground, clock: WrongClock, on_step: Callable[[str], No
         lambda attempt: None,
         on_step,
     )
-    return KnowledgeBase(Engine(parts, ground.store, CachingEmbedder(NgramEmbedder(8))))
+    return KnowledgeBase(KbCore(parts, ground.store, CachingEmbedder(NgramEmbedder(8))))
 
 
 @pytest.mark.parametrize("jump_seconds", [-3600.0, 3600.0])
@@ -411,18 +411,18 @@ def test_garbage_collection_counts_its_grace_by_the_clock_of_the_store(
         kb.upsert(documents_of(page("first", 1) | page("second", 2)))
         kb.upsert(documents_of(page("first", 3)))
         clock.ahead_seconds = jump_seconds
-        kb.compact(everything=True)
+        kb.maintenance.compact(everything=True)
         orphans = ground.blobs() - ground.named().keys()
         assert orphans
-        report = kb.collect(grace_seconds=120)
+        report = kb.maintenance.collect(grace_seconds=120)
         assert_answers(kb, page("first", 3), page("second", 2))
         assert report.deleted_shards == 0, "whatever this machine takes for the time, it was dropped just now"
         version = kb.upsert(documents_of(page("third", 4))).manifest_version
         clock.ahead_seconds = 0.0
         assert kb.upsert(documents_of(page("fourth", 5))).manifest_version == version + 1
-        kb.compact(everything=True)
+        kb.maintenance.compact(everything=True)
         assert ground.blobs() > ground.named().keys()
-        kb.collect(grace_seconds=0)
+        kb.maintenance.collect(grace_seconds=0)
         assert ground.blobs() == ground.named().keys()
     ground.assert_holds(page("first", 3), page("second", 2), page("third", 4), page("fourth", 5))
 
@@ -439,7 +439,7 @@ def test_clock_that_jumps_in_mid_write_neither_ends_a_lease_nor_keeps_it(
         if name == "uploaded":
             clock.ahead_seconds = other_clock.ahead_seconds = jump_seconds
             with pytest.raises(errors.ConflictError) as raised:
-                other.collect(grace_seconds=0)
+                other.maintenance.collect(grace_seconds=0)
             refused.append(raised.value.code)
 
     with other, kb_with_clock(ground, clock, on_step) as kb:
@@ -495,7 +495,7 @@ ACTS: Mapping[str, Callable[[KnowledgeBase], object]] = {
     "document": lambda kb: [kb.document("first").id, kb.document("second").id],
     "filter": lambda kb: [hit.document_id for hit in kb.search_vector([0.0] * 8, filter={"none": 1})] or FOUND,
     "upsert": lambda kb: kb.upsert(documents_of(page("first", 1))).unchanged and FOUND,
-    "compaction": lambda kb: kb.compact().reason and FOUND,
+    "compaction": lambda kb: kb.maintenance.compact().reason and FOUND,
 }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pair import errors
@@ -16,6 +17,7 @@ from pair.testing.faulty_store import FaultyStore
 from pair.values import Document
 from support.command import Workplace, write_files
 from support.engine_parts import (
+    CountingEmbedder,
     Ground,
     MirroredEmbedder,
     all_ids,
@@ -53,11 +55,11 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Ground:
         kb.upsert(PAGES)
         kb.upsert(numbered(9, begin=100))
         kb.delete(["doc-0101", "doc-0105"])
-        kb.compact(everything=True)
+        kb.maintenance.compact(everything=True)
         kb.upsert(numbered(4))
         kb.delete(["doc-0002"])
-        kb.collect(grace_seconds=0)
-        kb.export_shards(ground.folder / "backup.zip")
+        kb.maintenance.collect(grace_seconds=0)
+        kb.backup.export_shards(ground.folder / "backup.zip")
     return ground
 
 
@@ -99,7 +101,7 @@ def damaged(ground: Ground, role: str, damage: str) -> Path:
 
 def fsck(ground: Ground, **how: Any) -> FsckReport:
     with ground.open() as kb:
-        return kb.fsck(**how)
+        return kb.maintenance.fsck(**how)
 
 
 def assert_mended(ground: Ground, expected: list[Any]) -> None:
@@ -135,7 +137,7 @@ def test_a_file_is_put_back_from_a_copy(
     with ground.open() as kb:
         version = kb.version()
         if origin == "cache":
-            kb.export(ground.folder / "fetched.jsonl")
+            kb.backup.export(ground.folder / "fetched.jsonl")
             kb.search("item1", filter={"number": 1})
     path = damaged(ground, role, "flipped")
     packages = [stored.folder / "backup.zip"] if origin == "package" else []
@@ -149,7 +151,7 @@ def test_a_file_is_put_back_from_a_copy(
 
 def test_a_copy_that_is_damaged_itself_is_not_used(ground: Ground, expected: list[Any]) -> None:
     with ground.open() as kb:
-        kb.export(ground.folder / "fetched.jsonl")
+        kb.backup.export(ground.folder / "fetched.jsonl")
     path = damaged(ground, "search", "flipped")
     [kept] = [each for each in ground.cached_files(".search") if each.parent.name == path.parent.name]
     flip_a_bit(kept)
@@ -163,7 +165,7 @@ def test_a_file_is_put_back_from_another_shard_that_has_the_same(tmp_path: Path)
     with ground.open() as kb:
         kb.upsert(numbered(5))
     with ground.open(embedder=MirroredEmbedder()) as kb:
-        kb.reembed()  # all but the vectors is as it was, and the former shard is still there
+        kb.maintenance.reembed()  # all but the vectors is as it was, and the former shard is still there
         shutil.rmtree(ground.cache)
         live = kb.stats()
         assert live is not None
@@ -171,9 +173,9 @@ def test_a_file_is_put_back_from_another_shard_that_has_the_same(tmp_path: Path)
             path.parent for path in ground.stored_files(".search") if not _is_live(kb, path)
         }
         next(folder.glob("*.duckdb")).unlink()
-        done = kb.fsck(repair=True)
+        done = kb.maintenance.fsck(repair=True)
         assert [each.remedy for each in done.faults] == ["another shard of this knowledge base"]
-        assert kb.fsck().is_sound
+        assert kb.maintenance.fsck().is_sound
 
 
 def _is_live(kb: KnowledgeBase, path: Path) -> bool:
@@ -183,7 +185,7 @@ def _is_live(kb: KnowledgeBase, path: Path) -> bool:
 def test_vectors_are_made_anew_only_by_the_same_embedder(ground: Ground) -> None:
     damaged(ground, "search", "deleted")
     with ground.open(embedder=MirroredEmbedder()) as kb:
-        [fault] = kb.fsck(repair=True).faults
+        [fault] = kb.maintenance.fsck(repair=True).faults
     assert (fault.is_repaired, fault.remedy) == (False, "")
     assert len(fault.ids) == 10
     assert fsck(ground, repair=True).is_sound
@@ -194,18 +196,42 @@ def test_what_is_lost_is_named_and_stays_as_it_is_until_it_is_given_up(ground: G
         damaged(ground, role, "emptied")
     with ground.open() as kb:
         version = kb.version()
-        report = kb.fsck(repair=True)
+        report = kb.maintenance.fsck(repair=True)
         assert not report.is_sound
         assert set(report.faults[0].ids) == {*(f"page-{n}" for n in range(3)), *_live_numbers()}
         assert kb.version() == version
-        given_up = kb.fsck(repair=True, drop_lost=True)
+        given_up = kb.maintenance.fsck(repair=True, drop_lost=True)
         assert (given_up.is_sound, given_up.dropped) == (True, 10)
         assert all_ids(kb) == ["doc-0000", "doc-0001", "doc-0003"]
-        assert kb.fsck().is_sound
+        assert kb.maintenance.fsck().is_sound
 
 
 def _live_numbers() -> set[str]:
     return {f"doc-{number:04}" for number in range(100, 109)} - {"doc-0101", "doc-0105"}
+
+
+def test_vectors_are_made_anew_only_where_they_are_damaged(tmp_path: Path) -> None:
+    """The keyword file knows what each block of the search file hashes to: what is sound is used."""
+    ground = Ground(tmp_path)
+    with ground.open() as kb:
+        kb.upsert([*numbered(400), placed("own", [0.5] * 16)])
+        before = [hit.to_json() for hit in kb.search("rivers item3", exact=True)]
+    [search] = ground.stored_files(".search")
+    for damage, lost in (("truncated", 0), ("flipped", 64)):
+        shutil.rmtree(ground.cache, ignore_errors=True)
+        if damage == "truncated":
+            truncate(search)
+        else:
+            content = bytearray(search.read_bytes())
+            content[content.index(np.full(16, 0.5, np.float32).tobytes()) - 8192] ^= 1
+            replace_content(search, bytes(content))
+        embedder = CountingEmbedder()
+        with ground.open(embedder=embedder) as kb:
+            [fault] = kb.maintenance.fsck(repair=True).faults
+            assert fault.is_repaired
+            assert len(embedder.texts) == lost
+            assert [hit.to_json() for hit in kb.search("rivers item3", exact=True)] == before
+            assert kb.search_vector([0.5] * 16, exact=True)[0].distance == 0.0
 
 
 def test_after_a_re_embedding_the_former_vectors_are_not_taken_for_the_new(tmp_path: Path) -> None:
@@ -213,14 +239,14 @@ def test_after_a_re_embedding_the_former_vectors_are_not_taken_for_the_new(tmp_p
     with ground.open() as kb:
         kb.upsert(numbered(40))
     with ground.open(embedder=MirroredEmbedder()) as kb:
-        kb.reembed()
-        kb.collect(grace_seconds=0)
+        kb.maintenance.reembed()
+        kb.maintenance.collect(grace_seconds=0)
         before = [hit.to_json() for hit in kb.search("rivers item3", exact=True)]
     [search] = ground.stored_files(".search")
     flip_a_bit(search)
     shutil.rmtree(ground.cache)
     with ground.open(embedder=MirroredEmbedder()) as kb:
-        assert kb.fsck(repair=True).is_sound
+        assert kb.maintenance.fsck(repair=True).is_sound
         assert [hit.to_json() for hit in kb.search("rivers item3", exact=True)] == before
 
 
@@ -229,7 +255,7 @@ def test_a_vector_that_came_with_its_document_is_put_back_from_a_copy(tmp_path: 
     ground = Ground(tmp_path)
     with ground.open() as kb:
         kb.upsert([placed("own", [0.5] * 16)])
-        kb.export_shards(tmp_path / "backup.zip")
+        kb.backup.export_shards(tmp_path / "backup.zip")
     with zipfile.ZipFile(tmp_path / "backup.zip") as export, zipfile.ZipFile(tmp_path / "package.zip", "w") as package:
         for name in export.namelist():
             package.writestr(name.replace("index/", ".pair-index/"), export.read(name))
@@ -301,10 +327,10 @@ def test_a_manifest_without_any_copy_is_told_to_be_lost(tmp_path: Path) -> None:
 def test_versions_are_repaired_with_the_shards_that_they_need(with_versions: Ground, role: str) -> None:
     """Also those that only they name."""
     with with_versions.open() as kb:
-        kb.compact(everything=True)
+        kb.maintenance.compact(everything=True)
         kb.upsert([Document("late", "Written last.")])
-        kb.collect(grace_seconds=0)
-        wanted = {each.number: each.documents for each in kb.versions()}
+        kb.maintenance.collect(grace_seconds=0)
+        wanted = {each.number: each.documents for each in kb.versions.list()}
     shutil.rmtree(with_versions.cache, ignore_errors=True)
     paths = with_versions.stored_files(ROLES[role])
     assert len(paths) > 2
@@ -320,12 +346,12 @@ def test_versions_are_repaired_with_the_shards_that_they_need(with_versions: Gro
             assert past.search("item1", filter={"number": 1}, exact=True)
     with with_versions.open() as kb:
         oldest = min(wanted)
-        assert kb.rollback(oldest).documents == wanted[oldest]
+        assert kb.versions.rollback(oldest).documents == wanted[oldest]
 
 
 def test_a_version_that_is_lost_is_told_and_given_up_on_demand(with_versions: Ground) -> None:
     with with_versions.open() as kb:
-        kb.compact(everything=True)
+        kb.maintenance.compact(everything=True)
         kb.upsert([Document("late", "Written last.")])
         current = {hit.shard for hit in kb.search("item1 Turin last", exact=True, limit=50)}
     shutil.rmtree(with_versions.cache, ignore_errors=True)
@@ -342,12 +368,12 @@ def test_a_version_that_is_lost_is_told_and_given_up_on_demand(with_versions: Gr
     assert fsck(with_versions).is_sound
     with with_versions.open() as kb:
         assert len(all_ids(kb)) == 14
-        assert len(kb.versions()) >= 1
+        assert len(kb.versions.list()) >= 1
 
 
 def test_a_kb_that_is_not_there_is_no_damage(tmp_path: Path) -> None:
     with Ground(tmp_path).open() as kb, pytest.raises(errors.NotFoundError):
-        kb.fsck()
+        kb.maintenance.fsck()
 
 
 def test_others_write_and_collect_meanwhile_and_no_damage_is_told(ground: Ground) -> None:
@@ -360,12 +386,12 @@ def test_others_write_and_collect_meanwhile_and_no_damage_is_told(ground: Ground
             if operation == "download" and turns < 4:
                 turns += 1
                 other.upsert([Document(f"late-{turns}", f"Written meanwhile, {turns}.")])
-                other.compact(everything=True)
-                other.collect(grace_seconds=0)
+                other.maintenance.compact(everything=True)
+                other.maintenance.collect(grace_seconds=0)
             return "none"
 
         with ground.open(store=FaultyStore(ground.blobs(), disturb)) as kb:
-            report = kb.fsck(repair=True)
+            report = kb.maintenance.fsck(repair=True)
     assert (report.is_sound, report.faults) == (True, ())
     assert turns == 4
 

@@ -99,8 +99,8 @@ def test_a_kb_of_an_earlier_version_is_written_to_and_compacted(kb: KnowledgeBas
         after = sorted([*IDS, "new"])
         after.remove("doc-07")
         assert all_ids(kb) == after
-        assert kb.compact(everything=True).documents == len(after)
-        assert kb.collect(grace_seconds=0).deleted_shards >= 8
+        assert kb.maintenance.compact(everything=True).documents == len(after)
+        assert kb.maintenance.collect(grace_seconds=0).deleted_shards >= 8
         assert all_ids(kb) == after
         assert_found_in_all_modes(kb)
         assert kb.document("doc-04").text == "Page 4 is new."
@@ -108,17 +108,17 @@ def test_a_kb_of_an_earlier_version_is_written_to_and_compacted(kb: KnowledgeBas
 
 def test_a_kb_of_an_earlier_version_is_re_embedded(settings: Settings) -> None:
     with open_kb("golden", settings=settings, embedder=CountingEmbedder(48)) as kb:
-        assert kb.reembed().documents == len(IDS)
+        assert kb.maintenance.reembed().documents == len(IDS)
         assert all_ids(kb) == IDS
         assert_found_in_all_modes(kb)
 
 
 def test_it_is_sound_and_comes_out_of_a_file_as_it_was(kb: KnowledgeBase, settings: Settings, tmp_path: Path) -> None:
-    assert kb.fsck().is_sound
-    kb.export(tmp_path / "backup.jsonl")
-    kb.export_shards(tmp_path / "backup.zip")
+    assert kb.maintenance.fsck().is_sound
+    kb.backup.export(tmp_path / "backup.jsonl")
+    kb.backup.export_shards(tmp_path / "backup.zip")
     for name in ("backup.jsonl", "backup.zip"):
         with open_kb(name.replace(".", "-"), settings=settings) as copy:
-            copy.import_from(tmp_path / name)
+            copy.backup.import_from(tmp_path / name)
             assert all_ids(copy) == IDS
             assert_found_in_all_modes(copy)

@@ -102,7 +102,7 @@ def test_a_large_sync_that_fails_on_the_way_changes_nothing_and_the_next_one_goe
 
     SyncService(project.settings).run()
     with pytest.raises(KeyboardInterrupt), project.open(on_step=fail) as kb:
-        kb.reconcile()
+        kb.maintenance.reconcile()
     assert version_of(project) == before
     assert project.sync().stored == 20
     assert project.stored() == {f"{number:02}.md": f"# Other page {number}\n" for number in range(20)}
@@ -277,7 +277,7 @@ def test_a_source_whose_text_vanished_between_the_index_and_the_engine_is_not_lo
     desk.run()
     (project.sources / "notes.txt").unlink()
     with project.open() as kb:
-        done = kb.reconcile()
+        done = kb.maintenance.reconcile()
     assert done.stored == 2
     project.sync()
     assert project.stored().keys() == {"deploy.md", "guides/rollback.md"}
@@ -288,7 +288,7 @@ def test_a_source_that_changed_and_changed_back_meanwhile_is_stored_as_it_is(pro
     SyncService(project.settings).run()
     write_files(project.sources, {"notes.txt": "Lunch is at two.\n"})
     with project.open() as kb:
-        kb.reconcile()
+        kb.maintenance.reconcile()
         assert kb.document("notes.txt").text == "Lunch is at two.\n"
     write_files(project.sources, {"notes.txt": PAGES["notes.txt"]})
     project.sync()
@@ -303,7 +303,7 @@ def test_a_kb_that_was_rolled_back_is_left_alone_until_somebody_syncs_on_purpose
     write_files(project.sources, {"notes.txt": "Lunch is at two.\n"})
     project.sync()
     with project.open() as kb:
-        kb.rollback(1)
+        kb.versions.rollback(1)
     write_files(project.sources, {"new.md": "# New\n"})
     for _ in range(2):
         report = SyncService(project.settings).sync_in_background()

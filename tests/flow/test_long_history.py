@@ -91,11 +91,11 @@ def test_the_bytes_of_a_history_grow_with_its_versions_and_not_with_their_square
 @pytest.mark.parametrize(
     ("act", "most"),
     [
-        (lambda kb: kb.versions(), VERSIONS + 4),
-        (lambda kb: kb.version_numbers(), 4),
-        (lambda kb: kb.collect(), VERSIONS + 8),
-        (lambda kb: kb.rollback(3), 12),
-        (lambda kb: kb.diff(3), 20),
+        (lambda kb: kb.versions.list(), VERSIONS + 4),
+        (lambda kb: kb.versions.numbers(), 4),
+        (lambda kb: kb.maintenance.collect(), VERSIONS + 8),
+        (lambda kb: kb.versions.rollback(3), 12),
+        (lambda kb: kb.versions.diff(3), 20),
     ],
     ids=["versions", "version_numbers", "collect", "rollback", "diff"],
 )
@@ -114,7 +114,7 @@ def test_a_label_that_is_asked_for_again_and_again_takes_few_requests(past: Past
     with past.ground().open(store=store) as kb:
         with pytest.raises(NotFoundError):
             kb.at("1.0.0")
-        for act in (kb.at, kb.version_number, kb.rollback):
+        for act in (kb.at, kb.versions.number, kb.versions.rollback):
             for wanted in ("1.0.0", "99999"):
                 requests.counts.clear()
                 with pytest.raises(NotFoundError):
@@ -127,32 +127,32 @@ def test_many_copies_that_cannot_be_read_take_a_few_requests_each(past: Past) ->
         past.store.put(key, b"{}")
     store, requests = counted(past.store)
     with past.ground().open(store=store) as kb:
-        assert [each.number for each in kb.versions()] == [VERSIONS]
+        assert [each.number for each in kb.versions.list()] == [VERSIONS]
     assert requests.counts["get"] <= 5 * VERSIONS, "each is read twice before it counts as damaged"
 
 
 def test_a_collection_forgets_when_shards_were_dropped_once_that_tells_nothing(past: Past) -> None:
     with past.ground().open(store=past.store) as kb:
         before = manifest_in(past.store)
-        assert kb.collect().deleted_shards == 0
+        assert kb.maintenance.collect().deleted_shards == 0
         after = manifest_in(past.store)
         assert (after.number, after.dropped, after.made_by) == (before.number + 1, (), "collect")
         assert after.collections == before.collections, "nothing was taken: whoever is building goes on"
         paint(kb, "white")
-        kb.collect()
+        kb.maintenance.collect()
         assert len(manifest_in(past.store).dropped) == 1, "for few, no manifest is written"
         with past.ground().open(store=past.store, at=7) as then:
             assert colour_of(then) == "colour-7"
     with past.ground(keep_versions=1).open(store=past.store) as kb:
         past.clock.advance(3600)
-        assert kb.collect().deleted_shards == VERSIONS - 1
+        assert kb.maintenance.collect().deleted_shards == VERSIONS - 1
         assert len(folders_in(past.store)) == 2, "what is current, and the version before it"
         assert manifest_in(past.store).dropped == ()
 
 
 def test_what_was_dropped_within_the_grace_period_is_not_forgotten(past: Past) -> None:
     with past.ground(gc_grace_seconds=2 * 3600.0).open(store=past.store) as kb:
-        kb.collect(grace_seconds=0)
+        kb.maintenance.collect(grace_seconds=0)
         assert len(manifest_in(past.store).dropped) == VERSIONS - 1
 
 
@@ -164,8 +164,8 @@ def test_copies_of_an_earlier_pair_tell_what_was_dropped_and_are_read_and_collec
         past.store.put(key, to_bytes(Manifest(**{**vars(copy), "dropped": told})))
     past.clock.advance(3600)
     with past.ground(keep_versions=3).open(store=past.store) as kb:
-        assert kb.collect().deleted_shards == VERSIONS - 4
-        assert kb.rollback(VERSIONS - 1).is_changed
+        assert kb.maintenance.collect().deleted_shards == VERSIONS - 4
+        assert kb.versions.rollback(VERSIONS - 1).is_changed
         assert colour_of(kb) == f"colour-{VERSIONS - 1}"
 
 
@@ -180,11 +180,11 @@ def test_a_manifest_that_was_repaired_leaves_slow_readers_what_was_just_dropped(
         stored = folders_in(store)
     store.put(manifest_key("default"), b"{}")
     with Ground(Path("unused"), keep_versions=1, lease="memory").open(store=store) as kb:
-        assert kb.fsck(repair=True).is_sound
-        kb.collect()
+        assert kb.maintenance.fsck(repair=True).is_sound
+        kb.maintenance.collect()
         assert folders_in(store) == stored, "the first shard was dropped this minute"
         clock.advance(3600)
-        assert kb.collect().deleted_shards == 1
+        assert kb.maintenance.collect().deleted_shards == 1
         assert colour_of(kb) == "blue"
 
 
@@ -210,11 +210,11 @@ def test_what_a_copy_that_cannot_be_read_may_name_stays_for_as_long_as_it_would(
         sound = bytes_of(store, key)
         (only_there,) = from_bytes(sound, key).folders
         store.put(key, sound[:-9])
-        kb.collect(grace_seconds=0)
+        kb.maintenance.collect(grace_seconds=0)
         assert only_there in folders_in(store)
         assert key in copies_in(store)
         painted(kb, ["white", "black", "grey"], clock, seconds)
-        kb.collect(grace_seconds=0)
+        kb.maintenance.collect(grace_seconds=0)
         assert key not in copies_in(store)
         assert only_there not in folders_in(store)
         assert colour_of(kb) == "grey"
@@ -226,9 +226,9 @@ def test_a_copy_that_cannot_be_read_takes_no_place_from_one_that_can() -> None:
     with Ground(Path("unused"), keep_versions=2, lease="memory").open(store=store) as kb:
         painted(kb, ["red", "green", "blue", "amber"], clock, 60)
         store.put(copy_of(store, 3), b"{}")
-        assert kb.collect(grace_seconds=0).kept_versions == 2
-        assert [each.number for each in kb.versions()][-2:] == [2, 1]
-        kb.rollback(1)
+        assert kb.maintenance.collect(grace_seconds=0).kept_versions == 2
+        assert [each.number for each in kb.versions.list()][-2:] == [2, 1]
+        kb.versions.rollback(1)
         assert colour_of(kb) == "red"
 
 
@@ -241,7 +241,7 @@ def test_a_copy_that_can_be_read_again_names_what_is_there() -> None:
         key = copy_of(store, 4)
         sound = bytes_of(store, key)
         store.put(key, b"")
-        kb.collect(grace_seconds=0)
+        kb.maintenance.collect(grace_seconds=0)
         store.put(key, sound)
     with ground.open(store=store, at=4) as then:
         assert colour_of(then) == "amber"
@@ -254,5 +254,5 @@ def test_where_no_versions_are_kept_a_copy_that_cannot_be_read_goes_at_once() ->
         painted(kb, ["red", "green", "blue"], clock, 60)
         store.put(copy_of(store, 1), b"{}")
     with Ground(Path("unused"), keep_versions=0, lease="memory").open(store=store) as kb:
-        assert kb.collect(grace_seconds=0).deleted_shards == 2
+        assert kb.maintenance.collect(grace_seconds=0).deleted_shards == 2
         assert all("/0000000003-" in key for key in copies_in(store))

@@ -35,8 +35,8 @@ def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
     made = Ground(tmp_path, keep_versions=request.param)
     with made.open() as kb:
         kb.upsert(numbered(5))
-        kb.export(tmp_path / "export.jsonl")
-        kb.export_shards(tmp_path / "shards.zip")
+        kb.backup.export(tmp_path / "export.jsonl")
+        kb.backup.export_shards(tmp_path / "shards.zip")
         kb.upsert(numbered(3, begin=10))
     lose_manifest(made)
     return made
@@ -53,12 +53,12 @@ def stored(ground: Ground) -> set[str]:
 WRITES: dict[str, Callable[[KnowledgeBase, Path], object]] = {
     "upsert": lambda kb, folder: kb.upsert(numbered(1, begin=50)),
     "delete": lambda kb, folder: kb.delete(["doc-0001"]),
-    "import": lambda kb, folder: kb.import_from(folder / "export.jsonl"),
-    "import of shards": lambda kb, folder: kb.import_from(folder / "shards.zip"),
-    "compact": lambda kb, folder: kb.compact(everything=True),
-    "collect": lambda kb, folder: kb.collect(grace_seconds=0),
-    "rollback": lambda kb, folder: kb.rollback(1),
-    "reembed": lambda kb, folder: kb.reembed(),
+    "import": lambda kb, folder: kb.backup.import_from(folder / "export.jsonl"),
+    "import of shards": lambda kb, folder: kb.backup.import_from(folder / "shards.zip"),
+    "compact": lambda kb, folder: kb.maintenance.compact(everything=True),
+    "collect": lambda kb, folder: kb.maintenance.collect(grace_seconds=0),
+    "rollback": lambda kb, folder: kb.versions.rollback(1),
+    "reembed": lambda kb, folder: kb.maintenance.reembed(),
 }
 
 
@@ -89,12 +89,12 @@ def test_fsck_does_not_call_it_sound_and_brings_it_back_from_history(tmp_path: P
         kb.upsert(numbered(3, begin=10))
         ids = all_ids(kb)
         lose_manifest(ground)
-        assert not kb.fsck().is_sound
-        assert kb.fsck(repair=True).is_sound
+        assert not kb.maintenance.fsck().is_sound
+        assert kb.maintenance.fsck(repair=True).is_sound
         assert all_ids(kb) == ids
         kb.upsert(numbered(1, begin=50))
-        kb.collect(grace_seconds=0)
-        assert kb.fsck().is_sound
+        kb.maintenance.collect(grace_seconds=0)
+        assert kb.maintenance.fsck().is_sound
         assert len(all_ids(kb)) == len(ids) + 1
 
 
@@ -103,14 +103,14 @@ def test_without_history_only_giving_up_what_is_lost_starts_anew(tmp_path: Path)
     with ground.open() as kb:
         kb.upsert(numbered(5))
         lose_manifest(ground)
-        assert not kb.fsck(repair=True).is_sound
+        assert not kb.maintenance.fsck(repair=True).is_sound
         with pytest.raises(errors.DataError):
             kb.upsert(numbered(1))
         assert ground.stored_files(".ids"), "nothing was deleted"
-        assert kb.fsck(repair=True, drop_lost=True).is_sound
+        assert kb.maintenance.fsck(repair=True, drop_lost=True).is_sound
         kb.upsert(numbered(1))
         assert len(all_ids(kb)) == 1
-        assert kb.collect(grace_seconds=0).deleted_shards == 1
+        assert kb.maintenance.collect(grace_seconds=0).deleted_shards == 1
 
 
 def test_a_marker_left_behind_by_a_killed_first_write_does_not_hide_a_second_version(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_marker_left_behind_by_a_killed_first_write_does_not_hide_a_second_ver
         ground.blobs().put(first_write_key("default"), b"")
         with pytest.raises(errors.DataError):
             kb.upsert(numbered(1, begin=50))
-        assert kb.fsck(repair=True).is_sound
+        assert kb.maintenance.fsck(repair=True).is_sound
         assert len(all_ids(kb)) == 8
 
 
@@ -163,7 +163,7 @@ def test_after_a_kill_of_the_first_write_the_next_one_is_not_refused(
         kb.upsert(documents_of({"third": VECTOR}))
         ids = all_ids(kb)
         assert {"second", "third"} <= set(ids) <= {"first", "second", "third"}
-        assert kb.fsck().is_sound
+        assert kb.maintenance.fsck().is_sound
         (tmp_path / "store" / manifest_key(KB)).unlink()
         with pytest.raises(errors.DataError) as raised:
             kb.upsert(documents_of({"fourth": VECTOR}))

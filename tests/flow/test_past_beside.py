@@ -52,7 +52,7 @@ def test_a_version_is_read_on_when_its_copy_is_written_anew(ground: Ground) -> N
         number = paint(kb, "blue")
         with kb.at(number) as then, ground.open(at=number) as alone:
             assert (colours(then), colours(alone)) == ({"blue"}, {"blue"})
-            other.rollback(1)
+            other.versions.rollback(1)
             [copy] = ground.store.rglob(f"{number:010}-*.json")
             content = copy.read_bytes()
             copy.unlink()
@@ -85,9 +85,9 @@ def test_what_is_read_beside_cannot_be_written_to(ground: Ground) -> None:
             for write in (
                 lambda: paint(then, "blue"),
                 lambda: then.delete(["door"]),
-                lambda: then.rollback(1),
-                lambda: then.compact(everything=True),
-                lambda: then.collect(grace_seconds=0),
+                lambda: then.versions.rollback(1),
+                lambda: then.maintenance.compact(everything=True),
+                lambda: then.maintenance.collect(grace_seconds=0),
             ):
                 with pytest.raises(UsageError) as refused:
                     write()
@@ -156,7 +156,7 @@ def test_a_version_that_is_collected_between_two_questions_is_told_to_be_gone(gr
         assert shelf.search("door", limit=1, mode="hybrid", explain=False)[0].text == "The door is painted red."
         for colour in COLOURS[2:]:
             paint(kb, colour)
-        kb.collect(grace_seconds=0)
+        kb.maintenance.collect(grace_seconds=0)
         for ask in (
             lambda: past.read(kb, number, colours),
             lambda: past.read(kb, number, lambda then: then.document("door")),
@@ -190,12 +190,12 @@ def test_the_version_of_a_package_is_the_one_that_was_installed_last(ground: Gro
             origin = Ground(tmp_path / colour)
             with origin.open("origin") as made:
                 paint(made, colour)
-                packed = made.packed_index()
+                packed = made.backup.pack_index()
             paths = {each.name: origin.store / each.key for each in packed.files}
             parcel = PackageShards(
                 packed.manifest, "house", "house 1.0.0", colour, paths.get, owner="package", is_verified=True
             )
-            kb.adoption().take_up(parcel)
+            kb.backup.package_merger().take_up(parcel)
             paint(kb, "blue", ("hall",))
             assert past.read(kb, "1.0.0", colours) - {"blue"} == {colour}
         past.close()
@@ -233,7 +233,7 @@ def test_it_is_the_same_on_a_bucket(tmp_path: Path) -> None:
             assert [past.read(kb, number, colours) for number in numbers] == [{"red"}, {"green"}]
             third = paint(writer, "blue")
             assert (past.read(kb, numbers[1], colours), colours(kb)) == ({"green"}, {"blue"})
-            writer.collect(grace_seconds=0)
+            writer.maintenance.collect(grace_seconds=0)
             with pytest.raises(NotFoundError) as gone:
                 past.read(kb, numbers[0], colours)
             assert gone.value.code == "E218"
@@ -252,7 +252,7 @@ class _Collecting:
         if self._left == 0:
             for colour in COLOURS[2:]:
                 paint(self._writer, colour)
-            self._writer.collect(grace_seconds=0)
+            self._writer.maintenance.collect(grace_seconds=0)
         self._left -= 1
         return "none"
 
@@ -287,10 +287,10 @@ def test_readers_of_the_past_are_right_or_refused_while_it_is_written_rolled_bac
             for turn in range(3):
                 colour = COLOURS[(turn + 1) % len(COLOURS)]
                 told[paint(writer, colour, names)] = colour
-                back = next(each for each in writer.version_numbers() if told.get(each, colour) != colour)
-                told[writer.rollback(back).manifest_version] = told[back]
-                writer.compact(everything=True)
-                writer.collect(grace_seconds=0)
+                back = next(each for each in writer.versions.numbers() if told.get(each, colour) != colour)
+                told[writer.versions.rollback(back).manifest_version] = told[back]
+                writer.maintenance.compact(everything=True)
+                writer.maintenance.collect(grace_seconds=0)
         finally:
             done.set()
             for reader in readers:

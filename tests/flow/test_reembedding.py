@@ -115,7 +115,7 @@ def test_the_result_is_that_of_a_kb_made_with_the_other_embedder(
         before = stored_of(kb)
         shards = manifest_of(ground).shards
     with ground.open(embedder=MirroredEmbedder()) as kb, fresh.open(embedder=MirroredEmbedder()) as made:
-        report = kb.reembed()
+        report = kb.maintenance.reembed()
         assert (report.embedder_before, report.embedder, report.changed) == (f"ngram-{DIMENSION}-v1", OTHER, True)
         assert (report.documents, report.chunks) == (len(before), len(vectors_of(fresh)))
         assert stored_of(kb) == before, "texts, metadata, owners and hashes stay"
@@ -138,7 +138,7 @@ def test_one_manifest_changes_embedder_dimension_and_all_shards(ground: Ground) 
         kb.upsert(numbered(5, begin=5))
     before = manifest_of(ground)
     with ground.open(embedder=CountingEmbedder(24)) as kb:
-        kb.reembed()
+        kb.maintenance.reembed()
     after = manifest_of(ground)
     assert (after.number, after.embedder, after.dimension) == (before.number + 1, "ngram-24-v1", 24)
     assert {each.folder for each in after.dropped} == {each.folder for each in before.shards}
@@ -152,7 +152,7 @@ def test_files_without_vectors_are_taken_over_as_they_are(ground: Ground) -> Non
         kb.delete(["doc-0004"])
     whole, worn = sorted(manifest_of(ground).shards, key=lambda shard: shard.gone)
     with ground.open(embedder=MirroredEmbedder()) as kb:
-        kb.reembed()
+        kb.maintenance.reembed()
     after = {shard.documents: shard for shard in manifest_of(ground).shards}
     for role in ("rows", "ids", "keywords"):
         assert after[3].files[role] == whole.files[role]
@@ -167,7 +167,7 @@ def test_what_is_stored_costs_nothing_when_it_comes_again_afterwards(ground: Gro
         kb.upsert(numbered(6))
     for embedder in (MirroredEmbedder(), CountingEmbedder(24)):
         with ground.open(embedder=embedder) as kb:
-            kb.reembed()
+            kb.maintenance.reembed()
             embedder.texts.clear()
             assert kb.upsert(numbered(6)).unchanged == 6
             assert embedder.texts == []
@@ -179,13 +179,13 @@ def test_what_is_stored_costs_nothing_when_it_comes_again_afterwards(ground: Gro
 
 def test_a_kb_that_has_the_vectors_already_is_left_alone(ground: Ground) -> None:
     with ground.open() as kb:
-        assert code_of(kb.reembed) == "E201"
+        assert code_of(kb.maintenance.reembed) == "E201"
         kb.upsert(numbered(3))
-        report = kb.reembed()
+        report = kb.maintenance.reembed()
         assert (report.changed, report.embedded, report.manifest_version) == (False, 0, 1)
         kb.delete(ids=all_ids(kb))
     with ground.open(embedder=MirroredEmbedder()) as kb:
-        assert kb.reembed().changed, "an empty one, too, has an embedder"
+        assert kb.maintenance.reembed().changed, "an empty one, too, has an embedder"
         assert kb.upsert(numbered(1)).added == 1
 
 
@@ -195,11 +195,11 @@ def test_a_dry_run_tells_what_there_is_to_do_and_does_nothing(ground: Ground) ->
     before = manifest_of(ground)
     embedder = MirroredEmbedder()
     with ground.open(embedder=embedder) as kb:
-        planned = kb.reembed(dry_run=True)
+        planned = kb.maintenance.reembed(dry_run=True)
         assert embedder.texts == []
         assert not planned.changed
         assert manifest_of(ground).commit_id == before.commit_id
-        done = kb.reembed()
+        done = kb.maintenance.reembed()
     assert sorted(embedder.texts) == sorted(set(embedder.texts)), "a text is embedded once"
     for report in (planned, done):
         assert (report.embedded, report.kept) == (5, 2)
@@ -215,7 +215,7 @@ def test_a_given_vector_is_replaced_by_that_of_its_text(ground: Ground) -> None:
         kb.upsert([placed(name, vector) for name, vector in zip("ab", random_vectors(2), strict=True)])
     embedder = MirroredEmbedder()
     with ground.open(embedder=embedder) as kb:
-        kb.reembed()
+        kb.maintenance.reembed()
         hit = kb.search_vector(embedder.embed(["text of b"])[0], limit=1)[0]
         assert (hit.document_id, hit.distance) == ("b", 0.0)
 
@@ -230,7 +230,7 @@ def test_documents_with_nothing_but_a_vector_are_named_and_nothing_is_done(groun
     with ground.open(embedder=embedder) as kb:
         for dry_run in (True, False):
             with pytest.raises(errors.UsageError) as caught:
-                kb.reembed(dry_run=dry_run)
+                kb.maintenance.reembed(dry_run=dry_run)
             assert (caught.value.code, caught.value.details["count"]) == ("E307", 12)
             assert "'image-00'" in caught.value.message
             assert "'image-09', …" in caught.value.message
@@ -238,7 +238,7 @@ def test_documents_with_nothing_but_a_vector_are_named_and_nothing_is_done(groun
     with ground.open() as kb:
         kb.delete([f"image-{number:02}" for number in range(12)])
     with ground.open(embedder=embedder) as kb:
-        assert kb.reembed().documents == 3
+        assert kb.maintenance.reembed().documents == 3
 
 
 # ── others, meanwhile ──────────────────────────────────────────────────────────────────────────────
@@ -271,7 +271,7 @@ def test_what_others_write_and_delete_meanwhile_is_taken_over(tmp_path: Path, st
             other.delete(["doc-0005", "doc-0006"])
 
         meanwhile.plans[step, 1] = act
-        report = kb.reembed()
+        report = kb.maintenance.reembed()
         assert meanwhile.plans == {}
         expected = [f"doc-{number:04}" for number in range(28) if number not in {5, 6}]
         assert all_ids(kb) == expected
@@ -294,12 +294,12 @@ def test_shards_that_are_merged_meanwhile_are_looked_up_anew(tmp_path: Path, ste
 
         def act() -> None:
             other.delete(["doc-0001"])
-            other.compact(everything=True)
+            other.maintenance.compact(everything=True)
             if is_collected:
-                other.collect(grace_seconds=0)
+                other.maintenance.collect(grace_seconds=0)
 
         meanwhile.plans[step, 1] = act
-        kb.reembed()
+        kb.maintenance.reembed()
         expected = [f"doc-{number:04}" for number in range(24) if number != 1]
         assert all_ids(kb) == expected
         assert len(set(embedder.texts)) == len(embedder.texts), "what was moved is not embedded again"
@@ -310,8 +310,8 @@ def test_new_shards_that_were_collected_before_the_swap_are_made_again(ground: G
     meanwhile = Meanwhile()
     with ground.open() as other, ground.open(embedder=MirroredEmbedder(), on_step=meanwhile) as kb:
         other.upsert(numbered(5))
-        meanwhile.plans["lease", 1] = lambda: other.collect(grace_seconds=0)
-        kb.reembed()
+        meanwhile.plans["lease", 1] = lambda: other.maintenance.collect(grace_seconds=0)
+        kb.maintenance.reembed()
         assert all_ids(kb) == [f"doc-{number:04}" for number in range(5)]
         assert not kb.search("castles", limit=5).partial
 
@@ -321,9 +321,9 @@ def test_what_was_dropped_was_dropped_by_the_clock_of_the_store(tmp_path: Path) 
     with ground.open(store=store) as kb:
         kb.upsert(numbered(3))
     with ground.open(store=store, embedder=MirroredEmbedder()) as kb:
-        kb.reembed()
-        assert kb.collect(grace_seconds=120).deleted_shards == 0
-        (dropped,) = kb._engine._parts.publication.require().manifest.dropped
+        kb.maintenance.reembed()
+        assert kb.maintenance.collect(grace_seconds=120).deleted_shards == 0
+        (dropped,) = kb._core.context.publication.required().manifest.dropped
     assert dropped.dropped_at.startswith("2200-")
 
 
@@ -336,7 +336,7 @@ def test_much_that_others_wrote_is_embedded_in_a_round_of_its_own(
         other.upsert(numbered(4))
         meanwhile.plans["lease", 1] = lambda: other.upsert(numbered(4, begin=4))
         meanwhile.plans["lease", 2] = lambda: other.upsert(numbered(2, begin=8))
-        report = kb.reembed()
+        report = kb.maintenance.reembed()
         assert report.rounds == 2
         assert len(all_ids(kb)) == 10
 
@@ -348,7 +348,7 @@ def test_writers_that_never_rest_are_kept_waiting_at_last(ground: Ground, monkey
         other.upsert(numbered(2))
         for number in range(1, 20):
             meanwhile.plans["lease", number] = lambda number=number: other.upsert(numbered(1, begin=10 + number))  # type: ignore[misc]
-        report = kb.reembed()
+        report = kb.maintenance.reembed()
         assert report.rounds == 12
         assert len(all_ids(kb)) == 2 + 12
 
@@ -364,9 +364,9 @@ def test_of_two_who_do_the_same_on_two_machines_the_second_finds_it_done(tmp_pat
     ):
         writer.upsert(numbered(3))
         faults: list[str] = []
-        meanwhile.plans["embed", 1] = lambda: faults.append(code_of(third.reembed))
-        meanwhile.plans["lease", 1] = second.reembed
-        assert kb.reembed().manifest_version == 2
+        meanwhile.plans["embed", 1] = lambda: faults.append(code_of(third.maintenance.reembed))
+        meanwhile.plans["lease", 1] = second.maintenance.reembed
+        assert kb.maintenance.reembed().manifest_version == 2
         assert faults == ["E308"], "on one machine, one at a time"
         assert all_ids(kb) == ["doc-0000", "doc-0001", "doc-0002"]
 
@@ -385,7 +385,7 @@ def test_an_answer_to_the_swap_that_is_lost_is_settled() -> None:
     ):
         kb.upsert(numbered(3))
         faults = iter(["after"])
-        assert other.reembed().changed
+        assert other.maintenance.reembed().changed
         assert len(all_ids(other)) == 3
 
 
@@ -394,10 +394,10 @@ def test_garbage_collection_takes_the_old_shards_after_the_grace_period(ground: 
         kb.upsert(numbered(5))
     old = [shard.folder for shard in manifest_of(ground).shards]
     with ground.open(embedder=MirroredEmbedder()) as kb:
-        kb.reembed()
-        assert kb.collect().deleted_shards == 0, "readers may still be at it"
+        kb.maintenance.reembed()
+        assert kb.maintenance.collect().deleted_shards == 0, "readers may still be at it"
         assert all((ground.store / folder).exists() for folder in old)
-        assert kb.collect(grace_seconds=0).deleted_shards == len(old)
+        assert kb.maintenance.collect(grace_seconds=0).deleted_shards == len(old)
         assert not any((ground.store / folder).exists() for folder in old)
         assert len(all_ids(kb)) == 5
 
@@ -449,7 +449,7 @@ def test_a_reader_learns_of_the_new_embedder_with_the_very_query_that_meets_it(g
         vector = CountingEmbedder().embed(["castles"])[0]
         assert len(old.search_vector(vector)) == 3
         with ground.open(embedder=MirroredEmbedder()) as third:
-            third.reembed()
+            third.maintenance.reembed()
         with pytest.raises(errors.UsageError) as caught:
             old.search_vector(vector)
         assert caught.value.code == "E304"
@@ -492,7 +492,7 @@ def test_a_kill_leaves_the_kb_whole_and_what_was_embedded(
         if not is_swapped:
             kb.upsert([Document("late", "A late one.")])
     with ground.open(embedder=embedder) as kb:
-        report = kb.reembed()
+        report = kb.maintenance.reembed()
         assert report.changed is not is_swapped
         assert ids_of(kb.search("word17 and item119", mode="vector", limit=1)) == ["doc-0017"]
         assert len(all_ids(kb, page=1000)) == count + (not is_swapped)
@@ -515,12 +515,12 @@ def test_what_a_fault_interrupts_goes_on_where_it_stopped(tmp_path: Path, large:
             return super().embed(texts)
 
     with ground.open(embedder=Moody()) as kb:
-        assert code_of(kb.reembed) == "E301"
+        assert code_of(kb.maintenance.reembed) == "E301"
         assert manifest_of(ground).commit_id == commit
-        assert kb.reembed(dry_run=True).embedded == 43
+        assert kb.maintenance.reembed(dry_run=True).embedded == 43
     embedder = MirroredEmbedder()
     with ground.open(embedder=embedder) as kb:
-        report = kb.reembed()
+        report = kb.maintenance.reembed()
         assert (report.embedded, report.kept) == (43, BATCH)
         assert report.chunks == BATCH + 43
 

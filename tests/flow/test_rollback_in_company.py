@@ -48,7 +48,7 @@ def test_a_package_whose_index_came_before_a_rollback_is_not_taken_up_after_it(t
         origin = Ground(tmp_path / colour)
         with origin.open("origin") as made:
             made.upsert([Document("door", f"The door is {colour}.")])
-            packed = made.packed_index()
+            packed = made.backup.pack_index()
         paths = {each.name: origin.store / each.key for each in packed.files}
         return PackageShards(
             packed.manifest, "house", f"house {colour}", colour, paths.get, owner="package", is_verified=True
@@ -57,13 +57,13 @@ def test_a_package_whose_index_came_before_a_rollback_is_not_taken_up_after_it(t
     ground, meanwhile = Ground(tmp_path / "kb", keep_versions=10), Once("uploaded")
     with ground.open() as other, ground.open(on_step=meanwhile) as kb:
         for colour in ("red", "green"):
-            other.adoption().take_up(house(colour))
-        meanwhile.act = lambda: other.rollback("red")
+            other.backup.package_merger().take_up(house(colour))
+        meanwhile.act = lambda: other.versions.rollback("red")
         with pytest.raises(ConflictError) as refused:
-            kb.adoption().take_up(house("blue"))
+            kb.backup.package_merger().take_up(house("blue"))
         assert refused.value.code == "E236"
-        assert (texts_in(other), other.versions()[0].restored) == ({"door": "The door is red."}, 1)
-        kb.adoption().take_up(house("blue"))
+        assert (texts_in(other), other.versions.list()[0].restored) == ({"door": "The door is red."}, 1)
+        kb.backup.package_merger().take_up(house("blue"))
         assert texts_in(other) == {"door": "The door is blue."}
 
 
@@ -126,7 +126,7 @@ def test_a_batch_that_comes_after_a_rollback_is_an_ordinary_write(tmp_path: Path
     with ground.open() as other, ground.open(on_step=meanwhile) as kb:
         other.upsert(pages(1))
         other.upsert([Document("other", "Something else.")])
-        meanwhile.act = lambda: other.rollback(1)
+        meanwhile.act = lambda: other.versions.rollback(1)
         kb.upsert(pages(6)[2:])
         assert texts_in(kb).keys() == {"page-000", "page-004", "page-005"}
 
@@ -137,17 +137,17 @@ def test_an_import_that_began_before_a_rollback_is_refused(tmp_path: Path, kind:
     file = tmp_path / "export"
     with Ground(tmp_path / "there").open() as origin:
         origin.upsert(pages(5, "elsewhere"))
-        origin.export(file) if kind == "documents" else origin.export_shards(file)
+        origin.backup.export(file) if kind == "documents" else origin.backup.export_shards(file)
     with ground.open() as other, ground.open(on_step=meanwhile) as kb:
         other.upsert(pages(2))
         other.upsert(pages(3))
-        meanwhile.act = lambda: other.rollback(1)
+        meanwhile.act = lambda: other.versions.rollback(1)
         with pytest.raises(ConflictError) as refused:
-            kb.import_from(file, replace_all=True)
+            kb.backup.import_from(file, replace_all=True)
         assert refused.value.code == "E236"
         assert texts_in(kb) == texts_of(pages(2))
-        assert kb.versions()[0].made_by == "rollback"
-        kb.import_from(file, replace_all=True)
+        assert kb.versions.list()[0].made_by == "rollback"
+        kb.backup.import_from(file, replace_all=True)
         assert texts_in(kb) == texts_of(pages(5, "elsewhere"))
 
 
@@ -175,19 +175,19 @@ def test_a_rollback_to_another_embedder_is_not_undone_by_a_re_embedding_that_beg
     with ground.open(embedder=CountingEmbedder(24)) as kb:
         kb.upsert(pages(3))
     with ground.open(embedder=CountingEmbedder()) as kb:
-        kb.reembed()
+        kb.maintenance.reembed()
         process = workers.start(reembedding(ground, step))
         assert workers.wait(process) == signal.SIGSTOP
-        kb.rollback(1)
+        kb.versions.rollback(1)
         os.kill(process, signal.SIGCONT)
         assert workers.wait(process) == 0
     assert [each.error for each in read_log(ground.folder / "log")] == ["E236"]
     with ground.open(embedder=CountingEmbedder(24)) as kb:
-        assert kb.versions()[0].made_by == "rollback"
+        assert kb.versions.list()[0].made_by == "rollback"
         assert kb.search("the bridge of page 1", limit=1)
     again = MirroredEmbedder()
     with ground.open(embedder=again) as kb:
-        assert kb.reembed().changed
+        assert kb.maintenance.reembed().changed
         assert again.texts == [], "what was embedded is not embedded again"
 
 
@@ -200,13 +200,13 @@ def test_a_rollback_of_documents_is_taken_up_by_a_re_embedding_that_began_before
         kb.upsert([*pages(2, "then"), Document("late", "Not here for long.")])
         process = workers.start(reembedding(ground, "lease"))
         assert workers.wait(process) == signal.SIGSTOP
-        kb.rollback(1)
+        kb.versions.rollback(1)
         os.kill(process, signal.SIGCONT)
         assert workers.wait(process) == 0
     assert [each.error for each in read_log(ground.folder / "log")] == [""]
     with ground.open(embedder=MirroredEmbedder()) as kb:
         assert texts_in(kb) == texts_of(pages(3))
-        assert (kb.versions()[0].made_by, kb.versions()[0].restored) == ("reembed", 1)
+        assert (kb.versions.list()[0].made_by, kb.versions.list()[0].restored) == ("reembed", 1)
 
 
 # ── a sync ─────────────────────────────────────────────────────────────────────────────────────────
@@ -253,15 +253,15 @@ def test_nothing_of_a_sync_that_began_before_a_rollback_comes_after_it(
         other.upsert([Document("mine", "Of somebody else.")])
         write_files(project.sources, {"a.md": "two\n", "b.md": "two\n", "c.md": "two\n"})
         SyncService(project.settings).run()
-        meanwhile.act = lambda: other.rollback(first)
+        meanwhile.act = lambda: other.versions.rollback(first)
         if resume:
             with pytest.raises(ConflictError) as refused:
-                kb.reconcile()
+                kb.maintenance.reconcile()
             assert refused.value.code == "E236"
         else:
-            assert kb.reconcile(resume=False).held_at == first
+            assert kb.maintenance.reconcile(resume=False).held_at == first
         assert texts_in(other) == {"a.md": "one\n", "b.md": "one\n", "c.md": "one\n"}
-        kb.reconcile()
+        kb.maintenance.reconcile()
         assert set(texts_in(other).values()) == {"two\n"}
 
 
@@ -271,12 +271,12 @@ def test_a_sync_on_purpose_does_not_release_a_rollback_that_came_after_it_began(
     project.sync()
     with project.open() as other, project.open(on_step=meanwhile) as kb:
         other.upsert([Document("mine", "Of somebody else.")])
-        other.rollback(1)
-        meanwhile.act = lambda: other.rollback(2)
+        other.versions.rollback(1)
+        meanwhile.act = lambda: other.versions.rollback(2)
         with pytest.raises(ConflictError) as refused:
-            kb.reconcile()
+            kb.maintenance.reconcile()
         assert refused.value.code == "E236"
-        assert other.versions()[0].restored == 2
+        assert other.versions.list()[0].restored == 2
 
 
 def test_what_is_in_line_is_what_was_seen_and_not_a_rollback_right_after_it(tmp_path: Path) -> None:
@@ -286,9 +286,9 @@ def test_what_is_in_line_is_what_was_seen_and_not_a_rollback_right_after_it(tmp_
     with project.open() as other, project.open(on_step=meanwhile) as kb:
         write_files(project.sources, {"a.md": "two\n"})
         SyncService(project.settings).run()
-        meanwhile.act = lambda: other.rollback(1)
-        seen = kb.reconcile().seen_version
+        meanwhile.act = lambda: other.versions.rollback(1)
+        seen = kb.maintenance.reconcile().seen_version
         assert texts_in(other) == {"a.md": "one\n"}
-        assert seen != other.reconcile(resume=True).seen_version
+        assert seen != other.maintenance.reconcile(resume=True).seen_version
         assert texts_in(other) == {"a.md": "two\n"}
-        assert kb.reconcile().seen_version == other.reconcile().seen_version
+        assert kb.maintenance.reconcile().seen_version == other.maintenance.reconcile().seen_version

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pair.kb.kb import Hits, KnowledgeBase
+from pair.engine.query.request import Hits
+from pair.kb.kb import KnowledgeBase
 from pair.values import Document, SearchMode
 from support.engine_parts import Ground
 

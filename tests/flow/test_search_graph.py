@@ -9,8 +9,8 @@ import pytest
 
 from pair.ai.prompts import ModelSettings
 from pair.errors import PairError
-from pair.kb.kb import KnowledgeBase, SearchOptions
-from pair.values import Document, GraphParameters, Hit
+from pair.kb.kb import KnowledgeBase
+from pair.values import Document, GraphParameters, Hit, SearchOptions
 from support.engine_parts import Ground, ids_of
 from support.model_server import Answer, ModelServer
 
@@ -99,12 +99,12 @@ def test_an_entity_in_many_shards_is_one_until_its_documents_go(ground: Ground, 
         kb.delete(["seen-0", "seen-1"])
         kb.upsert([Document("seen-2", "That witness saw nothing at all."), Document("seen-9", seen[0].text)])
         if compacts:
-            kb.compact(everything=True)
+            kb.maintenance.compact(everything=True)
         after = reached(kb, question, question_share=1.0, seeds=0)
         assert after.keys() == {f"seen-{number}" for number in range(3, 10)}
         kb.delete([each.id for each in seen] + ["seen-9"])
         if compacts:
-            kb.compact(everything=True)
+            kb.maintenance.compact(everything=True)
         assert reached(kb, question, question_share=1.0, seeds=0) == {}
         assert kb.search(question, mode="adaptive").mode_used == "hybrid"
 
@@ -181,7 +181,7 @@ def test_documents_that_name_nothing_have_a_graph_all_the_same(ground: Ground) -
         assert len(kb.search("small words", mode="graph", limit=50)) == 9
         kb.upsert([*CHAIN, *OTHERS])
         assert "charles" in reached(kb)
-        kb.compact(everything=True)
+        kb.maintenance.compact(everything=True)
         assert "charles" in reached(kb)
 
 

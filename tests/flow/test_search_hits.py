@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from pair.kb.kb import KnowledgeBase, SearchOptions
-from pair.values import MODES, Document, GraphParameters, SearchMode
+from pair.kb.kb import KnowledgeBase
+from pair.values import MODES, Document, GraphParameters, SearchMode, SearchOptions
 from support.engine_parts import Ground, ids_of
 
 MANUAL = (
@@ -175,14 +175,14 @@ class ShortestFirst:
 @every_mode
 def test_a_reranker_has_the_last_word(kb: KnowledgeBase, mode: SearchMode) -> None:
     plain = kb.search("pressure gauge", mode=mode, limit=30, explain=True)
-    engine, reranker = kb._engine, ShortestFirst()
-    engine._reranker = reranker
+    core, reranker = kb._core, ShortestFirst()
+    core.reranker = reranker
     try:
         found = kb.search("pressure gauge", mode=mode, limit=2, explain=True)
         assert len(kb.search("pressure gauge", mode=mode, limit=0)) == 0
         assert len(kb.search("pressure gauge", mode=mode, limit=-1)) == 0
     finally:
-        engine._reranker = None
+        core.reranker = None
     assert reranker.asked[0] == ("pressure gauge", len(plain)), "it sees more than are wanted"
     assert [len(hit.text) for hit in found] == sorted(len(hit.text) for hit in plain)[:2]
     for hit in found:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pair.kb.kb import KnowledgeBase, SearchOptions
-from pair.values import MODES, Document, SearchMode
+from pair.kb.kb import KnowledgeBase
+from pair.values import MODES, Document, SearchMode, SearchOptions
 from support.engine_parts import Ground, ids_of, numbered, random_vectors
 
 MANY = 3000

@@ -16,7 +16,7 @@ import pytest
 
 from pair import errors
 from pair.engine.backup.export import held_bytes
-from pair.engine.runtime import EngineStats
+from pair.engine.summary import EngineStats
 from pair.kb.kb import KnowledgeBase
 from pair.testing.faulty_store import FaultyStore
 from pair.values import Document
@@ -53,8 +53,8 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Origin:
     lines, shards = folder / "backup.jsonl", folder / "backup.zip"
     with Ground(folder, **MANY_SHARDS, graph="text", chunker="structure").open() as kb:
         fill(kb)
-        assert kb.export(lines).documents == 35
-        assert kb.export_shards(shards).shards == stats_of(kb).shards > 2
+        assert kb.backup.export(lines).documents == 35
+        assert kb.backup.export_shards(shards).shards == stats_of(kb).shards > 2
         return Origin(lines, shards, [each.to_json() for each in kb.documents(limit=100)], answers(kb))
 
 
@@ -94,7 +94,7 @@ def stats_of(kb: KnowledgeBase) -> EngineStats:
 
 
 def exported(kb: KnowledgeBase, path: Path, **how: Any) -> Path:
-    kb.export(path, **how)
+    kb.backup.export(path, **how)
     return path
 
 
@@ -102,7 +102,7 @@ def test_documents_are_the_same_elsewhere_and_nothing_is_embedded(origin: Origin
     assert len(origin.lines.read_bytes().splitlines()) == 37
     embedder = CountingEmbedder()
     with elsewhere.open("copy", embedder=embedder) as copy:
-        done = copy.import_from(origin.lines)
+        done = copy.backup.import_from(origin.lines)
         assert (done.added, done.unchanged) == (35, 0)
         assert embedder.texts == []
         assert [each.to_json() for each in copy.documents(limit=100)] == origin.listed
@@ -111,7 +111,7 @@ def test_documents_are_the_same_elsewhere_and_nothing_is_embedded(origin: Origin
         embedder.texts.clear()
         version = copy.version()
         assert copy.upsert(PAGES, owner="sync", chunk_size=600).unchanged == 4
-        again = copy.import_from(origin.lines)
+        again = copy.backup.import_from(origin.lines)
         assert (again.added, again.replaced, again.unchanged) == (0, 0, 35)
         assert (copy.version(), embedder.texts) == (version, [])
 
@@ -120,13 +120,13 @@ def test_the_file_is_the_same_however_documents_lie_in_shards(ground: Ground) ->
     with ground.open() as kb:
         kb.upsert([*PAGES, *numbered(9)])
         first = exported(kb, ground.folder / "first.jsonl").read_bytes().splitlines()
-        kb.compact(everything=True)
+        kb.maintenance.compact(everything=True)
         second = exported(kb, ground.folder / "second.jsonl").read_bytes().splitlines()
         packed = exported(kb, ground.folder / "third.jsonl.gz")
         assert first[1:-1] == second[1:-1]
         assert gzip.decompress(packed.read_bytes()).splitlines() == second
         stream = io.BytesIO()
-        kb.export(stream)
+        kb.backup.export(stream)
         assert stream.getvalue().splitlines() == second
 
 
@@ -154,7 +154,7 @@ def test_without_vectors_texts_are_embedded_where_they_were_cut(ground: Ground, 
         before, chunks = answers(kb), stats_of(kb).chunks
     embedder = CountingEmbedder()
     with elsewhere.open(embedder=embedder) as copy:
-        copy.import_from(file)
+        copy.backup.import_from(file)
         assert len(embedder.texts) == chunks
         assert answers(copy) == before
 
@@ -165,7 +165,7 @@ def test_an_import_adds_and_replaces_by_id(ground: Ground, elsewhere: Ground) ->
         file = exported(kb, ground.folder / "backup.jsonl")
     with elsewhere.open() as copy:
         copy.upsert([Document("mine", "My own text."), Document("doc-0001", "Older."), *numbered(3, begin=4)])
-        done = copy.import_from(file)
+        done = copy.backup.import_from(file)
         assert (done.added, done.replaced, done.unchanged, done.deleted) == (6, 1, 3, 0)
         assert len(all_ids(copy)) == 11
         assert "number 1" in copy.document("doc-0001").text
@@ -181,13 +181,13 @@ def test_replacing_makes_the_kb_exactly_the_file_in_one_swap(ground: Ground, els
     with other.open(on_step=steps.append) as copy:
         copy.upsert([*numbered(3, begin=4), *(Document(f"mine-{number}", "Mine.") for number in range(9))])
         steps.clear()
-        done = copy.import_from(file, replace_all=True)
+        done = copy.backup.import_from(file, replace_all=True)
         assert (done.added, done.unchanged, done.deleted) == (17, 3, 9)
         assert steps.count("swap") == 1
         assert all_ids(copy) == [f"doc-{number:04}" for number in range(20)]
         assert answers(copy) == before
         version = copy.version()
-        assert copy.import_from(file, replace_all=True).unchanged == 20
+        assert copy.backup.import_from(file, replace_all=True).unchanged == 20
         assert copy.version() == version
 
 
@@ -196,15 +196,15 @@ def test_another_embedder_is_refused_unless_texts_are_embedded_anew(origin: Orig
     with elsewhere.open(embedder=embedder) as copy:
         for path in (origin.lines, origin.shards):
             with pytest.raises(errors.UsageError, match="has vectors of the embedder ngram-16-v1") as caught:
-                copy.import_from(path)
+                copy.backup.import_from(path)
             assert caught.value.code == "E226"
             assert copy.stats() is None
-        copy.import_from(origin.lines, embed=True)
+        copy.backup.import_from(origin.lines, embed=True)
         assert stats_of(copy).embedder == embedder.name
         assert {each.id: each.owner for each in copy.documents(limit=100)}["page-1"] == "sync"
-        assert copy.import_from(origin.lines, embed=True).unchanged == 35
+        assert copy.backup.import_from(origin.lines, embed=True).unchanged == 35
     with elsewhere.open() as back:  # also over one of another embedder
-        assert back.import_from(origin.lines, replace_all=True).replaced == 35
+        assert back.backup.import_from(origin.lines, replace_all=True).replaced == 35
         assert answers(back) == origin.answers
 
 
@@ -214,7 +214,7 @@ def test_vectors_without_a_text_cannot_be_made_anew(ground: Ground, elsewhere: G
         file = exported(kb, ground.folder / "backup.jsonl")
     with elsewhere.open(embedder=MirroredEmbedder()) as copy:
         with pytest.raises(errors.UsageError) as caught:
-            copy.import_from(file, embed=True)
+            copy.backup.import_from(file, embed=True)
         assert (caught.value.code, copy.stats()) == ("E307", None)
 
 
@@ -223,7 +223,7 @@ def test_without_vectors_what_says_nothing_is_refused_too(ground: Ground, elsewh
         kb.upsert([Document("bare", "", vector=[1.0] * 16), *numbered(2)])
         file = exported(kb, ground.folder / "texts.jsonl", vectors=False)
     with elsewhere.open() as copy, pytest.raises(errors.UsageError) as caught:
-        copy.import_from(file)
+        copy.backup.import_from(file)
     assert caught.value.code == "E307"
 
 
@@ -270,7 +270,7 @@ def test_a_damaged_file_is_refused_and_nothing_changes(tmp_path: Path, damage: s
         kb.upsert([Document("mine", "My own text.")])
         version = kb.version()
         with pytest.raises(errors.PairError) as caught:
-            kb.import_from(file, replace_all=replace_all)
+            kb.backup.import_from(file, replace_all=replace_all)
         assert (caught.value.code, kb.version()) == (code, version)
         assert len(all_ids(kb)) == 7
 
@@ -286,7 +286,7 @@ def test_a_failed_export_leaves_no_file_and_the_old_one(tmp_path: Path) -> None:
     rows.chmod(0o600)
     rows.write_bytes(b"damaged")
     with ground.open() as kb, pytest.raises(errors.DataError) as caught:
-        kb.export_shards(folder / "backup.zip")
+        kb.backup.export_shards(folder / "backup.zip")
     assert caught.value.code == "E207"
     assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [("backup.zip", b"the last one")]
 
@@ -304,7 +304,7 @@ def test_an_interrupted_export_leaves_the_old_file_and_nothing_else(tmp_path: Pa
             (folder / name).write_bytes(b"the last one")
             (folder / f".{name}.123.tmp").write_bytes(b"of a process that was killed")
             with pytest.raises(KeyboardInterrupt):
-                kb.export_shards(folder / name, interrupt) if "zip" in name else kb.export(
+                kb.backup.export_shards(folder / name, interrupt) if "zip" in name else kb.backup.export(
                     folder / name, on_progress=interrupt
                 )
             assert (folder / name).read_bytes() == b"the last one"
@@ -327,10 +327,10 @@ def test_an_interrupted_import_goes_on_with_what_it_built(tmp_path: Path) -> Non
 
     first, second = CountingEmbedder(), CountingEmbedder()
     with ground.open("copy", embedder=first, on_step=stop) as copy, pytest.raises(KeyboardInterrupt):
-        copy.import_from(file)
+        copy.backup.import_from(file)
     with ground.open("copy", embedder=second) as copy:
         assert copy.stats() is None
-        copy.import_from(file)
+        copy.backup.import_from(file)
         assert 0 < len(second.texts) < 12
         assert not set(first.texts) & set(second.texts)
         assert answers(copy) == before
@@ -348,7 +348,7 @@ def test_what_others_change_meanwhile_does_not_outlive_a_replacement(ground: Gro
                 other.delete(gone)
 
         with ground.open(on_step=disturb) as kb:
-            done = kb.import_from(file, replace_all=True)
+            done = kb.backup.import_from(file, replace_all=True)
         assert len(all_ids(other)) == 9
         assert done.added == 3
 
@@ -366,12 +366,12 @@ def test_two_who_import_the_same_at_once_do_not_undo_each_other(ground: Ground, 
 
         def disturb(step: str) -> None:
             if step == "lease" and next(turns, False):
-                other.import_from(file, replace_all=replace_all)
+                other.backup.import_from(file, replace_all=replace_all)
 
         with ground.open(on_step=disturb) as kb:
-            kb.import_from(file, replace_all=replace_all)
+            kb.backup.import_from(file, replace_all=replace_all)
         assert len(all_ids(other)) == (9 if replace_all else 10)
-        assert other.fsck().is_sound
+        assert other.maintenance.fsck().is_sound
 
 
 # Shards as they are
@@ -383,21 +383,21 @@ def test_shards_are_the_same_elsewhere_under_another_name(origin: Origin, elsewh
         assert archive.namelist()[0] == "index/manifest.json"
     embedder = CountingEmbedder()
     with elsewhere.open("copy", embedder=embedder) as copy:
-        done = copy.import_from(origin.shards)
+        done = copy.backup.import_from(origin.shards)
         assert (done.added, embedder.texts) == (35, [])
         assert [each.to_json() for each in copy.documents(limit=100)] == origin.listed
         assert answers(copy) == origin.answers
-        assert copy.collect(grace_seconds=0).deleted_shards == 0
+        assert copy.maintenance.collect(grace_seconds=0).deleted_shards == 0
         copy.upsert([Document("more", "It can be written.")])
-        copy.compact(everything=True)
+        copy.maintenance.compact(everything=True)
         assert len(all_ids(copy)) == 36
 
 
 def test_the_same_shards_make_the_same_zip(tmp_path: Path) -> None:
     with Ground(tmp_path).open() as kb:
         kb.upsert(numbered(3))
-        kb.export_shards(tmp_path / "first.zip")
-        kb.export_shards(tmp_path / "second.zip")
+        kb.backup.export_shards(tmp_path / "first.zip")
+        kb.backup.export_shards(tmp_path / "second.zip")
     assert (tmp_path / "first.zip").read_bytes() == (tmp_path / "second.zip").read_bytes()
 
 
@@ -405,35 +405,35 @@ def test_shards_need_an_empty_kb_or_take_the_place_of_all(ground: Ground) -> Non
     file = ground.folder / "backup.zip"
     with ground.open() as kb:
         kb.upsert(numbered(20))
-        kb.export_shards(file)
+        kb.backup.export_shards(file)
         before = answers(kb)
         kb.delete(["doc-0001"])
         kb.upsert([Document("mine", "Mine.")])
-        kb.compact(everything=True)
+        kb.maintenance.compact(everything=True)
         with pytest.raises(errors.ConflictError) as caught:
-            kb.import_from(file)
+            kb.backup.import_from(file)
         assert caught.value.code == "E227"
-        kb.import_from(file, replace_all=True)  # the shards that were dropped are live again
+        kb.backup.import_from(file, replace_all=True)  # the shards that were dropped are live again
         assert answers(kb) == before
-        kb.collect(grace_seconds=0)
+        kb.maintenance.collect(grace_seconds=0)
     with ground.open() as kb:
         assert answers(kb) == before
-        assert kb.fsck().is_sound
+        assert kb.maintenance.fsck().is_sound
 
 
 def test_shards_that_were_collected_are_uploaded_again(ground: Ground) -> None:
     file = ground.folder / "backup.zip"
     with ground.open() as kb:
         kb.upsert(numbered(20))
-        kb.export_shards(file)
+        kb.backup.export_shards(file)
         before = answers(kb)
         kb.delete(owner="ingest")
-        kb.collect(grace_seconds=0)
+        kb.maintenance.collect(grace_seconds=0)
         assert ground.stored_files(".search") == []
-        kb.import_from(file)
+        kb.backup.import_from(file)
         assert answers(kb) == before
-        kb.collect(grace_seconds=0)
-        assert kb.fsck().is_sound
+        kb.maintenance.collect(grace_seconds=0)
+        assert kb.maintenance.fsck().is_sound
 
 
 @pytest.mark.parametrize("spoil", ["cut", "entry", "missing", "manifest", "no export"])
@@ -441,7 +441,7 @@ def test_a_damaged_zip_is_refused_and_nothing_changes(ground: Ground, elsewhere:
     file = ground.folder / "backup.zip"
     with ground.open() as kb:
         kb.upsert(numbered(3))
-        kb.export_shards(file)
+        kb.backup.export_shards(file)
     with zipfile.ZipFile(file) as archive:
         entries = {name: archive.read(name) for name in archive.namelist()}
     if spoil == "cut":
@@ -461,7 +461,7 @@ def test_a_damaged_zip_is_refused_and_nothing_changes(ground: Ground, elsewhere:
                 archive.writestr(name, content)
     with elsewhere.open() as copy:
         with pytest.raises(errors.PairError) as caught:
-            copy.import_from(file)
+            copy.backup.import_from(file)
         assert caught.value.code == ("E225" if spoil == "no export" else "E224")
         assert copy.stats() is None
     assert elsewhere.stored_files(".search") == []
@@ -473,20 +473,20 @@ def test_from_a_folder_to_a_bucket_and_back(origin: Origin, elsewhere: Ground, t
     with running_s3(tmp_path) as server:
         store = server.store("kb")
         with elsewhere.open("in-bucket", store=store) as copy:
-            copy.import_from(origin.shards)
+            copy.backup.import_from(origin.shards)
             assert answers(copy) == origin.answers
         shutil.rmtree(elsewhere.cache)
         keys = {each.key.rpartition(".")[2]: each.key for each in store.list("in-bucket.duckdb.shards/")}
         store.delete(keys["duckdb"])
         store.put(keys["ids"], b"not this")
         with elsewhere.open("in-bucket", store=server.store("kb")) as copy:
-            assert len(copy.fsck().faults) == 2
-            assert copy.fsck(repair=True).is_sound
-            assert copy.fsck().faults == ()
+            assert len(copy.maintenance.fsck().faults) == 2
+            assert copy.maintenance.fsck(repair=True).is_sound
+            assert copy.maintenance.fsck().faults == ()
             assert answers(copy) == origin.answers
-            copy.export(lines)
+            copy.backup.export(lines)
     with elsewhere.with_policy(cache_dir=str(tmp_path / "another")).open("home") as home:
-        home.import_from(lines)
+        home.backup.import_from(lines)
         assert answers(home) == origin.answers
 
 
@@ -505,7 +505,7 @@ def test_readers_never_see_half_of_a_replacement(ground: Ground) -> None:
             return "none"
 
         with ground.open(store=FaultyStore(ground.blobs(), look)) as kb:
-            kb.import_from(file, replace_all=True)
+            kb.backup.import_from(file, replace_all=True)
     assert seen == {5, 20}
 
 
@@ -518,16 +518,16 @@ def test_a_kb_that_its_cache_does_not_hold_is_exported_as_any_other(ground: Grou
     with ground.open() as kb:
         fill(kb)
         kb.upsert(odd)
-        kb.export(tmp_path / "whole.jsonl")
-        kb.export(tmp_path / "bare.jsonl", vectors=False)
-        shards = kb._engine._parts.publication.require().manifest.shards
+        kb.backup.export(tmp_path / "whole.jsonl")
+        kb.backup.export(tmp_path / "bare.jsonl", vectors=False)
+        shards = kb._core.context.publication.required().manifest.shards
     shutil.rmtree(ground.cache)
     sizes = list(map(held_bytes, shards))
     limit = max(sizes) + 1_000  # what is beside the files of a shard takes room too
     assert 3 * limit < sum(sizes)
     with ground.with_policy(cache_max_bytes=limit).open() as kb:
-        report = kb.export(tmp_path / "spooled.jsonl", on_progress=lambda *each: told.append(each))
-        kb.export(tmp_path / "bare-spooled.jsonl", vectors=False)
+        report = kb.backup.export(tmp_path / "spooled.jsonl", on_progress=lambda *each: told.append(each))
+        kb.backup.export(tmp_path / "bare-spooled.jsonl", vectors=False)
         assert sum(path.stat().st_size for path in ground.cache.rglob("*") if path.is_file()) <= limit
     for whole, spooled in (("whole.jsonl", "spooled.jsonl"), ("bare.jsonl", "bare-spooled.jsonl")):
         assert (tmp_path / spooled).read_bytes() == (tmp_path / whole).read_bytes()
@@ -539,7 +539,7 @@ def test_an_empty_kb_is_exported_also_with_a_small_cache(ground: Ground, tmp_pat
     with ground.with_policy(cache_max_bytes=1_000_000).open() as kb:
         fill(kb)
         kb.delete(all_ids(kb))
-        assert kb.export(tmp_path / "empty.jsonl").documents == 0
+        assert kb.backup.export(tmp_path / "empty.jsonl").documents == 0
 
 
 def test_what_is_collected_while_a_small_cache_is_filled_is_exported_as_it_is_by_then(
@@ -548,18 +548,18 @@ def test_what_is_collected_while_a_small_cache_is_filled_is_exported_as_it_is_by
     changed: list[bool] = []
     with ground.open() as other:
         fill(other)
-        limit = 2 * max(map(held_bytes, other._engine._parts.publication.require().manifest.shards))
+        limit = 2 * max(map(held_bytes, other._core.context.publication.required().manifest.shards))
 
         def interfere(*_: int) -> None:
             if not changed:
                 changed.append(True)
                 other.upsert([Document("late", "It came late.")])
-                other.compact(everything=True)
-                other.collect(grace_seconds=0)
+                other.maintenance.compact(everything=True)
+                other.maintenance.collect(grace_seconds=0)
                 shutil.rmtree(ground.cache)
 
         with ground.with_policy(cache_max_bytes=limit).open() as kb:
-            report = kb.export(tmp_path / "export.jsonl", on_progress=interfere)
+            report = kb.backup.export(tmp_path / "export.jsonl", on_progress=interfere)
             assert (report.documents, report.manifest_version) == (36, kb.version()[0])
     with Ground(tmp_path / "again").open() as kb:
-        assert kb.import_from(tmp_path / "export.jsonl").added == 36
+        assert kb.backup.import_from(tmp_path / "export.jsonl").added == 36

@@ -40,7 +40,7 @@ def colours(kb: KnowledgeBase) -> dict[str, str]:
 
 
 def kept(kb: KnowledgeBase) -> list[int]:
-    return [each.number for each in kb.versions()]
+    return [each.number for each in kb.versions.list()]
 
 
 def copies(ground: Ground) -> list[int]:
@@ -55,18 +55,18 @@ def test_every_change_makes_a_version_that_says_what_made_it(ground: Ground) -> 
     with ground.open() as kb:
         paint(kb, "red")
         kb.delete(["roof"])
-        kb.rollback(1)
-        kb.compact(everything=True)
-        told = [(each.number, each.made_by, each.documents, each.restored) for each in kb.versions()]
+        kb.versions.rollback(1)
+        kb.maintenance.compact(everything=True)
+        told = [(each.number, each.made_by, each.documents, each.restored) for each in kb.versions.list()]
         assert told[-3:] == [(3, "rollback", 2, 1), (2, "delete", 1, 0), (1, "upsert", 2, 0)]
-        assert [each.is_current for each in kb.versions()] == [True, *[False] * (len(told) - 1)]
+        assert [each.is_current for each in kb.versions.list()] == [True, *[False] * (len(told) - 1)]
 
 
 def test_a_write_that_changes_nothing_makes_no_version(ground: Ground) -> None:
     with ground.open() as kb:
         paint(kb, "red")
         paint(kb, "red")
-        kb.rollback(1)
+        kb.versions.rollback(1)
         assert kept(kb) == [1]
 
 
@@ -82,7 +82,7 @@ def test_more_versions_than_a_manifest_remembers_are_listed_and_gone_back_to(gro
         for number in range(150):
             paint(kb, f"colour-{number}", "door")
         assert kept(kb) == list(range(150, 0, -1))
-        kb.rollback(2)
+        kb.versions.rollback(2)
         assert colours(kb) == {"door": "colour-1"}
 
 
@@ -91,7 +91,7 @@ def test_a_version_that_is_not_kept_is_refused_with_those_that_are(ground: Groun
     with ground.open() as kb:
         paint(kb, "red")
         with pytest.raises(NotFoundError) as refused:
-            kb.rollback(wanted)
+            kb.versions.rollback(wanted)
         assert (refused.value.code, refused.value.details["kept"]) == ("E218", [1])
         with ground.open(at=wanted) as then, pytest.raises(NotFoundError) as unread:
             then.search("door")
@@ -100,7 +100,7 @@ def test_a_version_that_is_not_kept_is_refused_with_those_that_are(ground: Groun
 
 def test_a_kb_that_was_never_written_has_no_versions(ground: Ground) -> None:
     with ground.open() as kb:
-        for ask in (kb.versions, lambda: kb.rollback(1)):
+        for ask in (kb.versions.list, lambda: kb.versions.rollback(1)):
             with pytest.raises(NotFoundError) as refused:
                 ask()
             assert refused.value.code == "E201"
@@ -138,7 +138,7 @@ def test_a_reader_of_the_past_does_not_see_what_is_written_meanwhile(ground: Gro
         with ground.open(at=1) as then:
             assert colours(then) == {"door": "red", "roof": "red"}
             paint(kb, "green")
-            kb.compact(everything=True)
+            kb.maintenance.compact(everything=True)
             assert colours(then) == {"door": "red", "roof": "red"}
 
 
@@ -150,9 +150,9 @@ def test_the_past_cannot_be_written_to(ground: Ground) -> None:
         writes = (
             lambda: paint(then, "blue"),
             lambda: then.delete(["door"]),
-            lambda: then.rollback(1),
-            lambda: then.compact(everything=True),
-            lambda: then.collect(grace_seconds=0),
+            lambda: then.versions.rollback(1),
+            lambda: then.maintenance.compact(everything=True),
+            lambda: then.maintenance.collect(grace_seconds=0),
         )
         for write in writes:
             with pytest.raises(UsageError) as refused:
@@ -171,10 +171,10 @@ def test_going_back_stores_nothing_anew_and_is_a_version_itself(ground: Ground) 
         for colour in COLOURS:
             paint(kb, colour)
     with ground.open(store=store) as kb:
-        done = kb.rollback(2)
+        done = kb.versions.rollback(2)
         assert (done.restored, done.manifest_version, done.documents, done.is_changed) == (2, 6, 2, True)
         assert colours(kb) == {"door": "green", "roof": "green"}
-        assert kb.rollback(5).manifest_version == 7
+        assert kb.versions.rollback(5).manifest_version == 7
         assert colours(kb) == {"door": "violet", "roof": "violet"}
     assert requests.counts["upload"] == 0
 
@@ -183,7 +183,7 @@ def test_what_is_written_after_going_back_builds_on_it(ground: Ground) -> None:
     with ground.open() as kb:
         paint(kb, "red")
         paint(kb, "green", "door")
-        kb.rollback(1)
+        kb.versions.rollback(1)
         paint(kb, "blue", "roof")
         assert colours(kb) == {"door": "red", "roof": "blue"}
 
@@ -193,8 +193,8 @@ def test_going_back_to_before_a_re_embedding_brings_the_embedder_back(ground: Gr
         paint(kb, "red")
         before = [hit.score for hit in kb.search("the door", exact=True)]
     with ground.open(embedder=MirroredEmbedder()) as kb:
-        kb.reembed()
-        assert kb.rollback(1).embedder != MirroredEmbedder().name
+        kb.maintenance.reembed()
+        assert kb.versions.rollback(1).embedder != MirroredEmbedder().name
         with pytest.raises(UsageError) as refused:
             kb.search("the door")
         assert refused.value.code == "E304"
@@ -226,7 +226,7 @@ def test_readers_see_one_version_or_another_while_it_is_rolled_back_and_forth(tm
     try:
         with ground.open() as kb:
             for number in itertools.islice(itertools.cycle([red, green]), 40):
-                kb.rollback(number)
+                kb.versions.rollback(number)
     finally:
         done.set()
         for reader in readers:
@@ -242,13 +242,13 @@ def test_garbage_collection_leaves_what_kept_versions_name(ground: Ground) -> No
     with few.open() as kb:
         for colour in COLOURS:
             paint(kb, colour)
-        assert kb.collect(grace_seconds=0).kept_versions == 2
+        assert kb.maintenance.collect(grace_seconds=0).kept_versions == 2
         assert kept(kb) == [6, 4, 3]
         for number, colour in ((3, "blue"), (4, "amber")):
             with few.open(at=number) as then:
                 assert colours(then) == {"door": colour, "roof": colour}
-        kb.rollback(3)
-        kb.collect(grace_seconds=0)
+        kb.versions.rollback(3)
+        kb.maintenance.collect(grace_seconds=0)
         assert colours(kb) == {"door": "blue", "roof": "blue"}
     assert len(ground.stored_files(".search")) == 3
 
@@ -260,7 +260,7 @@ def test_a_reader_at_a_version_that_is_no_longer_kept_is_told_so(ground: Ground)
         assert colours(reader) == {"door": "red", "roof": "red"}
         for colour in COLOURS[1:]:
             paint(kb, colour)
-        kb.collect(grace_seconds=0)
+        kb.maintenance.collect(grace_seconds=0)
         for then in (reader, fresh):
             for ask in (lambda then=then: then.search("door"), then.documents):
                 with pytest.raises(NotFoundError) as refused:
@@ -277,7 +277,7 @@ def test_days_are_counted_by_the_clock_of_the_store(tmp_path: Path, year: int) -
         for name in ("door", "roof", "hall"):
             paint(kb, "red", name)
             clock.advance(20 * day)
-        kb.collect(grace_seconds=0)
+        kb.maintenance.collect(grace_seconds=0)
         assert kept(kb) == [3, 2], "the first one was replaced 40 days ago, and the second one 20 days ago"
 
 
@@ -286,8 +286,8 @@ def test_a_version_that_was_only_rearranged_is_kept_once(ground: Ground) -> None
         paint(kb, "red")
         paint(kb, "green", "door")
         paint(kb, "blue", "hall")
-        compacted = kb.compact(everything=True).manifest_version
-        kb.collect(grace_seconds=0)
+        compacted = kb.maintenance.compact(everything=True).manifest_version
+        kb.maintenance.collect(grace_seconds=0)
         assert kept(kb) == [compacted + 1, 2, 1]
         with ground.open(at=2) as then:
             assert colours(then) == {"door": "green", "roof": "red"}
@@ -303,7 +303,7 @@ def test_copies_of_writes_that_lost_are_not_versions_and_are_collected(ground: G
         paint(kb, "green")
         assert kept(kb) == [2, 1]
         assert copies(ground) == [1, 1, 2]
-        kb.collect(grace_seconds=0)
+        kb.maintenance.collect(grace_seconds=0)
         assert copies(ground) == [1, 2]
 
 
@@ -333,7 +333,7 @@ def test_a_copy_that_is_damaged_keeps_nobody_from_collecting(ground: Ground) -> 
             paint(kb, colour)
         first = next(iter(ground.blobs().list(versions_prefix("default"))))
         ground.blobs().put(first.key, b"{}")
-        kb.collect(grace_seconds=0)
+        kb.maintenance.collect(grace_seconds=0)
         assert colours(kb) == {"door": "violet", "roof": "violet"}
         with ground.open(at=3) as then:
             assert colours(then) == {"door": "blue", "roof": "blue"}
@@ -358,10 +358,10 @@ def test_versions_of_an_earlier_pair_have_no_cause_and_can_be_gone_back_to(groun
         paint(kb, "red")
     with ground.open() as kb:
         paint(kb, "green")
-        assert [(each.number, each.made_by) for each in kb.versions()] == [(2, "upsert")]
+        assert [(each.number, each.made_by) for each in kb.versions.list()] == [(2, "upsert")]
         paint(kb, "blue")
-        kb.rollback(2)
-        assert kb.versions()[0].restored == 2
+        kb.versions.rollback(2)
+        assert kb.versions.list()[0].restored == 2
 
 
 # ── in company ─────────────────────────────────────────────────────────────────────────────────────
@@ -376,8 +376,8 @@ def test_what_a_rollback_brings_back_is_not_lost_by_a_compaction_that_began_befo
         paint(other, "red", "door", "roof")
         whole = paint(other, "green", "hall", "gate")
         other.delete(["door", "hall"])
-        meanwhile.act = lambda: other.rollback(whole)
-        kb.compact(everything=True)
+        meanwhile.act = lambda: other.versions.rollback(whole)
+        kb.maintenance.compact(everything=True)
         assert colours(kb) == {"door": "red", "roof": "red", "hall": "green", "gate": "green"}
 
 
@@ -391,8 +391,8 @@ def test_what_a_rollback_brings_back_is_not_lost_by_a_re_embedding_that_began_be
     with ground.open() as other, ground.open(embedder=MirroredEmbedder(), on_step=meanwhile) as kb:
         whole = paint(other, "red", *names)
         other.delete(names[::3])
-        meanwhile.act = lambda: other.rollback(whole)
-        kb.reembed()
+        meanwhile.act = lambda: other.versions.rollback(whole)
+        kb.maintenance.reembed()
         assert colours(kb) == dict.fromkeys(names, "red")
         assert not kb.search("room", limit=30, exact=True).partial
 
@@ -401,7 +401,7 @@ def test_shards_of_a_package_that_are_being_collected_are_brought_again(tmp_path
     origin, ground = Ground(tmp_path / "origin"), Ground(tmp_path / "here")
     with origin.open() as kb:
         paint(kb, "red")
-        packed = kb._engine.packed()
+        packed = kb.backup.pack_index()
     paths = {each.name: origin.store / each.key for each in packed.files}
     parcel = PackageShards(packed.manifest, "house", "house 1.0.0", "sha", paths.get, owner="package", is_verified=True)
     is_condemned, may_delete = threading.Event(), threading.Event()
@@ -413,9 +413,9 @@ def test_shards_of_a_package_that_are_being_collected_are_brought_again(tmp_path
     condemned, uploaded = Once("condemned"), Once("uploaded")
     condemned.act = wait
     with ground.open(on_step=condemned) as other, ground.open(on_step=uploaded) as kb:
-        other.adoption().take_up(parcel)
+        other.backup.package_merger().take_up(parcel)
         other.delete(["door", "roof"])
-        collector = threading.Thread(target=lambda: other.collect(grace_seconds=0))
+        collector = threading.Thread(target=lambda: other.maintenance.collect(grace_seconds=0))
         collector.start()
         is_condemned.wait(60)
 
@@ -424,7 +424,7 @@ def test_shards_of_a_package_that_are_being_collected_are_brought_again(tmp_path
             collector.join()
 
         uploaded.act = finish
-        kb.adoption().take_up(parcel)
+        kb.backup.package_merger().take_up(parcel)
         assert colours(kb) == {"door": "red", "roof": "red"}
         assert not kb.search("door", exact=True).partial
 
@@ -436,7 +436,7 @@ def test_a_version_that_is_not_kept_cannot_be_found_once_its_shards_are_judged(g
     with ground.with_policy(keep_versions=1).open(on_step=condemned) as kb:
         for colour in COLOURS:
             paint(kb, colour)
-        kb.collect(grace_seconds=0)
+        kb.maintenance.collect(grace_seconds=0)
     assert found == [[4, 5, 6]]
 
 
@@ -457,7 +457,7 @@ def test_a_copy_that_arrives_damaged_once_is_read_again_before_its_shards_are_ga
             return Blob(blob.data[: len(blob.data) // 2], blob.version)
 
     with ground.open(store=Spoiling(ground.store)) as kb:
-        kb.collect(grace_seconds=0)
+        kb.maintenance.collect(grace_seconds=0)
     assert len(spoilt) == len(COLOURS) - 1
     for number, colour in enumerate(COLOURS, 1):
         with ground.open(at=number) as then:
@@ -473,8 +473,8 @@ def test_one_damaged_copy_among_many_hides_no_other(ground: Ground) -> None:
         last_that_the_current_one_names = next(key for key in listed if "/0000000006-" in key)
         ground.blobs().put(last_that_the_current_one_names, b"{}")
         ground.blobs().put(f"{versions_prefix('default')}0000000003-stray.json", b"{}")
-        kb.collect(grace_seconds=0)
-        kb.rollback(3)
+        kb.maintenance.collect(grace_seconds=0)
+        kb.versions.rollback(3)
         assert colours(kb) == {"door": "colour-2"}
 
 
@@ -494,7 +494,7 @@ def test_files_of_others_beside_the_copies_are_neither_versions_nor_deleted(grou
         for key in foreign:
             ground.blobs().put(key, content.data)
         paint(kb, "green")
-        kb.collect(grace_seconds=0)
+        kb.maintenance.collect(grace_seconds=0)
         assert kept(kb) == [2, 1]
         assert {info.key for info in ground.blobs().list(versions_prefix("default"))} >= {copy, *foreign}
 
@@ -506,7 +506,7 @@ def test_a_version_that_is_damaged_hides_no_other(ground: Ground) -> None:
         _, second, *_ = ground.blobs().list(versions_prefix("default"))
         ground.blobs().put(second.key, b"{}")
         assert kept(kb) == [5, 4, 3, 1]
-        kb.rollback(1)
+        kb.versions.rollback(1)
         assert colours(kb) == {"door": "red", "roof": "red"}
         with ground.open(at=2) as then, pytest.raises(DataError) as refused:
             then.documents()
@@ -519,6 +519,6 @@ def test_what_is_rolled_back_can_be_gone_back_to_also_where_nobody_kept_it(groun
     with ground.with_policy(keep_versions=0).open() as kb:
         paint(kb, "green")
     with ground.open() as kb:
-        kb.rollback(1)
-        kb.rollback(2)
+        kb.versions.rollback(1)
+        kb.versions.rollback(2)
         assert colours(kb) == {"door": "green", "roof": "green"}

@@ -68,7 +68,7 @@ LOCAL_ARGUMENTS: dict[str, Callable[[Any], object]] = {
     "limit of a vector": lambda kb: kb.search_vector([1.0] * 16, limit="x"),
     "distance": lambda kb: kb.search_vector([1.0] * 16, max_distance="near"),
     "id": lambda kb: kb.document(5),
-    "one id": lambda kb: kb.known("doc-0001"),
+    "one id": lambda kb: kb.existing_ids("doc-0001"),
 }
 
 

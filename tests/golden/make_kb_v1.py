@@ -60,14 +60,14 @@ def numbered(number: int) -> pair.Document:
 def write(folder: Path) -> None:
     with pair.open("golden", settings=Settings(engine=policy_of(folder))) as kb:
         kb.upsert([numbered(number) for number in range(14)])
-        kb.compact(everything=True)
+        kb.maintenance.compact(everything=True)
         kb.upsert([pair.Document(UNICODE_ID, BOOK, title="Handbook", metadata={"język": "polski"})])
         kb.upsert([pair.Document("naïve id\twith a tab", "Grüße aus dem Hafen.", metadata={"tags": ["é", 2, None]})])
         kb.upsert([pair.Document("placed", "A text with a vector of its own.", vector=[0.5] * 4 + [0.0] * 28)])
         kb.upsert([pair.Document("doc-03", "Page 3 was rewritten and tells of windmills.", title="Page 3")])
         kb.delete(["doc-05", "doc-06"])
         kb.upsert([pair.Document("synced.md", "What was synced.", metadata={"kind": "synced"})], owner="sync")
-        kb.collect(grace_seconds=0)
+        kb.maintenance.collect(grace_seconds=0)
     # Locks and leases of those who write are not part of what is stored.
     shutil.rmtree(folder / "store" / ".pair-store")
 

@@ -89,7 +89,8 @@ def used(kb: KnowledgeBase | RemoteKnowledgeBase) -> list[Any]:
     stats = kb.stats()
     assert stats is not None
     seen += [stats.documents, stats.chunks, stats.embedder, stats.dimension, stats.manifest_version]
-    seen += [kb.compact(everything=True), kb.collect(grace_seconds=0), kb.sweep().evicted_ttl]
+    care = kb.maintenance if isinstance(kb, KnowledgeBase) else kb
+    seen += [care.compact(everything=True), care.collect(grace_seconds=0), care.sweep().evicted_ttl]
     return seen
 
 

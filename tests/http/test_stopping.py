@@ -111,7 +111,7 @@ def test_nothing_that_was_acknowledged_is_lost(tmp_path: Path, number: signal.Si
     with opened(tmp_path / "project") as kb:
         # The lease is free: the one who held it released it, or died with it.
         assert kb.upsert([Document("after", "A note.")]).added == 1
-        assert kb.known(load.acknowledged) == set(load.acknowledged)
+        assert kb.existing_ids(load.acknowledged) == set(load.acknowledged)
     with Served(tmp_path / "project") as again:
         assert again.get(f"/rag/docs/{load.acknowledged[-1]}").status_code == 200
 

@@ -14,9 +14,7 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pair.kb.installer import Installer, Packaging
-from pair.kb.locks import LockService
-from pair.kb.publish import publish
+from pair.kb.installer import Installer, LockService, Packaging, publish
 from pair.packages.install import InstallRequest
 from pair.packages.lockfile import read_lock, to_bytes
 from pair.packages.package import Label

@@ -14,17 +14,16 @@ from typing import TypeVar
 
 from pair import errors
 from pair.ai.caching_embedder import CachingEmbedder
+from pair.blobs.blob_leases import BlobLeases
 from pair.blobs.cas_check import refuse_without_compare_and_swap
 from pair.blobs.contract import Lease, Leases
-from pair.blobs.leases import BlobLeases, MemoryLeases
-from pair.engine.filters import parse_filter
-from pair.engine.query.request import Limits
-from pair.engine.runtime import Engine
+from pair.blobs.leases import MemoryLeases
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.manifest_store import ManifestStore
 from pair.engine.storage.shard_cache import ShardCache
-from pair.engine.write.commit import EngineContext
-from pair.engine.write.writer import WriteReport
+from pair.engine.write.writer import EngineContext, WriteReport
+from pair.kb.kb import KnowledgeBase
+from pair.kb.maintenance import KbCore
 from pair.testing.clock import ManualClock
 from pair.testing.faulty_store import Fault, FaultyStore
 from pair.values import Document
@@ -144,14 +143,14 @@ class Client:
         self._folder = folder
         self._change: Change | None = None
         self.expects_no_fault = False
-        self.engine = self._started()
+        self.kb = self._started()
 
     def restart(self) -> None:
         """As a new process, which knows nothing and holds no file open."""
-        self.engine.close()
-        self.engine = self._started()
+        self.kb.close()
+        self.kb = self._started()
 
-    def _started(self, at: int | None = None) -> Engine:
+    def _started(self, at: int | None = None) -> KnowledgeBase:
         world, turns = self.world, self.world.turns
         policy = dataclasses.replace(POLICY, keep_versions=world.keep_versions)
         store = FaultyStore(
@@ -172,7 +171,7 @@ class Client:
         parts = EngineContext(
             KB, policy, publication, cache, self._leases(store), world.clock, self._new_id, self._pause, self._step
         )
-        return Engine(parts, store, CachingEmbedder(HashEmbedder()))
+        return KnowledgeBase(KbCore(parts, store, CachingEmbedder(HashEmbedder())))
 
     def _leases(self, store: FaultyStore) -> Leases:
         world, name = self.world, self.actor.name
@@ -222,35 +221,35 @@ class Client:
 
         with self._judged(f"upsert {' '.join(names)}"):
             documents = [Document(name, fact.text, metadata={"kind": fact.kind}) for name, fact in facts.items()]
-            self.engine.upsert(documents, owner=owner, on_batch=acknowledge)
+            self.kb.upsert(documents, owner=owner, on_batch=acknowledge)
 
     def delete_ids(self, names: Sequence[str]) -> None:
         with self._deleting(f"delete {' '.join(names)}", lambda name, fact: name in names) as change:
-            self._judge_delete(change, self.engine.delete(ids=names))
+            self._judge_delete(change, self.kb.delete(ids=names))
 
     def delete_owner(self, owner: str) -> None:
         with self._deleting(f"delete what is {owner}'s", lambda name, fact: fact.owner == owner) as change:
-            self._judge_delete(change, self.engine.delete(owner=owner))
+            self._judge_delete(change, self.kb.delete(owner=owner))
 
     def delete_kind(self, kind: int) -> None:
         with self._deleting(f"delete kind {kind}", lambda name, fact: fact.kind == kind) as change:
-            self._judge_delete(change, self.engine.delete(condition=parse_filter({"kind": kind})))
+            self._judge_delete(change, self.kb.delete(filter={"kind": kind}))
 
     def compact(self, *, everything: bool) -> None:
         self._change = _nothing("compaction")
         with self._judged("compact"):
-            self.engine.compact(everything=everything)
+            self.kb.maintenance.compact(everything=everything)
 
     def collect(self, grace_seconds: float | None) -> None:
         self._change = _nothing("garbage collection")
         with self._judged("collect"):
-            self.engine.collect(grace_seconds=grace_seconds)
+            self.kb.maintenance.collect(grace_seconds=grace_seconds)
 
     def roll_back(self, number: int) -> None:
         ledger = self.world.ledger
         self._change = change = Change(f"roll back to {number}", lambda contents: ledger.history[number])
         with self._judged(change.title, "E218"):
-            report = self.engine.roll_back(str(number))
+            report = self.kb.versions.rollback(number)
             assert report.restored == number
             assert report.documents == len(ledger.history[number])
             assert report.is_changed == bool(change.published), f"{change.title}: {report}"
@@ -291,9 +290,9 @@ class Client:
 
     def search(self, limit: int, *, exact: bool, kind: int | None) -> None:
         query = vector_of(f"query {limit}")
-        condition = None if kind is None else parse_filter({"kind": kind})
         with self._reading("search") as versions:
-            hits = self.engine.search_vector(query, limit, Limits(condition, exact=exact))
+            condition = None if kind is None else {"kind": kind}
+            hits = self.kb.search_vector(query, limit=limit, filter=condition, exact=exact)
             assert not hits.partial, f"nothing is lost, and a search says {hits.faults}"
             assert hits.manifest_version in versions(), f"hits of manifest {hits.manifest_version}"
             then = self.world.ledger.history[hits.manifest_version]
@@ -307,25 +306,25 @@ class Client:
 
     def list_all(self) -> None:
         with self._reading("list") as versions:
-            listed = self.engine.documents(limit=1_000)
+            listed = self.kb.documents(limit=1_000)
             found = [(each.id, Fact(each.text, each.owner, each.metadata["kind"])) for each in listed]
             expected = [sorted(self.world.ledger.history[number].items()) for number in versions()]
             assert found in expected, f"found {found}, expected one of {expected}"
 
     def read_past(self, number: int) -> None:
         """As it was, however late; or it is not kept any more."""
-        engine = self._started(number)
+        kb = self._started(number)
         with self._judged(f"read version {number}", "E218"):
             for _ in range(2):
-                listed = engine.documents(limit=1_000)
+                listed = kb.documents(limit=1_000)
                 found = {each.id: Fact(each.text, each.owner, each.metadata["kind"]) for each in listed}
                 assert found == self.world.ledger.history[number], f"version {number}: found {found}"
-        engine.close()
+        kb.close()
 
     def look_up(self, name: str) -> None:
         with self._reading(f"look up {name}") as versions:
             try:
-                each = self.engine.document(name)
+                each = self.kb.document(name)
                 found = Fact(each.text, each.owner, each.metadata["kind"])
             except errors.NotFoundError as fault:
                 if fault.code != "E214":
@@ -336,7 +335,7 @@ class Client:
 
     def list_owner(self, owner: str) -> None:
         with self._reading(f"hashes of {owner}") as versions:
-            found = self.engine.hashes(owner).keys()
+            found = self.kb._core.hashes(owner).keys()
             expected = [
                 {name for name, fact in self.world.ledger.history[number].items() if fact.owner == owner}
                 for number in versions()

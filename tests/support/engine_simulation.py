@@ -56,7 +56,7 @@ def simulate(seed: int) -> Outcome:
         if not world.turns.faults:
             _end_well(world, clients, folder)
         for each in clients:
-            each.engine.close()
+            each.kb.close()
     return Outcome(tuple(world.turns.faults), tuple(world.turns.trace), world.ledger.number)
 
 
@@ -107,7 +107,7 @@ def beginnings() -> tuple[Beginning, ...]:
         found.append(Beginning.of(world))
         client.delete_ids(NAMES)
         found.append(Beginning.of(world))
-        client.engine.close()
+        client.kb.close()
     return tuple(found)
 
 
@@ -222,7 +222,7 @@ def _end_well(world: World, clients: list[Client], folder: Path) -> None:
         last.list_owner("ann")
     except BaseException as fault:  # noqa: BLE001 - shown with the history
         world.turns.faults.append(fault)
-    last.engine.close()
+    last.kb.close()
 
 
 @contextlib.contextmanager

@@ -54,7 +54,7 @@ def call(kb: KnowledgeBase, name: str, argument: Any, embedder: Embedder) -> dic
     report: Any
     match name:
         case "reembed":
-            report = kb.reembed()
+            report = kb.maintenance.reembed()
         case "watch":
             return watch(kb, Path(argument), embedder)
         case "upsert":
@@ -62,13 +62,13 @@ def call(kb: KnowledgeBase, name: str, argument: Any, embedder: Embedder) -> dic
         case "delete":
             report = kb.delete(argument)
         case "compact":
-            report = kb.compact(everything=True)
+            report = kb.maintenance.compact(everything=True)
         case "collect":
-            report = kb.collect(grace_seconds=argument)
+            report = kb.maintenance.collect(grace_seconds=argument)
         case "import":
-            report = kb.import_from(Path(argument), replace_all=True)
+            report = kb.backup.import_from(Path(argument), replace_all=True)
         case "repair":
-            return kb.fsck(repair=True).to_json()
+            return kb.maintenance.fsck(repair=True).to_json()
         case _:
             raise ValueError(name)
     return asdict(report)

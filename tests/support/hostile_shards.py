@@ -232,14 +232,14 @@ def use(kb: KnowledgeBase, folder: Path) -> Iterator[Callable[[], object]]:
     yield lambda: kb.search_vector([0.25] * DIMENSION, limit=30)
     yield lambda: [kb.document(each.id) for each in kb.documents(limit=100)]
     yield lambda: [kb.document(name) for name in ("doc-0003", "ü/é")]
-    yield lambda: kb.around_document("ü/é")
-    yield lambda: kb.around_entity("anna berg")
-    yield lambda: kb.export(folder / "out.jsonl")
-    yield lambda: kb.export_shards(folder / "out.zip")
-    yield kb.fsck
+    yield lambda: kb.graph.around_document("ü/é")
+    yield lambda: kb.graph.around_entity("anna berg")
+    yield lambda: kb.backup.export(folder / "out.jsonl")
+    yield lambda: kb.backup.export_shards(folder / "out.zip")
+    yield kb.maintenance.fsck
     yield lambda: kb.upsert(numbered(3, begin=2))
-    yield lambda: kb.compact(everything=True)
-    yield lambda: kb.fsck(repair=True)
+    yield lambda: kb.maintenance.compact(everything=True)
+    yield lambda: kb.maintenance.fsck(repair=True)
 
 
 def edit_json(value: Any, dice: random.Random) -> None:
@@ -298,7 +298,7 @@ def try_one(number: int, pristine: Path, work: Path) -> None:
         path.write_bytes(gzip.compress(content, 1) if dice.random() < 0.5 else content)
         with Ground(work / "other", graph="text").open() as kb:
             for embed in (False, True):
-                attempt(lambda embed=embed: kb.import_from(path, replace_all=True, embed=embed))  # type: ignore[misc]
+                attempt(lambda embed=embed: kb.backup.import_from(path, replace_all=True, embed=embed))  # type: ignore[misc]
                 for act in use(kb, work):
                     attempt(act)
         return
@@ -313,7 +313,7 @@ def try_one(number: int, pristine: Path, work: Path) -> None:
             attempt(act)
     with Ground(work / "other", graph="text").open() as kb:
         if (work / "out.zip").exists():
-            attempt(lambda: kb.import_from(work / "out.zip"))
+            attempt(lambda: kb.backup.import_from(work / "out.zip"))
 
 
 def limit_memory() -> None:
@@ -326,7 +326,7 @@ def run(folder: Path, begin: int, end: int) -> int:
     """Says which number fails, also when the process dies of it."""
     pristine = folder / "pristine"
     with make_ground(pristine).open() as kb:
-        kb.export(pristine / "whole.jsonl")
+        kb.backup.export(pristine / "whole.jsonl")
         for act in use(kb, folder):
             if (fault := attempt(act)) is not None:
                 sys.stdout.write(f"sound, and refused: {fault.code} {fault}\n")

@@ -44,7 +44,7 @@ def merge_a_graph(folder: Path) -> None:
     with ground.open() as kb:
         kb.upsert(numbered(1, begin=50))  # another shard to merge it with
         limit_memory()
-        kb.compact(everything=True)
+        kb.maintenance.compact(everything=True)
 
 
 def copy_keywords(folder: Path) -> None:
@@ -58,7 +58,7 @@ def copy_keywords(folder: Path) -> None:
     with ground.open() as kb:
         kb.upsert(numbered(1, begin=50))  # another shard to merge it with
         limit_memory()
-        kb.compact(everything=True)
+        kb.maintenance.compact(everything=True)
 
 
 def import_packed_lines(folder: Path) -> None:
@@ -69,7 +69,7 @@ def import_packed_lines(folder: Path) -> None:
     del line, content
     with Ground(folder).open() as kb:
         limit_memory()
-        kb.import_from(folder / "bomb.jsonl.gz")
+        kb.backup.import_from(folder / "bomb.jsonl.gz")
 
 
 def import_lines(folder: Path) -> None:
@@ -79,7 +79,7 @@ def import_lines(folder: Path) -> None:
     del line
     with Ground(folder).open() as kb:
         limit_memory()
-        kb.import_from(folder / "bomb.jsonl")
+        kb.backup.import_from(folder / "bomb.jsonl")
 
 
 def read_a_manifest(folder: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pair import Settings
 from pair.kb.installer import Installer, Packaging
-from pair.kb.publish import publish as publish_kb
+from pair.kb.installer import publish as publish_kb
 from pair.packages.package import Label
 from support.command import Workplace, write_files
 from support.kbs import SMALL_KB

@@ -39,7 +39,7 @@ class SyncedProject:
         return SyncService(self.settings).sync()
 
     def open(self, **more: Any) -> KnowledgeBase:
-        return open_kb(settings=self.settings, sources=SyncService(self.settings).sources(), **more)
+        return open_kb(settings=self.settings, sources=SyncService(self.settings), **more)
 
     def stored(self) -> dict[str, str]:
         with self.open() as kb:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pair import errors
-from pair.kb.loaders import DocumentLoader
+from pair.kb.ingest import DocumentLoader
 
 WHOLE = b'{"id": "a", "text": "One."}\n'
 

@@ -21,8 +21,8 @@ from pair.engine.maintenance.versions import ListedVersion, Rollback
 from pair.engine.query.documents import StoredDocument
 from pair.engine.query.request import Hits
 from pair.engine.rules import check_kb_id
-from pair.engine.runtime import EngineStats
 from pair.engine.storage.shard_cache import SweepReport
+from pair.engine.summary import EngineStats
 from pair.engine.write.writer import WriteReport
 from pair.librarians.contract import Context, Response
 from pair.librarians.daemon_threads import in_thread

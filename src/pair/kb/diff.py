@@ -1,8 +1,8 @@
-"""Two sides compared, each a version of a KB, a package, a folder, or what was installed into one.
+"""Compare two sides: a version of a KB, a package, a folder, or what was installed into one.
 
 Invariants
     Files are compared with files by their bytes, and with a version by their text, as sync would read it.
-    A description is made here of each text, by rules alone: index.txt may hold what a model said of another one.
+    Descriptions are made here by rules alone: index.txt may hold what a model said of another text.
 """
 
 import contextlib
@@ -10,11 +10,11 @@ import difflib
 import itertools
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pair import errors, files
+from pair import errors, files, folders
 from pair.ai.summaries.extractive import ExtractiveSummariser
 from pair.engine.maintenance.diff import CURRENT, ManifestDiff
 from pair.kb.open import document_loader, open_kb
@@ -23,9 +23,9 @@ from pair.packages.rules import MANIFEST_NAME, is_local_path, is_of_index
 from pair.settings import Settings
 from pair.sync.contract import UnreadableDocument
 from pair.sync.discover import find_files
+from pair.sync.file_text import FileTextReader
 from pair.sync.index_file import tidy_summary
 from pair.sync.rules import FileSeen
-from pair.sync.source_text import FileTextReader
 
 if TYPE_CHECKING:
     from pair.kb.kb import KnowledgeBase
@@ -41,15 +41,15 @@ _PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class ChangedDocument:
-    """What is told of one that differs: lines of unified diffs."""
+    """A document that differs, with lines of unified diffs."""
 
     id: str
     change: Change
     entry: tuple[str, ...] | None = None
-    """Of what index.txt says of it; None where nobody asked."""
+    """The diff of its description; None if it was not requested."""
     text: tuple[str, ...] | None = None
     left_out_lines: int = 0
-    """Of `text`."""
+    """Lines of `text` beyond the limit."""
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {"id": self.id, "change": self.change}
@@ -62,19 +62,19 @@ class ChangedDocument:
 
 @dataclass(frozen=True)
 class DiffRequest:
-    """What is to be told of documents that differ."""
+    """What to show of documents that differ."""
 
     entries: bool = True
     texts: bool = False
     most_lines: int | None = None
-    """Of the diff of a text."""
+    """The limit for the diff of a text."""
     most_width: int | None = None
     """Characters of a line of it."""
 
 
 @dataclass(frozen=True)
 class DiffReport:
-    """Two sides, by the names they were given, and the ids of documents that differ, sorted."""
+    """The names of two sides, and the sorted ids of documents that differ."""
 
     a: str
     b: str
@@ -92,72 +92,71 @@ class DiffReport:
         return {"added": len(self.added), "removed": len(self.removed), "changed": len(self.changed)}
 
     def ids(self) -> list[tuple[str, Change]]:
-        """All of them, by id."""
-        kinds: tuple[tuple[Change, tuple[str, ...]], ...] = (
-            ("added", self.added),
-            ("removed", self.removed),
-            ("changed", self.changed),
-        )
-        return sorted((each, kind) for kind, ids in kinds for each in ids)
+        """Return all ids with their change, sorted by id."""
+        changes: dict[Change, tuple[str, ...]] = {
+            "added": self.added,
+            "removed": self.removed,
+            "changed": self.changed,
+        }
+        return sorted((document_id, change) for change, ids in changes.items() for document_id in ids)
 
-    def told(self, those: Sequence[tuple[str, Change]], wanted: DiffRequest) -> Iterator[ChangedDocument]:
-        for document_id, change in those:
-            if not (wanted.entries or wanted.texts):
-                yield ChangedDocument(document_id, change)
-                continue
-            before, after = self.texts(document_id)
-            entry = unified(_entry(document_id, before), _entry(document_id, after)) if wanted.entries else None
-            if not wanted.texts:
-                yield ChangedDocument(document_id, change, entry)
-                continue
-            lines = unified((before or "").splitlines(), (after or "").splitlines())
-            kept = tuple(_clipped(line, wanted.most_width) for line in lines[: wanted.most_lines])
-            yield ChangedDocument(document_id, change, entry, kept, len(lines) - len(kept))
-
-
-def _clipped(line: str, width: int | None) -> str:
-    return line if width is None or len(line) <= width else f"{line[:width]}…"
-
-
-def unified(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
-    """The lines of a unified diff, without its head."""
-    start = _common(before, after)
-    end = _common(before[start:][::-1], after[start:][::-1])
-    if len(before) + len(after) - 2 * (start + end) > _MOST_DIFFERING_LINES:
-        # Which of so many lines were kept takes for ever to find out, and helps nobody.
-        first = max(start - _CONTEXT_LINES, 0)
-        old, new = before[start : len(before) - end], after[start : len(after) - end]
-        head = f"@@ -{_span(first, start + len(old))} +{_span(first, start + len(new))} @@"
-        return (
-            head,
-            *(f" {each}" for each in before[first:start]),
-            *(f"-{each}" for each in old),
-            *(f"+{each}" for each in new),
-        )
-    return tuple(difflib.unified_diff(before, after, n=_CONTEXT_LINES, lineterm=""))[2:]
+    def describe(self, documents: Sequence[tuple[str, Change]], wanted: DiffRequest) -> Iterator[ChangedDocument]:
+        for document_id, change in documents:
+            document = ChangedDocument(document_id, change)
+            if wanted.entries or wanted.texts:
+                before, after = self.texts(document_id)
+            if wanted.entries:
+                entry = make_diff(_describe_text(document_id, before), _describe_text(document_id, after))
+                document = replace(document, entry=entry)
+            if wanted.texts:
+                lines = make_diff((before or "").splitlines(), (after or "").splitlines())
+                width = wanted.most_width
+                shown = tuple(
+                    line if width is None or len(line) <= width else f"{line[:width]}…"
+                    for line in lines[: wanted.most_lines]
+                )
+                document = replace(document, text=shown, left_out_lines=len(lines) - len(shown))
+            yield document
 
 
-def _span(begin: int, end: int) -> str:
-    """Lines from 1 on; of none, the one before them is named."""
+def make_diff(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
+    """Return the lines of a unified diff, without its head."""
+    start = _count_common(before, after)
+    end = _count_common(before[start:][::-1], after[start:][::-1])
+    if len(before) + len(after) - 2 * (start + end) <= _MOST_DIFFERING_LINES:
+        return tuple(difflib.unified_diff(before, after, n=_CONTEXT_LINES, lineterm=""))[2:]
+    # Matching this many lines takes too long: all of them are shown as replaced.
+    first = max(start - _CONTEXT_LINES, 0)
+    old, new = before[start : len(before) - end], after[start : len(after) - end]
+    return (
+        f"@@ -{_format_span(first, start + len(old))} +{_format_span(first, start + len(new))} @@",
+        *(f" {line}" for line in before[first:start]),
+        *(f"-{line}" for line in old),
+        *(f"+{line}" for line in new),
+    )
+
+
+def _format_span(begin: int, end: int) -> str:
+    """Return the first line, counted from 1, and the number of lines; for none, the line before them."""
     return f"{begin + 1 if end > begin else begin},{end - begin}"
 
 
-def _common(one: Sequence[str], other: Sequence[str]) -> int:
-    """How many lines both begin with."""
+def _count_common(one: Sequence[str], other: Sequence[str]) -> int:
+    """Return how many lines both begin with."""
     same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
     return sum(1 for _ in same)
 
 
-def _entry(document_id: str, text: str | None) -> list[str]:
-    """As index.txt has it; nothing for a document that is not there."""
+def _describe_text(document_id: str, text: str | None) -> list[str]:
+    """Return the lines of index.txt for a document; none for one that is missing."""
     if text is None:
         return []
     return [document_id, *tidy_summary(ExtractiveSummariser().summarise(document_id, text)).splitlines()]
 
 
-def of_versions(comparison: ManifestDiff) -> DiffReport:
-    found = comparison.changes
-    return DiffReport(str(found.before), str(found.after), found.added, found.removed, found.changed, comparison.texts)
+def diff_versions(comparison: ManifestDiff) -> DiffReport:
+    ids = comparison.changes
+    return DiffReport(str(ids.before), str(ids.after), ids.added, ids.removed, ids.changed, comparison.texts)
 
 
 # ── sides ──────────────────────────────────────────────────────────────────────────────────────────
@@ -166,30 +165,27 @@ def of_versions(comparison: ManifestDiff) -> DiffReport:
 @dataclass(frozen=True, slots=True)
 class _VersionSide:
     kb_id: str
-    wanted: str
+    version: str
 
-    @property
-    def at(self) -> str | None:
-        return None if self.wanted == CURRENT else self.wanted
+    def open(self, settings: Settings) -> "KnowledgeBase":
+        return open_kb(self.kb_id, settings=settings, at=None if self.version == CURRENT else self.version)
 
 
 @dataclass(frozen=True)
 class _FolderSide:
-    """Files of a folder."""
-
     folder: Path
     names: frozenset[str] | None
-    """Of those that count; None for all that a KB may hold."""
+    """The files that count; None for all that a KB may hold."""
     reader: FileTextReader
     is_package: bool = False
-    """Then its manifest.json is about the others."""
+    """Whether its manifest.json describes the other files."""
 
-    def hashes(self) -> dict[str, str]:
+    def hash_files(self) -> dict[str, str]:
         listed = file_listing.list_kb_files(self.folder).listing.files
         return file_listing.hash_files(self.folder, [path for path in listed if self._counts(path)])
 
-    def sources(self) -> dict[str, FileSeen]:
-        """Files that sync would look at."""
+    def find_sources(self) -> dict[str, FileSeen]:
+        """Return the files that sync would look at."""
         return {path: seen for path, seen in find_files(self.folder).files.items() if self._counts(path)}
 
     def _counts(self, path: str) -> bool:
@@ -197,8 +193,8 @@ class _FolderSide:
             return False
         return path in self.names if self.names is not None else path != MANIFEST_NAME or not self.is_package
 
-    def text(self, path: str, seen: FileSeen | None = None) -> str | None:
-        """As sync reads it; None for what is no text, or too large where that counts."""
+    def read_text(self, path: str, seen: FileSeen | None = None) -> str | None:
+        """Return the text as sync reads it; None for no text, or if it is too large where that counts."""
         try:
             return self.reader.text_of_any_size(path) if seen is None else self.reader.text_of(path, seen)
         except (UnreadableDocument, FileNotFoundError):
@@ -206,30 +202,33 @@ class _FolderSide:
 
 
 @contextlib.contextmanager
-def compared(settings: Settings, a: str, b: str | None, kb_id: str) -> "Iterator[DiffReport]":
-    """For as long as the block runs. Raises E230, E231, and what reading either side raises."""
-    before = _side(a, kb_id)
-    if b is None and isinstance(before, Path):
+def open_diff(settings: Settings, a: str, b: str | None, kb_id: str) -> "Iterator[DiffReport]":
+    """Give the differences while the block runs. Raises E230, E231, and what reading either side raises."""
+    before = _parse_side(a, kb_id)
+    if b is not None:
+        after = _parse_side(b, kb_id)
+    elif isinstance(before, Path):
         raise errors.cannot_compare(a, "there is nothing to compare it with", "Name the other side, too")
-    after = (
-        _VersionSide(before.kb_id, CURRENT) if b is None and isinstance(before, _VersionSide) else _side(b or "", kb_id)
-    )
+    else:
+        after = _VersionSide(before.kb_id, CURRENT)
     shown = a, b or CURRENT
-    with contextlib.ExitStack() as held, files.storage_errors():
+    with contextlib.ExitStack() as stack, files.storage_errors():
         match before, after:
             case _VersionSide(), _VersionSide():
-                yield _versions(settings, before, after, shown, held)
+                yield _compare_versions(settings, before, after, shown, stack)
             case _VersionSide(), Path():
-                kb = held.enter_context(open_kb(before.kb_id, settings=settings, at=before.at))
-                yield _turned(_with_version((shown[1], shown[0]), _tree(settings, after, held), kb))
+                kb = stack.enter_context(before.open(settings))
+                turned = _compare_with_version((shown[1], shown[0]), _open_folder(settings, after, stack), kb)
+                yield _turn(turned)
             case Path(), _VersionSide():
-                kb = held.enter_context(open_kb(after.kb_id, settings=settings, at=after.at))
-                yield _with_version(shown, _tree(settings, before, held), kb)
+                kb = stack.enter_context(after.open(settings))
+                yield _compare_with_version(shown, _open_folder(settings, before, stack), kb)
             case Path(), Path():
-                yield _files(shown, _tree(settings, before, held), _tree(settings, after, held))
+                old, new = _open_folder(settings, before, stack), _open_folder(settings, after, stack)
+                yield _compare_folders(shown, old, new)
 
 
-def _side(text: str, kb_id: str) -> _VersionSide | Path:
+def _parse_side(text: str, kb_id: str) -> _VersionSide | Path:
     if is_local_path(text):
         path = Path(text)
         if not (path.is_dir() or (path.is_file() and path.suffix == ".zip")):
@@ -237,90 +236,85 @@ def _side(text: str, kb_id: str) -> _VersionSide | Path:
         return path
     if "/" in text or "\\" in text or text.endswith(".zip"):
         raise errors.cannot_compare(text, "it is no version of a KB", f"A path begins with ./ : ./{text}")
-    name, mark, wanted = text.rpartition("@")
-    if (mark and not name) or not wanted:
+    name, mark, version = text.rpartition("@")
+    if (mark and not name) or not version:
         raise errors.cannot_compare(text, "it is no version of a KB", "As in 7, 1.0.0, current or handbook@7")
-    return _VersionSide(name or kb_id, wanted)
+    return _VersionSide(name or kb_id, version)
 
 
-def _versions(
-    settings: Settings, before: _VersionSide, after: _VersionSide, shown: tuple[str, str], held: contextlib.ExitStack
+def _compare_versions(
+    settings: Settings, before: _VersionSide, after: _VersionSide, shown: tuple[str, str], stack: contextlib.ExitStack
 ) -> DiffReport:
     if before.kb_id != after.kb_id:
         reason = f"it is of {after.kb_id}, and the other side of {before.kb_id}"
         raise errors.cannot_compare(shown[1], reason, "Compare versions of one KB")
-    kb = held.enter_context(open_kb(before.kb_id, settings=settings))
-    found = of_versions(kb.compare(before.wanted, after.wanted))
-    names = f"{before.kb_id}@{found.a}", f"{after.kb_id}@{found.b}"
-    return DiffReport(*names, found.added, found.removed, found.changed, found.texts)
+    kb = stack.enter_context(open_kb(before.kb_id, settings=settings))
+    report = diff_versions(kb.versions.compare(before.version, after.version))
+    return replace(report, a=f"{before.kb_id}@{report.a}", b=f"{after.kb_id}@{report.b}")
 
 
-def _tree(settings: Settings, path: Path, held: contextlib.ExitStack) -> _FolderSide:
-    names = None
+def _open_folder(settings: Settings, path: Path, stack: contextlib.ExitStack) -> _FolderSide:
+    names, folder, is_package = None, path, False
     if path.is_file():
-        folder = files.resolve(Path(held.enter_context(tempfile.TemporaryDirectory(prefix="pair-diff-")))) / "package"
+        temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="pair-diff-"))
+        folder = folders.resolve(Path(temporary)) / "package"
         archive.unpack(path, folder, settings.sources, shown=str(path))
-    else:
-        folder = path
-        installed = record.read_record(path)
-        names = None if installed is None else frozenset(installed.files)
+        manifest = folder / MANIFEST_NAME
+        is_package = manifest.is_file() and package.parse_manifest(manifest.read_bytes()) is not None
+    elif (installed := record.read_record(path)) is not None:
+        names = frozenset(installed.files)
     reader = FileTextReader(folder, settings.kb.max_source_bytes, document_loader())
-    return _FolderSide(folder, names, reader, is_package=path.is_file() and _has_manifest(folder / MANIFEST_NAME))
+    return _FolderSide(folder, names, reader, is_package)
 
 
-def _has_manifest(path: Path) -> bool:
-    return path.is_file() and package.parse_manifest(path.read_bytes()) is not None
+def _compare_folders(shown: tuple[str, str], before: _FolderSide, after: _FolderSide) -> DiffReport:
+    old, new = before.hash_files(), after.hash_files()
 
-
-def _files(shown: tuple[str, str], before: _FolderSide, after: _FolderSide) -> DiffReport:
-    old, new = before.hashes(), after.hashes()
-
-    def texts(path: str) -> Texts:
-        return before.text(path) if path in old else None, after.text(path) if path in new else None
+    def read_texts(path: str) -> Texts:
+        return before.read_text(path) if path in old else None, after.read_text(path) if path in new else None
 
     changed = (path for path in old.keys() & new.keys() if old[path] != new[path])
     return DiffReport(
-        *shown, _sorted(new.keys() - old.keys()), _sorted(old.keys() - new.keys()), _sorted(changed), texts
+        *shown, _sort(new.keys() - old.keys()), _sort(old.keys() - new.keys()), _sort(changed), read_texts
     )
 
 
-def _with_version(shown: tuple[str, str], files_there: _FolderSide, kb: "KnowledgeBase") -> DiffReport:
-    """From files to what is stored."""
-    seen = files_there.sources()
-    added, changed, same = [], [], set()
-    for document_id, text in _stored(kb):
-        if document_id in seen and (there := files_there.text(document_id, seen[document_id])) is not None:
-            same.add(document_id)
+def _compare_with_version(shown: tuple[str, str], folder: _FolderSide, kb: "KnowledgeBase") -> DiffReport:
+    """Compare files with what is stored."""
+    seen = folder.find_sources()
+    added, changed, in_both = [], [], set()
+    for document_id, text in _read_stored(kb):
+        if document_id in seen and (there := folder.read_text(document_id, seen[document_id])) is not None:
+            in_both.add(document_id)
             if there != text:
                 changed.append(document_id)
         else:
             added.append(document_id)
-    removed = [path for path in seen if path not in same and files_there.text(path, seen[path]) is not None]
+    removed = frozenset(path for path in seen if path not in in_both and folder.read_text(path, seen[path]) is not None)
 
-    def texts(document_id: str) -> Texts:
-        before = files_there.text(document_id, seen[document_id]) if document_id in seen else None
-        return before, kb.document(document_id).text if document_id not in gone else None
+    def read_texts(document_id: str) -> Texts:
+        before = folder.read_text(document_id, seen[document_id]) if document_id in seen else None
+        return before, kb.document(document_id).text if document_id not in removed else None
 
-    gone = frozenset(removed)
-    return DiffReport(*shown, _sorted(added), _sorted(removed), _sorted(changed), texts)
+    return DiffReport(*shown, _sort(added), _sort(removed), _sort(changed), read_texts)
 
 
-def _sorted(ids: Iterable[str]) -> tuple[str, ...]:
+def _sort(ids: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(ids))
 
 
-def _stored(kb: "KnowledgeBase") -> Iterator[tuple[str, str]]:
+def _read_stored(kb: "KnowledgeBase") -> Iterator[tuple[str, str]]:
     after = ""
     while page := kb.documents(after=after, limit=_PAGE):
-        yield from ((each.id, each.text) for each in page)
+        yield from ((document.id, document.text) for document in page)
         after = page[-1].id
 
 
-def _turned(found: DiffReport) -> DiffReport:
-    """From the other side."""
+def _turn(report: DiffReport) -> DiffReport:
+    """Return the report from the other side."""
 
-    def texts(document_id: str) -> Texts:
-        before, after = found.texts(document_id)
+    def read_texts(document_id: str) -> Texts:
+        before, after = report.texts(document_id)
         return after, before
 
-    return DiffReport(found.b, found.a, found.removed, found.added, found.changed, texts)
+    return DiffReport(report.b, report.a, report.removed, report.added, report.changed, read_texts)

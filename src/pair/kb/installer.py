@@ -1,28 +1,37 @@
-"""Getting, making and checking KB packages, under one set of settings."""
+"""Install, package, lock and publish KBs, under one set of settings."""
 
 import contextlib
 import dataclasses
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pair import errors, files
+from pair import errors, files, folders
 from pair.clock import Clock, SystemClock
-from pair.kb.open import blob_store, pause_before
-from pair.packages import record, release_index, resolve
+from pair.kb.open import blob_store, new_id, pause_before
+from pair.packages import lock_check, lockfile, record, release_index, resolve
+from pair.packages import publish as releases
 from pair.packages import verify as checks
 from pair.packages.cache import Cache
 from pair.packages.content import DamagedCopyError, SourceContents
 from pair.packages.contract import CurrentIndex, Fetcher, IndexSelection, Observer, Signatures
-from pair.packages.install import Installation, InstallReport, InstallRequest, Mode
-from pair.packages.lockfile import LockedKb, drift
+from pair.packages.install import Installation, InstallReport, InstallRequest
+from pair.packages.lockfile import Lock, LockedKb, drift
 from pair.packages.package import Label, PackageReport, make_package
-from pair.packages.release_index import BucketFetcher, BucketTarget, read_file
-from pair.packages.resolve import FeedAddress, has_moved, refuse_conflicting_options
-from pair.packages.rules import RECORD_NAME, hide_credentials, is_in_bucket, is_remote, strip_user
+from pair.packages.publish import PublishReport
+from pair.packages.publish_targets import BucketFetcher, BucketTarget, FolderTarget, PublishTarget, read_file
+from pair.packages.release_rules import FeedAddress, has_moved
+from pair.packages.rules import (
+    RECORD_NAME,
+    is_in_bucket,
+    is_remote,
+    refuse_conflicting_options,
+    without_credentials,
+    without_user,
+)
 from pair.packages.verify import Description
 from pair.settings import Settings
 from pair.values import KbSource
@@ -34,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class SilentObserver:
-    """For callers that want results only."""
+    """Observes nothing, for callers that want results only."""
 
     def say(self, text: str) -> None:
         pass
@@ -51,16 +60,16 @@ class Packaging:
     label: Label = field(default_factory=Label)
     with_index: bool = False
     kb_id: str | None = None
-    """Of the KB whose index goes in; None for the one that the folder is known by."""
+    """The KB whose index goes in; None for the one that the folder is known by."""
     key: Path | None = None
-    """That it is signed with."""
+    """The secret key to sign with."""
     ask_password: Callable[[], str] = str
-    """Asked when nothing else opens the key."""
+    """Called when nothing else opens the key."""
 
 
 @dataclass(frozen=True)
 class Installer:
-    """Everything one needs to get, make and check KB packages, under one set of settings."""
+    """Gets, makes and checks KB packages."""
 
     settings: Settings
     observer: Observer = field(default_factory=SilentObserver)
@@ -70,15 +79,17 @@ class Installer:
 
     @property
     def default_target(self) -> Path:
-        return files.expand_path(self.settings.kb.sources_dir)
+        return files.expanded(self.settings.kb.sources_dir)
 
-    def checked_kb_id(self, kb_id: str | None) -> str | None:
-        """The id itself; E212 for one that the engine cannot have."""
+    def check_kb_id(self, kb_id: str | None) -> str | None:
+        """Return the id itself. Raises E212 for one that the engine cannot have."""
         if kb_id is None:
             return None
-        from pair.engine.rules import check_kb_id  # noqa: PLC0415 - see the module's first lines
+        from pair.engine.rules import check_kb_id  # noqa: PLC0415 - loads numpy
 
         return check_kb_id(kb_id)
+
+    # Resolve a source
 
     def resolve(self, source: str | None, *, offline: bool, fresh: bool = False) -> KbSource:
         """`fresh`: the release feed must answer; otherwise a cached release will do when it cannot."""
@@ -86,19 +97,19 @@ class Installer:
             source,
             offline=offline,
             folder=self.folder,
-            latest_release=lambda: self._latest_release(fresh=fresh),
-            from_feed=self._from_feed,
+            latest_release=lambda: self._find_latest_release(fresh=fresh),
+            from_feed=self._resolve_feed,
         )
 
     def resolve_update(self, source: str | None, target: Path, *, offline: bool) -> KbSource:
-        """Without a named source, the one that the target was installed from, if it was named then.
+        """Resolve a named source, or else the one that was named when the target was installed.
 
-        Raises E012 when nothing is installed, before anything is asked of the network.
+        Raises E012 when nothing is installed, before any request to the network.
         """
         refuse_conflicting_options(source, offline=offline)
-        # What is wrong with a named source is told first, unless one has to ask the network for that.
-        asks = source is not None and is_remote(source) and resolve.find_feed(source, self.folder) is not None
-        named = self.resolve(source, offline=offline) if source is not None and not asks else None
+        # What is wrong with a named source is told first, unless that takes a request to the network.
+        is_remote_feed = source is not None and is_remote(source) and resolve.feed_at(source, self.folder) is not None
+        named = self.resolve(source, offline=offline) if source is not None and not is_remote_feed else None
         if not (target / RECORD_NAME).exists():
             raise errors.nothing_installed_at(str(target))
         if source is not None:
@@ -111,32 +122,84 @@ class Installer:
             return self.resolve(header.source.location, offline=offline)
         return self.resolve(None, offline=offline, fresh=True)
 
-    def locked_source(self, kb: LockedKb, lock: Path, *, offline: bool) -> KbSource:
-        """Where exactly these bytes are. Those of a feed that are in the cache are not asked for again. Raises E022."""
+    def resolve_locked(self, kb: LockedKb, lock: Path, *, offline: bool) -> KbSource:
+        """Resolve to exactly the locked bytes. A cached release of a feed is not requested again. Raises E022."""
         refuse_conflicting_options(kb.source, offline=offline)
-        desk = dataclasses.replace(self, folder=lock.parent.absolute())
-        address = resolve.find_feed(kb.source, desk.folder)
+        beside_lock = dataclasses.replace(self, folder=lock.parent.absolute())
+        address = resolve.feed_at(kb.source, beside_lock.folder)
         if address is None:
-            return desk.resolve(kb.source, offline=offline)
+            return beside_lock.resolve(kb.source, offline=offline)
         name = address.name or kb.name
         known = self._cache("lock").recall_release(_release_key(address, name, kb.version, kb.archive_sha256))
         if known is not None:
             return dataclasses.replace(known, feed=address.named, name=name)
-        found = self._read_feed(address.place)
-        release = found.find(name, kb.version)
+        feed = self._read_feed(address.place)
+        release = feed.find(name, kb.version)
         if release is None:
-            versions = [each.version for each in found.kbs.get(name, ())]
-            drifts = [drift(kb.id, f"version of {name} in the feed", kb.version, ", ".join(versions))]
+            versions = ", ".join(other.version for other in feed.kbs.get(name, ()))
+            drifts = [drift(kb.id, f"version of {name} in the feed", kb.version, versions)]
             raise errors.lock_differs(str(lock), drifts)
         if release.sha256 != kb.archive_sha256:
             what = f"archive SHA-256 of {name} {kb.version} in the feed"
             raise errors.lock_differs(str(lock), [drift(kb.id, what, kb.archive_sha256, release.sha256)])
-        return self._remembered(address, name, release)
+        return self._remember_release(address, name, release)
+
+    def _resolve_feed(self, address: FeedAddress) -> KbSource:
+        return self._remember_release(address, *release_index.choose(self._read_feed(address.place), address))
+
+    def _remember_release(self, address: FeedAddress, name: str, release: release_index.Release) -> KbSource:
+        """Return a release as a source, which a locked install finds again without the feed."""
+        source = dataclasses.replace(release_index.source_of(release, address), name=name)
+        if source.requires_download:
+            stored = dataclasses.replace(
+                source, location=without_user(source.location), feed=without_user(address.named)
+            )
+            key = _release_key(address, name, release.version, release.sha256)
+            self._cache("feed").remember_release(key, stored)
+        return source
+
+    def _read_feed(self, place: str) -> release_index.ReleaseIndex:
+        """Raises E005, E019, E206."""
+        shown = without_credentials(place)
+        content: bytes | None
+        if is_in_bucket(place):
+            folder, _, name = place.rpartition("/")
+            content = BucketTarget(self._open_store(folder), pause_before).read(name)
+        elif is_remote(place):
+            from pair.packages.release_request import read_remote_feed  # noqa: PLC0415 - loads the network
+
+            with self._open_web() as web:
+                content = read_remote_feed(web, place)
+        else:
+            content = read_file(Path(place))
+        if content is None:
+            raise errors.download_failed(shown, "no feed there")
+        return release_index.parse_feed(content, shown)
+
+    def _find_latest_release(self, *, fresh: bool) -> KbSource:
+        from pair.packages.github import latest_release  # noqa: PLC0415 - loads the network
+
+        settings = self.settings.sources
+        cache, key = self._cache("feed"), f"{settings.github_api_url} {settings.release_repository}"
+        try:
+            with self._open_web() as web:
+                source = latest_release(web, settings)
+        except errors.DownloadError as fault:
+            remembered = None if fresh or settings.default_url else cache.recall_release(key)
+            if remembered is None:
+                raise
+            self.observer.say(f"{fault.explanation}: using cached release {remembered.version}")
+            return remembered
+        if not settings.default_url:
+            cache.remember_release(key, source)
+        return source
+
+    # Install
 
     def apply(
         self, request: InstallRequest, source: KbSource, *, offline: bool = False, revalidate: bool = False
     ) -> InstallReport:
-        """Install or update; a damaged entry of the cache is fetched again. Raises E003-E013, E015-E018, E021-E028.
+        """Install or update; fetch a damaged cache entry again. Raises E003-E013, E015-E018, E021-E028.
 
         An update asks the server whether what is cached is still current, and so does `revalidate`.
         """
@@ -154,210 +217,145 @@ class Installer:
     def _refuse_moved(self, request: InstallRequest, source: KbSource) -> None:
         if source.feed is None or request.force or request.locked is not None:
             return
-        with contextlib.suppress(errors.DataError):  # a damaged record is told of when it is needed
+        with contextlib.suppress(errors.DataError):  # a damaged record is reported when it is needed
             header = record.read_header(request.target)
             if header is not None and has_moved(header.source, header.name, header.archive_sha256, source):
                 raise errors.version_moved(
-                    hide_credentials(source.feed), header.version, header.archive_sha256, source.sha256 or ""
+                    without_credentials(source.feed), header.version, header.archive_sha256, source.sha256 or ""
                 )
 
     def _apply(
         self, request: InstallRequest, source: KbSource, *, offline: bool, revalidate: bool, as_a_whole: bool = False
     ) -> InstallReport:
-        """`as_a_whole`: also what the engine seems to have of it."""
-        token = uuid.uuid4().hex[:12]
-        with contextlib.ExitStack() as held:
+        """`as_a_whole`: fetch also what the engine seems to have."""
+        token, settings, signatures = uuid.uuid4().hex[:12], self.settings.sources, self._signatures()
+        with contextlib.ExitStack() as stack:
             with files.storage_errors():
-                scratch = files.resolve(request.target)
+                scratch = folders.resolve(request.target)
             if request.dry_run:
-                scratch = files.resolve(Path(held.enter_context(tempfile.TemporaryDirectory(prefix="pair-"))) / "kb")
-            keeper = self._keeper(request)
-            demand = (
-                IndexSelection(request.with_index) if as_a_whole else IndexSelection(request.with_index, keeper.holds)
+                temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="pair-"))
+                scratch = folders.resolve(Path(temporary) / "kb")
+            kb_id = request.kb_id or record.kb_id_of(request.target, default_target=self.default_target)
+            index = self._index_installer(kb_id, stack)
+            selection = IndexSelection(request.with_index)
+            if not as_a_whole:
+                selection = dataclasses.replace(selection, holds=index.holds)
+            fetcher: Fetcher | None = None
+            if source.requires_download and not offline:
+                fetcher = self._open_fetcher(source, stack)
+            contents = SourceContents(self._cache(token), fetcher, settings, token, signatures, selection)
+            content = stack.enter_context(
+                contents.offer(source, request.target, offline=offline, revalidate=revalidate, scratch=scratch)
             )
-            offers = held.enter_context(self._offers(token, source, demand, offline=offline))
-            offer = held.enter_context(
-                offers.offer(
-                    source,
-                    request.target,
-                    offline=offline,
-                    revalidate=revalidate,
-                    scratch=scratch,
-                )
-            )
-            return Installation(request, self.clock, self.observer, token, keeper).apply(offer)
+            return Installation(request, self.clock, self.observer, token, index).apply(content)
 
-    def _keeper(self, request: InstallRequest) -> "EngineIndexInstaller":
-        return self._keeper_of(request.kb_id or record.find_kb_id(request.target, default_target=self.default_target))
+    def _index_installer(self, kb_id: str, stack: contextlib.ExitStack) -> "EngineIndexInstaller":
+        from pair.kb.package_index import EngineIndexInstaller  # noqa: PLC0415 - only where it is used
 
-    def _keeper_of(self, kb_id: str) -> "EngineIndexInstaller":
-        from pair.kb.package_index import EngineIndexInstaller  # noqa: PLC0415 - see the package's first lines
+        return EngineIndexInstaller(self.settings, kb_id, self.clock, stack)
 
-        return EngineIndexInstaller(self.settings, kb_id, self.clock)
+    def _open_fetcher(self, source: KbSource, stack: contextlib.ExitStack) -> Fetcher:
+        if is_in_bucket(source.location):
+            return BucketFetcher(self._open_store, self.settings.sources)
+        from pair.packages.download import Downloader  # noqa: PLC0415 - loads the network
 
-    def searched(self, kb_id: str) -> CurrentIndex | None:
-        """What the engine finds in a KB; None when it has no such KB. Raises E206, E207."""
-        return self._keeper_of(kb_id).searched()
+        return Downloader(stack.enter_context(self._open_web()), self.settings.sources, self.observer)
 
-    def package(self, folder: Path, output: Path | None, packaging: "Packaging") -> PackageReport:
+    def _cache(self, token: str) -> Cache:
+        return Cache(files.expanded(self.settings.sources.cache_dir).absolute(), self.clock, self.observer, token)
+
+    def _open_store(self, address: str) -> "BlobStore":
+        return blob_store(address, self.settings, self.clock)
+
+    @contextlib.contextmanager
+    def _open_web(self) -> Iterator["HttpClient"]:
+        from pair.web.http_client import HttpClient  # noqa: PLC0415 - loads the network
+
+        settings = self.settings.sources
+        web = HttpClient(
+            timeout_seconds=settings.timeout_seconds,
+            retries=settings.retries,
+            retry_wait_seconds=settings.retry_wait_seconds,
+            clock=self.clock,
+            token=self.settings.github_token,
+            token_url=settings.github_api_url,
+        )
+        web.say = self.observer.say
+        with contextlib.closing(web):
+            yield web
+
+    def read_current_index(self, kb_id: str) -> CurrentIndex | None:
+        """Return the index that searches of a KB use; None when there is no such KB. Raises E206, E207."""
+        return self._index_installer(kb_id, contextlib.ExitStack()).searched()
+
+    # Make and check packages
+
+    def package(self, folder: Path, output: Path | None, packaging: Packaging) -> PackageReport:
         """Raises E010, E012, E014, E024. The key is opened first: a bad one leaves everything as it is."""
         key = packaging.key
         if key is None:
-            return self._packaged(folder, output, packaging)
-        from pair.packages.signing import read_secret_key, sign_package  # noqa: PLC0415 - see the package's first lines
+            return self._make_package(folder, output, packaging)
+        from pair.packages.signing import read_secret_key, sign_package  # noqa: PLC0415 - loads cryptography
 
         if key.resolve().is_relative_to(folder.resolve()):
             raise errors.cannot_package(str(folder), f"the secret key lies in it: {key}")
         secret = read_secret_key(key, lambda: self.settings.sign_password or packaging.ask_password())
-        report = self._packaged(folder, output, packaging)
+        report = self._make_package(folder, output, packaging)
         sign_package(report, secret)
         return dataclasses.replace(report, signed_by=secret.public.id)
 
-    def _packaged(self, folder: Path, output: Path | None, packaging: "Packaging") -> PackageReport:
+    def _make_package(self, folder: Path, output: Path | None, packaging: Packaging) -> PackageReport:
         dated = self.settings.source_date
         if not packaging.with_index:
             return make_package(folder, output, label=packaging.label, dated=dated)
         if not folder.is_dir():
             raise errors.source_path_missing(str(folder))
-        from pair.kb.package_index import index_maker  # noqa: PLC0415 - see the package's first lines
+        from pair.kb.package_index import index_maker  # noqa: PLC0415 - only where it is used
 
         with index_maker(self.settings, folder, packaging.kb_id, self.observer) as index_of:
             return make_package(folder, output, label=packaging.label, dated=dated, index_of=index_of)
 
     def verify(self, path: Path, identity: str | None = None) -> checks.Verification:
-        """`identity` is the key that must have signed it; without one, those of the settings count."""
-        signatures = self._signatures() if identity is None else _identified(identity)
+        """`identity`: the key that must have signed it; without one, those of the settings count."""
+        signatures = self._signatures() if identity is None else _trust_key(identity)
         if identity is not None and signatures is not None and path.is_dir():
             signatures.refuse_unsigned(str(path), "a folder carries none")
         return checks.verify(path, self.settings.sources, signatures)
 
-    def describe(self, path: Path) -> checks.Description:
+    def describe(self, path: Path) -> Description:
         return checks.describe(path, self.settings.sources)
 
-    def installed(self) -> Description | None:
-        """What is in the default target, if anything."""
+    def describe_installed(self) -> Description | None:
+        """Describe what is in the default target, if anything."""
         if not (self.default_target / RECORD_NAME).exists():
             return None
         return self.describe(self.default_target)
 
     def _signatures(self) -> Signatures | None:
-        """None where no key is named. Raises E401."""
-        policy, places = self.settings.sources, self.settings.places
-        if not policy.signature_keys:
-            if not policy.require_signature:
+        """Return the trusted keys of the settings; None if there are none. Raises E401."""
+        settings, places = self.settings.sources, self.settings.places
+        if not settings.signature_keys:
+            if not settings.require_signature:
                 return None
             name = "sources.require_signature"
             raise errors.settings_invalid(places.get(name, name), f"{name} needs sources.signature_keys")
-        from pair.packages.signing import TrustedKeys, read_public_key  # noqa: PLC0415 - see the package's first lines
+        from pair.packages.signing import TrustedKeys, read_public_key  # noqa: PLC0415 - loads cryptography
 
         name = "sources.signature_keys"
         try:
-            keys = [read_public_key(each) for each in policy.signature_keys]
+            keys = [read_public_key(key) for key in settings.signature_keys]
         except ValueError as fault:
             raise errors.settings_invalid(places.get(name, name), f"{name}: {fault}") from fault
-        return TrustedKeys(keys, is_required=policy.require_signature)
-
-    def _cache(self, token: str) -> Cache:
-        return Cache(files.expand_path(self.settings.sources.cache_dir).absolute(), self.clock, self.observer, token)
-
-    @contextlib.contextmanager
-    def _web(self) -> Iterator["HttpClient"]:
-        from pair.web.http_client import HttpClient  # noqa: PLC0415 - see the module's first lines
-
-        policy = self.settings.sources
-        web = HttpClient(
-            timeout_seconds=policy.timeout_seconds,
-            retries=policy.retries,
-            retry_wait_seconds=policy.retry_wait_seconds,
-            clock=self.clock,
-            token=self.settings.github_token,
-            token_url=policy.github_api_url,
-        )
-        web.say = self.observer.say
-        try:
-            yield web
-        finally:
-            web.close()
-
-    @contextlib.contextmanager
-    def _offers(
-        self, token: str, source: KbSource, demand: IndexSelection, *, offline: bool
-    ) -> Iterator[SourceContents]:
-        with contextlib.ExitStack() as held:
-            fetcher: Fetcher | None = None
-            if source.requires_download and not offline:
-                fetcher = self._bucket_fetcher() if is_in_bucket(source.location) else self._downloader(held)
-            yield SourceContents(self._cache(token), fetcher, self.settings.sources, token, self._signatures(), demand)
-
-    def _downloader(self, held: contextlib.ExitStack) -> Fetcher:
-        from pair.packages.download import Downloader  # noqa: PLC0415 - see the module's first lines
-
-        return Downloader(held.enter_context(self._web()), self.settings.sources, self.observer)
-
-    def _bucket_fetcher(self) -> Fetcher:
-        return BucketFetcher(self._store_at, self.settings.sources)
-
-    def _store_at(self, address: str) -> "BlobStore":
-        return blob_store(address, self.settings, self.clock)
-
-    # Feeds of releases
-
-    def _from_feed(self, address: FeedAddress) -> KbSource:
-        return self._remembered(address, *release_index.choose(self._read_feed(address.place), address))
-
-    def _remembered(self, address: FeedAddress, name: str, release: release_index.Release) -> KbSource:
-        """The source that a release is, which a locked install finds again without the feed."""
-        source = dataclasses.replace(release_index.to_source(release, address), name=name)
-        if source.requires_download:
-            stored = dataclasses.replace(source, location=strip_user(source.location), feed=strip_user(address.named))
-            key = _release_key(address, name, release.version, release.sha256)
-            self._cache("feed").remember_release(key, stored)
-        return source
-
-    def _read_feed(self, place: str) -> release_index.ReleaseIndex:
-        """Raises E005, E019, E206."""
-        shown = hide_credentials(place)
-        content: bytes | None
-        if is_in_bucket(place):
-            folder, _, name = place.rpartition("/")
-            content = BucketTarget(self._store_at(folder), pause_before).read(name)
-        elif is_remote(place):
-            from pair.packages.release_index import read_remote_feed  # noqa: PLC0415 - see the module's first lines
-
-            with self._web() as web:
-                content = read_remote_feed(web, place)
-        else:
-            content = read_file(Path(place))
-        if content is None:
-            raise errors.download_failed(shown, "no feed there")
-        return release_index.parse_feed(content, shown)
-
-    def _latest_release(self, *, fresh: bool) -> KbSource:
-        from pair.packages.resolve import latest_release  # noqa: PLC0415 - see the module's first lines
-
-        policy = self.settings.sources
-        cache, release_index = self._cache("feed"), f"{policy.github_api_url} {policy.release_repository}"
-        try:
-            with self._web() as web:
-                source = latest_release(web, policy)
-        except errors.DownloadError as fault:
-            remembered = None if fresh or policy.default_url else cache.recall_release(release_index)
-            if remembered is None:
-                raise
-            self.observer.say(f"{fault.explanation}: using cached release {remembered.version}")
-            return remembered
-        if not policy.default_url:
-            cache.remember_release(release_index, source)
-        return source
+        return TrustedKeys(keys, is_required=settings.require_signature)
 
 
 def _release_key(address: FeedAddress, name: str, version: str, sha256: str) -> str:
-    """By which a release is remembered."""
-    return f"{strip_user(address.place)} {name} {version} {sha256}"
+    """Return the key that a release is remembered by."""
+    return f"{without_user(address.place)} {name} {version} {sha256}"
 
 
-def _identified(identity: str) -> Signatures:
-    from pair.packages.signing import TrustedKeys, read_public_key  # noqa: PLC0415 - see the package's first lines
+def _trust_key(identity: str) -> Signatures:
+    from pair.packages.signing import TrustedKeys, read_public_key  # noqa: PLC0415 - loads cryptography
 
     try:
         return TrustedKeys([read_public_key(identity)], is_required=True)
@@ -379,8 +377,172 @@ def install(
     settings: Settings | None = None,
 ) -> Path:
     """Put the KB into a folder, which is returned; `.pair/knowledge` unless another is named."""
-    desk = Installer(settings or Settings.load())
-    folder = Path(target) if target is not None else desk.default_target
-    mode: Mode = "install"
-    desk.apply(InstallRequest(mode, folder, force=force), source, offline=offline)
+    installer = Installer(settings or Settings.load())
+    folder = Path(target) if target is not None else installer.default_target
+    installer.apply(InstallRequest("install", folder, force=force), source, offline=offline)
     return folder
+
+
+# ── publishing ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def publish(installer: Installer, destination: str, source: Path | None, packaging: Packaging) -> PublishReport:
+    """Publish a package, or a folder that is packaged first; without a source the default target.
+
+    Raises E003-E021.
+    """
+    source = source or installer.default_target
+    if not is_in_bucket(destination) and Path(destination).resolve().is_relative_to(source.resolve()):
+        raise errors.source_overlaps_target(str(source), destination)  # else each release would hold all before it
+    target = _open_target(installer, destination)
+    with contextlib.ExitStack() as stack:
+        package, skipped = source, tuple[tuple[str, str], ...]()
+        if not source.is_file():
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pair-"))
+            report = installer.package(source, Path(folder) / "kb.zip", packaging)
+            package, skipped = report.path, report.skipped
+        elif dataclasses.replace(packaging, ask_password=str) != Packaging():
+            raise errors.command_line_invalid(
+                f"{source} is a package already, with all that it has", hints=["Publish the folder to package it anew"]
+            )
+        installer.verify(package)
+        manifest = installer.describe(package).manifest
+        assert manifest is not None  # noqa: S101 - a package without one cannot be described
+        return dataclasses.replace(releases.publish(package, manifest, target, installer.clock), skipped=skipped)
+
+
+def _open_target(installer: Installer, destination: str) -> PublishTarget:
+    if is_in_bucket(destination):
+        from pair.blobs.cas_check import refuse_without_compare_and_swap  # noqa: PLC0415 - only where it is used
+
+        store = blob_store(destination, installer.settings, installer.clock)
+        refuse_without_compare_and_swap(store, ".pair-", new_id())
+        return BucketTarget(store, pause_before)
+    if "://" in destination:
+        raise errors.command_line_invalid(
+            f"releases cannot be published to {destination}", hints=["Name a folder, or s3://bucket/prefix"]
+        )
+    folder, say = Path(destination), installer.observer.say
+    return FolderTarget(folder, lambda holder: say(f"waiting for {holder}, which is publishing to {folder}"))
+
+
+# ── lockfiles ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class LockReport:
+    path: Path
+    kbs: tuple[LockedKb, ...]
+    is_changed: bool = False
+
+    @property
+    def with_queries(self) -> tuple[str, ...]:
+        """Ids of KBs whose source has a query, in which there may be a secret."""
+        return tuple(kb.id for kb in self.kbs if "://" in kb.source and "?" in kb.source)
+
+    def to_json(self) -> dict[str, Any]:
+        kbs = [dataclasses.asdict(kb) for kb in self.kbs]
+        return {"lock": str(self.path), "is_changed": self.is_changed, "drifts": [], "kbs": kbs}
+
+
+@dataclass(frozen=True)
+class LockedInstall:
+    lock: Path
+    reports: tuple[InstallReport, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"command": "install", "lock": str(self.lock), "kbs": [report.to_json() for report in self.reports]}
+
+
+@dataclass(frozen=True)
+class LockService:
+    """Writes, checks and installs one lockfile."""
+
+    installer: Installer
+    path: Path
+
+    def write(self, targets: Sequence[Path]) -> LockReport:
+        """Lock the named targets, and keep the other entries; without targets, all entries and the default target.
+
+        Raises E012, E013, E023.
+        """
+        known = lockfile.read_lock(self.path) if self.path.exists() else Lock(self.path)
+        chosen = {
+            lockfile.relative_target(target, self.path): target for target in targets or self._usual_targets(known)
+        }
+        locked = [lock_check.installed_kb(target, self.path) for target in chosen.values()]
+        kept = [kb for kb in known.kbs if kb.target not in chosen]
+        kbs = tuple(sorted([*kept, *locked], key=lambda kb: kb.id))
+        try:
+            lockfile.refuse_twice(kbs)
+        except ValueError as fault:
+            raise errors.lock_unusable(str(self.path), f"{fault}") from fault
+        return LockReport(self.path, kbs, is_changed=self._save(lockfile.to_bytes(kbs)))
+
+    def _usual_targets(self, known: Lock) -> list[Path]:
+        default = self.installer.default_target
+        targets = [known.target_of(kb) for kb in known.kbs]
+        is_installed = (default / RECORD_NAME).exists() and lockfile.is_below(default, self.path)
+        if is_installed or not targets:
+            targets.append(default)
+        return targets
+
+    def _save(self, content: bytes) -> bool:
+        with files.storage_errors():
+            if self.path.exists() and self.path.read_bytes() == content:
+                return False
+            path = folders.resolve_parent(self.path)
+            folders.make_folder(path.parent)
+            files.remove_half_written(path)
+            files.write_atomically(path, content)
+            return True
+
+    def check(self) -> LockReport:
+        """Raises E022 with every drift, E023."""
+        lock = lockfile.read_lock(self.path)
+        installer = self.installer
+        if drifts := lock_check.drifts_from(lock, installer.read_current_index, also=installer.default_target):
+            raise errors.lock_differs(str(self.path), drifts)
+        return LockReport(self.path, lock.kbs)
+
+    def install(
+        self, target: Path | None, *, force: bool, dry_run: bool, offline: bool, with_index: bool = True
+    ) -> LockedInstall:
+        """Install what is locked, or what is locked for one target. Raises E022, E023.
+
+        All KBs are fetched and checked before the first one changes.
+        """
+        lock = lockfile.read_lock(self.path)
+        planned = []
+        for kb in lock.kbs if target is None else (self._find_kb(lock, target),):
+            request = InstallRequest(
+                mode="install",
+                target=lock.target_of(kb),
+                force=force,
+                dry_run=dry_run,
+                kb_id=self.installer.check_kb_id(kb.id),
+                locked=lock.locked(kb),
+                with_index=with_index,
+            )
+            planned.append((request, self.installer.resolve_locked(kb, self.path, offline=offline)))
+        if len(planned) > 1:
+            for request, source in planned:
+                self._apply(dataclasses.replace(request, dry_run=True), source, offline=offline)
+        reports = [self._apply(request, source, offline=offline) for request, source in planned]
+        return LockedInstall(self.path, tuple(reports))
+
+    def _find_kb(self, lock: Lock, target: Path) -> LockedKb:
+        kb = lock.kb_at(target)
+        if kb is None:
+            known = ", ".join(locked.target for locked in lock.kbs) or "none"
+            raise errors.lock_differs(str(self.path), [f"{target}: not locked; locked are: {known}"])
+        return kb
+
+    def _apply(self, request: InstallRequest, source: KbSource, *, offline: bool) -> InstallReport:
+        """Install; ask the server again when a cached copy of unknown bytes may be older than what is locked."""
+        try:
+            return self.installer.apply(request, source, offline=offline)
+        except errors.ConflictError:
+            if not source.requires_download or source.sha256 is not None:
+                raise
+        return self.installer.apply(request, source, offline=offline, revalidate=True)

@@ -1,4 +1,4 @@
-"""The registry of librarians: those of the configuration, those given in Python, and those that every KB has."""
+"""The librarians of a KB: configured ones, those given in Python, and those that every KB has."""
 
 import contextlib
 import dataclasses
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 CATALOGUE = "catalogue"
 ROUTER = "router"
 _KINDS = ("kb", "function", "endpoint", "kind")
-_OWN_KINDS = (CATALOGUE, ROUTER)
 
 Opener = Callable[[str], "KnowledgeBase"]
 
@@ -87,35 +86,35 @@ class ListedLibrarian:
 
 
 class KbLibrarians:
-    """Everybody who can be asked about a KB. Close it: it holds connections and other KBs."""
+    """All librarians that can be asked about a KB. Close it: it holds connections and other KBs."""
 
     def __init__(
-        self, kb: "KnowledgeBase", settings: Settings, opened: Opener, given: Mapping[str, Librarian] | None = None
+        self, kb: "KnowledgeBase", settings: Settings, open_other: Opener, given: Mapping[str, Librarian] | None = None
     ) -> None:
-        """`opened`: other KBs by name. `given`: librarians from Python, which win over those of the configuration."""
-        self._held = contextlib.ExitStack()
+        """`open_other` opens other KBs by name. `given`: librarians from Python, which replace configured ones."""
+        self._stack = contextlib.ExitStack()
         self._kb = kb
         self._settings = settings
-        self._opened = opened
+        self._open_other = open_other
         self._kbs: dict[str, KnowledgeBase] = {kb.kb_id: kb}
         self._answers_from: dict[str, str] = {}
         self.problems: list[Problem] = []
-        # What others would have said then, nobody can tell.
-        entries = {} if kb.is_past else self._configured()
+        # Other librarians only know the present.
+        entries = {} if kb.is_past else self._read_configuration()
         configured = list(entries)
-        for librarian_id, entry in self._own(configured).items():
+        for librarian_id, entry in self._make_own(configured).items():
             entries.setdefault(librarian_id, entry)
         for librarian_id, librarian in (given or {}).items():
             entries[librarian_id] = Entry(librarian)
             self._answers_from[librarian_id] = "Python"
         self.registry = Registry(entries, policy=settings.librarians)
-        self.model = self._model()
-        self.first = self._first(configured)
+        self.model = self._open_model()
+        self.first = self._choose_first(configured)
 
     def close(self) -> None:
-        self._held.close()
+        self._stack.close()
 
-    def listed(self) -> list[ListedLibrarian]:
+    def list_all(self) -> list[ListedLibrarian]:
         return [
             ListedLibrarian(
                 card, self._answers_from.get(card.id, ""), self.registry.desk(card.id).entry.permissions.is_public
@@ -123,8 +122,8 @@ class KbLibrarians:
             for card in self.registry.cards()
         ]
 
-    def kb_of(self, librarian_id: str) -> str | None:
-        """The KB whose shelf this is; None for all who answer from anything else."""
+    def find_kb(self, librarian_id: str) -> str | None:
+        """Return the KB that a librarian answers from; None for other librarians."""
         kind, _, name = self._answers_from.get(librarian_id, "").partition(" ")
         return name if kind == "kb" else None
 
@@ -137,33 +136,29 @@ class KbLibrarians:
         timeout: float | None = None,
         collection: Collection | None = None,
     ) -> Response:
-        """`collection`: what the first answers from instead of its KB; then it hands nothing on."""
-        given = context or Context()
-        if given.ai is None and self.model is not None:
-            given = dataclasses.replace(given, ai=self.model)
-        asked = first or self.first
-        registry = self.registry if collection is None else self._alone(asked, collection)
-        return await ask(registry, asked, query, given, timeout=timeout)
+        """`collection`: what the first librarian answers from instead of its KB; then it delegates nothing."""
+        context, librarian_id, registry = context or Context(), first or self.first, self.registry
+        if context.ai is None and self.model is not None:
+            context = dataclasses.replace(context, ai=self.model)
+        if collection is not None:
+            entry = registry.desk(librarian_id).entry
+            alone = dataclasses.replace(entry, librarian=KbLibrarian(collection), delegates_to=())
+            registry = Registry({librarian_id: alone}, policy=self._settings.librarians)
+        return await ask(registry, librarian_id, query, context, timeout=timeout)
 
-    def _alone(self, librarian_id: str, collection: Collection) -> Registry:
-        """A shelf, under the same terms but from another collection, and without colleagues."""
-        entry = self.registry.desk(librarian_id).entry
-        shelf = dataclasses.replace(entry, librarian=KbLibrarian(collection), delegates_to=())
-        return Registry({librarian_id: shelf}, policy=self._settings.librarians)
+    # Building the registry
 
-    # Who there is
-
-    def _configured(self) -> dict[str, Entry]:
-        """A bad entry is reported by name and left out; the rest serve."""
+    def _read_configuration(self) -> dict[str, Entry]:
+        """Return the configured librarians. A bad entry is reported by name and left out."""
         entries: dict[str, Entry] = {}
         for number, value in enumerate(self._settings.librarians.entries, 1):
             name = str(value.get("id") or f"number {number}") if isinstance(value, Mapping) else f"number {number}"
             try:
-                configured = _validated(value)
+                configured = _validate(value)
                 if configured.id in entries:
                     raise _UnusableError("there is another of this id before it")
-                kind = _kind_of(configured)
-                entry = self._entry(configured, kind)
+                kind = _find_kind(configured)
+                entry = self._make_entry(configured, kind)
                 Registry({configured.id: entry})  # refuses what it could not serve
             except (_UnusableError, errors.PairError) as fault:
                 self.problems.append(Problem(name, redact_url(str(fault))))
@@ -172,20 +167,31 @@ class KbLibrarians:
                 self._answers_from[configured.id] = f"{kind} {redact_url(getattr(configured, kind))}"
         return entries
 
-    def _own(self, configured: Sequence[str]) -> dict[str, Entry]:
-        """A shelf for the KB itself, its catalogue, and a router where there is somebody to choose from."""
-        own = {self._kb.kb_id: self._shelf(self._kb.kb_id)}
-        if self._kb.is_synced:
-            own[CATALOGUE] = self._catalogue()
+    def _make_own(self, configured: Sequence[str]) -> dict[str, Entry]:
+        """Return the librarian of the KB itself, that of its index, and a router if several are configured."""
+        kb_id = self._kb.kb_id
+        self._answers_from.setdefault(kb_id, f"kb {kb_id}")
+        card = LibrarianInfo(kb_id, kb_id, f"Answers from the knowledge base {kb_id}.")
+        own = {kb_id: Entry(KbLibrarian(self._kb.collection), card, delegates_to=())}
+        if self._kb.sources is not None:
+            self._answers_from.setdefault(CATALOGUE, "index.txt")
+            card = LibrarianInfo(CATALOGUE, "Catalogue", "Says which sources of the index would know.")
+            own[CATALOGUE] = Entry(self._make_index_librarian(), card, delegates_to=())
         if len(configured) > 1:
             card = LibrarianInfo(ROUTER, "Router", "Hands a question to whoever is likely to know.")
-            own[ROUTER] = Entry(Router(self._kb), card, delegates_to=tuple(configured))
+            own[ROUTER] = Entry(Router(self._kb.collection), card, delegates_to=tuple(configured))
             self._answers_from.setdefault(ROUTER, "colleagues")
         return own
 
-    def _entry(self, configured: ConfiguredLibrarian, kind: str) -> Entry:
+    def _make_entry(self, configured: ConfiguredLibrarian, kind: str) -> Entry:
+        makers = {
+            "kb": self._make_kb_librarian,
+            "function": self._import_function,
+            "endpoint": self._connect_endpoint,
+            "kind": self._make_kind,
+        }
         return Entry(
-            getattr(self, f"_from_{kind}")(configured),
+            makers[kind](configured),
             LibrarianInfo(
                 configured.id,
                 configured.name,
@@ -196,62 +202,66 @@ class KbLibrarians:
             ),
             Permissions(**dataclasses.asdict(configured.permissions)),
             configured.timeout,
-            # Shelves that all handed over what they do not know would ask everybody for everything.
+            # If all KB librarians delegated what they do not know, each question would reach all of them.
             () if configured.kb and configured.delegates_to is None else configured.delegates_to,
         )
 
-    def _from_kb(self, configured: ConfiguredLibrarian) -> Librarian:
-        return KbLibrarian(self._kb_called(configured.kb))
+    def _make_kb_librarian(self, configured: ConfiguredLibrarian) -> Librarian:
+        kb = self._kbs.get(configured.kb)
+        if kb is None:
+            kb = self._kbs[configured.kb] = self._open_other(configured.kb)
+            self._stack.callback(kb.close)
+        return KbLibrarian(kb.collection)
 
-    def _from_function(self, configured: ConfiguredLibrarian) -> Librarian:
-        return _imported(configured.function, self._settings.config_path)
+    def _import_function(self, configured: ConfiguredLibrarian) -> Librarian:
+        address = configured.function
+        module_name, _, name = address.partition(":")
+        if not module_name or not name:
+            raise _UnusableError(f"function is package.module:name, not {address}")
+        beside = str((self._settings.config_path or Path("config.yaml")).absolute().parent)
+        if beside not in sys.path:
+            sys.path.insert(0, beside)
+        try:
+            librarian: Librarian = getattr(importlib.import_module(module_name), name)
+        except Exception as fault:
+            raise _UnusableError(f"cannot import {address}: {type(fault).__name__}: {fault}") from fault
+        return librarian
 
-    def _from_endpoint(self, configured: ConfiguredLibrarian) -> Librarian:
+    def _connect_endpoint(self, configured: ConfiguredLibrarian) -> Librarian:
         from pair.librarians.remote import RemoteLibrarian  # noqa: PLC0415 - loads the network
 
         return RemoteLibrarian(configured.endpoint, token=configured.token)
 
-    def _from_kind(self, configured: ConfiguredLibrarian) -> Librarian:
+    def _make_kind(self, configured: ConfiguredLibrarian) -> Librarian:
         if configured.kind == ROUTER:
-            return Router(self._kb)
+            return Router(self._kb.collection)
         if configured.kind == CATALOGUE:
-            return self._catalogue().librarian
-        raise _UnusableError(f"unknown kind: {configured.kind} (valid: {', '.join(_OWN_KINDS)})")
+            self._answers_from.setdefault(CATALOGUE, "index.txt")
+            return self._make_index_librarian()
+        raise _UnusableError(f"unknown kind: {configured.kind} (valid: {CATALOGUE}, {ROUTER})")
 
-    def _shelf(self, kb_id: str) -> Entry:
-        self._answers_from.setdefault(kb_id, f"kb {kb_id}")
-        card = LibrarianInfo(kb_id, kb_id, f"Answers from the knowledge base {kb_id}.")
-        return Entry(KbLibrarian(self._kb_called(kb_id)), card, delegates_to=())
+    def _make_index_librarian(self) -> Librarian:
+        def read_index() -> list[IndexEntry]:
+            described = self._kb.sources.current_texts().described() if self._kb.sources is not None else []
+            return [
+                IndexEntry(source.source_id, source.description, source.url, source.last_fetched_at)
+                for source in described
+            ]
 
-    def _catalogue(self) -> Entry:
-        self._answers_from.setdefault(CATALOGUE, "index.txt")
-        card = LibrarianInfo(CATALOGUE, "Catalogue", "Says which sources of the index would know.")
-        return Entry(IndexLibrarian(self._index, self._kb), card, delegates_to=())
+        return IndexLibrarian(read_index, self._kb.collection)
 
-    def _index(self) -> list[IndexEntry]:
-        return [
-            IndexEntry(each.source_id, each.description, each.url, each.last_fetched_at)
-            for each in self._kb.described_sources()
-        ]
-
-    def _kb_called(self, kb_id: str) -> "KnowledgeBase":
-        if kb_id not in self._kbs:
-            self._kbs[kb_id] = self._opened(kb_id)
-            self._held.callback(self._kbs[kb_id].close)
-        return self._kbs[kb_id]
-
-    def _model(self) -> "LanguageModel | None":
+    def _open_model(self) -> "LanguageModel | None":
         if not self._settings.ai.base_url or not self._settings.ai.model:
             return None
         from pair.ai.openai import OpenAiLanguageModel  # noqa: PLC0415 - loads the network
 
         model = OpenAiLanguageModel(self._settings.ai)
-        self._held.callback(model.close)
+        self._stack.callback(model.close)
         return model
 
-    def _first(self, configured: Sequence[str]) -> str:
-        """Who is asked unless somebody is named: a router if there is one, the only one configured, or the shelf."""
-        routers = [each.id for each in self.registry.cards() if self._answers_from.get(each.id) == f"kind {ROUTER}"]
+    def _choose_first(self, configured: Sequence[str]) -> str:
+        """Return who is asked by default: a router, or else the only one configured, or else that of the KB."""
+        routers = [card.id for card in self.registry.cards() if self._answers_from.get(card.id) == f"kind {ROUTER}"]
         if routers:
             return routers[0]
         if ROUTER in self.registry:
@@ -265,7 +275,7 @@ def connect_to_librarian(settings: Settings, librarian_id: str, kb_id: str) -> "
 
     for value in settings.librarians.entries:
         if isinstance(value, Mapping) and value.get("id") == librarian_id and value.get("endpoint"):
-            configured = _validated(value)
+            configured = _validate(value)
             server, _, name = configured.endpoint.rpartition("/librarians/")
             if not server or not name.endswith("/ask"):
                 raise errors.cannot_open_citation(librarian_id, configured.endpoint)
@@ -277,17 +287,17 @@ class _UnusableError(Exception):
     """Why an entry cannot be used, fit for people."""
 
 
-def _kind_of(configured: ConfiguredLibrarian) -> str:
-    given = [kind for kind in _KINDS if getattr(configured, kind)]
-    if len(given) != 1:
-        raise _UnusableError(f"it needs exactly one of {', '.join(_KINDS)}, and has {', '.join(given) or 'none'}")
-    return given[0]
+def _find_kind(configured: ConfiguredLibrarian) -> str:
+    kinds = [kind for kind in _KINDS if getattr(configured, kind)]
+    if len(kinds) != 1:
+        raise _UnusableError(f"it needs exactly one of {', '.join(_KINDS)}, and has {', '.join(kinds) or 'none'}")
+    return kinds[0]
 
 
-def _validated(value: object) -> ConfiguredLibrarian:
+def _validate(value: object) -> ConfiguredLibrarian:
     if not isinstance(value, Mapping):
         raise _UnusableError("it is no mapping of keys to values")
-    valid = [each.name for each in dataclasses.fields(ConfiguredLibrarian)]
+    valid = [field.name for field in dataclasses.fields(ConfiguredLibrarian)]
     for key in value:
         if key not in valid:
             nearest = difflib.get_close_matches(str(key), valid, n=1, cutoff=0.5)
@@ -298,18 +308,4 @@ def _validated(value: object) -> ConfiguredLibrarian:
         return pydantic.TypeAdapter(ConfiguredLibrarian).validate_python(dict(value))
     except pydantic.ValidationError as fault:
         first = fault.errors()[0]
-        raise _UnusableError(f"{'.'.join(str(each) for each in first['loc'])}: {first['msg'].lower()}") from fault
-
-
-def _imported(address: str, config_path: Path | None) -> Librarian:
-    module_name, _, name = address.partition(":")
-    if not module_name or not name:
-        raise _UnusableError(f"function is package.module:name, not {address}")
-    beside = str((config_path or Path("config.yaml")).absolute().parent)
-    if beside not in sys.path:
-        sys.path.insert(0, beside)
-    try:
-        librarian: Librarian = getattr(importlib.import_module(module_name), name)
-    except Exception as fault:
-        raise _UnusableError(f"cannot import {address}: {type(fault).__name__}: {fault}") from fault
-    return librarian
+        raise _UnusableError(f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}") from fault

@@ -1,18 +1,19 @@
-"""KBs as they were: a few of them are kept open beside those of a server.
+"""Earlier versions of KBs that a server keeps open beside the current ones.
 
 Invariants
-    So many are open and no more, but for those that are being read. What is read stays open until it was read.
+    A limited number is open, besides those that are being read. A KB that is read stays open until it was read.
     A version that is gone is E218, whether or not it was read before.
 """
 
 import collections
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from pair import errors
-from pair.kb.kb import Hits, KnowledgeBase
+from pair.engine.query.request import Hits
+from pair.kb.kb import KbCollection, KnowledgeBase
 
 _MOST = 8
 _Result = TypeVar("_Result")
@@ -20,42 +21,42 @@ _Name = tuple[str, int]
 
 
 @dataclass
-class _Past:
+class _OpenVersion:
     kb: KnowledgeBase
     readers: int = 0
-    is_wanted: bool = True
-    """False once others took its place: whoever reads it last closes it."""
+    is_kept: bool = True
+    """False once others took its place: the last reader closes it."""
 
 
 class OpenVersions:
-    """By name and number of the version, opened when they are first wanted. Used from several threads at once."""
+    """KBs by name and number of the version, opened when they are first used. Used from several threads at once."""
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._open: collections.OrderedDict[_Name, _Past] = collections.OrderedDict()
+        self._open: collections.OrderedDict[_Name, _OpenVersion] = collections.OrderedDict()
 
     def read(self, kb: KnowledgeBase, version: int | str, work: Callable[[KnowledgeBase], _Result]) -> _Result:
-        """What `work` makes of a KB as it was. Raises E201, E218, and what the work raises."""
-        number = kb.version_number(version)
+        """Return what `work` makes of one version of a KB. Raises E201, E218, and what the work raises."""
+        number = kb.versions.number(version)
         name = kb.kb_id, number
-        known = self._known(name)
-        if known is not None:
+        past = self._borrow(name)
+        if past is not None:
             try:
-                return self._worked(name, known, work)
+                return self._work_on(name, past, work)
             except errors.NotFoundError as fault:
                 if fault.code != errors.NO_SUCH_VERSION:
                     raise
-        # Never read, or gone; but a version that was repaired, or of a KB that was made anew, is there again.
-        return self._worked(name, self._opened(name, kb.at(number)), work)
+        # Not open, or gone; but a version of a KB that was repaired or created again may exist again.
+        return self._work_on(name, self._add(name, kb.at(number)), work)
 
     def close(self) -> None:
-        """Those that are being read are closed after that."""
+        """Close all; those that are being read are closed by their last reader."""
         with self._lock:
-            left = [self._left_out(name) for name in list(self._open)]
-        _close(left)
+            unused = [self._remove(name) for name in list(self._open)]
+        _close(unused)
 
-    def _known(self, name: _Name) -> _Past | None:
+    def _borrow(self, name: _Name) -> _OpenVersion | None:
         with self._lock:
             past = self._open.get(name)
             if past is not None:
@@ -63,36 +64,36 @@ class OpenVersions:
                 self._open.move_to_end(name)
             return past
 
-    def _opened(self, name: _Name, kb: KnowledgeBase) -> _Past:
-        """Somebody else may have opened it meanwhile: the later one stays."""
-        past = _Past(kb, readers=1)
+    def _add(self, name: _Name, kb: KnowledgeBase) -> _OpenVersion:
+        """Add an open KB, in place of one that another thread opened meanwhile."""
+        past = _OpenVersion(kb, readers=1)
         with self._lock:
-            left = [self._left_out(name)] if name in self._open else []
+            unused = [self._remove(name)] if name in self._open else []
             self._open[name] = past
             while len(self._open) > self._most:
-                left.append(self._left_out(next(iter(self._open))))
-        _close(left)
+                unused.append(self._remove(next(iter(self._open))))
+        _close(unused)
         return past
 
-    def _worked(self, name: _Name, past: _Past, work: Callable[[KnowledgeBase], _Result]) -> _Result:
-        left: list[KnowledgeBase | None] = []
+    def _work_on(self, name: _Name, past: _OpenVersion, work: Callable[[KnowledgeBase], _Result]) -> _Result:
+        unused: list[KnowledgeBase | None] = []
         try:
             return work(past.kb)
         except errors.NotFoundError as fault:
             with self._lock:
                 if fault.code == errors.NO_SUCH_VERSION and self._open.get(name) is past:
-                    left.append(self._left_out(name))
+                    unused.append(self._remove(name))
             raise
         finally:
             with self._lock:
                 past.readers -= 1
-                left.append(past.kb if not past.is_wanted and not past.readers else None)
-            _close(left)
+                unused.append(past.kb if not past.is_kept and not past.readers else None)
+            _close(unused)
 
-    def _left_out(self, name: _Name) -> KnowledgeBase | None:
-        """What is to be closed now, if nobody reads it."""
+    def _remove(self, name: _Name) -> KnowledgeBase | None:
+        """Return the KB to close now; None while it is being read."""
         past = self._open.pop(name)
-        past.is_wanted = False
+        past.is_kept = False
         return None if past.readers else past.kb
 
 
@@ -102,31 +103,21 @@ def _close(kbs: Sequence[KnowledgeBase | None]) -> None:
             kb.close()
 
 
-@dataclass(frozen=True)
-class VersionCollection:
-    """What a shelf answers from: passages as they were."""
+class VersionCollection(KbCollection):
+    """What a librarian of a KB reads of one version."""
 
-    kb: KnowledgeBase
-    """As it is now, for what no version changes."""
-    past: OpenVersions
-    number: int
-
-    @property
-    def kb_id(self) -> str:
-        return self.kb.kb_id
+    def __init__(self, kb: KnowledgeBase, past: OpenVersions, number: int) -> None:
+        """`kb`: the current one, for what no version changes."""
+        super().__init__(kb, kb.collection.embedding)
+        self._past = past
+        self._number = number
 
     def search(self, query: str, *, limit: int, mode: str, explain: bool) -> Hits:
         """Raises E218, and what every search raises."""
-        return self.past.read(
-            self.kb, self.number, lambda kb: kb.search(query, limit=limit, mode=mode, explain=explain)
+        return self._past.read(
+            self.kb, self._number, lambda kb: kb.search(query, limit=limit, mode=mode, explain=explain)
         )
 
-    def words_in(self, query: str, texts: Sequence[str]) -> list[frozenset[str]]:
-        return self.kb.words_in(query, texts)
-
-    def likeness(self, query: str, texts: Sequence[str]) -> list[float]:
-        return self.kb.likeness(query, texts)
-
-    def fetched_at(self, document_ids: Sequence[str]) -> Mapping[str, str]:
-        """What is known of that is of the present."""
+    def fetched_at(self, document_ids: Sequence[str]) -> dict[str, str]:
+        """Return nothing: only the present state of sources is known."""
         return {}

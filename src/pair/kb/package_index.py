@@ -1,163 +1,146 @@
-"""Packages with an index: made of a KB, opened as one, and taken up by the engine."""
+"""Packages with an index: make them of a KB, open them as one, and install them into one."""
 
 import contextlib
 import dataclasses
 import functools
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pair import errors, files
 from pair.clock import Clock
+from pair.engine.summary import peek, peek_at_history
 from pair.kb.open import DEFAULT_KB, blob_store, document_loader, open_kb
 from pair.packages import archive
 from pair.packages.contract import CurrentIndex, InstalledIndex, MissingIndexFileError, Observer, PackagedIndexFiles
 from pair.packages.package import IndexFile, IndexToPackage, PackagedIndex
-from pair.packages.rules import INDEX_FOLDER, INDEX_MANIFEST, make_name
+from pair.packages.rules import INDEX_FOLDER, INDEX_MANIFEST, name_from_folder
 from pair.settings import Settings
 from pair.sync.contract import UnreadableDocument
-from pair.sync.source_text import DOCUMENT_SUFFIXES, FileTextReader
+from pair.sync.file_text import DOCUMENT_SUFFIXES, FileTextReader
 
 if TYPE_CHECKING:
-    from pair.engine.maintenance.merge_package import PackageShards, PortableIndex
+    from pair.blobs.contract import BlobStore
+    from pair.engine.maintenance.merge_package import PackageMerger, PackageShards
+    from pair.engine.maintenance.portable_index import PortableFile, PortableIndex
     from pair.kb.kb import KnowledgeBase
 
-_SYNCED = "sync"
+_SYNC_OWNER = "sync"
 """The owner of documents that come from files."""
 
 
-# ── taking up ──────────────────────────────────────────────────────────────────────────────────────
+# ── installing ─────────────────────────────────────────────────────────────────────────────────────
 
 
 class EngineIndexInstaller:
-    """Takes up the index of a package into one KB. Nothing is loaded before there is such an index."""
+    """Installs the index of a package into one KB. The engine is loaded only if the package has one."""
 
-    def __init__(self, settings: Settings, kb_id: str, clock: Clock) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, kb_id: str, clock: Clock, stack: contextlib.ExitStack) -> None:
+        """`stack` closes the KB, if it was opened."""
+        self._stack = stack
         self.kb_id = kb_id
+        self._settings = settings
         self._clock = clock
+        self._kb: KnowledgeBase | None = None
 
     def holds(self, path: str) -> bool:
-        """By its path in the package: `.pair-index/shards/<content hash>/<file>`."""
-        parts = path.split("/")
-        return len(parts) == 4 and parts[:2] == [INDEX_FOLDER, "shards"] and parts[2] in self._held
+        """Tell whether a file is stored, by its path in the package: `.pair-index/shards/<content hash>/<file>`."""
+        match path.split("/"):
+            case [folder, "shards", content_hash, _] if folder == INDEX_FOLDER:
+                return content_hash in self._shards_in_store
+        return False
 
     @functools.cached_property
-    def _held(self) -> frozenset[str]:
+    def _shards_in_store(self) -> frozenset[str]:
         """Content hashes of all shards that the current manifest names, or one that is kept."""
-        store = blob_store(self._settings.engine.store, self._settings, self._clock)
-        with contextlib.closing(store):
-            keys = [info.key for info in store.list(f"{self.kb_id}.duckdb.history/")]
-            found = [_json_of(blob.data) for key in (self._manifest_key, *keys) if (blob := store.get(key)) is not None]
-        shards = [shard for value in found for shard in _list_in(value, "shards") if isinstance(shard, dict)]
-        return frozenset(str(shard.get("key")).rpartition("/")[2] for shard in shards)
+        with self._open_store() as store:
+            heads = [peek(store, self.kb_id), *peek_at_history(store, self.kb_id)]
+        return frozenset(shard for head in heads if head is not None for shard in head.shards)
 
-    @property
-    def _manifest_key(self) -> str:
-        return f"{self.kb_id}.duckdb.manifest.json"
+    def _open_store(self) -> "AbstractContextManager[BlobStore]":
+        return contextlib.closing(blob_store(self._settings.engine.store, self._settings, self._clock))
 
     def is_current(self, index_sha256: str) -> bool:
-        store = blob_store(self._settings.engine.store, self._settings, self._clock)
-        with contextlib.closing(store):
-            blob = store.get(self._manifest_key)
-        return blob is not None and _json_of(blob.data).get("index_sha256") == index_sha256
+        with self._open_store() as store:
+            head = peek(store, self.kb_id)
+        return head is not None and head.index_sha256 == index_sha256
 
     def searched(self) -> CurrentIndex | None:
-        from pair.engine.format.manifest import from_bytes  # noqa: PLC0415 - see the package's first lines
+        from pair.engine.format.manifest import from_bytes, manifest_key  # noqa: PLC0415 - loads the engine
 
-        store = blob_store(self._settings.engine.store, self._settings, self._clock)
-        with contextlib.closing(store):
-            blob = store.get(self._manifest_key)
+        key = manifest_key(self.kb_id)
+        with self._open_store() as store:
+            blob = store.get(key)
         if blob is None:
             return None
-        manifest = from_bytes(blob.data, self._manifest_key)
-        return CurrentIndex(
-            embedder=manifest.embedder,
-            index_sha256=manifest.index_sha256,
-            label=manifest.label,
-        )
+        manifest = from_bytes(blob.data, key)
+        return CurrentIndex(embedder=manifest.embedder, index_sha256=manifest.index_sha256, label=manifest.label)
 
     def refuse(self, index: PackagedIndexFiles) -> None:
-        with self._opened() as kb:
-            kb.adoption().refuse(self._parcel(index).manifest)
+        self._merger.refuse(self._read_shards(index).manifest)
 
     def check(self, index: PackagedIndexFiles) -> frozenset[str]:
         """Text files are read alike everywhere; what others read of a PDF may differ, and is then not used."""
-        parcel = self._parcel(index)
-        with self._opened() as kb, _missing_files():
-            differing = kb.adoption().check(parcel)
-        if lies := sorted(each for each in differing if Path(each).suffix.lower() not in DOCUMENT_SUFFIXES):
+        with _report_missing():
+            differing = self._merger.check(self._read_shards(index))
+        if lies := sorted(name for name in differing if Path(name).suffix.lower() not in DOCUMENT_SUFFIXES):
             raise errors.index_damaged(index.label, f"its text of {lies[0]} is not that of the packaged file")
         return differing
 
     def bring(self, index: PackagedIndexFiles) -> int:
-        with self._opened() as kb, _missing_files():
-            return kb.adoption().bring(self._parcel(index))
+        with _report_missing():
+            return self._merger.bring(self._read_shards(index))
 
     def take_up(self, index: PackagedIndexFiles, *, edited: frozenset[str], gone: frozenset[str]) -> InstalledIndex:
-        parcel = dataclasses.replace(self._parcel(index), edited=edited, gone=gone)
-        with self._opened() as kb, _missing_files():
-            done = kb.adoption().take_up(parcel)
-        return InstalledIndex(self.kb_id, done.manifest_version, done.documents, len(parcel.manifest.shards))
+        shards = dataclasses.replace(self._read_shards(index), edited=edited, gone=gone)
+        with _report_missing():
+            report = self._merger.take_up(shards)
+        return InstalledIndex(self.kb_id, report.manifest_version, report.documents, len(shards.manifest.shards))
 
-    def _opened(self) -> "KnowledgeBase":
-        return open_kb(self.kb_id, settings=self._settings)
+    @property
+    def _merger(self) -> "PackageMerger":
+        if self._kb is None:
+            self._kb = self._stack.enter_context(open_kb(self.kb_id, settings=self._settings))
+        return self._kb.backup.package_merger()
 
-    def _parcel(self, index: PackagedIndexFiles) -> "PackageShards":
-        from pair.engine.maintenance.merge_package import PackageShards, unpack_manifest  # noqa: PLC0415
+    def _read_shards(self, index: PackagedIndexFiles) -> "PackageShards":
+        from pair.engine.maintenance.merge_package import PackageShards  # noqa: PLC0415 - loads the engine
+        from pair.engine.maintenance.portable_index import unpacked  # noqa: PLC0415
+
+        reader = FileTextReader(index.folder.parent, self._settings.kb.max_source_bytes, document_loader())
+
+        def read_text(document_id: str) -> str | None:
+            """Return the text of a packaged file as a sync would read it; None if there is none."""
+            if document_id not in index.packaged:
+                return None
+            try:
+                return reader.text_of_any_size(document_id)
+            except (OSError, UnreadableDocument):
+                return None
 
         return PackageShards(
-            manifest=unpack_manifest(index.content, index.hashes, index.label, self.kb_id),
+            manifest=unpacked(index.content, index.hashes, index.label, self.kb_id),
             name=index.package_name,
             label=index.label,
             index_sha256=index.sha256,
             path_of=index.path_of,
-            owner=_SYNCED,
+            owner=_SYNC_OWNER,
             is_verified=index.is_fresh,
-            text_of=_texts_in(index, self._settings),
+            text_of=read_text,
         )
 
 
-def _texts_in(index: PackagedIndexFiles, settings: Settings) -> Callable[[str], str | None]:
-    """Texts of packaged files, as a sync would read them; None for what is no packaged file, or cannot be read."""
-    reader = FileTextReader(index.folder.parent, settings.kb.max_source_bytes, document_loader())
-
-    def text_of(document_id: str) -> str | None:
-        if document_id not in index.packaged:
-            return None
-        try:
-            return reader.text_of_any_size(document_id)
-        except (OSError, UnreadableDocument):
-            return None
-
-    return text_of
-
-
 @contextlib.contextmanager
-def _missing_files() -> Iterator[None]:
-    from pair.engine.maintenance.merge_package import MissingFileError  # noqa: PLC0415 - see the package's first lines
+def _report_missing() -> Iterator[None]:
+    from pair.engine.maintenance.merge_package import MissingFileError  # noqa: PLC0415 - loads the engine
 
     try:
         yield
     except MissingFileError as fault:
         raise MissingIndexFileError(str(fault)) from fault
-
-
-def _json_of(content: bytes) -> dict[str, Any]:
-    """{} for what cannot be read: whoever uses it will say so."""
-    try:
-        value = json.loads(content)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _list_in(value: dict[str, Any], name: str) -> list[Any]:
-    found = value.get(name)
-    return found if isinstance(found, list) else []
 
 
 # ── making ─────────────────────────────────────────────────────────────────────────────────────────
@@ -167,40 +150,35 @@ def _list_in(value: dict[str, Any], name: str) -> list[Any]:
 def index_maker(
     settings: Settings, folder: Path, kb_id: str | None, observer: Observer
 ) -> Iterator[Callable[[str], IndexToPackage]]:
-    """Makes the index of a folder, by the name of its package: a KB is brought in line with it first.
+    """Give a function that makes the index of a folder, by the name of its package, after a sync of its KB.
 
-    The sources of this project are the KB `default` already; any other folder is one by its own name. What goes in
-    besides the files of the folder is told to the observer: somebody may not want to give it away.
+    The sources of this project are the KB `default`; any other folder is a KB by its own name. The observer is told
+    how many documents besides the files of the folder go in: the publisher may not want to give them away.
     """
-    with contextlib.ExitStack() as held:
+    is_own = os.path.realpath(folder) == os.path.realpath(files.expanded(settings.kb.sources_dir))
+    with contextlib.ExitStack() as stack:
 
         def make(name: str) -> IndexToPackage:
-            kb = held.enter_context(_in_line(settings, folder, kb_id or _kb_of(settings, folder, name)))
-            index = kb.packed_index()
-            paths = [each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.is_file()]
-            others = index.manifest.documents - len(kb.known(paths)) if index.manifest.documents else 0
+            own_id = kb_id or (DEFAULT_KB if is_own else name_from_folder(name))
+            _sync_folder(settings, folder, own_id, is_own=is_own)
+            kb = stack.enter_context(open_kb(own_id, settings=settings))
+            index = kb.backup.pack_index()
+            paths = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+            others = index.manifest.documents - len(kb.existing_ids(paths)) if index.manifest.documents else 0
             if others:
                 observer.say(f"the index also holds what is not in {folder}: {others:,} pages or ingested documents")
-            return _to_package(kb, index)
+            return _describe_index(index, kb.backup.read_packed)
 
         yield make
 
 
-def _kb_of(settings: Settings, folder: Path, name: str) -> str:
-    return DEFAULT_KB if _is_own(settings, folder) else make_name(name)
-
-
-def _is_own(settings: Settings, folder: Path) -> bool:
-    return os.path.realpath(folder) == os.path.realpath(files.expand_path(settings.kb.sources_dir))
-
-
-def _in_line(settings: Settings, folder: Path, kb_id: str) -> "KnowledgeBase":
-    """Raises E014 when the folder cannot be read, or is none of this KB's."""
-    from pair.engine.rules import check_kb_id  # noqa: PLC0415 - see the package's first lines
+def _sync_folder(settings: Settings, folder: Path, kb_id: str, *, is_own: bool) -> None:
+    """Bring the KB of a folder in line with it. Raises E014 when it cannot be read, or is not the folder of this KB."""
+    from pair.engine.rules import check_kb_id  # noqa: PLC0415 - loads the engine
     from pair.kb.sync import SyncService  # noqa: PLC0415
 
     check_kb_id(kb_id)
-    if (kb_id == DEFAULT_KB) != _is_own(settings, folder):
+    if (kb_id == DEFAULT_KB) != is_own:
         raise errors.cannot_package(
             str(folder), f"the knowledge base {DEFAULT_KB} is that of {settings.kb.sources_dir}, and of no other folder"
         )
@@ -208,12 +186,11 @@ def _in_line(settings: Settings, folder: Path, kb_id: str) -> "KnowledgeBase":
     report = SyncService(wanted, kb_id=kb_id).sync()
     if report.errors:
         raise errors.cannot_package(str(folder), report.errors[0])
-    return open_kb(kb_id, settings=settings)
 
 
 def _settings_for(settings: Settings, folder: Path, kb_id: str) -> Settings:
-    """To sync a folder by itself: without links, without a model, with its state beside that of the project."""
-    place = files.expand_path(settings.kb.index_cache_path).parent / "packages" / kb_id
+    """Return settings to sync one folder: without links or a model, with its state beside that of the project."""
+    place = files.expanded(settings.kb.index_cache_path).parent / "packages" / kb_id
     kb = dataclasses.replace(
         settings.kb,
         sources_dir=str(folder),
@@ -228,9 +205,9 @@ def _settings_for(settings: Settings, folder: Path, kb_id: str) -> Settings:
     return dataclasses.replace(settings, kb=kb, ai=ai, named=named)
 
 
-def _to_package(kb: "KnowledgeBase", index: "PortableIndex") -> IndexToPackage:
+def _describe_index(index: "PortableIndex", read: "Callable[[PortableFile], Iterator[bytes]]") -> IndexToPackage:
     manifest, content = index.manifest, index.content
-    described = PackagedIndex(
+    packaged = PackagedIndex(
         kb_id=manifest.kb_id,
         manifest_version=manifest.number,
         embedder=manifest.embedder,
@@ -239,23 +216,20 @@ def _to_package(kb: "KnowledgeBase", index: "PortableIndex") -> IndexToPackage:
         chunks=manifest.rows,
         shards=len(manifest.shards),
     )
-    listed = {
-        each.name: IndexFile(each.size_bytes, each.sha256, functools.partial(kb.packed_content, each))
-        for each in index.files
-    }
+    listed = {file.name: IndexFile(file.size_bytes, file.sha256, functools.partial(read, file)) for file in index.files}
     sha256 = hashlib.sha256(content).hexdigest()
     listed[INDEX_MANIFEST.removeprefix(f"{INDEX_FOLDER}/")] = IndexFile(len(content), sha256, lambda: (content,))
-    return IndexToPackage(described, listed)
+    return IndexToPackage(packaged, listed)
 
 
 # ── opening ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def open_package(path: Path, settings: Settings) -> "KnowledgeBase":
-    """The KB in a package, for reading. Raises E009, E012, E207; E304 with the first query by another embedder."""
-    from pair.blobs.zip_store import ZipStore  # noqa: PLC0415 - see the package's first lines
+    """Open the KB in a package, for reading. Raises E009, E012, E207; E304 with the first query by another embedder."""
+    from pair.blobs.zip_store import ZipStore  # noqa: PLC0415 - loads the engine
     from pair.engine.format.manifest import from_bytes  # noqa: PLC0415
-    from pair.engine.maintenance.merge_package import find_name_in_index  # noqa: PLC0415
+    from pair.engine.maintenance.portable_index import packed_name_of  # noqa: PLC0415
 
     with files.storage_errors():
         if not path.is_file():
@@ -266,8 +240,8 @@ def open_package(path: Path, settings: Settings) -> "KnowledgeBase":
         raise errors.no_kb_at(str(path), "the package has no index")
     kb_id = from_bytes(content, f"{path.name}: {INDEX_MANIFEST}").kb_id
 
-    def name_of(key: str) -> str | None:
-        name = find_name_in_index(key, kb_id)
+    def find_entry(key: str) -> str | None:
+        name = packed_name_of(key, kb_id)
         return None if name is None else f"{INDEX_FOLDER}/{name}"
 
-    return open_kb(kb_id, store=ZipStore(path, name_of), settings=settings)
+    return open_kb(kb_id, store=ZipStore(path, find_entry), settings=settings)

@@ -1,4 +1,4 @@
-"""A stored answer, and whether the passages that it was made of are found again.
+"""Repeat the retrieval of a stored answer, and tell whether its passages are found again.
 
 Invariants
     The retrieval runs in the version that the answer names, as far as that is kept; else in the current one.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pair import errors, files
 from pair.kb.open import open_kb
 from pair.kb.package_index import open_package
-from pair.librarians.citations import RETRIEVAL_KEY, FoundPassage, Retrieval, hash_passage
+from pair.librarians.provenance import KEY, FoundPassage, Retrieval, hash_of
 from pair.settings import Settings
 from pair.values import MODES
 
@@ -32,16 +32,16 @@ _SCORE_TOLERANCE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class PassageAgain:
-    """A passage of the answer, and what became of it."""
+    """A passage of the answer, and its state now."""
 
     passage: FoundPassage
     rank: int
     state: State
     new_rank: int | None = None
     changed_in: int | None = None
-    """The first version in which something else stands in its place."""
+    """The first version with another text in its place."""
     or_before: bool = False
-    """It may have been a version that is not kept."""
+    """Whether a version that is not kept may have changed it."""
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {**self.passage.to_json(), "rank": self.rank, "state": self.state}
@@ -54,20 +54,20 @@ class PassageAgain:
 
 @dataclass(frozen=True)
 class ReproduceReport:
-    """One retrieval, done again."""
+    """One repeated retrieval."""
 
     asked: Retrieval
     kb_id: str
     version: int
     is_recorded: bool
-    """Whether it is the version that the answer names."""
+    """Whether this is the version that the answer names."""
     passages: tuple[PassageAgain, ...]
     new: tuple[tuple[int, FoundPassage], ...]
-    """Those that were not among them, with their ranks."""
+    """Passages that the answer did not have, with their ranks."""
 
     @property
     def is_same(self) -> bool:
-        return not self.new and all(each.state == "same" for each in self.passages)
+        return not self.new and all(passage.state == "same" for passage in self.passages)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -77,14 +77,14 @@ class ReproduceReport:
             "isRecordedVersion": self.is_recorded,
             "query": self.asked.query,
             "isSame": self.is_same,
-            "passages": [each.to_json() for each in self.passages],
-            "new": [{**each.to_json(), "rank": rank} for rank, each in self.new],
+            "passages": [passage.to_json() for passage in self.passages],
+            "new": [{**passage.to_json(), "rank": rank} for rank, passage in self.new],
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The KB that is asked again, if it is not the one that the answer names."""
+    """The KB to search, if it is not the one that the answer names."""
 
     kb_id: str | None = None
     at: str | None = None
@@ -92,7 +92,7 @@ class Where:
 
 
 def read_answer(path: Path) -> tuple[Retrieval, ...]:
-    """How the passages of a stored answer were found. Raises E232, E233, E010."""
+    """Return how the passages of a stored answer were retrieved. Raises E232, E233, E010."""
     with files.storage_errors():
         if not path.is_file():
             raise errors.answer_unreadable(str(path), "there is no such file")
@@ -106,44 +106,45 @@ def read_answer(path: Path) -> tuple[Retrieval, ...]:
     if not isinstance(value, dict) or not ({"answer", "error", "metadata"} & value.keys()):
         raise errors.answer_unreadable(str(path), "it has neither answer nor metadata")
     metadata = value.get("metadata", {})
-    recorded = metadata.get(RETRIEVAL_KEY, []) if isinstance(metadata, dict) else None
+    recorded = metadata.get(KEY, []) if isinstance(metadata, dict) else None
     if not isinstance(recorded, list):
-        raise errors.answer_unreadable(str(path), f"{RETRIEVAL_KEY} is no list")
+        raise errors.answer_unreadable(str(path), f"{KEY} is no list")
     if not recorded:
         raise errors.nothing_to_reproduce(str(path))
     try:
-        found = tuple(Retrieval.from_json(each) for each in recorded)
+        retrievals = tuple(Retrieval.from_json(value) for value in recorded)
     except ValueError as fault:
-        raise errors.answer_unreadable(str(path), f"{RETRIEVAL_KEY}: {fault}") from fault
-    if any(each.mode not in MODES or not 0 < each.limit <= _MOST_PASSAGES for each in found):
-        raise errors.answer_unreadable(str(path), f"{RETRIEVAL_KEY}: mode or limit is none that there is")
-    return found
+        raise errors.answer_unreadable(str(path), f"{KEY}: {fault}") from fault
+    if any(item.mode not in MODES or not 0 < item.limit <= _MOST_PASSAGES for item in retrievals):
+        raise errors.answer_unreadable(str(path), f"{KEY}: mode or limit is none that there is")
+    return retrievals
 
 
 def reproduce(settings: Settings, asked: Retrieval, where: Where) -> ReproduceReport:
     """Raises E201, E218 for a version that is named here, E304, and what a search raises."""
-    with _opened(settings, asked, where) as kb:
+    with _open(settings, asked, where) as kb:
         hits = kb.search(asked.query, limit=asked.limit, mode=asked.mode, explain=True)
-        found = {each.place: (rank, each) for rank, each in enumerate(map(FoundPassage.of, hits), 1)}
-        known = {each.place for each in asked.passages}
-        later = _later(kb, asked, hits.manifest_version)
+        again = {passage.place: (rank, passage) for rank, passage in enumerate(map(FoundPassage.of, hits), 1)}
+        recorded = {passage.place for passage in asked.passages}
+        numbers = {number for number in kb.versions.numbers() if asked.manifest_version < number}
+        later = sorted({hits.manifest_version, *(number for number in numbers if number < hits.manifest_version)})
         return ReproduceReport(
             asked,
             kb.kb_id,
             hits.manifest_version,
             (hits.manifest_version, hits.commit_id) == (asked.manifest_version, asked.commit_id),
             tuple(
-                _found_again(each, rank, *found[each.place])
-                if each.place in found
-                else _lost(kb, each, rank, asked.manifest_version, later)
-                for rank, each in enumerate(asked.passages, 1)
+                _compare_ranks(passage, rank, *again[passage.place])
+                if passage.place in again
+                else _find_change(kb, passage, rank, asked.manifest_version, later)
+                for rank, passage in enumerate(asked.passages, 1)
             ),
-            tuple(each for place, each in found.items() if place not in known),
+            tuple(passage for place, passage in again.items() if place not in recorded),
         )
 
 
 @contextlib.contextmanager
-def _opened(settings: Settings, asked: Retrieval, where: Where) -> "Iterator[KnowledgeBase]":
+def _open(settings: Settings, asked: Retrieval, where: Where) -> "Iterator[KnowledgeBase]":
     if where.package is not None:
         with open_package(where.package, settings) as kb:
             yield kb
@@ -162,33 +163,30 @@ def _opened(settings: Settings, asked: Retrieval, where: Where) -> "Iterator[Kno
 
 
 def _is_version(kb: "KnowledgeBase", asked: Retrieval) -> bool:
-    """A number alone tells nothing: it may be that of another store."""
+    """Tell whether it is the version of the answer: the number alone may be that of another store."""
     try:
         return kb.version() == (asked.manifest_version, asked.commit_id)
     except errors.NotFoundError:
         return False
 
 
-def _later(kb: "KnowledgeBase", asked: Retrieval, until: int) -> list[int]:
-    """Versions that are kept after that of the answer, and the one that was searched, the oldest first."""
-    return sorted({until, *(each for each in kb.version_numbers() if asked.manifest_version < each < until)})
-
-
-def _found_again(passage: FoundPassage, rank: int, new_rank: int, found: FoundPassage) -> PassageAgain:
-    is_scored_same = abs(passage.score - found.score) <= _SCORE_TOLERANCE
+def _compare_ranks(passage: FoundPassage, rank: int, new_rank: int, again: FoundPassage) -> PassageAgain:
+    is_scored_same = abs(passage.score - again.score) <= _SCORE_TOLERANCE
     state: State = "moved" if rank != new_rank else "same" if is_scored_same else "scored"
     return PassageAgain(passage, rank, state, new_rank)
 
 
-def _lost(kb: "KnowledgeBase", passage: FoundPassage, rank: int, recorded: int, later: Sequence[int]) -> PassageAgain:
-    """Which version changed it: the first in which something else stands there."""
+def _find_change(
+    kb: "KnowledgeBase", passage: FoundPassage, rank: int, recorded: int, later: Sequence[int]
+) -> PassageAgain:
+    """Find the first version with another text in the place of a passage."""
     known = recorded
     for number in later:
         try:
-            text = kb.text_at(number, passage.document_id)
-        except errors.NotFoundError:  # let go since it was listed
+            text = kb.versions.text_at(number, passage.document_id)
+        except errors.NotFoundError:  # deleted since it was listed
             continue
-        if text is None or hash_passage(text[passage.start : passage.end]) != passage.sha256:
+        if text is None or hash_of(text[passage.start : passage.end]) != passage.sha256:
             state: State = "gone" if text is None else "changed"
             return PassageAgain(passage, rank, state, None, number, known < number - 1)
         known = number

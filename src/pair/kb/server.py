@@ -1,4 +1,4 @@
-"""What a server keeps: open KBs and their desks, who is let in, and work that is done again and again."""
+"""The state of a server: open KBs and their librarians, authentication, traces and background jobs."""
 
 import contextlib
 import dataclasses
@@ -17,43 +17,25 @@ from pair.ai.contract import Embedder, Vectors
 from pair.auth.rules import Principal, is_loopback
 from pair.clock import Clock, SystemClock, to_timestamp
 from pair.engine.rules import check_kb_id
-from pair.kb.embedders import choose_embedder
+from pair.engine.summary import list_kbs
 from pair.kb.kb import KnowledgeBase
-from pair.kb.keys import key_file
 from pair.kb.librarians import KbLibrarians
-from pair.kb.open import DEFAULT_KB, blob_store, open_kb
+from pair.kb.open import DEFAULT_KB, blob_store, choose_embedder, open_kb, with_graph
 from pair.kb.open_versions import OpenVersions, VersionCollection
 from pair.kb.sync import SyncService
-from pair.librarians.threads import ThreadShare, in_thread, share
+from pair.kb.trust import key_file
 from pair.settings import Settings
-from pair.sync.scheduling import Ticker
+from pair.sync.ticker import Ticker
 
 if TYPE_CHECKING:
     from pair.auth.tokens import TokenVerifier
     from pair.blobs.contract import BlobStore
-    from pair.engine.query.shard_access import PrefetchReport
-    from pair.engine.runtime import EngineStats
+    from pair.engine.query.prefetch import PrefetchReport
     from pair.engine.storage.shard_cache import SweepReport
-
-__all__ = [
-    "DEFAULT_KB",
-    "BackgroundJob",
-    "KbLibrarians",
-    "OpenKbs",
-    "ThreadShare",
-    "VersionCollection",
-    "care",
-    "check_kb_id",
-    "in_thread",
-    "send_traces",
-    "share",
-    "token_verifier",
-    "verifier",
-]
+    from pair.engine.summary import EngineStats
 
 logger = logging.getLogger(__name__)
 
-_MANIFEST = ".duckdb.manifest.json"
 _MOST_JWKS_BYTES = 1_000_000
 _JWKS_SECONDS = 5.0
 _TRACES_SECONDS = 1
@@ -61,46 +43,46 @@ _Result = TypeVar("_Result")
 
 
 class OpenKbs:
-    """KBs by name, opened when they are first wanted, and kept. Used from several threads at once."""
+    """KBs by name, opened when they are first used, and kept open. Used from several threads at once."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.embedding: dict[str, EmbeddingCount] = {}
         self._clock = SystemClock()
         self._lock = threading.RLock()
         self._kbs: dict[tuple[str, bool | None], KnowledgeBase] = {}
-        self._desks: dict[str, KbLibrarians] = {}
+        self._librarians: dict[str, KbLibrarians] = {}
         self._embedder: Embedder | None = None
         self._memory: BlobStore | None = None
         self._past = OpenVersions()
-        self.embedding: dict[str, EmbeddingCount] = {}
 
     def get(self, kb_id: str, *, for_writing: bool = False, graph: bool | None = None) -> KnowledgeBase:
-        """Raises E212; E201 unless it is for writing: a name that somebody made up is not kept.
+        """Raises E212; E201 unless it is for writing, so that invented names are not kept.
 
-        `graph`: whether what is stored gets one; None for what the settings say.
+        `graph`: whether stored documents get one; None for what the settings say.
         """
-        found = self._kbs.get((kb_id, graph))
-        if found is not None:
-            return found
+        kb = self._kbs.get((kb_id, graph))
+        if kb is not None:
+            return kb
         check_kb_id(kb_id)
         with self._lock:
-            found = self._kbs.get((kb_id, graph))
-            if found is not None:
-                return found
+            kb = self._kbs.get((kb_id, graph))
+            if kb is not None:
+                return kb
             count = self.embedding.get(kb_id, EmbeddingCount())
-            opened = self._open(kb_id, graph, count)
+            kb = self._open(kb_id, graph, count)
             try:
-                if not for_writing and kb_id != DEFAULT_KB and opened.stats() is None:
+                if not for_writing and kb_id != DEFAULT_KB and kb.stats() is None:
                     raise errors.kb_uninitialised(kb_id)
             except errors.PairError:
-                opened.close()
+                kb.close()
                 raise
-            self._kbs[kb_id, graph] = opened
+            self._kbs[kb_id, graph] = kb
             self.embedding[kb_id] = count
-            return opened
+            return kb
 
     def read(self, kb_id: str, at: int | str | None, work: Callable[[KnowledgeBase], _Result]) -> _Result:
-        """What `work` makes of a KB, or of it as it was in a version. Raises E201, E212, E218."""
+        """Return what `work` makes of a KB, or of one version of it. Raises E201, E212, E218."""
         if at is None and kb_id != DEFAULT_KB and (kb_id, None) not in self._kbs:
             return self._read_first(kb_id, work)
         kb = self.get(kb_id)
@@ -110,84 +92,83 @@ class OpenKbs:
         """Open a KB for work that tells whether it exists: then the manifest is read once, and not twice."""
         check_kb_id(kb_id)
         count = EmbeddingCount()
-        opened = self._open(kb_id, None, count)
+        kb = self._open(kb_id, None, count)
         is_kept = False
         try:
-            result = work(opened)
+            result = work(kb)
             with self._lock:
-                is_kept = self._kbs.setdefault((kb_id, None), opened) is opened
+                is_kept = self._kbs.setdefault((kb_id, None), kb) is kb
                 self.embedding.setdefault(kb_id, count)
         finally:
             if not is_kept:
-                opened.close()
+                kb.close()
         return result
 
     def shelf_at(self, kb_id: str, at: int | str) -> VersionCollection:
-        """What a shelf would have answered from. Raises E201, E212, E218."""
+        """Return what a librarian of the KB answers from at a version. Raises E201, E212, E218."""
         kb = self.get(kb_id)
         number = self._past.read(kb, at, lambda past: past.version()[0])
         return VersionCollection(kb, self._past, number)
 
     def stats_of(self, kb_id: str) -> "EngineStats | None":
-        """Of one that need not be open, and is not kept open for it."""
-        found = self._kbs.get((kb_id, None))
-        if found is not None:
-            return found.stats()
-        with contextlib.closing(self._open(kb_id, None, EmbeddingCount())) as opened:
-            return opened.stats()
+        """Return the figures of a KB; one that is not open is not kept open."""
+        kb = self._kbs.get((kb_id, None))
+        if kb is not None:
+            return kb.stats()
+        with self._open(kb_id, None, EmbeddingCount()) as kb:
+            return kb.stats()
 
     def desk(self, kb_id: str) -> KbLibrarians:
-        """Who can be asked about this KB. Raises E201, E212."""
-        found = self._desks.get(kb_id)
-        if found is not None:
-            return found
+        """Return the librarians of a KB. Raises E201, E212."""
+        librarians = self._librarians.get(kb_id)
+        if librarians is not None:
+            return librarians
         with self._lock:
-            if kb_id not in self._desks:
-                self._desks[kb_id] = KbLibrarians(self.get(kb_id), self.settings, self._opened_for_a_librarian)
-            return self._desks[kb_id]
+            if kb_id not in self._librarians:
+                self._librarians[kb_id] = KbLibrarians(self.get(kb_id), self.settings, self._open_other)
+            return self._librarians[kb_id]
 
     def opened(self) -> dict[str, KnowledgeBase]:
-        """Without waiting for one that is being opened."""
+        """Return the open KBs, without waiting for one that is being opened."""
         return {kb_id: kb for (kb_id, graph), kb in list(self._kbs.items()) if graph is None}
 
     def desks(self) -> dict[str, KbLibrarians]:
-        return dict(self._desks)
+        return dict(self._librarians)
 
     def stored(self) -> list[str]:
-        """Names of all KBs that are in the store."""
-        store = self._store()
-        store = store if not isinstance(store, str) else blob_store(store, self.settings, self._clock)
+        """Return the names of all KBs in the store."""
+        address = self._store()
+        store = blob_store(address, self.settings, self._clock) if isinstance(address, str) else address
         with contextlib.closing(store):
-            return sorted(each.key.removesuffix(_MANIFEST) for each in store.list("") if each.key.endswith(_MANIFEST))
+            return list_kbs(store)
 
     def close(self) -> None:
         self._past.close()
         with self._lock:
-            for desk in self._desks.values():
-                desk.close()
+            for librarians in self._librarians.values():
+                librarians.close()
             for kb in self._kbs.values():
                 kb.close()
-            self._desks.clear()
+            self._librarians.clear()
             self._kbs.clear()
 
-    def _opened_for_a_librarian(self, kb_id: str) -> KnowledgeBase:
+    def _open_other(self, kb_id: str) -> KnowledgeBase:
         return self._open(kb_id, None, self.embedding.setdefault(kb_id, EmbeddingCount()))
 
     def _open(self, kb_id: str, graph: bool | None, count: "EmbeddingCount") -> KnowledgeBase:
         with self._lock:
             if self._embedder is None:
                 self._embedder = choose_embedder(self.settings)
-            settings = self.settings if graph is None else _with_graph(self.settings, graph)
             return open_kb(
                 kb_id,
                 store=self._store(),
-                embedder=_CountedEmbedder(self._embedder, count),
-                settings=settings,
-                sources=SyncService(self.settings).sources() if kb_id == DEFAULT_KB else None,
+                embedder=_CountingEmbedder(self._embedder, count),
+                settings=self.settings if graph is None else with_graph(self.settings, graph),
+                sources=SyncService(self.settings) if kb_id == DEFAULT_KB else None,
             )
 
     def _store(self) -> "str | BlobStore":
-        """What is in memory is one store for all; every other KB has its own connections."""
+        """Return the one store in memory; for other addresses each KB has its own connections."""
         address = self.settings.engine.store
         if address != "memory:":
             return address
@@ -196,34 +177,27 @@ class OpenKbs:
         return self._memory
 
 
-def _with_graph(settings: Settings, wanted: bool) -> Settings:
-    """A graph that is wanted is made as it is configured, or from the text when none is."""
-    kind = settings.engine.graph if settings.engine.graph != "off" else "text"
-    return dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, graph=kind if wanted else "off"))
-
-
-# ── embedding, counted ─────────────────────────────────────────────────────────────────────────────
-
-
 @dataclass
 class EmbeddingCount:
+    """What the embedder did for one KB."""
+
     count: int = 0
     error_count: int = 0
     texts: int = 0
     latency_sum_ms: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def timed(self, work: Callable[[], Vectors], texts: int) -> Vectors:
+    def measure(self, work: Callable[[Sequence[str]], Vectors], texts: Sequence[str]) -> Vectors:
         began, is_good = time.perf_counter(), False
         try:
-            vectors = work()
+            vectors = work(texts)
             is_good = True
             return vectors
         finally:
             with self._lock:
                 self.count += 1
                 self.error_count += not is_good
-                self.texts += texts
+                self.texts += len(texts)
                 self.latency_sum_ms += (time.perf_counter() - began) * 1000
 
     def to_json(self) -> dict[str, float]:
@@ -236,11 +210,11 @@ class EmbeddingCount:
 
 
 @dataclass(frozen=True)
-class _CountedEmbedder:
-    """The embedder that all KBs share, with what it did for one of them."""
+class _CountingEmbedder:
+    """The embedder that all KBs share, counted for one of them."""
 
     embedder: Embedder
-    counted: EmbeddingCount
+    counts: EmbeddingCount
 
     @property
     def name(self) -> str:
@@ -258,23 +232,23 @@ class _CountedEmbedder:
         return self.embedder.fit(query)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        return self.counted.timed(lambda: self.embedder.embed(texts), len(texts))
+        return self.counts.measure(self.embedder.embed, texts)
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
-        return self.counted.timed(lambda: self.embedder.embed_queries(texts), len(texts))
+        return self.counts.measure(self.embedder.embed_queries, texts)
 
 
-# ── who is let in ──────────────────────────────────────────────────────────────────────────────────
+# ── authentication ─────────────────────────────────────────────────────────────────────────────────
 
 
 def verifier(settings: Settings) -> Callable[[str], Principal] | None:
-    """What tells who presents a credential, and raises E602; None where nobody is asked. Raises E401, E404."""
-    policy = settings.server
-    if policy.auth == "none":
-        if not is_loopback(policy.host):
+    """Return what identifies a credential, and raises E602; None without authentication. Raises E401, E404."""
+    server = settings.server
+    if server.auth == "none":
+        if not is_loopback(server.host):
             raise errors.settings_invalid(
                 "server.auth",
-                f"{policy.host} can be reached from other machines, and nobody would be asked who they are",
+                f"{server.host} can be reached from other machines, and nobody would be asked who they are",
                 hints=[
                     "Let keys in: server.auth: keys, then pair keys add NAME",
                     "Let signed tokens in: server.auth: jwt",
@@ -282,32 +256,31 @@ def verifier(settings: Settings) -> Callable[[str], Principal] | None:
                 ],
             )
         return None
-    if policy.auth == "keys":
+    if server.auth == "keys":
         keys = key_file(settings)
-        keys.all()  # a server that could let no key in does not start
-        return keys.authenticate
-    return token_verifier(settings).authenticate
+        keys.all()  # a server whose keys cannot be read does not start
+        return keys.verified
+    return token_verifier(settings).verified
 
 
 def token_verifier(settings: Settings) -> "TokenVerifier":
     """Raises E401."""
-    policy = settings.server
     from pair.auth.tokens import TokenVerifier  # noqa: PLC0415 - loads cryptography
 
-    address = policy.jwt_jwks
-    parts = urlsplit(address)
-    if parts.netloc and parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+    address = settings.server.jwt_jwks
+    url = urlsplit(address)
+    if url.netloc and url.scheme != "https" and not is_loopback(url.hostname or ""):
         raise errors.settings_invalid("server.jwt_jwks", "keys come over https, or from this machine")
-    reading = _downloaded if parts.netloc else _read
-    return TokenVerifier(policy, lambda: reading(address), SystemClock())
+    read = _download if url.netloc else _read
+    return TokenVerifier(settings.server, lambda: read(address), SystemClock())
 
 
 def _read(path: str) -> bytes:
     with files.storage_errors():
-        return Path(files.expand_path(path)).read_bytes()
+        return Path(files.expanded(path)).read_bytes()
 
 
-def _downloaded(url: str) -> bytes:
+def _download(url: str) -> bytes:
     """Raises E614."""
     import httpx2  # noqa: PLC0415 - only where keys are at an address
 
@@ -331,7 +304,7 @@ def _downloaded(url: str) -> bytes:
 
 
 def send_traces(settings: Settings) -> Callable[[], None]:
-    """From now on, if somewhere is configured; what is returned sends the last of them. Raises E401."""
+    """Send traces from now on, if an endpoint is configured; return what sends the last of them. Raises E401."""
     endpoint = settings.server.otlp_endpoint
     if not endpoint:
         return lambda: None
@@ -350,25 +323,25 @@ def send_traces(settings: Settings) -> Callable[[], None]:
     provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
 
-    def send_the_last() -> None:
-        # Somebody who does not take them keeps nobody from ending.
+    def send_last() -> None:
+        # A collector that does not answer does not keep the process from ending.
         sender = threading.Thread(target=provider.shutdown, name="pair-traces", daemon=True)
         sender.start()
         sender.join(_TRACES_SECONDS)
 
-    return send_the_last
+    return send_last
 
 
-# ── work that is done again and again ──────────────────────────────────────────────────────────────
+# ── background jobs ────────────────────────────────────────────────────────────────────────────────
 
 
 class BackgroundJob:
-    """Work in a thread of its own, every so often, until it is told to stop. A run that fails is counted and told."""
+    """Work in its own thread, at an interval, until it is stopped. Failed runs are counted and logged."""
 
     def __init__(
         self, name: str, interval_seconds: float, work: Callable[[], dict[str, Any]], *, at_once: bool
     ) -> None:
-        """`at_once`: also when it is started, not only after the first interval."""
+        """`at_once`: run also at the start, not only after the first interval."""
         self.name = name
         self.interval_seconds = interval_seconds
         self.failures = 0
@@ -380,14 +353,14 @@ class BackgroundJob:
         self._stop = threading.Event()
         self._is_running = False
         self._last: dict[str, Any] = {}
-        self._ticker = Ticker(self._run, self._stop.wait, self._failed, self._clock, interval_seconds)
+        self._ticker = Ticker(self._run, self._stop.wait, self._note_failure, self._clock, interval_seconds)
         self._thread = threading.Thread(target=self._loop, name=f"pair-{name}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Tells it; `join` waits."""
+        """Ask it to stop; `join` waits for it."""
         self._stop.set()
 
     def join(self, seconds: float) -> None:
@@ -431,16 +404,17 @@ class BackgroundJob:
             self._last = {**self._last, "last_seconds": round(seconds, 3)}
         self._last = {**self._last, "last_report": report, "last_error": ""}
 
-    def _failed(self, fault: Exception) -> None:
+    def _note_failure(self, fault: Exception) -> None:
         self.failures += 1
-        told = fault.message if isinstance(fault, errors.PairError) else f"{type(fault).__name__}: {fault}"
-        public = fault.public_message if isinstance(fault, errors.PairError) else type(fault).__name__
+        reason, public = f"{type(fault).__name__}: {fault}", type(fault).__name__
+        if isinstance(fault, errors.PairError):
+            reason, public = fault.message, fault.public_message
         self._last = {**self._last, "last_error": public}
-        logger.warning("background work failed", extra={"job": self.name, "reason": told})
+        logger.warning("background work failed", extra={"job": self.name, "reason": reason})
 
 
-class Watching(Protocol):
-    """Who counts what a server does by itself."""
+class JobMetrics(Protocol):
+    """What counts the work of background jobs."""
 
     def note_compaction(self, kb_id: str, seconds: float, conflicts: int, is_good: bool) -> None: ...
 
@@ -449,61 +423,60 @@ class Watching(Protocol):
     def note_prefetch(self, report: "PrefetchReport") -> None: ...
 
 
-def care(kbs: OpenKbs, watching: Watching) -> list[BackgroundJob]:
-    """What a server does by itself."""
-    settings, policy = kbs.settings, kbs.settings.server
+def care(kbs: OpenKbs, metrics: JobMetrics) -> list[BackgroundJob]:
+    """Return the background jobs of a server."""
+    settings, server = kbs.settings, kbs.settings.server
 
-    def compact(kb: KnowledgeBase) -> dict[str, Any]:
+    def compact(kb: KnowledgeBase) -> Any:
         began = time.perf_counter()
         try:
-            report = kb.compact()
+            report = kb.maintenance.compact()
         except errors.PairError:
-            watching.note_compaction(kb.kb_id, time.perf_counter() - began, 0, is_good=False)
+            metrics.note_compaction(kb.kb_id, time.perf_counter() - began, 0, is_good=False)
             raise
         if report.shards_before:
-            watching.note_compaction(kb.kb_id, time.perf_counter() - began, report.conflicts, is_good=True)
-        return dataclasses.asdict(report)
+            metrics.note_compaction(kb.kb_id, time.perf_counter() - began, report.conflicts, is_good=True)
+        return report
 
-    def sweep(kb: KnowledgeBase) -> dict[str, Any]:
-        report = kb.sweep()
-        watching.note_sweep(report)
-        return dataclasses.asdict(report)
+    def sweep(kb: KnowledgeBase) -> Any:
+        report = kb.maintenance.sweep()
+        metrics.note_sweep(report)
+        return report
 
-    def collect(kb: KnowledgeBase) -> dict[str, Any]:
-        return dataclasses.asdict(kb.collect())
+    def collect(kb: KnowledgeBase) -> Any:
+        return kb.maintenance.collect()
 
-    def prefetch(kb: KnowledgeBase) -> dict[str, Any]:
-        report = kb.prefetch(policy.prefetch_max_bytes, lambda: not prefetching.is_stopping)
-        watching.note_prefetch(report)
-        return dataclasses.asdict(report)
+    def prefetch(kb: KnowledgeBase) -> Any:
+        report = kb.maintenance.prefetch(server.prefetch_max_bytes, lambda: not prefetching.is_stopping)
+        metrics.note_prefetch(report)
+        return report
 
-    prefetching = BackgroundJob(
-        "prefetch", policy.prefetch_interval_seconds, lambda: _each(kbs, prefetch), at_once=False
-    )
+    def make_job(name: str, interval_seconds: float, work: Callable[[KnowledgeBase], Any]) -> BackgroundJob:
+        return BackgroundJob(name, interval_seconds, lambda: _run_for_all(kbs, work), at_once=False)
+
+    prefetching = make_job("prefetch", server.prefetch_interval_seconds, prefetch)
     jobs = [
         prefetching,
-        BackgroundJob("compaction", policy.compaction_interval_seconds, lambda: _each(kbs, compact), at_once=False),
-        BackgroundJob("gc", policy.gc_interval_seconds, lambda: _each(kbs, collect), at_once=False),
-        BackgroundJob("sweep", policy.sweep_interval_seconds, lambda: _each(kbs, sweep), at_once=False),
+        make_job("compaction", server.compaction_interval_seconds, compact),
+        make_job("gc", server.gc_interval_seconds, collect),
+        make_job("sweep", server.sweep_interval_seconds, sweep),
     ]
-    if policy.sync:
-        jobs.insert(
-            0, BackgroundJob("sync", settings.kb.runtime_refresh_tick_seconds, lambda: _synced(settings), at_once=True)
-        )
-    return [job for job in jobs if job.interval_seconds > 0]
+    sync = BackgroundJob(
+        "sync",
+        settings.kb.runtime_refresh_tick_seconds,
+        lambda: SyncService(settings).sync_in_background().to_json(),
+        at_once=True,
+    )
+    return [job for job in ([sync, *jobs] if server.sync else jobs) if job.interval_seconds > 0]
 
 
-def _synced(settings: Settings) -> dict[str, Any]:
-    return SyncService(settings).sync_in_background().to_json()
-
-
-def _each(kbs: OpenKbs, work: Callable[[KnowledgeBase], dict[str, Any]]) -> dict[str, Any]:
-    """What it did with each KB. One that cannot be cared for keeps nobody from caring for the others."""
+def _run_for_all(kbs: OpenKbs, work: Callable[[KnowledgeBase], Any]) -> dict[str, Any]:
+    """Return the report for each KB. A KB that fails does not keep the others from their turn."""
     done: dict[str, Any] = {}
     first: errors.PairError | None = None
     for kb_id, kb in kbs.opened().items():
         try:
-            done[kb_id] = work(kb)
+            done[kb_id] = dataclasses.asdict(work(kb))
         except errors.NotFoundError:
             continue  # nothing was ever stored
         except errors.PairError as fault:

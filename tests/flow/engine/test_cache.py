@@ -35,10 +35,10 @@ def test_a_sweep_keeps_to_the_budget_by_last_use(many: Ground) -> None:
     with many.open() as kb:
         kb.upsert(numbered(30))
         kb.search("rivers", limit=100, exact=True)
-        whole = kb.sweep().kept_bytes
+        whole = kb.maintenance.sweep().kept_bytes
     half = many.with_policy(cache_max_bytes=whole // 2)
     with half.open() as kb:
-        report = kb.sweep()
+        report = kb.maintenance.sweep()
         assert report.evicted_size > 0
         assert report.kept_bytes <= whole // 2
         assert report.freed_bytes + report.kept_bytes == whole
@@ -51,21 +51,21 @@ def test_what_is_in_use_stays_and_others_go_in_its_place(many: Ground) -> None:
     with many.open() as kb:
         kb.upsert(numbered(30))
         kb.search("rivers", limit=100, exact=True)
-        whole = kb.sweep().kept_bytes
-        shard = max(kb._engine._parts.publication.require().manifest.shards, key=lambda each: each.size_bytes)
+        whole = kb.maintenance.sweep().kept_bytes
+        shard = max(kb._core.context.publication.required().manifest.shards, key=lambda each: each.size_bytes)
     with many.open() as reader:
-        held = reader._engine._parts.cache.open(shard)
+        held = reader._core.context.cache.open(shard)
         held.search(0.0)
         folder = many.cache / "pair-shards" / shard.folder.rpartition("/")[2]
         for path in folder.iterdir():
             os.utime(path, (1_000_000, 1_000_000))  # the first that would have to go
         with many.with_policy(cache_max_bytes=whole - 1).open() as kb:
-            report = kb.sweep()
+            report = kb.maintenance.sweep()
             assert report.evicted_size >= 1
             assert report.kept_bytes < whole
             assert folder.exists()
         with many.with_policy(cache_max_bytes=1).open() as kb:
-            assert code_of(kb.sweep) == "E205"
+            assert code_of(kb.maintenance.sweep) == "E205"
             assert cached_names(many) == {folder.name}
         del held
 
@@ -77,7 +77,7 @@ def test_what_nobody_asked_for_long_is_evicted(many: Ground) -> None:
     for path in many.cache.rglob("*"):
         os.utime(path, (1_000_000, 1_000_000))
     with many.with_policy(cache_ttl_seconds=3600.0).open() as kb:
-        report = kb.sweep()
+        report = kb.maintenance.sweep()
         assert report.evicted_ttl > 0
         assert report.kept_bytes == 0
         assert len(kb.search("rivers", limit=100, exact=True)) == 30
@@ -94,7 +94,7 @@ def test_what_no_manifest_names_any_more_does_not_stay_in_the_cache(many: Ground
             assert len(reader.search("rivers", limit=100, exact=True)) == number + 1
         live = {folder.rpartition("/")[2] for folder in live_folders_of(many)}
         assert cached_names(many) <= live
-        writer.compact(everything=True)
+        writer.maintenance.compact(everything=True)
         assert len(reader.search("rivers", limit=100, exact=True)) == 20
         assert cached_names(many) == {folder.rpartition("/")[2] for folder in live_folders_of(many)}
         kept = cached_names(many)
@@ -109,7 +109,7 @@ def test_a_stray_file_in_the_cache_does_no_harm(ground: Ground) -> None:
         stats = kb.stats()
         assert stats is not None
         assert stats.cache["size_bytes"] > 0
-        kb.sweep()
+        kb.maintenance.sweep()
         assert (ground.cache / ".DS_Store").exists()
 
 
@@ -136,7 +136,7 @@ def test_eviction_under_eight_readers_hurts_none_of_them(many: Ground) -> None:
         def sweep() -> None:
             try:
                 while not done.is_set():
-                    kb.sweep()
+                    kb.maintenance.sweep()
             except BaseException as fault:  # noqa: BLE001
                 faults.append(fault)
 
@@ -164,7 +164,7 @@ sys.stdin.readline()
 for number in range(int(sys.argv[3])):
     with ground.open() as kb:
         assert ids_of(kb.search("castles", limit=100, exact=True)) == expected
-        kb.sweep()
+        kb.maintenance.sweep()
         assert ids_of(kb.search("castles", limit=100, exact=True)) == expected
 print("done", flush=True)
 """

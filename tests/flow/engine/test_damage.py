@@ -141,7 +141,7 @@ def test_compaction_of_a_damaged_shard_publishes_nothing(many: Ground, damage: C
     before = manifest_of(many)["version"]
     spoil_one_shard(many, damage, ".search")
     with many.open() as kb:
-        assert code_of(lambda: kb.compact(everything=True)) == "E207"
+        assert code_of(lambda: kb.maintenance.compact(everything=True)) == "E207"
     assert manifest_of(many)["version"] == before
 
 
@@ -163,7 +163,7 @@ def test_a_manifest_that_is_damaged_is_an_error_that_names_it(ground: Ground) ->
     blobs = ground.blobs()
     blobs.put("default.duckdb.manifest.json", b"{}")
     with ground.open() as kb:
-        for act in (lambda: kb.search("rivers"), kb.stats, lambda: kb.upsert(numbered(1)), kb.collect):
+        for act in (lambda: kb.search("rivers"), kb.stats, lambda: kb.upsert(numbered(1)), kb.maintenance.collect):
             with pytest.raises(PairError) as caught:
                 act()
             assert caught.value.code == "E207"

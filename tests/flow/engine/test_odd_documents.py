@@ -20,8 +20,8 @@ def test_a_kb_that_nobody_wrote_to_is_not_initialised(ground: Ground) -> None:
             kb.documents,
             lambda: kb.document("a"),
             lambda: kb.delete(["a"]),
-            kb.compact,
-            kb.collect,
+            kb.maintenance.compact,
+            kb.maintenance.collect,
         ]
         for act in acts:
             assert code_of(act) == "E201"
@@ -48,8 +48,8 @@ def test_a_kb_without_documents_stays_usable(many: Ground, by: str) -> None:
             assert kb.documents() == []
             assert code_of(lambda: kb.document("doc-0001")) == "E214"
             assert kb.delete(owner="ingest").deleted == 0
-            assert kb.compact(everything=True).reason == "no_compaction_debt"
-            kb.collect(grace_seconds=0)
+            assert kb.maintenance.compact(everything=True).reason == "no_compaction_debt"
+            kb.maintenance.collect(grace_seconds=0)
         assert many.stored_files(".search") == []
         assert kb.upsert(numbered(5)).added == 5
         assert len(kb.search("rivers", limit=10)) == 5
@@ -76,7 +76,7 @@ def test_one_document_that_is_more_than_a_shard_should_hold_is_stored(many: Grou
         kb.upsert([Document("large", text)])
         kb.upsert([Document("larger", text + text), Document("small", "word1")])
         assert kb.document("larger").text == text + text
-        kb.compact(everything=True)
+        kb.maintenance.compact(everything=True)
         assert all_ids(kb) == ["large", "larger", "small"]
 
 
@@ -97,7 +97,7 @@ def test_a_document_that_says_nothing_is_stored_if_it_can_be_found(ground: Groun
         assert kb.upsert([blank]).unchanged == 1
         kb.search("anything")
         kb.upsert(numbered(3))
-        kb.compact(everything=True)
+        kb.maintenance.compact(everything=True)
         assert kb.document("blank").text == text
         assert kb.delete(filter={"kind": "blank"}).deleted == 1
 
@@ -117,7 +117,7 @@ def test_ids_may_hold_anything(many: Ground) -> None:
             assert [kb.document(each.id).text for each in documents] == [each.text for each in documents]
             assert all_ids(kb) == sorted(ODD_IDS)
             assert sorted(ids_of(kb.search("text", limit=100, exact=True))) == sorted(ODD_IDS)
-            kb.compact(everything=True)
+            kb.maintenance.compact(everything=True)
         for name in ODD_IDS:
             assert kb.delete([name]).deleted == 1
         assert kb.documents() == []
@@ -201,6 +201,6 @@ def test_kbs_whose_names_differ_in_case_are_two_kbs(ground: Ground) -> None:
         assert code_of(lambda: lower.search("upper")) == "E201"
         lower.upsert([Document("a", "lower")])
         lower.delete(["a"])
-        lower.collect(grace_seconds=0)
+        lower.maintenance.collect(grace_seconds=0)
         assert upper.document("a").text == "upper"
         assert ids_of(upper.search("upper")) == ["a"]

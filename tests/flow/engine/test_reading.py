@@ -45,7 +45,7 @@ def filtered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KnowledgeBase
     ground = Ground(tmp_path_factory.mktemp("filtered"), **MANY_SHARDS, **few)
     with ground.open() as kb:
         kb.upsert(numbered(60))
-        kb.compact(everything=True)
+        kb.maintenance.compact(everything=True)
         stats = kb.stats()
         assert stats is not None
         assert stats.shards > 6
@@ -149,7 +149,7 @@ def test_the_four_nearest_shards_of_a_clustering_are_always_asked(tmp_path: Path
     ground = Ground(tmp_path, **MANY_SHARDS, query_shard_fanout_adaptive_max=4)
     with ground.open() as kb:
         kb.upsert(documents)
-        kb.compact(everything=True)
+        kb.maintenance.compact(everything=True)
         stats = kb.stats()
         assert stats is not None
         assert stats.shards >= 8

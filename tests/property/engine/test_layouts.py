@@ -82,13 +82,13 @@ def carried_out(kb: KnowledgeBase, step: Step) -> None:
     elif step.act == "delete":
         kb.delete(step.names)
     elif step.act == "compact":
-        kb.compact()
+        kb.maintenance.compact()
     elif step.act == "compact all":
-        kb.compact(everything=True)
+        kb.maintenance.compact(everything=True)
     elif step.act == "collect":
-        kb.collect(grace_seconds=0)
+        kb.maintenance.collect(grace_seconds=0)
     else:
-        kb.sweep()
+        kb.maintenance.sweep()
 
 
 def answers(kb: KnowledgeBase) -> list[list[tuple[Any, ...]]]:

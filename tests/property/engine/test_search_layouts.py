@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pair.ai.wordllama import WordLlamaEmbedder
-from pair.kb.kb import Hits, KnowledgeBase, SearchOptions
-from pair.values import MODES, Document, GraphParameters, SearchMode
+from pair.engine.query.request import Hits
+from pair.kb.kb import KnowledgeBase
+from pair.values import MODES, Document, GraphParameters, SearchMode, SearchOptions
 from support.engine_parts import Ground
 
 PEOPLE = ["Ada Byron", "Grace Hopper", "Alan Turing", "Emmy Noether", "Kurt Gödel", "Sofia Kowalewskaja"]
@@ -170,4 +171,4 @@ def test_after_compaction_and_updates_nothing_is_different(kbs: dict[int, Knowle
         for _ in range(2):
             answers = [told(kb.search(query, mode=mode, exact=True)) for query in asked for mode in MODES]
             assert answers == expected
-            kb.compact(everything=True)
+            kb.maintenance.compact(everything=True)

@@ -156,7 +156,7 @@ def test_text_that_is_no_utf8_is_told_as_damage_by_whatever_looks_at_it(tmp_path
     with pytest.raises(errors.DataError, match="cannot be used"):
         search.text(doc)
     with ground.open() as kb:
-        for act in (lambda: kb.document("doc-0003"), lambda: kb.export(tmp_path / "out")):
+        for act in (lambda: kb.document("doc-0003"), lambda: kb.backup.export(tmp_path / "out")):
             with pytest.raises(errors.DataError) as caught:
                 act()
             assert caught.value.code == "E207"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pair.kb import diff
-from pair.kb.diff import unified
+from pair.kb.diff import make_diff
 
 LINES = st.lists(st.sampled_from(["", "a", "b", "-a", "+a", "@@ -1 +1 @@", " "]), max_size=30)
 PLACE = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
@@ -37,7 +37,7 @@ def applied(before: list[str], lines: tuple[str, ...]) -> list[str]:
 
 @given(LINES, LINES)
 def test_a_diff_leads_from_one_text_to_the_other(before: list[str], after: list[str]) -> None:
-    assert applied(before, unified(before, after)) == after
+    assert applied(before, make_diff(before, after)) == after
 
 
 def test_texts_that_have_nothing_in_common_are_told_at_once() -> None:
@@ -45,10 +45,10 @@ def test_texts_that_have_nothing_in_common_are_told_at_once() -> None:
     head, tail = [f"head {n}" for n in range(9)], ["tail"]
     before = [*head, *(f"old {n}" for n in range(many)), *tail]
     after = [*head, *(f"new {n}" for n in range(7)), *tail]
-    lines = unified(before, after)
+    lines = make_diff(before, after)
     assert applied(before, lines) == after
     assert lines[0] == f"@@ -7,{many + 3} +7,10 @@"
-    assert applied(tail, unified(tail, [*before, *tail])) == [*before, *tail]
-    assert applied([*before, *tail], unified([*before, *tail], tail)) == tail
-    assert applied([], unified([], after * many)) == after * many
-    assert applied(after * many, unified(after * many, [])) == []
+    assert applied(tail, make_diff(tail, [*before, *tail])) == [*before, *tail]
+    assert applied([*before, *tail], make_diff([*before, *tail], tail)) == tail
+    assert applied([], make_diff([], after * many)) == after * many
+    assert applied(after * many, make_diff(after * many, [])) == []

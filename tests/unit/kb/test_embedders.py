@@ -8,7 +8,7 @@ import pytest
 from pair.ai.prompts import ModelSettings
 from pair.engine.settings import EngineSettings
 from pair.errors import PairError
-from pair.kb.embedders import _require, choose_embedder
+from pair.kb.open import _require, choose_embedder
 from pair.settings import Settings
 
 SERVER = "http://127.0.0.1:9/v1"

@@ -26,7 +26,8 @@ from pair.app.http.app import HttpApp
 from pair.app.http.connections import BoundedConnection, Connections
 from pair.app.http.context import HttpContext
 from pair.auth.settings import ServerSettings
-from pair.kb.server import DEFAULT_KB, send_traces
+from pair.kb.open import DEFAULT_KB
+from pair.kb.server import send_traces
 from pair.settings import Settings
 
 _M_ARENA_MAX = -8

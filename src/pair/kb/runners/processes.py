@@ -1,9 +1,8 @@
 """Workers that are processes of this machine.
 
-A worker reads parts from its end of a socket and answers with what it built, or with the error that it met.
-It ends with the other end of the socket: with the driver, however that ends.
+A worker reads tasks from a socket and answers with what it built, or with an error. It ends with the driver.
 Invariants
-    A worker has one part at a time, so that it is known which part it died over.
+    A worker has one task at a time, so that it is known which task it died on.
 """
 
 import contextlib
@@ -26,19 +25,19 @@ if TYPE_CHECKING:
     from pair.kb.runners.worker import Setup
 
 _DYING_SECONDS = 5
-# Libraries that would start a thread on each core, of which each worker has one.
+# Libraries that would start a thread on each core.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 class ProcessRunner:
-    """Starts its workers when there is work, and ends them with the context."""
+    """Starts workers when there is work, and ends them with the context."""
 
     def __init__(self, setup: "Setup", workers: int, attempts: int) -> None:
-        """`attempts`: how many workers may die over one part."""
+        """`attempts`: how many workers may die on one task."""
         self._setup = setup
         self._workers = workers
         self._attempts = attempts
-        self._crew: list[_Worker] = []
+        self._running: list[_Worker] = []
 
     def __enter__(self) -> Self:
         return self
@@ -47,21 +46,21 @@ class ProcessRunner:
         self.close()
 
     def close(self) -> None:
-        for worker in self._crew:
+        for worker in self._running:
             worker.end()
-        self._crew.clear()
+        self._running.clear()
 
     @property
     def workers(self) -> int:
         return self._workers
 
     def expect_work(self) -> None:
-        while len(self._crew) < self._workers:
-            self._crew.append(_Worker(self._setup))
+        while len(self._running) < self._workers:
+            self._running.append(_Worker(self._setup))
 
     def built(self, tasks: "Iterator[Task]") -> "Iterator[Built]":
         ready: deque[Task] = deque()
-        died: dict[int, int] = {}
+        deaths: dict[int, int] = {}
         is_planned = False
         while True:
             while not is_planned and len(ready) < self._workers:
@@ -70,22 +69,22 @@ class ProcessRunner:
                 if task is not None:
                     ready.append(task)
                     self._hand_out(ready)
-                yield from self._answers(ready, died, timeout=0)
+                yield from self._answers(ready, deaths, timeout=0)
             self._hand_out(ready)
-            if not any(worker.task for worker in self._crew):
+            if not any(worker.task for worker in self._running):
                 return
-            yield from self._answers(ready, died, timeout=None)
+            yield from self._answers(ready, deaths, timeout=None)
 
     def _hand_out(self, ready: "deque[Task]") -> None:
         if ready:
             self.expect_work()
-        for worker in self._crew:
+        for worker in self._running:
             if ready and worker.task is None:
                 worker.begin(ready.popleft())
 
-    def _answers(self, ready: "deque[Task]", died: dict[int, int], timeout: float | None) -> "Iterator[Built]":
-        """Of those who have one; a part whose worker died comes first again. Raises what a worker met, and E216."""
-        busy: dict[Any, _Worker] = {worker.connection: worker for worker in self._crew if worker.task}
+    def _answers(self, ready: "deque[Task]", deaths: dict[int, int], timeout: float | None) -> "Iterator[Built]":
+        """Yield finished tasks; a task whose worker died is next again. Raises errors of workers, and E216."""
+        busy: dict[Any, _Worker] = {worker.connection: worker for worker in self._running if worker.task}
         for connection in wait(list(busy), timeout):
             worker = busy[connection]
             task = worker.task
@@ -95,23 +94,23 @@ class ProcessRunner:
                     raise answer
                 yield answer
             elif task is not None:
-                reason = worker.died()
-                self._crew.remove(worker)
-                died[task.number] = died.get(task.number, 0) + 1
-                if died[task.number] >= self._attempts:
-                    raise errors.workers_died(task.number + 1, died[task.number], reason)
+                reason = worker.describe_death()
+                self._running.remove(worker)
+                deaths[task.number] = deaths.get(task.number, 0) + 1
+                if deaths[task.number] >= self._attempts:
+                    raise errors.workers_died(task.number + 1, deaths[task.number], reason)
                 ready.appendleft(task)
                 self._hand_out(ready)
 
 
 class _Worker:
-    """As the driver sees it."""
+    """One worker, as the driver sees it."""
 
     def __init__(self, setup: "Setup") -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             code = f"import sys; sys.path[:] = {sys.path!r}; from pair.kb.runners.processes import serve; serve(0)"
-            # In a session of its own Ctrl-C does not reach it: the driver decides what becomes of it.
+            # Ctrl-C does not reach its own session: the driver decides when it ends.
             self._process = subprocess.Popen(  # noqa: S603 - ourselves
                 [sys.executable, "-c", code],
                 stdin=theirs.fileno(),
@@ -128,7 +127,7 @@ class _Worker:
         self._send(task)
 
     def answer(self) -> "Built | errors.PairError | None":
-        """None when it died."""
+        """Return the answer; None when the worker died."""
         try:
             answer: Built | errors.PairError = self.connection.recv()
         except (EOFError, OSError):
@@ -136,8 +135,8 @@ class _Worker:
         self.task = None
         return answer
 
-    def died(self) -> str:
-        """How: to be asked of one that did not answer."""
+    def describe_death(self) -> str:
+        """Tell how a worker ended that did not answer."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_DYING_SECONDS)
         self.end()
@@ -150,7 +149,7 @@ class _Worker:
         self._process.wait()
 
     def _send(self, value: "Setup | Task") -> None:
-        with contextlib.suppress(OSError):  # it died, which its answer will tell
+        with contextlib.suppress(OSError):  # it died, and its answer tells so
             self.connection.send(value)
 
 
@@ -158,29 +157,29 @@ class _Worker:
 
 
 def serve(descriptor: int) -> None:
-    """Until the driver ends."""
+    """Serve tasks until the driver ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = Connection(descriptor)
-    given: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(connection, given), daemon=True).start()
-    # Nobody waits for this before somebody listens.
-    from pair.kb.runners.worker import answer_to, part_builder  # noqa: PLC0415
+    received: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, received), daemon=True).start()
+    # Loaded after the thread listens, so that the driver can send meanwhile.
+    from pair.kb.runners.worker import build_part, make_part_builder  # noqa: PLC0415
 
-    setup = given.get()
+    setup = received.get()
     refusal, builder = None, None
     try:
-        builder = part_builder(setup)
+        builder = make_part_builder(setup)
     except errors.PairError as fault:
         refusal = fault
     while True:
-        task = given.get()
-        connection.send(refusal if builder is None else answer_to(task, builder))
+        task = received.get()
+        connection.send(refusal if builder is None else build_part(task, builder))
 
 
-def _receive(connection: Connection, given: "queue.SimpleQueue[Any]") -> None:
-    """Beside the work, so that a worker ends with its driver also in the middle of a part."""
+def _receive(connection: Connection, received: "queue.SimpleQueue[Any]") -> None:
+    """Receive in a thread, so that a worker ends with its driver also in the middle of a task."""
     try:
         while True:
-            given.put(connection.recv())
+            received.put(connection.recv())
     except (EOFError, OSError):
         os._exit(0)

@@ -1,4 +1,4 @@
-"""Workers that are tasks of a Ray cluster, or of a Ray that is started on this machine for as long as it takes."""
+"""Workers that are tasks of a Ray cluster, or of a Ray that is started on this machine for one load."""
 
 import logging
 import os
@@ -8,23 +8,23 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from pair import errors
-from pair.kb.embedders import cores
-from pair.kb.runners.worker import Setup, answer_to, part_builder
+from pair.kb.open import cores
+from pair.kb.runners.worker import Setup, build_part, make_part_builder
 
 if TYPE_CHECKING:
     from pair.engine.write.bulk_load import Built, PartBuilder, Task
 
 _LEAST_OBJECT_BYTES = 80 << 20
-"""That Ray wants for the values that travel."""
+"""The least memory that Ray wants for objects."""
 _PARTS_UNDER_WAY = 2
-"""For each worker: one that is built, and one that is on its way to it."""
+"""For each worker: one that is built, and one that waits."""
 
 
 class RayRunner:
-    """Connects with the context, and leaves a cluster as it was."""
+    """Connects with the context, and leaves a cluster as it was found."""
 
     def __init__(self, setup: Setup, workers: int, attempts: int) -> None:
-        """`workers`: 0 for as many as the cluster has cores. `attempts`: how many workers may die over one task."""
+        """`workers`: 0 for as many as the cluster has cores. `attempts`: how many workers may die on one task."""
         self._setup = setup
         self._wanted = workers
         self._attempts = attempts
@@ -43,9 +43,9 @@ class RayRunner:
         return self
 
     def _start(self) -> None:
-        """Here, and for this process: it listens on every address of the machine, but to those only who have its token.
+        """Start Ray for this process. It listens on every address of the machine, but only accepts its token.
 
-        Ray wants to know of the token before it is loaded; where somebody did that before us, it is as they wanted it.
+        The token counts only if it is set before Ray is imported.
         """
         if "ray" not in sys.modules:
             os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex())
@@ -59,7 +59,7 @@ class RayRunner:
         )
 
     def _ray(self) -> Any:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would tell its makers
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics are sent
         import ray  # noqa: PLC0415 - see `_start`
 
         return ray
@@ -97,7 +97,7 @@ class RayRunner:
         try:
             answer: Built | errors.PairError = ray.get(reference)
         except ray.exceptions.RayTaskError:
-            raise  # a bug in what we do there
+            raise  # a bug in our own code
         except ray.exceptions.RayError as fault:
             reason = f"died: {str(fault).partition(chr(10))[0]}"
             raise errors.workers_died(task.number + 1, self._attempts, reason) from fault
@@ -109,14 +109,14 @@ class RayRunner:
 # ── in the worker ──────────────────────────────────────────────────────────────────────────────────
 
 
-_kept: "list[tuple[Setup, PartBuilder]]" = []
-"""The last one that was made: a process of Ray builds many parts."""
+_last: "list[tuple[Setup, PartBuilder]]" = []
+"""The last builder: a process of Ray builds many parts."""
 
 
 def _build(setup: Setup, task: "Task") -> "Built | errors.PairError":
     try:
-        if not _kept or _kept[0][0] != setup:
-            _kept[:] = [(setup, part_builder(setup))]
+        if not _last or _last[0][0] != setup:
+            _last[:] = [(setup, make_part_builder(setup))]
     except errors.PairError as fault:
         return fault
-    return answer_to(task, _kept[0][1])
+    return build_part(task, _last[0][1])

@@ -1,0 +1,182 @@
+"""Ingest: read files, folders and JSON lines as documents, and store them, with workers where that pays."""
+
+import dataclasses
+import importlib.util
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pair import errors, files
+from pair.kb.open import OBJECT_STORES, cores, document_loader, open_kb
+from pair.settings import Settings
+from pair.sync import text
+from pair.sync.contract import Documents, UnreadableDocument
+from pair.sync.discover import find_files
+from pair.sync.file_text import FileTextReader
+from pair.values import Document
+
+if TYPE_CHECKING:
+    from pair.engine.write.bulk_load import BuildProgress
+    from pair.engine.write.writer import WriteReport
+    from pair.kb.runners.processes import ProcessRunner
+    from pair.kb.runners.ray import RayRunner
+
+RunnerKind = Literal["local", "ray"]
+_WORTH_WORKERS_BYTES = 4 << 20
+"""With fewer bytes, processes take longer to start than they save (docs/decisions/0021-large-loads.md)."""
+_JSON_LINES = frozenset({".jsonl", ".ndjson"})
+_STANDARD_INPUT = "-"
+_FIELDS = {"id": str, "text": str, "title": str, "url": str, "metadata": dict}
+
+
+# ── reading documents ──────────────────────────────────────────────────────────────────────────────
+
+
+def inputs(on_skip: Callable[[str, str], None]) -> "DocumentLoader":
+    """Return what reads files, folders and JSON lines as documents."""
+    return DocumentLoader(document_loader(), on_skip)
+
+
+class DocumentLoader:
+    """Reads documents in the order of their paths. `on_skip` is called with files that hold no text, and why."""
+
+    def __init__(self, documents: Documents | None, on_skip: Callable[[str, str], None]) -> None:
+        self._documents = documents
+        self._on_skip = on_skip
+
+    def read(self, paths: Sequence[str]) -> Iterator[Document]:
+        """Raises E003 for a missing path before anything is read; E213 for a line that is no document."""
+        for path in paths:
+            if path != _STANDARD_INPUT and not Path(path).exists():
+                raise errors.source_path_missing(path)
+        return self._read_all(paths)
+
+    def _read_all(self, paths: Sequence[str]) -> Iterator[Document]:
+        for path in paths:
+            if path == _STANDARD_INPUT:
+                yield from _read_lines(sys.stdin.buffer, "standard input")
+            elif Path(path).is_dir():
+                with files.storage_errors():
+                    listing = find_files(Path(path))
+                for name in sorted(listing.files):
+                    yield from self._read_file(Path(path) / name, skips_blank=True)
+            else:
+                yield from self._read_file(Path(path), skips_blank=False)
+
+    def _read_file(self, path: Path, *, skips_blank: bool) -> Iterator[Document]:
+        """`skips_blank`: skip a file without text; otherwise it is refused when it is stored (E213)."""
+        if path.suffix.lower() in _JSON_LINES:
+            with files.storage_errors(), path.open("rb") as stream:
+                yield from _read_lines(stream, str(path))
+            return
+        try:
+            with files.storage_errors():
+                content = FileTextReader(path.parent, 0, self._documents).text_of_any_size(path.name)
+        except UnreadableDocument as fault:
+            self._on_skip(str(path), str(fault))
+            return
+        if skips_blank and not content.strip():
+            self._on_skip(str(path), "it holds no text")
+            return
+        yield Document(id=path.as_posix(), text=content, title=text.title_of(content) or path.name)
+
+
+def _read_lines(stream: Any, name: str) -> Iterator[Document]:
+    for number, line in enumerate(stream, 1):
+        if line.strip():
+            yield _parse_document(line, f"{name}:{number}")
+
+
+def _parse_document(line: bytes, where: str) -> Document:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as fault:
+        raise errors.document_invalid(where, "the line is not JSON") from fault
+    if not isinstance(value, dict):
+        raise errors.document_invalid(where, "the line is not a JSON object")
+    unknown = value.keys() - {*_FIELDS, "vector"}
+    if unknown:
+        raise errors.document_invalid(where, f"unknown fields: {', '.join(sorted(unknown))}")
+    for field, kind in _FIELDS.items():
+        if not isinstance(value.get(field, kind()), kind):
+            raise errors.document_invalid(where, f"{field} is not {'an object' if kind is dict else 'a text'}")
+    if "id" not in value or "text" not in value:
+        raise errors.document_invalid(where, "id and text are needed")
+    vector = value.get("vector")
+    if vector is not None and not (isinstance(vector, list) and all(isinstance(item, int | float) for item in vector)):
+        raise errors.document_invalid(where, "vector is not a list of numbers")
+    return Document(**value)
+
+
+# ── storing them ───────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclasses.dataclass(frozen=True)
+class Ingestion:
+    runner: Literal["auto", "plain", "local", "ray"]
+    workers: int
+    """0 for what the settings say."""
+    chunk_size: int | None
+    on_progress: "Callable[[BuildProgress], None]"
+
+
+def ingest(kb_id: str, documents: Iterator[Document], settings: Settings, how: Ingestion) -> "WriteReport":
+    """Store documents; with workers if asked for, or by default if they pay."""
+    from pair.engine.write.bulk_load import BuildProgress  # noqa: PLC0415 - loads the engine
+
+    kind, stored = how.runner, 0
+    if kind == "auto":
+        is_large, documents = _is_large(documents, settings)
+        kind = "local" if is_large else "plain"
+
+    def note_batch(report: "WriteReport") -> None:
+        nonlocal stored
+        stored += report.added + report.replaced + report.unchanged
+        how.on_progress(BuildProgress(stored, stored, 1))
+
+    with open_kb(kb_id, settings=settings) as kb:
+        if kind == "plain":
+            return kb.upsert(documents, chunk_size=how.chunk_size, on_batch=note_batch)
+        with runner(kind, kb_id, settings, how.workers) as workers:
+            return kb.build(documents, workers, chunk_size=how.chunk_size, on_progress=how.on_progress)
+
+
+def _is_large(documents: Iterator[Document], settings: Settings) -> tuple[bool, Iterator[Document]]:
+    """Tell whether several processes would pay, and return all documents, some of which were read to find out."""
+    from pair.engine.write.prepare import size_of  # noqa: PLC0415 - loads the engine
+
+    if (settings.engine.build_workers or cores()) == 1 or settings.engine.store == "memory:":
+        return False, documents
+    read: list[Document] = []
+    size = 0
+    for document in documents:
+        read.append(document)
+        size += size_of(document)
+        if size > _WORTH_WORKERS_BYTES:
+            return True, itertools.chain(read, documents)
+    return False, iter(read)
+
+
+def runner(kind: RunnerKind, kb_id: str, settings: Settings, workers: int = 0) -> "ProcessRunner | RayRunner":
+    """Return the runner as a context manager. `workers`: 0 for what the settings say. Raises E401."""
+    from pair.kb.runners.worker import Setup  # noqa: PLC0415 - loads the engine
+
+    engine = settings.engine
+    if engine.store == "memory:":
+        raise errors.settings_invalid("engine.store", "what is in the memory of one process cannot be built by others")
+    store = engine.store if engine.store.startswith(OBJECT_STORES) else str(files.expanded(engine.store).absolute())
+    cache = str(files.expanded(engine.cache_dir).absolute())
+    placed = dataclasses.replace(settings, engine=dataclasses.replace(engine, store=store, cache_dir=cache))
+    count = workers or engine.build_workers
+    if kind == "local":
+        from pair.kb.runners.processes import ProcessRunner  # noqa: PLC0415 - only where it is used
+
+        return ProcessRunner(Setup(kb_id, placed, cache), count or cores(), engine.build_attempts)
+    if importlib.util.find_spec("ray") is None:
+        raise errors.settings_invalid("--runner", "ray needs an extra", hints=["pip install 'pair-kb[ray]'"])
+    from pair.kb.runners.ray import RayRunner  # noqa: PLC0415
+
+    return RayRunner(Setup(kb_id, placed, "" if engine.ray_address else cache), count, engine.build_attempts)

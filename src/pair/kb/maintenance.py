@@ -1,0 +1,541 @@
+"""The parts of an open knowledge base: what they share, and its versions, maintenance, backups and graph."""
+
+import contextlib
+import functools
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
+
+from pair import errors
+from pair.ai.caching_embedder import CachingEmbedder
+from pair.ai.contract import Reranker
+from pair.blobs.contract import BlobStore
+from pair.engine.backup.export import (
+    ExportOptions,
+    ExportReport,
+    Snapshot,
+    SpooledSnapshot,
+    export_documents,
+    held_bytes,
+)
+from pair.engine.backup.export_format import DocumentLines, kind_of_export
+from pair.engine.backup.fsck import Fsck, FsckOptions, FsckReport, Obtainable
+from pair.engine.backup.restore import Importer
+from pair.engine.backup.shard_archive import ShardArchive, ShardImporter, export_shards
+from pair.engine.format.manifest import Manifest
+from pair.engine.maintenance import gc, versions
+from pair.engine.maintenance.compaction import BulkMerge, CompactionReport, Compactor
+from pair.engine.maintenance.diff import CURRENT, DocumentChanges, ManifestDiff, compare
+from pair.engine.maintenance.gc import GarbageReport
+from pair.engine.maintenance.merge_package import PackageMerger
+from pair.engine.maintenance.portable_index import PortableFile, PortableIndex, packed
+from pair.engine.maintenance.reembed import Reembedder, ReembedReport
+from pair.engine.maintenance.versions import ListedVersion, Rollback
+from pair.engine.query.documents import DocumentReader
+from pair.engine.query.graph_view import GraphView, Neighbourhood
+from pair.engine.query.prefetch import Prefetcher, PrefetchReport
+from pair.engine.query.search import Search
+from pair.engine.query.shard_access import ShardReader
+from pair.engine.rules import compaction_plan
+from pair.engine.storage.history import is_number
+from pair.engine.storage.pending_shards import PendingShards
+from pair.engine.storage.shard_cache import ShardMissingError, SweepReport
+from pair.engine.summary import EngineStats
+from pair.engine.write.bulk_load import Build, BulkLoad
+from pair.engine.write.bulk_worker import LocalRunner, PartBuilder
+from pair.engine.write.prepare import Batch, Preparation, check_document, cutting, in_batches, revised_hash
+from pair.engine.write.writer import EngineContext, Writer, WriteReport, scratch_folder
+from pair.files import CHUNK_BYTES
+from pair.sync.report import SyncReport
+from pair.sync.synced_documents import SyncedDocuments
+from pair.text.entity_rules import Grapher
+from pair.values import Document
+
+if TYPE_CHECKING:
+    from pair.kb.sync import SyncService
+
+logger = logging.getLogger(__name__)
+
+SYNC_OWNER = "sync"
+"""The owner of documents that come from synced sources."""
+_MOST_COMPACTIONS = 16
+_TIDY_SHARDS = 3
+"""After a long ingest even this few unclustered shards are merged, because searches follow."""
+_READING_TRIES = 5
+
+_Result = TypeVar("_Result")
+Progress = Callable[[int, int], None]
+"""Called with what is done and the total."""
+
+
+def ignore_progress(_done: int, _total: int) -> None:
+    """Do nothing: the default for callers that want the report only."""
+
+
+def ignore_report(_report: WriteReport) -> None:
+    """Do nothing: the default for callers that want the last report only."""
+
+
+class KbCore:
+    """What the parts of one open knowledge base share. Used from several threads at once."""
+
+    def __init__(
+        self,
+        context: EngineContext,
+        store: BlobStore,
+        embedding: CachingEmbedder,
+        grapher: Grapher | None = None,
+        reranker: Reranker | None = None,
+        *,
+        lender: "KbCore | None" = None,
+    ) -> None:
+        """`grapher` makes the graphs of documents; `reranker` decides the final order of hits.
+
+        `lender`: the core whose store and open shards this one borrows.
+        """
+        self.context = context
+        self.store = store
+        self.embedding = embedding
+        self.reranker = reranker
+        self.reader: ShardReader = (
+            lender.reader if lender else ShardReader(context.cache, context.policy.query_shard_parallelism)
+        )
+        self.search = Search(context.publication, self.reader, context.policy, context.clock)
+        self._grapher = grapher
+        self._is_borrowing = lender is not None
+
+    @functools.cached_property
+    def preparation(self) -> Preparation:
+        return Preparation(self.context.kb_id, self.context.policy.chunker, self.embedding, self._grapher)
+
+    @functools.cached_property
+    def writer(self) -> Writer:
+        return Writer(self.context, self.preparation)
+
+    @property
+    def pending_shards(self) -> PendingShards:
+        return PendingShards(self.store, self.context.kb_id, self.context.new_id)
+
+    def open_at(self, version: str) -> "KbCore":
+        """Return the core of one version, for reading. Raises E201, E218."""
+        context = replace(self.context, publication=self.context.publication.at(version))
+        past = KbCore(context, self.store, self.embedding, reranker=self.reranker, lender=self)
+        context.cache.hold(past, context.publication.required().manifest.folders)
+        return past
+
+    def close(self) -> None:
+        if self._is_borrowing:
+            self.context.cache.let_go(self)
+            return
+        self.reader.close()
+        self.context.cache.close()
+        self.context.leases.close()
+        self.store.close()
+
+    def read(self, work: Callable[[Manifest], _Result]) -> _Result:
+        """Read with one manifest; with the current one if GC deleted a shard meanwhile. Raises E201, E207."""
+        tries = 0
+        while True:
+            published = self.context.publication.required()
+            tries += 1
+            try:
+                return work(published.manifest)
+            except ShardMissingError as fault:
+                if tries == _READING_TRIES or self.context.publication.required().version == published.version:
+                    raise errors.stored_data_damaged(str(fault), "it is not in the store any more") from fault
+
+    def read_documents(self, work: Callable[[DocumentReader], _Result]) -> _Result:
+        """Read documents of one manifest. Raises E201, E207."""
+        return self.read(lambda manifest: work(self.document_reader(manifest)))
+
+    def document_reader(self, manifest: Manifest) -> DocumentReader:
+        return DocumentReader(manifest, self.context.cache, self.context.clock.monotonic())
+
+    def hashes(self, owner: str) -> dict[str, str]:
+        """Return the content hash of each document of this owner; {} before the first write."""
+        if self.context.publication.current() is None:
+            return {}
+        return self.read_documents(lambda reader: reader.hashes(owner))
+
+    def hash_revision(self, revision: str, owner: str) -> str:
+        """Return what `hashes` says of a document that was stored under this revision."""
+        settings = self.context.policy
+        made_with = self.preparation.made_with(self.context.publication.seen())
+        return revised_hash(revision, owner, made_with, cutting(settings.chunker, settings.chunk_bytes))
+
+    def current_number(self) -> int:
+        """Return the number of the current version; 0 before the first write."""
+        published = self.context.publication.current()
+        return published.manifest.number if published is not None else 0
+
+    def read_stats(self) -> EngineStats | None:
+        """Return figures of what is stored; None before the first write."""
+        published = self.context.publication.current()
+        if published is None:
+            return None
+        plan = compaction_plan(published.manifest, self.context.policy)
+        debt = "" if plan.reason == "no_compaction_debt" else plan.reason
+        return EngineStats.of(published.manifest, self.context.cache, debt)
+
+    def compact_debt(self, report: WriteReport, help_from: BulkMerge | None = None) -> WriteReport:
+        """Compact until nothing is left to do, and return the report with the number of the last manifest.
+
+        The documents are stored already: a compaction that fails is left to the next writer.
+        """
+        if not self.context.policy.compaction_enabled:
+            return report
+        for _ in range(_MOST_COMPACTIONS):
+            try:
+                compacted = Compactor(self.context, help_from=help_from).compact(min_shards=_TIDY_SHARDS)
+            except (errors.ConflictError, errors.StorageError) as fault:
+                extra = {"kb": self.context.kb_id, "reason": fault.message}
+                logger.info("not compacted after an ingest", extra=extra)
+                break
+            if compacted.reason == "no_compaction_debt":
+                break
+            report = replace(report, manifest_version=compacted.manifest_version or report.manifest_version)
+        return report
+
+
+class KbVersions:
+    """The versions of a knowledge base: named by number, or by the version of the package installed then."""
+
+    def __init__(self, core: KbCore) -> None:
+        self._core = core
+
+    def list(self) -> Sequence[ListedVersion]:
+        """Return the current version and those that can be restored, the newest first. Raises E201."""
+        return versions.list_versions(self._core.context)
+
+    def current_number(self) -> int:
+        """Return the number of the current version; 0 before the first write."""
+        return self._core.current_number()
+
+    def numbers(self) -> Sequence[int]:
+        """Return the number of every readable version, the newest first; `list` leaves some out. Raises E201."""
+        history = self._core.context.publication.history
+        return self._core.read(lambda current: [copy.number for copy in history.copies(current).line])
+
+    def number(self, version: int | str) -> int:
+        """Return the number of a version. A number is returned without a lookup. Raises E201, E218."""
+        wanted, publication = str(version), self._core.context.publication
+        if is_number(wanted) and int(wanted) <= publication.known().manifest.number:
+            return int(wanted)
+        return self._core.read(lambda current: publication.history.find(current, wanted).number)
+
+    def diff(self, a: int | str, b: int | str = CURRENT) -> DocumentChanges:
+        """Return the ids of documents that differ between two versions. Raises E201, E218."""
+        return self.compare(a, b).changes
+
+    def compare(self, a: int | str, b: int | str = CURRENT) -> ManifestDiff:
+        """Compare two versions, as `diff` does, with access to their texts. Raises E201, E218, E207."""
+        return self._core.read(
+            lambda current: compare(self._find(current, a), self._find(current, b), self._core.context.cache)
+        )
+
+    def text_at(self, version: int | str, document_id: str) -> str | None:
+        """Return the text of a document in a version; None if there was none. Raises E201, E218, E207."""
+        return self._core.read(
+            lambda current: self._core.document_reader(self._find(current, version)).text(document_id)
+        )
+
+    def _find(self, current: Manifest, version: int | str) -> Manifest:
+        if version == CURRENT:
+            return current
+        return self._core.context.publication.history.find(current, str(version))
+
+    def rollback(self, version: int | str) -> Rollback:
+        """Make an earlier version the current one. Raises E201, E218.
+
+        The result is a new version. Background syncs leave it as it is; the next explicit sync moves it forward.
+        """
+        return versions.roll_back(self._core.context, self._core.writer, str(version))
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcileReport:
+    """What it took to bring the engine in line with the synced sources."""
+
+    stored: int = 0
+    removed: int = 0
+    unchanged: int = 0
+    held_at: int = 0
+    """The version that a rollback restored, and that was left as it is; 0 for none."""
+    seen_version: str = ""
+    """The store's version of the manifest that is in line."""
+    refused: tuple[tuple[str, str], ...] = ()
+    """Source and reason, for each that cannot be stored."""
+
+    def complete_report(self, report: SyncReport) -> SyncReport:
+        """Return the report of the run with what the engine did about it."""
+        problems = dict(report.problems) | dict(self.refused)
+        return replace(
+            report,
+            stored=self.stored,
+            unstored=self.removed,
+            held_at=self.held_at,
+            failed=report.failed + len(self.refused),
+            problems=tuple(sorted(problems.items())),
+        )
+
+
+class KbMaintenance:
+    """Work that keeps a knowledge base small, whole and in line with its sources."""
+
+    def __init__(self, core: KbCore, sources: "SyncService | None") -> None:
+        self._core = core
+        self._sources = sources
+
+    @functools.cached_property
+    def _prefetcher(self) -> Prefetcher:
+        return Prefetcher(self._core.context.publication, self._core.context.cache)
+
+    def compact(self, *, everything: bool = False, on_progress: Progress = ignore_progress) -> CompactionReport:
+        """Merge and re-cluster shards that are worth it, or all of them."""
+        return Compactor(self._core.context, on_progress).compact(everything=everything)
+
+    def collect(self, *, grace_seconds: float | None = None) -> GarbageReport:
+        """Delete shards that no manifest has named for the grace period."""
+        context = self._core.context
+        grace = context.policy.gc_grace_seconds if grace_seconds is None else grace_seconds
+        return gc.collect(context, self._core.store, grace_seconds=grace)
+
+    def sweep(self) -> SweepReport:
+        """Evict fetched shards that are too old or too many."""
+        return self._core.context.cache.sweep()
+
+    def prefetch(self, most_bytes: int, go_on: Callable[[], bool] = lambda: True) -> PrefetchReport:
+        """Fetch what queries are likely to need, without evicting anything. Raises E206, E010."""
+        return self._prefetcher.fetch(most_bytes, go_on)
+
+    def reembed(self, *, dry_run: bool = False, on_progress: Progress = ignore_progress) -> ReembedReport:
+        """Replace the vectors of another embedder by those of the embedder that this KB was opened with.
+
+        Readers and writers with the former embedder work until the end, and get E304 from then on. An interrupted run
+        continues where it stopped. `dry_run` only tells how much there is to do. Raises E201, E307, E308; ModelError.
+        """
+        reembedder = Reembedder(self._core.context, self._core.embedding, on_progress)
+        return reembedder.plan() if dry_run else reembedder.run()
+
+    def fsck(
+        self,
+        *,
+        repair: bool = False,
+        drop_lost: bool = False,
+        packages: Sequence[Path] = (),
+        on_progress: Progress = ignore_progress,
+    ) -> FsckReport:
+        """Verify every stored byte, and repair what can be. Raises E201, E003, E225, E206, E010; ModelError.
+
+        `packages`: zips that may hold what is damaged. `drop_lost`: give up what cannot be repaired.
+        """
+        core = self._core
+        obtainable = Obtainable(SYNC_OWNER, self._list_readable) if self._sources is not None else None
+        options = FsckOptions(repair, drop_lost, tuple(packages), obtainable)
+        report = Fsck(core.context, core.store, core.writer, core.preparation, options, on_progress).run()
+        if report.dropped:
+            self.reconcile(resume=False)
+        return report
+
+    def _list_readable(self) -> frozenset[str]:
+        """Return the ids of sources whose text can be read."""
+        if self._sources is None:
+            return frozenset()
+        texts = self._sources.read_texts()
+        return frozenset(source_id for source_id in texts.revisions() if texts.document(source_id) is not None)
+
+    def reconcile(self, *, resume: bool = True, since: int | None = None) -> ReconcileReport:
+        """Compare the hashes of what was synced with those of what is stored, and close the difference.
+
+        A KB that was rolled back stays as it is, unless `resume`: an explicit sync, begun when the version `since` was
+        current (None for now), makes it follow its sources again. Raises E236 for a rollback after `since`.
+        """
+        if self._sources is None:
+            return ReconcileReport()
+        core = self._core
+        writer = core.writer.since(core.current_number() if since is None else since)
+        restored = self._find_restored()
+        if restored and not resume:
+            return ReconcileReport(held_at=restored)
+        try:
+            if restored:
+                versions.release(core.context, writer)
+            return self._store_changes(writer, self._sources.read_texts())
+        except errors.ConflictError as fault:
+            restored = self._find_restored()
+            if resume or fault.code != errors.ROLLED_BACK_MEANWHILE or not restored:
+                raise
+            return ReconcileReport(held_at=restored)
+
+    def _find_restored(self) -> int:
+        """Return the version that a rollback restored and no sync released since; 0 for none."""
+        published = self._core.context.publication.current()
+        return published.manifest.restored if published is not None else 0
+
+    def _store_changes(self, writer: Writer, texts: SyncedDocuments) -> ReconcileReport:
+        revisions, stored, refused = texts.revisions(), self._core.hashes(SYNC_OWNER), dict[str, str]()
+        changed = [
+            source_id
+            for source_id, revision in sorted(revisions.items())
+            if stored.get(source_id) != self._core.hash_revision(revision, SYNC_OWNER)
+        ]
+        removed = self._list_removed(stored.keys() - revisions.keys())
+        as_read = dict(revisions)
+
+        def read_changed() -> Iterator[Document]:
+            """Yield documents as the engine takes them, and note the revision of the text that was read.
+
+            A source may change after the sync: stored under the synced revision, it would never be corrected.
+            """
+            for source_id in changed:
+                document = texts.document(source_id)
+                if document is None:
+                    continue
+                if not document.text.strip():  # a source without text is not stored
+                    if source_id in stored:
+                        removed.append(source_id)
+                    continue
+                try:
+                    check_document(document)
+                except errors.UsageError as fault:
+                    refused[source_id] = f"cannot be stored: {fault.details['reason']}"
+                    continue
+                as_read[source_id] = texts.revision_of(document.text)
+                yield document
+
+        report = WriteReport()
+        if changed or removed:
+            report = self._replace(writer, read_changed(), removed, as_read)
+        seen = self._core.context.publication.seen()
+        return ReconcileReport(
+            stored=report.added + report.replaced,
+            removed=report.deleted,
+            unchanged=len(revisions) - len(changed),
+            seen_version=seen.version if seen is not None else "",
+            refused=tuple(sorted(refused.items())),
+        )
+
+    def _list_removed(self, unknown: set[str]) -> list[str]:
+        """Return stored ids that no source has any more. Pages that came with a package were never sources here."""
+        pages = {document_id for document_id in unknown if document_id.startswith(("http://", "https://"))}
+        packaged = self._core.read_documents(lambda reader: reader.packaged_ids()) if pages else set[str]()
+        return sorted(unknown - (pages & packaged))
+
+    def _replace(
+        self, writer: Writer, documents: Iterator[Document], removed: Sequence[str], revisions: Mapping[str, str]
+    ) -> WriteReport:
+        """Store documents and remove others in one version, whatever their number.
+
+        More than a batch is built part by part, and nothing of it is visible before all of it is.
+        """
+        core, settings = self._core, self._core.context.policy
+        batches = in_batches(documents, settings.ingest_batch_documents, settings.ingest_batch_bytes)
+        first, second = next(batches, []), next(batches, [])
+        if not first and not removed:
+            return WriteReport(manifest_version=core.current_number())
+        if not second:
+            return writer.upsert(Batch(first, SYNC_OWNER, settings.chunk_bytes, {}, revisions), removed)
+        context = replace(core.context, policy=replace(settings, build_part_bytes=settings.ingest_batch_bytes))
+        builder = PartBuilder(
+            context.kb_id, context.policy, core.store, core.preparation, context.clock, context.new_id, context.cache
+        )
+        build = Build(context, writer, core.preparation, core.pending_shards, lambda progress: None)
+        load = BulkLoad(SYNC_OWNER, settings.chunk_bytes, revisions, removed)
+        everything = itertools.chain(first, second, itertools.chain.from_iterable(batches))
+        return core.compact_debt(build.run(everything, load, LocalRunner(builder)))
+
+
+class KbBackup:
+    """Exports, imports, and the index that travels in a package."""
+
+    def __init__(self, core: KbCore) -> None:
+        self._core = core
+
+    def export(
+        self, target: Path | BinaryIO, *, vectors: bool = True, on_progress: Progress = ignore_progress
+    ) -> ExportReport:
+        """Write all documents as JSON lines into a file (compressed if its name ends in .gz) or a stream.
+
+        Raises E201, E205, E206, E207, E010.
+        """
+        context, options = self._core.context, ExportOptions(vectors, on_progress)
+        with contextlib.ExitStack() as stack:
+
+            def take_snapshot(manifest: Manifest) -> Snapshot | SpooledSnapshot:
+                if context.cache.may_hold(sum(map(held_bytes, manifest.shards))):
+                    return Snapshot(manifest, context.cache, context.policy)
+                folder = stack.enter_context(scratch_folder(context.cache))
+                return SpooledSnapshot(manifest, context.cache, context.policy, folder, options)
+
+            return export_documents(self._core.read(take_snapshot), target, options)
+
+    def export_shards(self, path: Path, on_progress: Progress = ignore_progress) -> ExportReport:
+        """Write the manifest and all shards into a zip. Raises E201, E206, E207, E010."""
+        core = self._core
+        return core.read(lambda manifest: export_shards(manifest, core.context, core.store, path, on_progress))
+
+    def import_from(
+        self,
+        path: Path,
+        *,
+        replace_all: bool = False,
+        embed: bool = False,
+        on_progress: Progress = ignore_progress,
+    ) -> WriteReport:
+        """Store what `export` or `export_shards` wrote; all of it becomes visible at once.
+
+        `replace_all`: remove what is not in the file. `embed`: chunk and embed again, for files of another embedder.
+        Raises E003, E224, E225, E226, E227, and what a write raises.
+        """
+        core = self._core
+        if kind_of_export(path) == "shards":
+            if embed:
+                raise errors.export_not_understood(str(path), "texts of shards are not embedded anew")
+            shards = ShardImporter(core.context, core.store, core.writer, on_progress)
+            return shards.run(ShardArchive(path), core.embedding.name, replace_all=replace_all)
+        importer = Importer(core.context, core.store, core.writer, core.preparation, on_progress)
+        report = importer.run(DocumentLines(path), replace_all=replace_all, embed=embed)
+        return core.compact_debt(report) if report.chunks else report
+
+    def pack_index(self) -> PortableIndex:
+        """Return the index in the form that travels in a package. Raises E201."""
+        return packed(self._core.context.publication.required().manifest)
+
+    def read_packed(self, file: PortableFile) -> Iterator[bytes]:
+        """Yield the content of a file of a packed index. Raises E207 when the store has lost it."""
+        for start in range(0, file.size_bytes, CHUNK_BYTES):
+            chunk = self._core.store.get_range(file.key, start, min(CHUNK_BYTES, file.size_bytes - start))
+            if chunk is None:
+                raise errors.stored_data_damaged(file.key, "it is not in the store any more")
+            yield chunk
+
+    def package_merger(self) -> PackageMerger:
+        """Return the object that merges a packaged index into this KB."""
+        core = self._core
+        return PackageMerger(core.context, core.store, core.writer, core.embedding)
+
+
+class KbGraph:
+    """The graph of documents and the entities that they name."""
+
+    def __init__(self, core: KbCore) -> None:
+        self._core = core
+
+    def around_document(self, document_id: str, *, limit: int = 30) -> Neighbourhood:
+        """Return what a document names, and the other documents that name it. Raises E201, E204, E214."""
+
+        def read(manifest: Manifest) -> Neighbourhood:
+            position, number = self._core.document_reader(manifest).place(document_id)
+            return self._open(manifest).around_document(position, number, limit)
+
+        return self._core.read(read)
+
+    def around_entity(self, name: str, *, limit: int = 30) -> Neighbourhood:
+        """Return what is named together with an entity, and the documents that name it. Raises E201, E204."""
+        return self._core.read(lambda manifest: self._open(manifest).around_entity(name, limit))
+
+    def _open(self, manifest: Manifest) -> GraphView:
+        return GraphView(manifest, self._core.context.cache, self._core.context.clock.monotonic())
