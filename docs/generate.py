@@ -23,7 +23,7 @@ import pair
 from pair import error_tree, errors, settings
 from pair.app import render
 from pair.app.cli.commands import build
-from pair.auth import folder_settings
+from pair.auth import trust
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 PACKAGE = Path(inspect.getfile(pair)).resolve().parent
@@ -139,8 +139,8 @@ def _trust_table() -> str:
         "store": "a path that stays in the folder, `memory:`",
     }
     rows = [("every other key", "every value without `${NAME}`")]
-    for key, rule in folder_settings.RULES.items():
-        safe = ", ".join(f"`{json.dumps(value)}`" for value in folder_settings.SAFE_VALUES.get(key, ()))
+    for key, rule in trust.RULES.items():
+        safe = ", ".join(f"`{json.dumps(value)}`" for value in trust.SAFE_VALUES.get(key, ()))
         counts = places.get(rule) or safe or ("a loopback address" if key == "server.host" else "nothing")
         if key == "librarians.entries":
             counts = "entries without `function`, `endpoint` and `token`"
@@ -493,7 +493,7 @@ def _texts_by_code() -> dict[str, list[str]]:
             error = make(**_SAMPLES[name])
         else:
             continue
-        texts[error.code].append(render.error_text(error))
+        texts[error.code].append(render.format_error(error))
     if missing := [code for code, samples in texts.items() if not samples]:
         raise LookupError(f"no function makes {', '.join(missing)}")
     return texts

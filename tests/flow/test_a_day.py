@@ -23,15 +23,14 @@ from pair.blobs.memory import MemoryStore
 from pair.engine.format.manifest import shards_prefix
 from pair.engine.storage.manifest_store import ManifestStore
 from pair.engine.storage.shard_cache import ShardCache
-from pair.engine.write.writer import EngineContext
+from pair.engine.write.commit import EngineContext
 from pair.kb.kb import KnowledgeBase
 from pair.kb.maintenance import KbCore
 from pair.kb.sync import SyncService
 from pair.settings import Settings
-from pair.sync.file_text import FileTextReader
 from pair.sync.report import SyncReport
-from pair.sync.synced_documents import SyncedDocuments
-from pair.sync.ticker import Ticker
+from pair.sync.scheduling import Ticker
+from pair.sync.source_text import FileTextReader, SyncedDocuments
 from pair.testing.clock import ManualClock
 from pair.text.entity_rules import TextGrapher
 from pair.values import MODES, Document

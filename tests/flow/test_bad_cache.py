@@ -78,7 +78,7 @@ def test_what_was_fetched_into_a_cache_that_was_deleted_is_in_use_again(tmp_path
     ground = Ground(tmp_path, cache_ttl_seconds=0.000_001)
     with ground.open() as kb, Ground(tmp_path, cache_ttl_seconds=0.000_001).open() as other:
         kb.upsert(numbered(9))
-        [shard] = kb._core.context.publication.required().manifest.shards
+        [shard] = kb._core.context.manifests.require().manifest.shards
         opened = kb._core.context.cache.open(shard)
         opened.search(0.0)
         shutil.rmtree(ground.cache)

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pair.engine.query.graph_walk import GraphShard, linked_entities, spread
+from pair.engine.query.graph_walk import GraphShard, find_linked_entities, walk_graph
 from pair.kb.kb import KnowledgeBase
-from pair.text.entity_rules import TextGrapher, question_entities
+from pair.text.entity_rules import TextGrapher, find_question_entities
 from pair.values import Document, GraphParameters
 from support.engine_parts import MANY_SHARDS, Ground
 
@@ -30,7 +30,7 @@ def with_graphs(kb: KnowledgeBase) -> KnowledgeBase:
 def graph_shards(kb: KnowledgeBase) -> dict[str, GraphShard]:
     """By folder; of those that have a graph."""
     parts, found = kb._core.context, {}
-    for ref in parts.publication.required().manifest.shards:
+    for ref in parts.manifests.require().manifest.shards:
         opened = parts.cache.open(ref)
         file = opened.graph()
         if file is not None:
@@ -41,8 +41,8 @@ def graph_shards(kb: KnowledgeBase) -> dict[str, GraphShard]:
 
 def reached(kb: KnowledgeBase, question: str) -> dict[str, float]:
     parts, shards = kb._core.context, graph_shards(kb)
-    found = spread(list(shards.values()), [], question_entities(question), GraphParameters())
-    refs = {ref.folder: ref for ref in parts.publication.required().manifest.shards}
+    found = walk_graph(list(shards.values()), [], find_question_entities(question), GraphParameters())
+    refs = {ref.folder: ref for ref in parts.manifests.require().manifest.shards}
     scores = {}
     for shard, row, score in zip(found.shards.tolist(), found.rows.tolist(), found.scores.tolist(), strict=True):
         search = parts.cache.open(refs[list(shards)[shard]]).search(0.0)
@@ -63,7 +63,7 @@ def test_an_entity_in_many_shards_is_one_and_goes_with_its_documents(ground: Gro
         after = reached(kb, "who was in Towna?")
         assert {"doc-01", "doc-02"}.isdisjoint(after)
         shards = list(graph_shards(kb).values())
-        assert linked_entities(shards, ["towna", "townb", "nowhere"], 1.0) == {"towna": 3, "townb": 5}
+        assert find_linked_entities(shards, ["towna", "townb", "nowhere"], 1.0) == {"towna": 3, "townb": 5}
         kb.maintenance.compact(everything=True)
         assert reached(kb, "who was in Towna?") == after, "whatever the layout"
 
@@ -82,7 +82,7 @@ def test_weights_are_the_same_in_rows_and_arrays(ground: Ground) -> None:
     with with_graphs(ground.open()) as kb:
         kb.upsert(DOCUMENTS)
         parts = kb._core.context
-        for ref in parts.publication.required().manifest.shards:
+        for ref in parts.manifests.require().manifest.shards:
             opened = parts.cache.open(ref)
             in_rows = {doc: sorted(graph.mentions) for doc, graph in opened.rows().graphs().items()}
             assert in_rows == {doc: sorted(graph.mentions) for doc, graph in opened.stored_graphs().items()}

@@ -39,10 +39,10 @@ def found(ground: Ground, query: str) -> dict[str, float]:
     for shard, each in zip(shards, opened, strict=True):
         search = each.search(0.0)
         live = None if shard.tombstones is None else ~shard.tombstones[search.doc_of_row]
-        parts.append(KeywordPart(each.keywords(), live, search.fields_of))
+        parts.append(KeywordPart(each.keywords(), live, search.row_fields))
     asked = KeywordSearch(parse_query(query), parts)
     scores: dict[str, float] = {}
-    for position, (values, rows) in asked.best_of(range(len(parts)), 1000, lambda _: None).items():
+    for position, (values, rows) in asked.best_together(range(len(parts)), 1000, lambda _: None).items():
         search = opened[position].search(0.0)
         for score, row in zip(values.tolist(), rows.tolist(), strict=True):
             scores[search.header(int(search.doc_of_row[row])).id] = score

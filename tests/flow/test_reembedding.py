@@ -15,7 +15,7 @@ from pair import errors
 from pair.blobs.memory import MemoryStore
 from pair.engine.format.array_file import ArrayFile
 from pair.engine.format.manifest import Manifest, from_bytes, manifest_key
-from pair.engine.write.vector_journal import VectorJournal, key_of
+from pair.engine.write.vector_journal import VectorJournal, hash_text
 from pair.kb.kb import KnowledgeBase
 from pair.testing.clock import NOON, ManualClock
 from pair.testing.faulty_store import Fault, FaultyStore
@@ -323,7 +323,7 @@ def test_what_was_dropped_was_dropped_by_the_clock_of_the_store(tmp_path: Path) 
     with ground.open(store=store, embedder=MirroredEmbedder()) as kb:
         kb.maintenance.reembed()
         assert kb.maintenance.collect(grace_seconds=120).deleted_shards == 0
-        (dropped,) = kb._core.context.publication.required().manifest.dropped
+        (dropped,) = kb._core.context.manifests.require().manifest.dropped
     assert dropped.dropped_at.startswith("2200-")
 
 
@@ -533,7 +533,7 @@ def test_what_a_fault_interrupts_goes_on_where_it_stopped(tmp_path: Path, large:
 def test_kept_vectors_are_believed_only_as_far_as_they_are_whole(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     path, keys, vectors = (
         tmp_path / "some.vectors",
-        [key_of(f"text {number}") for number in range(9)],
+        [hash_text(f"text {number}") for number in range(9)],
         random_vectors(9),
     )
     VectorJournal(path, DIMENSION).append(keys[:4], vectors[:4])
@@ -550,4 +550,4 @@ def test_kept_vectors_are_believed_only_as_far_as_they_are_whole(tmp_path: Path,
     left.append(keys[sound:], vectors[sound:])
     for each in (left, VectorJournal(path, DIMENSION)):
         assert np.array_equal(each.vectors(each.find(keys)), vectors)
-    assert left.find([key_of("unknown")]).tolist() == [-1]
+    assert left.find([hash_text("unknown")]).tolist() == [-1]

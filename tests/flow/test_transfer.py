@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pair import errors
-from pair.engine.backup.export import held_bytes
+from pair.engine.backup.export import count_export_bytes
 from pair.engine.summary import EngineStats
 from pair.kb.kb import KnowledgeBase
 from pair.testing.faulty_store import FaultyStore
@@ -520,9 +520,9 @@ def test_a_kb_that_its_cache_does_not_hold_is_exported_as_any_other(ground: Grou
         kb.upsert(odd)
         kb.backup.export(tmp_path / "whole.jsonl")
         kb.backup.export(tmp_path / "bare.jsonl", vectors=False)
-        shards = kb._core.context.publication.required().manifest.shards
+        shards = kb._core.context.manifests.require().manifest.shards
     shutil.rmtree(ground.cache)
-    sizes = list(map(held_bytes, shards))
+    sizes = list(map(count_export_bytes, shards))
     limit = max(sizes) + 1_000  # what is beside the files of a shard takes room too
     assert 3 * limit < sum(sizes)
     with ground.with_policy(cache_max_bytes=limit).open() as kb:
@@ -548,7 +548,7 @@ def test_what_is_collected_while_a_small_cache_is_filled_is_exported_as_it_is_by
     changed: list[bool] = []
     with ground.open() as other:
         fill(other)
-        limit = 2 * max(map(held_bytes, other._core.context.publication.required().manifest.shards))
+        limit = 2 * max(map(count_export_bytes, other._core.context.manifests.require().manifest.shards))
 
         def interfere(*_: int) -> None:
             if not changed:

@@ -14,14 +14,14 @@ from typing import TypeVar
 
 from pair import errors
 from pair.ai.caching_embedder import CachingEmbedder
-from pair.blobs.blob_leases import BlobLeases
 from pair.blobs.cas_check import refuse_without_compare_and_swap
 from pair.blobs.contract import Lease, Leases
-from pair.blobs.leases import MemoryLeases
+from pair.blobs.leases import BlobLeases, MemoryLeases
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.manifest_store import ManifestStore
 from pair.engine.storage.shard_cache import ShardCache
-from pair.engine.write.writer import EngineContext, WriteReport
+from pair.engine.write.commit import EngineContext
+from pair.engine.write.writer import WriteReport
 from pair.kb.kb import KnowledgeBase
 from pair.kb.maintenance import KbCore
 from pair.testing.clock import ManualClock

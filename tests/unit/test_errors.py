@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pair import error_tree, errors
-from pair.app.render import error_text
+from pair.app.render import format_error
 from pair.error_tree import ErrorTemplate
 from pair.errors import CODES, PairError
 
@@ -232,12 +232,12 @@ Use --source with local filesystem path:
 def test_text_is_that_of_the_catalogue(code: str):
     error, text = TEXTS[code]
     assert error.code == code
-    assert error_text(error) == f"{text}\n\nCode: {code}"
+    assert format_error(error) == f"{text}\n\nCode: {code}"
 
 
 @pytest.mark.rule("source-20")
 def test_text_of_a_failed_checksum_says_what_was_expected_between_what_the_catalogue_says():
-    text = error_text(errors.checksum_failed("File: kb.zip", ["Expected SHA-256: 1", "Actual SHA-256:   2"]))
+    text = format_error(errors.checksum_failed("File: kb.zip", ["Expected SHA-256: 1", "Actual SHA-256:   2"]))
     assert text == (
         "Error: KB checksum validation failed\n\nDownloaded file may be corrupted or tampered with."
         "\n\nFile: kb.zip\nExpected SHA-256: 1\nActual SHA-256:   2\n\n"
@@ -248,12 +248,12 @@ def test_text_of_a_failed_checksum_says_what_was_expected_between_what_the_catal
 
 @pytest.mark.rule("source-20")
 def test_failed_checksum_names_the_cache_that_is_used():
-    assert "Clear cache: rm -rf /srv/cache" in error_text(errors.checksum_failed("f", "r", cache="/srv/cache"))
+    assert "Clear cache: rm -rf /srv/cache" in format_error(errors.checksum_failed("f", "r", cache="/srv/cache"))
 
 
 @pytest.mark.rule("source-8")
 def test_unknown_format_suggests_a_path_that_exists():
-    text = error_text(errors.source_format_unknown("kb", suggestion="Did you mean ./kb ?"))
+    text = format_error(errors.source_format_unknown("kb", suggestion="Did you mean ./kb ?"))
     assert text.startswith("Error: Invalid source format: kb\n\nDid you mean ./kb ?\n\nSource must be:\n")
 
 

@@ -20,11 +20,16 @@ from pair import errors, telemetry
 from pair.app.metrics import ServerMetrics
 from pair.auth import rules
 from pair.auth.rules import ANYBODY, Principal
-from pair.cancellation import Cancellation
-from pair.clock import SystemClock
-from pair.kb.kb import Hits, KnowledgeBase, StoredDocument
-from pair.kb.server import DEFAULT_KB, BackgroundJob, KbLibrarians, OpenKbs, VersionCollection, care, in_thread
+from pair.clock import Cancellation, SystemClock
+from pair.engine.query.documents import StoredDocument
+from pair.engine.query.request import Hits
+from pair.kb.kb import KnowledgeBase
+from pair.kb.librarians import KbLibrarians
+from pair.kb.open import DEFAULT_KB
+from pair.kb.open_versions import VersionCollection
+from pair.kb.server import BackgroundJob, OpenKbs, care
 from pair.librarians.contract import Budget, Context, Response, TraceContext, User
+from pair.librarians.threads import in_thread
 from pair.settings import Settings
 from pair.values import DEFAULT_MODE, Document, SearchMode, SearchOptions
 
@@ -217,11 +222,11 @@ class KbAccess:
         if self.principal.kbs is None:
             return True
         delegates = librarians.registry.desk(librarian).entry.delegates_to != ()
-        return librarians.kb_of(librarian) in self.principal.kbs and not delegates
+        return librarians.find_kb(librarian) in self.principal.kbs and not delegates
 
     def new_context(self) -> Context:
         """Return the context of a question that says nothing of itself."""
-        ids, limits = telemetry.parsed(self.traceparent), self.service.settings.librarians
+        ids, limits = telemetry.parse_traceparent(self.traceparent), self.service.settings.librarians
         return Context(
             user=self.user,
             trace=TraceContext(*ids) if ids else None,
@@ -241,7 +246,7 @@ class KbAccess:
         run = AskRun(self, librarians, first, query)
         if at is None:
             return run
-        kb_id = librarians.kb_of(first)
+        kb_id = librarians.find_kb(first)
         if kb_id is None:
             raise errors.librarian_without_past(first)
         return dataclasses.replace(run, version=await service.read(lambda: service.kbs.shelf_at(kb_id, at)))

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.auth.rules import is_loopback
 
 Need = Literal[
@@ -228,7 +228,7 @@ class TrustStore:
     """Hashes of trusted bytes by place, in one JSON file that several processes may change."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self.path = files.expanded(_STORE_PATH) if path is None else path
+        self.path = files.expand_path(_STORE_PATH) if path is None else path
 
     def trusts(self, place: str, content: bytes) -> bool:
         """Raises E401 or E010 when the store cannot be read."""
@@ -258,7 +258,7 @@ class TrustStore:
 
     def _read(self) -> dict[str, tuple[str, ...]]:
         try:
-            descriptor = folders.open_file(self.path, os.O_RDONLY)
+            descriptor = files.open_file(self.path, os.O_RDONLY)
         except FileNotFoundError:
             return {}
         try:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.blobs.contract import Blob, BlobStore, Lease, LeaseLostError, Leases, Version, VersionMismatchError
 from pair.clock import Clock, to_timestamp
 
@@ -104,8 +104,8 @@ class FileLeases:
     def acquire(self, name: str, *, seconds: float) -> Lease:
         with files.storage_errors():
             path = self._folder / f"{name}.lease"
-            folders.make_folder(path.parent)
-            descriptor = folders.open_file(path, os.O_RDWR | os.O_CREAT)
+            files.make_folder(path.parent)
+            descriptor = files.open_file(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as fault:

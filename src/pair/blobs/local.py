@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pair import files, folders
+from pair import files
 from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version, VersionMismatchError
 from pair.blobs.key_encoding import check_key, decode_key, encode_folders, encode_key, find_folder
 
@@ -139,10 +139,10 @@ class LocalStore:
         with files.storage_errors(), self._lock_key(key) as mark:
             with (
                 contextlib.suppress(FileNotFoundError, NotADirectoryError),
-                folders.open_folder(path.parent) as folder,
-                folders.naming(path),
+                files.open_folder(path.parent) as folder,
+                files.naming(path),
             ):
-                folders.refuse_link_below(folder, path)
+                files.refuse_link_below(folder, path)
                 deleted_ns = os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mtime_ns
                 if os.fstat(mark).st_mtime_ns < deleted_ns:
                     os.utime(mark, ns=(deleted_ns, deleted_ns))
@@ -151,7 +151,7 @@ class LocalStore:
             # A put that has just made one of these folders makes it again: see _publish.
             with contextlib.suppress(OSError):
                 for parent in itertools.takewhile(lambda parent: parent != self._folder, path.parents):
-                    folders.remove_empty_folder(parent)
+                    files.remove_empty_folder(parent)
 
     def close(self) -> None:
         """Do nothing: no file is kept open."""
@@ -192,14 +192,14 @@ class LocalStore:
     def _publish(self, staged: _StagedFile, path: Path) -> None:
         while True:
             try:
-                with folders.open_folder(path.parent, make=True) as folder, folders.naming(path):
-                    folders.refuse_link_below(folder, path)
+                with files.open_folder(path.parent, make=True) as folder, files.naming(path):
+                    files.refuse_link_below(folder, path)
                     os.rename(staged.name, path.name, src_dir_fd=staged.folder, dst_dir_fd=folder)
                     os.fsync(folder)
             except FileNotFoundError:
                 # A deletion under another lock removed a folder while it was empty. Each turn means that another
                 # deletion was finished, so this ends.
-                if staged.name in folders.list_below(staged.folder):
+                if staged.name in files.list_below(staged.folder):
                     continue
                 raise
             return
@@ -210,7 +210,7 @@ class LocalStore:
         self._prepare()
         stripe = f"{zlib.crc32(key.encode()) % _STRIPES:02d}"
         with contextlib.ExitStack() as opened:
-            descriptor = folders.open_file(self._own / "locks" / stripe, os.O_RDWR | os.O_CREAT)
+            descriptor = files.open_file(self._own / "locks" / stripe, os.O_RDWR | os.O_CREAT)
             opened.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             mark = _open_mark(self._own / "marks" / stripe)
@@ -219,7 +219,7 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _stage(self, chunks: Iterable[bytes]) -> Iterator[_StagedFile]:
-        with folders.open_folder(self._staging) as folder:
+        with files.open_folder(self._staging) as folder:
             name, descriptor = _new_staged_file(folder)
             try:
                 digest = hashlib.sha256()
@@ -238,7 +238,7 @@ class LocalStore:
     @contextlib.contextmanager
     def _stage_link(self, path: Path, sha256: str) -> Iterator[_StagedFile]:
         """Lock the file before it has its second name, so that it does not pass for an abandoned one."""
-        with _open_file(path) as descriptor, folders.open_folder(self._staging) as folder:
+        with _open_file(path) as descriptor, files.open_folder(self._staging) as folder:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             name = _new_staged_name()
             try:
@@ -257,7 +257,7 @@ class LocalStore:
         if not self._is_checked:
             with (
                 contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError),
-                folders.open_folder(self._folder),
+                files.open_folder(self._folder),
             ):
                 self._is_checked = True
 
@@ -266,17 +266,17 @@ class LocalStore:
             if self._is_prepared and self._staging.is_dir():
                 return
             for folder in (self._staging, self._own / "locks", self._own / "marks"):
-                folders.make_folder(folder)
+                files.make_folder(folder)
             self._remove_abandoned()
             self._is_prepared = True
 
     def _remove_abandoned(self) -> None:
         """Remove staged files of processes that died, whose locks are free. What has another name is not ours."""
         # A process that may only read the store can still list it.
-        with contextlib.suppress(FileNotFoundError, PermissionError), folders.open_folder(self._staging) as folder:
-            for name in filter(_STAGED_NAME.fullmatch, folders.list_below(folder)):
+        with contextlib.suppress(FileNotFoundError, PermissionError), files.open_folder(self._staging) as folder:
+            for name in filter(_STAGED_NAME.fullmatch, files.list_below(folder)):
                 with contextlib.suppress(OSError):
-                    descriptor = folders.open_below(folder, name, os.O_RDONLY)
+                    descriptor = files.open_below(folder, name, os.O_RDONLY)
                     try:
                         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                         os.unlink(name, dir_fd=folder)
@@ -286,9 +286,9 @@ class LocalStore:
 
 def _open_mark(path: Path) -> int:
     try:
-        return folders.open_file(path, os.O_RDWR)
+        return files.open_file(path, os.O_RDWR)
     except FileNotFoundError:
-        mark = folders.open_file(path, os.O_RDWR | os.O_CREAT)
+        mark = files.open_file(path, os.O_RDWR | os.O_CREAT)
         os.utime(mark, ns=(0, 0))
         return mark
 
@@ -300,7 +300,7 @@ def _new_staged_name() -> str:
 def _new_staged_file(folder: int) -> tuple[str, int]:
     while True:
         name = _new_staged_name()
-        descriptor = folders.open_below(folder, name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        descriptor = files.open_below(folder, name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             return name, descriptor
@@ -362,7 +362,7 @@ def _list_blobs(root: Path, top: tuple[str, ...]) -> Iterator[BlobInfo]:
         names = waiting.pop()
         with (
             contextlib.suppress(FileNotFoundError, NotADirectoryError),
-            folders.open_folder(root.joinpath(*names)) as folder,
+            files.open_folder(root.joinpath(*names)) as folder,
             os.scandir(folder) as entries,
         ):
             for entry in entries:

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version
 
 
@@ -48,13 +48,13 @@ class ZipStore:
             return False
         with (
             files.storage_errors(),
-            os.fdopen(folders.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as target,
+            os.fdopen(files.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as target,
         ):
             try:
                 with self._archive.open(entry) as stream:
                     shutil.copyfileobj(stream, target, files.CHUNK_BYTES)
             except (zipfile.BadZipFile, zlib.error, EOFError) as fault:
-                folders.unlink(path, missing_ok=True)
+                files.unlink(path, missing_ok=True)
                 raise self._damage_error(entry) from fault
         return True
 

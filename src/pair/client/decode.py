@@ -8,7 +8,7 @@ from pair.engine.maintenance.diff import DocumentChanges
 from pair.engine.maintenance.versions import ListedVersion, Rollback
 from pair.engine.query.documents import StoredDocument
 from pair.engine.query.request import Hits
-from pair.engine.runtime import EngineStats
+from pair.engine.summary import EngineStats
 from pair.engine.write.writer import WriteReport
 from pair.sync.report import SyncReport
 from pair.values import AlsoIn, Hit

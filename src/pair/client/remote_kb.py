@@ -25,7 +25,7 @@ from pair.engine.storage.shard_cache import SweepReport
 from pair.engine.summary import EngineStats
 from pair.engine.write.writer import WriteReport
 from pair.librarians.contract import Context, Response
-from pair.librarians.daemon_threads import in_thread
+from pair.librarians.threads import in_thread
 from pair.sync.report import SyncReport
 from pair.values import DEFAULT_MODE, MODES, Document, GraphParameters, SearchOptions
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pair import errors, files, folders
-from pair.ai.summaries.extractive import ExtractiveSummariser
+from pair import errors, files
+from pair.ai.summariser import ExtractiveSummariser
 from pair.engine.maintenance.diff import CURRENT, ManifestDiff
 from pair.kb.open import document_loader, open_kb
 from pair.packages import archive, file_listing, package, record
@@ -23,9 +23,9 @@ from pair.packages.rules import MANIFEST_NAME, is_local_path, is_of_index
 from pair.settings import Settings
 from pair.sync.contract import UnreadableDocument
 from pair.sync.discover import find_files
-from pair.sync.file_text import FileTextReader
 from pair.sync.index_file import tidy_summary
 from pair.sync.rules import FileSeen
+from pair.sync.source_text import FileTextReader
 
 if TYPE_CHECKING:
     from pair.kb.kb import KnowledgeBase
@@ -257,7 +257,7 @@ def _open_folder(settings: Settings, path: Path, stack: contextlib.ExitStack) ->
     names, folder, is_package = None, path, False
     if path.is_file():
         temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="pair-diff-"))
-        folder = folders.resolve(Path(temporary)) / "package"
+        folder = files.resolve(Path(temporary)) / "package"
         archive.unpack(path, folder, settings.sources, shown=str(path))
         manifest = folder / MANIFEST_NAME
         is_package = manifest.is_file() and package.parse_manifest(manifest.read_bytes()) is not None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.clock import SystemClock
 from pair.kb.open import DEFAULT_KB, blob_store, choose_embedder, choose_lease_kind, leases_for, open_kb
 from pair.kb.server import verifier
@@ -99,9 +99,9 @@ def _check_store(name: str, settings: Settings) -> DoctorCheck:
     from pair.blobs.cas_check import refuse_without_compare_and_swap  # noqa: PLC0415 - only where it is used
 
     address = settings.engine.store
-    if _is_folder(address) and not files.expanded(address).exists():
+    if _is_folder(address) and not files.expand_path(address).exists():
         with files.storage_errors():
-            _check_writable(_find_nearest(files.expanded(address).absolute()))
+            _check_writable(_find_nearest(files.expand_path(address).absolute()))
         return DoctorCheck(name, "ok", f"{address}: made with the first document")
     with contextlib.closing(blob_store(address, settings, SystemClock())) as store:
         refuse_without_compare_and_swap(store, "doctor.", uuid.uuid4().hex)
@@ -121,7 +121,7 @@ def _check_lease(name: str, settings: Settings) -> DoctorCheck:
 
 
 def _check_cache(name: str, settings: Settings) -> DoctorCheck:
-    folder = files.expanded(settings.engine.cache_dir).absolute()
+    folder = files.expand_path(settings.engine.cache_dir).absolute()
     nearest = _find_nearest(folder)
     with files.storage_errors():
         _check_writable(nearest)
@@ -142,7 +142,7 @@ def _check_embedder(name: str, settings: Settings) -> DoctorCheck:
 
 def _check_kb(name: str, settings: Settings) -> DoctorCheck:
     address, stats = settings.engine.store, None
-    if not _is_folder(address) or files.expanded(address).exists():
+    if not _is_folder(address) or files.expand_path(address).exists():
         with open_kb(DEFAULT_KB, settings=settings) as kb:
             stats = kb.stats()
     if stats is None:
@@ -183,5 +183,5 @@ def _find_nearest(folder: Path) -> Path:
 
 def _check_writable(folder: Path) -> None:
     probe = folder / f".pair-doctor-{uuid.uuid4().hex}"
-    os.close(folders.open_file(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-    folders.unlink(probe)
+    os.close(files.open_file(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    files.unlink(probe)

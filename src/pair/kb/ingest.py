@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from pair import errors, files
 from pair.kb.open import OBJECT_STORES, cores, document_loader, open_kb
 from pair.settings import Settings
-from pair.sync import text
+from pair.sync import source_text
 from pair.sync.contract import Documents, UnreadableDocument
 from pair.sync.discover import find_files
-from pair.sync.file_text import FileTextReader
+from pair.sync.source_text import FileTextReader
 from pair.values import Document
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class DocumentLoader:
         if skips_blank and not content.strip():
             self._on_skip(str(path), "it holds no text")
             return
-        yield Document(id=path.as_posix(), text=content, title=text.title_of(content) or path.name)
+        yield Document(id=path.as_posix(), text=content, title=source_text.find_title(content) or path.name)
 
 
 def _read_lines(stream: Any, name: str) -> Iterator[Document]:
@@ -146,7 +146,7 @@ def ingest(kb_id: str, documents: Iterator[Document], settings: Settings, how: I
 
 def _is_large(documents: Iterator[Document], settings: Settings) -> tuple[bool, Iterator[Document]]:
     """Tell whether several processes would pay, and return all documents, some of which were read to find out."""
-    from pair.engine.write.prepare import size_of  # noqa: PLC0415 - loads the engine
+    from pair.engine.write.prepare import estimate_bytes  # noqa: PLC0415 - loads the engine
 
     if (settings.engine.build_workers or cores()) == 1 or settings.engine.store == "memory:":
         return False, documents
@@ -154,7 +154,7 @@ def _is_large(documents: Iterator[Document], settings: Settings) -> tuple[bool, 
     size = 0
     for document in documents:
         read.append(document)
-        size += size_of(document)
+        size += estimate_bytes(document)
         if size > _WORTH_WORKERS_BYTES:
             return True, itertools.chain(read, documents)
     return False, iter(read)
@@ -167,8 +167,8 @@ def runner(kind: RunnerKind, kb_id: str, settings: Settings, workers: int = 0) -
     engine = settings.engine
     if engine.store == "memory:":
         raise errors.settings_invalid("engine.store", "what is in the memory of one process cannot be built by others")
-    store = engine.store if engine.store.startswith(OBJECT_STORES) else str(files.expanded(engine.store).absolute())
-    cache = str(files.expanded(engine.cache_dir).absolute())
+    store = engine.store if engine.store.startswith(OBJECT_STORES) else str(files.expand_path(engine.store).absolute())
+    cache = str(files.expand_path(engine.cache_dir).absolute())
     placed = dataclasses.replace(settings, engine=dataclasses.replace(engine, store=store, cache_dir=cache))
     count = workers or engine.build_workers
     if kind == "local":

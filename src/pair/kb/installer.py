@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.clock import Clock, SystemClock
 from pair.kb.open import blob_store, new_id, pause_before
-from pair.packages import lock_check, lockfile, record, release_index, resolve
-from pair.packages import publish as releases
+from pair.packages import lockfile, record, release_index, resolve
 from pair.packages import verify as checks
 from pair.packages.cache import Cache
 from pair.packages.content import DamagedCopyError, SourceContents
@@ -21,17 +20,16 @@ from pair.packages.contract import CurrentIndex, Fetcher, IndexSelection, Observ
 from pair.packages.install import Installation, InstallReport, InstallRequest
 from pair.packages.lockfile import Lock, LockedKb, drift
 from pair.packages.package import Label, PackageReport, make_package
-from pair.packages.publish import PublishReport
-from pair.packages.publish_targets import BucketFetcher, BucketTarget, FolderTarget, PublishTarget, read_file
-from pair.packages.release_rules import FeedAddress, has_moved
-from pair.packages.rules import (
-    RECORD_NAME,
-    is_in_bucket,
-    is_remote,
-    refuse_conflicting_options,
-    without_credentials,
-    without_user,
+from pair.packages.release_index import (
+    BucketFetcher,
+    BucketTarget,
+    FolderTarget,
+    PublishReport,
+    PublishTarget,
+    read_file,
 )
+from pair.packages.resolve import FeedAddress, has_moved, refuse_conflicting_options
+from pair.packages.rules import RECORD_NAME, hide_credentials, is_in_bucket, is_remote, strip_user
 from pair.packages.verify import Description
 from pair.settings import Settings
 from pair.values import KbSource
@@ -79,7 +77,7 @@ class Installer:
 
     @property
     def default_target(self) -> Path:
-        return files.expanded(self.settings.kb.sources_dir)
+        return files.expand_path(self.settings.kb.sources_dir)
 
     def check_kb_id(self, kb_id: str | None) -> str | None:
         """Return the id itself. Raises E212 for one that the engine cannot have."""
@@ -108,7 +106,7 @@ class Installer:
         """
         refuse_conflicting_options(source, offline=offline)
         # What is wrong with a named source is told first, unless that takes a request to the network.
-        is_remote_feed = source is not None and is_remote(source) and resolve.feed_at(source, self.folder) is not None
+        is_remote_feed = source is not None and is_remote(source) and resolve.find_feed(source, self.folder) is not None
         named = self.resolve(source, offline=offline) if source is not None and not is_remote_feed else None
         if not (target / RECORD_NAME).exists():
             raise errors.nothing_installed_at(str(target))
@@ -126,7 +124,7 @@ class Installer:
         """Resolve to exactly the locked bytes. A cached release of a feed is not requested again. Raises E022."""
         refuse_conflicting_options(kb.source, offline=offline)
         beside_lock = dataclasses.replace(self, folder=lock.parent.absolute())
-        address = resolve.feed_at(kb.source, beside_lock.folder)
+        address = resolve.find_feed(kb.source, beside_lock.folder)
         if address is None:
             return beside_lock.resolve(kb.source, offline=offline)
         name = address.name or kb.name
@@ -149,24 +147,22 @@ class Installer:
 
     def _remember_release(self, address: FeedAddress, name: str, release: release_index.Release) -> KbSource:
         """Return a release as a source, which a locked install finds again without the feed."""
-        source = dataclasses.replace(release_index.source_of(release, address), name=name)
+        source = dataclasses.replace(release_index.to_source(release, address), name=name)
         if source.requires_download:
-            stored = dataclasses.replace(
-                source, location=without_user(source.location), feed=without_user(address.named)
-            )
+            stored = dataclasses.replace(source, location=strip_user(source.location), feed=strip_user(address.named))
             key = _release_key(address, name, release.version, release.sha256)
             self._cache("feed").remember_release(key, stored)
         return source
 
     def _read_feed(self, place: str) -> release_index.ReleaseIndex:
         """Raises E005, E019, E206."""
-        shown = without_credentials(place)
+        shown = hide_credentials(place)
         content: bytes | None
         if is_in_bucket(place):
             folder, _, name = place.rpartition("/")
             content = BucketTarget(self._open_store(folder), pause_before).read(name)
         elif is_remote(place):
-            from pair.packages.release_request import read_remote_feed  # noqa: PLC0415 - loads the network
+            from pair.packages.release_index import read_remote_feed  # noqa: PLC0415 - loads the network
 
             with self._open_web() as web:
                 content = read_remote_feed(web, place)
@@ -177,7 +173,7 @@ class Installer:
         return release_index.parse_feed(content, shown)
 
     def _find_latest_release(self, *, fresh: bool) -> KbSource:
-        from pair.packages.github import latest_release  # noqa: PLC0415 - loads the network
+        from pair.packages.resolve import latest_release  # noqa: PLC0415 - loads the network
 
         settings = self.settings.sources
         cache, key = self._cache("feed"), f"{settings.github_api_url} {settings.release_repository}"
@@ -221,7 +217,7 @@ class Installer:
             header = record.read_header(request.target)
             if header is not None and has_moved(header.source, header.name, header.archive_sha256, source):
                 raise errors.version_moved(
-                    without_credentials(source.feed), header.version, header.archive_sha256, source.sha256 or ""
+                    hide_credentials(source.feed), header.version, header.archive_sha256, source.sha256 or ""
                 )
 
     def _apply(
@@ -231,11 +227,11 @@ class Installer:
         token, settings, signatures = uuid.uuid4().hex[:12], self.settings.sources, self._signatures()
         with contextlib.ExitStack() as stack:
             with files.storage_errors():
-                scratch = folders.resolve(request.target)
+                scratch = files.resolve(request.target)
             if request.dry_run:
                 temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="pair-"))
-                scratch = folders.resolve(Path(temporary) / "kb")
-            kb_id = request.kb_id or record.kb_id_of(request.target, default_target=self.default_target)
+                scratch = files.resolve(Path(temporary) / "kb")
+            kb_id = request.kb_id or record.find_kb_id(request.target, default_target=self.default_target)
             index = self._index_installer(kb_id, stack)
             selection = IndexSelection(request.with_index)
             if not as_a_whole:
@@ -262,7 +258,7 @@ class Installer:
         return Downloader(stack.enter_context(self._open_web()), self.settings.sources, self.observer)
 
     def _cache(self, token: str) -> Cache:
-        return Cache(files.expanded(self.settings.sources.cache_dir).absolute(), self.clock, self.observer, token)
+        return Cache(files.expand_path(self.settings.sources.cache_dir).absolute(), self.clock, self.observer, token)
 
     def _open_store(self, address: str) -> "BlobStore":
         return blob_store(address, self.settings, self.clock)
@@ -351,7 +347,7 @@ class Installer:
 
 def _release_key(address: FeedAddress, name: str, version: str, sha256: str) -> str:
     """Return the key that a release is remembered by."""
-    return f"{without_user(address.place)} {name} {version} {sha256}"
+    return f"{strip_user(address.place)} {name} {version} {sha256}"
 
 
 def _trust_key(identity: str) -> Signatures:
@@ -408,7 +404,7 @@ def publish(installer: Installer, destination: str, source: Path | None, packagi
         installer.verify(package)
         manifest = installer.describe(package).manifest
         assert manifest is not None  # noqa: S101 - a package without one cannot be described
-        return dataclasses.replace(releases.publish(package, manifest, target, installer.clock), skipped=skipped)
+        return dataclasses.replace(release_index.publish(package, manifest, target, installer.clock), skipped=skipped)
 
 
 def _open_target(installer: Installer, destination: str) -> PublishTarget:
@@ -467,10 +463,8 @@ class LockService:
         Raises E012, E013, E023.
         """
         known = lockfile.read_lock(self.path) if self.path.exists() else Lock(self.path)
-        chosen = {
-            lockfile.relative_target(target, self.path): target for target in targets or self._usual_targets(known)
-        }
-        locked = [lock_check.installed_kb(target, self.path) for target in chosen.values()]
+        chosen = {lockfile.make_relative(target, self.path): target for target in targets or self._usual_targets(known)}
+        locked = [lockfile.read_installed(target, self.path) for target in chosen.values()]
         kept = [kb for kb in known.kbs if kb.target not in chosen]
         kbs = tuple(sorted([*kept, *locked], key=lambda kb: kb.id))
         try:
@@ -491,8 +485,8 @@ class LockService:
         with files.storage_errors():
             if self.path.exists() and self.path.read_bytes() == content:
                 return False
-            path = folders.resolve_parent(self.path)
-            folders.make_folder(path.parent)
+            path = files.resolve_parent(self.path)
+            files.make_folder(path.parent)
             files.remove_half_written(path)
             files.write_atomically(path, content)
             return True
@@ -501,7 +495,7 @@ class LockService:
         """Raises E022 with every drift, E023."""
         lock = lockfile.read_lock(self.path)
         installer = self.installer
-        if drifts := lock_check.drifts_from(lock, installer.read_current_index, also=installer.default_target):
+        if drifts := lockfile.find_drifts(lock, installer.read_current_index, also=installer.default_target):
             raise errors.lock_differs(str(self.path), drifts)
         return LockReport(self.path, lock.kbs)
 

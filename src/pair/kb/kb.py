@@ -12,11 +12,10 @@ from pair.engine.filters import Filter, parse_assignments, parse_filter
 from pair.engine.maintenance.compaction import BulkMerge
 from pair.engine.query.documents import StoredDocument
 from pair.engine.query.request import EmbeddedRequest, Hits, Limits, SearchRequest
-from pair.engine.query.search import reranked
+from pair.engine.query.search import rerank
 from pair.engine.summary import EngineStats
-from pair.engine.write.bulk_load import Build, BuildProgress, BulkLoad
-from pair.engine.write.bulk_runner import Runner
-from pair.engine.write.prepare import Batch, in_batches
+from pair.engine.write.bulk_load import Build, BuildProgress, BulkLoad, Runner
+from pair.engine.write.prepare import Batch, split_batches
 from pair.engine.write.writer import WriteReport, find_stored
 from pair.kb.maintenance import KbBackup, KbCore, KbGraph, KbMaintenance, KbVersions, ignore_report
 from pair.sync.report import SyncReport
@@ -87,7 +86,7 @@ class KnowledgeBase:
     @property
     def is_past(self) -> bool:
         """Whether it was opened at one version, and never shows the next."""
-        return self._core.context.publication.is_past
+        return self._core.context.manifests.is_past
 
     # Writing
 
@@ -109,10 +108,10 @@ class KnowledgeBase:
 
         Each batch is published by itself. Raises E213, E238.
         """
-        settings = self._core.context.policy
+        settings = self._core.context.settings
         checked = _check_load(documents, owner, chunk_size)
         total, batches = WriteReport(), 0
-        for part in in_batches(checked, settings.ingest_batch_documents, settings.ingest_batch_bytes):
+        for part in split_batches(checked, settings.ingest_batch_documents, settings.ingest_batch_bytes):
             unique = list({document.id: document for document in part}.values())
             report = self._core.writer.upsert(Batch(unique, owner, chunk_size or settings.chunk_bytes, {}, {}))
             batches += 1
@@ -136,7 +135,7 @@ class KnowledgeBase:
         core = self._core
         checked = _check_load(documents, owner, chunk_size)
         build = Build(core.context, core.writer, core.preparation, core.pending_shards, on_progress)
-        report = build.run(checked, BulkLoad(owner, chunk_size or core.context.policy.chunk_bytes), runner)
+        report = build.run(checked, BulkLoad(owner, chunk_size or core.context.settings.chunk_bytes), runner)
         return core.compact_debt(report, BulkMerge(runner, core.pending_shards)) if report.chunks else report
 
     def delete(
@@ -193,14 +192,14 @@ class KnowledgeBase:
             explain=explain,
             highlights=more.highlights,
         )
-        core, embedding, publication = self._core, self._core.embedding, self._core.context.publication
+        core, embedding, publication = self._core, self._core.embedding, self._core.context.manifests
         # The first search reads the manifest once, and does not look again whether it changed.
         published = publication.first()
         vector, weight = None, 0.0
         if mode != "keyword":
             embedder = publication.known().manifest.embedder
             if embedder != embedding.name:  # the last manifest seen may be outdated
-                embedder = publication.required().manifest.embedder
+                embedder = publication.require().manifest.embedder
             if embedder != embedding.name:
                 raise errors.embedder_differs(self.kb_id, embedder, embedding.name)
             vector = embedding.embed_query(query)
@@ -208,7 +207,7 @@ class KnowledgeBase:
         if core.reranker is None:
             return core.search.find(EmbeddedRequest(request, vector, weight, embedding.name), published)
         wide = EmbeddedRequest(replace(request, limit=max(_RERANKED, limit)), vector, weight, embedding.name)
-        return reranked(core.search.find(wide, published), request, core.reranker)
+        return rerank(core.search.find(wide, published), request, core.reranker)
 
     def search_vector(
         self,
@@ -283,8 +282,8 @@ class KnowledgeBase:
 
         It takes one call to the store, or none for the last one seen.
         """
-        publication = self._core.context.publication
-        manifest = (publication.known() if last_seen else publication.required()).manifest
+        publication = self._core.context.manifests
+        manifest = (publication.known() if last_seen else publication.require()).manifest
         return manifest.number, manifest.commit_id
 
     def stats(self) -> EngineStats | None:
@@ -308,7 +307,7 @@ class KbCollection:
 
     def words_in(self, query: str, texts: Sequence[str]) -> list[frozenset[str]]:
         """Return the words of a question that each text contains, as keyword search counts them."""
-        asked = tokenizer.parse(query).terms.keys()
+        asked = tokenizer.parse_query(query).terms.keys()
         return [frozenset(asked & set(tokenizer.terms(text))) for text in texts]
 
     def likeness(self, query: str, texts: Sequence[str]) -> list[float]:

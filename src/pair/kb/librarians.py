@@ -242,7 +242,7 @@ class KbLibrarians:
 
     def _make_index_librarian(self) -> Librarian:
         def read_index() -> list[IndexEntry]:
-            described = self._kb.sources.current_texts().described() if self._kb.sources is not None else []
+            described = self._kb.sources.current_texts().describe_sources() if self._kb.sources is not None else []
             return [
                 IndexEntry(source.source_id, source.description, source.url, source.last_fetched_at)
                 for source in described

@@ -18,10 +18,10 @@ from pair.engine.backup.export import (
     ExportReport,
     Snapshot,
     SpooledSnapshot,
+    count_export_bytes,
     export_documents,
-    held_bytes,
 )
-from pair.engine.backup.export_format import DocumentLines, kind_of_export
+from pair.engine.backup.export_format import DocumentLines, detect_export_kind
 from pair.engine.backup.fsck import Fsck, FsckOptions, FsckReport, Obtainable
 from pair.engine.backup.restore import Importer
 from pair.engine.backup.shard_archive import ShardArchive, ShardImporter, export_shards
@@ -30,27 +30,32 @@ from pair.engine.maintenance import gc, versions
 from pair.engine.maintenance.compaction import BulkMerge, CompactionReport, Compactor
 from pair.engine.maintenance.diff import CURRENT, DocumentChanges, ManifestDiff, compare
 from pair.engine.maintenance.gc import GarbageReport
-from pair.engine.maintenance.merge_package import PackageMerger
-from pair.engine.maintenance.portable_index import PortableFile, PortableIndex, packed
+from pair.engine.maintenance.merge_package import PackageMerger, PortableFile, PortableIndex, pack_index
 from pair.engine.maintenance.reembed import Reembedder, ReembedReport
 from pair.engine.maintenance.versions import ListedVersion, Rollback
 from pair.engine.query.documents import DocumentReader
 from pair.engine.query.graph_view import GraphView, Neighbourhood
-from pair.engine.query.prefetch import Prefetcher, PrefetchReport
 from pair.engine.query.search import Search
-from pair.engine.query.shard_access import ShardReader
-from pair.engine.rules import compaction_plan
-from pair.engine.storage.history import is_number
+from pair.engine.query.shard_access import Prefetcher, PrefetchReport, ShardReader
+from pair.engine.rules import plan_compaction
+from pair.engine.storage.manifest_store import is_number
 from pair.engine.storage.pending_shards import PendingShards
 from pair.engine.storage.shard_cache import ShardMissingError, SweepReport
 from pair.engine.summary import EngineStats
-from pair.engine.write.bulk_load import Build, BulkLoad
-from pair.engine.write.bulk_worker import LocalRunner, PartBuilder
-from pair.engine.write.prepare import Batch, Preparation, check_document, cutting, in_batches, revised_hash
-from pair.engine.write.writer import EngineContext, Writer, WriteReport, scratch_folder
+from pair.engine.write.bulk_load import Build, BulkLoad, LocalRunner, PartBuilder
+from pair.engine.write.commit import EngineContext
+from pair.engine.write.prepare import (
+    Batch,
+    Preparation,
+    check_document,
+    describe_chunking,
+    hash_revision,
+    split_batches,
+)
+from pair.engine.write.writer import Writer, WriteReport, scratch_folder
 from pair.files import CHUNK_BYTES
 from pair.sync.report import SyncReport
-from pair.sync.synced_documents import SyncedDocuments
+from pair.sync.source_text import SyncedDocuments
 from pair.text.entity_rules import Grapher
 from pair.values import Document
 
@@ -101,15 +106,15 @@ class KbCore:
         self.embedding = embedding
         self.reranker = reranker
         self.reader: ShardReader = (
-            lender.reader if lender else ShardReader(context.cache, context.policy.query_shard_parallelism)
+            lender.reader if lender else ShardReader(context.cache, context.settings.query_shard_parallelism)
         )
-        self.search = Search(context.publication, self.reader, context.policy, context.clock)
+        self.search = Search(context.manifests, self.reader, context.settings, context.clock)
         self._grapher = grapher
         self._is_borrowing = lender is not None
 
     @functools.cached_property
     def preparation(self) -> Preparation:
-        return Preparation(self.context.kb_id, self.context.policy.chunker, self.embedding, self._grapher)
+        return Preparation(self.context.kb_id, self.context.settings.chunker, self.embedding, self._grapher)
 
     @functools.cached_property
     def writer(self) -> Writer:
@@ -121,9 +126,9 @@ class KbCore:
 
     def open_at(self, version: str) -> "KbCore":
         """Return the core of one version, for reading. Raises E201, E218."""
-        context = replace(self.context, publication=self.context.publication.at(version))
+        context = replace(self.context, manifests=self.context.manifests.at(version))
         past = KbCore(context, self.store, self.embedding, reranker=self.reranker, lender=self)
-        context.cache.hold(past, context.publication.required().manifest.folders)
+        context.cache.hold(past, context.manifests.require().manifest.folders)
         return past
 
     def close(self) -> None:
@@ -139,12 +144,12 @@ class KbCore:
         """Read with one manifest; with the current one if GC deleted a shard meanwhile. Raises E201, E207."""
         tries = 0
         while True:
-            published = self.context.publication.required()
+            published = self.context.manifests.require()
             tries += 1
             try:
                 return work(published.manifest)
             except ShardMissingError as fault:
-                if tries == _READING_TRIES or self.context.publication.required().version == published.version:
+                if tries == _READING_TRIES or self.context.manifests.require().version == published.version:
                     raise errors.stored_data_damaged(str(fault), "it is not in the store any more") from fault
 
     def read_documents(self, work: Callable[[DocumentReader], _Result]) -> _Result:
@@ -156,27 +161,27 @@ class KbCore:
 
     def hashes(self, owner: str) -> dict[str, str]:
         """Return the content hash of each document of this owner; {} before the first write."""
-        if self.context.publication.current() is None:
+        if self.context.manifests.current() is None:
             return {}
         return self.read_documents(lambda reader: reader.hashes(owner))
 
     def hash_revision(self, revision: str, owner: str) -> str:
         """Return what `hashes` says of a document that was stored under this revision."""
-        settings = self.context.policy
-        made_with = self.preparation.made_with(self.context.publication.seen())
-        return revised_hash(revision, owner, made_with, cutting(settings.chunker, settings.chunk_bytes))
+        settings = self.context.settings
+        made_with = self.preparation.name_models(self.context.manifests.seen())
+        return hash_revision(revision, owner, made_with, describe_chunking(settings.chunker, settings.chunk_bytes))
 
     def current_number(self) -> int:
         """Return the number of the current version; 0 before the first write."""
-        published = self.context.publication.current()
+        published = self.context.manifests.current()
         return published.manifest.number if published is not None else 0
 
     def read_stats(self) -> EngineStats | None:
         """Return figures of what is stored; None before the first write."""
-        published = self.context.publication.current()
+        published = self.context.manifests.current()
         if published is None:
             return None
-        plan = compaction_plan(published.manifest, self.context.policy)
+        plan = plan_compaction(published.manifest, self.context.settings)
         debt = "" if plan.reason == "no_compaction_debt" else plan.reason
         return EngineStats.of(published.manifest, self.context.cache, debt)
 
@@ -185,7 +190,7 @@ class KbCore:
 
         The documents are stored already: a compaction that fails is left to the next writer.
         """
-        if not self.context.policy.compaction_enabled:
+        if not self.context.settings.compaction_enabled:
             return report
         for _ in range(_MOST_COMPACTIONS):
             try:
@@ -216,12 +221,12 @@ class KbVersions:
 
     def numbers(self) -> Sequence[int]:
         """Return the number of every readable version, the newest first; `list` leaves some out. Raises E201."""
-        history = self._core.context.publication.history
+        history = self._core.context.manifests.history
         return self._core.read(lambda current: [copy.number for copy in history.copies(current).line])
 
     def number(self, version: int | str) -> int:
         """Return the number of a version. A number is returned without a lookup. Raises E201, E218."""
-        wanted, publication = str(version), self._core.context.publication
+        wanted, publication = str(version), self._core.context.manifests
         if is_number(wanted) and int(wanted) <= publication.known().manifest.number:
             return int(wanted)
         return self._core.read(lambda current: publication.history.find(current, wanted).number)
@@ -245,7 +250,7 @@ class KbVersions:
     def _find(self, current: Manifest, version: int | str) -> Manifest:
         if version == CURRENT:
             return current
-        return self._core.context.publication.history.find(current, str(version))
+        return self._core.context.manifests.history.find(current, str(version))
 
     def rollback(self, version: int | str) -> Rollback:
         """Make an earlier version the current one. Raises E201, E218.
@@ -291,7 +296,7 @@ class KbMaintenance:
 
     @functools.cached_property
     def _prefetcher(self) -> Prefetcher:
-        return Prefetcher(self._core.context.publication, self._core.context.cache)
+        return Prefetcher(self._core.context.manifests, self._core.context.cache)
 
     def compact(self, *, everything: bool = False, on_progress: Progress = ignore_progress) -> CompactionReport:
         """Merge and re-cluster shards that are worth it, or all of them."""
@@ -300,7 +305,7 @@ class KbMaintenance:
     def collect(self, *, grace_seconds: float | None = None) -> GarbageReport:
         """Delete shards that no manifest has named for the grace period."""
         context = self._core.context
-        grace = context.policy.gc_grace_seconds if grace_seconds is None else grace_seconds
+        grace = context.settings.gc_grace_seconds if grace_seconds is None else grace_seconds
         return gc.collect(context, self._core.store, grace_seconds=grace)
 
     def sweep(self) -> SweepReport:
@@ -372,7 +377,7 @@ class KbMaintenance:
 
     def _find_restored(self) -> int:
         """Return the version that a rollback restored and no sync released since; 0 for none."""
-        published = self._core.context.publication.current()
+        published = self._core.context.manifests.current()
         return published.manifest.restored if published is not None else 0
 
     def _store_changes(self, writer: Writer, texts: SyncedDocuments) -> ReconcileReport:
@@ -409,7 +414,7 @@ class KbMaintenance:
         report = WriteReport()
         if changed or removed:
             report = self._replace(writer, read_changed(), removed, as_read)
-        seen = self._core.context.publication.seen()
+        seen = self._core.context.manifests.seen()
         return ReconcileReport(
             stored=report.added + report.replaced,
             removed=report.deleted,
@@ -431,16 +436,16 @@ class KbMaintenance:
 
         More than a batch is built part by part, and nothing of it is visible before all of it is.
         """
-        core, settings = self._core, self._core.context.policy
-        batches = in_batches(documents, settings.ingest_batch_documents, settings.ingest_batch_bytes)
+        core, settings = self._core, self._core.context.settings
+        batches = split_batches(documents, settings.ingest_batch_documents, settings.ingest_batch_bytes)
         first, second = next(batches, []), next(batches, [])
         if not first and not removed:
             return WriteReport(manifest_version=core.current_number())
         if not second:
             return writer.upsert(Batch(first, SYNC_OWNER, settings.chunk_bytes, {}, revisions), removed)
-        context = replace(core.context, policy=replace(settings, build_part_bytes=settings.ingest_batch_bytes))
+        context = replace(core.context, settings=replace(settings, build_part_bytes=settings.ingest_batch_bytes))
         builder = PartBuilder(
-            context.kb_id, context.policy, core.store, core.preparation, context.clock, context.new_id, context.cache
+            context.kb_id, context.settings, core.store, core.preparation, context.clock, context.new_id, context.cache
         )
         build = Build(context, writer, core.preparation, core.pending_shards, lambda progress: None)
         load = BulkLoad(SYNC_OWNER, settings.chunk_bytes, revisions, removed)
@@ -465,10 +470,10 @@ class KbBackup:
         with contextlib.ExitStack() as stack:
 
             def take_snapshot(manifest: Manifest) -> Snapshot | SpooledSnapshot:
-                if context.cache.may_hold(sum(map(held_bytes, manifest.shards))):
-                    return Snapshot(manifest, context.cache, context.policy)
+                if context.cache.may_hold(sum(map(count_export_bytes, manifest.shards))):
+                    return Snapshot(manifest, context.cache, context.settings)
                 folder = stack.enter_context(scratch_folder(context.cache))
-                return SpooledSnapshot(manifest, context.cache, context.policy, folder, options)
+                return SpooledSnapshot(manifest, context.cache, context.settings, folder, options)
 
             return export_documents(self._core.read(take_snapshot), target, options)
 
@@ -491,7 +496,7 @@ class KbBackup:
         Raises E003, E224, E225, E226, E227, and what a write raises.
         """
         core = self._core
-        if kind_of_export(path) == "shards":
+        if detect_export_kind(path) == "shards":
             if embed:
                 raise errors.export_not_understood(str(path), "texts of shards are not embedded anew")
             shards = ShardImporter(core.context, core.store, core.writer, on_progress)
@@ -502,7 +507,7 @@ class KbBackup:
 
     def pack_index(self) -> PortableIndex:
         """Return the index in the form that travels in a package. Raises E201."""
-        return packed(self._core.context.publication.required().manifest)
+        return pack_index(self._core.context.manifests.require().manifest)
 
     def read_packed(self, file: PortableFile) -> Iterator[bytes]:
         """Yield the content of a file of a packed index. Raises E207 when the store has lost it."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.clock import Clock, SystemClock, pause
 from pair.engine.settings import EmbedderKind, EngineSettings
 from pair.settings import CONFIG_PLACES, Settings
@@ -25,7 +25,7 @@ from pair.sync.contract import Documents
 if TYPE_CHECKING:
     from pair.ai.contract import Embedder, Reranker
     from pair.blobs.contract import BlobStore, Leases
-    from pair.engine.write.writer import EngineContext
+    from pair.engine.write.commit import EngineContext
     from pair.kb.kb import KnowledgeBase
     from pair.kb.librarians import KbLibrarians
     from pair.kb.sync import SyncService
@@ -89,14 +89,14 @@ def _make_context(
     from pair.blobs.cas_check import refuse_without_compare_and_swap  # noqa: PLC0415 - as in open_kb
     from pair.engine.storage.manifest_store import ManifestStore  # noqa: PLC0415
     from pair.engine.storage.shard_cache import ShardCache  # noqa: PLC0415
-    from pair.engine.write.writer import EngineContext  # noqa: PLC0415
+    from pair.engine.write.commit import EngineContext  # noqa: PLC0415
 
     clock, address = SystemClock(), blobs.address
     cache_folder = _cache_folder(engine.cache_dir, address)
     return EngineContext(
         kb_id=kb_id,
-        policy=engine,
-        publication=ManifestStore(
+        settings=engine,
+        manifests=ManifestStore(
             blobs,
             kb_id,
             before_first_write=lambda: refuse_without_compare_and_swap(blobs, f"{kb_id}.duckdb.", new_id()),
@@ -299,7 +299,7 @@ def _reranker(settings: Settings) -> "Reranker | None":
         raise errors.settings_invalid(
             "engine.reranker_model", "a reranker needs an extra", hints=["pip install 'pair-kb[fastembed]'"]
         )
-    from pair.ai.fastembed_reranker import FastembedReranker  # noqa: PLC0415 - only where it is used
+    from pair.ai.fastembed import FastembedReranker  # noqa: PLC0415 - only where it is used
 
     return FastembedReranker(settings.engine.reranker_model)
 
@@ -330,7 +330,7 @@ def blob_store(address: str, settings: Settings, clock: Clock) -> "BlobStore":
         return ObjectStore(address, options)
     from pair.blobs.local import LocalStore  # noqa: PLC0415
 
-    return LocalStore(files.expanded(address).absolute())
+    return LocalStore(files.expand_path(address).absolute())
 
 
 def _cache_folder(cache_dir: str, address: str) -> Path:
@@ -338,8 +338,8 @@ def _cache_folder(cache_dir: str, address: str) -> Path:
     if address == "memory:":
         folder = tempfile.mkdtemp(prefix="pair-cache-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        return folders.resolve(Path(folder)) / "shards"
-    return files.expanded(cache_dir).absolute()
+        return files.resolve(Path(folder)) / "shards"
+    return files.expand_path(cache_dir).absolute()
 
 
 def leases_for(settings: Settings, store: "BlobStore", clock: Clock) -> "Leases":
@@ -351,11 +351,11 @@ def leases_for(settings: Settings, store: "BlobStore", clock: Clock) -> "Leases"
 
         return MemoryLeases(holder=holder, new_token=new_id, clock=clock)
     if kind == "file":
-        from pair.blobs.file_leases import FileLeases  # noqa: PLC0415
+        from pair.blobs.leases import FileLeases  # noqa: PLC0415
 
         return FileLeases(Path(address) / ".pair-store" / "leases", holder=holder, new_token=new_id)
     if kind == "blob":
-        from pair.blobs.blob_leases import BlobLeases  # noqa: PLC0415
+        from pair.blobs.leases import BlobLeases  # noqa: PLC0415
 
         return BlobLeases(store, holder=holder, new_token=new_id, clock=clock)
     if not settings.engine.redis_url:

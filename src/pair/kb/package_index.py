@@ -17,15 +17,14 @@ from pair.kb.open import DEFAULT_KB, blob_store, document_loader, open_kb
 from pair.packages import archive
 from pair.packages.contract import CurrentIndex, InstalledIndex, MissingIndexFileError, Observer, PackagedIndexFiles
 from pair.packages.package import IndexFile, IndexToPackage, PackagedIndex
-from pair.packages.rules import INDEX_FOLDER, INDEX_MANIFEST, name_from_folder
+from pair.packages.rules import INDEX_FOLDER, INDEX_MANIFEST, make_name
 from pair.settings import Settings
 from pair.sync.contract import UnreadableDocument
-from pair.sync.file_text import DOCUMENT_SUFFIXES, FileTextReader
+from pair.sync.source_text import DOCUMENT_SUFFIXES, FileTextReader
 
 if TYPE_CHECKING:
     from pair.blobs.contract import BlobStore
-    from pair.engine.maintenance.merge_package import PackageMerger, PackageShards
-    from pair.engine.maintenance.portable_index import PortableFile, PortableIndex
+    from pair.engine.maintenance.merge_package import PackageMerger, PackageShards, PortableFile, PortableIndex
     from pair.kb.kb import KnowledgeBase
 
 _SYNC_OWNER = "sync"
@@ -107,8 +106,7 @@ class EngineIndexInstaller:
         return self._kb.backup.package_merger()
 
     def _read_shards(self, index: PackagedIndexFiles) -> "PackageShards":
-        from pair.engine.maintenance.merge_package import PackageShards  # noqa: PLC0415 - loads the engine
-        from pair.engine.maintenance.portable_index import unpacked  # noqa: PLC0415
+        from pair.engine.maintenance.merge_package import PackageShards, unpack_manifest  # noqa: PLC0415 - loads numpy
 
         reader = FileTextReader(index.folder.parent, self._settings.kb.max_source_bytes, document_loader())
 
@@ -122,7 +120,7 @@ class EngineIndexInstaller:
                 return None
 
         return PackageShards(
-            manifest=unpacked(index.content, index.hashes, index.label, self.kb_id),
+            manifest=unpack_manifest(index.content, index.hashes, index.label, self.kb_id),
             name=index.package_name,
             label=index.label,
             index_sha256=index.sha256,
@@ -155,11 +153,11 @@ def index_maker(
     The sources of this project are the KB `default`; any other folder is a KB by its own name. The observer is told
     how many documents besides the files of the folder go in: the publisher may not want to give them away.
     """
-    is_own = os.path.realpath(folder) == os.path.realpath(files.expanded(settings.kb.sources_dir))
+    is_own = os.path.realpath(folder) == os.path.realpath(files.expand_path(settings.kb.sources_dir))
     with contextlib.ExitStack() as stack:
 
         def make(name: str) -> IndexToPackage:
-            own_id = kb_id or (DEFAULT_KB if is_own else name_from_folder(name))
+            own_id = kb_id or (DEFAULT_KB if is_own else make_name(name))
             _sync_folder(settings, folder, own_id, is_own=is_own)
             kb = stack.enter_context(open_kb(own_id, settings=settings))
             index = kb.backup.pack_index()
@@ -190,7 +188,7 @@ def _sync_folder(settings: Settings, folder: Path, kb_id: str, *, is_own: bool) 
 
 def _settings_for(settings: Settings, folder: Path, kb_id: str) -> Settings:
     """Return settings to sync one folder: without links or a model, with its state beside that of the project."""
-    place = files.expanded(settings.kb.index_cache_path).parent / "packages" / kb_id
+    place = files.expand_path(settings.kb.index_cache_path).parent / "packages" / kb_id
     kb = dataclasses.replace(
         settings.kb,
         sources_dir=str(folder),
@@ -229,7 +227,7 @@ def open_package(path: Path, settings: Settings) -> "KnowledgeBase":
     """Open the KB in a package, for reading. Raises E009, E012, E207; E304 with the first query by another embedder."""
     from pair.blobs.zip_store import ZipStore  # noqa: PLC0415 - loads the engine
     from pair.engine.format.manifest import from_bytes  # noqa: PLC0415
-    from pair.engine.maintenance.portable_index import packed_name_of  # noqa: PLC0415
+    from pair.engine.maintenance.merge_package import find_name_in_index  # noqa: PLC0415
 
     with files.storage_errors():
         if not path.is_file():
@@ -241,7 +239,7 @@ def open_package(path: Path, settings: Settings) -> "KnowledgeBase":
     kb_id = from_bytes(content, f"{path.name}: {INDEX_MANIFEST}").kb_id
 
     def find_entry(key: str) -> str | None:
-        name = packed_name_of(key, kb_id)
+        name = find_name_in_index(key, kb_id)
         return None if name is None else f"{INDEX_FOLDER}/{name}"
 
     return open_kb(kb_id, store=ZipStore(path, find_entry), settings=settings)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pair import errors, files
 from pair.kb.open import open_kb
 from pair.kb.package_index import open_package
-from pair.librarians.provenance import KEY, FoundPassage, Retrieval, hash_of
+from pair.librarians.citations import RETRIEVAL_KEY, FoundPassage, Retrieval, hash_passage
 from pair.settings import Settings
 from pair.values import MODES
 
@@ -106,17 +106,17 @@ def read_answer(path: Path) -> tuple[Retrieval, ...]:
     if not isinstance(value, dict) or not ({"answer", "error", "metadata"} & value.keys()):
         raise errors.answer_unreadable(str(path), "it has neither answer nor metadata")
     metadata = value.get("metadata", {})
-    recorded = metadata.get(KEY, []) if isinstance(metadata, dict) else None
+    recorded = metadata.get(RETRIEVAL_KEY, []) if isinstance(metadata, dict) else None
     if not isinstance(recorded, list):
-        raise errors.answer_unreadable(str(path), f"{KEY} is no list")
+        raise errors.answer_unreadable(str(path), f"{RETRIEVAL_KEY} is no list")
     if not recorded:
         raise errors.nothing_to_reproduce(str(path))
     try:
         retrievals = tuple(Retrieval.from_json(value) for value in recorded)
     except ValueError as fault:
-        raise errors.answer_unreadable(str(path), f"{KEY}: {fault}") from fault
+        raise errors.answer_unreadable(str(path), f"{RETRIEVAL_KEY}: {fault}") from fault
     if any(item.mode not in MODES or not 0 < item.limit <= _MOST_PASSAGES for item in retrievals):
-        raise errors.answer_unreadable(str(path), f"{KEY}: mode or limit is none that there is")
+        raise errors.answer_unreadable(str(path), f"{RETRIEVAL_KEY}: mode or limit is none that there is")
     return retrievals
 
 
@@ -186,7 +186,7 @@ def _find_change(
             text = kb.versions.text_at(number, passage.document_id)
         except errors.NotFoundError:  # deleted since it was listed
             continue
-        if text is None or hash_of(text[passage.start : passage.end]) != passage.sha256:
+        if text is None or hash_passage(text[passage.start : passage.end]) != passage.sha256:
             state: State = "gone" if text is None else "changed"
             return PassageAgain(passage, rank, state, None, number, known < number - 1)
         known = number

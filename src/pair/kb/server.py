@@ -25,12 +25,12 @@ from pair.kb.open_versions import OpenVersions, VersionCollection
 from pair.kb.sync import SyncService
 from pair.kb.trust import key_file
 from pair.settings import Settings
-from pair.sync.ticker import Ticker
+from pair.sync.scheduling import Ticker
 
 if TYPE_CHECKING:
     from pair.auth.tokens import TokenVerifier
     from pair.blobs.contract import BlobStore
-    from pair.engine.query.prefetch import PrefetchReport
+    from pair.engine.query.shard_access import PrefetchReport
     from pair.engine.storage.shard_cache import SweepReport
     from pair.engine.summary import EngineStats
 
@@ -259,8 +259,8 @@ def verifier(settings: Settings) -> Callable[[str], Principal] | None:
     if server.auth == "keys":
         keys = key_file(settings)
         keys.all()  # a server whose keys cannot be read does not start
-        return keys.verified
-    return token_verifier(settings).verified
+        return keys.authenticate
+    return token_verifier(settings).authenticate
 
 
 def token_verifier(settings: Settings) -> "TokenVerifier":
@@ -277,7 +277,7 @@ def token_verifier(settings: Settings) -> "TokenVerifier":
 
 def _read(path: str) -> bytes:
     with files.storage_errors():
-        return Path(files.expanded(path)).read_bytes()
+        return Path(files.expand_path(path)).read_bytes()
 
 
 def _download(url: str) -> bytes:

@@ -13,22 +13,20 @@ from typing import TYPE_CHECKING
 from pair import errors, files
 from pair.ai import prompts as model_rules
 from pair.ai.contract import Summariser
-from pair.ai.summaries.extractive import ExtractiveSummariser
+from pair.ai.summariser import ExtractiveSummariser
 from pair.clock import Clock, SystemClock
 from pair.engine.summary import peek
 from pair.kb.open import DEFAULT_KB, blob_store, document_loader, open_kb
 from pair.settings import Settings
-from pair.sync import plan
+from pair.sync import report
 from pair.sync.contract import FetchedPage, NotModified, Pages, SyncObserver
 from pair.sync.discover import SyncPaths, find_addresses
-from pair.sync.file_text import FileTextReader
-from pair.sync.llms_file import LlmsFile
-from pair.sync.plan import SourceStatus, SyncStatus
-from pair.sync.report import SyncPlan, SyncReport
+from pair.sync.index_file import LlmsFile
+from pair.sync.report import SourceStatus, SyncPlan, SyncReport, SyncStatus
 from pair.sync.rules import SyncSettings
 from pair.sync.run import SyncDependencies, SyncRun
-from pair.sync.synced_documents import SyncedDocuments
-from pair.sync.ticker import Ticker
+from pair.sync.scheduling import Ticker
+from pair.sync.source_text import FileTextReader, SyncedDocuments
 
 if TYPE_CHECKING:
     from pair.blobs.contract import BlobStore
@@ -145,19 +143,19 @@ class SyncService:
         def calls_for(text: str) -> int:
             return model_rules.calls_for(text, model.max_input_tokens) if model.base_url else 0
 
-        planner = plan.Planner(self.settings.kb, self.places, self.reader, self.clock, calls_for)
-        return plan.plan(planner, refresh)
+        planner = report.Planner(self.settings.kb, self.places, self.reader, self.clock, calls_for)
+        return report.make_plan(planner, refresh)
 
     @property
     def reader(self) -> FileTextReader:
         return FileTextReader(self.places.sources_dir, self.settings.kb.max_source_bytes, document_loader())
 
     def status(self) -> SyncStatus:
-        return plan.status(self.places)
+        return report.read_status(self.places)
 
     def source_statuses(self) -> list[SourceStatus]:
         """Return the status of each source."""
-        return plan.source_statuses(self.places)
+        return report.list_source_statuses(self.places)
 
     def watch(self, stop: threading.Event, after_run: Callable[[SyncReport], None]) -> None:
         """Sync now, whenever a source changes, and every tick, until `stop` is set."""
@@ -177,16 +175,16 @@ class SyncService:
         """Raises E401 for paths that are in each other's way."""
         settings = self.settings.kb
         _check_places(self.settings)
-        sources_dir = files.expanded(settings.sources_dir)
+        sources_dir = files.expand_path(settings.sources_dir)
         return SyncPaths(
             sources_dir=sources_dir,
-            links_file=files.expanded(settings.links_file_path),
-            index=files.expanded(settings.index_path),
-            cache=files.expanded(settings.index_cache_path),
-            page_copies=files.expanded(settings.web_fetch_cache_dir),
+            links_file=files.expand_path(settings.links_file_path),
+            index=files.expand_path(settings.index_path),
+            cache=files.expand_path(settings.index_cache_path),
+            page_copies=files.expand_path(settings.web_fetch_cache_dir),
             is_sources_dir_named="kb.sources_dir" in self.settings.named,
             is_links_file_named="kb.links_file_path" in self.settings.named,
-            llms=LlmsFile(files.expanded(settings.llms_txt_path), sources_dir) if settings.llms_txt_path else None,
+            llms=LlmsFile(files.expand_path(settings.llms_txt_path), sources_dir) if settings.llms_txt_path else None,
         )
 
     def _open_summariser(self, stack: contextlib.ExitStack) -> Summariser:
@@ -207,11 +205,11 @@ def _check_places(settings: Settings) -> None:
 
     names = ("links_file_path", "index_path", "index_cache_path", "web_fetch_cache_dir", "llms_txt_path")
     values = {f"kb.{name}": getattr(settings.kb, name) for name in names}
-    places = {name: _resolve_place(files.expanded(value)) for name, value in values.items() if value}
+    places = {name: _resolve_place(files.expand_path(value)) for name, value in values.items() if value}
     for first, second in itertools.combinations(places, 2):
         if places[first] & places[second]:
             raise refuse(second, f"names the same place as {first}")
-    folder = Path(os.path.realpath(files.expanded(settings.kb.sources_dir)))
+    folder = Path(os.path.realpath(files.expand_path(settings.kb.sources_dir)))
     for name in ("kb.index_path", "kb.index_cache_path", "kb.web_fetch_cache_dir"):
         if any(_is_seen_in(folder, place) for place in places.get(name, ())):
             raise refuse(name, "lies inside kb.sources_dir, so that it would become a source")
@@ -279,9 +277,9 @@ class _LazyPages:
 
 
 def _extract_text(content_type: str, charset: str | None, body: bytes) -> str:
-    from pair.sync.page_text import text_of  # noqa: PLC0415 - loads while the next pages are on their way
+    from pair.sync.page_text import extract_text  # noqa: PLC0415 - loads while the next pages are on their way
 
-    return text_of(content_type, charset, body)
+    return extract_text(content_type, charset, body)
 
 
 def _open_browser(settings: SyncSettings) -> "BrowserRenderer":

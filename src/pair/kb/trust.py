@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pair import errors, files
-from pair.auth.folder_settings import TrustRequest
 from pair.auth.keys import ApiKey, KeyFile, parse_keys
 from pair.auth.settings import ServerSettings
-from pair.auth.trust import TrustedFile, TrustStore, place_of
+from pair.auth.trust import TrustedFile, TrustRequest, TrustStore, resolve_place
 from pair.clock import SystemClock
 from pair.settings import CONFIG_PLACES, FolderConfig, Settings, read_folder_config
 from pair.values import redact_url
@@ -22,7 +21,7 @@ _HIDDEN = "…"
 
 def key_file(settings: Settings) -> KeyFile:
     """Open the keys file. One that the user did not name counts only with bytes that the trust store knows."""
-    path = files.expanded(settings.server.keys_file)
+    path = files.expand_path(settings.server.keys_file)
     trust = TrustedFile(TrustStore(), path) if _needs_trust(settings) else None
     return KeyFile(path, SystemClock(), secrets.token_hex, trust)
 
@@ -31,7 +30,7 @@ def _needs_trust(settings: Settings) -> bool:
     """Tell whether the keys file is at a place in the folder that the user did not name."""
     name = "server.keys_file"
     is_named = name in settings.named and name not in settings.from_folder
-    return not is_named and not files.expanded(settings.server.keys_file).is_absolute()
+    return not is_named and not files.expand_path(settings.server.keys_file).is_absolute()
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def _folder_keys(config_path: str | None) -> FolderKeys | None:
     with files.storage_errors():
         content = path.read_bytes()
     keys = tuple(parse_keys(content, path).values())
-    is_trusted = TrustStore().trusts(place_of(path), content)
+    is_trusted = TrustStore().trusts(resolve_place(path), content)
     return FolderKeys(path, hashlib.sha256(content).hexdigest(), keys, is_trusted)
 
 
@@ -104,19 +103,19 @@ def _keys_path(config_path: str | None) -> Path | None:
         settings = Settings.load(config_path, on_ignored=lambda text: None)
     except errors.UsageError:
         return None  # no server starts with such settings
-    return files.expanded(settings.server.keys_file) if _needs_trust(settings) else None
+    return files.expand_path(settings.server.keys_file) if _needs_trust(settings) else None
 
 
 def trust(reviewed: FolderConfig | FolderKeys) -> None:
     """Record the bytes that were reviewed, whatever the file holds by now. Raises E401, E010."""
-    TrustStore().record(place_of(reviewed.path), reviewed.sha256)
+    TrustStore().record(resolve_place(reviewed.path), reviewed.sha256)
 
 
 def revoke(config_path: str | None = None) -> list[str]:
     """Forget the files of the current folder; return those that were trusted. Raises E401, E010."""
     store = TrustStore()
     files_here = [*CONFIG_PLACES, ServerSettings.keys_file, _keys_path(config_path)]
-    places = [place_of(path) for path in files_here if path is not None]
+    places = [resolve_place(path) for path in files_here if path is not None]
     known = [place for place in store.entries() if place in places]
     store.forget(*known)
     return known

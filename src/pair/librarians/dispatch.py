@@ -230,7 +230,7 @@ async def _answer(call: Call) -> CallResult:
     if refused is not None:
         return CallResult(_complete_error(refused, call), call.way)
     trace = call.context.trace
-    parent = "" if trace is None else telemetry.traceparent(trace.trace_id, trace.span_id)
+    parent = "" if trace is None else telemetry.format_traceparent(trace.trace_id, trace.span_id)
     about = {telemetry.AGENT_ID: call.to, telemetry.AGENT_NAME: call.librarian.card.name}
     with telemetry.span(telemetry.INVOKE_AGENT, call.to, attributes=about, parent=parent) as span:
         call = _prepare(call, span)

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from pair import files, folders
+from pair import files
 
 _RENAME_EXCHANGE = 2
 _STAGING = "staging"
@@ -28,9 +28,9 @@ _NEW_NAME = "new"
 def make_staging(target: Path, token: str) -> Path:
     """Make a new, empty folder that `put_in_place` can bring to `target`: beside it, or inside a mount point."""
     staging = staging_path(target, token)
-    with folders.open_folder(staging.parent, make=True) as home, folders.naming(staging):
+    with files.open_folder(staging.parent, make=True) as home, files.naming(staging):
         os.mkdir(staging.name, dir_fd=home)
-    folders.make_folder(staging / _NEW_NAME)
+    files.make_folder(staging / _NEW_NAME)
     return staging / _NEW_NAME
 
 
@@ -43,7 +43,7 @@ def put_in_place(new: Path, target: Path) -> None:
     """Bring a folder from `make_staging` to the target, and delete what was there."""
     staging = new.parent
     if not target.exists():
-        folders.rename(new, target)
+        files.rename(new, target)
     elif _moves_entry_by_entry(target) or not _exchange(new, target):
         _move_entries(staging, target)
     files.remove_tree(staging)
@@ -54,9 +54,9 @@ def clear_leftovers(target: Path) -> None:
     for home in (target.parent, target):
         if not home.is_dir():
             continue
-        for staging in [home / name for name in folders.list_folder(home) if _is_leftover(name, target)]:
-            with folders.open_folder(staging) as descriptor:
-                is_moving = _NOTE_NAME in folders.list_below(descriptor)
+        for staging in [home / name for name in files.list_folder(home) if _is_leftover(name, target)]:
+            with files.open_folder(staging) as descriptor:
+                is_moving = _NOTE_NAME in files.list_below(descriptor)
             if is_moving:
                 _undo_moves(staging, target)
             files.remove_tree(staging)
@@ -69,7 +69,7 @@ def _is_leftover(name: str, target: Path) -> bool:
 
 def _moves_entry_by_entry(target: Path) -> bool:
     """Tell whether a folder cannot be moved: a mount point, one in a closed folder, or one with a shell in it."""
-    return os.path.ismount(target) or Path.cwd().is_relative_to(target) or files.is_closed(target.parent)
+    return os.path.ismount(target) or Path.cwd().is_relative_to(target) or files.is_read_only(target.parent)
 
 
 def _exchange(first: Path, second: Path) -> bool:
@@ -79,7 +79,7 @@ def _exchange(first: Path, second: Path) -> bool:
     library = ctypes.CDLL(None, use_errno=True)
     if not hasattr(library, "renameat2"):
         return False
-    with folders.open_folder(first.parent) as here, folders.open_folder(second.parent) as there:
+    with files.open_folder(first.parent) as here, files.open_folder(second.parent) as there:
         arguments = (here, os.fsencode(first.name), there, os.fsencode(second.name), _RENAME_EXCHANGE)
         if library.renameat2(*arguments) == 0:
             return True
@@ -93,18 +93,18 @@ def _exchange(first: Path, second: Path) -> bool:
 def _open_places(staging: Path, target: Path) -> Iterator[tuple[int, int, int]]:
     """Give descriptors of the new entries, the old ones and the target: nothing is moved through a link."""
     with (
-        folders.open_folder(staging / _NEW_NAME) as new,
-        folders.open_folder(staging / _OLD_NAME) as old,
-        folders.open_folder(target) as present,
+        files.open_folder(staging / _NEW_NAME) as new,
+        files.open_folder(staging / _OLD_NAME) as old,
+        files.open_folder(target) as present,
     ):
         yield new, old, present
 
 
 def _move_entries(staging: Path, target: Path) -> None:
-    folders.make_folder(staging / _OLD_NAME)
+    files.make_folder(staging / _OLD_NAME)
     with _open_places(staging, target) as (new, old, present):
-        incoming = folders.list_below(new)
-        outgoing = [name for name in folders.list_below(present) if not _is_leftover(name, target)]
+        incoming = files.list_below(new)
+        outgoing = [name for name in files.list_below(present) if not _is_leftover(name, target)]
         note = "\0".join(f"{_inode(new, name)}/{name}" for name in incoming)
         files.write_atomically(staging / _NOTE_NAME, note.encode(errors="surrogateescape"))
         try:
@@ -115,7 +115,7 @@ def _move_entries(staging: Path, target: Path) -> None:
         except OSError:
             _undo_moves(staging, target)
             raise
-    folders.unlink(staging / _NOTE_NAME)
+    files.unlink(staging / _NOTE_NAME)
 
 
 def _undo_moves(staging: Path, target: Path) -> None:
@@ -124,17 +124,17 @@ def _undo_moves(staging: Path, target: Path) -> None:
     The note is not trusted: a name in it must be a plain one, and only what has the inode that it names is moved out of
     the target.
     """
-    note = folders.read_file(staging / _NOTE_NAME).decode(errors="surrogateescape")
+    note = files.read_file(staging / _NOTE_NAME).decode(errors="surrogateescape")
     with _open_places(staging, target) as (new, old, present):
         for inode, _, name in (entry.partition("/") for entry in note.split("\0")):
             is_plain = name not in {"", ".", ".."} and "/" not in name
             if is_plain and inode == _inode(present, name) and not _inode(new, name):
                 _move(name, present, new)
-        for name in folders.list_below(old):
+        for name in files.list_below(old):
             if _inode(present, name):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target / name))
             _move(name, old, present)
-    folders.unlink(staging / _NOTE_NAME)
+    files.unlink(staging / _NOTE_NAME)
 
 
 def _move(name: str, source: int, destination: int) -> None:

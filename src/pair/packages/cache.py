@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pair import files, folders
+from pair import files
 from pair.clock import Clock, to_timestamp
 from pair.packages import atomic_swap
 from pair.packages.contract import Observer
@@ -83,7 +83,7 @@ class Cache:
 
     def drop(self, entry: CacheEntry) -> None:
         """Remove an entry, inside the block that got it. Its description goes first: without it there is no entry."""
-        folders.unlink(entry.folder / ENTRY_NAME, missing_ok=True)
+        files.unlink(entry.folder / ENTRY_NAME, missing_ok=True)
         files.remove_tree(entry.folder)
 
     def files_by_hash(self) -> dict[str, Path]:
@@ -104,7 +104,7 @@ class Cache:
         """Remember a release; a read-only cache remembers nothing, which is no reason to stop."""
         path = self._release_path(feed)
         with contextlib.suppress(OSError):
-            folders.make_folder(path.parent)
+            files.make_folder(path.parent)
             files.write_atomically(path, json.dumps(source.to_json()).encode())
 
     def recall_release(self, feed: str) -> KbSource | None:

@@ -278,7 +278,7 @@ def _find_published_sha256(path: Path, published: str | None) -> list[str]:
 
 def _verify_sha256(path: Path, hashes: Sequence[str]) -> str:
     """Return the SHA-256 of the archive. Raises E006 when it differs from a published one."""
-    actual = files.sha256_of(path)
+    actual = files.hash_file(path)
     for expected in hashes:
         if actual != expected:
             reasons = [f"Expected SHA-256: {expected}", f"Actual SHA-256:   {actual}"]
@@ -311,7 +311,7 @@ def _open_entry(entry: CacheEntry, *, is_git: bool) -> AbstractContextManager[Kb
     archive_sha256, commit = ("", identity) if is_git else (identity, "")
     try:
         expected = hashes.get(rules.MANIFEST_NAME)
-        if expected is not None and files.sha256_of(entry.folder / rules.MANIFEST_NAME) != expected:
+        if expected is not None and files.hash_file(entry.folder / rules.MANIFEST_NAME) != expected:
             raise DamagedCopyError(rules.MANIFEST_NAME)
         return contextlib.nullcontext(
             _describe_folder(entry.folder, hashes, is_temporary=False, archive_sha256=archive_sha256, commit=commit)

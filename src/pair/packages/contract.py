@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from pair import folders
+from pair import files
 from pair.packages.rules import is_of_index
 
 
@@ -60,8 +60,8 @@ class Download:
 
     def discard(self) -> None:
         """Delete an archive that is of no more use; until then a killed process finds it again."""
-        folders.unlink(self.path, missing_ok=True)
-        folders.unlink(note_path(self.path), missing_ok=True)
+        files.unlink(self.path, missing_ok=True)
+        files.unlink(note_path(self.path), missing_ok=True)
 
 
 def note_path(part: Path) -> Path:

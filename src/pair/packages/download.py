@@ -23,7 +23,7 @@ from urllib.parse import unquote, urlsplit
 
 import httpx2
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.packages import rules
 from pair.packages.contract import CachedCopy, ChangedError, Download, Observer, Parts, Validators, note_path
 from pair.web.http_answer import BodyError, RequestFault, unpack_body
@@ -253,12 +253,12 @@ class _Transfer:
     was_encoded: bool = False
 
     def discard(self) -> None:
-        folders.unlink(self.part, missing_ok=True)
-        folders.unlink(note_path(self.part), missing_ok=True)
+        files.unlink(self.part, missing_ok=True)
+        files.unlink(note_path(self.part), missing_ok=True)
         self.was_resumed = False
 
     def run(self) -> Download | None:
-        folders.make_folder(self.part.parent)
+        files.make_folder(self.part.parent)
         return _retry_while_progressing(self.web, self._attempt, self._count_arrived, self.observer.say)
 
     def check_announced_length(self) -> None:
@@ -324,7 +324,7 @@ class _Transfer:
             self.discard()
             raise RequestFault("the server cannot continue the download", retryable=True)
         self.was_resumed = True
-        return Download(self.part, files.sha256_of(self.part), verified=False, validators=known)
+        return Download(self.part, files.hash_file(self.part), verified=False, validators=known)
 
     def _receive(self, response: httpx2.Response, have_bytes: int) -> Download:
         validators = _validators(response)
@@ -360,8 +360,8 @@ class _Transfer:
 
     def _begin_part(self, validators: Validators) -> None:
         """Empty the part, then write the note that makes it resumable."""
-        folders.unlink(note_path(self.part), missing_ok=True)
-        os.close(folders.open_file(self.part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
+        files.unlink(note_path(self.part), missing_ok=True)
+        os.close(files.open_file(self.part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
         if not self.was_encoded:
             files.write_atomically(note_path(self.part), json.dumps(asdict(validators)).encode())
 
@@ -377,7 +377,7 @@ class _Sink:
 
     def __init__(self, part: Path, have_bytes: int) -> None:
         self._digest = hashlib.sha256()
-        self._descriptor = folders.open_file(part, os.O_RDWR)
+        self._descriptor = files.open_file(part, os.O_RDWR)
         self._block = bytearray()
         self._size = have_bytes
         self._hashing: Future[None] | None = None

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.clock import Clock, to_timestamp
 from pair.packages import atomic_swap, file_listing, record, rules
 from pair.packages.content import DamagedCopyError, KbFolder, SourceContent
@@ -282,7 +282,7 @@ class Installation:
             elif known and not self._request.force and entry.looks_like(known.size_bytes, known.source_mtime_ns):
                 hashes[path] = known.sha256
             elif known or path in current.files or self._request.locked is not None:
-                hashes[path] = files.sha256_of(kb.folder / path)
+                hashes[path] = files.hash_file(kb.folder / path)
             else:
                 hashes[path] = None
         return hashes
@@ -298,7 +298,7 @@ class Installation:
             if known and is_regular and looks_installed and not self._request.force:
                 hashes[path] = known.sha256
             elif is_regular and (known or path in offered):
-                hashes[path] = files.sha256_of(self._target / path)
+                hashes[path] = files.hash_file(self._target / path)
             else:
                 hashes[path] = None
         return hashes
@@ -420,7 +420,7 @@ def _report_damage() -> Iterator[None]:
 def _resolve_target(request: InstallRequest) -> Path:
     """Return the real path. A locked target is below the lock's folder by its name: a link does not count."""
     if request.locked is None:
-        return folders.resolve(request.target)
+        return files.resolve(request.target)
     lock = Path(request.locked.lock)
     return Path(os.path.realpath(lock.parent)) / make_relative(request.target, lock)
 
@@ -433,7 +433,7 @@ def _strip_users(source: KbSource) -> KbSource:
 def _find_origin(kb: KbFolder, offered: Mapping[str, str | None]) -> Origin:
     if kb.manifest is not None:
         return Origin(kb.archive_sha256, kb.commit, kb.manifest.content_checksum)
-    hashes = {path: sha256 or files.sha256_of(kb.folder / path) for path, sha256 in offered.items()}
+    hashes = {path: sha256 or files.hash_file(kb.folder / path) for path, sha256 in offered.items()}
     return Origin(kb.archive_sha256, kb.commit, file_listing.content_checksum(hashes))
 
 

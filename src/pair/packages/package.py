@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.packages import file_listing, rules
 
 SCHEMA_VERSION = 1
@@ -291,11 +291,11 @@ class _PackageContents:
 
 
 def _write_package(contents: _PackageContents, named: Path, skipped: tuple[tuple[str, str], ...]) -> PackageReport:
-    path = folders.resolve_parent(named)
-    folders.make_folder(path.parent)
+    path = files.resolve_parent(named)
+    files.make_folder(path.parent)
     checksum_path = path.with_name(path.name + ".sha256")
     manifest_path = path.with_name(path.name + rules.MANIFEST_SUFFIX)
-    with files.replaced_file(path) as stream:
+    with files.replace_file(path) as stream:
         _write_zip(stream, contents)
         stream.seek(0)
         digest = hashlib.sha256()
@@ -303,7 +303,7 @@ def _write_package(contents: _PackageContents, named: Path, skipped: tuple[tuple
             digest.update(chunk)
         # Between the renames there is nothing beside it, rather than something wrong.
         for suffix in (".sha256", *rules.SIDECAR_SUFFIXES):
-            folders.unlink(path.with_name(path.name + suffix), missing_ok=True)
+            files.unlink(path.with_name(path.name + suffix), missing_ok=True)
     if contents.index is not None:
         files.write_atomically(manifest_path, contents.manifest_bytes)
     files.write_atomically(checksum_path, f"{digest.hexdigest()}  {path.name}\n".encode())

@@ -127,7 +127,7 @@ class PartialDownload:
 
         def path_of(sha256: str) -> Path | None:
             path = paths.get(sha256)
-            return path if path is not None and path.is_file() and files.sha256_of(path) == sha256 else None
+            return path if path is not None and path.is_file() and files.hash_file(path) == sha256 else None
 
         return functools.cache(path_of)
 

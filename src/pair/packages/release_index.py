@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.blobs.contract import BlobStore, VersionMismatchError
 from pair.clock import Clock, to_timestamp
 from pair.packages import rules
@@ -407,15 +407,15 @@ class BucketFetcher:
         """Download as the contract says. A broken transfer starts over."""
         if known is not None and sha256 == known.sha256:
             return None
-        folders.make_folder(part.parent)
-        folders.unlink(part, missing_ok=True)
+        files.make_folder(part.parent)
+        files.unlink(part, missing_ok=True)
         store, key = self._open(url)
         self._check_size(store, key, url)
         if not store.download(key, part):
             raise errors.download_failed(url, "there is no such object in the bucket")
-        actual = files.sha256_of(part)
+        actual = files.hash_file(part)
         if sha256 not in {None, actual}:
-            folders.unlink(part)
+            files.unlink(part)
             raise errors.checksum_failed(f"File: {url}", [f"Expected SHA-256: {sha256}", f"Actual SHA-256:   {actual}"])
         return Download(part, actual, verified=sha256 is not None, validators=Validators())
 
@@ -503,9 +503,9 @@ def _describe_release(package: Path, manifest: PackageManifest, clock: Clock) ->
             version=manifest.version,
             file=file,
             size_bytes=package.stat().st_size,
-            sha256=files.sha256_of(package),
+            sha256=files.hash_file(package),
             content_checksum=f"sha256:{manifest.content_checksum}",
-            manifest_sha256=files.sha256_of(beside) if beside.is_file() else "",
+            manifest_sha256=files.hash_file(beside) if beside.is_file() else "",
             embedder=manifest.index.embedder if manifest.index is not None else "",
             signature=package.with_name(package.name + rules.SIGNATURE_SUFFIX).is_file(),
             published_at=to_timestamp(clock.now()),

@@ -75,7 +75,7 @@ def _verify_package(path: Path, settings: SourcesSettings, signatures: Signature
 
 def _verify_beside(beside: Path, entries: Mapping[str, archive.UnpackedFile], signatures: Signatures | None) -> None:
     """Verify the manifest beside a package, and its signature: partial downloads rely on them."""
-    if MANIFEST_NAME not in entries or files.sha256_of(beside) != entries[MANIFEST_NAME].sha256:
+    if MANIFEST_NAME not in entries or files.hash_file(beside) != entries[MANIFEST_NAME].sha256:
         reason = "It is not the manifest of the package that it lies beside"
         raise errors.checksum_failed(f"File: {beside}", reason, is_local=True)
     signature = read_signature(beside)
@@ -99,7 +99,7 @@ def find_changes(path: Path, installed: Record) -> FileChanges:
         name
         for name, entry in installed.files.items()
         if name in present
-        and not (stat.S_ISREG(present[name].st_mode) and files.sha256_of(path / name) == entry.sha256)
+        and not (stat.S_ISREG(present[name].st_mode) and files.hash_file(path / name) == entry.sha256)
     )
     missing = sorted(name for name in installed.files if name not in present)
     return FileChanges(modified, missing, sorted(present.keys() - installed.files.keys()))

@@ -52,7 +52,7 @@ def test_what_is_in_use_stays_and_others_go_in_its_place(many: Ground) -> None:
         kb.upsert(numbered(30))
         kb.search("rivers", limit=100, exact=True)
         whole = kb.maintenance.sweep().kept_bytes
-        shard = max(kb._core.context.publication.required().manifest.shards, key=lambda each: each.size_bytes)
+        shard = max(kb._core.context.manifests.require().manifest.shards, key=lambda each: each.size_bytes)
     with many.open() as reader:
         held = reader._core.context.cache.open(shard)
         held.search(0.0)

@@ -6,7 +6,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from pair.engine.write.prepare import Batch, in_batches
+from pair.engine.write.prepare import Batch, split_batches
 from pair.engine.write.writer import WriteReport
 from pair.kb.kb import KnowledgeBase
 from pair.values import Document, GraphRows
@@ -36,9 +36,9 @@ def upsert_with_graphs(
 ) -> WriteReport:
     """In batches, as `upsert` does."""
     core = kb._core
-    settings = core.context.policy
+    settings = core.context.settings
     report = WriteReport()
-    for part in in_batches(documents, settings.ingest_batch_documents, settings.ingest_batch_bytes):
+    for part in split_batches(documents, settings.ingest_batch_documents, settings.ingest_batch_bytes):
         report = core.writer.upsert(Batch(part, "ingest", settings.chunk_bytes, graphs, {}))
     return core.compact_debt(report)
 

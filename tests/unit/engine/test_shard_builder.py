@@ -10,7 +10,7 @@ import pytest
 from pair.engine.format.columns import Header, PreparedDocument, StoredDocuments, build_columns, hash_id
 from pair.engine.format.shard import IdFile, RowsFile, SearchFile
 from pair.engine.format.shard_builder import BuiltShard, build_shard
-from pair.files import sha256_of
+from pair.files import hash_file
 from pair.values import Chunk, GraphRows
 
 DIMENSION = 4
@@ -104,7 +104,7 @@ def test_the_reference_says_what_was_built(built: BuiltShard) -> None:
     assert (ref.rows, ref.documents, ref.graph_available, ref.live_documents) == (3, 3, True, 3)
     assert set(ref.files) == {"rows", "search", "ids", "keywords", "graph"}
     for role in ref.files:
-        assert ref.files[role].sha256 == sha256_of(built.paths[role])
+        assert ref.files[role].sha256 == hash_file(built.paths[role])
         assert ref.files[role].size_bytes == built.paths[role].stat().st_size
     assert sorted(path.name for path in built.paths["rows"].parent.iterdir()) == [
         "shard-00000.duckdb",

@@ -11,7 +11,7 @@ from pair import errors
 from pair.app import render
 from pair.app.cli.context import At, CliContext
 from pair.kb.open import DEFAULT_KB, open_kb
-from pair.librarians.confidence import in_words
+from pair.librarians.relevance import describe_confidence
 
 if TYPE_CHECKING:
     from pair.client.remote_kb import RemoteKnowledgeBase
@@ -93,10 +93,10 @@ def cite(context: typer.Context, citation_id: CitationId) -> None:
       pair cite 'default/guides/deploy.md#120-480@0a1b2c3d4e5f'
       pair ask "how do I deploy?" --json      every source has its id
     """
-    from pair.librarians.citations import cited_place  # noqa: PLC0415 - only commands that ask wait for it
+    from pair.librarians.citations import parse_citation_id  # noqa: PLC0415 - only commands that ask wait for it
 
     session: CliContext = context.obj
-    place = cited_place(citation_id)
+    place = parse_citation_id(citation_id)
     if place is None:
         raise errors.command_line_invalid(
             f"not the id of a citation: {citation_id}", hints=["It looks like KB/DOCUMENT#START-END@HASH"]
@@ -130,7 +130,7 @@ def list_librarians(context: typer.Context) -> None:
     """
     session: CliContext = context.obj
     with _open_librarians(session) as librarians:
-        listed = librarians.listed()
+        listed = librarians.list_all()
         value = {
             "first": librarians.first,
             "librarians": [
@@ -187,7 +187,7 @@ def _open_librarians(session: CliContext) -> "Iterator[KbLibrarians]":
 async def _try_librarians(librarians: "KbLibrarians") -> dict[str, str]:
     """Return `ok` or the error of each librarian."""
     results = {}
-    for entry in librarians.listed():
+    for entry in librarians.list_all():
         response = await librarians.ask(_TRIAL_QUESTION, first=entry.card.id, timeout=_TRIAL_SECONDS)
         error = response.error
         results[entry.card.id] = f"{error.code}: {error.message}" if error and error.code in _UNUSABLE else "ok"
@@ -214,7 +214,7 @@ def _show_response(response: "Response", *, is_streamed: bool) -> None:
         render.print_result("")
     if response.answer:
         number_shown = "" if response.confidence is None else f" ({response.confidence:.2f})"
-        render.print_result(f"Confidence: {in_words(response.confidence)}{number_shown}")
+        render.print_result(f"Confidence: {describe_confidence(response.confidence)}{number_shown}")
     if response.partial and response.answer and not response.metadata.get("nothingRelevant"):
         render.print_note("partial: this may not be the whole answer")
     if response.metadata.get("uncited"):

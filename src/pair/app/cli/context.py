@@ -62,7 +62,7 @@ class CliContext:
     def kb_with_sources(self, kb_id: str, at: str | None = None) -> "KnowledgeBase":
         """Open a KB; the one that is synced also knows its sources: when they were fetched, and what they hold."""
         settings = self.settings()
-        sources = SyncService(settings).sources() if kb_id == DEFAULT_KB and at is None else None
+        sources = SyncService(settings) if kb_id == DEFAULT_KB and at is None else None
         return open_kb(kb_id, settings=settings, sources=sources, at=at)
 
     def show(self, value: Any, *lines: str, is_answer: bool = False) -> None:

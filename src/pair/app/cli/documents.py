@@ -10,9 +10,9 @@ import typer
 from pair import errors
 from pair.app import render
 from pair.app.cli.context import CliContext, KbName
-from pair.kb.bulk import Ingestion
-from pair.kb.bulk import ingest as ingest_documents
-from pair.kb.open import DEFAULT_KB, inputs
+from pair.kb.ingest import Ingestion, inputs
+from pair.kb.ingest import ingest as ingest_documents
+from pair.kb.open import DEFAULT_KB
 from pair.settings import Settings
 
 if TYPE_CHECKING:
@@ -187,10 +187,10 @@ def export(
     progress = render.CountProgress("file" if shards else "document", is_quiet=session.as_json or to_stream)
     with session.kb(kb) as opened:
         if shards:
-            report = opened.export_shards(Path(output), progress)
+            report = opened.backup.export_shards(Path(output), progress)
         else:
             target = sys.stdout.buffer if to_stream else Path(output)
-            report = opened.export(target, vectors=vectors, on_progress=progress)
+            report = opened.backup.export(target, vectors=vectors, on_progress=progress)
     render.end_progress()
     content = f"{render.pluralize(report.documents, 'document')}, {render.pluralize(report.chunks, 'chunk')}"
     if report.shards:
@@ -220,7 +220,7 @@ def import_file(
     session: CliContext = context.obj
     progress = render.CountProgress("item", is_quiet=session.as_json)
     with session.kb(kb) as opened:
-        report = opened.import_from(file, replace_all=replace, embed=embed, on_progress=progress)
+        report = opened.backup.import_from(file, replace_all=replace, embed=embed, on_progress=progress)
     render.end_progress()
     names = ("added", "replaced", "unchanged", "deleted", "chunks", "manifest_version")
     value = {"kb_id": kb, **{name: getattr(report, name) for name in names}}

@@ -68,7 +68,7 @@ def evaluate(
             value = _measure(session, opened, selection, modes)
     else:
         with session.kb(kb) as opened:
-            known = opened.known(judgement.document_id for judgement in judged.judgements)
+            known = opened.existing_ids(judgement.document_id for judgement in judged.judgements)
             selection = judged.select(known, skip_unknown=skip_unknown, limit=limit_queries)
             value = _measure(session, opened, selection, modes)
     if selection.skipped_queries:

@@ -8,7 +8,7 @@ import typer
 from pair import errors
 from pair.app import render
 from pair.app.cli.context import CliContext
-from pair.kb.locks import LockService
+from pair.kb.installer import LockService
 from pair.packages.install import InstallReport, InstallRequest
 from pair.packages.lockfile import LOCK_NAME
 
@@ -88,7 +88,7 @@ def install(
         session.show(done.to_json(), *(lines or ["nothing is locked"]))
         return
     folder = Path(target) if target is not None else installer.default_target
-    known_as = installer.checked_kb_id(kb_id)
+    known_as = installer.check_kb_id(kb_id)
     request = InstallRequest("install", folder, force=force, dry_run=dry_run, kb_id=known_as, with_index=not no_index)
     report = installer.apply(request, installer.resolve(source, offline=offline), offline=offline)
     session.show(report.to_json(), *_format_report(report))
@@ -117,7 +117,7 @@ def update(
     session: CliContext = context.obj
     installer = session.installer()
     folder = Path(target) if target is not None else installer.default_target
-    known_as = installer.checked_kb_id(kb_id)
+    known_as = installer.check_kb_id(kb_id)
     request = InstallRequest("update", folder, force=force, dry_run=dry_run, kb_id=known_as, with_index=not no_index)
     report = installer.apply(request, installer.resolve_update(source, folder, offline=offline), offline=offline)
     session.show(report.to_json(), *_format_report(report))

@@ -9,12 +9,10 @@ import typer
 from pair import errors
 from pair.app import render
 from pair.app.cli.context import CliContext, KbName
-from pair.kb.embedders import changes_to, with_embedder
-from pair.kb.open import DEFAULT_KB, open_kb
+from pair.kb.open import DEFAULT_KB, changes_to, open_kb, with_embedder
 
 if TYPE_CHECKING:
-    from pair.engine.backup.fsck import FsckReport
-    from pair.engine.backup.verify_files import Fault
+    from pair.engine.backup.fsck import Fault, FsckReport
     from pair.engine.maintenance.reembed import ReembedReport
 
 All = Annotated[bool, typer.Option("--all", help="Also what is in good order.")]
@@ -47,7 +45,7 @@ def compact(context: typer.Context, kb: KbName = DEFAULT_KB, everything: All = F
         session.show_progress(f"{done} of {render.pluralize(total, 'shard')}")
 
     with session.kb(kb) as opened:
-        report = opened.compact(everything=everything, on_progress=note)
+        report = opened.maintenance.compact(everything=everything, on_progress=note)
     render.end_progress()
     line = f"{report.shards_before} shards became {report.shards_after}: {report.reason.replace('_', ' ')}"
     session.show({"kb_id": kb, **asdict(report)}, line if report.shards_before else "nothing to compact")
@@ -62,7 +60,7 @@ def collect(context: typer.Context, kb: KbName = DEFAULT_KB, grace: Grace = None
     """
     session: CliContext = context.obj
     with session.kb(kb) as opened:
-        report = opened.collect(grace_seconds=grace)
+        report = opened.maintenance.collect(grace_seconds=grace)
     freed = f"deleted {render.pluralize(report.deleted_shards, 'shard')}, {render.format_size(report.deleted_bytes)}"
     waiting = f"; {report.kept_shards} more when their time has come" if report.kept_shards else ""
     session.show({"kb_id": kb, **asdict(report)}, freed + waiting)
@@ -76,7 +74,7 @@ def sweep(context: typer.Context, kb: KbName = DEFAULT_KB) -> None:
     """
     session: CliContext = context.obj
     with session.kb(kb) as opened:
-        report = opened.sweep()
+        report = opened.maintenance.sweep()
     evicted = render.pluralize(report.evicted_ttl + report.evicted_size, "shard")
     freed, kept = render.format_size(report.freed_bytes), render.format_size(report.kept_bytes)
     session.show(asdict(report), f"evicted {evicted}, {freed}; {kept} kept")
@@ -107,7 +105,7 @@ def fsck(
         session.show_progress(f"{render.format_size(done)} of {render.format_size(total)}")
 
     with session.kb_with_sources(kb) as opened:
-        report = opened.fsck(repair=repair, drop_lost=drop_lost, packages=package or (), on_progress=note)
+        report = opened.maintenance.fsck(repair=repair, drop_lost=drop_lost, packages=package or (), on_progress=note)
     render.end_progress()
     session.show(report.to_json(), *_format_check(report), is_answer=True)
     if not report.is_sound:
@@ -136,7 +134,7 @@ def reembed(
     wanted = with_embedder(configured, embedder, model, dimension)
     progress = render.CountProgress("chunk", is_quiet=session.as_json)
     with open_kb(kb, settings=wanted) as opened:
-        report = opened.reembed(dry_run=dry_run, on_progress=progress)
+        report = opened.maintenance.reembed(dry_run=dry_run, on_progress=progress)
     render.end_progress()
     changes = changes_to(configured, wanted)
     value = {"kb_id": kb, "dry_run": dry_run, **asdict(report), "configuration": [asdict(change) for change in changes]}

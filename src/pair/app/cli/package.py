@@ -7,10 +7,9 @@ import typer
 
 from pair.app import render
 from pair.app.cli.context import CliContext
-from pair.kb.installer import Packaging
-from pair.kb.publish import publish
+from pair.kb.installer import Packaging, publish
 from pair.packages.package import Label, PackagedIndex
-from pair.packages.publish import PublishReport
+from pair.packages.release_index import PublishReport
 from pair.packages.verify import Description as KbDescription
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder that holds the KB.")]

@@ -16,8 +16,7 @@ from pair.app.cli.context import CliContext
 from pair.app.mcp.client_config import Client, ClientEntry, own_command, plan
 from pair.auth.rules import Scope
 from pair.kb import trust as folder_trust
-from pair.kb.keys import key_file
-from pair.kb.trust import Review
+from pair.kb.trust import Review, key_file
 
 _MAX_VALUE_CHARACTERS = 200
 
@@ -52,7 +51,7 @@ def serve(context: typer.Context, host: Host = None, port: Port = None) -> None:
       pair serve --port 9000 --log-level warning
       PAIR__SERVER__AUTH=keys pair serve --host 0.0.0.0    for those who have a key: pair keys add
     """
-    from pair.app.http.serving import serve as serve_http  # noqa: PLC0415 - loads the server
+    from pair.app.http.server import serve as serve_http  # noqa: PLC0415 - loads the server
 
     session: CliContext = context.obj
     settings = session.settings()
@@ -92,7 +91,7 @@ def mcp(
         os.chdir(project)
     if sys.stdin.isatty():
         render.print_note("waiting for an assistant on standard input; to tell one of this: pair mcp --install claude")
-    from pair.app.local_assistant import serve as serve_assistant  # noqa: PLC0415 - loads the SDK
+    from pair.app.mcp.local import serve as serve_assistant  # noqa: PLC0415 - loads the SDK
 
     settings = session.settings()
     server = dataclasses.replace(settings.server, mcp_write=allow_write or settings.server.mcp_write)

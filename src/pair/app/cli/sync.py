@@ -73,7 +73,7 @@ def status(context: typer.Context) -> None:
       pair status --json
     """
     session: CliContext = context.obj
-    installed = session.installer().installed()
+    installed = session.installer().describe_installed()
     progress = render.ProgressObserver(is_quiet=session.as_json)
     sync_status = SyncService(session.settings(), observer=progress).status()
     stored, stored_line = _describe_store(session)

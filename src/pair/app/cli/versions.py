@@ -13,10 +13,10 @@ from pair.app.cli.context import CliContext, KbName
 from pair.kb.open import DEFAULT_KB
 
 if TYPE_CHECKING:
+    from pair.engine.maintenance.versions import ListedVersion
     from pair.kb.diff import ChangedDocument
-    from pair.kb.kb import ListedVersion
     from pair.kb.reproduce import PassageAgain, ReproduceReport
-    from pair.librarians.provenance import FoundPassage
+    from pair.librarians.citations import FoundPassage
 
 TROUBLE_EXIT_STATUS = 2
 _WANTED_HELP = "Its number, else the version of the package installed then."
@@ -59,7 +59,7 @@ def versions(context: typer.Context, kb: KbName = DEFAULT_KB) -> None:
     """
     session: CliContext = context.obj
     with session.kb(kb) as opened:
-        listed = opened.versions()
+        listed = opened.versions.list()
     value = {"kb_id": kb, "versions": [version.to_json() for version in listed]}
     session.show(value, *map(_format_version, listed), is_answer=True)
 
@@ -76,7 +76,7 @@ def rollback(context: typer.Context, version: Wanted, kb: KbName = DEFAULT_KB) -
     """
     session: CliContext = context.obj
     with session.kb(kb) as opened:
-        done = opened.rollback(version)
+        done = opened.versions.rollback(version)
     label = f" ({done.label})" if done.label else ""
     documents = render.pluralize(done.documents, "document")
     line = f"{kb} is at version {done.restored}{label} already: {documents}"
@@ -102,12 +102,12 @@ def diff(
 
     Exit status: 0 the same, 1 different, 2 trouble.
     """
-    from pair.kb.diff import DiffRequest, compared  # noqa: PLC0415 - loads the engine
+    from pair.kb.diff import DiffRequest, open_diff  # noqa: PLC0415 - loads the engine
 
     session: CliContext = context.obj
-    with _exit_with_2(session), compared(session.settings(), a, b, kb) as report:
+    with _exit_with_2(session), open_diff(session.settings(), a, b, kb) as report:
         request = DiffRequest(texts=text, most_lines=None if session.as_json else _MAX_LINES)
-        documents = () if stat else report.told(report.ids(), request)
+        documents = () if stat else report.describe(report.ids(), request)
         if session.as_json:
             value = {"a": report.a, "b": report.b, "is_different": report.is_different, **report.counts}
             listed = {} if stat else {"documents": [document.to_json() for document in documents]}

@@ -19,7 +19,7 @@ from pair.app.http.routes import match_route
 from pair.app.kb_access import KbAccess
 from pair.auth import rules
 from pair.auth.rules import ANYBODY, Principal
-from pair.librarians.daemon_threads import ThreadShare, share
+from pair.librarians.threads import ThreadShare, share
 
 logger = logging.getLogger("pair.http")
 

@@ -11,7 +11,7 @@ from starlette.responses import Response as HttpResponse
 from pair.app.http import error_responses, examples, schemas
 from pair.app.http.context import EVENTS, HttpRequest, Operation, Streamed, answer
 from pair.app.kb_access import AskRun, KbAccess
-from pair.kb.server import DEFAULT_KB
+from pair.kb.open import DEFAULT_KB
 from pair.librarians.contract import Budget, Context, TraceContext
 
 KEEP_ALIVE_SECONDS = 15.0
@@ -24,7 +24,7 @@ async def list_librarians(request: HttpRequest) -> HttpResponse:
     librarians = await service.read(lambda: service.kbs.desk(DEFAULT_KB))
     cards = [
         {**librarian.card.to_json(), "answers_from": librarian.answers_from, "public": librarian.is_public}
-        for librarian in librarians.listed()
+        for librarian in librarians.list_all()
         if access.may_ask(librarians, librarian.card.id)
     ]
     return answer({"first": librarians.first, "librarians": cards})

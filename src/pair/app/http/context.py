@@ -18,7 +18,8 @@ from pair.app.http.response_cache import ResponseCache, RunningQueries, SharedRu
 from pair.app.kb_access import KbAccess, KbService
 from pair.app.validation import adapter, first_problem
 from pair.auth.rules import ANYBODY, Principal, Scope
-from pair.kb.server import in_thread, token_verifier, verifier
+from pair.kb.server import token_verifier, verifier
+from pair.librarians.threads import in_thread
 from pair.settings import Settings
 
 JSON = "application/json"
@@ -67,7 +68,7 @@ class HttpContext:
             if self._key_reading is None or self._key_reading.done():
                 self._key_reading = asyncio.ensure_future(in_thread(self._tokens.read_keys))
             await asyncio.wait([self._key_reading], timeout=_KEYS_SECONDS)
-        return self._tokens.verified(credential, may_read=False)
+        return self._tokens.authenticate(credential, may_read=False)
 
     def take_memory(self, size: int) -> None:
         """Count bytes of a body; give them back with a negative size. Raises E617."""

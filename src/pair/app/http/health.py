@@ -26,7 +26,7 @@ from pair.app.http.context import HttpRequest, Operation, answer
 from pair.app.kb_access import KbService
 from pair.app.metrics import BUCKETS_SECONDS, ServerMetrics
 from pair.clock import to_timestamp
-from pair.kb.server import DEFAULT_KB
+from pair.kb.open import DEFAULT_KB
 
 _BREAKER = {"closed": 0, "half-open": 1, "open": 2}
 Json = dict[str, Any]

@@ -23,7 +23,8 @@ from pair.app.http import error_responses, examples, schemas
 from pair.app.http.ask import KEEP_ALIVE_SECONDS, read_context
 from pair.app.http.context import EVENTS, JSON, HttpRequest, Operation, Streamed, answer
 from pair.app.kb_access import AskRun, KbAccess
-from pair.kb.server import DEFAULT_KB, KbLibrarians
+from pair.kb.librarians import KbLibrarians
+from pair.kb.open import DEFAULT_KB
 from pair.librarians.budget import CHARACTERS_PER_TOKEN, tokens_of
 from pair.librarians.contract import Citation, Context, Response
 from pair.librarians.rules import cut
@@ -181,7 +182,7 @@ def _list_names(access: KbAccess) -> list[str]:
     kbs = access.service.kbs
     librarians = kbs.desk(DEFAULT_KB)
     names = [DEFAULT_MODEL] if _find_first(access, librarians) else []
-    names += [one.card.id for one in librarians.listed() if access.may_ask(librarians, one.card.id)]
+    names += [one.card.id for one in librarians.list_all() if access.may_ask(librarians, one.card.id)]
     names += [kb_id for kb_id in kbs.stored() if access.may_use(kb_id)]
     return list(dict.fromkeys(names))
 

@@ -9,16 +9,19 @@ from typing import Any
 import pydantic_core
 from starlette.responses import Response
 
-from pair import cancellation, errors
+from pair import clock, errors
 from pair.app.http import error_responses, examples, schemas
 from pair.app.http.context import JSON, LINES, HttpRequest, Operation, Streamed, answer
 from pair.app.http.response_cache import CachedResponse
 from pair.app.kb_access import IngestRun, SearchCall
 from pair.auth import rules
-from pair.kb.diff import DiffReport, DiffRequest, of_versions
-from pair.kb.kb import KnowledgeBase, Neighbourhood, StoredDocument
-from pair.kb.server import DEFAULT_KB, share
+from pair.engine.query.documents import StoredDocument
+from pair.engine.query.graph_view import Neighbourhood
+from pair.kb.diff import DiffReport, DiffRequest, diff_versions
+from pair.kb.kb import KnowledgeBase
+from pair.kb.open import DEFAULT_KB
 from pair.kb.sync import SyncService
+from pair.librarians.threads import share
 from pair.values import Document, SearchOptions
 
 _MOST_DIFF_LINES = 200
@@ -102,7 +105,7 @@ async def list_documents(request: HttpRequest) -> Response:
     def list_page() -> tuple[list[StoredDocument], str | None]:
         kb = kbs.get(kb_id)
         if asked.contains:
-            return kb.documents_holding(asked.contains, after=asked.after, limit=asked.limit, owner=asked.owner)
+            return kb.find_documents(asked.contains, after=asked.after, limit=asked.limit, owner=asked.owner)
         page = kb.documents(after=asked.after, limit=asked.limit, owner=asked.owner)
         return page, page[-1].id if len(page) == asked.limit else None
 
@@ -123,8 +126,8 @@ async def graph(request: HttpRequest) -> Response:
 
     def read_graph(kb: KnowledgeBase) -> Neighbourhood:
         if asked.document:
-            return kb.around_document(asked.document, limit=asked.limit)
-        return kb.around_entity(asked.entity, limit=asked.limit)
+            return kb.graph.around_document(asked.document, limit=asked.limit)
+        return kb.graph.around_entity(asked.entity, limit=asked.limit)
 
     around = await request.service.read(lambda: kbs.read(kb_id, asked.at, read_graph))
     return answer({"kb_id": kb_id, "document": asked.document, "entity": asked.entity, **around.to_json()})
@@ -224,7 +227,7 @@ async def list_versions(request: HttpRequest) -> Response:
     `may_roll_back` tells pages whether to show a button for it.
     """
     kb_id = request.access.use_kb(request.parameters(schemas.KbParameters).kb_id)
-    versions = await request.service.read(lambda: request.service.kbs.get(kb_id).versions())
+    versions = await request.service.read(lambda: request.service.kbs.get(kb_id).versions.list())  # noqa: PLW0108 - opened in a thread
     may_roll_back = rules.covers(request.access.principal.scope, "admin")
     entries = [version.to_json() for version in versions]
     return answer({"kb_id": kb_id, "versions": entries, "may_roll_back": may_roll_back})
@@ -240,7 +243,7 @@ async def roll_back(request: HttpRequest) -> Response:
     kb_id, service = request.access.use_kb(asked.kb_id), request.service
 
     async def write() -> Response:
-        report = await service.write(kb_id, lambda: service.kbs.get(kb_id).rollback(asked.version))
+        report = await service.write(kb_id, lambda: service.kbs.get(kb_id).versions.rollback(asked.version))
         return answer({"status": "ok", **report.to_json()})
 
     return await request.once(kb_id, body, write)
@@ -252,7 +255,7 @@ async def diff(request: HttpRequest) -> Response:
     asked = request.parameters(schemas.DiffParameters)
     kb_id, kbs = request.access.use_kb(asked.kb_id), request.service.kbs
     value = await request.service.read(
-        lambda: _format_diff(of_versions(kbs.get(kb_id).compare(asked.a, asked.b)), asked)
+        lambda: _format_diff(diff_versions(kbs.get(kb_id).versions.compare(asked.a, asked.b)), asked)
     )
     return answer({"kb_id": kb_id, **value})
 
@@ -263,8 +266,8 @@ def _format_diff(report: DiffReport, asked: schemas.DiffParameters) -> Json:
     wanted = DiffRequest(asked.entries == "true", asked.text == "true", _MOST_DIFF_LINES, _MOST_LINE_CHARACTERS)
     documents: list[Json] = []
     characters = 0
-    for document in report.told(changes[: asked.limit], wanted):
-        cancellation.check()
+    for document in report.describe(changes[: asked.limit], wanted):
+        clock.check_cancelled()
         documents.append(document.to_json())
         characters += sum(map(len, document.entry or ())) + sum(map(len, document.text or ()))
         if characters > _MOST_DIFF_CHARACTERS:
@@ -279,7 +282,7 @@ async def compact(request: HttpRequest) -> Response:
     asked = await request.read(schemas.CompactRequest, empty=b"{}")
     kb_id, service = request.access.use_kb(asked.kb_id), request.service
     began = time.perf_counter()
-    report = await service.write(kb_id, lambda: service.kbs.get(kb_id).compact(everything=asked.everything))
+    report = await service.write(kb_id, lambda: service.kbs.get(kb_id).maintenance.compact(everything=asked.everything))
     service.metrics.note_compaction(kb_id, time.perf_counter() - began, report.conflicts, is_good=True)
     return answer({"status": "ok", "kb_id": kb_id, **dataclasses.asdict(report)})
 
@@ -289,7 +292,9 @@ async def collect(request: HttpRequest) -> Response:
     """Delete shards that no manifest names"""
     asked = await request.read(schemas.GcRequest, empty=b"{}")
     kb_id, service = request.access.use_kb(asked.kb_id), request.service
-    report = await service.write(kb_id, lambda: service.kbs.get(kb_id).collect(grace_seconds=asked.grace_seconds))
+    report = await service.write(
+        kb_id, lambda: service.kbs.get(kb_id).maintenance.collect(grace_seconds=asked.grace_seconds)
+    )
     return answer({"status": "ok", "kb_id": kb_id, **dataclasses.asdict(report)})
 
 
@@ -305,7 +310,7 @@ async def sweep(request: HttpRequest) -> Response:
         rules.check_kb(request.access.principal, "*")
 
     def sweep_and_count() -> Json:
-        report = service.kbs.get(DEFAULT_KB).sweep()
+        report = service.kbs.get(DEFAULT_KB).maintenance.sweep()
         service.metrics.note_sweep(report)
         return dataclasses.asdict(report)
 

@@ -19,9 +19,9 @@ from pair.app.kb_access import IngestRun, KbAccess, SearchCall
 from pair.app.mcp.rules import BYTES_PER_TOKEN, Address, cut, cut_evenly, is_address, json_size, take_fitting
 from pair.app.validation import adapter, first_problem, strict
 from pair.auth.rules import covers
-from pair.kb.server import DEFAULT_KB
+from pair.kb.open import DEFAULT_KB
+from pair.librarians.citations import RETRIEVAL_KEY
 from pair.librarians.contract import Citation, Response
-from pair.librarians.provenance import KEY
 from pair.values import DEFAULT_MODE, Document, Hit, SearchMode
 
 Json = dict[str, Any]
@@ -354,10 +354,10 @@ async def ask(access: KbAccess, asked: AskArguments) -> Json:
 
 def _describe_retrieval(response: Response) -> Json:
     """Tell clients how the passages were found, beside the result: the model need not read it."""
-    retrieval = response.to_json().get("metadata", {}).get(KEY)
+    retrieval = response.to_json().get("metadata", {}).get(RETRIEVAL_KEY)
     if not retrieval or json_size(retrieval) > _MOST_META_BYTES:
         return {}
-    return {META: {f"pair/{KEY}": retrieval}}
+    return {META: {f"pair/{RETRIEVAL_KEY}": retrieval}}
 
 
 def _describe_source(source: Citation) -> Json:

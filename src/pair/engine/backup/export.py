@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pair.engine.backup.export_format import LinesHeader, format_document, open_target, write_lines
+from pair.engine.format.columns import PreparedDocument, StoredGraphs
 from pair.engine.format.graph_index import GraphIndex
 from pair.engine.format.manifest import Manifest, ShardRef
 from pair.engine.format.shard import ListedDocument, SearchFile
-from pair.engine.format.stored_documents import PreparedDocument
-from pair.engine.format.stored_graphs import StoredGraphs
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.shard_cache import OpenShard, ShardCache
 from pair.engine.write.prepare import restore_chunks
@@ -167,7 +166,7 @@ class _HeldShard:
         if not self._ref.graph_available:
             return NO_GRAPH
         if isinstance(self._graphs, GraphIndex):
-            return self._graphs.graph_of(rows)
+            return self._graphs.read_graph(rows)
         return self._graphs.get(doc, GraphRows((), ()))
 
 

@@ -24,8 +24,8 @@ from typing import Any, BinaryIO, Literal, cast
 import numpy as np
 
 from pair import errors, files
-from pair.engine.format.bounded_json import load_json
-from pair.engine.format.stored_documents import Header, PreparedDocument, Vectors
+from pair.engine.format.checks import load_json
+from pair.engine.format.columns import Header, PreparedDocument, Vectors
 from pair.values import NO_GRAPH, Chunk, GraphRows
 
 FORMAT = "pair-documents"

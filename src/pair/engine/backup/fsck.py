@@ -38,11 +38,9 @@ from pair.engine.format.manifest import (
     version_in_key,
     versions_prefix,
 )
-from pair.engine.format.shard import IdFile, ListedDocument
+from pair.engine.format.shard import IdFile, ListedDocument, open_ids
 from pair.engine.format.shard_builder import BuiltShard, build_shard
-from pair.engine.format.shard_files import open_ids
-from pair.engine.storage.history import ManifestCopy
-from pair.engine.storage.manifest_store import StoredManifest
+from pair.engine.storage.manifest_store import ManifestCopy, StoredManifest
 from pair.engine.storage.shard_cache import ShardMissingError
 from pair.engine.write.commit import Change, EngineContext, commit, next_manifest
 from pair.engine.write.prepare import Preparation
@@ -245,7 +243,7 @@ class Fsck:
             if copy is None:
                 raise errors.stored_data_damaged(key, "there is no copy of it that can be read")
             now = context.manifests.now()
-            after = copy.succeeded_by(context.new_id(), now, copy.shards, "repair")
+            after = copy.make_next(context.new_id(), now, copy.shards, "repair")
             # When other shards were dropped is not known any more, and slow readers may still use them.
             stored = {info.key.rpartition("/")[0] for info in self._store.list(shards_prefix(after.kb_id))}
             at = now.astimezone(datetime.UTC).isoformat()
@@ -273,7 +271,7 @@ class Fsck:
         is_current = copy.number == current.number
         is_repaired = self._options.repair and (is_current or self._options.drop_lost)
         if is_repaired and is_current:
-            self._store.put(copy.key, to_bytes(current.as_kept()))
+            self._store.put(copy.key, to_bytes(current.make_copy()))
         elif is_repaired:
             self._store.delete(copy.key)
         self._add(Fault(copy.key, reason, 0, (), "the manifest" if is_current else "", is_repaired))
@@ -281,7 +279,7 @@ class Fsck:
     def _check_shards(self) -> Manifest:
         """Check all shards, also those that others publish meanwhile; return the manifest that is current then."""
         seen: set[str] = set()
-        published = self._context.manifests.required()
+        published = self._context.manifests.require()
         kept = self._read_versions(published.manifest, report=True)
         for _ in range(_ROUNDS):
             manifests = [*(manifest for _, manifest in kept), published.manifest]
@@ -292,11 +290,11 @@ class Fsck:
                 self._check_shard(shard, embedder)
                 seen.add(shard.folder)
                 self._on_progress(self._report.size_bytes, total)
-            now = self._context.manifests.required()
+            now = self._context.manifests.require()
             if now.version == published.version:
                 break
             published, kept = now, self._read_versions(now.manifest)
-        return self._context.manifests.required().manifest
+        return self._context.manifests.require().manifest
 
     def _check_shard(self, shard: ShardRef, embedder: str) -> None:
         with scratch_folder(self._context.cache) as folder:
@@ -317,7 +315,7 @@ class Fsck:
 
     def _is_named(self, shard: ShardRef) -> bool:
         """Tell whether the current manifest or a kept version names the shard by now."""
-        published = self._context.manifests.required()
+        published = self._context.manifests.require()
         if self._named is None or self._named[0] != published.version:
             kept = (manifest.folders for _, manifest in self._read_versions(published.manifest))
             self._named = published.version, published.manifest.folders.union(*kept)
@@ -349,7 +347,7 @@ class Fsck:
     def _rebuild(self, rebuilder: ShardRebuilder, roles: Sequence[FileRole], folder: Path) -> None:
         """Upload the same bytes, if the rebuild gives them; else publish another shard with the same documents."""
         context, shard = self._context, rebuilder.ref
-        collections = context.manifests.required().manifest.collections
+        collections = context.manifests.require().manifest.collections
         number = shard.shard_id.rpartition("-")[2]
         built = build_shard(
             folder,
@@ -419,7 +417,7 @@ class Fsck:
                 back = [listed for listed in lost.listed if listed.owner == owner and listed.id in ids]
                 left = [listed.id for listed in lost.listed if listed not in back]
                 self._settle(lost, [listed.doc for listed in back] if left else None, left)
-        self._settle_versions(self._context.manifests.required().manifest)
+        self._settle_versions(self._context.manifests.require().manifest)
 
     def _settle_versions(self, current: Manifest) -> None:
         """Report versions that need a lost shard: no rollback can restore them."""

@@ -18,8 +18,8 @@ from pair import errors
 from pair.blobs.contract import BlobStore
 from pair.clock import to_timestamp
 from pair.engine.backup.export_format import DocumentLines, LinesHeader
+from pair.engine.format.columns import PreparedDocument, build_columns, hash_id
 from pair.engine.format.manifest import Manifest, ShardRef, no_manifest
-from pair.engine.format.stored_documents import PreparedDocument, identity, store_form
 from pair.engine.storage.manifest_store import StoredManifest
 from pair.engine.storage.pending_shards import PendingShards
 from pair.engine.storage.shard_cache import ShardMissingError
@@ -154,7 +154,7 @@ class Importer:
         for document in batch:
             name = document.header.id
             if name in stored and stored[name].content_hash == hashes[name]:
-                self._unchanged[identity(name)] = bytes.fromhex(hashes[name])
+                self._unchanged[hash_id(name)] = bytes.fromhex(hashes[name])
             else:
                 changed.append(document)
         return changed
@@ -188,7 +188,7 @@ class Importer:
         prepared = self._prepare(changed, hashes) if embed else self._add_vectors(changed, header)
         dimension = self._embedding.dimension if embed else header.dimension
         with scratch_folder(context.cache) as folder:
-            documents = store_form(prepared, dimension)
+            documents = build_columns(prepared, dimension)
             shards = cut_shards(folder, context.kb_id, documents, context.new_id(), context.settings)
             created_at = to_timestamp(context.clock.now())
             refs = tuple(replace(shard.ref, created_at=created_at) for shard in shards)
@@ -248,7 +248,7 @@ class Importer:
             if not replace_all:
                 return Change(next_manifest(self._context, manifest, shards, "import", commit_id), report)
             moment = next_moment(self._context, manifest, shards)
-            return Change(manifest.imported_by(commit_id, moment, shards, origin), report)
+            return Change(manifest.make_imported(commit_id, moment, shards, origin), report)
 
         return self._writer.write(change, empty=origin)
 
@@ -287,6 +287,6 @@ def _hash_part(
     """Return a name for documents to store: the same part of the same file has the same one in the next run."""
     digest = hashlib.sha256(f"import {header.embedder} {header.has_vectors} {embedder}".encode())
     for document in changed:
-        digest.update(identity(document.header.id) + bytes.fromhex(hashes[document.header.id]))
+        digest.update(hash_id(document.header.id) + bytes.fromhex(hashes[document.header.id]))
         digest.update(document.vectors.astype("<f4").tobytes())
     return digest.hexdigest()[:40]

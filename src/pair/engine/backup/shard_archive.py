@@ -19,11 +19,11 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from pair import errors, files, folders
+from pair import errors, files
 from pair.blobs.contract import BlobStore
 from pair.engine.backup.export import ExportReport
 from pair.engine.format.manifest import Manifest, ShardRef, file_name, from_bytes, no_manifest
-from pair.engine.format.shard_files import OPENERS
+from pair.engine.format.shard import OPENERS
 from pair.engine.maintenance.merge_package import (
     MANIFEST_NAME,
     find_missing_files,
@@ -50,14 +50,14 @@ def export_shards(
     content = pack_index(manifest).content
     entries = [(shard, role) for shard in sorted(manifest.shards, key=lambda ref: ref.folder) for role in shard.files]
     with files.storage_errors(), scratch_folder(context.cache) as folder:
-        place, local = folders.resolve_parent(path), folder / "file"
+        place, local = files.resolve_parent(path), folder / "file"
         files.remove_half_written(place)
-        with files.replaced_file(place) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+        with files.replace_file(place) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
             archive.writestr(zipfile.ZipInfo(_MANIFEST_ENTRY, _ZIP_EPOCH), content)
             for done, (shard, role) in enumerate(entries, 1):
                 if not store.download(shard.key(role), local):
                     raise ShardMissingError(shard.key(role))
-                if files.sha256_of(local) != shard.files[role].sha256:
+                if files.hash_file(local) != shard.files[role].sha256:
                     raise errors.stored_data_damaged(shard.key(role), "its SHA-256 is not the one in the manifest")
                 entry = zipfile.ZipInfo(_FOLDER + name_in_index(shard, role), _ZIP_EPOCH)
                 entry.file_size = shard.files[role].size_bytes
@@ -173,7 +173,7 @@ class ShardImporter:
             refuse_others(manifest.documents)
             self._upload(archive, shards)  # what is no longer there
             moment = next_moment(context, manifest, shards)
-            after = manifest.imported_by(context.new_id(), moment, shards, origin)
+            after = manifest.make_imported(context.new_id(), moment, shards, origin)
             return Change(after, WriteReport(added=after.documents, deleted=manifest.documents, chunks=after.rows))
 
         report = writer.write(change, empty=no_manifest(context.kb_id, origin.embedder, origin.dimension))
@@ -189,7 +189,7 @@ class ShardImporter:
                     archive.unpack(shard, folder / "shard")
                     for role in missing:
                         path = folder / "shard" / file_name(shard.shard_id, role)
-                        if files.sha256_of(path) != shard.files[role].sha256:
+                        if files.hash_file(path) != shard.files[role].sha256:
                             raise errors.export_damaged(str(archive.path), f"{path.name} changed meanwhile")
                         self._context.on_step("upload")
                         self._store.upload(shard.key(role), path)

@@ -21,13 +21,21 @@ import numpy as np
 
 from pair import errors, files
 from pair.blobs.contract import BlobStore
+from pair.engine.format.columns import (
+    NO_GRAPHS,
+    Header,
+    KeywordRows,
+    PreparedDocument,
+    RowText,
+    StoredDocuments,
+    StoredGraphs,
+    build_columns,
+    build_graph_columns,
+    count_terms,
+)
 from pair.engine.format.keyword_index import KeywordIndex
-from pair.engine.format.keyword_rows import KeywordRows, RowText, rows_of
 from pair.engine.format.manifest import FileRole, ShardRef, file_name, shards_prefix
-from pair.engine.format.shard import SearchFile
-from pair.engine.format.shard_files import OPENERS, open_graph, open_keywords, open_rows, open_search
-from pair.engine.format.stored_documents import Header, PreparedDocument, StoredDocuments, store_form
-from pair.engine.format.stored_graphs import NO_GRAPHS, StoredGraphs, graphs_in_columns
+from pair.engine.format.shard import OPENERS, SearchFile, open_graph, open_keywords, open_rows, open_search
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.shard_cache import ShardCache
 from pair.engine.write.chunking import format_for_embedding
@@ -77,7 +85,7 @@ def _find_fault(ref: ShardRef, role: FileRole, store: BlobStore, path: Path) -> 
     size = path.stat().st_size
     if size != expected.size_bytes:
         return f"it has {size:,} bytes instead of {expected.size_bytes:,}"
-    if files.sha256_of(path) != expected.sha256:
+    if files.hash_file(path) != expected.sha256:
         return "its SHA-256 is not the one in the manifest"
     return ""
 
@@ -100,7 +108,7 @@ class Replicas:
         target = folder / f"spare-{file_name(ref.shard_id, role)}"
         for path, origin in self._candidates(ref, role, target):
             with files.storage_errors():
-                if files.sha256_of(path) == ref.files[role].sha256:
+                if files.hash_file(path) == ref.files[role].sha256:
                     return path, origin
             target.unlink(missing_ok=True)
         return None
@@ -191,7 +199,7 @@ class ShardRebuilder:
         search = open_search(self.ref, self.sound["search"])
         documents = search.documents(np.arange(len(search.docs)), NO_GRAPHS)
         index = self._open_keywords()
-        keywords = self._analyse(search) if index is None else index.stored_rows(np.arange(index.count))
+        keywords = self._analyse(search) if index is None else index.read_rows(np.arange(index.count))
         return replace(documents, keywords=keywords)
 
     def _analyse(self, search: SearchFile) -> KeywordRows:
@@ -201,7 +209,7 @@ class ShardRebuilder:
             ranges = list(zip(search.chunks["start"][rows].tolist(), search.chunks["end"][rows].tolist(), strict=True))
             chunks = restore_chunks(search.text(doc), title, ranges, None, self.settings)
             texts += [RowText(chunk.text, title, chunk.context) for chunk in chunks]
-        return rows_of(texts)
+        return count_terms(texts)
 
     def _read_rows(self) -> StoredDocuments:
         index, dimension = self._open_keywords(), self.ref.centroids.shape[1]
@@ -219,8 +227,8 @@ class ShardRebuilder:
             PreparedDocument(header, text, chunks, vectors[end - len(chunks) : end])
             for (header, text, chunks), end in zip(documents, ends, strict=True)
         ]
-        stored = store_form(prepared, dimension)
-        return stored if index is None else replace(stored, keywords=index.stored_rows(np.arange(index.count)))
+        stored = build_columns(prepared, dimension)
+        return stored if index is None else replace(stored, keywords=index.read_rows(np.arange(index.count)))
 
     def _read_graphs(self, stored: StoredDocuments) -> StoredGraphs:
         if not self.ref.graph_available:
@@ -234,7 +242,7 @@ class ShardRebuilder:
             graphs = open_rows(self.ref, self.sound["rows"]).graphs()
         else:
             graphs = dict(enumerate(self.preparation.make_graphs(_read_texts(stored))))
-        return replace(graphs_in_columns(graphs, counts.tolist()), is_made=True)
+        return replace(build_graph_columns(graphs, counts.tolist()), is_made=True)
 
 
 def _read_texts(stored: StoredDocuments) -> list[DocumentText]:

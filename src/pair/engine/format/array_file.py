@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from pair import folders
+from pair import files
 from pair.engine.format.checks import load_json
 from pair.engine.format.manifest import ShardFile
 
@@ -229,7 +229,7 @@ class RangeFile:
         self._here = np.zeros(len(outline.hashes), np.bool_)
         self._lock = threading.Lock()
         self._under_way: dict[Span, threading.Lock] = {}
-        self._descriptor = folders.open_file(path, os.O_RDWR | os.O_CREAT)
+        self._descriptor = files.open_file(path, os.O_RDWR | os.O_CREAT)
         # Another process may have fetched some of it before, or is about to: what it wrote is used if it is right.
         self._is_new = os.fstat(self._descriptor).st_size != size_bytes
         if self._is_new:

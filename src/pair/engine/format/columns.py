@@ -110,7 +110,7 @@ def count_terms(texts: Iterable[RowText]) -> KeywordRows:
         in_row = f"{row.context} {row.text}".split() + row.title.split() * TITLE_WEIGHT
         piece_numbers += map(pieces.__getitem__, in_row)
         sizes.append(len(in_row))
-    analysed = [tokenizer.analysed(piece) for piece in pieces]
+    analysed = [tokenizer.analyse(piece) for piece in pieces]
     numbers = _Numbers()
     terms_of_piece = [[numbers[term] for term in (*piece.terms, *piece.extras)] for piece in analysed]
     forms = {(form.encode(errors="surrogatepass"), numbers[term]) for piece in analysed for form, term in piece.forms}

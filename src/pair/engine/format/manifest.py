@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pair import errors
-from pair.blobs.keys import check_key
+from pair.blobs.key_encoding import check_key
 from pair.engine.format.checks import load_json
 
 SCHEMA_VERSION = 1

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pair import cancellation
+from pair import clock
 from pair.engine.filters import Filter
 from pair.engine.format.array_file import ArrayFile, RangeFile, Span
 from pair.engine.format.checks import (
@@ -411,7 +411,7 @@ class RowsFile:
     def _select(self, condition: Filter) -> npt.NDArray[np.bool_]:
         where, parameters = condition.to_sql()
         cursor = self._cursor()
-        with query_errors(self._key), contextlib.closing(cursor), cancellation.interruptible(cursor.interrupt):
+        with query_errors(self._key), contextlib.closing(cursor), clock.interruptible(cursor.interrupt):
             docs = cursor.execute(f"SELECT doc FROM docs WHERE {where}", parameters).fetchnumpy()["doc"]  # noqa: S608
         chosen = np.zeros(self._documents, np.bool_)
         with damage_errors(self._key):

@@ -19,7 +19,7 @@ from pair.engine.format.duckdb_io import file_errors, open_memory
 from pair.engine.format.graph_index import graph_sections
 from pair.engine.format.keyword_index import write_keywords
 from pair.engine.format.manifest import FileRole, ShardFile, ShardRef, file_name, hash_files, shards_prefix
-from pair.files import sha256_of
+from pair.files import hash_file
 
 if TYPE_CHECKING:
     import duckdb
@@ -120,7 +120,7 @@ def build_shard(
     with file_errors(paths["rows"]):
         _write_rows(paths["rows"], documents, headers, commit_id)
     written: dict[FileRole, ShardFile] = {
-        "rows": ShardFile(paths["rows"].stat().st_size, sha256_of(paths["rows"])),
+        "rows": ShardFile(paths["rows"].stat().st_size, hash_file(paths["rows"])),
         "search": _write_search(paths["search"], documents),
         "ids": _write_ids(paths["ids"], headers),
         "keywords": write_keywords(paths["keywords"], documents.keywords, paths["search"]),

@@ -19,9 +19,8 @@ import numpy.typing as npt
 from pair import errors
 from pair.clock import to_timestamp
 from pair.engine import rules
+from pair.engine.format.columns import NO_GRAPHS, StoredDocuments
 from pair.engine.format.manifest import Manifest, ShardRef
-from pair.engine.format.stored_documents import StoredDocuments
-from pair.engine.format.stored_graphs import NO_GRAPHS
 from pair.engine.format.vectors import Grouping, sample_size
 from pair.engine.storage.manifest_store import StoredManifest
 from pair.engine.storage.pending_shards import PendingShards
@@ -91,7 +90,7 @@ class Compactor:
         for conflicts in range(_TRIES):
             before = context.manifests.require_for_write()
             context.cache.keep_only(before.manifest.folders)
-            plan = rules.compaction_plan(
+            plan = rules.plan_compaction(
                 before.manifest, context.settings, everything=everything, min_shards=min_shards
             )
             if not plan.shards:
@@ -150,7 +149,7 @@ class Compactor:
             shards = _rebase(manifest, before, replaced, outputs)
             if shards is None:
                 raise errors.manifest_changed(context.kb_id)
-            return Change(manifest.succeeded_by(commit_id, context.manifests.now(), shards, "compact"), None)
+            return Change(manifest.make_next(commit_id, context.manifests.now(), shards, "compact"), None)
 
         with context.hold_lease() as lease:
             published = commit_under(lease, context, change).manifest
@@ -165,7 +164,7 @@ class Compactor:
         if plan.reason in {"tombstone_pressure", "keywords_missing"}:
             return [Group(shard.run, [(shard, numbers)]) for shard, numbers in members]
         rows = sum(shard.live_rows for shard in plan.shards)
-        count = rules.shards_to_cut(rows, count_live_bytes(plan.shards), self._context.settings)
+        count = rules.count_cuts(rows, count_live_bytes(plan.shards), self._context.settings)
         if count == 1:
             return [Group("", members)] if members else []
         per_shard = max(1, sample_size(count) // len(plan.shards))

@@ -145,7 +145,7 @@ class _Entries:
 
     def entry(self, number: int) -> _DocumentEntry:
         shard = self.shards[self.positions[number]]
-        listed = self.cache.open(shard).ids().listed(int(self.lines[number]))
+        listed = self.cache.open(shard).ids().read_line(int(self.lines[number]))
         return _DocumentEntry(listed.id, shard, listed.doc)
 
 
@@ -160,7 +160,7 @@ def _list_entries(own: Sequence[ShardRef], others: Sequence[ShardRef], cache: Sh
         if not is_wanted.any():
             continue
         directory = cache.open(shard).ids()
-        own_lines = directory.lines_of(is_wanted)
+        own_lines = directory.find_lines(is_wanted)
         own_identities, own_hashes = directory.hashes_at(own_lines)
         positions.append(np.full(len(own_lines), position, np.int64))
         lines.append(own_lines)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pair.blobs.contract import BlobInfo, BlobStore
 from pair.engine import rules
 from pair.engine.format.manifest import Manifest, shards_prefix
-from pair.engine.storage.history import ManifestCopy
+from pair.engine.storage.manifest_store import ManifestCopy
 from pair.engine.storage.pending_shards import PendingShards
 from pair.engine.write.commit import Change, EngineContext, commit_under
 
@@ -69,13 +69,13 @@ def collect(context: EngineContext, store: BlobStore, *, grace_seconds: float) -
         now = context.manifests.now()
         garbage = _find_garbage(context, store, manifest, now, grace_seconds)
         longest = max(grace_seconds, context.settings.gc_grace_seconds)
-        forgotten = rules.drops_to_forget(manifest, now, longest, is_swapped=bool(garbage.shards))
+        forgotten = rules.find_old_drops(manifest, now, longest, is_swapped=bool(garbage.shards))
         if not garbage.shards and not forgotten:
             return Change(None, garbage)
         lease.check()
         _delete(store, garbage.versions.expired)
         taken = frozenset(garbage.shards)
-        return Change(manifest.after_collection(context.new_id(), now, taken, forgotten), garbage)
+        return Change(manifest.make_collected(context.new_id(), now, taken, forgotten), garbage)
 
     with context.hold_lease() as lease:
         committed = commit_under(lease, context, change)
@@ -107,10 +107,10 @@ def _find_garbage(
     for blob in store.list(shards_prefix(context.kb_id)):
         stored.setdefault(blob.key.rpartition("/")[0], []).append(blob)
     records = PendingShards(store, context.kb_id, context.new_id)
-    protected, condemned = records.protected(now, context.settings.gc_build_seconds)
+    protected, condemned = records.list_protected(now, context.settings.gc_build_seconds)
     versions = _choose_versions(context, manifest, now)
     written = {folder: max(blob.modified_at for blob in blobs) for folder, blobs in stored.items()}
-    taken = rules.garbage(manifest, written, now, grace_seconds) - protected - versions.pinned
+    taken = rules.find_garbage(manifest, written, now, grace_seconds) - protected - versions.pinned
     if versions.unread_at is not None:  # it may name every shard that existed before it
         began = {folder: min(blob.modified_at for blob in stored[folder]) for folder in taken}
         taken = frozenset(folder for folder in taken if began[folder] > versions.unread_at)
@@ -136,8 +136,8 @@ def _choose_versions(context: EngineContext, current: Manifest, now: datetime.da
         rules.PastVersion(number, stored_at.get(number + 1, stored_at[number]), number + 1 in rearranged)
         for number in (copy.number for copy in earlier)
     ]
-    kept = rules.versions_to_keep([version for version in past if version.number in folders], settings, now)
-    as_if_read = rules.versions_to_keep(past, settings, now)
+    kept = rules.choose_versions([version for version in past if version.number in folders], settings, now)
+    as_if_read = rules.choose_versions(past, settings, now)
     unread = [copy for copy in earlier if copy.number not in folders and copy.number in as_if_read]
     spared = kept | {copy.number for copy in unread}
     return _KeptVersions(

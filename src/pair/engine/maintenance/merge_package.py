@@ -24,19 +24,18 @@ from pair.engine.format.manifest import (
     FileRole,
     Manifest,
     ShardRef,
-    content_hash,
     file_name,
     from_bytes,
+    hash_files,
     manifest_key,
     shards_prefix,
     to_bytes,
 )
-from pair.engine.format.shard import IdFile, SearchFile
-from pair.engine.format.shard_files import OPENERS, open_ids, open_search
+from pair.engine.format.shard import OPENERS, IdFile, SearchFile, open_ids, open_search
 from pair.engine.storage.shard_cache import ShardCache
 from pair.engine.write.commit import Change, EngineContext, next_manifest
 from pair.engine.write.writer import Identities, Numbers, Writer, hash_ids, live_mask, remove_numbers
-from pair.files import sha256_of
+from pair.files import hash_file
 
 MANIFEST_NAME = "manifest.json"
 
@@ -87,7 +86,7 @@ def _hash_in_key(shard: ShardRef) -> str:
 
 
 def is_named_by_content(shard: ShardRef) -> bool:
-    return _hash_in_key(shard) == content_hash(shard.files)
+    return _hash_in_key(shard) == hash_files(shard.files)
 
 
 def move_shard(shard: ShardRef, kb_id: str) -> ShardRef:
@@ -217,7 +216,7 @@ class PackageMerger:
                 self._context.on_step("upload")
                 # A file that was just unpacked for this need not be copied again.
                 if package.is_verified and file.sha256 and isinstance(self._store, LinkingStore):
-                    self._store.take(shard.key(role), path, file.sha256)
+                    self._store.link(shard.key(role), path, file.sha256)
                 else:
                     self._store.upload(shard.key(role), path)
         self._context.on_step("uploaded")
@@ -278,7 +277,7 @@ def _find_file(package: PackageShards, shard: ShardRef, role: FileRole) -> Path:
     """Return the path of a file of the package. Raises MissingFileError."""
     name = name_in_index(shard, role)
     path = package.path_of(name)
-    if path is None or not (package.is_verified or sha256_of(path) == shard.files[role].sha256):
+    if path is None or not (package.is_verified or hash_file(path) == shard.files[role].sha256):
         raise MissingFileError(name)
     return path
 

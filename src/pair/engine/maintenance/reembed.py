@@ -22,11 +22,10 @@ from pair import errors
 from pair.ai.caching_embedder import DEFAULT_BATCH_SIZE, CachingEmbedder
 from pair.clock import to_timestamp
 from pair.engine import rules
+from pair.engine.format.columns import NO_GRAPHS, StoredDocuments, concatenate
 from pair.engine.format.manifest import Manifest, ShardRef
 from pair.engine.format.shard import SearchFile
 from pair.engine.format.shard_builder import build_shard, rebuild_shard
-from pair.engine.format.stored_documents import StoredDocuments, concatenate
-from pair.engine.format.stored_graphs import NO_GRAPHS
 from pair.engine.format.vectors import Grouping, sample_size
 from pair.engine.maintenance.compaction import (
     Group,
@@ -101,7 +100,7 @@ class Reembedder:
 
     def plan(self) -> ReembedReport:
         """Report what a run would do now; nothing is written. Raises E201, E206, E207, E307."""
-        manifest = self._context.manifests.required().manifest
+        manifest = self._context.manifests.require().manifest
         if manifest.embedder == self._embedding.name:
             return self._report(manifest, manifest)
         self._refuse_textless(manifest.shards)
@@ -162,7 +161,7 @@ class Reembedder:
         """Catch up with other writers, who have written less in each round than in the one before."""
         context = self._context
         for number in range(1, _ROUNDS + 1):
-            before = context.manifests.required()
+            before = context.manifests.require()
             try:
                 self._catch_up(before.manifest, journal)
                 # Waits for the lease as a writer does.
@@ -192,7 +191,7 @@ class Reembedder:
             shards = [apply_late_deletes(output, current) for output in self._outputs]
             name, dimension = self._embedding.name, self._embedding.dimension
             commit_id, now = self._context.new_id(), self._context.manifests.now()
-            return Change(manifest.re_embedded_by(commit_id, now, shards, name, dimension), result=True)
+            return Change(manifest.make_reembedded(commit_id, now, shards, name, dimension), result=True)
 
         return finish
 
@@ -235,7 +234,8 @@ class Reembedder:
             ids += [
                 search.header(doc).id
                 for doc in live_numbers(shard).tolist()
-                if search.vectors_of(doc).any() and not (search.text(doc).strip() or search.header(doc).title.strip())
+                if search.document_vectors(doc).any()
+                and not (search.text(doc).strip() or search.header(doc).title.strip())
             ]
         if ids:
             raise errors.documents_without_text(self._context.kb_id, ids[:_NAMED], len(ids))
@@ -291,7 +291,7 @@ class Reembedder:
         outputs: list[Output] = []
         commit_id = self._context.new_id()
         with scratch_folder(self._context.cache) as folder:
-            for together in rules.reembedding_sets(shards):
+            for together in rules.group_for_reembedding(shards):
                 for group in self._group(together, manifest.dimension, journal):
                     number = len(outputs)
                     ref = self._build(folder / str(number), group, (commit_id, number), journal)
@@ -304,7 +304,7 @@ class Reembedder:
         rows = sum(shard.live_rows for shard in shards)
         wider_bytes = round(rows * (self._embedding.dimension - dimension) * _BYTES_OF_A_NUMBER)
         live_bytes = max(count_live_bytes(shards) + wider_bytes, 0)
-        count = rules.shards_to_cut(rows, live_bytes, self._context.settings)
+        count = rules.count_cuts(rows, live_bytes, self._context.settings)
         if count == 1:
             return [Group("", members)]
         per_shard = max(1, sample_size(count) // len(shards))

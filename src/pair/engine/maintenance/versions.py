@@ -54,7 +54,7 @@ class Rollback:
 
 def list_versions(context: EngineContext) -> list[ListedVersion]:
     """Return the current version and those that a rollback can restore, the newest first. Raises E201, E207."""
-    current = context.manifests.required().manifest
+    current = context.manifests.require().manifest
     listed, after = [current], current
     for manifest in context.manifests.history.past(current):
         if not (after.is_rearranged and after.number == manifest.number + 1):  # else it holds what the next one holds
@@ -89,7 +89,7 @@ def roll_back(context: EngineContext, writer: Writer, wanted: str) -> Rollback:
             return Change(None, past)
         context.manifests.keep(manifest)
         moment = next_moment(context, manifest, past.shards)
-        return Change(manifest.rolled_back_to(past, context.new_id(), moment), past)
+        return Change(manifest.make_rolled_back(past, context.new_id(), moment), past)
 
     committed = commit(context, change, since=writer.began)
     past = committed.result
@@ -110,6 +110,6 @@ def release(context: EngineContext, writer: Writer) -> None:
     def change(manifest: Manifest) -> Change[None]:
         if not manifest.restored:
             return Change(None, None)
-        return Change(manifest.released(context.new_id(), context.clock.now()), None)
+        return Change(manifest.make_released(context.new_id(), context.clock.now()), None)
 
     writer.commit(change)

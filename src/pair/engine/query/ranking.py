@@ -31,7 +31,7 @@ from pair.engine.query.graph_walk import (
 from pair.engine.query.request import EmbeddedRequest
 from pair.engine.query.retrieve import Candidates, Distances, Floats
 from pair.engine.query.shard_access import Rows, ShardAccess, by_shard
-from pair.text.entity_rules import TITLE_WEIGHT, question_entities, title_entity
+from pair.text.entity_rules import TITLE_WEIGHT, find_question_entities, title_entity
 from pair.values import SearchMode
 
 _REACHED_ROWS = 200
@@ -124,7 +124,7 @@ def _rank_hybrid(scale: Scale, candidates: Candidates) -> Ranking:
 def _rank_with_graph(access: ShardAccess, request: EmbeddedRequest, scale: Scale, hybrid: Ranking) -> Ranking:
     """Raises E204 in mode `graph`; `adaptive` does without a graph, or without asking it, and says why."""
     query, parameters = request.asked, request.asked.graph
-    named = question_entities(query.text)
+    named = find_question_entities(query.text)
     if query.mode == "adaptive" and not named and any("graph" in shard.files for shard in access.shards):
         return replace(hybrid, reason=_NAMES_NOTHING)  # before graphs are fetched
     graphs = access.graph_shards()

@@ -110,7 +110,7 @@ class Search:
 def _find_passages(access: ShardAccess, settings: EngineSettings, request: EmbeddedRequest) -> Hits:
     query = request.asked
     limit, most_rows = max(query.limit, 0), max(_MOST_ROWS, 10 * query.limit)
-    words = tokenizer.parse(query.text) if query.mode != "vector" else None
+    words = tokenizer.parse_query(query.text) if query.mode != "vector" else None
     passages = PassageBuilder(access, query, most_rows)
     candidates = first = retrieve(access, settings, request, words, limit)
     while True:
@@ -128,7 +128,7 @@ def _find_passages(access: ShardAccess, settings: EngineSettings, request: Embed
         candidates = retrieve(access, settings, request, words, limit)
     hits = passages.count_copies(hits)
     if words is not None and query.highlights:  # at the end: many more rows are looked at than are shown
-        highlights = [tokenizer.highlights(hit.text, words) for hit in hits]
+        highlights = [tokenizer.find_highlights(hit.text, words) for hit in hits]
         hits = tuple(replace(hit, highlights=places) for hit, places in zip(hits, highlights, strict=True))
     asked = candidates.shards_asked if query.mode == "vector" else len(access.shards)
     weights = dict(candidates.keywords.weights) if candidates.keywords is not None else {}

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pair import cancellation, errors
+from pair import clock, errors
 from pair.engine import rules
 from pair.engine.filters import Filter
 from pair.engine.format.graph_index import GraphIndex
@@ -295,7 +295,7 @@ class ShardAccess:
 
     def _read_or_note(self, read: Callable[[], _Answer]) -> _Answer | None:
         """Return None, and note the fault, when a file cannot be read."""
-        cancellation.check()
+        clock.check_cancelled()
         try:
             return read()
         except ShardMissingError as fault:

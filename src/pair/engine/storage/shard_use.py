@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pair import folders
+from pair import files
 
 _USE = "use"
 
@@ -19,7 +19,7 @@ class ShardUse:
         while True:
             try:
                 self._path = make_folder() / _USE
-                self._descriptor = folders.open_file(self._path, os.O_RDWR | os.O_CREAT)
+                self._descriptor = files.open_file(self._path, os.O_RDWR | os.O_CREAT)
             except FileNotFoundError:
                 continue  # evicted between two lines
             fcntl.flock(self._descriptor, fcntl.LOCK_SH)
@@ -49,7 +49,7 @@ class ShardUse:
 def try_lock(folder: Path) -> Iterator[bool]:
     """Lock the folder of a shard while the block runs. Gives False when it is in use, here or in another process."""
     try:
-        descriptor = folders.open_file(folder / _USE, os.O_RDWR | os.O_CREAT)
+        descriptor = files.open_file(folder / _USE, os.O_RDWR | os.O_CREAT)
     except FileNotFoundError:
         yield True
         return

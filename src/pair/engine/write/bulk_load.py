@@ -19,9 +19,9 @@ import numpy as np
 from pair import errors
 from pair.blobs.contract import BlobStore
 from pair.clock import Clock, to_timestamp
+from pair.engine.format.columns import build_columns, concatenate, hash_id
 from pair.engine.format.manifest import Manifest, ShardRef
 from pair.engine.format.shard_builder import BuiltShard, build_shard
-from pair.engine.format.stored_documents import concatenate, identity, store_form
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.pending_shards import PendingShards
 from pair.engine.storage.shard_cache import ShardCache, ShardMissingError
@@ -132,7 +132,7 @@ class PartBuilder:
 
     def _build_part(self, folder: Path, part: BuildPart) -> list[BuiltShard]:
         prepared = self.preparation.prepare(part.batch, part.batch.documents, part.hashes)
-        documents = store_form(list(prepared.values()), self.preparation.embedding.dimension)
+        documents = build_columns(list(prepared.values()), self.preparation.embedding.dimension)
         prepared.clear()
         return cut_shards(folder, self.kb_id, documents, self.new_id(), self.settings)
 
@@ -306,7 +306,7 @@ class Build:
         manifest = before.manifest if before else self._writer.empty_manifest()
         refuse_rolled_back(manifest, self._writer.began)
         changed = {document.id for document in self._writer.find_changed(batch, hashes, manifest)[0]}
-        heads = {document.id: identity(document.id)[:8] for document in batch.documents}
+        heads = {document.id: hash_id(document.id)[:8] for document in batch.documents}
         selected = [doc for doc in batch.documents if doc.id in changed or heads[doc.id] in self._coming]
         self._coming.update(heads[document.id] for document in selected)
         return selected

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from pair.engine.settings import Chunker
-from pair.text.markdown import Block, Heading, Structure, structure_of
+from pair.text.markdown import Block, Heading, Structure, parse_structure
 from pair.values import Chunk
 
 DEFAULT_SIZE_BYTES = 500
@@ -62,7 +62,7 @@ def split(text: str, size_bytes: int = DEFAULT_SIZE_BYTES, chunker: Chunker = "s
     if chunker == "seed":
         ranges = _Splitter(text, size_bytes).split(0, len(text))
         return tuple(Chunk(text[start:end], start, end) for start, end in ranges)
-    pieces = _Packer(text, size_bytes, structure_of(text)).pack()
+    pieces = _Packer(text, size_bytes, parse_structure(text)).pack()
     return tuple(Chunk(text[piece.start : piece.end], piece.start, piece.end, piece.context) for piece in pieces)
 
 
@@ -88,7 +88,7 @@ def add_contexts(text: str, ranges: Sequence[Range], size_bytes: int, chunker: C
 
 def _find_contexts(text: str, starts: Sequence[int]) -> list[str]:
     """Return the headings above each of these ascending places, without a heading that begins there."""
-    headings = structure_of(text).headings
+    headings = parse_structure(text).headings
     path: list[tuple[int, str]] = []
     number = 0
     contexts: list[str] = []

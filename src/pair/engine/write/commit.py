@@ -183,7 +183,7 @@ def next_manifest(
     commit_id: str | None = None,
 ) -> Manifest:
     """Return the manifest that follows this one, with these shards."""
-    return manifest.succeeded_by(commit_id or context.new_id(), next_moment(context, manifest, shards), shards, cause)
+    return manifest.make_next(commit_id or context.new_id(), next_moment(context, manifest, shards), shards, cause)
 
 
 def next_moment(context: EngineContext, manifest: Manifest, shards: Sequence[ShardRef]) -> datetime.datetime:

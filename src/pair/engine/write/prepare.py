@@ -10,8 +10,7 @@ import numpy as np
 
 from pair import errors
 from pair.ai.caching_embedder import CachingEmbedder
-from pair.engine.format.keyword_rows import RowText, rows_of
-from pair.engine.format.stored_documents import Header, PreparedDocument, PreparedKeywords, content_hash
+from pair.engine.format.columns import Header, PreparedDocument, PreparedKeywords, RowText, count_terms, hash_content
 from pair.engine.settings import Chunker, EngineSettings
 from pair.engine.storage.manifest_store import StoredManifest
 from pair.engine.write.chunking import Range, add_contexts, format_for_embedding, split
@@ -105,7 +104,7 @@ class Preparation:
             graph = batch.graphs.get(document.id)
             name = self._hashing_embedder(before) if graph else models
             graph_text = json.dumps([graph.mentions, graph.edges]) if graph else ""
-            hashes[document.id] = content_hash(document, batch.owner, f"{name} {chunking} {graph_text}")
+            hashes[document.id] = hash_content(document, batch.owner, f"{name} {chunking} {graph_text}")
         return hashes
 
     def prepare(
@@ -120,7 +119,7 @@ class Preparation:
             for chunk in chunks[document.id]
         ]
         vectors = self.embedding.embed_all(texts) if texts else np.empty((0, self.embedding.dimension), np.float32)
-        keywords = rows_of(
+        keywords = count_terms(
             RowText(chunk.text, document.title, chunk.context)
             for document in documents
             for chunk in chunks[document.id]
@@ -217,7 +216,7 @@ def restore_chunks(
     sample = next((number for number, chunk in enumerate(chunks) if chunk.context), None)
     if sample is None:
         return chunks
-    indexed = rows_of([RowText(chunks[sample].text, title, chunks[sample].context)])
+    indexed = count_terms([RowText(chunks[sample].text, title, chunks[sample].context)])
     if int(indexed.lengths[0]) == int(lengths[sample]):
         return chunks
     return tuple(replace(chunk, context="") for chunk in chunks)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pair import files, folders
+from pair import files
 
 Vectors = npt.NDArray[np.float32]
 RecordNumbers = npt.NDArray[np.int64]
@@ -63,7 +63,7 @@ class VectorJournal:
         records["key"], records["vector"] = keys, vectors
         records["check"] = _compute_checks(records)
         with files.storage_errors():
-            descriptor = folders.open_file(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            descriptor = files.open_file(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             try:
                 if not self._is_trimmed:
                     os.ftruncate(descriptor, self._count * self._type.itemsize)
@@ -108,8 +108,8 @@ def open_journal(
     """
     with files.storage_errors(), files.exclusive_lock(folder / "lock", on_wait=on_busy):
         yield VectorJournal(journal_path(folder, embedder, dimension), dimension)
-        for name in filter(_FILE_NAME.fullmatch, folders.list_folder(folder)):
-            folders.unlink(folder / name, missing_ok=True)  # also those of other embedders that were given up
+        for name in filter(_FILE_NAME.fullmatch, files.list_folder(folder)):
+            files.unlink(folder / name, missing_ok=True)  # also those of other embedders that were given up
 
 
 def _compute_checks(records: npt.NDArray[Any]) -> list[int]:

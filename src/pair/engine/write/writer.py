@@ -18,9 +18,9 @@ from pair import errors, files
 from pair.clock import to_timestamp
 from pair.engine import rules
 from pair.engine.filters import Filter
+from pair.engine.format.columns import PreparedDocument, StoredDocuments, build_columns, concatenate, hash_id
 from pair.engine.format.manifest import Manifest, ShardRef, no_manifest
 from pair.engine.format.shard_builder import BuiltShard, build_shard
-from pair.engine.format.stored_documents import PreparedDocument, StoredDocuments, concatenate, identity, store_form
 from pair.engine.format.vectors import Grouping
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.shard_cache import ShardCache, ShardMissingError
@@ -96,7 +96,7 @@ class Writer:
             if not changed:
                 shards = remove_stored(manifest.shards, gone.values())
                 return Change(next_manifest(self._context, manifest, shards, "delete"), report)
-            fresh = store_form([prepared[document.id] for document in changed], self._embedding.dimension)
+            fresh = build_columns([prepared[document.id] for document in changed], self._embedding.dimension)
             replaced = [stored[document.id] for document in changed if document.id in stored]
             added = len(changed) - len(replaced)
             report = replace(report, added=added, replaced=len(replaced), chunks=len(fresh.chunks))
@@ -170,7 +170,7 @@ class Writer:
         context = self._context
         shards = remove_stored(manifest.shards, replaced)
         unclustered = [shard for shard in shards if not shard.run and not shard.origin and shard.live_documents]
-        merged = rules.shards_to_merge(unclustered, len(fresh.chunks))
+        merged = rules.choose_merge(unclustered, len(fresh.chunks))
         commit_id = context.new_id()
         with scratch_folder(context.cache) as folder:
             context.on_step("workspace")
@@ -198,7 +198,7 @@ class Writer:
             if owner is not None:
                 numbers = np.union1d(numbers, opened.ids().numbers_of_owner(owner))
             if condition is not None:
-                numbers = np.union1d(numbers, np.flatnonzero(opened.rows().selected(condition)))
+                numbers = np.union1d(numbers, np.flatnonzero(opened.rows().select(condition)))
             numbers = numbers[live_mask(shard)[numbers]]
             if len(numbers):
                 selected[position] = numbers
@@ -242,7 +242,7 @@ def remove_numbers(shard: ShardRef, numbers: Numbers) -> ShardRef:
 
 
 def hash_ids(ids: Iterable[str]) -> Identities:
-    return np.array([np.frombuffer(identity(name), "<u8") for name in ids], "<u8").reshape(-1, 2)
+    return np.array([np.frombuffer(hash_id(name), "<u8") for name in ids], "<u8").reshape(-1, 2)
 
 
 def find_stored(manifest: Manifest, cache: ShardCache, ids: Sequence[str]) -> dict[str, DocumentLocation]:
@@ -253,7 +253,7 @@ def find_stored(manifest: Manifest, cache: ShardCache, ids: Sequence[str]) -> di
         directory = cache.open(shard).ids()
         lines = directory.find(identities)
         for number in np.flatnonzero(lines >= 0).tolist():
-            listed = directory.listed(int(lines[number]))
+            listed = directory.read_line(int(lines[number]))
             if shard.tombstones is None or not shard.tombstones[listed.doc]:
                 stored[ids[number]] = DocumentLocation(position, listed.doc, listed.content_hash)
     return stored
@@ -274,8 +274,8 @@ def pick_documents(shard: ShardRef, numbers: Numbers, cache: ShardCache) -> Stor
     documents = search.documents(numbers, opened.stored_graphs())
     index = opened.keywords()
     if index is None:
-        return documents.analysed()
-    return replace(documents, keywords=index.stored_rows(search.rows_of(numbers)))
+        return documents.add_keywords()
+    return replace(documents, keywords=index.read_rows(search.rows_of(numbers)))
 
 
 @contextlib.contextmanager
@@ -289,7 +289,7 @@ def cut_shards(
     folder: Path, kb_id: str, documents: StoredDocuments, commit_id: str, settings: EngineSettings
 ) -> list[BuiltShard]:
     """Build one shard of the documents, or several of a cluster each."""
-    count = rules.shards_to_cut(len(documents.chunks), documents.size_bytes, settings)
+    count = rules.count_cuts(len(documents.chunks), documents.size_bytes, settings)
     if count == 1:
         return [build_shard(folder, kb_id, documents, commit_id=commit_id, run="")]
     means = documents.mean_vectors()
