@@ -82,12 +82,13 @@ import resource, sys, time
 from pathlib import Path
 from pair.clock import SystemClock
 from pair.packages.download import Downloader
-from pair.packages.rules import SourcesPolicy
-from pair.web.http_client import Web
+from pair.packages.rules import SourcesSettings
+from pair.web.http_client import HttpClient
 from pair.kb.installer import SilentObserver
-web = Web(timeout_seconds=30, retries=0, retry_wait_seconds=1, clock=SystemClock())
+web = HttpClient(timeout_seconds=30, retries=0, retry_wait_seconds=1, clock=SystemClock())
 began = time.perf_counter()
-done = Downloader(web, SourcesPolicy(), SilentObserver()).fetch(sys.argv[1], Path(sys.argv[2]), sha256=None, known=None)
+downloader = Downloader(web, SourcesSettings(), SilentObserver())
+done = downloader.fetch(sys.argv[1], Path(sys.argv[2]), sha256=None, known=None)
 assert done is not None and done.verified
 print(time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

@@ -20,21 +20,21 @@ MAX_PARAMETERS = 6
 MAX_PARTICIPLES = 40
 MAX_METHODS = 16
 BUDGETS = {
-    ".": (3061, 14),
-    "ai": (2558, 20),
-    "app": (8549, 71),
-    "auth": (965, 7),
-    "blobs": (1817, 13),
-    "client": (820, 5),
-    "engine": (13669, 71),
-    "evaluation": (353, 4),
-    "kb": (4574, 23),
-    "librarians": (3763, 22),
-    "packages": (5730, 27),
-    "sync": (3186, 23),
-    "testing": (873, 7),
-    "text": (1442, 8),
-    "web": (1267, 8),
+    ".": (2380, 10),
+    "ai": (2370, 14),
+    "app": (7100, 45),
+    "auth": (910, 6),
+    "blobs": (1780, 10),
+    "client": (720, 4),
+    "engine": (12560, 54),
+    "evaluation": (330, 3),
+    "kb": (4710, 19),
+    "librarians": (3330, 17),
+    "packages": (5340, 19),
+    "sync": (3050, 16),
+    "testing": (880, 7),
+    "text": (1430, 8),
+    "web": (1220, 6),
 }
 """Lines and files of each package."""
 MAY_TAKE_MANY = {("kb/kb.py", "search"), ("client/remote_kb.py", "search"), ("kb/open.py", "open_kb")}
@@ -49,14 +49,16 @@ MAY_CATCH_EVERYTHING = {
 MAY_IMPORT_LATE = {
     "__init__.py",
     "app/cli/entry.py",
-    "app/cli/context.py",
+    "app/cli/ask.py",
+    "app/cli/evaluate.py",
+    "app/cli/serve.py",
+    "app/cli/versions.py",
     "app/http/mcp.py",
     "app/render.py",
     "engine/format/duckdb_io.py",
     "settings.py",
     "kb/ingest.py",
     "kb/doctor.py",
-    "kb/embedders.py",
     "kb/open.py",
     "kb/librarians.py",
     "kb/package_index.py",
@@ -195,7 +197,8 @@ def test_functions_are_named_by_a_verb() -> None:
 
 
 def test_a_knowledge_base_has_few_methods() -> None:
-    methods = [name for name in vars(pair.KnowledgeBase) if not name.startswith("_")]
+    public = vars(pair.KnowledgeBase).items()
+    methods = [name for name, member in public if not name.startswith("_") and not isinstance(member, property)]
     assert len(methods) <= MAX_METHODS, methods
 
 

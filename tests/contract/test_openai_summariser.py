@@ -305,8 +305,8 @@ def test_an_address_of_no_use_is_an_error_that_shows_no_password(policy: ModelSe
 
 def in_another_process(policy: ModelSettings, environment: dict[str, str]) -> str:
     code = (
-        "import sys\nfrom pair.ai.openai import OpenAiSummariser\nfrom pair.ai.prompts import ModelPolicy\n"
-        "policy = ModelPolicy(sys.argv[1], 'tiny', sys.argv[2], retries=0)\n"
+        "import sys\nfrom pair.ai.openai import OpenAiSummariser\nfrom pair.ai.prompts import ModelSettings\n"
+        "policy = ModelSettings(sys.argv[1], 'tiny', sys.argv[2], retries=0)\n"
         "print(OpenAiSummariser(policy).summarise('a.md', 'Cats sleep.'))"
     )
     done = subprocess.run(

@@ -23,10 +23,9 @@ from pair.auth.rules import ANYBODY, Principal
 from pair.clock import Cancellation, SystemClock
 from pair.engine.query.documents import StoredDocument
 from pair.engine.query.request import Hits
-from pair.kb.kb import KnowledgeBase
+from pair.kb.kb import KbCollection, KnowledgeBase
 from pair.kb.librarians import KbLibrarians
 from pair.kb.open import DEFAULT_KB
-from pair.kb.open_versions import VersionCollection
 from pair.kb.server import BackgroundJob, OpenKbs, care
 from pair.librarians.contract import Budget, Context, Response, TraceContext, User
 from pair.librarians.threads import in_thread
@@ -260,7 +259,7 @@ class AskRun:
     librarians: KbLibrarians
     librarian: str
     query: str
-    version: VersionCollection | None = None
+    version: KbCollection | None = None
 
     async def answer(self, context: Context | None = None, seconds: float | None = None) -> Response:
         """What goes wrong from here on is part of the response."""

@@ -294,16 +294,25 @@ class KnowledgeBase:
 class KbCollection:
     """What the librarians of a KB read."""
 
-    def __init__(self, kb: KnowledgeBase, embedding: CachingEmbedder) -> None:
+    def __init__(
+        self,
+        kb: KnowledgeBase,
+        embedding: CachingEmbedder,
+        read_version: "Callable[[Callable[[KnowledgeBase], Hits]], Hits] | None" = None,
+    ) -> None:
+        """`read_version`: runs a search on an earlier version of the KB, whose sources are unknown."""
         self.kb = kb
         self.embedding = embedding
+        self._read_version = read_version
 
     @property
     def kb_id(self) -> str:
         return self.kb.kb_id
 
     def search(self, query: str, *, limit: int, mode: str, explain: bool) -> Hits:
-        return self.kb.search(query, limit=limit, mode=mode, explain=explain)
+        if self._read_version is None:
+            return self.kb.search(query, limit=limit, mode=mode, explain=explain)
+        return self._read_version(lambda kb: kb.search(query, limit=limit, mode=mode, explain=explain))
 
     def words_in(self, query: str, texts: Sequence[str]) -> list[frozenset[str]]:
         """Return the words of a question that each text contains, as keyword search counts them."""
@@ -318,7 +327,7 @@ class KbCollection:
 
     def fetched_at(self, document_ids: Sequence[str]) -> dict[str, str]:
         """Return when each document was last fetched, or last read if it is a file; "" for what was not synced."""
-        if self.kb.sources is None:
+        if self.kb.sources is None or self._read_version is not None:
             return {}
         texts = self.kb.sources.current_texts()
         return {document_id: texts.seen_at(document_id) for document_id in document_ids}

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pair import errors
-from pair.engine.query.request import Hits
 from pair.kb.kb import KbCollection, KnowledgeBase
 
 _MOST = 8
@@ -103,21 +102,6 @@ def _close(kbs: Sequence[KnowledgeBase | None]) -> None:
             kb.close()
 
 
-class VersionCollection(KbCollection):
-    """What a librarian of a KB reads of one version."""
-
-    def __init__(self, kb: KnowledgeBase, past: OpenVersions, number: int) -> None:
-        """`kb`: the current one, for what no version changes."""
-        super().__init__(kb, kb.collection.embedding)
-        self._past = past
-        self._number = number
-
-    def search(self, query: str, *, limit: int, mode: str, explain: bool) -> Hits:
-        """Raises E218, and what every search raises."""
-        return self._past.read(
-            self.kb, self._number, lambda kb: kb.search(query, limit=limit, mode=mode, explain=explain)
-        )
-
-    def fetched_at(self, document_ids: Sequence[str]) -> dict[str, str]:
-        """Return nothing: only the present state of sources is known."""
-        return {}
+def open_collection(kb: KnowledgeBase, past: OpenVersions, number: int) -> KbCollection:
+    """Return what a librarian reads of one version. `kb`: the current one, for what no version changes."""
+    return KbCollection(kb, kb.collection.embedding, lambda work: past.read(kb, number, work))

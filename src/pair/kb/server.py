@@ -18,10 +18,10 @@ from pair.auth.rules import Principal, is_loopback
 from pair.clock import Clock, SystemClock, to_timestamp
 from pair.engine.rules import check_kb_id
 from pair.engine.summary import list_kbs
-from pair.kb.kb import KnowledgeBase
+from pair.kb.kb import KbCollection, KnowledgeBase
 from pair.kb.librarians import KbLibrarians
 from pair.kb.open import DEFAULT_KB, blob_store, choose_embedder, open_kb, with_graph
-from pair.kb.open_versions import OpenVersions, VersionCollection
+from pair.kb.open_versions import OpenVersions, open_collection
 from pair.kb.sync import SyncService
 from pair.kb.trust import key_file
 from pair.settings import Settings
@@ -104,11 +104,11 @@ class OpenKbs:
                 kb.close()
         return result
 
-    def shelf_at(self, kb_id: str, at: int | str) -> VersionCollection:
+    def shelf_at(self, kb_id: str, at: int | str) -> KbCollection:
         """Return what a librarian of the KB answers from at a version. Raises E201, E212, E218."""
         kb = self.get(kb_id)
         number = self._past.read(kb, at, lambda past: past.version()[0])
-        return VersionCollection(kb, self._past, number)
+        return open_collection(kb, self._past, number)
 
     def stats_of(self, kb_id: str) -> "EngineStats | None":
         """Return the figures of a KB; one that is not open is not kept open."""
