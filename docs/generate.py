@@ -24,6 +24,7 @@ from pair import error_tree, errors, settings
 from pair.app import render
 from pair.app.cli.commands import build
 from pair.auth import trust
+from pair.kb.maintenance import KbBackup, KbGraph, KbMaintenance, KbVersions
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 PACKAGE = Path(inspect.getfile(pair)).resolve().parent
@@ -513,6 +514,9 @@ def _json_sample() -> str:
 # ── python.md ──────────────────────────────────────────────────────────────────────────────────────
 
 
+KB_PARTS = {"versions": KbVersions, "maintenance": KbMaintenance, "backup": KbBackup, "graph": KbGraph}
+
+
 def python_page() -> str:
     introduction = (
         "`import pair` gives the names below and `__version__`. Everything else may change without notice. "
@@ -525,6 +529,9 @@ def python_page() -> str:
             f"## pair.{name}",
             *(text.replace("def open_kb(", "def open(") for text in _described(getattr(pair, name))),
         ]
+        if name == "KnowledgeBase":
+            for part, kind in KB_PARTS.items():
+                blocks += [f"### kb.{part}", _own_doc(kind), *_methods(kind)]
     return _page("Python", *blocks)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pair
 from pair import settings
 from pair.errors import CODES, HTTP_STATUSES
+from pair.kb.maintenance import KbBackup, KbGraph, KbMaintenance, KbVersions
 from support.assistants import over_http
 from support.command import Workplace, write_files
 from support.served import Served
@@ -177,6 +178,11 @@ def python_names() -> str:
         if inspect.isclass(value):
             members = sorted(member for member in dir(value) if not member.startswith("_"))
             lines += [f"  {name}.{member}{_signature(inspect.getattr_static(value, member))}" for member in members]
+    parts = {"versions": KbVersions, "maintenance": KbMaintenance, "backup": KbBackup, "graph": KbGraph}
+    for part, kind in parts.items():
+        for member, value in sorted(vars(kind).items()):
+            if not member.startswith("_"):
+                lines.append(f"KnowledgeBase.{part}.{member}{_signature(value)}")
     return "\n".join(lines) + "\n"
 
 
