@@ -89,7 +89,7 @@ def used(kb: KnowledgeBase | RemoteKnowledgeBase) -> list[Any]:
     stats = kb.stats()
     assert stats is not None
     seen += [stats.documents, stats.chunks, stats.embedder, stats.dimension, stats.manifest_version]
-    care = kb.maintenance if isinstance(kb, KnowledgeBase) else kb
+    care = kb.maintenance
     seen += [care.compact(everything=True), care.collect(grace_seconds=0), care.sweep().evicted_ttl]
     return seen
 
@@ -347,7 +347,7 @@ def test_what_passes_is_tried_again_with_the_same_key_for_the_work():
 def test_tries_are_bounded_and_the_last_error_is_told():
     with Scripted(*[told("E203", 409)] * 9) as scripted, pair.connect(scripted.url, retries=2) as kb:
         with pytest.raises(errors.ConflictError) as caught:
-            kb.compact()
+            kb.maintenance.compact()
         assert (caught.value.code, caught.value.message, caught.value.hints) == ("E203", "not now", ("wait", "or not"))
         assert len(scripted.requests) == 3
 

@@ -334,7 +334,7 @@ def test_a_key_that_came_with_something_else_is_refused_and_one_that_failed_may_
 def test_a_program_that_loses_an_answer_goes_back_once(plain: Served) -> None:
     first, last = paint(plain, "program-back", "red", "green")
     with Forgetful(plain.port) as url, pair.connect(url, kb_id="program-back", retries=3) as kb:
-        assert kb.rollback(first).manifest_version == last + 1
+        assert kb.versions.rollback(first).manifest_version == last + 1
     assert newest(plain, "program-back") == last + 1
 
 

@@ -97,20 +97,20 @@ def test_a_program_compares_and_goes_back_as_it_does_at_home(plain: Served, keye
     with pair.connect(plain.url, kb_id="program") as kb:
         first = kb.upsert([Document(f"{number:04}", f"Text {number}.") for number in range(1200)]).manifest_version
         later = kb.upsert([Document(f"{number:04}", f"Other {number}.") for number in range(1100)]).manifest_version
-        listed = kb.versions()
+        listed = kb.versions.list()
         assert (listed[0].number, listed[0].is_current, first in [each.number for each in listed]) == (
             later,
             True,
             True,
         )
-        changes = kb.diff(first)
+        changes = kb.versions.diff(first)
         assert (changes.before, changes.after, len(changes.changed)) == (first, later, 1100)
         assert (changes.added, changes.removed) == ((), ())
-        done = kb.rollback(first)
+        done = kb.versions.rollback(first)
         assert (done.restored, done.manifest_version, done.is_changed) == (first, later + 1, True)
-        assert not kb.diff(first, "current")
+        assert not kb.versions.diff(first, "current")
         with pytest.raises(NotFoundError) as refused:
-            kb.diff(77)
+            kb.versions.diff(77)
         assert refused.value.code == "E218"
     with pair.connect(keyed.server.url, key=keyed.key("write")) as kb, pytest.raises(AccessError):
-        kb.rollback(1)
+        kb.versions.rollback(1)

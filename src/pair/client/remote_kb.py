@@ -8,7 +8,7 @@ Invariants
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from pair import errors, values
@@ -66,13 +66,33 @@ def connect(
     return RemoteKnowledgeBase(connection, kb_id, lambda: secrets.token_hex(16))
 
 
+@dataclass(frozen=True)
+class _KbRequests:
+    """Requests about one KB of a server."""
+
+    connection: ServerConnection
+    kb_id: str
+    new_id: Callable[[], str]
+
+    def get(self, path: str, decoder: Callable[[Json], Result], parameters: Mapping[str, str] | None = None) -> Result:
+        request = ClientRequest("GET", path, parameters={"kb_id": self.kb_id, **(parameters or {})})
+        return self.connection.fetch(request, decoder)
+
+    def post(
+        self, path: str, value: Json, decoder: Callable[[Json], Result], read_seconds: float | None = _LONG_SECONDS
+    ) -> Result:
+        body = encode_json({"kb_id": self.kb_id, **value})
+        return self.connection.fetch(ClientRequest("POST", path, body, read_seconds=read_seconds), decoder)
+
+
 class RemoteKnowledgeBase:
     """A KB on a server. Used from several threads at once. Close it, or use it as a context manager."""
 
     def __init__(self, connection: ServerConnection, kb_id: str, new_id: Callable[[], str]) -> None:
-        self._connection = connection
         self.kb_id = kb_id
-        self._new_id = new_id
+        self._requests = _KbRequests(connection, kb_id, new_id)
+        self.versions = RemoteVersions(self._requests)
+        self.maintenance = RemoteMaintenance(self._requests)
 
     def __enter__(self) -> Self:
         return self
@@ -81,16 +101,16 @@ class RemoteKnowledgeBase:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<RemoteKnowledgeBase {self.kb_id!r} at {self._connection.address}>"
+        return f"<RemoteKnowledgeBase {self.kb_id!r} at {self._requests.connection.address}>"
 
     def close(self) -> None:
-        self._connection.close()
+        self._requests.connection.close()
 
     # Writing
 
     def sync(self, *, wait: bool = True) -> SyncReport:
         """Sync the files and links of the server. Raises E101 unless it may wait for another sync."""
-        return self._post("/sync", {"wait": wait}, decode.decode_sync_report)
+        return self._requests.post("/sync", {"wait": wait}, decode.decode_sync_report)
 
     def upsert(
         self,
@@ -115,26 +135,26 @@ class RemoteKnowledgeBase:
         return total
 
     def _store(self, lines: Sequence[bytes], chunk_size: int | None) -> WriteReport:
-        key = {"idempotency-key": self._new_id()}
+        key = {"idempotency-key": self._requests.new_id()}
         if len(lines) <= _SMALL_DOCUMENTS and sum(map(len, lines)) <= _SMALL_BYTES:
             size = b"" if chunk_size is None else b',"chunk_size":%d' % chunk_size
             body = b'{"kb_id":%s,"documents":[%s]%s}' % (encode_json(self.kb_id), b",".join(lines), size)
             request = ClientRequest("POST", "/rag/ingest", body, headers=key, read_seconds=_LONG_SECONDS)
-            return self._connection.fetch(request, decode.decode_ingestion)
+            return self._requests.connection.fetch(request, decode.decode_ingestion)
         parameters = {"kb_id": self.kb_id} | ({} if chunk_size is None else {"chunk_size": str(chunk_size)})
         headers = {**key, "content-type": "application/x-ndjson"}
         body = b"\n".join(lines)
         request = ClientRequest("POST", "/rag/ingest", body, parameters, headers, read_seconds=_LONG_SECONDS)
-        return self._connection.send(request, self._read_last_line)
+        return self._requests.connection.send(request, self._read_last_line)
 
     def _read_last_line(self, response: "httpx2.Response") -> WriteReport:
         def decode_line(value: Json) -> WriteReport:
             if value["type"] == "result":
                 return decode.decode_ingestion(value)
-            error = self._connection.build_error(value["error"], 200)
+            error = self._requests.connection.build_error(value["error"], 200)
             raise AttemptFailed(error, again=error.retryable and error.code != errors.PUBLISH_UNKNOWN)
 
-        return self._connection.decode(response.read().rstrip().rpartition(b"\n")[2], decode_line)
+        return self._requests.connection.decode(response.read().rstrip().rpartition(b"\n")[2], decode_line)
 
     def delete(
         self,
@@ -152,7 +172,7 @@ class RemoteKnowledgeBase:
         for path in paths:
             request = ClientRequest("DELETE", path, parameters={"kb_id": self.kb_id}, read_seconds=_LONG_SECONDS)
             try:
-                total = _add(total, self._connection.fetch(request, decode.decode_deletion))
+                total = _add(total, self._requests.connection.fetch(request, decode.decode_deletion))
             except errors.NotFoundError as fault:
                 if fault.code != errors.NO_SUCH_DOCUMENT:
                     raise
@@ -184,7 +204,7 @@ class RemoteKnowledgeBase:
         value |= {"highlights": more.highlights, "max_distance": more.max_distance}
         if filter:
             value["filter"] = dict(filter) if isinstance(filter, Mapping) else list(filter)
-        return self._post("/rag/query", value, decode.decode_hits, read_seconds=None)
+        return self._requests.post("/rag/query", value, decode.decode_hits, read_seconds=None)
 
     def search_vector(
         self,
@@ -235,17 +255,17 @@ class RemoteKnowledgeBase:
             is_repeatable=False,
             accepts_librarian_errors=True,
         )
-        return self._connection.send(request, lambda response: self._read_answer(response, on_text))
+        return self._requests.connection.send(request, lambda response: self._read_answer(response, on_text))
 
     def _read_answer(self, response: "httpx2.Response", on_text: Callable[[str], None] | None) -> Response:
         if on_text is None or response.status_code != 200:
-            return self._connection.decode(response.read(), Response.from_json)
+            return self._requests.connection.decode(response.read(), Response.from_json)
         for name, data in _read_events(response):
             if name == "text":
-                on_text(self._connection.decode(data, lambda value: str(value["text"])))
+                on_text(self._requests.connection.decode(data, lambda value: str(value["text"])))
             elif name == "response":
-                return self._connection.decode(data, Response.from_json)
-        raise AttemptFailed(self._connection.build_error(None, response.status_code))
+                return self._requests.connection.decode(data, Response.from_json)
+        raise AttemptFailed(self._requests.connection.build_error(None, response.status_code))
 
     def documents(self, *, after: str = "", limit: int = 100, owner: str | None = None) -> list[StoredDocument]:
         """Return stored documents by id, from the first that comes after `after`."""
@@ -257,71 +277,20 @@ class RemoteKnowledgeBase:
             count = min(_PAGE_DOCUMENTS, limit - len(documents))
             parameters = {"after": following, "limit": str(count), "text": "true"}
             parameters |= {} if owner is None else {"owner": owner}
-            page, following = self._get("/rag/docs", decode.decode_page, parameters)
+            page, following = self._requests.get("/rag/docs", decode.decode_page, parameters)
             documents += page
         return documents
 
     def document(self, document_id: str) -> StoredDocument:
         """Raises E214."""
-        return self._get(f"/rag/docs/{quote_part(document_id)}", decode.decode_as(StoredDocument))
+        return self._requests.get(f"/rag/docs/{quote_part(document_id)}", decode.decode_as(StoredDocument))
 
     # Care
 
-    def compact(
-        self, *, everything: bool = False, on_progress: Callable[[int, int], None] = lambda done, total: None
-    ) -> CompactionReport:
-        """Merge and re-cluster shards that are worth it, or all of them. The server sends no progress."""
-        return self._post("/rag/compact", {"everything": everything}, decode.decode_as(CompactionReport))
-
-    def collect(self, *, grace_seconds: float | None = None) -> GarbageReport:
-        """Delete shards that no manifest has named for the grace period."""
-        return self._post("/rag/gc", {"grace_seconds": grace_seconds}, decode.decode_as(GarbageReport))
-
-    def versions(self) -> list[ListedVersion]:
-        """Return the current version and those to roll back to, the newest first. Raises E201."""
-        return self._get("/rag/versions", decode.decode_versions)
-
-    def diff(self, a: int | str, b: int | str = CURRENT) -> DocumentChanges:
-        """Return the documents that differ between two versions, by id. Raises E201, E218."""
-        parameters = {"a": str(a), "b": str(b), "entries": "false", "limit": str(_PAGE_DOCUMENTS)}
-        changes, following = self._get("/rag/diff", decode.decode_changes, parameters)
-        parameters |= {"a": str(changes.before), "b": str(changes.after)}
-        while following is not None:
-            page, following = self._get("/rag/diff", decode.decode_changes, parameters | {"after": following})
-            changes = replace(
-                changes,
-                added=changes.added + page.added,
-                removed=changes.removed + page.removed,
-                changed=changes.changed + page.changed,
-            )
-        return changes
-
-    def rollback(self, version: int | str) -> Rollback:
-        """Make an earlier version the current one, by its number, else by the version of the package installed then."""
-        body = encode_json({"kb_id": self.kb_id, "version": version})
-        key = {"idempotency-key": self._new_id()}
-        request = ClientRequest("POST", "/rag/rollback", body, headers=key, read_seconds=_LONG_SECONDS)
-        return self._connection.fetch(request, decode.decode_rollback)
-
-    def sweep(self) -> SweepReport:
-        """Evict fetched shards that are too old or too many, from the cache of the server."""
-        request = ClientRequest("POST", "/cache/sweep", read_seconds=_LONG_SECONDS)
-        return self._connection.fetch(request, decode.decode_as(SweepReport))
-
     def stats(self) -> EngineStats | None:
         """Return None when nothing was ever stored."""
-        all_stats = self._connection.fetch(ClientRequest("GET", "/rag/kbs"), decode.decode_stats)
+        all_stats = self._requests.connection.fetch(ClientRequest("GET", "/rag/kbs"), decode.decode_stats)
         return next((stats for stats in all_stats if stats.kb_id == self.kb_id), None)
-
-    def _get(self, path: str, decoder: Callable[[Json], Result], parameters: Mapping[str, str] | None = None) -> Result:
-        request = ClientRequest("GET", path, parameters={"kb_id": self.kb_id, **(parameters or {})})
-        return self._connection.fetch(request, decoder)
-
-    def _post(
-        self, path: str, value: Json, decoder: Callable[[Json], Result], read_seconds: float | None = _LONG_SECONDS
-    ) -> Result:
-        body = encode_json({"kb_id": self.kb_id, **value})
-        return self._connection.fetch(ClientRequest("POST", path, body, read_seconds=read_seconds), decoder)
 
 
 def _read_events(response: "httpx2.Response") -> Iterator[tuple[str, bytes]]:
@@ -375,3 +344,58 @@ def _encode_document(document: Document) -> bytes:
         return encode_json(value)
     except errors.UsageError as fault:
         raise errors.document_invalid(document.id, "it cannot be written as JSON") from fault
+
+
+class RemoteVersions:
+    """The versions of a KB on a server."""
+
+    def __init__(self, requests: _KbRequests) -> None:
+        self._requests = requests
+
+    def list(self) -> Sequence[ListedVersion]:
+        """Return the current version and those to roll back to, the newest first. Raises E201."""
+        return self._requests.get("/rag/versions", decode.decode_versions)
+
+    def diff(self, a: int | str, b: int | str = CURRENT) -> DocumentChanges:
+        """Return the documents that differ between two versions, by id. Raises E201, E218."""
+        parameters = {"a": str(a), "b": str(b), "entries": "false", "limit": str(_PAGE_DOCUMENTS)}
+        changes, following = self._requests.get("/rag/diff", decode.decode_changes, parameters)
+        parameters |= {"a": str(changes.before), "b": str(changes.after)}
+        while following is not None:
+            page, following = self._requests.get("/rag/diff", decode.decode_changes, parameters | {"after": following})
+            changes = replace(
+                changes,
+                added=changes.added + page.added,
+                removed=changes.removed + page.removed,
+                changed=changes.changed + page.changed,
+            )
+        return changes
+
+    def rollback(self, version: int | str) -> Rollback:
+        """Make an earlier version the current one, by its number, else by the version of the package installed then."""
+        body = encode_json({"kb_id": self._requests.kb_id, "version": version})
+        key = {"idempotency-key": self._requests.new_id()}
+        request = ClientRequest("POST", "/rag/rollback", body, headers=key, read_seconds=_LONG_SECONDS)
+        return self._requests.connection.fetch(request, decode.decode_rollback)
+
+
+class RemoteMaintenance:
+    """Maintenance of a KB on a server."""
+
+    def __init__(self, requests: _KbRequests) -> None:
+        self._requests = requests
+
+    def compact(
+        self, *, everything: bool = False, on_progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> CompactionReport:
+        """Merge and re-cluster shards that are worth it, or all of them. The server sends no progress."""
+        return self._requests.post("/rag/compact", {"everything": everything}, decode.decode_as(CompactionReport))
+
+    def collect(self, *, grace_seconds: float | None = None) -> GarbageReport:
+        """Delete shards that no manifest has named for the grace period."""
+        return self._requests.post("/rag/gc", {"grace_seconds": grace_seconds}, decode.decode_as(GarbageReport))
+
+    def sweep(self) -> SweepReport:
+        """Evict fetched shards that are too old or too many, from the cache of the server."""
+        request = ClientRequest("POST", "/cache/sweep", read_seconds=_LONG_SECONDS)
+        return self._requests.connection.fetch(request, decode.decode_as(SweepReport))
