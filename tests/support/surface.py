@@ -88,7 +88,7 @@ _STABLE = (
     (r"\b[0-9a-f]{12,64}\b", "<hex>"),
     (r"\b\d+(\.\d+)? ?(B|kB|MB|GB|bytes)\b", "<size>"),
     (r"\b\d+(\.\d+)? ?(ms|s|seconds)\b", "<duration>"),
-    (r'("(?:took_ms|executionTimeMs|\w*bytes|seconds|mtime_ns|ctime_ns|inode)": ?)[\d.e-]+', r"\1<number>"),
+    (r'("(?:took_ms|executionTimeMs|\w*bytes|seconds|mtime_ns|ctime_ns|inode|generation)": ?)[\d.e-]+', r"\1<number>"),
     (r"\bpid \d+|process \d+", "<process>"),
 )
 
