@@ -200,15 +200,6 @@ def _hash_block(block: bytes | memoryview) -> bytes:
     return hashlib.sha256(block).digest()[:_HASH_BYTES]
 
 
-def sound_blocks(path: Path, outline: RangeOutline) -> npt.NDArray[np.bool_]:
-    """Tell which blocks of a file that may be damaged or cut off are right."""
-    sound = np.zeros(len(outline.hashes), np.bool_)
-    with path.open("rb") as stream:
-        for number, expected in enumerate(outline.hashes):
-            sound[number] = _hash_block(stream.read(BLOCK_BYTES)) == expected.tobytes()
-    return sound
-
-
 class RangeFile:
     """A file of which only some blocks are here: ranges are fetched when they are wanted.
 
