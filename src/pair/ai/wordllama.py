@@ -21,7 +21,7 @@ from pair import errors
 from pair.ai.caching_embedder import LruCache
 from pair.ai.contract import Vectors
 from pair.ai.model_files import BundledFile, open_mapped
-from pair.text.characters import rate_tokens, replace_surrogates
+from pair.text.characters import rate_tokens, replace_all_surrogates, replace_surrogates
 
 DIMENSION = 256
 # The weights are the same in many versions; the files are checked, whichever is installed.
@@ -76,14 +76,14 @@ class WordLlamaEmbedder:
         return 0.2
 
     def fit(self, query: str) -> float:
-        pieces = _pieces(query)
+        pieces = _pieces(replace_surrogates(query))
         tokens = self._tokens_of(self._get_model(), set(pieces))
         size_bytes = sum(len(tokens[piece]) for piece in pieces)
         return rate_tokens(query, size_bytes // _TOKEN_BYTES)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         model = self._get_model()
-        read = [_pieces(text) for text in texts]
+        read = [_pieces(text) for text in replace_all_surrogates(texts)]
         tokens = self._tokens_of(model, set().union(*read))
         table = model.table(len(texts))
         sums = np.zeros((len(texts), DIMENSION), dtype=np.float32)
@@ -149,8 +149,8 @@ def _pieces(text: str) -> list[str]:
     """Return nothing for a blank text. A piece begins with the space before it; a single one is left out."""
     if not text.strip():
         return []
-    spaced = replace_surrogates(text).replace("\n", " \n")
+    spaced = text.replace("\n", " \n")
     if _SPACE not in spaced and "  " not in spaced and spaced[0] != " ":
         return spaced.split(" ")
-    written = _SPACE + replace_surrogates(text).replace(" ", _SPACE)
+    written = _SPACE + text.replace(" ", _SPACE)
     return [piece[1:] if piece[0] == _SPACE and piece[1:2] != _SPACE else piece for piece in _PIECE.findall(written)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pair.error_tree import PairError
-from pair.text.sentences import Sentence, split_sentences
+from pair.text.sentences import Sentence, split_all, split_sentences
 from pair.values import Hit
 
 
@@ -106,12 +106,8 @@ class Quote:
 
 def choose_quotes(query: str, passages: Sequence[Hit], weights: Mapping[str, float], reader: TermReader) -> list[Quote]:
     """Return the sentences to quote, best first."""
-    candidates = [
-        quote
-        for number, passage in enumerate(passages[:_PASSAGES])
-        for quote in _weigh_words(query, number, passage, weights, reader)
-    ]
-    ranked = _weigh(query, candidates, passages[:_PASSAGES], reader)
+    quotable = passages[:_PASSAGES]
+    ranked = _weigh(query, _weigh_words(query, quotable, weights, reader), quotable, reader)
     if not ranked:
         return []
     best = ranked[0]
@@ -127,17 +123,21 @@ def choose_quotes(query: str, passages: Sequence[Hit], weights: Mapping[str, flo
     return chosen
 
 
-def _weigh_words(
-    query: str, number: int, passage: Hit, weights: Mapping[str, float], reader: TermReader
-) -> list[Quote]:
-    """Return the sentences of a passage, with the worth of their words alone."""
-    own = split_sentences(passage.text)[:_SENTENCES_PER_PASSAGE]
-    title, *held = reader.words_in(query, [passage.title, *(sentence.text for sentence in own)])
+def _weigh_words(query: str, passages: Sequence[Hit], weights: Mapping[str, float], reader: TermReader) -> list[Quote]:
+    """Return the sentences of all passages, with the worth of their words alone."""
+    sentences = [own[:_SENTENCES_PER_PASSAGE] for own in split_all([passage.text for passage in passages])]
+    texts: list[str] = []
+    for passage, own in zip(passages, sentences, strict=True):
+        texts += [passage.title, *(sentence.text for sentence in own)]
+    words = iter(reader.words_in(query, texts))
     quotes = []
-    for place, sentence in enumerate(own):
-        around = title | (held[place - 1] if place else frozenset())
-        worth = coverage(held[place], weights) + _AROUND * coverage(around - held[place], weights)
-        quotes.append(Quote(number, sentence, held[place] | around, worth))
+    for number, own in enumerate(sentences):
+        title, before = next(words), frozenset[str]()
+        for sentence in own:
+            held, around = next(words), title | before
+            worth = coverage(held, weights) + _AROUND * coverage(around - held, weights)
+            quotes.append(Quote(number, sentence, held | around, worth))
+            before = held
     return quotes
 
 

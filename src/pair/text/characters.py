@@ -1,6 +1,7 @@
 """Characters: letters of every script, token estimates, and characters that no index should hold."""
 
 import re
+from collections.abc import Iterable
 
 IDEOGRAPHS = "\u3005\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 KATAKANA = "\u30a1-\u30fa\u30fc-\u30ff"
@@ -49,6 +50,11 @@ def drop_unprintable(text: str) -> str:
 def replace_surrogates(text: str) -> str:
     """Return a text that can be written as UTF-8."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
+def replace_all_surrogates(texts: Iterable[str]) -> list[str]:
+    """Return the texts with the surrogates of each replaced."""
+    return [replace_surrogates(text) for text in texts]
 
 
 def join_lines(text: str) -> str:

@@ -1,7 +1,7 @@
 """Split a passage into sentences that can be quoted, each with its place."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 _LONGEST = 600
@@ -50,6 +50,11 @@ def split_sentences(passage: str) -> list[Sentence]:
                 if _is_statement(text):
                     sentences.append(Sentence(text, start, end, number))
     return sentences
+
+
+def split_all(texts: Sequence[str]) -> list[list[Sentence]]:
+    """Return the sentences of each text."""
+    return [split_sentences(text) for text in texts]
 
 
 def _is_statement(text: str) -> bool:
