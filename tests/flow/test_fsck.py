@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pair import errors
@@ -17,7 +16,6 @@ from pair.testing.faulty_store import FaultyStore
 from pair.values import Document
 from support.command import Workplace, write_files
 from support.engine_parts import (
-    CountingEmbedder,
     Ground,
     MirroredEmbedder,
     all_ids,
@@ -208,30 +206,6 @@ def test_what_is_lost_is_named_and_stays_as_it_is_until_it_is_given_up(ground: G
 
 def _live_numbers() -> set[str]:
     return {f"doc-{number:04}" for number in range(100, 109)} - {"doc-0101", "doc-0105"}
-
-
-def test_vectors_are_made_anew_only_where_they_are_damaged(tmp_path: Path) -> None:
-    """The keyword file knows what each block of the search file hashes to: what is sound is used."""
-    ground = Ground(tmp_path)
-    with ground.open() as kb:
-        kb.upsert([*numbered(400), placed("own", [0.5] * 16)])
-        before = [hit.to_json() for hit in kb.search("rivers item3", exact=True)]
-    [search] = ground.stored_files(".search")
-    for damage, lost in (("truncated", 0), ("flipped", 64)):
-        shutil.rmtree(ground.cache, ignore_errors=True)
-        if damage == "truncated":
-            truncate(search)
-        else:
-            content = bytearray(search.read_bytes())
-            content[content.index(np.full(16, 0.5, np.float32).tobytes()) - 8192] ^= 1
-            replace_content(search, bytes(content))
-        embedder = CountingEmbedder()
-        with ground.open(embedder=embedder) as kb:
-            [fault] = kb.maintenance.fsck(repair=True).faults
-            assert fault.is_repaired
-            assert len(embedder.texts) == lost
-            assert [hit.to_json() for hit in kb.search("rivers item3", exact=True)] == before
-            assert kb.search_vector([0.5] * 16, exact=True)[0].distance == 0.0
 
 
 def test_after_a_re_embedding_the_former_vectors_are_not_taken_for_the_new(tmp_path: Path) -> None:
