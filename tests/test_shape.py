@@ -57,6 +57,7 @@ MAY_IMPORT_LATE = {
     "app/render.py",
     "engine/format/duckdb_io.py",
     "settings.py",
+    "telemetry.py",
     "kb/ingest.py",
     "kb/doctor.py",
     "kb/open.py",

@@ -1,96 +1,68 @@
-"""Spans for OpenTelemetry, if the application has set it up.
+"""Spans for OpenTelemetry, which records them if the application has set up its SDK.
 
 Invariants
     Neither questions, answers nor prompts are recorded: names, ids, counts and kinds of errors only.
-    OpenTelemetry is never imported here: the application that sets it up has done so. Else a span costs nearly nothing.
+    OpenTelemetry is imported by the first span: commands that open none start without it.
 """
 
 import contextlib
 import re
-import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 # Operations and attributes of the GenAI conventions, which are still in development: named here and nowhere else.
 INVOKE_AGENT = "invoke_agent"
 RETRIEVAL = "retrieval"
 CHAT = "chat"
 
-OPERATION = "gen_ai.operation.name"
 AGENT_ID = "gen_ai.agent.id"
 AGENT_NAME = "gen_ai.agent.name"
-CONVERSATION_ID = "gen_ai.conversation.id"
 DATA_SOURCE_ID = "gen_ai.data_source.id"
 REQUEST_MODEL = "gen_ai.request.model"
-INPUT_TOKENS = "gen_ai.usage.input_tokens"
-OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
-ERROR_TYPE = "error.type"
 
-_API = "opentelemetry.trace"
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-
-
-class Span:
-    """Something that takes time. Without OpenTelemetry it records nothing."""
-
-    def __init__(self, inner: Any = None) -> None:
-        self._inner = inner
-
-    @property
-    def ids(self) -> tuple[str, str] | None:
-        """The ids of the trace and the span, as hex strings; None when nothing is recorded."""
-        if self._inner is None:
-            return None
-        context = self._inner.get_span_context()
-        return f"{context.trace_id:032x}", f"{context.span_id:016x}"
-
-    def note(self, name: str, value: str | float | bool) -> None:
-        if self._inner is not None:
-            self._inner.set_attribute(name, value)
-
-    def fail(self, kind: str) -> None:
-        """`kind`: a code or the name of a class. Messages are not recorded: they may hold a question."""
-        if self._inner is not None:
-            api: Any = sys.modules[_API]
-            self._inner.set_attribute(ERROR_TYPE, kind)
-            self._inner.set_status(api.Status(api.StatusCode.ERROR))
-
-
-_NOTHING = Span()
-
-
-def is_on() -> bool:
-    """Return whether a tracer provider is set up. None is while another thread still imports OpenTelemetry."""
-    api: Any = sys.modules.get(_API)
-    if api is None or getattr(api.__spec__, "_initializing", False):
-        return False
-    return not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
 
 
 @contextlib.contextmanager
 def span(
     operation: str, subject: str = "", *, attributes: Mapping[str, str] | None = None, parent: str = ""
-) -> Iterator[Span]:
+) -> Iterator["Span"]:
     """Record `operation` on `subject`. `parent`: a traceparent of the caller, used when no span is running here."""
-    if not is_on():
-        yield _NOTHING
-        return
-    api: Any = sys.modules[_API]
-    opened = api.get_tracer("pair").start_as_current_span(
+    from opentelemetry import trace  # noqa: PLC0415 - see the invariants
+
+    context = None
+    if (ids := parse_traceparent(parent)) and not trace.get_current_span().get_span_context().is_valid:
+        remote = trace.SpanContext(int(ids[0], 16), int(ids[1], 16), is_remote=True, trace_flags=trace.TraceFlags(1))
+        context = trace.set_span_in_context(trace.NonRecordingSpan(remote))
+    with trace.get_tracer("pair").start_as_current_span(
         f"{operation} {subject}".rstrip(),
-        context=_make_context(api, parent),
-        kind=api.SpanKind.INTERNAL,
-        attributes={OPERATION: operation, **(attributes or {})},
+        context=context,
+        attributes={"gen_ai.operation.name": operation, **(attributes or {})},
         record_exception=False,  # its message may hold what somebody asked
         set_status_on_exception=False,
-    )
-    with opened as inner:
-        recorded = Span(inner)
+    ) as opened:
         try:
-            yield recorded
+            yield opened
         except BaseException as fault:
-            recorded.fail(type(fault).__name__)
+            fail(opened, type(fault).__name__)
             raise
+
+
+def fail(span: "Span", kind: str) -> None:
+    """Mark a span as failed. `kind`: a code or the name of a class. Messages are not recorded: see the invariants."""
+    from opentelemetry import trace  # noqa: PLC0415 - see the invariants
+
+    span.set_attribute("error.type", kind)
+    span.set_status(trace.Status(trace.StatusCode.ERROR))
+
+
+def read_ids(span: "Span") -> tuple[str, str] | None:
+    """Return the ids of the trace and the span as hex strings; None when nothing is recorded."""
+    context = span.get_span_context()
+    return (f"{context.trace_id:032x}", f"{context.span_id:016x}") if span.is_recording() else None
 
 
 def format_traceparent(trace_id: str, span_id: str) -> str:
@@ -106,12 +78,3 @@ def parse_traceparent(header: str) -> tuple[str, str] | None:
         return None
     trace_id, span_id = match[2], match[3]
     return (trace_id, span_id) if int(trace_id, 16) and int(span_id, 16) else None
-
-
-def _make_context(api: Any, parent: str) -> Any:
-    """Return None for the running span, which knows more than a header does."""
-    ids = parse_traceparent(parent)
-    if ids is None or api.get_current_span().get_span_context().is_valid:
-        return None
-    remote = api.SpanContext(int(ids[0], 16), int(ids[1], 16), is_remote=True, trace_flags=api.TraceFlags(1))
-    return api.set_span_in_context(api.NonRecordingSpan(remote))

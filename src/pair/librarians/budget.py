@@ -78,7 +78,7 @@ class MeteredModel:
         finally:
             self.ledger.note_tokens(-(-characters // CHARACTERS_PER_TOKEN) - 1)
 
-    def _span(self) -> contextlib.AbstractContextManager[telemetry.Span]:
+    def _span(self) -> contextlib.AbstractContextManager[object]:
         return telemetry.span(telemetry.CHAT, self.model.name, attributes={telemetry.REQUEST_MODEL: self.model.name})
 
     def _pay(self, instructions: str, text: str) -> None:

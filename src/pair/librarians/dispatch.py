@@ -233,7 +233,7 @@ async def _answer(call: Call) -> CallResult:
     parent = "" if trace is None else telemetry.format_traceparent(trace.trace_id, trace.span_id)
     about = {telemetry.AGENT_ID: call.to, telemetry.AGENT_NAME: call.librarian.card.name}
     with telemetry.span(telemetry.INVOKE_AGENT, call.to, attributes=about, parent=parent) as span:
-        call = _prepare(call, span)
+        call = _prepare(call, telemetry.read_ids(span))
         response = _complete_error(await _run_call(call), call)
         result = CallResult(response, call.way)
         if response.error is not None:
@@ -241,7 +241,7 @@ async def _answer(call: Call) -> CallResult:
         elif response.delegates:
             result = await _delegate(call, response)
         if result.response.error is not None:
-            span.fail(result.response.error.code)
+            telemetry.fail(span, result.response.error.code)
         return result
 
 
@@ -289,7 +289,7 @@ def _audit(call: Call, *, is_allowed: bool) -> None:
     )
 
 
-def _prepare(call: Call, span: telemetry.Span) -> Call:
+def _prepare(call: Call, span_ids: tuple[str, str] | None) -> Call:
     """Return the call with the context for the librarian: a new one, made from nothing that it could change."""
     question, registry, entry, passed = call.question, call.registry, call.librarian.entry, call.context
     ends_at = call.ends_at
@@ -300,8 +300,8 @@ def _prepare(call: Call, span: telemetry.Span) -> Call:
         visited = _list_visited(call.way, (*call.owners, registry), registry)
         delegates = registry.delegates_for(question.user, visited, entry.delegates_to)
     trace = passed.trace
-    if span.ids is not None:
-        trace = TraceContext(span.ids[0], span.ids[1], trace.span_id if trace else "")
+    if span_ids is not None:
+        trace = TraceContext(*span_ids, trace.span_id if trace else "")
     given = Context(
         librarian=call.librarian.card,
         user=question.user,
