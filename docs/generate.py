@@ -259,9 +259,7 @@ _SAMPLES: Mapping[str, Mapping[str, Any]] = {
         "file": "backup.jsonl",
         "made_with": "minilm-384-v1",
         "configured": "static-256-v1",
-        "is_shards": False,
     },
-    "kb_not_empty": {"kb_id": "default", "documents": 40},
     "feed_unreadable": {"feed": "https://example.com/releases.json", "reason": "It is not JSON"},
     "release_missing": {
         "feed": "https://example.com/releases.json",

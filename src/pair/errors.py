@@ -283,13 +283,10 @@ export_not_understood = _usage("""E225 export not understood (file reason)
     Not an export that this pair can read: {file}
     {reason!c}. Nothing was changed.
     • Update pair, if a newer one wrote it • Documents of your own: pair ingest FILE.jsonl""")
-_export_of_another_embedder = _usage("""E226 export has vectors of another embedder (file made_with configured _way)
+export_of_another_embedder = _usage("""E226 export has vectors of another embedder (file made_with configured)
     The export has vectors of the embedder {made_with}, and {configured} is configured
-    • Take the vectors as they are: configure {made_with} (engine.embedder) • {_way}""")
-kb_not_empty = _conflict("""E227 shards imported into a knowledge base that is not empty (kb_id documents)
-    {kb_id} holds {documents:,} documents, and shards are imported as a whole
-    • Put the export in the place of all that is there: --replace • Import into another knowledge base: --kb NAME
-    • Add to what is there from an export of documents: pair export -o FILE.jsonl""")
+    • Take the vectors as they are: configure {made_with} (engine.embedder)
+    • Make vectors of the configured one for all texts: pair import FILE --embed""")
 cannot_compare = _usage("""E230 cannot be compared (side reason _hint)
     Cannot compare {side}: {reason}
     • {_hint}""")
@@ -537,14 +534,6 @@ def no_such_version(kb_id: str, wanted: str, kept: Sequence[int]) -> NotFoundErr
     """`kept`: the numbers of the kept versions, the newest first."""
     numbers = ", ".join(str(number) for number in kept[:10]) + (", …" if len(kept) > 10 else "")
     return _no_such_version(kb_id, wanted, kept, explanation=f"Kept are: {numbers}." if kept else "")
-
-
-def export_of_another_embedder(file: str, made_with: str, configured: str, *, is_shards: bool) -> UsageError:
-    if is_shards:
-        alternative = "Export documents instead of shards, and import them with --embed"
-    else:
-        alternative = "Make vectors of the configured one for all texts: pair import FILE --embed"
-    return _export_of_another_embedder(file, made_with, configured, alternative)
 
 
 def reproduce_elsewhere(kb_id: str) -> UsageError:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -60,19 +59,6 @@ def test_standard_output_gets_the_lines_and_nothing_else(filled: Workplace) -> N
     assert "exported default" in done.stderr
 
 
-def test_shards_go_into_another_kb(filled: Workplace) -> None:
-    before = results(filled)
-    value = filled.pair("export", "--shards", "-o", "backup.zip", "--json").json
-    assert (value["documents"], value["shards"]) == (12, 1)
-    assert filled.pair("import", "backup.zip", "--kb", "copy").status == 0
-    assert results(filled, "--kb", "copy") == before
-    refused = filled.pair("import", "backup.zip", "--kb", "copy", "--json")
-    assert (refused.status, refused.error_code) == (4, "E227")
-    assert filled.pair("import", "backup.zip", "--kb", "copy", "--replace").status == 0
-    with zipfile.ZipFile(filled.folder / "backup.zip") as archive:
-        assert all(name.startswith("index/") for name in archive.namelist())
-
-
 def test_what_cannot_be_done_is_told_with_what_to_do(filled: Workplace) -> None:
     assert filled.pair("export", "-o", "backup.jsonl").status == 0
     other = filled.pair("import", "backup.jsonl", "--kb", "other", PAIR__ENGINE__EMBEDDING_DIMENSION="24")
@@ -81,7 +67,6 @@ def test_what_cannot_be_done_is_told_with_what_to_do(filled: Workplace) -> None:
     embedded = filled.pair("import", "backup.jsonl", "--kb", "other", "--embed", PAIR__ENGINE__EMBEDDING_DIMENSION="24")
     assert embedded.status == 0
     assert filled.pair("import", "none.jsonl", "--json").error_code == "E003"
-    assert filled.pair("export", "--shards", "-o", "-").status == 1
     assert filled.pair("export", "-o", "x.jsonl", "--kb", "nothing", "--json").error_code == "E201"
     assert not (filled.folder / "x.jsonl").exists()
     (filled.folder / "backup.jsonl").write_bytes((filled.folder / "backup.jsonl").read_bytes()[:-9])

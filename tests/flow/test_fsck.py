@@ -45,6 +45,13 @@ PAGES = [
 ]
 
 
+def write_package(kb: KnowledgeBase, path: Path) -> None:
+    """Write what a package with an index has of the shards."""
+    with zipfile.ZipFile(path, "w") as package:
+        for file in kb.backup.pack_index().files:
+            package.writestr(f".pair-index/{file.name}", b"".join(kb.backup.read_packed(file)))
+
+
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Ground:
     """Two shards, one with documents that are gone; made once."""
@@ -57,7 +64,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Ground:
         kb.upsert(numbered(4))
         kb.delete(["doc-0002"])
         kb.maintenance.collect(grace_seconds=0)
-        kb.backup.export_shards(ground.folder / "backup.zip")
+        write_package(kb, ground.folder / "package.zip")
     return ground
 
 
@@ -138,7 +145,7 @@ def test_a_file_is_put_back_from_a_copy(
             kb.backup.export(ground.folder / "fetched.jsonl")
             kb.search("item1", filter={"number": 1})
     path = damaged(ground, role, "flipped")
-    packages = [stored.folder / "backup.zip"] if origin == "package" else []
+    packages = [stored.folder / "package.zip"] if origin == "package" else []
     done = fsck(ground, repair=True, packages=packages)
     assert [each.remedy for each in done.faults] == ["the local cache" if origin == "cache" else str(packages[0])]
     assert path.exists()
@@ -229,10 +236,7 @@ def test_a_vector_that_came_with_its_document_is_put_back_from_a_copy(tmp_path: 
     ground = Ground(tmp_path)
     with ground.open() as kb:
         kb.upsert([placed("own", [0.5] * 16)])
-        kb.backup.export_shards(tmp_path / "backup.zip")
-    with zipfile.ZipFile(tmp_path / "backup.zip") as export, zipfile.ZipFile(tmp_path / "package.zip", "w") as package:
-        for name in export.namelist():
-            package.writestr(name.replace("index/", ".pair-index/"), export.read(name))
+        write_package(kb, tmp_path / "package.zip")
     damaged(ground, "search", "deleted")
     shutil.rmtree(ground.cache, ignore_errors=True)
     assert fsck(ground).faults[0].remedy == "the other files of the shard, with 1 of 1 vectors made anew"

@@ -36,7 +36,6 @@ def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
     with made.open() as kb:
         kb.upsert(numbered(5))
         kb.backup.export(tmp_path / "export.jsonl")
-        kb.backup.export_shards(tmp_path / "shards.zip")
         kb.upsert(numbered(3, begin=10))
     lose_manifest(made)
     return made
@@ -54,7 +53,6 @@ WRITES: dict[str, Callable[[KnowledgeBase, Path], object]] = {
     "upsert": lambda kb, folder: kb.upsert(numbered(1, begin=50)),
     "delete": lambda kb, folder: kb.delete(["doc-0001"]),
     "import": lambda kb, folder: kb.backup.import_from(folder / "export.jsonl"),
-    "import of shards": lambda kb, folder: kb.backup.import_from(folder / "shards.zip"),
     "compact": lambda kb, folder: kb.maintenance.compact(everything=True),
     "collect": lambda kb, folder: kb.maintenance.collect(grace_seconds=0),
     "rollback": lambda kb, folder: kb.versions.rollback(1),

@@ -131,13 +131,12 @@ def test_a_batch_that_comes_after_a_rollback_is_an_ordinary_write(tmp_path: Path
         assert texts_in(kb).keys() == {"page-000", "page-004", "page-005"}
 
 
-@pytest.mark.parametrize("kind", ["documents", "shards"])
-def test_an_import_that_began_before_a_rollback_is_refused(tmp_path: Path, kind: str) -> None:
+def test_an_import_that_began_before_a_rollback_is_refused(tmp_path: Path) -> None:
     ground, meanwhile = Ground(tmp_path / "here", keep_versions=10), Once("upload")
     file = tmp_path / "export"
     with Ground(tmp_path / "there").open() as origin:
         origin.upsert(pages(5, "elsewhere"))
-        origin.backup.export(file) if kind == "documents" else origin.backup.export_shards(file)
+        origin.backup.export(file)
     with ground.open() as other, ground.open(on_step=meanwhile) as kb:
         other.upsert(pages(2))
         other.upsert(pages(3))

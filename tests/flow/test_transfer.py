@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import shutil
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +40,6 @@ class Origin:
     """A KB in files, and what it says."""
 
     lines: Path
-    shards: Path
     listed: list[Any]
     answers: list[Any]
 
@@ -50,12 +48,12 @@ class Origin:
 def origin(tmp_path_factory: pytest.TempPathFactory) -> Origin:
     """Made once."""
     folder = tmp_path_factory.mktemp("origin")
-    lines, shards = folder / "backup.jsonl", folder / "backup.zip"
+    lines = folder / "backup.jsonl"
     with Ground(folder, **MANY_SHARDS, graph="text", chunker="structure").open() as kb:
         fill(kb)
         assert kb.backup.export(lines).documents == 35
-        assert kb.backup.export_shards(shards).shards == stats_of(kb).shards > 2
-        return Origin(lines, shards, [each.to_json() for each in kb.documents(limit=100)], answers(kb))
+        assert stats_of(kb).shards > 2
+        return Origin(lines, [each.to_json() for each in kb.documents(limit=100)], answers(kb))
 
 
 @pytest.fixture
@@ -194,11 +192,10 @@ def test_replacing_makes_the_kb_exactly_the_file_in_one_swap(ground: Ground, els
 def test_another_embedder_is_refused_unless_texts_are_embedded_anew(origin: Origin, elsewhere: Ground) -> None:
     embedder = MirroredEmbedder()
     with elsewhere.open(embedder=embedder) as copy:
-        for path in (origin.lines, origin.shards):
-            with pytest.raises(errors.UsageError, match="has vectors of the embedder ngram-16-v1") as caught:
-                copy.backup.import_from(path)
-            assert caught.value.code == "E226"
-            assert copy.stats() is None
+        with pytest.raises(errors.UsageError, match="has vectors of the embedder ngram-16-v1") as caught:
+            copy.backup.import_from(origin.lines)
+        assert caught.value.code == "E226"
+        assert copy.stats() is None
         copy.backup.import_from(origin.lines, embed=True)
         assert stats_of(copy).embedder == embedder.name
         assert {each.id: each.owner for each in copy.documents(limit=100)}["page-1"] == "sync"
@@ -281,14 +278,14 @@ def test_a_failed_export_leaves_no_file_and_the_old_one(tmp_path: Path) -> None:
         kb.upsert(numbered(3))
     folder = tmp_path / "backups"
     folder.mkdir()
-    (folder / "backup.zip").write_bytes(b"the last one")
-    [rows] = ground.stored_files(".duckdb")
-    rows.chmod(0o600)
-    rows.write_bytes(b"damaged")
+    (folder / "backup.jsonl").write_bytes(b"the last one")
+    [search] = ground.stored_files(".search")
+    search.chmod(0o600)
+    search.write_bytes(b"damaged")
     with ground.open() as kb, pytest.raises(errors.DataError) as caught:
-        kb.backup.export_shards(folder / "backup.zip")
+        kb.backup.export(folder / "backup.jsonl")
     assert caught.value.code == "E207"
-    assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [("backup.zip", b"the last one")]
+    assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [("backup.jsonl", b"the last one")]
 
 
 def test_an_interrupted_export_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -300,15 +297,13 @@ def test_an_interrupted_export_leaves_the_old_file_and_nothing_else(tmp_path: Pa
     folder.mkdir()
     with Ground(tmp_path).open() as kb:
         kb.upsert(numbered(3))
-        for name in ("backup.jsonl", "backup.jsonl.gz", "backup.zip"):
+        for name in ("backup.jsonl", "backup.jsonl.gz"):
             (folder / name).write_bytes(b"the last one")
             (folder / f".{name}.123.tmp").write_bytes(b"of a process that was killed")
             with pytest.raises(KeyboardInterrupt):
-                kb.backup.export_shards(folder / name, interrupt) if "zip" in name else kb.backup.export(
-                    folder / name, on_progress=interrupt
-                )
+                kb.backup.export(folder / name, on_progress=interrupt)
             assert (folder / name).read_bytes() == b"the last one"
-    assert len(list(folder.iterdir())) == 3
+    assert len(list(folder.iterdir())) == 2
 
 
 def test_an_interrupted_import_goes_on_with_what_it_built(tmp_path: Path) -> None:
@@ -374,106 +369,13 @@ def test_two_who_import_the_same_at_once_do_not_undo_each_other(ground: Ground, 
         assert other.maintenance.fsck().is_sound
 
 
-# Shards as they are
-
-
-def test_shards_are_the_same_elsewhere_under_another_name(origin: Origin, elsewhere: Ground) -> None:
-    with zipfile.ZipFile(origin.shards) as archive:
-        assert {each.compress_type for each in archive.infolist()} == {zipfile.ZIP_STORED}
-        assert archive.namelist()[0] == "index/manifest.json"
-    embedder = CountingEmbedder()
-    with elsewhere.open("copy", embedder=embedder) as copy:
-        done = copy.backup.import_from(origin.shards)
-        assert (done.added, embedder.texts) == (35, [])
-        assert [each.to_json() for each in copy.documents(limit=100)] == origin.listed
-        assert answers(copy) == origin.answers
-        assert copy.maintenance.collect(grace_seconds=0).deleted_shards == 0
-        copy.upsert([Document("more", "It can be written.")])
-        copy.maintenance.compact(everything=True)
-        assert len(all_ids(copy)) == 36
-
-
-def test_the_same_shards_make_the_same_zip(tmp_path: Path) -> None:
-    with Ground(tmp_path).open() as kb:
-        kb.upsert(numbered(3))
-        kb.backup.export_shards(tmp_path / "first.zip")
-        kb.backup.export_shards(tmp_path / "second.zip")
-    assert (tmp_path / "first.zip").read_bytes() == (tmp_path / "second.zip").read_bytes()
-
-
-def test_shards_need_an_empty_kb_or_take_the_place_of_all(ground: Ground) -> None:
-    file = ground.folder / "backup.zip"
-    with ground.open() as kb:
-        kb.upsert(numbered(20))
-        kb.backup.export_shards(file)
-        before = answers(kb)
-        kb.delete(["doc-0001"])
-        kb.upsert([Document("mine", "Mine.")])
-        kb.maintenance.compact(everything=True)
-        with pytest.raises(errors.ConflictError) as caught:
-            kb.backup.import_from(file)
-        assert caught.value.code == "E227"
-        kb.backup.import_from(file, replace_all=True)  # the shards that were dropped are live again
-        assert answers(kb) == before
-        kb.maintenance.collect(grace_seconds=0)
-    with ground.open() as kb:
-        assert answers(kb) == before
-        assert kb.maintenance.fsck().is_sound
-
-
-def test_shards_that_were_collected_are_uploaded_again(ground: Ground) -> None:
-    file = ground.folder / "backup.zip"
-    with ground.open() as kb:
-        kb.upsert(numbered(20))
-        kb.backup.export_shards(file)
-        before = answers(kb)
-        kb.delete(owner="ingest")
-        kb.maintenance.collect(grace_seconds=0)
-        assert ground.stored_files(".search") == []
-        kb.backup.import_from(file)
-        assert answers(kb) == before
-        kb.maintenance.collect(grace_seconds=0)
-        assert kb.maintenance.fsck().is_sound
-
-
-@pytest.mark.parametrize("spoil", ["cut", "entry", "missing", "manifest", "no export"])
-def test_a_damaged_zip_is_refused_and_nothing_changes(ground: Ground, elsewhere: Ground, spoil: str) -> None:
-    file = ground.folder / "backup.zip"
-    with ground.open() as kb:
-        kb.upsert(numbered(3))
-        kb.backup.export_shards(file)
-    with zipfile.ZipFile(file) as archive:
-        entries = {name: archive.read(name) for name in archive.namelist()}
-    if spoil == "cut":
-        file.write_bytes(file.read_bytes()[:-100])
-    else:
-        target = next(name for name in entries if name.endswith(".search"))
-        if spoil == "missing":
-            del entries[target]
-        elif spoil == "entry":
-            entries[target] = entries[target][:-1] + b"!"
-        elif spoil == "manifest":
-            entries["index/manifest.json"] = entries["index/manifest.json"].replace(b'"documents":3', b'"documents":4')
-        else:
-            entries = {"README.md": b"# Notes"}
-        with zipfile.ZipFile(file, "w") as archive:
-            for name, content in entries.items():
-                archive.writestr(name, content)
-    with elsewhere.open() as copy:
-        with pytest.raises(errors.PairError) as caught:
-            copy.backup.import_from(file)
-        assert caught.value.code == ("E225" if spoil == "no export" else "E224")
-        assert copy.stats() is None
-    assert elsewhere.stored_files(".search") == []
-
-
 def test_from_a_folder_to_a_bucket_and_back(origin: Origin, elsewhere: Ground, tmp_path: Path) -> None:
     """And what is damaged there is repaired there."""
     lines = tmp_path / "back.jsonl.gz"
     with running_s3(tmp_path) as server:
         store = server.store("kb")
         with elsewhere.open("in-bucket", store=store) as copy:
-            copy.backup.import_from(origin.shards)
+            copy.backup.import_from(origin.lines)
             assert answers(copy) == origin.answers
         shutil.rmtree(elsewhere.cache)
         keys = {each.key.rpartition(".")[2]: each.key for each in store.list("in-bucket.duckdb.shards/")}

@@ -235,7 +235,6 @@ def use(kb: KnowledgeBase, folder: Path) -> Iterator[Callable[[], object]]:
     yield lambda: kb.graph.around_document("ü/é")
     yield lambda: kb.graph.around_entity("anna berg")
     yield lambda: kb.backup.export(folder / "out.jsonl")
-    yield lambda: kb.backup.export_shards(folder / "out.zip")
     yield kb.maintenance.fsck
     yield lambda: kb.upsert(numbered(3, begin=2))
     yield lambda: kb.maintenance.compact(everything=True)

@@ -21,10 +21,9 @@ from pair.engine.backup.export import (
     count_export_bytes,
     export_documents,
 )
-from pair.engine.backup.export_format import DocumentLines, detect_export_kind
+from pair.engine.backup.export_format import open_export
 from pair.engine.backup.fsck import Fsck, FsckOptions, FsckReport, Obtainable
 from pair.engine.backup.restore import Importer
-from pair.engine.backup.shard_archive import ShardArchive, ShardImporter, export_shards
 from pair.engine.format.manifest import Manifest
 from pair.engine.maintenance import gc, versions
 from pair.engine.maintenance.compaction import BulkMerge, CompactionReport, Compactor
@@ -477,11 +476,6 @@ class KbBackup:
 
             return export_documents(self._core.read(take_snapshot), target, options)
 
-    def export_shards(self, path: Path, on_progress: Progress = ignore_progress) -> ExportReport:
-        """Write the manifest and all shards into a zip. Raises E201, E206, E207, E010."""
-        core = self._core
-        return core.read(lambda manifest: export_shards(manifest, core.context, core.store, path, on_progress))
-
     def import_from(
         self,
         path: Path,
@@ -490,19 +484,14 @@ class KbBackup:
         embed: bool = False,
         on_progress: Progress = ignore_progress,
     ) -> WriteReport:
-        """Store what `export` or `export_shards` wrote; all of it becomes visible at once.
+        """Store what `export` wrote; all of it becomes visible at once.
 
         `replace_all`: remove what is not in the file. `embed`: chunk and embed again, for files of another embedder.
-        Raises E003, E224, E225, E226, E227, and what a write raises.
+        Raises E003, E224, E225, E226, and what a write raises.
         """
         core = self._core
-        if detect_export_kind(path) == "shards":
-            if embed:
-                raise errors.export_not_understood(str(path), "texts of shards are not embedded anew")
-            shards = ShardImporter(core.context, core.store, core.writer, on_progress)
-            return shards.run(ShardArchive(path), core.embedding.name, replace_all=replace_all)
         importer = Importer(core.context, core.store, core.writer, core.preparation, on_progress)
-        report = importer.run(DocumentLines(path), replace_all=replace_all, embed=embed)
+        report = importer.run(open_export(path), replace_all=replace_all, embed=embed)
         return core.compact_debt(report) if report.chunks else report
 
     def pack_index(self) -> PortableIndex:

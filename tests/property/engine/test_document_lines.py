@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pair.engine.backup.export_format import DocumentLines
+from pair.engine.backup.export_format import open_export
 from support.damage import bounded, damaged_json, refusal, tried
 
 HEADER: dict[str, Any] = {
@@ -44,7 +44,7 @@ def sealed(lines: list[bytes]) -> bytes:
 
 
 def read(path: Path) -> None:
-    lines = DocumentLines(path)
+    lines = open_export(path)
     lines.verify()
     for document in lines.documents():
         assert document.vectors.shape == (len(document.chunks), lines.header.dimension) or not lines.header.has_vectors

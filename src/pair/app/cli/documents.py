@@ -42,9 +42,8 @@ Filters = Annotated[
     typer.Option("--filter", metavar="KEY=VALUE", help="All documents whose metadata says so; may be repeated."),
 ]
 Output = Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where to write; - for standard output.")]
-Shards = Annotated[bool, typer.Option("--shards", help="The manifest and all shards as they are, in a zip.")]
 Vectors = Annotated[bool, typer.Option("--vectors/--no-vectors", help="With or without the vectors of chunks.")]
-File = Annotated[Path, typer.Argument(metavar="FILE", help="What `pair export` wrote, of either kind.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="What `pair export` wrote.")]
 Replace = Annotated[bool, typer.Option("--replace", help="What is not in the file goes, in the same step.")]
 Embed = Annotated[bool, typer.Option("--embed", help="Cut and embed texts anew, with the configured embedder.")]
 
@@ -160,9 +159,7 @@ def delete_documents(
     session.show(value, f"deleted {render.pluralize(report.deleted, 'document')} from {kb}")
 
 
-def export(
-    context: typer.Context, output: Output, kb: KbName = DEFAULT_KB, shards: Shards = False, vectors: Vectors = True
-) -> None:
+def export(context: typer.Context, output: Output, kb: KbName = DEFAULT_KB, vectors: Vectors = True) -> None:
     """Write a whole knowledge base into one file.
 
     The file is one state of it, whatever is written meanwhile, and appears when it is whole.
@@ -170,31 +167,21 @@ def export(
     Examples:
       pair export -o backup.jsonl.gz              all documents, with chunks, metadata and vectors
       pair export -o texts.jsonl --no-vectors     much smaller; embedded again when it is imported
-      pair export --shards -o backup.zip          the index as it is
       pair export -o - | ssh elsewhere 'cat > backup.jsonl'
     """
     session: CliContext = context.obj
     to_stream = output == "-"
-    if shards and (to_stream or not vectors):
-        raise errors.command_line_invalid(
-            "shards go into a file, and with their vectors", hints=["pair export --shards -o FILE.zip"]
-        )
     if to_stream and sys.stdout.isatty():
         raise errors.command_line_invalid(
             "an export holds texts of others as they are, which a terminal might obey",
             hints=["pair export -o FILE", "pair export -o - | COMMAND"],
         )
-    progress = render.CountProgress("file" if shards else "document", is_quiet=session.as_json or to_stream)
+    progress = render.CountProgress("document", is_quiet=session.as_json or to_stream)
     with session.kb(kb) as opened:
-        if shards:
-            report = opened.backup.export_shards(Path(output), progress)
-        else:
-            target = sys.stdout.buffer if to_stream else Path(output)
-            report = opened.backup.export(target, vectors=vectors, on_progress=progress)
+        target = sys.stdout.buffer if to_stream else Path(output)
+        report = opened.backup.export(target, vectors=vectors, on_progress=progress)
     render.end_progress()
     content = f"{render.pluralize(report.documents, 'document')}, {render.pluralize(report.chunks, 'chunk')}"
-    if report.shards:
-        content += f" in {render.pluralize(report.shards, 'shard')}"
     line = f"exported {kb} ({content}) to {'standard output' if to_stream else output}"
     if to_stream:
         render.print_note(line)
@@ -207,15 +194,13 @@ def import_file(
 ) -> None:
     """Put an export into a knowledge base, all at once.
 
-    Documents of the same embedder come with their vectors, and nothing is embedded. Shards need an empty knowledge
-    base, or --replace.
+    Documents of the same embedder come with their vectors, and nothing is embedded.
 
     Examples:
       pair import backup.jsonl.gz                 add to what is there; what is there as it is costs nothing
       pair import backup.jsonl.gz --replace       exactly the file, in one step
       pair import backup.jsonl.gz --kb copy       into another knowledge base
       pair import backup.jsonl.gz --embed         with vectors of the configured embedder
-      pair import backup.zip --kb copy            shards as they are
     """
     session: CliContext = context.obj
     progress = render.CountProgress("item", is_quiet=session.as_json)

@@ -94,7 +94,7 @@ def fsck(
     Examples:
       pair fsck                                   verify every byte; exit status 5 if something is damaged
       pair fsck --repair                          from the cache, from what is left, from synced sources
-      pair fsck --repair --package backup.zip     also from a package or an export of shards
+      pair fsck --repair --package kb.zip         also from a package with an index
       pair fsck --repair --drop-lost              and give up what cannot be repaired
     """
     session: CliContext = context.obj

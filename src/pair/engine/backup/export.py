@@ -38,9 +38,7 @@ class ExportReport:
     manifest_version: int
     embedder: str
     sha256: str
-    """Hash of all lines but the last, or of the manifest in a shard archive."""
-    shards: int = 0
-    """Shards in a shard archive; 0 for documents."""
+    """Hash of all lines but the last."""
 
 
 @dataclass(frozen=True, slots=True)

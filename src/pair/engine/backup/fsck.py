@@ -82,7 +82,7 @@ class FsckOptions:
     drop_lost: bool = False
     """Drop shards that cannot be repaired."""
     archives: tuple[Path, ...] = ()
-    """Packages and exports that may hold copies of damaged files."""
+    """Packages that may hold copies of damaged files."""
     obtainable: Obtainable | None = None
 
 

@@ -78,9 +78,7 @@ class Importer:
         self._writer = self._writer.since(begun_with.manifest.number if begun_with is not None else 0)
         header = file.header
         if header.embedder != self._embedding.name and not embed:
-            raise errors.export_of_another_embedder(
-                str(file.path), header.embedder, self._embedding.name, is_shards=False
-            )
+            raise errors.export_of_another_embedder(str(file.path), header.embedder, self._embedding.name)
         file.verify()
         if embed or not header.has_vectors:
             self._refuse_textless(file, embed=embed)

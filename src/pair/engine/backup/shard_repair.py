@@ -43,7 +43,7 @@ from pair.engine.write.prepare import Preparation, restore_chunks
 from pair.text.entity_rules import DocumentText
 from pair.values import Chunk
 
-_ARCHIVE_FOLDERS = ("index/shards/", ".pair-index/shards/")
+_PACKAGED_SHARDS = ".pair-index/shards/"
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,7 @@ def _find_fault(ref: ShardRef, role: FileRole, store: BlobStore, path: Path) -> 
 
 
 class Replicas:
-    """Finds copies of shard files: in the cache, in packages and exports, and in other shards."""
+    """Finds copies of shard files: in the cache, in packages, and in other shards."""
 
     def __init__(self, kb_id: str, cache: ShardCache, store: BlobStore, archives: Sequence[Path]) -> None:
         """Raises E003, E225 for an archive that cannot be used."""
@@ -133,7 +133,7 @@ def _list_entries(path: Path) -> list[zipfile.ZipInfo]:
         raise errors.source_path_missing(str(path))
     try:
         with files.storage_errors(), zipfile.ZipFile(path) as archive:
-            return [entry for entry in archive.infolist() if entry.filename.startswith(_ARCHIVE_FOLDERS)]
+            return [entry for entry in archive.infolist() if entry.filename.startswith(_PACKAGED_SHARDS)]
     except zipfile.BadZipFile as fault:
         raise errors.export_not_understood(str(path), "it is not a zip") from fault
 
