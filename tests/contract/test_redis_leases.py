@@ -101,11 +101,3 @@ def test_a_password_that_is_refused_is_told_as_that(redis_server: RedisServer) -
         refused.acquire("kb", seconds=30)
     assert raised.value.details["reason"] == "Redis refuses the credentials"
     refused.close()
-
-
-def test_a_redis_that_does_not_listen_is_told_as_that() -> None:
-    nowhere = RedisLeases("redis://127.0.0.1:1/2", holder="h", new_token=token, clock=ManualClock())
-    with pytest.raises(errors.StorageError) as raised:
-        nowhere.acquire("kb", seconds=30)
-    assert raised.value.details == {"address": "redis://127.0.0.1:1/2", "reason": "No connection to Redis"}
-    nowhere.close()

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import pair
-from pair.blobs.leases import hold_lease
-from pair.clock import SystemClock
+from pair.blobs.leases import LeaseQueue
+from pair.clock import SystemClock, pause
 from pair.engine.format.manifest import lease_name
 from support.served import Keyed, Served, opened
 
@@ -308,7 +308,7 @@ def test_a_retry_that_arrives_while_the_first_is_under_way_waits_for_its_answer(
     request = request_of("waiting", first, "back-1")
     with opened(few.folder, "waiting") as kb:
         leases = kb._core.context.leases
-        with hold_lease(leases, lease_name("waiting"), seconds=30, clock=SystemClock()):
+        with LeaseQueue(leases, SystemClock(), pause).hold(lease_name("waiting"), seconds=30, attempts=1):
             connections = [sent(few, request) for _ in range(4)]
             wait_for_requests(few, 4)
         answers = [received(connection) for connection in connections]

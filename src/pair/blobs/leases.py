@@ -17,7 +17,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from pair import errors, files
 from pair.blobs.contract import Blob, BlobStore, Lease, LeaseLostError, Leases, Version, VersionMismatchError
@@ -34,7 +36,6 @@ _STORE_CLOCK_SECONDS = 1.0
 _MOST = 2**53
 _MOST_SECONDS = 366 * 86_400
 _READING_TRIES = 3
-_CHECK = "check"
 _NEXT_SECONDS = 10.0
 """How long a writer that died while it was next keeps others from being next."""
 _MOST_TRIES = 10
@@ -157,38 +158,28 @@ def _read_holder(descriptor: int) -> tuple[int, str]:
 # ── between machines ───────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
+class _State(msgspec.Struct, frozen=True):
     holder: str
     token: str
     """Empty when the lease is free."""
-    fence: int
-    seconds: float
-    renewals: int
+    fence: Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=_MOST_SECONDS)]
+    renewals: Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
 
     def to_json(self) -> bytes:
-        value = dataclasses.asdict(self)
-        return json.dumps({**value, _CHECK: _checksum(value)}).encode()
+        value = msgspec.structs.asdict(self)
+        return json.dumps({**value, "check": _checksum(value)}).encode()
 
     @staticmethod
     def from_json(data: bytes) -> "_State | None":
         """Return None for a blob that is no lease, says what no lease can, or is not as it was written."""
         try:
             value = json.loads(data)
-            check = value.pop(_CHECK, None)  # an older pair writes none
-            if check is not None and check != _checksum(value):
-                return None
-            state = _State(
-                holder=str(value["holder"]),
-                token=str(value["token"]),
-                fence=int(value["fence"]),
-                seconds=float(value["seconds"]),
-                renewals=int(value["renewals"]),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            check = value.pop("check")
+            state = msgspec.convert(value, _State)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
-        is_sound = 0 <= state.fence <= _MOST and 0 <= state.renewals <= _MOST and 0 < state.seconds <= _MOST_SECONDS
-        return state if is_sound else None
+        return state if check == _checksum(value) else None
 
 
 def _checksum(value: dict[str, Any]) -> int:
@@ -241,7 +232,7 @@ class BlobLeases:
         state = _State(self._holder, token, last.fence + 1 if last else 1, seconds, renewals=0)
         if not self._swap(name, state, blob):
             _, winner = self._read(name)
-            raise self._refusal(name, winner or dataclasses.replace(state, holder=""))
+            raise self._refusal(name, winner or msgspec.structs.replace(state, holder=""))
         return Lease(name, self._holder, token, state.fence, expires_at)
 
     def renew(self, lease: Lease, *, seconds: float) -> Lease:
@@ -249,7 +240,8 @@ class BlobLeases:
         blob, state = self._read(lease.name)
         if state is None or state.token != lease.token:
             raise LeaseLostError(lease.name)
-        if not self._swap(lease.name, dataclasses.replace(state, seconds=seconds, renewals=state.renewals + 1), blob):
+        renewed = msgspec.structs.replace(state, seconds=seconds, renewals=state.renewals + 1)
+        if not self._swap(lease.name, renewed, blob):
             raise LeaseLostError(lease.name)
         return dataclasses.replace(lease, expires_at=expires_at)
 
@@ -257,7 +249,8 @@ class BlobLeases:
         blob, state = self._read(lease.name)
         if state and state.token == lease.token:
             # A refused swap means that another writer took the lease meanwhile.
-            self._swap(lease.name, dataclasses.replace(state, token="", holder="", renewals=state.renewals + 1), blob)
+            released = msgspec.structs.replace(state, token="", holder="", renewals=state.renewals + 1)
+            self._swap(lease.name, released, blob)
 
     def close(self) -> None:
         """Leave the store open: it belongs to its maker."""
@@ -398,14 +391,6 @@ class HeldLease:
                 thread.join()
         finally:
             self.release()
-
-
-@contextlib.contextmanager
-def hold_lease(leases: Leases, name: str, *, seconds: float, clock: Clock) -> Iterator[HeldLease]:
-    """Hold the lease while the block runs. Raises E203 at once when it is taken."""
-    lease = HeldLease(leases, name, seconds=seconds, clock=clock)
-    with lease.keep_alive():
-        yield lease
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ Invariants
 
 import contextlib
 from collections.abc import Callable, Iterator
-from urllib.parse import urlsplit
+from dataclasses import replace
 
 import redis
 from redis.backoff import ExponentialBackoff
@@ -17,6 +17,7 @@ from pair import errors
 from pair.blobs.contract import Lease, LeaseLostError
 from pair.blobs.leases import end_of_lease
 from pair.clock import Clock, to_timestamp
+from pair.values import redact_url
 
 # The value is the token and the holder, so that a writer that is refused can read who holds the lease.
 _ACQUIRE = """
@@ -51,7 +52,7 @@ class RedisLeases:
     def __init__(
         self, url: str, *, holder: str, new_token: Callable[[], str], clock: Clock, prefix: str = "pair:lease:"
     ) -> None:
-        self._address = _without_credentials(url)
+        self._address = redact_url(url)
         self._holder = holder
         self._new_token = new_token
         self._clock = clock
@@ -88,7 +89,7 @@ class RedisLeases:
             )
         if not is_renewed:
             raise LeaseLostError(lease.name)
-        return Lease(lease.name, lease.holder, lease.token, lease.fence, expires_at)
+        return replace(lease, expires_at=expires_at)
 
     def release(self, lease: Lease) -> None:
         with self._translate_errors():
@@ -111,12 +112,6 @@ class RedisLeases:
 
 def _value(token: str, holder: str) -> str:
     return f"{token}\n{holder}"
-
-
-def _without_credentials(url: str) -> str:
-    parts = urlsplit(url)
-    place = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{place}{parts.path}"
 
 
 def _reason(fault: redis.RedisError) -> str:

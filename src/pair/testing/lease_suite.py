@@ -12,7 +12,7 @@ import pytest
 
 from pair import errors
 from pair.blobs.contract import Lease, LeaseLostError, Leases
-from pair.blobs.leases import LeaseQueue, hold_lease
+from pair.blobs.leases import LeaseQueue
 from pair.clock import SystemClock
 
 LONG_SECONDS = 60.0
@@ -112,7 +112,8 @@ class LeaseSuite:
             assert len([lease for lease in pool.map(ask, range(6)) if lease]) == 1
 
     def test_lease_is_renewed_while_work_lasts(self, leases: Leases, rival: Leases) -> None:
-        with hold_lease(leases, "kb", seconds=2.0, clock=SystemClock()) as lease:
+        queue = LeaseQueue(leases, SystemClock(), lambda attempt: None)
+        with queue.hold("kb", seconds=2.0, attempts=1) as lease:
             threading.Event().wait(2.3)
             lease.check()
             with pytest.raises(errors.ConflictError):

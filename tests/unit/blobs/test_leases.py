@@ -4,6 +4,7 @@ import datetime
 import itertools
 import json
 import logging
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -107,8 +108,13 @@ def blob(store: MemoryStore, key: str = "leases/kb.lease.json") -> dict[str, Any
     found = store.get(key)
     assert found is not None
     value: dict[str, Any] = json.loads(found.data)
-    value.pop("check", None)  # of the others
+    assert value.pop("check") == zlib.crc32(json.dumps(value).encode())
     return value
+
+
+def put_state(store: MemoryStore, state: dict[str, Any]) -> None:
+    state = {**state, "check": zlib.crc32(json.dumps(state).encode())}
+    store.put("leases/kb.lease.json", json.dumps(state).encode())
 
 
 def test_a_blob_lease_is_written_down_at_every_step() -> None:
@@ -216,7 +222,7 @@ def test_a_lease_that_is_taken_while_it_is_renewed_is_lost_and_its_release_frees
 
     def take() -> None:
         state = blob(inner)
-        inner.put("leases/kb.lease.json", json.dumps(state | {"token": "theirs", "fence": 2}).encode())
+        put_state(inner, state | {"token": "theirs", "fence": 2})
 
     store = FaultyStore(inner, planned(["none", "delay"], only=["create", "put_if"]), on_delay=take)
     leases = on_blobs(store, clock)
@@ -239,7 +245,14 @@ def test_a_lease_that_is_taken_while_it_is_renewed_is_lost_and_its_release_frees
 def test_what_no_lease_can_say_is_no_lease(changes: dict[str, Any]) -> None:
     store = MemoryStore(ManualClock())
     state = {"holder": "host-b", "token": "theirs", "fence": 7, "seconds": 30, "renewals": 0}
-    store.put("leases/kb.lease.json", json.dumps(state | changes).encode())
+    put_state(store, state | changes)
+    assert on_blobs(store, ManualClock()).acquire("kb", seconds=30).fence == 1
+
+
+@pytest.mark.parametrize("data", [b"[]", b"no lease", b'{"fence": 7}', b"[" * 100_000])
+def test_blob_that_is_no_lease_is_replaced(data: bytes) -> None:
+    store = MemoryStore(ManualClock())
+    store.put("leases/kb.lease.json", data)
     assert on_blobs(store, ManualClock()).acquire("kb", seconds=30).fence == 1
 
 
@@ -249,14 +262,17 @@ def test_what_no_lease_can_say_is_no_lease(changes: dict[str, Any]) -> None:
 def test_what_a_lease_can_say_is_held(changes: dict[str, Any]) -> None:
     store = MemoryStore(ManualClock())
     state = {"holder": "host-b", "token": "theirs", "fence": 7, "seconds": 30, "renewals": 0}
-    store.put("leases/kb.lease.json", json.dumps(state | changes).encode())
+    put_state(store, state | changes)
     assert refused(lambda: on_blobs(store, ManualClock()).acquire("kb", seconds=30))["holder"] == "host-b"
 
 
 def test_a_request_that_never_arrived_is_told_and_changes_nothing() -> None:
     store = MemoryStore(ManualClock())
+    faulty = on_blobs(FaultyStore(store, planned(["before"] * 3, only=["create", "put_if"])), ManualClock())
+    with pytest.raises(errors.StorageError) as raised:
+        faulty.acquire("kb", seconds=30)
+    assert raised.value.code == "E206"
     lease = on_blobs(store, ManualClock()).acquire("kb", seconds=30)
-    faulty = on_blobs(FaultyStore(store, planned(["before"] * 2, only=["put_if"])), ManualClock())
     acts: list[Callable[[], object]] = [lambda: faulty.renew(lease, seconds=30), lambda: faulty.release(lease)]
     for act in acts:
         with pytest.raises(errors.StorageError):
