@@ -514,8 +514,8 @@ def lock_differs(lock: str, drifts: Sequence[str]) -> ConflictError:
 
 def release_differs(feed: str, release: str, said: str) -> DataError:
     """`release`: name and version in the feed. `said`: the same in the package."""
-    explanation = f"The feed names:   {release}\nThe package says: {said}\nNothing was installed."
-    return _release_differs(feed, release, said, explanation=explanation)
+    lines = [f"The feed names:   {release}", f"The package says: {said}", "Nothing was installed."]
+    return _release_differs(feed, release, said, explanation=lines)
 
 
 def document_synced(ids: Sequence[str]) -> UsageError:

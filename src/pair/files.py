@@ -56,7 +56,13 @@ def resolve_parent(path: Path) -> Path:
 @contextlib.contextmanager
 def open_folder(path: Path, *, make: bool = False) -> Iterator[int]:
     """Give a descriptor of the folder, for calls with `dir_fd`. `make`: create what is missing of the path."""
-    descriptor = _walk(path, make=make)
+    with closing(_walk(path, make=make)) as descriptor:
+        yield descriptor
+
+
+@contextlib.contextmanager
+def closing(descriptor: int) -> Iterator[int]:
+    """Close the descriptor when the block ends."""
     try:
         yield descriptor
     finally:
@@ -172,18 +178,13 @@ def _remove_unless_folder(folder: int, name: str) -> bool:
 
 @contextlib.contextmanager
 def _open_for_removal(parent: int, name: str) -> Iterator[int]:
-    passing = os.open(name, _PASS, dir_fd=parent)
-    try:
+    with closing(os.open(name, _PASS, dir_fd=parent)) as passing:
         if os.fstat(passing).st_mode & stat.S_IRWXU != stat.S_IRWXU:
             # A descriptor that only passes through cannot be changed itself; its name in /proc can.
             os.chmod(f"/proc/self/fd/{passing}" if hasattr(os, "O_PATH") else passing, stat.S_IRWXU)  # noqa: PTH101
         descriptor = os.open(".", _FOLDER, dir_fd=passing)
-    finally:
-        os.close(passing)
-    try:
+    with closing(descriptor):
         yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _walk(path: Path, *, make: bool) -> int:
@@ -212,11 +213,8 @@ def _enter(parent: int, name: str, flags: int, *, make: bool) -> int:
             raise
     with contextlib.suppress(FileExistsError):  # another process was faster
         os.mkdir(name, dir_fd=parent)
-        above = os.open(".", _FOLDER, dir_fd=parent)
-        try:
+        with closing(os.open(".", _FOLDER, dir_fd=parent)) as above:
             os.fsync(above)
-        finally:
-            os.close(above)
     return os.open(name, flags, dir_fd=parent)
 
 
@@ -254,32 +252,30 @@ def expand_path(named: str) -> Path:
 
 
 def hash_file(path: str | Path) -> str:
+    with closing(os.open(path, os.O_RDONLY)) as descriptor:
+        return hash_open_file(descriptor)
+
+
+def hash_open_file(descriptor: int) -> str:
     digest = hashlib.sha256()
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        while chunk := os.read(descriptor, CHUNK_BYTES):
-            digest.update(chunk)
-    finally:
-        os.close(descriptor)
+    for chunk in read_chunks(descriptor):
+        digest.update(chunk)
     return digest.hexdigest()
+
+
+def read_chunks(descriptor: int) -> Iterator[bytes]:
+    while chunk := os.read(descriptor, CHUNK_BYTES):
+        yield chunk
 
 
 def copy_file(source: str, destination: str) -> str:
     """Copy the bytes (not the mode) to a new file. Return their SHA-256, from one reading."""
     digest = hashlib.sha256()
-    reader = os.open(source, os.O_RDONLY)
-    try:
-        writer = os.open(destination, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
-            while chunk := os.read(reader, CHUNK_BYTES):
-                digest.update(chunk)
-                write_all(writer, chunk)
-                if len(chunk) < CHUNK_BYTES:
-                    break
-        finally:
-            os.close(writer)
-    finally:
-        os.close(reader)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with closing(os.open(source, os.O_RDONLY)) as reader, closing(os.open(destination, flags, 0o666)) as writer:
+        for chunk in read_chunks(reader):
+            digest.update(chunk)
+            write_all(writer, chunk)
     return digest.hexdigest()
 
 
@@ -396,7 +392,7 @@ def remove_tree(path: Path) -> None:
 def scratch_folder(parent: Path) -> Iterator[Path]:
     """Give a folder for as long as the block runs. Remove also those that killed processes left beside it."""
     with open_folder(parent, make=True) as descriptor:
-        _remove_abandoned(descriptor)
+        remove_abandoned(descriptor, _SCRATCH_NAME)
         name, lock = _make_scratch_folder(descriptor)
         try:
             yield parent / name
@@ -421,16 +417,12 @@ def _make_scratch_folder(parent: int) -> tuple[str, int]:
                 return name, descriptor
 
 
-def _remove_abandoned(parent: int) -> None:
-    """Remove scratch folders that no living process holds the lock of. What has another name is not ours."""
-    for name in filter(_SCRATCH_NAME.fullmatch, list_below(parent)):
-        with contextlib.suppress(OSError):
-            descriptor = open_below(parent, name, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                remove_below(parent, name)
-            finally:
-                os.close(descriptor)
+def remove_abandoned(parent: int, pattern: re.Pattern[str]) -> None:
+    """Remove files and folders of this name that no living process holds the lock of. What has another name stays."""
+    for name in filter(pattern.fullmatch, list_below(parent)):
+        with contextlib.suppress(OSError), closing(open_below(parent, name, os.O_RDONLY)) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove_below(parent, name)
 
 
 @contextlib.contextmanager
@@ -440,16 +432,13 @@ def exclusive_lock(path: Path, *, on_wait: Callable[[str], None]) -> Iterator[No
     `on_wait` is called once, with who holds it, when somebody else does; it may raise rather than wait.
     """
     make_folder(path.parent)
-    descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
-    try:
+    with closing(open_file(path, os.O_RDWR | os.O_CREAT)) as descriptor:
         if not _HOLDER.fullmatch(os.pread(descriptor, 64, 0)):
             raise foreign_file(path)
         _lock(descriptor, on_wait, lambda: os.pread(descriptor, 64, 0).decode().strip())
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()}\n".encode(), 0)
         yield
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -70,7 +70,7 @@ class LocalStore:
         with files.storage_errors(), self._open(key) as descriptor:
             if descriptor is None:
                 return None
-            data = b"".join(_chunks(descriptor))
+            data = b"".join(files.read_chunks(descriptor))
             return Blob(data, _version(os.fstat(descriptor), hashlib.sha256(data).hexdigest()))
 
     def get_if_changed(self, key: str, version: Version) -> Blob | BlobUnchanged | None:
@@ -96,15 +96,15 @@ class LocalStore:
         with files.storage_errors(), self._open(key) as descriptor:
             if descriptor is None:
                 return False
-            files.write_new_file(path, _chunks(descriptor))
+            files.write_new_file(path, files.read_chunks(descriptor))
             return True
 
     def put(self, key: str, data: bytes) -> Version:
         return self._write(key, (data,), lambda _: True)
 
     def upload(self, key: str, path: Path) -> Version:
-        with files.storage_errors(), _open_file(path) as descriptor:
-            return self._write(key, _chunks(descriptor), lambda _: True)
+        with files.storage_errors(), files.closing(_open_file(path)) as descriptor:
+            return self._write(key, files.read_chunks(descriptor), lambda _: True)
 
     def link(self, key: str, path: Path, sha256: str) -> Version:
         """Give the file a second name where the file system can, else copy it."""
@@ -164,14 +164,12 @@ class LocalStore:
         """Refuse a link in the place of a blob, and, when the store is first used, one on the way to the store."""
         self._check_place()
         try:
-            descriptor = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = _open_file(self._path(key))
         except (FileNotFoundError, NotADirectoryError):
             yield None
             return
-        try:
+        with files.closing(descriptor):
             yield descriptor
-        finally:
-            os.close(descriptor)
 
     def _write(self, key: str, chunks: Iterable[bytes], is_wanted: Callable[[Version | None], bool]) -> Version:
         with files.storage_errors():
@@ -209,13 +207,10 @@ class LocalStore:
         """Give the mark: a file whose time of change is not below that of any blob deleted under this lock."""
         self._prepare()
         stripe = f"{zlib.crc32(key.encode()) % _STRIPES:02d}"
-        with contextlib.ExitStack() as opened:
-            descriptor = files.open_file(self._own / "locks" / stripe, os.O_RDWR | os.O_CREAT)
-            opened.callback(os.close, descriptor)
+        with files.closing(files.open_file(self._own / "locks" / stripe, os.O_RDWR | os.O_CREAT)) as descriptor:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            mark = _open_mark(self._own / "marks" / stripe)
-            opened.callback(os.close, mark)
-            yield mark
+            with files.closing(_open_mark(self._own / "marks" / stripe)) as mark:
+                yield mark
 
     @contextlib.contextmanager
     def _stage(self, chunks: Iterable[bytes]) -> Iterator[_StagedFile]:
@@ -238,7 +233,7 @@ class LocalStore:
     @contextlib.contextmanager
     def _stage_link(self, path: Path, sha256: str) -> Iterator[_StagedFile]:
         """Lock the file before it has its second name, so that it does not pass for an abandoned one."""
-        with _open_file(path) as descriptor, files.open_folder(self._staging) as folder:
+        with files.closing(_open_file(path)) as descriptor, files.open_folder(self._staging) as folder:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             name = _new_staged_name()
             try:
@@ -274,14 +269,7 @@ class LocalStore:
         """Remove staged files of processes that died, whose locks are free. What has another name is not ours."""
         # A process that may only read the store can still list it.
         with contextlib.suppress(FileNotFoundError, PermissionError), files.open_folder(self._staging) as folder:
-            for name in filter(_STAGED_NAME.fullmatch, files.list_below(folder)):
-                with contextlib.suppress(OSError):
-                    descriptor = files.open_below(folder, name, os.O_RDONLY)
-                    try:
-                        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        os.unlink(name, dir_fd=folder)
-                    finally:
-                        os.close(descriptor)
+            files.remove_abandoned(folder, _STAGED_NAME)
 
 
 def _open_mark(path: Path) -> int:
@@ -307,18 +295,8 @@ def _new_staged_file(folder: int) -> tuple[str, int]:
         os.close(descriptor)  # taken for an abandoned one, in the moment before it was locked
 
 
-@contextlib.contextmanager
-def _open_file(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _chunks(descriptor: int) -> Iterator[bytes]:
-    while chunk := os.read(descriptor, files.CHUNK_BYTES):
-        yield chunk
+def _open_file(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
 def _signature(seen: os.stat_result) -> str:
@@ -333,14 +311,11 @@ def _version(seen: os.stat_result, sha256: str) -> Version:
 
 def _read_version(path: Path) -> tuple[Version, int] | None:
     try:
-        with _open_file(path) as descriptor:
-            digest = hashlib.sha256()
-            for chunk in _chunks(descriptor):
-                digest.update(chunk)
-            seen = os.fstat(descriptor)
+        with files.closing(_open_file(path)) as descriptor:
+            sha256, seen = files.hash_open_file(descriptor), os.fstat(descriptor)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return _version(seen, digest.hexdigest()), seen.st_mtime_ns
+    return _version(seen, sha256), seen.st_mtime_ns
 
 
 def _make_younger(descriptor: int, than_ns: int) -> None:
