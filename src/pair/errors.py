@@ -502,8 +502,7 @@ def package_of_another_schema(label: str, schema_version: Any) -> DownloadError:
 
 def release_missing(feed: str, reason: str, known: Sequence[str]) -> NotFoundError:
     """`known`: the releases that the feed has."""
-    more = f" and {len(known) - 20} more" if len(known) > 20 else ""
-    explanation = f"It has: {', '.join(known[:20])}{more}" if known else "It has none."
+    explanation = f"It has: {_join(known, 20)}" if known else "It has none."
     return _release_missing(feed, known, reason, explanation=explanation)
 
 
@@ -519,15 +518,13 @@ def release_differs(feed: str, release: str, said: str) -> DataError:
 
 
 def document_synced(ids: Sequence[str]) -> UsageError:
-    shown = ", ".join(sorted(ids)[:3]) + (f" and {len(ids) - 3:,} more" if len(ids) > 3 else "")
-    return _document_synced(sorted(ids)[:100], shown)
+    return _document_synced(sorted(ids)[:100], _join(sorted(ids), 3))
 
 
 def graph_unavailable(kb_id: str, missing: Sequence[str], total: int) -> NotFoundError:
     """`missing`: the shards without a graph, of `total`."""
-    named = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-    explanation = f"{len(missing)} of its {total} shards were stored without one: {named}" if missing else ""
-    return _graph_unavailable(kb_id, missing, explanation=explanation)
+    explanation = f"{len(missing)} of its {total} shards were stored without one: {_join(missing, 5)}"
+    return _graph_unavailable(kb_id, missing, explanation=explanation if missing else "")
 
 
 def no_such_version(kb_id: str, wanted: str, kept: Sequence[int]) -> NotFoundError:
@@ -561,9 +558,8 @@ def documents_without_text(kb_id: str, document_ids: Sequence[str], count: int) 
 
 
 def judgements_unmatched(path: str, what: str, count: int, ids: Sequence[str]) -> UsageError:
-    shown = ", ".join(ids[:5]) + (f" and {len(ids) - 5:,} more" if len(ids) > 5 else "")
     verb = "judgement is" if count == 1 else "judgements are"
-    return _judgements_unmatched(path, what, count, ids[:100], verb, shown)
+    return _judgements_unmatched(path, what, count, ids[:100], verb, _join(ids, 5))
 
 
 def no_such_model(model: str, known: Sequence[str]) -> NotFoundError:
@@ -576,6 +572,10 @@ def request_too_large(what: str, most: int, unit: str = "bytes") -> UsageError:
     error = _request_too_large(what, most, unit)
     error.details[f"max_{unit}"] = most
     return error
+
+
+def _join(names: Sequence[str], most: int) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def _shorten_lines(lines: list[str]) -> list[str]:

@@ -11,7 +11,7 @@ import difflib
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -205,10 +205,12 @@ def _expand_values(
     for name, given in parsed.items():
         if name in ignored:
             continue
+        value, refuse_at = given.value, given.where
         if _is_list_of_entries(name):
-            value = _expand_entries(given.value, ignored, variables)
-        else:
-            value = _expand_variables(given.value, variables, given.where)
+            refuse_at = ""  # other entries still work
+            if isinstance(value, list):
+                value = [entry for number, entry in enumerate(value, 1) if _entry_name(number) not in ignored]
+        value = _expand_variables(value, variables, refuse_at)
         values[name] = _ConfigValue(value, given.where, is_from_folder=folder_config is not None)
     return values
 
@@ -403,34 +405,20 @@ def _place(path: Path, node: Any) -> str:
 # ── variables ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _expand_variables(value: Any, variables: Mapping[str, str], where: str) -> Any:
-    """Replace `${NAME}` by the variable's value; `$${NAME}` stays as it is, with one dollar."""
+def _expand_variables(value: Any, variables: Mapping[str, str], refuse_at: str) -> Any:
+    """Replace `${NAME}` by the variable's value; `$${NAME}` stays as it is, with one dollar.
+
+    `refuse_at`: the place to name when a variable is not set. Without one, such a variable keeps its name.
+    """
     if isinstance(value, list):
-        return [_expand_variables(item, variables, where) for item in value]
+        return [_expand_variables(item, variables, refuse_at) for item in value]
+    if isinstance(value, dict):
+        return {key: _expand_variables(item, variables, refuse_at) for key, item in value.items()}
     if not isinstance(value, str):
         return value
     missing = [name for dollars, name in VARIABLE.findall(value) if dollars == "$" and name not in variables]
-    if missing:
-        raise errors.settings_invalid(where, f"not set in the environment: {', '.join(missing)}")
-    return _substitute(value, variables)
-
-
-def _expand_entries(value: Any, ignored: Collection[str], variables: Mapping[str, str]) -> Any:
-    """Return the entries that count. A variable that is not set keeps its name: other entries still work."""
-    if isinstance(value, list):
-        value = [entry for number, entry in enumerate(value, 1) if _entry_name(number) not in ignored]
-    return _expand_known_variables(value, variables)
-
-
-def _expand_known_variables(value: Any, variables: Mapping[str, str]) -> Any:
-    if isinstance(value, list):
-        return [_expand_known_variables(item, variables) for item in value]
-    if isinstance(value, dict):
-        return {key: _expand_known_variables(item, variables) for key, item in value.items()}
-    return _substitute(value, variables) if isinstance(value, str) else value
-
-
-def _substitute(text: str, variables: Mapping[str, str]) -> str:
+    if missing and refuse_at:
+        raise errors.settings_invalid(refuse_at, f"not set in the environment: {', '.join(missing)}")
     return VARIABLE.sub(
-        lambda match: variables.get(match[2], match[0]) if match[1] == "$" else f"${{{match[2]}}}", text
+        lambda match: variables.get(match[2], match[0]) if match[1] == "$" else f"${{{match[2]}}}", value
     )

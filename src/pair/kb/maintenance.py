@@ -17,9 +17,10 @@ from pair.engine.backup.export import (
     ExportOptions,
     ExportReport,
     Snapshot,
-    SpooledSnapshot,
     count_export_bytes,
     export_documents,
+    hold_snapshot,
+    spool_snapshot,
 )
 from pair.engine.backup.export_format import open_export
 from pair.engine.backup.fsck import Fsck, FsckOptions, FsckReport, Obtainable
@@ -468,11 +469,11 @@ class KbBackup:
         context, options = self._core.context, ExportOptions(vectors, on_progress)
         with contextlib.ExitStack() as stack:
 
-            def take_snapshot(manifest: Manifest) -> Snapshot | SpooledSnapshot:
+            def take_snapshot(manifest: Manifest) -> Snapshot:
                 if context.cache.may_hold(sum(map(count_export_bytes, manifest.shards))):
-                    return Snapshot(manifest, context.cache, context.settings)
+                    return hold_snapshot(manifest, context.cache, context.settings, options)
                 folder = stack.enter_context(scratch_folder(context.cache))
-                return SpooledSnapshot(manifest, context.cache, context.settings, folder, options)
+                return spool_snapshot(manifest, context.cache, context.settings, folder, options)
 
             return export_documents(self._core.read(take_snapshot), target, options)
 

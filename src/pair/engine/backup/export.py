@@ -10,7 +10,7 @@ import heapq
 import itertools
 import mmap
 import struct
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -54,72 +54,81 @@ def count_export_bytes(shard: ShardRef) -> int:
     return sum(file.size_bytes for role, file in shard.files.items() if role != "rows" or is_older)
 
 
+@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The shards of one manifest, whole and held open. Raises ShardMissingError, E205, E206, E207, E010."""
+    """One state of a KB."""
 
-    def __init__(self, manifest: Manifest, cache: ShardCache, settings: EngineSettings) -> None:
-        self.manifest = manifest
-        self._shards = [_HeldShard(shard, cache.open(shard), settings) for shard in manifest.shards]
-        self.chunks = sum(shard.live_chunks for shard in self._shards)
+    manifest: Manifest
+    chunks: int
+    """The number of live chunks."""
+    lines: Iterator[bytes]
+    """The lines of all documents by id."""
 
-    def lines(self, options: ExportOptions) -> Iterator[bytes]:
-        """Yield the lines of all documents by id."""
-        streams = [zip(shard.list_documents(), itertools.repeat(shard)) for shard in self._shards]
+
+def hold_snapshot(manifest: Manifest, cache: ShardCache, settings: EngineSettings, options: ExportOptions) -> Snapshot:
+    """Hold all shards open, whole. Raises ShardMissingError, E205, E206, E207, E010."""
+    shards = [_HeldShard(shard, cache.open(shard), settings) for shard in manifest.shards]
+
+    def read_lines() -> Iterator[bytes]:
+        streams = [zip(shard.list_documents(), itertools.repeat(shard)) for shard in shards]
         for number, (listed, shard) in enumerate(heapq.merge(*streams, key=lambda entry: entry[0].id), 1):
             yield format_document(shard.read_document(listed), has_vectors=options.vectors)
-            options.on_progress(number, self.manifest.documents)
+            options.on_progress(number, manifest.documents)
+
+    return Snapshot(manifest, sum(shard.live_chunks for shard in shards), read_lines())
 
 
-class SpooledSnapshot:
-    """The lines of one manifest on disk, shard after shard: for a cache that does not hold all shards at once.
+def spool_snapshot(
+    manifest: Manifest, cache: ShardCache, settings: EngineSettings, folder: Path, options: ExportOptions
+) -> Snapshot:
+    """Write the lines to disk, shard after shard: for a cache that does not hold all shards at once.
 
-    Raises ShardMissingError, E205 when it does not hold one of them, E206, E207, E010.
+    `folder`: for the lines; it has to exist for as long as they are read.
+    Raises ShardMissingError, E205 when the cache does not hold one shard, E206, E207, E010.
     """
-
-    def __init__(
-        self, manifest: Manifest, cache: ShardCache, settings: EngineSettings, folder: Path, options: ExportOptions
-    ) -> None:
-        """`folder`: for the lines; it has to exist for as long as they are read."""
-        self.manifest = manifest
-        self.chunks = 0
-        self._path = folder / "lines"
-        self._ends: list[int] = []
-        """Where the lines of each shard end."""
-        self._documents = 0
-        with self._path.open("xb") as spool:
-            for ref in manifest.shards:
-                self._spool(_HeldShard(ref, cache.open(ref), settings), spool, options)
-                self._ends.append(spool.tell())
-
-    def _spool(self, shard: "_HeldShard", spool: BinaryIO, options: ExportOptions) -> None:
-        """Write the lines of a shard, which is let go before the next one is opened."""
-        self.chunks += shard.live_chunks
-        for listed in shard.list_documents():
-            name = listed.id.encode(errors="surrogatepass")
-            line = format_document(shard.read_document(listed), has_vectors=options.vectors)
-            spool.write(_SIZES.pack(len(name), len(line)) + name + line)
-            self._documents += 1
-            options.on_progress(self._documents, self.manifest.documents)
-
-    def lines(self, _options: ExportOptions) -> Iterator[bytes]:
-        """Yield the lines of all documents by id."""
-        if not self._ends or not self._ends[-1]:
-            return
-        with (
-            self._path.open("rb") as spool,
-            mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ) as content,
-            contextlib.ExitStack() as streams,
-        ):
-            # Bytes of UTF-8 sort as their characters do.
-            merged = heapq.merge(
-                *(
-                    streams.enter_context(contextlib.closing(_read_spool(content, begin, end)))
-                    for begin, end in itertools.pairwise([0, *self._ends])
-                ),
-                key=lambda entry: entry[0],
+    path, ends, chunks = folder / "lines", [0], 0
+    done = itertools.count(1)
+    with path.open("xb") as spool:
+        for ref in manifest.shards:
+            chunks += _spool_shard(
+                _HeldShard(ref, cache.open(ref), settings),
+                spool,
+                has_vectors=options.vectors,
+                on_line=lambda: options.on_progress(next(done), manifest.documents),
             )
-            for _, line in merged:
-                yield line
+            ends.append(spool.tell())
+    return Snapshot(manifest, chunks, _merge_spool(path, ends))
+
+
+def _spool_shard(shard: "_HeldShard", spool: BinaryIO, *, has_vectors: bool, on_line: Callable[[], None]) -> int:
+    """Write the lines of a shard, which is let go before the next one is opened; return the number of its chunks."""
+    for listed in shard.list_documents():
+        name = listed.id.encode(errors="surrogatepass")
+        line = format_document(shard.read_document(listed), has_vectors=has_vectors)
+        spool.write(_SIZES.pack(len(name), len(line)) + name + line)
+        on_line()
+    return shard.live_chunks
+
+
+def _merge_spool(path: Path, ends: Sequence[int]) -> Iterator[bytes]:
+    """Yield the lines by id. `ends`: where the lines of each shard end; the first is 0."""
+    if not ends[-1]:
+        return
+    with (
+        path.open("rb") as spool,
+        mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        contextlib.ExitStack() as streams,
+    ):
+        # Bytes of UTF-8 sort as their characters do.
+        merged = heapq.merge(
+            *(
+                streams.enter_context(contextlib.closing(_read_spool(content, begin, end)))
+                for begin, end in itertools.pairwise(ends)
+            ),
+            key=lambda entry: entry[0],
+        )
+        for _, line in merged:
+            yield line
 
 
 def _read_spool(content: mmap.mmap, begin: int, end: int) -> Generator[tuple[bytes, bytes]]:
@@ -168,9 +177,7 @@ class _HeldShard:
         return self._graphs.get(doc, GraphRows((), ()))
 
 
-def export_documents(
-    snapshot: Snapshot | SpooledSnapshot, target: Path | BinaryIO, options: ExportOptions
-) -> ExportReport:
+def export_documents(snapshot: Snapshot, target: Path | BinaryIO, options: ExportOptions) -> ExportReport:
     """Raises E010. A file appears whole or not at all."""
     manifest = snapshot.manifest
     header = LinesHeader(
@@ -184,5 +191,5 @@ def export_documents(
         has_vectors=options.vectors,
     )
     with open_target(target) as stream:
-        documents, digest = write_lines(stream, header, snapshot.lines(options))
+        documents, digest = write_lines(stream, header, snapshot.lines)
     return ExportReport(manifest.kb_id, documents, header.chunks, manifest.number, manifest.embedder, digest)

@@ -89,12 +89,12 @@ class FsckOptions:
 @dataclass(frozen=True, slots=True)
 class FsckReport:
     kb_id: str
-    manifest_version: int = 0
-    shards: int = 0
-    files: int = 0
-    size_bytes: int = 0
-    faults: tuple[Fault, ...] = ()
-    dropped: int = 0
+    manifest_version: int
+    shards: int
+    files: int
+    size_bytes: int
+    faults: tuple[Fault, ...]
+    dropped: int
     """Documents that the KB no longer holds: those that sources have are to be stored again."""
 
     @property
@@ -154,7 +154,8 @@ class Fsck:
         self._options = options
         self._on_progress = on_progress
         self._replicas = Replicas(context.kb_id, context.cache, store, options.archives)
-        self._report = FsckReport(context.kb_id)
+        self._faults: list[Fault] = []
+        self._shards = self._files = self._size_bytes = self._dropped = 0
         self._lost: list[_LostShard] = []
         self._named: tuple[Version, frozenset[str]] | None = None
         """Folders of shards that a kept version names, or the current manifest, which has this version."""
@@ -164,13 +165,18 @@ class Fsck:
         if self._options.repair:
             self._context.manifests.refuse_past()
         manifest = self._repair_manifest()
-        if manifest is not None and self._report.is_sound:
+        if manifest is not None and all(fault.is_repaired for fault in self._faults):
             manifest = self._check_shards()
             self._settle_lost(manifest)
-        return replace(self._report, manifest_version=manifest.number if manifest else 0)
-
-    def _add(self, *faults: Fault) -> None:
-        self._report = replace(self._report, faults=(*self._report.faults, *faults))
+        return FsckReport(
+            kb_id=self._context.kb_id,
+            manifest_version=manifest.number if manifest else 0,
+            shards=self._shards,
+            files=self._files,
+            size_bytes=self._size_bytes,
+            faults=tuple(self._faults),
+            dropped=self._dropped,
+        )
 
     def _add_shard(
         self,
@@ -182,7 +188,7 @@ class Fsck:
         is_repaired: bool,
     ) -> None:
         for role, reason in faults.items():
-            self._add(Fault(shard.key(role), reason, shard.live_documents, tuple(ids), remedy, is_repaired))
+            self._faults.append(Fault(shard.key(role), reason, shard.live_documents, tuple(ids), remedy, is_repaired))
 
     # The manifest
 
@@ -208,10 +214,10 @@ class Fsck:
         key, repair = manifest_key(self._context.kb_id), self._options.repair
         copy = self._find_copy(self._store.get(key))
         if copy is None and empty is None:
-            self._add(Fault(key, reason, 0))
+            self._faults.append(Fault(key, reason, 0))
             return None
         remedy = "" if copy is None else f"the copy of version {copy.number}"
-        self._add(Fault(key, reason, copy.documents if copy else 0, (), remedy, is_repaired=repair))
+        self._faults.append(Fault(key, reason, copy.documents if copy else 0, (), remedy, is_repaired=repair))
         return self._restore_manifest(key, empty) if repair else copy
 
     def _find_copy(self, damaged: Blob | None) -> Manifest | None:
@@ -274,7 +280,7 @@ class Fsck:
             self._store.put(copy.key, to_bytes(current.make_copy()))
         elif is_repaired:
             self._store.delete(copy.key)
-        self._add(Fault(copy.key, reason, 0, (), "the manifest" if is_current else "", is_repaired))
+        self._faults.append(Fault(copy.key, reason, 0, (), "the manifest" if is_current else "", is_repaired))
 
     def _check_shards(self) -> Manifest:
         """Check all shards, also those that others publish meanwhile; return the manifest that is current then."""
@@ -285,11 +291,11 @@ class Fsck:
             manifests = [*(manifest for _, manifest in kept), published.manifest]
             named = {shard.folder: (shard, manifest.embedder) for manifest in manifests for shard in manifest.shards}
             shards = [entry for folder, entry in named.items() if folder not in seen]
-            total = self._report.size_bytes + sum(shard.size_bytes for shard, _ in shards)
+            total = self._size_bytes + sum(shard.size_bytes for shard, _ in shards)
             for shard, embedder in shards:
                 self._check_shard(shard, embedder)
                 seen.add(shard.folder)
-                self._on_progress(self._report.size_bytes, total)
+                self._on_progress(self._size_bytes, total)
             now = self._context.manifests.require()
             if now.version == published.version:
                 break
@@ -299,13 +305,9 @@ class Fsck:
     def _check_shard(self, shard: ShardRef, embedder: str) -> None:
         with scratch_folder(self._context.cache) as folder:
             verified = verify_shard(shard, self._store, folder / "shard")
-            report = self._report
-            self._report = replace(
-                report,
-                shards=report.shards + 1,
-                files=report.files + len(shard.files),
-                size_bytes=report.size_bytes + shard.size_bytes,
-            )
+            self._shards += 1
+            self._files += len(shard.files)
+            self._size_bytes += shard.size_bytes
             if not verified.faults or not self._is_named(shard):
                 return
             if verified.is_as_written:
@@ -428,7 +430,7 @@ class Fsck:
                 if is_given_up:
                     self._store.delete(copy.key)
                 reason = f"version {manifest.number} needs a shard that is lost"
-                self._add(Fault(copy.key, reason, manifest.documents, is_repaired=is_given_up))
+                self._faults.append(Fault(copy.key, reason, manifest.documents, is_repaired=is_given_up))
 
     def _list_elsewhere(self, manifest: Manifest) -> frozenset[str]:
         """Return the ids of documents in shards whose documents are known."""
@@ -462,8 +464,7 @@ class Fsck:
             after = next_manifest(self._context, manifest, shards, "delete")
             return Change(after, manifest.documents - after.documents)
 
-        dropped = commit(self._context, change, since=self._writer.began).result
-        self._report = replace(self._report, dropped=self._report.dropped + dropped)
+        self._dropped += commit(self._context, change, since=self._writer.began).result
 
 
 def _list_live(shard: ShardRef, ids: IdFile) -> list[ListedDocument]:
