@@ -168,7 +168,11 @@ class ErrorTemplate(Generic[_Kind]):
             explanation=explanation or [_TEXT.vformat(line, (), fields) for line in self.explanation] or "",
             lead=self._lead,
             hints=hints or [_TEXT.vformat(hint, (), fields) for hint in self.hints],
-            details={name: _to_json(value) for name, value in fields.items() if not name.startswith("_")},
+            details={
+                name: list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+                for name, value in fields.items()
+                if not name.startswith("_")
+            },
         )
 
 
@@ -189,7 +193,3 @@ class _TextFormatter(string.Formatter):
 
 
 _TEXT = _TextFormatter()
-
-
-def _to_json(value: Any) -> Any:
-    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value

@@ -429,7 +429,7 @@ def remove_abandoned(parent: int, pattern: re.Pattern[str]) -> None:
 def exclusive_lock(path: Path, *, on_wait: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock file for as long as the block runs; it frees itself when the process dies.
 
-    `on_wait` is called once, with who holds it, when somebody else does; it may raise rather than wait.
+    `on_wait` is called once, with the holder, when another process holds the lock; it may raise rather than wait.
     """
     make_folder(path.parent)
     with closing(open_file(path, os.O_RDWR | os.O_CREAT)) as descriptor:

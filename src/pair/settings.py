@@ -342,7 +342,7 @@ def _parse(content: bytes, path: Path) -> _ConfigValues:
 
 
 def _compose(content: bytes, path: Path) -> Any:
-    import yaml  # noqa: PLC0415 - where there is no file, nobody waits for YAML
+    import yaml  # noqa: PLC0415 - not needed where there is no file
 
     try:
         root = yaml.compose(content.decode("utf-8"), Loader=yaml.SafeLoader)

@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +10,13 @@ import pytest
 from pair.kb.kb import KnowledgeBase
 from pair.kb.open import open_kb
 from support.engine_parts import all_ids, numbered
-from support.engine_worker import Job, Workers, running_workers, settings_of
+from support.engine_worker import Job, Workers, settings_of
 
 OLD = [f"doc-{number:04}" for number in range(5)]
 NEW = [f"doc-{number:04}" for number in range(3, 12)]
 PUBLISHING = [("lease", 1), ("read", 1), ("copy", 1), ("swap", 1), ("swapped", 1)]
 IMPORT_STEPS = [("upload", 1), ("upload", 6), ("uploaded", 2), *PUBLISHING]
 REPAIR_STEPS = [("upload", 2), ("uploaded", 1), ("lease", 1), ("copy", 1), ("swap", 1), ("swapped", 1)]
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    with running_workers() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pair.kb.open import open_kb
-from support.engine_worker import Call, Job, Workers, documents_of, read_log, running_workers, settings_of
+from support.engine_worker import Call, Job, Workers, documents_of, read_log, settings_of
 from support.redis_server import RedisServer, running_redis
 
 KB = "kb"
@@ -23,12 +23,6 @@ LEAST_TURNS = 36
 LONGEST_WAIT_TURNS = 25
 """Of others, between two of one writer: with three that are equally likely to be next, once in 30,000 waits."""
 PATIENCE_SECONDS = 120.0
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    with running_workers() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,6 @@ from support.engine_worker import (
     acknowledged,
     documents_of,
     read_log,
-    running_workers,
     settings_of,
     text_of,
 )
@@ -51,12 +50,6 @@ CARE_STEPS = {"compacted": 1, "listing": 1, "condemned": 1, "deleting": 4, "coll
 
 Model = dict[str, tuple[float, ...]]
 """The vector of each document, by id."""
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    with running_workers() as running:
-        yield running
 
 
 class Ground:

@@ -29,7 +29,7 @@ from pair.engine.write.writer import WriteReport
 from pair.kb.kb import KnowledgeBase
 from pair.kb.maintenance import KbCore
 from pair.kb.open import open_kb
-from support.engine_worker import Call, Job, Workers, documents_of, read_log, running_workers, settings_of, text_of
+from support.engine_worker import Call, Job, Workers, documents_of, read_log, settings_of, text_of
 from support.redis_server import RedisServer, running_redis
 
 KB = "kb"
@@ -38,12 +38,6 @@ SHORT_SECONDS = 1.0
 LONG_SECONDS = 600.0
 """Of one that is not, however slow the machine."""
 Vectors = dict[str, tuple[float, ...]]
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    with running_workers() as running:
-        yield running
 
 
 @pytest.fixture

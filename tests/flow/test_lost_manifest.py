@@ -4,7 +4,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,18 +15,12 @@ from pair.kb.kb import KnowledgeBase
 from pair.kb.open import open_kb
 from support.command import Workplace, write_files
 from support.engine_parts import Ground, all_ids, numbered
-from support.engine_worker import Job, Workers, documents_of, running_workers, settings_of
+from support.engine_worker import Job, Workers, documents_of, settings_of
 
 KB = "kb"
 VECTOR = [1.0] * 8
 KEEPING = [0, 10]
 """Versions: with and without copies of manifests."""
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    with running_workers() as running:
-        yield running
 
 
 @pytest.fixture(params=KEEPING)

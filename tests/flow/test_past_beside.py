@@ -195,7 +195,7 @@ def test_the_version_of_a_package_is_the_one_that_was_installed_last(ground: Gro
             parcel = PackageShards(
                 packed.manifest, "house", "house 1.0.0", colour, paths.get, owner="package", is_verified=True
             )
-            kb.backup.package_merger().take_up(parcel)
+            kb.backup.package_merger().install(parcel)
             paint(kb, "blue", ("hall",))
             assert past.read(kb, "1.0.0", colours) - {"blue"} == {colour}
         past.close()

@@ -34,7 +34,7 @@ from support.engine_parts import (
     random_vectors,
     truncate,
 )
-from support.engine_worker import Job, Workers, read_log, running_workers
+from support.engine_worker import Job, Workers, read_log
 
 KB = "default"
 OTHER = f"mirrored-{DIMENSION}-v1"
@@ -403,12 +403,6 @@ def test_garbage_collection_takes_the_old_shards_after_the_grace_period(ground: 
 
 
 # ── readers ────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    with running_workers() as running:
-        yield running
 
 
 def job(ground: Ground, name: str, calls: Sequence[tuple[str, Any]], **more: Any) -> Job:

@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from pair.kb.sync import SyncService
 from pair.values import Document
 from support.command import Workplace, write_files
 from support.engine_parts import DIMENSION, CountingEmbedder, Ground, MirroredEmbedder, Once
-from support.engine_worker import Job, Workers, read_log, running_workers
+from support.engine_worker import Job, Workers, read_log
 from support.fed_ingest import FedIngest, lines_of
 from support.server import Received, Server
 from support.synced_project import SyncedProject
@@ -57,13 +56,13 @@ def test_a_package_whose_index_came_before_a_rollback_is_not_taken_up_after_it(t
     ground, meanwhile = Ground(tmp_path / "kb", keep_versions=10), Once("uploaded")
     with ground.open() as other, ground.open(on_step=meanwhile) as kb:
         for colour in ("red", "green"):
-            other.backup.package_merger().take_up(house(colour))
+            other.backup.package_merger().install(house(colour))
         meanwhile.act = lambda: other.versions.rollback("red")
         with pytest.raises(ConflictError) as refused:
-            kb.backup.package_merger().take_up(house("blue"))
+            kb.backup.package_merger().install(house("blue"))
         assert refused.value.code == "E236"
         assert (texts_in(other), other.versions.list()[0].restored) == ({"door": "The door is red."}, 1)
-        kb.backup.package_merger().take_up(house("blue"))
+        kb.backup.package_merger().install(house("blue"))
         assert texts_in(other) == {"door": "The door is blue."}
 
 
@@ -151,12 +150,6 @@ def test_an_import_that_began_before_a_rollback_is_refused(tmp_path: Path) -> No
 
 
 # ── a re-embedding ─────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    with running_workers() as running:
-        yield running
 
 
 def reembedding(ground: Ground, step: str) -> Job:

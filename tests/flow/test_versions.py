@@ -413,7 +413,7 @@ def test_shards_of_a_package_that_are_being_collected_are_brought_again(tmp_path
     condemned, uploaded = Once("condemned"), Once("uploaded")
     condemned.act = wait
     with ground.open(on_step=condemned) as other, ground.open(on_step=uploaded) as kb:
-        other.backup.package_merger().take_up(parcel)
+        other.backup.package_merger().install(parcel)
         other.delete(["door", "roof"])
         collector = threading.Thread(target=lambda: other.maintenance.collect(grace_seconds=0))
         collector.start()
@@ -424,7 +424,7 @@ def test_shards_of_a_package_that_are_being_collected_are_brought_again(tmp_path
             collector.join()
 
         uploaded.act = finish
-        kb.backup.package_merger().take_up(parcel)
+        kb.backup.package_merger().install(parcel)
         assert colours(kb) == {"door": "red", "roof": "red"}
         assert not kb.search("door", exact=True).partial
 

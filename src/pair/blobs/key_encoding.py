@@ -52,12 +52,17 @@ def _find_fault(key: str) -> str:
 
 def encode_key(key: str) -> tuple[str, ...]:
     """Return the names of the folders and, last, of the file: `a/b.json` -> `("a", "b.json")`."""
-    *folders, file = key.split("/")
-    return (*encode_folders(folders), *_cut(_file_name(file)))
+    *folders, part = key.split("/")
+    name = _quote(part)
+    if "." not in name or name.endswith(_FOLDER_ENDING):
+        name += _DOTLESS_FILE
+    return (*encode_folders(folders), *_cut(name))
 
 
 def encode_folders(parts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(name for part in parts for name in _cut(_folder_name(part)))
+    quoted = [_quote(part) for part in parts]
+    names = [name if name.endswith(_FOLDER_ENDING) else name.replace(".", "%2e") for name in quoted]
+    return tuple(piece for name in names for piece in _cut(name))
 
 
 def decode_key(names: Sequence[str]) -> str | None:
@@ -77,16 +82,6 @@ def decode_key(names: Sequence[str]) -> str | None:
     except UnicodeDecodeError:
         return None
     return key if encode_key(key) == tuple(names) else None
-
-
-def _folder_name(part: str) -> str:
-    name = _quote(part)
-    return name if name.endswith(_FOLDER_ENDING) else name.replace(".", "%2e")
-
-
-def _file_name(part: str) -> str:
-    name = _quote(part)
-    return name if "." in name and not name.endswith(_FOLDER_ENDING) else name + _DOTLESS_FILE
 
 
 def _quote(part: str) -> str:

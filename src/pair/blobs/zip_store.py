@@ -15,15 +15,11 @@ from pair.blobs.contract import Blob, BlobInfo, BlobUnchanged, Version
 class ZipStore:
     """`name_of` returns the name of a key in the archive; None for one that is not in it. Faults are E009."""
 
-    def __init__(self, path: Path, name_of: Callable[[str], str | None]) -> None:
+    def __init__(self, path: Path, archive: zipfile.ZipFile, name_of: Callable[[str], str | None]) -> None:
         self._path = path
+        self._archive = archive
         self._name_of = name_of
-        with files.storage_errors():
-            try:
-                self._archive = zipfile.ZipFile(path)
-            except (zipfile.BadZipFile, ValueError, NotImplementedError) as fault:
-                raise errors.archive_refused(path.name, "it is not a whole zip archive") from fault
-        self._entries = {entry.filename: entry for entry in self._archive.infolist()}
+        self._entries = {entry.filename: entry for entry in archive.infolist()}
 
     @property
     def address(self) -> str:
@@ -99,3 +95,12 @@ class ZipStore:
 
     def _write_error(self) -> errors.StorageError:
         return errors.storage_failed(str(self._path), "a package cannot be written to")
+
+
+def open_zip_store(path: Path, name_of: Callable[[str], str | None]) -> ZipStore:
+    """Open the archive. Raises E009, E010."""
+    with files.storage_errors():
+        try:
+            return ZipStore(path, zipfile.ZipFile(path), name_of)
+        except (zipfile.BadZipFile, ValueError, NotImplementedError) as fault:
+            raise errors.archive_refused(path.name, "it is not a whole zip archive") from fault

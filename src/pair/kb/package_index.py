@@ -91,12 +91,12 @@ class EngineIndexInstaller:
 
     def bring(self, index: PackagedIndexFiles) -> int:
         with _report_missing():
-            return self._merger.bring(self._read_shards(index))
+            return self._merger.upload_shards(self._read_shards(index))
 
     def take_up(self, index: PackagedIndexFiles, *, edited: frozenset[str], gone: frozenset[str]) -> InstalledIndex:
         shards = dataclasses.replace(self._read_shards(index), edited=edited, gone=gone)
         with _report_missing():
-            report = self._merger.take_up(shards)
+            report = self._merger.install(shards)
         return InstalledIndex(self.kb_id, report.manifest_version, report.documents, len(shards.manifest.shards))
 
     @property
@@ -225,7 +225,7 @@ def _describe_index(index: "PortableIndex", read: "Callable[[PortableFile], Iter
 
 def open_package(path: Path, settings: Settings) -> "KnowledgeBase":
     """Open the KB in a package, for reading. Raises E009, E012, E207; E304 with the first query by another embedder."""
-    from pair.blobs.zip_store import ZipStore  # noqa: PLC0415 - loads the engine
+    from pair.blobs.zip_store import open_zip_store  # noqa: PLC0415 - loads the engine
     from pair.engine.format.manifest import from_bytes  # noqa: PLC0415
     from pair.engine.maintenance.merge_package import find_name_in_index  # noqa: PLC0415
 
@@ -242,4 +242,4 @@ def open_package(path: Path, settings: Settings) -> "KnowledgeBase":
         name = find_name_in_index(key, kb_id)
         return None if name is None else f"{INDEX_FOLDER}/{name}"
 
-    return open_kb(kb_id, store=ZipStore(path, find_entry), settings=settings)
+    return open_kb(kb_id, store=open_zip_store(path, find_entry), settings=settings)

@@ -72,9 +72,9 @@ class BlobStoreSuite:
     @pytest.mark.parametrize("key", KEYS)
     def test_key_is_kept_as_it_is(self, store: BlobStore, key: str) -> None:
         store.put(key, key.encode())
-        found = store.get(key)
-        assert found is not None
-        assert found.data == key.encode()
+        blob = store.get(key)
+        assert blob is not None
+        assert blob.data == key.encode()
         assert [(info.key, info.size_bytes) for info in store.list("")] == [(key, len(key.encode()))]
         store.delete(key)
         assert list(store.list("")) == []
@@ -218,9 +218,9 @@ class BlobStoreSuite:
     def test_of_many_that_create_one_wins(self, store: BlobStore) -> None:
         wins = _race(8, lambda number: store.create("key", b"%d" % number))
         assert len(wins) == 1
-        found = store.get("key")
-        assert found is not None
-        assert found.data == b"%d" % wins[0]
+        blob = store.get("key")
+        assert blob is not None
+        assert blob.data == b"%d" % wins[0]
 
     def test_of_many_that_replace_one_version_one_wins(self, store: BlobStore) -> None:
         version = store.put("key", b"start")
@@ -269,10 +269,10 @@ class BlobStoreSuite:
 def _won_once(store: BlobStore, version: Version, text: bytes) -> Version:
     wins = _race(4, lambda number: store.put_if("key", text % number, version))
     assert len(wins) == 1
-    found = store.get("key")
-    assert found is not None
-    assert found.data == text % wins[0]
-    return found.version
+    blob = store.get("key")
+    assert blob is not None
+    assert blob.data == text % wins[0]
+    return blob.version
 
 
 def _race(count: int, write: Callable[[int], Version]) -> list[int]:

@@ -38,7 +38,7 @@ BLANK_TEXTS = ("", " ", "\n\n\t ")
 
 
 class EmbedderSuite:
-    """Exactly the same vector for the same text, in any company: a re-ingested chunk must be recognised."""
+    """Exactly the same vector for the same text, whatever the batch: a re-ingested chunk must be recognised."""
 
     def test_it_has_a_name_and_a_size(self, embedder: Embedder) -> None:
         assert embedder.name == embedder.name.strip() != ""
@@ -90,8 +90,8 @@ class EmbedderSuite:
         batches = [[f"{text} {number}" for text in TEXTS] for number in range(4)]
         expected = [embedder.embed(batch) for batch in batches]
         with ThreadPoolExecutor(3) as pool:
-            found = list(pool.map(embedder.embed, batches))
-        assert np.array_equal(np.stack(found), np.stack(expected))
+            vectors = list(pool.map(embedder.embed, batches))
+        assert np.array_equal(np.stack(vectors), np.stack(expected))
 
 
 def _lengths(vectors: Vectors) -> np.ndarray:

@@ -17,7 +17,7 @@ the owner of the store lets it, behind requests that were made after it. `again`
 more when the owner lets it."""
 
 Plan = Callable[[str, str], Fault]
-"""Which fault befalls an operation (by its name) on a key."""
+"""Returns the fault of an operation (by its name) on a key."""
 
 Arrival = Callable[[], None]
 """A write that is still under way: call it when it arrives. The answer is lost."""

@@ -86,7 +86,7 @@ class LibrarianSuite:
 
 def _ask(case: LibrarianCase, query: str) -> Response:
     """Ask the librarian itself, without the guard around it."""
-    known = tuple(Delegate(each, each) for each in case.colleagues)
+    known = tuple(Delegate(name, name) for name in case.colleagues)
     given = Context(
         user=case.context.user,
         ai=case.context.ai,

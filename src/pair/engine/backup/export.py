@@ -101,7 +101,9 @@ def spool_snapshot(
 
 
 def _spool_shard(shard: "_HeldShard", spool: BinaryIO, *, has_vectors: bool, on_line: Callable[[], None]) -> int:
-    """Write the lines of a shard, which is let go before the next one is opened; return the number of its chunks."""
+    """Write the lines of a shard; return the number of its chunks. The caller keeps no reference: the next shard is
+    opened when this one may be evicted.
+    """
     for listed in shard.list_documents():
         name = listed.id.encode(errors="surrogatepass")
         line = format_document(shard.read_document(listed), has_vectors=has_vectors)

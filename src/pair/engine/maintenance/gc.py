@@ -8,7 +8,7 @@ Invariants
     Shards that a kept version names are kept with it. The copy of a version that is not kept is deleted before the
     manifest is swapped: a rollback to it has read an earlier manifest, and can no longer publish either.
     A version whose copy cannot be read is kept for as long as a readable one, and with it every shard that existed
-    before it, because nobody can tell what it names. Then it goes.
+    before it, because it may name any of them. Then it is deleted.
     Grace and days are counted by the clock of the store: no machine whose clock is wrong cuts them short.
 """
 

@@ -11,7 +11,7 @@ Invariants
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -202,7 +202,7 @@ class PackageMerger:
             OPENERS[role](shard, path)
         return open_ids(shard, paths["ids"]), open_search(shard, paths["search"])
 
-    def bring(self, package: PackageShards, named: frozenset[str] = frozenset()) -> int:
+    def upload_shards(self, package: PackageShards, named: frozenset[str] = frozenset()) -> int:
         """Upload the shards that the store lacks; return their number. Raises MissingFileError. None is visible yet.
 
         `named`: folders of shards that are known to be there.
@@ -222,7 +222,7 @@ class PackageMerger:
         self._context.on_step("uploaded")
         return len(missing)
 
-    def take_up(self, package: PackageShards) -> MergeReport:
+    def install(self, package: PackageShards) -> MergeReport:
         """Install a package: upload its shards, and name them in one swap.
 
         Raises E203 and what any write raises, E236, and MissingFileError.
@@ -230,16 +230,19 @@ class PackageMerger:
         before = self._context.manifests.current()
         writer = self._writer.since(before.manifest.number if before is not None else 0)
         self.refuse(package.manifest)
-        self.bring(package)
+        self.upload_shards(package)
 
         def change(manifest: Manifest) -> Change[None]:
             if manifest.number:
                 # Garbage collection may have taken shards that no manifest named yet, even one that began before this
                 # installation and was still deleting. It holds the lease until it is done.
-                self.bring(package, manifest.folders)
+                self.upload_shards(package, manifest.folders)
             self.refuse(package.manifest)
             shards = merge(manifest, package, self._context.cache)
-            if manifest.index_sha256 == package.index_sha256 and _are_same(manifest.shards, shards):
+            is_same = [(shard.folder, shard.gone) for shard in manifest.shards] == [
+                (shard.folder, shard.gone) for shard in shards
+            ]
+            if is_same and manifest.index_sha256 == package.index_sha256:
                 return Change(None, None)
             after = next_manifest(self._context, manifest, shards, "install")
             is_alone = all(shard.origin == package.name for shard in after.shards)
@@ -280,10 +283,6 @@ def _find_file(package: PackageShards, shard: ShardRef, role: FileRole) -> Path:
     if path is None or not (package.is_verified or hash_file(path) == shard.files[role].sha256):
         raise MissingFileError(name)
     return path
-
-
-def _are_same(one: Sequence[ShardRef], other: Sequence[ShardRef]) -> bool:
-    return [(shard.folder, shard.gone) for shard in one] == [(shard.folder, shard.gone) for shard in other]
 
 
 # ── which documents are live ───────────────────────────────────────────────────────────────────────

@@ -128,7 +128,7 @@ class Reembedder:
         if before.embedder == name:
             return self._report(before, before)
         self._begun_with = before
-        with open_journal(self._folder, name, dimension, on_busy=self._refuse_company) as journal:
+        with open_journal(self._folder, name, dimension, on_busy=self._refuse_second_run) as journal:
             published, rounds = self._run_rounds(journal)
         self._context.on_step("re-embedded")
         evict_dropped(self._context)
@@ -138,7 +138,7 @@ class Reembedder:
     def _folder(self) -> Path:
         return self._context.cache.unfinished / self._context.kb_id
 
-    def _refuse_company(self, holder: str) -> None:
+    def _refuse_second_run(self, holder: str) -> None:
         raise errors.reembedding_running(self._context.kb_id, holder)
 
     def _report(self, before: Manifest, after: Manifest) -> ReembedReport:
