@@ -20,7 +20,7 @@ from playwright.sync_api import Browser, Error, Page, Playwright, Route, sync_pl
 from playwright.sync_api import TimeoutError as BrowserTimeout
 
 from pair.clock import Clock, SystemClock
-from pair.network_faults import describe_fault
+from pair.network import describe_fault
 from pair.web.pages import PageFault, check_url
 from pair.web.ssrf import GuardedConnector, Refuse, RefusedAddress, Resolve, find_refusal, resolve_host
 

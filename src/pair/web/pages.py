@@ -20,8 +20,8 @@ import httpcore2
 import httpx2
 
 from pair.clock import Clock
-from pair.network_faults import describe_fault
-from pair.web.http_answer import LONGEST_AGE_SECONDS, parse_retry_after, unpacker_for
+from pair.network import LONGEST_AGE_SECONDS, describe_fault, parse_retry_after
+from pair.web.http_client import unpacker_for
 from pair.web.ssrf import GuardedConnector, Refuse, RefusedAddress, Resolve, allow_any, find_refusal, resolve_host
 
 _MAX_REDIRECTS = 10
@@ -192,7 +192,7 @@ class PageClient:
 
     def _to_fault(self, response: httpcore2.Response) -> PageFault:
         phrase = response.extensions.get("reason_phrase", b"").decode("ascii", "replace")
-        pause = parse_retry_after(_header(response, b"retry-after"), self._clock.now())
+        pause = parse_retry_after(_header(response, b"retry-after"), _header(response, b"date"), self._clock.now())
         reason = f"HTTP {response.status} {phrase}".strip()
         return PageFault(reason, retry_after_seconds=pause, status=response.status)
 

@@ -5,7 +5,7 @@ import ssl
 
 import pytest
 
-from pair.network_faults import describe_fault, describe_request_fault
+from pair.network import describe_fault, describe_request_fault
 
 
 class ConnectError(Exception):
