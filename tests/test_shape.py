@@ -67,6 +67,9 @@ MAY_IMPORT_LATE = {
     "kb/server.py",
     "kb/installer.py",
     "kb/sync.py",
+    "sync/documents.py",
+    "sync/pages.py",
+    "sync/scheduling.py",
 }
 HEAVY = {
     "duckdb",

@@ -14,7 +14,7 @@ from pair.clock import check_cancelled, pause
 
 Result = TypeVar("Result")
 
-LONGEST_AGE_SECONDS = 2.0**31
+_LONGEST_AGE_SECONDS = 2.0**31
 LONGEST_PAUSE_SECONDS = 120.0
 """A server that asks for a longer one is not asked again."""
 _LONGEST_BACKOFF_SECONDS = 30.0
@@ -86,7 +86,7 @@ def parse_retry_after(value: str | None, sent_at: str | None, now: datetime.date
     if value is None:
         return None
     if re.fullmatch(r"\s*[0-9]+(\.[0-9]+)?\s*", value, re.ASCII):
-        return min(float(value), LONGEST_AGE_SECONDS)
+        return min(float(value), _LONGEST_AGE_SECONDS)
     moment = _parse_date(value)
     return None if moment is None else max(0.0, (moment - (_parse_date(sent_at or "") or now)).total_seconds())
 

@@ -4,15 +4,15 @@ Records are made from JSON only when somebody looks at them: a run with nothing 
 """
 
 import datetime
-import re
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
 
 SCHEMA_VERSION = 1
 FetchStatus = Literal["success", "not_modified", "timeout", "error"]
 
-_MOST_GENERATIONS = 2**53
-_UNSENDABLE = re.compile(r"[^ -~\x80-\xff]")
 _LONG_AGO = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 
@@ -118,6 +118,70 @@ def url_from_json(source_id: str, value: dict[str, Any]) -> UrlRecord:
     )
 
 
+# ── what a file must hold to be believed ───────────────────────────────────────────────────────────
+
+_Text = Annotated[str, Meta(pattern=r"\A[^\ud800-\udc7f\udd00-\udfff]*\Z")]
+"""Can be written again: half a character of another encoding cannot, a name of a file always can."""
+_Validator = Annotated[str, Meta(pattern=r"\A[ -~\x80-\xff]*\Z")]
+"""Is sent as it is: a line end in it would begin another header."""
+
+
+class _StoredStat(msgspec.Struct):
+    size_bytes: int
+    mtime_ns: int
+
+
+class _StoredPage(msgspec.Struct):
+    etag: _Validator | None = None
+    last_modified: _Validator | None = None
+    fetch_status: _Text | None = None
+    problem: _Text | None = None
+    validated_at: _Text | None = None
+
+
+class _StoredFileSource(msgspec.Struct, tag_field="source_type", tag="file"):
+    content_hash: _Text
+    summary_text: _Text
+    file: _StoredStat
+    summary_pending: bool = False
+
+
+class _StoredUrlSource(msgspec.Struct, tag_field="source_type", tag="url"):
+    content_hash: _Text
+    summary_text: _Text
+    url: _StoredPage
+    summary_pending: bool = False
+
+
+StoredSource = _StoredFileSource | _StoredUrlSource
+
+
+class StoredSkip(msgspec.Struct):
+    size_bytes: int
+    mtime_ns: int
+    reason: _Text
+
+
+class SourceChange(msgspec.Struct, tag_field="kind", tag="source"):
+    """A line of the journal."""
+
+    key: _Text
+    value: StoredSource | None
+
+
+class SkipChange(msgspec.Struct, tag_field="kind", tag="skipped"):
+    """A line of the journal."""
+
+    key: _Text
+    value: StoredSkip | None
+
+
+class _StoredHead(msgspec.Struct):
+    generation: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    sources: dict[_Text, Any] = {}
+    skipped: dict[_Text, StoredSkip] = {}
+
+
 @dataclass
 class SyncState:
     """Records as JSON by source id, and files that were looked at and found not to be sources."""
@@ -173,25 +237,24 @@ def state_from_json(value: Any) -> SyncState:
         raise ValueError("It is not the state of a sync")
     if value["schema_version"] != SCHEMA_VERSION:
         raise ValueError(f"It was written by another version of pair (schema {value['schema_version']})")
-    sources, skipped = value.get("sources", {}), value.get("skipped", {})
-    if not isinstance(sources, dict) or not isinstance(skipped, dict):
-        raise ValueError("Its list of sources is damaged")
-    generation = value.get("generation", 0)
-    is_counted = type(generation) is int and 0 <= generation <= _MOST_GENERATIONS
-    if not is_counted or not all(is_text(path) and is_sound_skip(seen) for path, seen in skipped.items()):
-        raise ValueError("Its first line is damaged")
-    for source_id, record in sources.items():
-        if not is_text(source_id) or not is_sound(record):
-            raise ValueError(f"Its record of {source_id!a:.200} is damaged")
+    try:
+        head = msgspec.convert(value, _StoredHead)
+    except ValueError as fault:
+        raise ValueError("Its first line is damaged") from fault
+    for source_id, record in head.sources.items():
+        try:
+            msgspec.convert(record, StoredSource)
+        except ValueError as fault:
+            raise ValueError(f"Its record of {source_id!a:.200} is damaged") from fault
     interval_seconds: Any = value.get("interval_seconds")
     return SyncState(
-        sources,
-        skipped,
+        head.sources,
+        value.get("skipped", {}),
         # The state is whole without these, so that damage here is no reason to stop.
         problems=_texts(value.get("problems")),
         pauses=_texts(value.get("pauses")),
         interval_seconds=float(interval_seconds) if type(interval_seconds) in {int, float} else None,
-        generation=generation,
+        generation=head.generation,
         index_sha256=str(value.get("index_sha256", "")),
         llms_mark=str(value.get("llms_mark", "")),
         settled=str(value.get("settled", "")),
@@ -200,44 +263,3 @@ def state_from_json(value: Any) -> SyncState:
 
 def _texts(value: Any) -> dict[str, str]:
     return {str(key): str(text) for key, text in value.items()} if type(value) is dict else {}
-
-
-def is_sound_skip(seen: Any) -> bool:
-    try:
-        return type(seen["size_bytes"]) is int and type(seen["mtime_ns"]) is int and is_text(seen["reason"])
-    except (KeyError, TypeError):
-        return False
-
-
-def is_sound(record: Any) -> bool:
-    """The least a record must have, told without making one: there may be 20,000."""
-    try:
-        if record["source_type"] == "file":
-            seen = record["file"]
-            is_placed = type(seen["size_bytes"]) is int and type(seen["mtime_ns"]) is int
-        else:
-            is_placed = record["source_type"] == "url" and _is_sound_page(record["url"])
-        is_settled = type(record.get("summary_pending", False)) is bool
-        return is_placed and is_settled and is_text(record["content_hash"]) and is_text(record["summary_text"])
-    except (KeyError, TypeError, AttributeError):
-        return False
-
-
-def _is_sound_page(page: dict[str, Any]) -> bool:
-    """Validators are sent as they are: a line end in one would be a header of its own."""
-    validators = (page.get("etag"), page.get("last_modified"))
-    others = (page.get("fetch_status"), page.get("problem"), page.get("validated_at"))
-    return all(text is None or is_text(text) for text in others) and all(
-        text is None or (is_text(text) and _UNSENDABLE.search(text) is None) for text in validators
-    )
-
-
-def is_text(value: Any) -> bool:
-    """One that can be written again: half a character of another encoding cannot, a name of a file always can."""
-    if type(value) is not str:
-        return False
-    try:
-        value.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -255,14 +255,11 @@ class _Deflate:
             if len(self._head) < 2:
                 return b""
             chunk = self._head
-            self._stream = zlib.decompressobj(zlib.MAX_WBITS if _is_zlib(chunk) else -zlib.MAX_WBITS)
+            # RFC 1950: method 8, and a multiple of 31.
+            is_zlib = chunk[0] & 0x0F == 8 and int.from_bytes(chunk[:2], "big") % 31 == 0
+            self._stream = zlib.decompressobj(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
         # Less than asked for means that the chunk is used up; more ends at the limit, so nothing is left over.
         return self._stream.decompress(chunk, limit_bytes + 1)
 
     def is_complete(self) -> bool:
         return not self._head if self._stream is None else self._stream.eof
-
-
-def _is_zlib(head: bytes) -> bool:
-    """Check the first two bytes by RFC 1950: method 8, and a multiple of 31."""
-    return head[0] & 0x0F == 8 and int.from_bytes(head[:2], "big") % 31 == 0
