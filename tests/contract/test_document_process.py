@@ -138,10 +138,6 @@ def test_each_kind_of_document_is_read(reader: DocumentProcess, tmp_path: Path) 
     assert reason_of(reader, put(tmp_path, "cut.pdf", pdf("words")[:40])) == "is damaged, or cannot be read as .pdf"
 
 
-def test_a_document_that_is_not_there_is_refused(reader: DocumentProcess, tmp_path: Path) -> None:
-    assert reason_of(reader, tmp_path / "absent.pdf") == "cannot be read: No such file or directory"
-
-
 def test_one_child_reads_many_documents(reader: DocumentProcess, tmp_path: Path) -> None:
     others = set(children_of(os.getpid()))
     seen = set()

@@ -29,7 +29,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pair.sync.contract import UnreadableDocument, UnreadablePage
+from pair.sync.contract import UnreadableDocument
 from pair.sync.source_text import DOCUMENT_SUFFIXES
 
 _MEGABYTE = 1_000_000
@@ -304,7 +304,7 @@ def _encode_utf8(content: bytes) -> bytes:
     # The converter looks at no <meta charset>.
     try:
         return decode_page(content, charset=None, is_markup=True).encode("utf-8", "replace")
-    except UnreadablePage as fault:
+    except UnreadableDocument as fault:
         raise UnreadableDocument("is not text in any known charset") from fault
 
 

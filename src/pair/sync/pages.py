@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pair import errors
 from pair.clock import Clock
-from pair.sync.contract import FetchedPage, NotModified, PageUnavailable, UnreadablePage
+from pair.sync.contract import FetchedPage, NotModified, PageUnavailable, UnreadableDocument
 from pair.sync.discover import find_addresses
 from pair.sync.rules import FetchFailure, SyncSettings
 
@@ -57,7 +57,7 @@ class WebPages:
             if isinstance(fault.__cause__, RefusedAddress):
                 reason += "; kb.allow_private_addresses: true allows it"
             raise PageUnavailable(FetchFailure(fault.kind, reason, fault.retry_after_seconds)) from fault
-        except UnreadablePage as fault:
+        except UnreadableDocument as fault:
             raise PageUnavailable(FetchFailure("error", str(fault))) from fault
         # The path and query of a redirect may be secrets; the origin is all that is needed.
         origin = _find_origin(answer.url)

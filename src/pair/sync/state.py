@@ -25,9 +25,9 @@ def parse_time(text: Any) -> datetime.datetime:
     """An instant that cannot be read counts as long ago, so that its source is looked at."""
     try:
         instant = datetime.datetime.fromisoformat(str(text))
-    except ValueError:
+        return instant.astimezone(datetime.UTC) if instant.tzinfo else instant.replace(tzinfo=datetime.UTC)
+    except (ValueError, OverflowError):
         return _LONG_AGO
-    return instant if instant.tzinfo else instant.replace(tzinfo=datetime.UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,7 @@ class FileRecord:
     mtime_ns: int
 
     def to_json(self) -> dict[str, Any]:
-        seen = {"rel_path": self.source_id, "size_bytes": self.size_bytes, "mtime_ns": self.mtime_ns}
-        return _shared_json(self, "file") | {"file": seen}
+        return _nest(self, "file", "rel_path")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,59 +62,41 @@ class UrlRecord:
     """The origin that gave the validators, if redirects led to another one."""
 
     def to_json(self) -> dict[str, Any]:
-        page = {
-            "url": self.source_id,
-            "last_fetched_at": format_time(self.last_fetched_at),
-            "etag": self.etag,
-            "last_modified": self.last_modified,
-            "fetch_status": self.fetch_status,
-            "next_check_at": format_time(self.next_check_at),
-            "problem": self.problem,
-            "validated_at": self.validated_at,
-        }
-        return _shared_json(self, "url") | {"url": page}
+        return _nest(self, "url", "url")
 
 
 Record = FileRecord | UrlRecord
 
 
-def _shared_json(record: Record, source_type: Literal["file", "url"]) -> dict[str, Any]:
+_SHARED = ("content_hash", "summary_text", "summary_pending", "last_indexed_at")
+_TIMES = frozenset({"last_indexed_at", "last_fetched_at", "next_check_at"})
+_MISSING = {"summary_pending": False, "fetch_status": "success", "problem": ""}
+
+
+def _nest(record: Record, source_type: Literal["file", "url"], id_name: str) -> dict[str, Any]:
+    """Return a record as it is stored: what both kinds have, then an object of its own kind."""
+    own = msgspec.to_builtins(record)
+    source_id = own.pop("source_id")
     return {
         "source_type": source_type,
-        "content_hash": record.content_hash,
-        "summary_text": record.summary_text,
-        "summary_pending": record.summary_pending,
-        "last_indexed_at": format_time(record.last_indexed_at),
+        **{name: own.pop(name) for name in _SHARED},
+        source_type: {id_name: source_id, **own},
     }
 
 
-def _shared_fields(value: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "content_hash": value["content_hash"],
-        "summary_text": value["summary_text"],
-        "summary_pending": value.get("summary_pending", False),
-        "last_indexed_at": parse_time(value.get("last_indexed_at")),
-    }
+def _flatten(record: type[Record], value: dict[str, Any], source_type: Literal["file", "url"]) -> dict[str, Any]:
+    """Return the fields of a record from how it is stored. A time that is missing was long ago."""
+    stored = {**_MISSING, **value, **value[source_type]}
+    names = record.__slots__[1:]  # all but the id
+    return {name: parse_time(stored.get(name)) if name in _TIMES else stored.get(name) for name in names}
 
 
 def file_from_json(source_id: str, value: dict[str, Any]) -> FileRecord:
-    seen = value["file"]
-    return FileRecord(source_id, **_shared_fields(value), size_bytes=seen["size_bytes"], mtime_ns=seen["mtime_ns"])
+    return FileRecord(source_id, **_flatten(FileRecord, value, "file"))
 
 
 def url_from_json(source_id: str, value: dict[str, Any]) -> UrlRecord:
-    page = value["url"]
-    return UrlRecord(
-        source_id,
-        **_shared_fields(value),
-        last_fetched_at=parse_time(page.get("last_fetched_at")),
-        etag=page.get("etag"),
-        last_modified=page.get("last_modified"),
-        fetch_status=page.get("fetch_status", "success"),
-        next_check_at=parse_time(page.get("next_check_at")),
-        problem=page.get("problem", ""),
-        validated_at=page.get("validated_at"),
-    )
+    return UrlRecord(source_id, **_flatten(UrlRecord, value, "url"))
 
 
 # ── what a file must hold to be believed ───────────────────────────────────────────────────────────

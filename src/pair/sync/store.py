@@ -202,7 +202,7 @@ class StateStore:
 
     def _append_to_journal(self, change: dict[str, Any]) -> None:
         if self._journal < 0:
-            path = _journal_path(self._cache_path, self.state.generation)
+            path = self._cache_path.with_name(f"{self._cache_path.name}.journal-{self.state.generation}")
             files.make_folder(path.parent)
             self._journal = files.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             self._is_journal_new = True
@@ -414,10 +414,6 @@ def _apply(state: SyncState, kind: str, key: str, value: dict[str, Any] | None) 
         known.pop(key, None)
     else:
         known[key] = value
-
-
-def _journal_path(cache_path: Path, generation: int) -> Path:
-    return cache_path.with_name(f"{cache_path.name}.journal-{generation}")
 
 
 def _journals(cache_path: Path) -> list[tuple[int, Path]]:
