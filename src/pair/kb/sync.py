@@ -69,6 +69,7 @@ class SyncService:
         rolled back before.
         """
         paths, documents, since = self.places, document_loader(), None
+        # What is stored is read before the run, so that a rollback during it is noticed.
         head, version, address = None, None, ""
         if kb is not None:
             since = kb.versions.current_number() if resume else None
