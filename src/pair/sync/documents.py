@@ -253,9 +253,13 @@ class DocumentConverter:
     """
 
     def __init__(self) -> None:
-        from markitdown import MarkItDown  # noqa: PLC0415 - loaded in the child only
+        # Loaded in the child only, and before its limits: what is loaded later would count for a document.
+        from markitdown import MarkItDown  # noqa: PLC0415
         from markitdown.converters import DocxConverter, HtmlConverter, PdfConverter  # noqa: PLC0415
 
+        from pair.sync.page_text import decode_page  # noqa: PLC0415
+
+        self._decode_page = decode_page
         self._converter = MarkItDown(enable_builtins=False, enable_plugins=False)
         for converter in (
             HtmlConverter(),
@@ -268,7 +272,10 @@ class DocumentConverter:
         """Return the text as Markdown. Raises UnreadableDocument, also for a PDF of pictures only, and MemoryError."""
         from markitdown import FileConversionException, MarkItDownException, StreamInfo  # noqa: PLC0415
 
-        content = _check_content(content, suffix)
+        if suffix in _MARKUP:
+            content = self._encode_utf8(content)
+        else:
+            _check_content(content, suffix)
         kind = StreamInfo(extension=suffix, charset="utf-8" if suffix in _MARKUP else None)
         try:
             text = self._converter.convert_stream(io.BytesIO(content), stream_info=kind).markdown
@@ -284,31 +291,22 @@ class DocumentConverter:
             raise UnreadableDocument("holds no text; is it a scan?")
         return text
 
+    def _encode_utf8(self, content: bytes) -> bytes:
+        """Decode HTML for the converter, which looks at no <meta charset>."""
+        try:
+            return self._decode_page(content, charset=None, is_markup=True).encode("utf-8", "replace")
+        except UnreadableDocument as fault:
+            raise UnreadableDocument("is not text in any known charset") from fault
 
-def _check_content(content: bytes, suffix: str) -> bytes:
-    """Return content that the converter of this suffix may be given."""
+
+def _check_content(content: bytes, suffix: str) -> None:
+    """Refuse what the converter of this suffix must not be given."""
     if suffix not in DOCUMENT_SUFFIXES:
         raise UnreadableDocument(f"{suffix or 'a file without suffix'} is no kind of document that can be read")
-    if suffix in _MARKUP:
-        return _encode_utf8(content)
-    if suffix == ".docx":
-        _check_docx(content)
-    elif b"%PDF-" not in content[:1024]:
-        raise UnreadableDocument("is damaged, or no PDF")
-    return content
-
-
-def _encode_utf8(content: bytes) -> bytes:
-    from pair.sync.page_text import decode_page  # noqa: PLC0415 - loaded in the child only
-
-    # The converter looks at no <meta charset>.
-    try:
-        return decode_page(content, charset=None, is_markup=True).encode("utf-8", "replace")
-    except UnreadableDocument as fault:
-        raise UnreadableDocument("is not text in any known charset") from fault
-
-
-def _check_docx(content: bytes) -> None:
+    if suffix != ".docx":
+        if b"%PDF-" not in content[:1024]:
+            raise UnreadableDocument("is damaged, or no PDF")
+        return
     if content.startswith(_OLE_MAGIC):
         raise UnreadableDocument("is encrypted, or an old .doc under another name")
     try:
