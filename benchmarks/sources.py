@@ -83,9 +83,10 @@ from pathlib import Path
 from pair.clock import SystemClock
 from pair.packages.download import Downloader
 from pair.packages.rules import SourcesSettings
+from pair.network import RetryPolicy
 from pair.web.http_client import HttpClient
 from pair.kb.installer import SilentObserver
-web = HttpClient(timeout_seconds=30, retries=0, retry_wait_seconds=1, clock=SystemClock())
+web = HttpClient(timeout_seconds=30, retry_policy=RetryPolicy(0, 1), clock=SystemClock())
 began = time.perf_counter()
 downloader = Downloader(web, SourcesSettings(), SilentObserver())
 done = downloader.fetch(sys.argv[1], Path(sys.argv[2]), sha256=None, known=None)

@@ -110,17 +110,6 @@ def _pair_command(*arguments: str) -> list[str]:
     return [*PAIR, *arguments]
 
 
-def test_what_changed_is_counted_and_the_rest_left_alone(project: Workplace) -> None:
-    project.pair("sync")
-    write_files(project.target, {"deploy.md": "# Deploying\n\nNow on Fridays.\n", "new.md": "# New page\n"})
-    (project.target / "notes.txt").unlink()
-    (project.target / "guides/rollback.md").rename(project.target / "guides/undo.md")
-    done = project.pair("sync", "--json")
-    report = done.json
-    assert (report["added"], report["changed"], report["removed"], report["unchanged"]) == (2, 1, 2, 0)
-    assert list(state_of(project)) == ["deploy.md", "guides/undo.md", "new.md"]
-
-
 @pytest.mark.rule("sync-20")
 def test_a_touch_is_noticed_and_costs_no_summary(project: Workplace) -> None:
     with ModelServer() as model:
@@ -160,13 +149,6 @@ def test_files_that_are_no_text_are_skipped_once_with_the_reason(project: Workpl
     assert {entry["path"] for entry in again.json["skipped"]} == set(skipped)
 
 
-def test_a_file_that_stops_being_text_leaves_the_index(project: Workplace) -> None:
-    project.pair("sync")
-    write_files(project.target, {"notes.txt": b"\xff\xfe\x00"})
-    assert project.pair("sync", "--json").json["removed"] == 1
-    assert "notes.txt" not in index_of(project)
-
-
 @pytest.mark.rule("sync-19")
 @pytest.mark.parametrize(
     "answer",
@@ -186,29 +168,6 @@ def test_a_model_that_fails_leaves_the_old_summary_and_is_asked_again(project: W
         assert "deploy.md" in project.pair("status").stdout
         done = project.pair("sync", "--json", **with_model(model))
         assert (done.json["pending"], done.json["model_calls"]) == (0, 1)
-
-
-def test_a_model_that_is_down_is_not_asked_for_every_source(project: Workplace) -> None:
-    write_files(project.target, {f"page-{number}.md": f"# Page {number}\n" for number in range(50)})
-    with ModelServer() as model:
-        variables = with_model(model)
-    done = project.pair("sync", "--json", **variables)
-    assert done.status == 0
-    assert done.json["pending"] == 53
-    assert done.json["model_calls"] < 12
-    assert index_of(project) == ""
-    assert project.pair("sync", "--json").json["pending"] == 0
-
-
-def test_texts_that_the_model_refuses_do_not_keep_the_others_from_their_summaries(workplace: Workplace) -> None:
-    write_files(workplace.target, {f"page-{number}.md": f"# Page {number}\n" for number in range(6)})
-    with ModelServer() as model:
-        variables = with_model(model) | {"PAIR__KB__SUMMARIZATION_CONCURRENCY": "1"}
-        model.answers += [Answer(400, body='{"error": {"message": "content policy"}}')] * 4
-        done = workplace.pair("sync", "--json", **variables)
-    assert (done.json["added"], done.json["pending"]) == (6, 4)
-    assert "content policy" in done.json["problems"][0]["reason"]
-    assert "page-5.md" in index_of(workplace)
 
 
 @pytest.mark.rule("sync-26")
@@ -373,16 +332,6 @@ def test_a_refresh_checks_all_pages_or_those_that_match_also_as_a_dry_run(projec
     assert (nothing.status, nothing.json["error"]["code"]) == (1, "E104")
     assert project.pair("sync", "docs").status == 1
     assert project.pair("sync", "--refresh", "--watch").status == 1
-
-
-def test_a_vanished_folder_does_not_empty_the_index(project: Workplace) -> None:
-    project.pair("sync")
-    before = index_of(project)
-    shutil.move(project.target, project.folder / "elsewhere")
-    done = project.pair("sync", "--json")
-    assert done.status == 1
-    assert "sources folder is missing" in done.json["errors"][0]
-    assert (index_of(project), done.json["removed"]) == (before, 0)
 
 
 @pytest.mark.rule("sync-50")

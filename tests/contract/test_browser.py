@@ -4,6 +4,9 @@ import contextlib
 import os
 import shutil
 import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -356,5 +359,24 @@ def test_without_any_browser_the_fault_says_what_to_install() -> None:
 
 
 def test_closing_without_rendering_starts_nothing() -> None:
-    with opened(timeout_seconds=10.0):
-        pass
+    started: set[str] = set()
+    is_watching = True
+
+    def note_process(event: str, _arguments: tuple[object, ...]) -> None:
+        if is_watching and event in {"subprocess.Popen", "os.posix_spawn", "os.fork"}:
+            started.add(event)
+
+    def note_thread(*_: object) -> None:
+        started.add(threading.current_thread().name)
+
+    sys.addaudithook(note_process)
+    threading.setprofile(note_thread)  # called in each thread that starts from now on
+    try:
+        with opened(timeout_seconds=10.0):
+            pass
+        assert started == set()
+        ThreadPoolExecutor(thread_name_prefix="watched").submit(lambda: subprocess.run(["true"], check=True)).result()
+        assert started >= {"watched_0", "subprocess.Popen"}, "what is started is noticed"
+    finally:
+        is_watching = False
+        threading.setprofile(None)

@@ -15,7 +15,7 @@ import pytest
 
 from contract.test_documents import docx, pdf, put, reason_of
 from pair.sync.contract import UnreadableDocument
-from pair.sync.document_process import DocumentLimits, DocumentProcess
+from pair.sync.documents import DocumentLimits, DocumentProcess
 
 BUSY_MACHINE = 30.0
 """Time on the clock, as a multiple of CPU time."""
@@ -138,10 +138,6 @@ def test_each_kind_of_document_is_read(reader: DocumentProcess, tmp_path: Path) 
     assert reason_of(reader, put(tmp_path, "cut.pdf", pdf("words")[:40])) == "is damaged, or cannot be read as .pdf"
 
 
-def test_a_document_that_is_not_there_is_refused(reader: DocumentProcess, tmp_path: Path) -> None:
-    assert reason_of(reader, tmp_path / "absent.pdf") == "cannot be read: No such file or directory"
-
-
 def test_one_child_reads_many_documents(reader: DocumentProcess, tmp_path: Path) -> None:
     others = set(children_of(os.getpid()))
     seen = set()
@@ -236,7 +232,7 @@ def test_an_idle_child_ends_and_the_next_document_starts_another(tmp_path: Path)
 def test_the_child_ends_with_a_parent_that_is_killed_in_the_middle_of_a_document(tmp_path: Path) -> None:
     put(tmp_path, "long.pdf", long_pdf())
     code = (
-        "import pathlib, sys; from pair.sync.document_process import DocumentProcess\n"
+        "import pathlib, sys; from pair.sync.documents import DocumentProcess\n"
         "DocumentProcess().text_of(pathlib.Path(sys.argv[1]))"
     )
     parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "long.pdf")])
@@ -251,7 +247,7 @@ def test_an_interrupt_ends_the_child_at_once(tmp_path: Path) -> None:
     put(tmp_path, "long.pdf", long_pdf())
     command = ["env", "--default-signal=INT", sys.executable, "-m", "pair", "ingest", "long.pdf"]
     parent = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE)
-    wait_until(lambda: any(b"document_loader" in _command_line(pid) for pid in children_of(parent.pid)))
+    wait_until(lambda: any(b"pair.sync.documents" in _command_line(pid) for pid in children_of(parent.pid)))
     children = children_of(parent.pid)
     parent.send_signal(signal.SIGINT)
     _, told = parent.communicate(timeout=60)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pair.sync.contract import Documents, UnreadableDocument
-from pair.sync.document_loader import DocumentConverter
+from pair.sync.documents import DocumentConverter, DocumentProcess
 from pair.sync.source_text import DOCUMENT_SUFFIXES
 from support.page_server import PageServer, html
 
@@ -19,9 +19,19 @@ PACKAGE = "http://schemas.openxmlformats.org/package/2006"
 OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 
 
+class ConverterHere:
+    """Converts in this process, without limits."""
+
+    def __init__(self) -> None:
+        self._converter = DocumentConverter()
+
+    def text_of(self, path: Path) -> str:
+        return self._converter.convert(path.read_bytes(), path.suffix.lower())
+
+
 @pytest.fixture(scope="module")
 def loader() -> Documents:
-    return DocumentConverter()
+    return ConverterHere()
 
 
 @pytest.fixture
@@ -153,7 +163,7 @@ def test_html_is_read_in_the_charset_that_it_names(loader: Documents, tmp_path: 
 def test_the_same_document_gives_the_same_text(tmp_path: Path) -> None:
     for name, content in (("a.docx", docx("words")), ("a.pdf", pdf("words")), ("a.html", b"<p>words")):
         path = put(tmp_path, name, content)
-        assert len({DocumentConverter().text_of(path) for _ in range(2)}) == 1
+        assert len({ConverterHere().text_of(path) for _ in range(2)}) == 1
 
 
 BROKEN: list[tuple[str, Callable[[], bytes], str]] = [
@@ -186,14 +196,15 @@ def test_a_document_whose_contents_are_damaged_is_refused(loader: Documents, tmp
     assert "damaged" in reason_of(loader, put(tmp_path, "a.docx", sound[:at] + bytes(60) + sound[at + 60 :]))
 
 
-def test_a_document_that_is_not_there_is_refused(loader: Documents, tmp_path: Path) -> None:
+def test_a_document_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    loader = DocumentProcess()
     assert reason_of(loader, tmp_path / "absent.pdf") == "cannot be read: No such file or directory"
     (tmp_path / "folder.pdf").mkdir()
     assert reason_of(loader, tmp_path / "folder.pdf") == "cannot be read: Is a directory"
 
 
 def test_a_path_that_looks_like_an_address_is_only_a_path(tmp_path: Path, connections: list[object]) -> None:
-    assert "No such file" in reason_of(DocumentConverter(), Path("http://127.0.0.1:9/page.html"))
+    assert "No such file" in reason_of(DocumentProcess(), Path("http://127.0.0.1:9/page.html"))
     assert connections == []
 
 

@@ -100,7 +100,7 @@ def test_a_large_sync_that_fails_on_the_way_changes_nothing_and_the_next_one_goe
         if step == "swap":
             raise KeyboardInterrupt
 
-    SyncService(project.settings).run()
+    project.sync_index()
     with pytest.raises(KeyboardInterrupt), project.open(on_step=fail) as kb:
         kb.maintenance.reconcile()
     assert version_of(project) == before
@@ -273,8 +273,7 @@ def test_a_source_whose_text_vanished_between_the_index_and_the_engine_is_not_lo
     project: SyncedProject,
 ) -> None:
     """What was saved is ahead of the files: the next sync brings both in line."""
-    desk = SyncService(project.settings)
-    desk.run()
+    project.sync_index()
     (project.sources / "notes.txt").unlink()
     with project.open() as kb:
         done = kb.maintenance.reconcile()
@@ -285,7 +284,7 @@ def test_a_source_whose_text_vanished_between_the_index_and_the_engine_is_not_lo
 
 def test_a_source_that_changed_and_changed_back_meanwhile_is_stored_as_it_is(project: SyncedProject) -> None:
     """The engine may read a file later than the index did: what it stores is known by what it read."""
-    SyncService(project.settings).run()
+    project.sync_index()
     write_files(project.sources, {"notes.txt": "Lunch is at two.\n"})
     with project.open() as kb:
         kb.maintenance.reconcile()

@@ -12,7 +12,6 @@ from pair.engine.format.manifest import from_bytes, manifest_key
 from pair.engine.maintenance.merge_package import PackageShards
 from pair.errors import ConflictError
 from pair.kb.kb import KnowledgeBase
-from pair.kb.sync import SyncService
 from pair.values import Document
 from support.command import Workplace, write_files
 from support.engine_parts import DIMENSION, CountingEmbedder, Ground, MirroredEmbedder, Once
@@ -244,7 +243,7 @@ def test_nothing_of_a_sync_that_began_before_a_rollback_comes_after_it(
         first = other.version()[0]
         other.upsert([Document("mine", "Of somebody else.")])
         write_files(project.sources, {"a.md": "two\n", "b.md": "two\n", "c.md": "two\n"})
-        SyncService(project.settings).run()
+        project.sync_index()
         meanwhile.act = lambda: other.versions.rollback(first)
         if resume:
             with pytest.raises(ConflictError) as refused:
@@ -277,7 +276,7 @@ def test_what_is_in_line_is_what_was_seen_and_not_a_rollback_right_after_it(tmp_
     project.sync()
     with project.open() as other, project.open(on_step=meanwhile) as kb:
         write_files(project.sources, {"a.md": "two\n"})
-        SyncService(project.settings).run()
+        project.sync_index()
         meanwhile.act = lambda: other.versions.rollback(1)
         seen = kb.maintenance.reconcile().seen_version
         assert texts_in(other) == {"a.md": "one\n"}

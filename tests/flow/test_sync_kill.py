@@ -73,7 +73,7 @@ class Observer:
 policy = SyncSettings(url_download_concurrency=fetchers, summarization_concurrency=summarisers)
 llms = LlmsFile(home / "llms.txt", sources)
 places = SyncPaths(sources, links, home / "index.txt", home / "index-cache.json", home / "web-cache", llms=llms)
-run = SyncRun(policy, places, SyncDependencies(Summariser(), Pages(), None, SystemClock(), Observer()))
+run = SyncRun(policy, places, SyncDependencies(Summariser, Pages(), None, SystemClock(), Observer()))
 run.run()
 """
 

@@ -67,7 +67,7 @@ places = SyncPaths(*(Path(home).parent / "knowledge", Path(home) / "links.txt"),
                 *(Path(home) / name for name in ("index.txt", "index-cache.json", "web-cache")))
 sys.addaudithook(strike)
 try:
-    SyncRun(SyncSettings(), places, SyncDependencies(Summariser(), None, None, SystemClock(), Observer())).run()
+    SyncRun(SyncSettings(), places, SyncDependencies(Summariser, None, None, SystemClock(), Observer())).run()
 except KeyboardInterrupt:
     os._exit(130)
 finally:

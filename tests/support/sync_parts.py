@@ -200,7 +200,7 @@ class Project:
     # The run
 
     def workshop(self) -> SyncDependencies:
-        return SyncDependencies(self.summariser, self.pages, self.documents, self.clock, self.observer)
+        return SyncDependencies(lambda: self.summariser, self.pages, self.documents, self.clock, self.observer)
 
     def sync_run(self) -> SyncRun:
         return SyncRun(self.policy, self.places, self.workshop())

@@ -3,13 +3,17 @@
 from pathlib import Path
 from typing import Any
 
+from pair.ai.summariser import ExtractiveSummariser
+from pair.clock import SystemClock
 from pair.engine.settings import EngineSettings
 from pair.kb.kb import KnowledgeBase
-from pair.kb.open import open_kb
-from pair.kb.sync import SyncService
+from pair.kb.open import document_loader, open_kb
+from pair.kb.sync import SilentSyncObserver, SyncService
 from pair.settings import Settings
+from pair.sync.pages import WebPages
 from pair.sync.report import SyncReport
 from pair.sync.rules import SyncSettings
+from pair.sync.run import SyncDependencies, SyncRun
 
 
 class SyncedProject:
@@ -37,6 +41,14 @@ class SyncedProject:
 
     def sync(self) -> SyncReport:
         return SyncService(self.settings).sync()
+
+    def sync_index(self) -> None:
+        """Sync without bringing the KB in line."""
+        paths = SyncService(self.settings).places
+        clock = SystemClock()
+        pages = WebPages(self.settings.kb, paths.links_file, clock)
+        parts = SyncDependencies(ExtractiveSummariser, pages, document_loader(), clock, SilentSyncObserver())
+        SyncRun(self.settings.kb, paths, parts).run()
 
     def open(self, **more: Any) -> KnowledgeBase:
         return open_kb(settings=self.settings, sources=SyncService(self.settings), **more)

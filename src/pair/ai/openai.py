@@ -5,27 +5,22 @@ Invariants
     A source costs at most MOST_PIECES + 1 replies for each size of piece that is tried.
 """
 
-import datetime
-import email.utils
-import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import httpx2
 import openai
-import stamina
 from openai.types.chat import ChatCompletionMessageParam
 
-from pair import errors
+from pair import errors, network
 from pair.ai import prompts
 from pair.ai.prompts import ModelSettings
-from pair.network_faults import describe_fault
+from pair.clock import SystemClock
+from pair.network import RetryPolicy, describe_fault, parse_retry_after
 from pair.text.characters import clip, drop_unprintable, join_lines
 
-_LONGEST_PAUSE_SECONDS = 120.0
 _MAX_REASON_CHARACTERS = 300
-_SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?$")
 # The SDK wants a key, and compatible servers without one accept any.
 _PLACEHOLDER_KEY = "none"
 # The SDK adds headers about this machine, and takes more from OPENAI_* variables that are meant for another server.
@@ -39,13 +34,9 @@ _SENT_HEADERS = frozenset(
 
 
 @dataclass(eq=False)
-class ModelFault(Exception):  # noqa: N818 - becomes an error of pair
+class ModelFault(network.RequestFault):
     """A request without a reply."""
 
-    reason: str
-    """Fit for people."""
-    retryable: bool = False
-    retry_after_seconds: float | None = None
     is_too_long: bool = False
     """Less text may bring a reply."""
     is_about_the_text: bool = False
@@ -81,26 +72,8 @@ class ModelConnection:
 
     def ask(self, request: Callable[[openai.OpenAI], str]) -> str:
         """Return the body of the answer. Raises ModelFault."""
-        retries_left = self._settings.retries
-
-        def pause_after(fault: Exception) -> bool | float:
-            nonlocal retries_left
-            if not isinstance(fault, ModelFault) or not fault.retryable or retries_left == 0:
-                return False
-            retries_left -= 1
-            return True if fault.retry_after_seconds is None else fault.retry_after_seconds
-
-        for trial in stamina.retry_context(
-            on=pause_after,
-            attempts=None,
-            timeout=None,
-            wait_initial=self._settings.retry_wait_seconds,
-            wait_max=30.0,
-            wait_jitter=self._settings.retry_wait_seconds / 2,
-        ):
-            with trial:
-                body = self._ask_once(request)
-        return body
+        policy = RetryPolicy(self._settings.retries, self._settings.retry_wait_seconds)
+        return policy.run(lambda: self._ask_once(request))
 
     def _ask_once(self, request: Callable[[openai.OpenAI], str]) -> str:
         with self._lock:
@@ -141,12 +114,11 @@ class ModelConnection:
         reason = self._redact(f"HTTP {status} {response.reason_phrase}{detail}")
         if prompts.is_too_long(status, text):
             return ModelFault(reason, is_too_long=True, is_about_the_text=True)
-        pause = _read_retry_after(response)
-        can_wait = pause is None or pause <= _LONGEST_PAUSE_SECONDS
+        headers = response.headers
         return ModelFault(
             reason,
-            retryable=prompts.is_passing(status) and can_wait,
-            retry_after_seconds=pause,
+            retryable=prompts.is_passing(status),
+            retry_after_seconds=parse_retry_after(headers.get("Retry-After"), headers.get("Date"), SystemClock().now()),
             is_about_the_text=prompts.is_about_the_text(status),
         )
 
@@ -179,22 +151,6 @@ class ModelConnection:
             del request.headers[name]
         request.headers["Authorization"] = f"Bearer {self._key}"
         request.headers["User-Agent"] = "pair"
-
-
-def _read_retry_after(response: httpx2.Response) -> float | None:
-    """Return seconds. A date is compared with the server's own clock, which is the one it means."""
-    value = response.headers.get("Retry-After", "").strip()
-    if _SECONDS.match(value):
-        return float(value)
-    try:
-        moment, now = (email.utils.parsedate_to_datetime(text) for text in (value, response.headers.get("Date", "")))
-    except ValueError:
-        return None
-    return max(0.0, (_to_utc(moment) - _to_utc(now)).total_seconds())
-
-
-def _to_utc(moment: datetime.datetime) -> datetime.datetime:
-    return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
 
 
 class OpenAiLanguageModel:

@@ -5,27 +5,24 @@ Invariants
 """
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 import httpx2
-import stamina
 
-from pair import __version__, errors
+from pair import __version__, errors, network
+from pair.clock import SystemClock
 from pair.librarians.contract import ErrorCode
-from pair.network_faults import describe_fault
+from pair.network import RetryPolicy, describe_fault, parse_retry_after
 
-_LONGEST_PAUSE_SECONDS = 120.0
 _FIRST_PAUSE_SECONDS = 0.2
 _TEMPORARY = frozenset({409, 429, 502, 503, 504})
 _FINAL = frozenset({errors.SYNC_RUNNING, errors.PUBLISH_UNKNOWN})
 """Temporary errors after which the caller decides whether to try again."""
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _LIBRARIAN_CODES = frozenset(code.value for code in ErrorCode)
-_SECONDS = re.compile(r"\d{1,9}")
 _KINDS: dict[int, type[errors.PairError]] = {
     401: errors.AccessError,
     403: errors.AccessError,
@@ -56,14 +53,12 @@ class ClientRequest:
     """Whether errors of librarians are responses too, whatever their status."""
 
 
-class AttemptFailed(Exception):  # noqa: N818 - becomes the error that it carries
-    """One attempt without a result."""
+class AttemptFailed(network.RequestFault):
+    """One attempt without a result; becomes the error that it carries."""
 
     def __init__(self, error: errors.PairError, *, again: bool = False, after_seconds: float | None = None) -> None:
-        super().__init__(error.message)
+        super().__init__(error.message, again, after_seconds)
         self.error = error
-        self.again = again
-        self.after_seconds = after_seconds
 
 
 class ServerConnection:
@@ -75,7 +70,7 @@ class ServerConnection:
         if not key.isascii() or not key.isprintable():
             raise errors.settings_invalid("connect", "the key has characters that no request can carry")
         self._timeout_seconds = timeout_seconds
-        self._retries = retries
+        self._retry_policy = RetryPolicy(retries, _FIRST_PAUSE_SECONDS)
         headers = {"user-agent": f"pair/{__version__}", "accept": "application/json"}
         if key:
             headers["authorization"] = f"Bearer {key}"
@@ -90,26 +85,8 @@ class ServerConnection:
 
     def send(self, request: ClientRequest, read: Callable[[httpx2.Response], Result]) -> Result:
         """Send a request until `read` makes a result of the response; `read` may raise AttemptFailed."""
-        tries_left = self._retries
-
-        def choose_pause(fault: Exception) -> bool | float:
-            nonlocal tries_left
-            if not isinstance(fault, AttemptFailed) or not fault.again or tries_left == 0:
-                return False
-            tries_left -= 1
-            return True if fault.after_seconds is None else fault.after_seconds
-
         try:
-            for trial in stamina.retry_context(
-                on=choose_pause,
-                attempts=None,
-                timeout=None,
-                wait_initial=_FIRST_PAUSE_SECONDS,
-                wait_max=10.0,
-                wait_jitter=_FIRST_PAUSE_SECONDS,
-            ):
-                with trial:
-                    return self._send_once(request, read)
+            return self._retry_policy.run(lambda: self._send_once(request, read))
         except AttemptFailed as caught:
             error = caught.error
         # Outside the block, so that no traceback leads to the request with its key.
@@ -152,9 +129,10 @@ class ServerConnection:
             hints = [f"Connect to {origin} if that is the server you mean"] if origin else []
             return AttemptFailed(self._unreachable("it leads to another address, which is not followed", hints))
         error = self.build_error(error_value, status, response.headers.get("x-request-id", ""))
-        retry_after = response.headers.get("retry-after", "").strip()
-        pause = float(retry_after) if _SECONDS.fullmatch(retry_after) else None
-        again = status in _TEMPORARY and error.code not in _FINAL and (pause or 0) <= _LONGEST_PAUSE_SECONDS
+        pause = parse_retry_after(
+            response.headers.get("retry-after"), response.headers.get("date"), SystemClock().now()
+        )
+        again = status in _TEMPORARY and error.code not in _FINAL
         return AttemptFailed(error, again=again, after_seconds=pause)
 
     def build_error(self, value: Json | None, status: int, request_id: str = "") -> errors.PairError:

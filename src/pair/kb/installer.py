@@ -265,13 +265,13 @@ class Installer:
 
     @contextlib.contextmanager
     def _open_web(self) -> Iterator["HttpClient"]:
-        from pair.web.http_client import HttpClient  # noqa: PLC0415 - loads the network
+        from pair.network import RetryPolicy  # noqa: PLC0415 - loads the network
+        from pair.web.http_client import HttpClient  # noqa: PLC0415
 
         settings = self.settings.sources
         web = HttpClient(
             timeout_seconds=settings.timeout_seconds,
-            retries=settings.retries,
-            retry_wait_seconds=settings.retry_wait_seconds,
+            retry_policy=RetryPolicy(settings.retries, settings.retry_wait_seconds),
             clock=self.clock,
             token=self.settings.github_token,
             token_url=settings.github_api_url,

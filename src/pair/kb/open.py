@@ -388,6 +388,6 @@ def document_loader() -> Documents | None:
 @functools.cache
 def _document_process() -> Documents:
     """Return the one process that converts documents: starting it costs more than most documents."""
-    from pair.sync.document_process import DocumentProcess  # noqa: PLC0415 - only for those who read documents
+    from pair.sync.documents import DocumentProcess  # noqa: PLC0415 - only for those who read documents
 
     return DocumentProcess()

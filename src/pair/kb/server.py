@@ -282,22 +282,21 @@ def _read(path: str) -> bytes:
 
 def _download(url: str) -> bytes:
     """Raises E614."""
-    import httpx2  # noqa: PLC0415 - only where keys are at an address
+    from pair.network import RequestFault, RetryPolicy  # noqa: PLC0415 - only where keys are at an address
+    from pair.web.http_client import HttpClient  # noqa: PLC0415
 
+    # The verifier itself decides when to ask again. The keys come from this address and no other.
+    client = HttpClient(
+        timeout_seconds=_JWKS_SECONDS, retry_policy=RetryPolicy(0, 0), clock=SystemClock(), follow_redirects=False
+    )
     try:
-        began = time.monotonic()
-        with httpx2.stream("GET", url, timeout=_JWKS_SECONDS, follow_redirects=False) as answer:
-            answer.raise_for_status()
-            body = b""
-            for block in answer.iter_bytes():
-                body += block
-                if time.monotonic() - began > _JWKS_SECONDS:
-                    raise errors.jwks_unreadable(f"it did not arrive within {_JWKS_SECONDS:g} s")
-                if len(body) > _MOST_JWKS_BYTES:
-                    raise errors.jwks_unreadable("the document is too long")
-            return body
-    except httpx2.HTTPError as fault:
-        raise errors.jwks_unreadable(type(fault).__name__) from fault
+        with contextlib.closing(client):
+            answer = client.read(url, {}, limit_bytes=_MOST_JWKS_BYTES, limit_seconds=_JWKS_SECONDS)
+    except RequestFault as fault:
+        raise errors.jwks_unreadable(fault.reason) from fault
+    if answer.status != 200:
+        raise errors.jwks_unreadable(f"HTTP {answer.status}")
+    return answer.body
 
 
 # ── traces ─────────────────────────────────────────────────────────────────────────────────────────

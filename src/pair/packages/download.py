@@ -24,10 +24,10 @@ from urllib.parse import unquote, urlsplit
 import httpx2
 
 from pair import errors, files
+from pair.network import RequestFault, Result
 from pair.packages import rules
 from pair.packages.contract import CachedCopy, ChangedError, Download, Observer, Parts, Validators, note_path
-from pair.web.http_answer import BodyError, RequestFault, unpack_body
-from pair.web.http_client import HttpClient, Result
+from pair.web.http_client import BodyError, HttpClient, unpack_body
 
 logger = logging.getLogger(__name__)
 

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 from pair import errors, files
 from pair.blobs.contract import BlobStore, VersionMismatchError
 from pair.clock import Clock, to_timestamp
+from pair.network import RequestFault
 from pair.packages import rules
 from pair.packages.contract import CachedCopy, ChangedError, Download, Parts, Validators
 from pair.packages.package import PackageManifest
 from pair.packages.resolve import FEED_NAME, FeedAddress, locate_archive
 from pair.values import KbSource
-from pair.web.http_answer import RequestFault
 
 if TYPE_CHECKING:
     from pair.web.http_client import HttpClient

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from pair import errors
+from pair.network import RequestFault
 from pair.packages import rules
 from pair.values import KbSource
-from pair.web.http_answer import RequestFault
 
 if TYPE_CHECKING:
     from pair.web.http_client import HttpClient

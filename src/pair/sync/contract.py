@@ -35,15 +35,7 @@ class Pages(Protocol):
         ...
 
 
-class UnreadablePage(Exception):  # noqa: N818 - an outcome of a fetch, which the stage writes down
-    """A page without text that we could read. `reason` is fit for people."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
-class UnreadableDocument(Exception):  # noqa: N818 - the reason why a file is skipped
+class UnreadableDocument(Exception):  # noqa: N818 - the reason why a file is skipped, or a page failed
     """The message says why. `is_passing`: the document is not at fault, and may be readable next time."""
 
     def __init__(self, reason: str, *, is_passing: bool = False) -> None:

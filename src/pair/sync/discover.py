@@ -79,22 +79,15 @@ def _note_unreadable(path: str, fault: OSError, listing: FoundFiles) -> None:
 
 
 def _entry_fault(entry: os.DirEntry[str], path: str, root: str) -> str | None:
-    if not path.isprintable() and (fault := _name_fault(path)) is not None:
-        return fault
-    return _link_fault(entry.path, root) if entry.is_symlink() else None
-
-
-def _name_fault(path: str) -> str | None:
-    """Why a path cannot be a line of the index."""
-    if any("\ud800" <= character <= "\udfff" for character in path):
-        return "name is not valid Unicode"
-    if len(path.splitlines()) > 1 or any(unicodedata.category(character) == "Cc" for character in path):
-        return "control character in the name"
-    return None
-
-
-def _link_fault(path: str, root: str) -> str | None:
-    real = os.path.realpath(path)
+    """Return why an entry of a folder is no source: its path cannot be a line of the index, or it leads elsewhere."""
+    if not path.isprintable():
+        if any("\ud800" <= character <= "\udfff" for character in path):
+            return "name is not valid Unicode"
+        if len(path.splitlines()) > 1 or any(unicodedata.category(character) == "Cc" for character in path):
+            return "control character in the name"
+    if not entry.is_symlink():
+        return None
+    real = os.path.realpath(entry.path)
     if not os.path.exists(real):  # noqa: PTH110 - a loop of links does not exist either
         return "link to nothing"
     if os.path.isdir(real):  # noqa: PTH112

@@ -8,7 +8,7 @@ import charset_normalizer
 import trafilatura
 from selectolax.lexbor import LexborHTMLParser
 
-from pair.sync.contract import UnreadablePage
+from pair.sync.contract import UnreadableDocument
 
 _HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
 _TEXT_NAMES = "ecmascript javascript json markdown sql toml x-javascript x-ndjson x-sh x-yaml xml yaml"
@@ -45,7 +45,7 @@ _NO_CHARSETS = frozenset({"idna", "punycode", "raw-unicode-escape", "undefined",
 def extract_text(content_type: str, charset: str | None, body: bytes) -> str:
     """Return what a reader would read. `content_type`: lower case, no parameters, empty when the server gave none.
 
-    Raises UnreadablePage.
+    Raises UnreadableDocument.
     """
     if content_type in _HTML_TYPES or (not content_type and _looks_like_html(body)):
         return _extract_html(decode_page(body, charset=charset, is_markup=True))
@@ -53,7 +53,7 @@ def extract_text(content_type: str, charset: str | None, body: bytes) -> str:
         return decode_page(body, charset=charset, is_markup="xml" in content_type)
     text = None if body.startswith(b"%PDF-") else _decode_strictly(body, "utf-8")
     if text is None:
-        raise UnreadablePage(f"{content_type or 'a page without a type'} is not text")
+        raise UnreadableDocument(f"{content_type or 'a page without a type'} is not text")
     return text
 
 
@@ -68,7 +68,7 @@ def decode_page(body: bytes, *, charset: str | None, is_markup: bool) -> str:
         return body.decode(_find_codec(charset) or "utf-8", errors="replace").removeprefix("\ufeff")
     guess = charset_normalizer.from_bytes(body).best()
     if guess is None:
-        raise UnreadablePage("the page is not text in any known charset")
+        raise UnreadableDocument("the page is not text in any known charset")
     return str(guess).removeprefix("\ufeff")
 
 
@@ -112,7 +112,7 @@ def _looks_like_html(body: bytes) -> bool:
 def _extract_html(html: str) -> str:
     tags, depth = _measure(html)
     if tags * depth > _MOST_TAGS_TIMES_DEPTH:
-        raise UnreadablePage("the markup of the page is nested too deeply")
+        raise UnreadableDocument("the markup of the page is nested too deeply")
     return (_extract_main_text(html, tags) if tags <= _MOST_TAGS_FOR_EXTRACTION else "") or _extract_body_text(html)
 
 

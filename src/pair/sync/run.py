@@ -9,6 +9,7 @@ Not here
 
 import dataclasses
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
@@ -41,7 +42,8 @@ logger = logging.getLogger(__name__)
 class SyncDependencies:
     """The parts that do the work. `documents` is None when its extra is not installed."""
 
-    summariser: Summariser
+    open_summariser: Callable[[], Summariser]
+    """Called once there is something to do."""
     pages: Pages
     documents: Documents | None
     clock: Clock
@@ -55,7 +57,8 @@ class SyncRun:
     def __init__(self, settings: SyncSettings, paths: SyncPaths, dependencies: SyncDependencies) -> None:
         self._settings = settings
         self._paths = paths
-        self._summariser = dependencies.summariser
+        self._open_summariser = dependencies.open_summariser
+        self._summariser: Summariser
         self._pages = dependencies.pages
         self._has_documents = dependencies.documents is not None
         self._clock = dependencies.clock
@@ -64,7 +67,6 @@ class SyncRun:
         self._store = StateStore(paths.cache, paths.index, self._clock, paths.llms)
         self._copies = PageCache(paths.page_copies)
         self._reader = FileTextReader(paths.sources_dir, settings.max_source_bytes, dependencies.documents)
-        self._calls_before = self._summariser.model_calls
         self._counts = SyncCounts()
         self._tried: set[str] = set()
         self._refreshed: frozenset[str] = frozenset()
@@ -77,15 +79,25 @@ class SyncRun:
         next check. Raises E102, E104 and E010.
         """
         began = self._clock.monotonic()
-        on_wait = self._say_waiting if wait else _refuse_to_wait
+
+        def on_wait(holder: str) -> None:
+            if not wait:
+                raise errors.sync_running(holder)
+            self._observer.say(f"waiting for another sync: {holder}")
+
         with files.storage_errors(), files.exclusive_lock(self._paths.lock, on_wait=on_wait):
             sources = discover(self._paths)
-            fingerprint = sources.fingerprint(self._conditions)
+            # What else decides what a file is: with other conditions, everything is looked at again.
+            interval_seconds = self._settings.url_refresh_min_interval_seconds
+            conditions = f"{self._settings.max_source_bytes} {self._has_documents} {interval_seconds}"
+            fingerprint = sources.fingerprint(conditions)
             self._refreshed = choose_urls(sources, refresh)
             head = self._read_settled_head(sources, fingerprint)
             if head is not None:
-                self._counts.add("unchanged", head.sources)
-                return self._report(0, head.skipped, sources, began)
+                self._counts.add("unchanged", head.source_count)
+                return self._report(0, {path: skip.reason for path, skip in head.skipped.items()}, sources, began)
+            self._summariser = self._open_summariser()
+            calls_before = self._summariser.model_calls
             with self._interrupts.hold(), self._store.open() as store:
                 sources = classify_missing(sources, self._paths, store.state)
                 self._prepare(sources)
@@ -95,6 +107,7 @@ class SyncRun:
                 # A URL that failed and has a record is due at its time; whatever else failed is tried by every run.
                 if not pending and not sources.faults and self._counts.problems.keys() <= store.state.ids("url"):
                     store.settle(fingerprint)
+            self._counts.add("model_calls", self._summariser.model_calls - calls_before)
             skipped = {path: value["reason"] for path, value in store.state.skipped.items()}
             return self._report(pending, skipped, sources, began)
 
@@ -106,17 +119,11 @@ class SyncRun:
         head, now = self._store.read_settled_head(), self._clock.now()
         if head is None or head.settled != fingerprint:
             return None
-        return None if any(rules.is_due(check, now, self._settings) for check in head.checks) else head
-
-    @property
-    def _conditions(self) -> str:
-        """What else decides what a file is: with other conditions, everything is looked at again."""
-        interval_seconds = self._settings.url_refresh_min_interval_seconds
-        return f"{self._settings.max_source_bytes} {self._has_documents} {interval_seconds}"
+        checks = (head.next_check_at, head.last_check_at) if head.next_check_at else ()
+        return None if any(rules.is_due(parse_time(check), now, self._settings) for check in checks) else head
 
     def _report(self, pending: int, skipped: dict[str, str], sources: Discovered, began: float) -> SyncReport:
         links = sources.files.skipped if sources.files is not None else {}
-        self._counts.add("model_calls", self._summariser.model_calls - self._calls_before)
         return self._counts.report(pending, self._clock.monotonic() - began, skipped | links, sources.faults)
 
     def _list_problems(self) -> dict[str, str]:
@@ -124,12 +131,6 @@ class SyncRun:
         state = self._store.state
         untried = state.problems.keys() & state.sources.keys() - self._tried
         return {source_id: state.problems[source_id] for source_id in untried} | self._counts.problems
-
-    def _say_waiting(self, holder: str) -> None:
-        self._observer.say(f"waiting for another sync: {holder}")
-
-    def _say_stopping(self) -> None:
-        self._observer.say("finishing what is under way; Ctrl-C again stops at once")
 
     def _prepare(self, sources: Discovered) -> None:
         """Bring the state in line with what is there and with the settings, before anything is read or fetched."""
@@ -187,7 +188,7 @@ class SyncRun:
         if not self._tried:
             return
         self._observer.planned(len(unsettled) + len(busy_urls))
-        with WorkerPools(self._settings, self._interrupts, self._say_stopping) as pools:
+        with WorkerPools(self._settings, self._interrupts, self._observer) as pools:
             for url in busy_urls:
                 pools.fetch(self._process_url, url, reasons[url], pools)
             for path in unsettled:
@@ -364,11 +365,6 @@ class SyncRun:
         if not summary:
             self._counts.note_problem(source_id, "pending: the summary was empty")
         return summary or None
-
-
-def _refuse_to_wait(holder: str) -> None:
-    """A tick rather skips a run than queues up behind one."""
-    raise errors.sync_running(holder)
 
 
 def _read_host(url: str) -> str:

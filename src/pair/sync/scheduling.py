@@ -1,15 +1,18 @@
-"""When and in which threads a sync works: worker pools, signals, and runs at every tick."""
+"""When and in which threads a sync works: worker pools, signals, runs at every tick and when a source changes."""
 
 import contextlib
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import Self
 
 from pair import errors
 from pair.clock import Clock
+from pair.sync.contract import SyncObserver
 from pair.sync.rules import SyncSettings
 
 logger = logging.getLogger(__name__)
@@ -18,6 +21,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _UNREACHABLE_MODEL_TRIES = 3
 _LOOK_SECONDS = 0.1
 """So soon an interrupt is noticed while work is waited for."""
+_WATCH_MILLISECONDS = 400
 
 
 class Interrupts:
@@ -78,12 +82,12 @@ class Interrupts:
 class WorkerPools:
     """Threads that fetch and threads that summarise; leaving the block waits for all of them.
 
-    Once interrupted, they begin nothing new, and `on_interrupt` is called. A second interrupt ends the waiting.
+    Once interrupted, they begin nothing new, and the observer is told. A second interrupt ends the waiting.
     """
 
-    def __init__(self, settings: SyncSettings, interrupts: Interrupts, on_interrupt: Callable[[], None]) -> None:
+    def __init__(self, settings: SyncSettings, interrupts: Interrupts, observer: SyncObserver) -> None:
         self._interrupts = interrupts
-        self._on_interrupt = on_interrupt
+        self._observer = observer
         self._is_interrupted = False
         self._fetchers = ThreadPoolExecutor(settings.url_download_concurrency, thread_name_prefix="pair-fetch")
         self._summarisers = ThreadPoolExecutor(settings.summarization_concurrency, thread_name_prefix="pair-summary")
@@ -111,7 +115,7 @@ class WorkerPools:
             while not self._interrupts.is_abandoning and wait([future], _LOOK_SECONDS).not_done:
                 if self._interrupts.is_stopping and not self._is_interrupted:
                     self._is_interrupted = True
-                    self._on_interrupt()
+                    self._observer.say("finishing what is under way; Ctrl-C again stops at once")
             if future.done():
                 future.result()
 
@@ -190,3 +194,80 @@ class Ticker:
             logger.info("tick skipped", extra={"reason": busy.message})
         except Exception as fault:  # noqa: BLE001 - a long-running process outlives a failed run
             self._on_error(fault)
+
+
+class Watcher:
+    """Notices changes in the sources folder and of the links file, also while nobody waits.
+
+    The folder itself may be replaced as a whole (`pair install` does that) and the links file by an editor: both are
+    noticed by what `stat` says of them.
+    """
+
+    def __init__(self, folder: Path, links_file: Path, stop: threading.Event, clock: Clock) -> None:
+        self._folder = folder
+        self._links_file = links_file
+        self._stop = stop
+        self._clock = clock
+        self._seen = self._look()
+        self._changes = self._watch()
+
+    def wait(self, seconds: float) -> bool:
+        """Returns early when something changed; True when it is time to stop."""
+        deadline = self._clock.monotonic() + seconds
+        for has_changed in self._changes:
+            seen = self._look()
+            if self._stop.is_set():
+                return True
+            if seen != self._seen:
+                is_other_folder = seen[0] != self._seen[0]
+                self._seen = seen
+                if is_other_folder:
+                    self._changes = self._watch()
+                return False
+            if has_changed or self._clock.monotonic() >= deadline:
+                return False
+        return True
+
+    def _look(self) -> tuple[object, object]:
+        return _identity(self._folder, content=False), _identity(self._links_file, content=True)
+
+    def _watch(self) -> Iterator[bool]:
+        """A look at a time; True when files may have changed since the last. Ends when it is time to stop."""
+        while not self._stop.is_set():
+            if self._folder.is_dir():
+                # The folder may vanish at any moment; the next look says so.
+                with contextlib.suppress(FileNotFoundError):
+                    yield from self._follow_notifications()
+            self._stop.wait(_WATCH_MILLISECONDS / 1000)
+            yield False
+
+    def _follow_notifications(self) -> Iterator[bool]:
+        """Hidden files are no sources."""
+        import watchfiles  # noqa: PLC0415 - only where it is used
+
+        # What changed between the last run and the moment that notifications begin raised none.
+        may_have_missed = True
+        # A folder behind a link is notified of under its real path.
+        folder = os.path.realpath(self._folder)
+        for changes in watchfiles.watch(
+            folder,
+            stop_event=self._stop,
+            watch_filter=lambda _change, path: not _is_hidden(path, folder),
+            rust_timeout=_WATCH_MILLISECONDS,
+            yield_on_timeout=True,
+            raise_interrupt=True,
+        ):
+            yield may_have_missed or bool(changes)
+            may_have_missed = False
+
+
+def _identity(path: Path, *, content: bool) -> object:
+    try:
+        seen = path.stat()
+    except OSError:
+        return None
+    return (seen.st_dev, seen.st_ino, seen.st_mtime_ns, seen.st_size) if content else (seen.st_dev, seen.st_ino)
+
+
+def _is_hidden(path: str, folder: str) -> bool:
+    return any(part.startswith(".") for part in Path(os.path.relpath(path, folder)).parts)

@@ -4,15 +4,15 @@ Records are made from JSON only when somebody looks at them: a run with nothing 
 """
 
 import datetime
-import re
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
 
 SCHEMA_VERSION = 1
 FetchStatus = Literal["success", "not_modified", "timeout", "error"]
 
-_MOST_GENERATIONS = 2**53
-_UNSENDABLE = re.compile(r"[^ -~\x80-\xff]")
 _LONG_AGO = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 
@@ -25,9 +25,9 @@ def parse_time(text: Any) -> datetime.datetime:
     """An instant that cannot be read counts as long ago, so that its source is looked at."""
     try:
         instant = datetime.datetime.fromisoformat(str(text))
-    except ValueError:
+        return instant.astimezone(datetime.UTC) if instant.tzinfo else instant.replace(tzinfo=datetime.UTC)
+    except (ValueError, OverflowError):
         return _LONG_AGO
-    return instant if instant.tzinfo else instant.replace(tzinfo=datetime.UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,7 @@ class FileRecord:
     mtime_ns: int
 
     def to_json(self) -> dict[str, Any]:
-        seen = {"rel_path": self.source_id, "size_bytes": self.size_bytes, "mtime_ns": self.mtime_ns}
-        return _shared_json(self, "file") | {"file": seen}
+        return _nest(self, "file", "rel_path")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,59 +62,105 @@ class UrlRecord:
     """The origin that gave the validators, if redirects led to another one."""
 
     def to_json(self) -> dict[str, Any]:
-        page = {
-            "url": self.source_id,
-            "last_fetched_at": format_time(self.last_fetched_at),
-            "etag": self.etag,
-            "last_modified": self.last_modified,
-            "fetch_status": self.fetch_status,
-            "next_check_at": format_time(self.next_check_at),
-            "problem": self.problem,
-            "validated_at": self.validated_at,
-        }
-        return _shared_json(self, "url") | {"url": page}
+        return _nest(self, "url", "url")
 
 
 Record = FileRecord | UrlRecord
 
 
-def _shared_json(record: Record, source_type: Literal["file", "url"]) -> dict[str, Any]:
+_SHARED = ("content_hash", "summary_text", "summary_pending", "last_indexed_at")
+_TIMES = frozenset({"last_indexed_at", "last_fetched_at", "next_check_at"})
+_MISSING = {"summary_pending": False, "fetch_status": "success", "problem": ""}
+
+
+def _nest(record: Record, source_type: Literal["file", "url"], id_name: str) -> dict[str, Any]:
+    """Return a record as it is stored: what both kinds have, then an object of its own kind."""
+    own = msgspec.to_builtins(record)
+    source_id = own.pop("source_id")
     return {
         "source_type": source_type,
-        "content_hash": record.content_hash,
-        "summary_text": record.summary_text,
-        "summary_pending": record.summary_pending,
-        "last_indexed_at": format_time(record.last_indexed_at),
+        **{name: own.pop(name) for name in _SHARED},
+        source_type: {id_name: source_id, **own},
     }
 
 
-def _shared_fields(value: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "content_hash": value["content_hash"],
-        "summary_text": value["summary_text"],
-        "summary_pending": value.get("summary_pending", False),
-        "last_indexed_at": parse_time(value.get("last_indexed_at")),
-    }
+def _flatten(record: type[Record], value: dict[str, Any], source_type: Literal["file", "url"]) -> dict[str, Any]:
+    """Return the fields of a record from how it is stored. A time that is missing was long ago."""
+    stored = {**_MISSING, **value, **value[source_type]}
+    names = record.__slots__[1:]  # all but the id
+    return {name: parse_time(stored.get(name)) if name in _TIMES else stored.get(name) for name in names}
 
 
 def file_from_json(source_id: str, value: dict[str, Any]) -> FileRecord:
-    seen = value["file"]
-    return FileRecord(source_id, **_shared_fields(value), size_bytes=seen["size_bytes"], mtime_ns=seen["mtime_ns"])
+    return FileRecord(source_id, **_flatten(FileRecord, value, "file"))
 
 
 def url_from_json(source_id: str, value: dict[str, Any]) -> UrlRecord:
-    page = value["url"]
-    return UrlRecord(
-        source_id,
-        **_shared_fields(value),
-        last_fetched_at=parse_time(page.get("last_fetched_at")),
-        etag=page.get("etag"),
-        last_modified=page.get("last_modified"),
-        fetch_status=page.get("fetch_status", "success"),
-        next_check_at=parse_time(page.get("next_check_at")),
-        problem=page.get("problem", ""),
-        validated_at=page.get("validated_at"),
-    )
+    return UrlRecord(source_id, **_flatten(UrlRecord, value, "url"))
+
+
+# ── what a file must hold to be believed ───────────────────────────────────────────────────────────
+
+_Text = Annotated[str, Meta(pattern=r"\A[^\ud800-\udc7f\udd00-\udfff]*\Z")]
+"""Can be written again: half a character of another encoding cannot, a name of a file always can."""
+_Validator = Annotated[str, Meta(pattern=r"\A[ -~\x80-\xff]*\Z")]
+"""Is sent as it is: a line end in it would begin another header."""
+
+
+class _StoredStat(msgspec.Struct):
+    size_bytes: int
+    mtime_ns: int
+
+
+class _StoredPage(msgspec.Struct):
+    etag: _Validator | None = None
+    last_modified: _Validator | None = None
+    fetch_status: _Text | None = None
+    problem: _Text | None = None
+    validated_at: _Text | None = None
+
+
+class _StoredFileSource(msgspec.Struct, tag_field="source_type", tag="file"):
+    content_hash: _Text
+    summary_text: _Text
+    file: _StoredStat
+    summary_pending: bool = False
+
+
+class _StoredUrlSource(msgspec.Struct, tag_field="source_type", tag="url"):
+    content_hash: _Text
+    summary_text: _Text
+    url: _StoredPage
+    summary_pending: bool = False
+
+
+StoredSource = _StoredFileSource | _StoredUrlSource
+
+
+class StoredSkip(msgspec.Struct):
+    size_bytes: int
+    mtime_ns: int
+    reason: _Text
+
+
+class SourceChange(msgspec.Struct, tag_field="kind", tag="source"):
+    """A line of the journal."""
+
+    key: _Text
+    value: StoredSource | None
+
+
+class SkipChange(msgspec.Struct, tag_field="kind", tag="skipped"):
+    """A line of the journal."""
+
+    key: _Text
+    value: StoredSkip | None
+
+
+class _StoredHead(msgspec.Struct):
+    generation: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    sources: dict[_Text, Any] = {}
+    skipped: dict[_Text, StoredSkip] = {}
 
 
 @dataclass
@@ -173,25 +218,24 @@ def state_from_json(value: Any) -> SyncState:
         raise ValueError("It is not the state of a sync")
     if value["schema_version"] != SCHEMA_VERSION:
         raise ValueError(f"It was written by another version of pair (schema {value['schema_version']})")
-    sources, skipped = value.get("sources", {}), value.get("skipped", {})
-    if not isinstance(sources, dict) or not isinstance(skipped, dict):
-        raise ValueError("Its list of sources is damaged")
-    generation = value.get("generation", 0)
-    is_counted = type(generation) is int and 0 <= generation <= _MOST_GENERATIONS
-    if not is_counted or not all(is_text(path) and is_sound_skip(seen) for path, seen in skipped.items()):
-        raise ValueError("Its first line is damaged")
-    for source_id, record in sources.items():
-        if not is_text(source_id) or not is_sound(record):
-            raise ValueError(f"Its record of {source_id!a:.200} is damaged")
+    try:
+        head = msgspec.convert(value, _StoredHead)
+    except ValueError as fault:
+        raise ValueError("Its first line is damaged") from fault
+    for source_id, record in head.sources.items():
+        try:
+            msgspec.convert(record, StoredSource)
+        except ValueError as fault:
+            raise ValueError(f"Its record of {source_id!a:.200} is damaged") from fault
     interval_seconds: Any = value.get("interval_seconds")
     return SyncState(
-        sources,
-        skipped,
+        head.sources,
+        value.get("skipped", {}),
         # The state is whole without these, so that damage here is no reason to stop.
         problems=_texts(value.get("problems")),
         pauses=_texts(value.get("pauses")),
         interval_seconds=float(interval_seconds) if type(interval_seconds) in {int, float} else None,
-        generation=generation,
+        generation=head.generation,
         index_sha256=str(value.get("index_sha256", "")),
         llms_mark=str(value.get("llms_mark", "")),
         settled=str(value.get("settled", "")),
@@ -200,44 +244,3 @@ def state_from_json(value: Any) -> SyncState:
 
 def _texts(value: Any) -> dict[str, str]:
     return {str(key): str(text) for key, text in value.items()} if type(value) is dict else {}
-
-
-def is_sound_skip(seen: Any) -> bool:
-    try:
-        return type(seen["size_bytes"]) is int and type(seen["mtime_ns"]) is int and is_text(seen["reason"])
-    except (KeyError, TypeError):
-        return False
-
-
-def is_sound(record: Any) -> bool:
-    """The least a record must have, told without making one: there may be 20,000."""
-    try:
-        if record["source_type"] == "file":
-            seen = record["file"]
-            is_placed = type(seen["size_bytes"]) is int and type(seen["mtime_ns"]) is int
-        else:
-            is_placed = record["source_type"] == "url" and _is_sound_page(record["url"])
-        is_settled = type(record.get("summary_pending", False)) is bool
-        return is_placed and is_settled and is_text(record["content_hash"]) and is_text(record["summary_text"])
-    except (KeyError, TypeError, AttributeError):
-        return False
-
-
-def _is_sound_page(page: dict[str, Any]) -> bool:
-    """Validators are sent as they are: a line end in one would be a header of its own."""
-    validators = (page.get("etag"), page.get("last_modified"))
-    others = (page.get("fetch_status"), page.get("problem"), page.get("validated_at"))
-    return all(text is None or is_text(text) for text in others) and all(
-        text is None or (is_text(text) and _UNSENDABLE.search(text) is None) for text in validators
-    )
-
-
-def is_text(value: Any) -> bool:
-    """One that can be written again: half a character of another encoding cannot, a name of a file always can."""
-    if type(value) is not str:
-        return False
-    try:
-        value.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return False
-    return True

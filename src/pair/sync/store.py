@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import msgspec
+
 from pair import errors, files
 from pair.clock import Clock
 from pair.sync.index_file import LlmsFile, format_index
@@ -28,11 +30,11 @@ from pair.sync.rules import FileSeen
 from pair.sync.state import (
     SCHEMA_VERSION,
     Record,
+    SkipChange,
+    SourceChange,
+    StoredSkip,
     SyncState,
     format_time,
-    is_sound,
-    is_sound_skip,
-    is_text,
     parse_time,
     state_from_json,
 )
@@ -48,16 +50,19 @@ _PROBLEMS = 200
 _REASON_CHARACTERS = 300
 
 
-@dataclass(frozen=True)
-class StateHead:
+class StateHead(msgspec.Struct):
     """The first line of the state: enough to know that there is nothing to do."""
 
-    sources: int
-    skipped: dict[str, str]
+    schema_version: int
+    index_sha256: str
+    source_count: int
     settled: str
     """Fingerprint of the source set when the last run left nothing undone; empty when it did."""
-    checks: tuple[datetime.datetime, ...]
-    """The first and the last next check of all URLs; none without URLs."""
+    next_check_at: Any
+    """The first check of all URLs; null without URLs."""
+    last_check_at: Any
+    skipped: dict[str, StoredSkip]
+    llms_mark: str = ""
 
 
 @dataclass(frozen=True)
@@ -130,15 +135,12 @@ class StateStore:
                 value = json.loads(stream.readline().rstrip()[: -len(b"{")] + b"{}}")
                 stream.seek(-len(_END), os.SEEK_END)
                 is_whole = stream.read() == _END
-            if not is_whole or value["schema_version"] != SCHEMA_VERSION or _journals(self._cache_path):
-                return None
-            self.state.index_sha256 = value["index_sha256"]
-            self.state.llms_mark = value.get("llms_mark", "")
-            checks = (value["next_check_at"], value["last_check_at"]) if value["next_check_at"] else ()
-            skipped = {path: entry["reason"] for path, entry in value["skipped"].items()}
-            head = StateHead(value["source_count"], skipped, value["settled"], tuple(map(parse_time, checks)))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            head = msgspec.convert(value, StateHead)
+        except (OSError, ValueError, RecursionError):
             return None
+        if not is_whole or head.schema_version != SCHEMA_VERSION or _journals(self._cache_path):
+            return None
+        self.state.index_sha256, self.state.llms_mark = head.index_sha256, head.llms_mark
         return head if head.settled and self._is_written() else None
 
     def settle(self, fingerprint: str) -> None:
@@ -200,7 +202,7 @@ class StateStore:
 
     def _append_to_journal(self, change: dict[str, Any]) -> None:
         if self._journal < 0:
-            path = _journal_path(self._cache_path, self.state.generation)
+            path = self._cache_path.with_name(f"{self._cache_path.name}.journal-{self.state.generation}")
             files.make_folder(path.parent)
             self._journal = files.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             self._is_journal_new = True
@@ -357,26 +359,24 @@ def load(cache_path: Path, clock: Clock) -> Loaded:
         raise errors.sync_state_unreadable(str(cache_path), str(fault), str(kept_at)) from fault
 
 
+def read_signature(cache_path: Path) -> str:
+    """Return what changes whenever the state is saved."""
+    seen = cache_path.stat() if cache_path.exists() else None
+    return f"{seen.st_ino} {seen.st_size} {seen.st_mtime_ns}" if seen else "none"
+
+
 _READING_TRIES = 20
 
 
 def read(cache_path: Path) -> Loaded:
     """Raises ValueError for a damaged file, with a reason for people; a file that is not there is an empty state."""
     for _ in range(_READING_TRIES):
-        before = _identity(cache_path)
+        before = read_signature(cache_path)
         loaded = _read_once(cache_path)
         # A run that is saved meanwhile writes another file, and takes the journal from under us.
-        if _identity(cache_path) == before:
+        if read_signature(cache_path) == before:
             break
     return loaded
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        seen = path.stat()
-    except FileNotFoundError:
-        return None
-    return seen.st_ino, seen.st_mtime_ns
 
 
 def _read_once(cache_path: Path) -> Loaded:
@@ -398,22 +398,14 @@ def _read_once(cache_path: Path) -> Loaded:
     return Loaded(state, newest)
 
 
-_IS_SOUND = {"source": is_sound, "skipped": is_sound_skip}
-"""By the kind of a change."""
-
-
 def _replay(path: Path, state: SyncState) -> None:
     """The last line may have been cut off by a kill; it was not claimed by anybody."""
     with contextlib.suppress(FileNotFoundError):
         for line in path.read_bytes().split(b"\n"):
-            try:
+            with contextlib.suppress(ValueError, RecursionError):
                 change = json.loads(line)
-                kind, key, value = change["kind"], change["key"], change["value"]
-                is_whole = _IS_SOUND[kind]
-            except (ValueError, KeyError, TypeError, RecursionError):
-                continue
-            if is_text(key) and (value is None or is_whole(value)):
-                _apply(state, kind, key, value)
+                msgspec.convert(change, SourceChange | SkipChange)
+                _apply(state, change["kind"], change["key"], change["value"])
 
 
 def _apply(state: SyncState, kind: str, key: str, value: dict[str, Any] | None) -> None:
@@ -422,10 +414,6 @@ def _apply(state: SyncState, kind: str, key: str, value: dict[str, Any] | None) 
         known.pop(key, None)
     else:
         known[key] = value
-
-
-def _journal_path(cache_path: Path, generation: int) -> Path:
-    return cache_path.with_name(f"{cache_path.name}.journal-{generation}")
 
 
 def _journals(cache_path: Path) -> list[tuple[int, Path]]:

@@ -20,7 +20,7 @@ from playwright.sync_api import Browser, Error, Page, Playwright, Route, sync_pl
 from playwright.sync_api import TimeoutError as BrowserTimeout
 
 from pair.clock import Clock, SystemClock
-from pair.network_faults import describe_fault
+from pair.network import describe_fault
 from pair.web.pages import PageFault, check_url
 from pair.web.ssrf import GuardedConnector, Refuse, RefusedAddress, Resolve, find_refusal, resolve_host
 
@@ -75,13 +75,16 @@ class BrowserRenderer:
         self._browser: Browser | None = None
         self._proxy: SocksProxy | None = None
         self._process_id = 0
+        self._is_used = False
 
     def render(self, url: str) -> bytes:
         """Return HTML in UTF-8. The time counts from when the pages before it are done. Raises PageFault."""
+        self._is_used = True
         return self._thread.submit(self._render, url).result()
 
     def close(self) -> None:
-        self._thread.submit(self._stop).result()
+        if self._is_used:
+            self._thread.submit(self._stop).result()
         self._thread.shutdown()
 
     def _render(self, url: str) -> bytes:

@@ -1,26 +1,43 @@
-"""One HTTP request: time limits, redirects, retries, and a token that stays with its host."""
+"""One HTTP request: time limits, redirects, retries, a token that stays with its host, and a limit of the body."""
 
 import contextlib
+import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import httpcore2
 import httpx2
-import stamina
 
 from pair.clock import Clock
-from pair.network_faults import describe_fault, describe_request_fault
-from pair.web.http_answer import BodyError, HttpAnswer, RequestFault, parse_retry_after, unpack_body
+from pair.network import (
+    LONGEST_PAUSE_SECONDS,
+    RequestFault,
+    Result,
+    RetryPolicy,
+    describe_fault,
+    describe_request_fault,
+    parse_retry_after,
+)
 
 _MAX_REDIRECTS = 10
-_LONGEST_PAUSE_SECONDS = 120.0
 _READ_BYTES = 512 * 1024
 _SILENT_SECONDS = 1.5
 _PASSING_STATUSES = frozenset({429, 500, 502, 503, 504})
+_GZIP = 16 + zlib.MAX_WBITS
+_GZIP_MAGIC = b"\x1f\x8b"
+_PIECE_BYTES = 16 * 1024
+"""Of a packed body: unpacked at once, it takes at most a thousand times as much memory."""
 
-Result = TypeVar("Result")
+
+@dataclass(frozen=True)
+class HttpAnswer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
 
 
 class HttpClient:
@@ -30,15 +47,15 @@ class HttpClient:
         self,
         *,
         timeout_seconds: float,
-        retries: int,
-        retry_wait_seconds: float,
+        retry_policy: RetryPolicy,
         clock: Clock,
+        follow_redirects: bool = True,
         token: str = "",
         token_url: str = "",
     ) -> None:
         self._timeout_seconds = timeout_seconds
-        self._retries = retries
-        self._retry_wait_seconds = retry_wait_seconds
+        self._retry_policy = retry_policy
+        self._follow_redirects = follow_redirects
         self._clock = clock
         self._token = token
         self._token_origin = _origin(token_url)
@@ -82,48 +99,29 @@ class HttpClient:
         finally:
             waiting.cancel()
 
-    def read(self, url: str, headers: Mapping[str, str], *, limit_bytes: int) -> HttpAnswer:
-        """Return a small answer as a whole, with retries."""
+    def read(
+        self, url: str, headers: Mapping[str, str], *, limit_bytes: int, limit_seconds: float = math.inf
+    ) -> HttpAnswer:
+        """Return a small answer as a whole, with retries. `limit_seconds`: for one attempt, its body included."""
 
         def attempt() -> HttpAnswer:
+            deadline = self._clock.monotonic() + limit_seconds
             with self.open("GET", url, {"Accept-Encoding": "identity", **headers}) as response:
-                encoding = response.headers.get("Content-Encoding", "")
+                encoding, body = response.headers.get("Content-Encoding", ""), bytearray()
                 try:
-                    body = b"".join(unpack_body(response.iter_raw(), encoding, limit_bytes))
+                    for piece in unpack_body(response.iter_raw(), encoding, limit_bytes):
+                        body += piece
+                        if self._clock.monotonic() > deadline:
+                            raise RequestFault(f"it did not arrive within {limit_seconds:g} s")
                 except BodyError as fault:
                     raise RequestFault(str(fault)) from fault
-                return HttpAnswer(response.status_code, response.headers, body)
+                return HttpAnswer(response.status_code, response.headers, bytes(body))
 
         return self.retrying(attempt, on_retry=self.say)
 
     def retrying(self, attempt: Callable[[], Result], *, on_retry: Callable[[str], None]) -> Result:
-        """Run until it succeeds, fails for good, or the retries are used up; honour `Retry-After`.
-
-        `on_retry` is given a sentence for people: what went wrong, and when it is tried again.
-        """
-        retries_left = self._retries
-
-        def pause_after(fault: Exception) -> bool | float:
-            nonlocal retries_left
-            if not isinstance(fault, RequestFault) or not fault.retryable or retries_left == 0:
-                return False
-            retries_left -= 1
-            pause = fault.retry_after_seconds
-            seconds = max(1, round(trial.next_wait if pause is None else pause))
-            on_retry(f"{fault.reason}: trying again in {seconds} s")
-            return True if pause is None else pause
-
-        for trial in stamina.retry_context(
-            on=pause_after,
-            attempts=None,
-            timeout=None,
-            wait_initial=self._retry_wait_seconds,
-            wait_max=30.0,
-            wait_jitter=self._retry_wait_seconds / 2,
-        ):
-            with trial:
-                result = attempt()
-        return result
+        """Run until it succeeds, fails for good, or the retries are used up; see RetryPolicy."""
+        return self._retry_policy.run(attempt, on_retry)
 
     def _get_client(self) -> httpx2.Client:
         if self._client is None:
@@ -131,7 +129,7 @@ class HttpClient:
             httpcore2.HTTP11Connection.READ_NUM_BYTES = _READ_BYTES
             self._client = httpx2.Client(
                 timeout=self._timeout_seconds,
-                follow_redirects=True,
+                follow_redirects=self._follow_redirects,
                 max_redirects=_MAX_REDIRECTS,
                 headers={"User-Agent": "pair"},
             )
@@ -139,8 +137,8 @@ class HttpClient:
 
     def _to_fault(self, response: httpx2.Response) -> RequestFault:
         reason = f"HTTP {response.status_code} {response.reason_phrase}".strip()
-        pause = parse_retry_after(response.headers.get("Retry-After"), self._clock.now())
-        if pause is not None and pause > _LONGEST_PAUSE_SECONDS:
+        pause = parse_retry_after(response.headers.get("Retry-After"), response.headers.get("Date"), self._clock.now())
+        if pause is not None and pause > LONGEST_PAUSE_SECONDS:
             return RequestFault(f"{reason}; the server asks to come back in {pause:.0f}s")
         return RequestFault(reason, retryable=True, retry_after_seconds=pause)
 
@@ -156,3 +154,112 @@ def _show_host(url: str) -> str:
 def _origin(url: str) -> tuple[str, str, int | None]:
     parts = urlsplit(url)
     return parts.scheme, parts.hostname or "", parts.port
+
+
+# ── bodies ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class BodyError(Exception):
+    """A body that cannot be used. The message is fit for people."""
+
+    def __init__(self, reason: str, *, is_too_long: bool = False) -> None:
+        super().__init__(reason)
+        self.is_too_long = is_too_long
+
+
+def unpack_body(chunks: Iterable[bytes], content_encoding: str, limit_bytes: int) -> Iterator[bytes]:
+    """Yield the body of an answer, unpacked; neither the packed nor the unpacked one may be longer than the limit.
+
+    Raises BodyError.
+    """
+    unpacker = unpacker_for(content_encoding)
+    if unpacker is None:
+        raise BodyError(f"the answer is packed as {content_encoding!r:.40}, which was not asked for")
+    raw_bytes = size_bytes = 0
+    for chunk in chunks:
+        raw_bytes += len(chunk)
+        step = len(chunk) if isinstance(unpacker, _Plain) else _PIECE_BYTES
+        for start in range(0, len(chunk), step):
+            try:
+                piece = unpacker.feed(chunk[start : start + step], limit_bytes - size_bytes)
+            except zlib.error as fault:
+                raise BodyError("the packed answer is damaged") from fault
+            size_bytes += len(piece)
+            if max(raw_bytes, size_bytes) > limit_bytes:
+                raise BodyError(f"answer is longer than {limit_bytes} bytes", is_too_long=True)
+            yield piece
+    if not unpacker.is_complete():
+        raise BodyError("the packed answer ends too early")
+
+
+class Decompressor(Protocol):
+    def feed(self, chunk: bytes, limit_bytes: int) -> bytes:
+        """Return what the chunk adds, cut off one byte beyond the limit. Raises zlib.error."""
+        ...
+
+    def is_complete(self) -> bool: ...
+
+
+def unpacker_for(content_encoding: str) -> Decompressor | None:
+    """Return the decompressor for an encoding; None for an unknown one."""
+    encoding = content_encoding.strip().lower()
+    if encoding in {"", "identity"}:
+        return _Plain()
+    if encoding in {"gzip", "x-gzip"}:
+        return _Gzip()
+    if encoding == "deflate":
+        return _Deflate()
+    return None
+
+
+class _Plain:
+    def feed(self, chunk: bytes, limit_bytes: int) -> bytes:
+        return chunk[: limit_bytes + 1]
+
+    def is_complete(self) -> bool:
+        return True
+
+
+class _Gzip:
+    """One member after the other, as gzip files may have several."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(_GZIP)
+        self._is_untouched = True
+
+    def feed(self, chunk: bytes, limit_bytes: int) -> bytes:
+        unpacked = bytearray()
+        while chunk and len(unpacked) <= limit_bytes:
+            self._is_untouched = False
+            unpacked += self._member.decompress(chunk, limit_bytes + 1 - len(unpacked))
+            chunk = self._member.unconsumed_tail
+            if self._member.unused_data.startswith(_GZIP_MAGIC):  # else it is padding, as gzip itself takes it
+                chunk = self._member.unused_data
+                self._member = zlib.decompressobj(_GZIP)
+        return bytes(unpacked)
+
+    def is_complete(self) -> bool:
+        return self._member.eof or self._is_untouched
+
+
+class _Deflate:
+    """A zlib stream, or the bare one that some servers send under this name."""
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._stream: zlib._Decompress | None = None
+
+    def feed(self, chunk: bytes, limit_bytes: int) -> bytes:
+        if self._stream is None:
+            self._head += chunk
+            if len(self._head) < 2:
+                return b""
+            chunk = self._head
+            # RFC 1950: method 8, and a multiple of 31.
+            is_zlib = chunk[0] & 0x0F == 8 and int.from_bytes(chunk[:2], "big") % 31 == 0
+            self._stream = zlib.decompressobj(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
+        # Less than asked for means that the chunk is used up; more ends at the limit, so nothing is left over.
+        return self._stream.decompress(chunk, limit_bytes + 1)
+
+    def is_complete(self) -> bool:
+        return not self._head if self._stream is None else self._stream.eof

@@ -11,7 +11,6 @@ import select
 import socket
 import ssl
 import urllib.request
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,8 +19,8 @@ import httpcore2
 import httpx2
 
 from pair.clock import Clock
-from pair.network_faults import describe_fault
-from pair.web.http_answer import LONGEST_AGE_SECONDS, parse_retry_after, unpacker_for
+from pair.network import describe_fault, parse_retry_after
+from pair.web.http_client import BodyError, unpack_body
 from pair.web.ssrf import GuardedConnector, Refuse, RefusedAddress, Resolve, allow_any, find_refusal, resolve_host
 
 _MAX_REDIRECTS = 10
@@ -30,7 +29,6 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _KEEP_ALIVE_SECONDS = 2.0
 _HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?|[0-9a-f:.]*:[0-9a-f:.]*")
 _CHARSET = re.compile(r"""charset\s*=\s*["']?\s*([^\s;"']+)""", re.IGNORECASE)
-_DIRECTIVE = re.compile(r"""([^\s=,;"]+)\s*(?:=\s*("(?:[^"\\]|\\.)*"|[^\s,;]*))?""")
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -46,7 +44,6 @@ class PageAnswer:
     content_type: str
     charset: str | None
     body: bytes
-    max_age_seconds: float | None
 
 
 class PageFault(Exception):  # noqa: N818 - an outcome of a fetch, which the stage that asked writes down
@@ -134,7 +131,6 @@ class PageClient:
             httpcore2.ProxyError,
             httpcore2.UnsupportedProtocol,
             httpx2.InvalidURL,
-            zlib.error,
         ) as fault:
             raise PageFault(describe_fault(fault)) from fault
 
@@ -169,7 +165,12 @@ class PageClient:
             if response.status == 304 and not conditions:
                 raise PageFault("HTTP 304 to a request that had no condition", status=304)
             if response.status not in {200, 304}:
-                raise self._to_fault(response)
+                phrase = response.extensions.get("reason_phrase", b"").decode("ascii", "replace")
+                pause = parse_retry_after(
+                    _header(response, b"retry-after"), _header(response, b"date"), self._clock.now()
+                )
+                reason = f"HTTP {response.status} {phrase}".strip()
+                raise PageFault(reason, retry_after_seconds=pause, status=response.status)
             body = b"" if response.status == 304 else _read_body(response, self._max_bytes)
             return _page(response, str(url), body)
 
@@ -189,12 +190,6 @@ class PageClient:
             keepalive_expiry=_KEEP_ALIVE_SECONDS,
             network_backend=self._backend,
         )
-
-    def _to_fault(self, response: httpcore2.Response) -> PageFault:
-        phrase = response.extensions.get("reason_phrase", b"").decode("ascii", "replace")
-        pause = parse_retry_after(_header(response, b"retry-after"), self._clock.now())
-        reason = f"HTTP {response.status} {phrase}".strip()
-        return PageFault(reason, retry_after_seconds=pause, status=response.status)
 
 
 @dataclass
@@ -327,18 +322,7 @@ def _page(response: httpcore2.Response, url: str, body: bytes) -> PageAnswer:
         content_type=content_type.partition(";")[0].strip().lower(),
         charset=charset[1].lower() if charset else None,
         body=body,
-        max_age_seconds=_max_age(_header(response, b"cache-control") or ""),
     )
-
-
-def _max_age(cache_control: str) -> float | None:
-    directives: dict[str, str] = {}
-    for name, value in _DIRECTIVE.findall(cache_control):
-        directives.setdefault(name.lower(), value.strip('"'))
-    seconds = directives.get("max-age", "")
-    if {"no-cache", "no-store"} & directives.keys() or not (seconds.isascii() and seconds.isdigit()):
-        return None
-    return min(float(seconds), LONGEST_AGE_SECONDS)
 
 
 def _read_body(response: httpcore2.Response, limit_bytes: int) -> bytes:
@@ -346,17 +330,7 @@ def _read_body(response: httpcore2.Response, limit_bytes: int) -> bytes:
     announced = _header(response, b"content-length")
     if announced is not None and int(announced) > limit_bytes:  # httpcore lets only digits pass
         raise too_long
-    encoding = _header(response, b"content-encoding") or ""
-    unpacker = unpacker_for(encoding)
-    if unpacker is None:
-        raise PageFault(f"the page is packed as {encoding}, which was not asked for", status=200)
-    body = bytearray()
-    raw_bytes = 0
-    for chunk in response.iter_stream():
-        raw_bytes += len(chunk)
-        body += unpacker.feed(chunk, limit_bytes - len(body))
-        if max(len(body), raw_bytes) > limit_bytes:
-            raise too_long
-    if not unpacker.is_complete():
-        raise PageFault("the packed page ends too early", status=200)
-    return bytes(body)
+    try:
+        return b"".join(unpack_body(response.iter_stream(), _header(response, b"content-encoding") or "", limit_bytes))
+    except BodyError as fault:
+        raise (too_long if fault.is_too_long else PageFault(str(fault), status=200)) from fault

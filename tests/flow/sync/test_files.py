@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from pair import errors
-from pair.sync.document_process import DocumentProcess
+from pair.sync.documents import DocumentProcess
 from support.sync_parts import UNUSABLE, Project, hash_of, summary_of
 from support.sync_runs import both_faults, did, entry, text_at
 

@@ -8,6 +8,7 @@ import pytest
 
 from pair.clock import SystemClock
 from pair.kb.installer import SilentObserver
+from pair.network import RetryPolicy
 from pair.packages.download import RangedFile, open_ranges
 from pair.web.http_client import HttpClient
 from support.server import Server
@@ -18,7 +19,7 @@ TAIL = len(CONTENT) - 32 * 1024
 
 @pytest.fixture
 def opened(server: Server) -> Iterator[RangedFile]:
-    web = HttpClient(timeout_seconds=30, retries=0, retry_wait_seconds=0, clock=SystemClock(), token="", token_url="")
+    web = HttpClient(timeout_seconds=30, retry_policy=RetryPolicy(0, 0), clock=SystemClock())
     with contextlib.closing(web):
         found = open_ranges(web, server.add("/kb.zip", CONTENT, checksum=False), SilentObserver())
         assert found is not None

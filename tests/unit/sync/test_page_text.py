@@ -4,7 +4,7 @@ import codecs
 
 import pytest
 
-from pair.sync.contract import UnreadablePage
+from pair.sync.contract import UnreadableDocument
 from pair.sync.page_text import extract_text
 
 PARAGRAPH = "We deploy on Mondays after the review, and never on a Friday, for reasons that everybody knows. " * 4
@@ -83,9 +83,9 @@ def test_text_stays_as_it_is(content_type: str) -> None:
     ],
 )
 def test_what_is_not_text_is_refused_with_its_type(content_type: str, body: bytes) -> None:
-    with pytest.raises(UnreadablePage) as raised:
+    with pytest.raises(UnreadableDocument) as raised:
         extract_text(content_type, None, body)
-    assert raised.value.reason == f"{content_type or 'a page without a type'} is not text"
+    assert str(raised.value) == f"{content_type or 'a page without a type'} is not text"
 
 
 @pytest.mark.parametrize("content_type", ["application/octet-stream", "application/x-whatever", "image/x-odd", ""])
@@ -157,7 +157,7 @@ def test_a_page_may_name_its_charset_itself(head: str) -> None:
 
 
 def test_binary_content_under_a_text_type_is_refused() -> None:
-    with pytest.raises(UnreadablePage):
+    with pytest.raises(UnreadableDocument):
         extract_text("text/plain", None, bytes(range(256)) * 20)
 
 
@@ -171,7 +171,7 @@ def test_binary_content_under_a_text_type_is_refused() -> None:
 )
 @pytest.mark.timeout(60)
 def test_markup_made_to_be_slow_is_refused(page: str) -> None:
-    with pytest.raises(UnreadablePage, match="nested too deeply"):
+    with pytest.raises(UnreadableDocument, match="nested too deeply"):
         extract_text("text/html", None, page.encode())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pair.web.http_answer import BodyError, unpack_body, unpacker_for
+from pair.web.http_client import BodyError, unpack_body, unpacker_for
 
 TEXT = b"The same sentence again and again. " * 50
 BARE = zlib.compressobj(wbits=-zlib.MAX_WBITS)

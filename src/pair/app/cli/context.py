@@ -97,8 +97,6 @@ class CliContext:
         logger.setLevel(level.upper())
         if logging.lastResort is not None:  # prints the warnings of libraries
             logging.lastResort.setFormatter(handler.formatter)
-        # The observer announces retries, in plain words.
-        logging.getLogger("stamina").setLevel(logging.ERROR)
 
 
 class _FieldFormatter(logging.Formatter):

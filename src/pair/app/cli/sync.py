@@ -59,7 +59,8 @@ def sync(
     else:
         with _SyncSignals(progress):
             report = service.sync(refresh=urls)
-        session.show(report.to_json(), *_format_report(report))
+            value = report.to_json()
+        session.show(value, *_format_report(report))
         faults = report.errors
     if faults:
         raise typer.Exit(errors.NotFoundError.exit_status)

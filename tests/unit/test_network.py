@@ -1,11 +1,12 @@
-"""Faults of connections, in plain words."""
+"""Requests that fail: why, in plain words, and when they are sent again."""
 
 import socket
 import ssl
 
 import pytest
 
-from pair.network_faults import describe_fault, describe_request_fault
+from pair.network import RequestFault, RetryPolicy, describe_fault, describe_request_fault, parse_retry_after
+from pair.testing.clock import NOON
 
 
 class ConnectError(Exception):
@@ -53,3 +54,46 @@ def test_a_host_that_cannot_be_reached_is_named() -> None:
     fault = caused(ConnectError(), ConnectionRefusedError(111, "Connection refused"))
     assert describe_request_fault(fault, "example.com") == "cannot reach example.com: connection refused"
     assert describe_request_fault(ConnectionResetError(104, "Reset"), "example.com") == "Reset"
+
+
+@pytest.mark.parametrize(
+    ("fault", "attempts"),
+    [
+        (RequestFault("busy", retryable=True), 3),
+        (RequestFault("busy", retryable=True, retry_after_seconds=0.0), 3),
+        (RequestFault("busy", retryable=True, retry_after_seconds=121.0), 1),
+        (RequestFault("refused"), 1),
+    ],
+    ids=["passing", "short pause", "long pause", "for good"],
+)
+def test_a_request_is_repeated_while_its_fault_may_pass(fault: RequestFault, attempts: int) -> None:
+    made: list[int] = []
+    said: list[str] = []
+
+    def attempt() -> None:
+        made.append(1)
+        raise fault
+
+    with pytest.raises(RequestFault) as raised:
+        RetryPolicy(2, 0.001).run(attempt, said.append)
+    assert raised.value is fault
+    assert len(made) == attempts
+    assert said == ["busy: trying again in 1 s"] * (attempts - 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "sent_at", "seconds"),
+    [
+        ("7", None, 7.0),
+        (" 1.5 ", None, 1.5),
+        ("Sun, 01 Mar 2026 12:01:00 GMT", None, 60.0),
+        ("Sun, 01 Mar 2026 12:01:00 GMT", "Sun, 01 Mar 2026 12:00:50 GMT", 10.0),
+        ("Sun, 01 Mar 2020 12:00:00 GMT", "never", 0.0),
+        ("soon", None, None),
+        (None, None, None),
+    ],
+)
+def test_a_pause_is_read_as_seconds_or_as_a_date_of_the_server(
+    value: str | None, sent_at: str | None, seconds: float | None
+) -> None:
+    assert parse_retry_after(value, sent_at, NOON) == seconds

@@ -1,4 +1,4 @@
-"""Convert documents in a child process that has limits of time, memory and output.
+"""Convert PDF, Word and HTML files to text, in a child process that has limits of time, memory and output.
 
 A document can be made to keep its converter busy for hours, or to fill the memory, from a few kilobytes. The child
 alone meets it: when a limit is reached the child ends, the document is refused with the reason, and the next document
@@ -7,12 +7,14 @@ gets a new child. One child converts many documents, because starting it takes h
 Invariants
     The child gets bytes and returns bytes; nothing that it sends is executed or unpickled.
     The child ends with this process, however this process ends, and is always waited for.
-Not here
-    The conversion, and what runs in the child: document_loader.py.
+    Only the child loads markitdown, which the extra `documents` installs.
 """
 
 import contextlib
+import io
 import json
+import os
+import queue
 import resource
 import signal
 import socket
@@ -20,15 +22,22 @@ import subprocess
 import sys
 import threading
 import weakref
+import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pair.sync.contract import UnreadableDocument
+from pair.sync.source_text import DOCUMENT_SUFFIXES
 
 _MEGABYTE = 1_000_000
+_MARKUP = frozenset({".html", ".htm"})
+_OLE_MAGIC = bytes.fromhex("d0cf11e0a1b11ae1")
+# A packed file can grow a thousandfold, and its reader keeps all of it in memory.
+_MOST_UNPACKED_BYTES = 256 * 1024 * 1024
+_SIGNS_OF_A_PASSWORD = ("PDFPassword", "PDFEncryption")
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
@@ -54,21 +63,16 @@ class DocumentLimits:
         return self.memory_bytes + self.memory_bytes_per_byte * size_bytes
 
 
-def default_command() -> list[str]:
-    """Return the command that starts the child, with the modules that this process can import."""
-    code = f"import sys; sys.path[:] = {sys.path!r}; from pair.sync.document_loader import serve; serve(0)"
-    return [sys.executable, "-I", "-c", code]
-
-
+@dataclass(eq=False)
 class DocumentProcess:
     """Reads documents through a child process. May be used from several threads; they take turns."""
 
-    def __init__(self, limits: DocumentLimits | None = None, command: Sequence[str] | None = None) -> None:
-        self._limits = limits or DocumentLimits()
-        self._command = command
-        self._lock = threading.Lock()
-        self._child: _Child | None = None
-        self._idle = threading.Timer(0, self.close)
+    limits: DocumentLimits = field(default_factory=DocumentLimits)
+    command: Sequence[str] | None = None
+    """Starts another child than ours."""
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _child: "_Child | None" = field(default=None, init=False)
+    _idle: threading.Timer | None = field(default=None, init=False)
 
     def text_of(self, path: Path) -> str:
         """Return the text as Markdown; raises UnreadableDocument."""
@@ -77,16 +81,19 @@ class DocumentProcess:
         except OSError as fault:
             raise UnreadableDocument(f"cannot be read: {fault.strerror}") from fault
         with self._lock:
-            self._idle.cancel()
+            if self._idle is not None:
+                self._idle.cancel()
             if self._child is None:
-                self._child = _Child(self._command or default_command())
+                # The child can import what this process can.
+                code = f"import sys; sys.path[:] = {sys.path!r}; from pair.sync.documents import serve; serve(0)"
+                self._child = _Child(self.command or [sys.executable, "-I", "-c", code])
             try:
-                text, is_converted = self._child.convert(content, path.suffix.lower(), self._limits)
+                text, is_converted = self._child.convert(content, path.suffix.lower(), self.limits)
             except BaseException:
                 # Nothing is known of a child that failed; an interrupted one must not go on.
                 self._end_child()
                 raise
-            self._idle = threading.Timer(self._limits.idle_seconds, self.close)
+            self._idle = threading.Timer(self.limits.idle_seconds, self.close)
             self._idle.daemon = True
             self._idle.start()
         if not is_converted:
@@ -131,7 +138,12 @@ class _Child:
         cpu_seconds, memory_bytes = limits.cpu_for(len(content)), limits.memory_for(len(content))
         head = {"suffix": suffix, "cpu_seconds": cpu_seconds, "memory_bytes": memory_bytes}
         is_late = threading.Event()
-        timer = threading.Timer(cpu_seconds * limits.wall_to_cpu, self._kill, [is_late])
+
+        def kill() -> None:
+            is_late.set()
+            self._process.kill()
+
+        timer = threading.Timer(cpu_seconds * limits.wall_to_cpu, kill)
         timer.daemon = True
         timer.start()
         try:
@@ -149,10 +161,6 @@ class _Child:
         if kind not in {b"T", b"R"}:
             raise UnreadableDocument("its converter gave no usable answer")
         return text, kind == b"T"
-
-    def _kill(self, is_late: threading.Event) -> None:
-        is_late.set()
-        self._process.kill()
 
     def _refuse(self, cpu_seconds: float, *, is_late: bool, cause: Exception) -> NoReturn:
         """Raise what the end of the child says about the document."""
@@ -178,7 +186,43 @@ def _end(process: "subprocess.Popen[bytes]", connection: Connection) -> None:
 # ── in the child ───────────────────────────────────────────────────────────────────────────────────
 
 
-def limit_process() -> int:
+def serve(descriptor: int) -> None:
+    """Answer requests on this socket until its other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = Connection(descriptor)
+    requests: queue.SimpleQueue[tuple[bytes, bytes]] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, requests), daemon=True).start()
+    loader = DocumentConverter()
+    own_bytes = _limit_process()
+    while True:
+        head, content = requests.get()
+        connection.send_bytes(_answer(loader, json.loads(head), content, own_bytes))
+
+
+def _receive(connection: Connection, requests: "queue.SimpleQueue[tuple[bytes, bytes]]") -> None:
+    """Receive beside the work, so that the child also ends with its parent in the middle of a document."""
+    try:
+        while True:
+            requests.put((connection.recv_bytes(), connection.recv_bytes()))
+    except (EOFError, OSError):
+        os._exit(0)
+
+
+def _answer(loader: "DocumentConverter", head: dict[str, Any], content: bytes, own_bytes: int) -> bytes:
+    """Return `T` and the text, or `R` and the reason why there is none."""
+    _limit_document(head["cpu_seconds"], own_bytes + head["memory_bytes"])
+    try:
+        text = loader.convert(content, head["suffix"]).encode("utf-8", "surrogatepass")
+    except UnreadableDocument as fault:
+        return b"R" + str(fault).encode("utf-8", "replace")
+    except MemoryError:
+        return b"R" + f"takes more than {head['memory_bytes']:,} bytes of memory to convert".encode()
+    if len(text) > head["text_bytes"]:
+        return b"R" + f"has more than {head['text_bytes']:,} bytes of text".encode()
+    return b"T" + text
+
+
+def _limit_process() -> int:
     """Forbid files and core dumps; return the address space in use, which limits of memory are added to."""
     for kind in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
         with contextlib.suppress(OSError, ValueError):
@@ -189,7 +233,7 @@ def limit_process() -> int:
         return 512 * _MEGABYTE
 
 
-def limit_document(cpu_seconds: float, memory_bytes: int) -> None:
+def _limit_document(cpu_seconds: float, memory_bytes: int) -> None:
     """Limit what this process may take from now on. SIGXCPU ends it, MemoryError is for its caller."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     soft = {
@@ -200,3 +244,82 @@ def limit_document(cpu_seconds: float, memory_bytes: int) -> None:
         with contextlib.suppress(OSError, ValueError):  # where the system knows no such limit, the clock still ends it
             _, hard = resource.getrlimit(kind)
             resource.setrlimit(kind, (limit, hard))
+
+
+class DocumentConverter:
+    """Nothing is ever fetched: content is handed over as bytes, and only these three converters are there to get it.
+
+    Among those left out are some that ask a service on the network, chosen by what a file looks like inside.
+    """
+
+    def __init__(self) -> None:
+        # Loaded in the child only, and before its limits: what is loaded later would count for a document.
+        from markitdown import MarkItDown  # noqa: PLC0415
+        from markitdown.converters import DocxConverter, HtmlConverter, PdfConverter  # noqa: PLC0415
+
+        from pair.sync.page_text import decode_page  # noqa: PLC0415
+
+        self._decode_page = decode_page
+        self._converter = MarkItDown(enable_builtins=False, enable_plugins=False)
+        for converter in (
+            HtmlConverter(),
+            DocxConverter(),  # type: ignore[no-untyped-call]
+            PdfConverter(),
+        ):
+            self._converter.register_converter(converter)
+
+    def convert(self, content: bytes, suffix: str) -> str:
+        """Return the text as Markdown. Raises UnreadableDocument, also for a PDF of pictures only, and MemoryError."""
+        from markitdown import FileConversionException, MarkItDownException, StreamInfo  # noqa: PLC0415
+
+        if suffix in _MARKUP:
+            content = self._encode_utf8(content)
+        else:
+            _check_content(content, suffix)
+        kind = StreamInfo(extension=suffix, charset="utf-8" if suffix in _MARKUP else None)
+        try:
+            text = self._converter.convert_stream(io.BytesIO(content), stream_info=kind).markdown
+        except FileConversionException as fault:
+            if any(_is_out_of_memory(attempt.exc_info[1]) for attempt in fault.attempts or () if attempt.exc_info):
+                raise MemoryError from fault
+            is_encrypted = any(sign in str(fault) for sign in _SIGNS_OF_A_PASSWORD)
+            reason = "is encrypted" if is_encrypted else f"is damaged, or cannot be read as {suffix}"
+            raise UnreadableDocument(reason) from fault
+        except MarkItDownException as fault:
+            raise UnreadableDocument(f"cannot be read as {suffix}") from fault
+        if suffix == ".pdf" and not text.strip():
+            raise UnreadableDocument("holds no text; is it a scan?")
+        return text
+
+    def _encode_utf8(self, content: bytes) -> bytes:
+        """Decode HTML for the converter, which looks at no <meta charset>."""
+        try:
+            return self._decode_page(content, charset=None, is_markup=True).encode("utf-8", "replace")
+        except UnreadableDocument as fault:
+            raise UnreadableDocument("is not text in any known charset") from fault
+
+
+def _check_content(content: bytes, suffix: str) -> None:
+    """Refuse what the converter of this suffix must not be given."""
+    if suffix not in DOCUMENT_SUFFIXES:
+        raise UnreadableDocument(f"{suffix or 'a file without suffix'} is no kind of document that can be read")
+    if suffix != ".docx":
+        if b"%PDF-" not in content[:1024]:
+            raise UnreadableDocument("is damaged, or no PDF")
+        return
+    if content.startswith(_OLE_MAGIC):
+        raise UnreadableDocument("is encrypted, or an old .doc under another name")
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            unpacked_bytes = sum(member.file_size for member in archive.infolist())
+    except (zipfile.BadZipFile, ValueError, NotImplementedError) as fault:
+        raise UnreadableDocument("is damaged, or no .docx") from fault
+    if unpacked_bytes > _MOST_UNPACKED_BYTES:
+        raise UnreadableDocument(f"unpacks to more than {_MOST_UNPACKED_BYTES:,} bytes")
+
+
+def _is_out_of_memory(fault: BaseException | None) -> bool:
+    """Readers that clean up after a MemoryError often fail again, with another error in front of it."""
+    while fault is not None and not isinstance(fault, MemoryError):
+        fault = fault.__cause__ or fault.__context__
+    return fault is not None

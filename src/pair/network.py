@@ -1,0 +1,125 @@
+"""Requests that fail, whatever library sends them: why, in plain words, and when they are sent again."""
+
+import datetime
+import email.utils
+import random
+import re
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pair.clock import check_cancelled, pause
+
+Result = TypeVar("Result")
+
+_LONGEST_AGE_SECONDS = 2.0**31
+LONGEST_PAUSE_SECONDS = 120.0
+"""A server that asks for a longer one is not asked again."""
+_LONGEST_BACKOFF_SECONDS = 30.0
+
+_NOISE = re.compile(r"\[Errno -?\d+\]\s*|\[SSL[^\]]*\]\s*|\s*\(_ssl\.c:\d+\)")
+_IN_PLAIN_WORDS = {
+    "illegal ": "the server did not answer in HTTP",
+    "malformed ": "the server did not answer in HTTP",
+    "Receive buffer too long": "the server did not answer in HTTP",
+    "Server disconnected": "the server hung up without an answer",
+    "peer closed connection": "the server hung up before the answer was complete",
+}
+"""By how the words of the HTTP libraries begin."""
+_CONNECTING = "ConnectError"
+"""What several libraries call the failure to open a connection."""
+
+
+@dataclass(eq=False)
+class RequestFault(Exception):  # noqa: N818 - becomes an error of the stage that asked
+    """A request without a usable answer."""
+
+    reason: str
+    """Fit for people."""
+    retryable: bool = False
+    """The same request may succeed later."""
+    retry_after_seconds: float | None = None
+    """The pause that the server asked for."""
+    was_reached: bool = True
+    """The server took the request."""
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often a request is sent again, and the pause before the first retry, which doubles with each one."""
+
+    retries: int
+    wait_seconds: float
+
+    def run(self, attempt: Callable[[], Result], on_retry: Callable[[str], None] = lambda text: None) -> Result:
+        """Return the result of the first attempt that has one. Raises the RequestFault of the last, and E609.
+
+        `on_retry` is given a sentence for people: what went wrong, and when it is tried again.
+        """
+        for number in range(self.retries):
+            try:
+                return attempt()
+            except RequestFault as fault:
+                if not fault.retryable or (fault.retry_after_seconds or 0) > LONGEST_PAUSE_SECONDS:
+                    raise
+                reason, seconds = fault.reason, fault.retry_after_seconds
+            if seconds is None:
+                # Clients that failed together do not come back together.
+                jitter = random.uniform(1.0, 1.5)  # noqa: S311
+                seconds = min(self.wait_seconds * 2.0 ** min(number, 30) * jitter, _LONGEST_BACKOFF_SECONDS)
+            on_retry(f"{reason}: trying again in {max(1, round(seconds))} s")
+            pause(seconds)
+            check_cancelled()
+        return attempt()
+
+
+def parse_retry_after(value: str | None, sent_at: str | None, now: datetime.datetime) -> float | None:
+    """Return the seconds of a `Retry-After` header, which holds seconds or an HTTP date; None when it holds neither.
+
+    A date is compared with the clock of the server, if its answer has a `Date`: that is the clock it means.
+    """
+    if value is None:
+        return None
+    if re.fullmatch(r"\s*[0-9]+(\.[0-9]+)?\s*", value, re.ASCII):
+        return min(float(value), _LONGEST_AGE_SECONDS)
+    moment = _parse_date(value)
+    return None if moment is None else max(0.0, (moment - (_parse_date(sent_at or "") or now)).total_seconds())
+
+
+def _parse_date(text: str) -> datetime.datetime | None:
+    try:
+        moment = email.utils.parsedate_to_datetime(text)
+    except (ValueError, OverflowError):
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+
+
+def describe_fault(fault: BaseException) -> str:
+    """Return the reason without error numbers, source lines and bytes of the reply."""
+    link: BaseException | None = fault
+    while link is not None:
+        if isinstance(link, ssl.SSLCertVerificationError):
+            return f"certificate verify failed: {link.verify_message}"
+        if isinstance(link, ssl.SSLError) and link.reason:
+            return f"no secure connection: {link.reason.replace('_', ' ').lower()}"
+        if isinstance(link, socket.gaierror):
+            return "the name of the host is not known"
+        if isinstance(link, OSError) and link.strerror:
+            return link.strerror
+        link = link.__cause__ or link.__context__
+    words = _NOISE.sub("", str(fault)).strip()
+    plain = (plain for beginning, plain in _IN_PLAIN_WORDS.items() if words.startswith(beginning))
+    return next(plain, words or type(fault).__name__)
+
+
+def describe_request_fault(fault: BaseException, host: str) -> str:
+    """Return the reason why a request to this host failed, with the host when it could not be reached at all."""
+    reason = describe_fault(fault)
+    if type(fault).__name__ != _CONNECTING:
+        return reason
+    return f"cannot reach {host}: {reason[:1].lower()}{reason[1:]}"
