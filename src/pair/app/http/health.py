@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from fastapi import APIRouter
 from prometheus_client import CollectorRegistry
 from prometheus_client import exposition as prometheus
 from prometheus_client.core import (
@@ -21,26 +22,30 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from starlette.responses import Response
 
 from pair import errors
-from pair.app.http import examples
-from pair.app.http.context import HttpRequest, Operation, answer
+from pair.app.http import response_models
+from pair.app.http.access import Anyone, Reader
+from pair.app.http.openapi import describe
+from pair.app.http.responses import answer
 from pair.app.kb_access import KbService
 from pair.app.metrics import BUCKETS_SECONDS, ServerMetrics
 from pair.clock import to_timestamp
 from pair.kb.open import DEFAULT_KB
 
+router = APIRouter()
+
 _BREAKER = {"closed": 0, "half-open": 1, "open": 2}
 Json = dict[str, Any]
 
 
-@Operation("GET /healthz", None, {"status": "ok"})
-async def healthz(_request: HttpRequest) -> Response:
+@router.get("/healthz", **describe(response_models.HealthResponse, "The process answers."))
+async def healthz(_request: Anyone) -> Response:
     """Whether the process answers"""
     return answer({"status": "ok"})
 
 
-@Operation("GET /readyz", None, {"status": "ready"}, errors=(503,))
-async def readyz(request: HttpRequest) -> Response:
-    """Whether it can do its work"""
+@router.get("/readyz", **describe(response_models.ReadyResponse, "The default KB can be read.", 503))
+async def readyz(request: Anyone) -> Response:
+    """Whether it can serve requests"""
     service = request.service
     if service.is_stopping:
         raise errors.server_stopping()
@@ -48,16 +53,16 @@ async def readyz(request: HttpRequest) -> Response:
     return answer({"status": "ready"})
 
 
-@Operation("GET /metrics/app", "read", examples.FIGURES)
-async def app_metrics(request: HttpRequest) -> Response:
-    """Figures as JSON"""
+@router.get("/metrics/app", **describe(response_models.MetricsResponse, "All metrics."))
+async def app_metrics(request: Reader) -> Response:
+    """Metrics as JSON"""
     request.check_sees_all()
     return answer(await request.service.read(lambda: take_snapshot(request.service)))
 
 
-@Operation("GET /metrics/cache", "read", examples.OPENMETRICS, media_type="application/openmetrics-text")
-async def cache_metrics(request: HttpRequest) -> Response:
-    """Figures of shards and their cache, as OpenMetrics"""
+@router.get("/metrics/cache", **describe("application/openmetrics-text", "Metrics of shards and their cache."))
+async def cache_metrics(request: Reader) -> Response:
+    """Metrics of shards and their cache, as OpenMetrics"""
     request.check_sees_all()
 
     def write_text() -> bytes:
@@ -67,9 +72,9 @@ async def cache_metrics(request: HttpRequest) -> Response:
     return Response(await request.service.read(write_text), media_type=openmetrics.CONTENT_TYPE_LATEST)
 
 
-@Operation("GET /metrics", "read", examples.PROMETHEUS, media_type="text/plain")
-async def metrics(request: HttpRequest) -> Response:
-    """Figures for Prometheus"""
+@router.get("/metrics", **describe("text/plain", "All metrics."))
+async def metrics(request: Reader) -> Response:
+    """Metrics for Prometheus"""
     request.check_sees_all()
 
     def write_text() -> bytes:

@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import pydantic
 import pydantic_core
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
-from pydantic import BeforeValidator, ConfigDict, FailFast, Field
+from fastapi import Header, Path
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, Field
+from starlette.convertors import Convertor, register_url_convertor
 
 from pair import errors
 from pair.app.validation import adapter, first_problem, strict
@@ -150,19 +152,49 @@ class SweepRequest:
     pass
 
 
-@strict
-class KbParameters:
+class _TextConvertor(Convertor[str]):
+    """Any text in a path, with slashes and line breaks, but not an empty one."""
+
+    regex = "(?s:.+)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("text", _TextConvertor())
+
+
+def _check_printable(key: str) -> str:
+    if not key.isprintable():
+        raise ValueError("it has at most 255 printable characters")
+    return key
+
+
+PathId = Annotated[str, Path(min_length=1)]
+IdempotencyKey = Annotated[
+    str,
+    AfterValidator(_check_printable),
+    Header(
+        alias="Idempotency-Key",
+        max_length=255,
+        description="A second request with the same key gets the first answer, and changes nothing.",
+    ),
+]
+
+
+class KbParameters(BaseModel, extra="forbid"):
     kb_id: KbId = ""
 
 
-@strict
-class DocumentParameters:
+class DocumentParameters(BaseModel, extra="forbid"):
     kb_id: KbId = ""
     at: AtParameter = None
 
 
-@strict
-class ListParameters:
+class ListParameters(BaseModel, extra="forbid"):
     kb_id: KbId = ""
     owner: Annotated[str | None, Field(description="Only documents that came by `sync` or `ingest`.")] = None
     contains: Annotated[str, MaxLen(200), Field(description="Only documents with this in their id or title.")] = ""
@@ -171,8 +203,7 @@ class ListParameters:
     text: Annotated[Literal["true", "false"], Field(description="Whether texts are listed too.")] = "false"
 
 
-@strict
-class DiffParameters:
+class DiffParameters(BaseModel, extra="forbid"):
     a: Annotated[str, MinLen(1), MaxLen(200), Field(description="A version: its number, else that of a package.")]
     b: Annotated[str, MinLen(1), MaxLen(200), Field(description="Another, or `current`.")] = "current"
     kb_id: KbId = ""
@@ -184,8 +215,7 @@ class DiffParameters:
     limit: Annotated[int, Ge(1), Le(1000), Field(description="Most documents; with long texts, fewer.")] = 100
 
 
-@strict
-class GraphQuery:
+class GraphQuery(BaseModel, extra="forbid"):
     kb_id: KbId = ""
     document: Annotated[str, MaxLen(4096), Field(description="The graph around the document with this id.")] = ""
     entity: Annotated[str, MaxLen(200), Field(description="The graph around what is called this.")] = ""
@@ -193,8 +223,7 @@ class GraphQuery:
     at: AtParameter = None
 
 
-@strict
-class SyncParameters:
+class SyncParameters(BaseModel, extra="forbid"):
     state: Annotated[
         Literal["current", "pending", "failing", "skipped"] | None, Field(description="Only sources in this state.")
     ] = None
@@ -202,8 +231,7 @@ class SyncParameters:
     limit: Annotated[int, Ge(1), Le(1000)] = 100
 
 
-@strict
-class IngestParameters:
+class IngestParameters(BaseModel, extra="forbid"):
     """Used for a stream of documents, and for what a JSON body leaves out."""
 
     kb_id: KbId = ""

@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import AsyncIterator
 from typing import cast
 
 import uvicorn
@@ -66,7 +67,7 @@ class _Server:
         self._connections = Connections(self._settings)
         self._server = uvicorn.Server(
             uvicorn.Config(
-                HttpApp(context, self._start, self._stop),
+                HttpApp(context, self._run_jobs),
                 http=cast("type[asyncio.Protocol]", functools.partial(BoundedConnection, self._connections)),
                 loop="uvloop",
                 ws="none",
@@ -80,23 +81,29 @@ class _Server:
                 timeout_graceful_shutdown=math.ceil(self._settings.stop_seconds),
             )
         )
-        self._closing_slow: asyncio.Future[None] | None = None
         self._signalled_at = 0.0
 
     def run(self) -> None:
         self._server.run(sockets=[self._listening])
 
-    def _start(self) -> None:
+    @contextlib.asynccontextmanager
+    async def _run_jobs(self, _api: object) -> AsyncIterator[None]:
+        """Start the jobs that run beside the requests, and stop them after the last request."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._handle_signal)
-        self._closing_slow = asyncio.ensure_future(self._close_slow_connections())
+        closing_slow = asyncio.ensure_future(self._close_slow_connections())
         # Before the first query needs it; an earlier one waits for the same.
         threading.Thread(target=self._warm_up, name="pair-warm-up", daemon=True).start()
         self._service.start_jobs()
         host, port = self._listening.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         logger.info("serving", extra={"address": f"http://{shown}:{port}", "auth": self._settings.auth})
+        yield
+        closing_slow.cancel()
+        self._service.stop()
+        left = self._settings.stop_seconds - (loop.time() - self._signalled_at)
+        self._service.close(max(_LEAST_SECONDS, min(_MOST_SECONDS, left)))
 
     def _warm_up(self) -> None:
         try:
@@ -111,13 +118,6 @@ class _Server:
         self._service.stop()
         self._server.should_exit = True
         logger.info("stopping", extra={"in_flight": self._service.metrics.in_flight})
-
-    async def _stop(self) -> None:
-        if self._closing_slow is not None:
-            self._closing_slow.cancel()
-        self._service.stop()
-        left = self._settings.stop_seconds - (asyncio.get_running_loop().time() - self._signalled_at)
-        self._service.close(max(_LEAST_SECONDS, min(_MOST_SECONDS, left)))
 
     async def _close_slow_connections(self) -> None:
         while True:
