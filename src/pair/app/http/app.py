@@ -163,9 +163,9 @@ async def _answer_error(given: Request, fault: Any) -> Response:
         details = {"request_id": request.access.request_id, "reason": fault.message, "why": fault.explanation}
         logger.warning("failed", extra=details)
     if fault.code == errors.CACHE_FULL:
-        metrics.cache_budget_exceeded += 1
+        metrics.cache_budget_exceeded.inc()
     if status in {401, 403, 429}:
-        metrics.refused[str(status)] += 1
+        metrics.refused.labels(status).inc()
     return Response(responses.error_body(fault, given.scope["path"]), status, headers, JSON)
 
 
