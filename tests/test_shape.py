@@ -54,6 +54,7 @@ MAY_IMPORT_LATE = {
     "app/cli/serve.py",
     "app/cli/versions.py",
     "app/http/mcp.py",
+    "app/http/server.py",
     "app/render.py",
     "engine/format/duckdb_io.py",
     "settings.py",
@@ -64,7 +65,7 @@ MAY_IMPORT_LATE = {
     "kb/package_index.py",
     "kb/runners/processes.py",
     "kb/runners/ray.py",
-    "kb/server.py",
+    "kb/authentication.py",
     "kb/installer.py",
     "kb/sync.py",
 }

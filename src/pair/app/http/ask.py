@@ -27,7 +27,7 @@ KEEP_ALIVE_SECONDS = 15.0
 async def list_librarians(request: Reader) -> HttpResponse:
     """Librarians"""
     service, access = request.service, request.access
-    librarians = await service.read(lambda: service.kbs.desk(DEFAULT_KB))
+    librarians = await service.read(lambda: service.kbs.librarians(DEFAULT_KB))
     cards = [
         {**librarian.card.to_json(), "answers_from": librarian.answers_from, "public": librarian.is_public}
         for librarian in librarians.list_all()

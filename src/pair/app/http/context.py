@@ -15,7 +15,7 @@ from pair.app.http.response_cache import ResponseCache, RunningQueries, SharedRu
 from pair.app.http.responses import JSON
 from pair.app.kb_access import KbAccess, KbService
 from pair.auth.rules import ANYBODY, Principal
-from pair.kb.server import token_verifier, verifier
+from pair.kb.authentication import token_verifier, verifier
 from pair.librarians.threads import in_thread
 from pair.settings import Settings
 

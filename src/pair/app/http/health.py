@@ -80,7 +80,9 @@ def take_snapshot(service: KbService) -> Json:
         **service.metrics.to_json(),
         "embed_stats": {kb_id: count.to_json() for kb_id, count in service.kbs.embedding.items()},
         "kbs": kbs,
-        "librarians": {kb_id: dict(desk.registry.breakers()) for kb_id, desk in service.kbs.desks().items()},
+        "librarians": {
+            kb_id: dict(librarians.registry.breakers()) for kb_id, librarians in service.kbs.open_librarians().items()
+        },
         "background": {job.name: job.to_json() for job in service.jobs},
         "runtime": {
             "peak_memory_bytes": used.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
@@ -97,7 +99,7 @@ def take_snapshot(service: KbService) -> Json:
 def _read_stats(service: KbService) -> dict[str, Json]:
     """Return the statistics of open KBs; of one that cannot be read, the error."""
     kbs: dict[str, Json] = {}
-    for kb_id, kb in service.kbs.opened().items():
+    for kb_id, kb in service.kbs.open_kbs().items():
         try:
             stats = kb.stats()
         except errors.PairError as fault:
@@ -124,20 +126,15 @@ def _collect(service: KbService) -> Iterator[Metric]:
     """Yield all metrics: what was counted, and the state of KBs, background jobs, librarians and the process."""
     snapshot = take_snapshot(service)
     yield from service.metrics.registry.collect()
-    yield from _collect_kbs(snapshot)
-    jobs, runtime = snapshot["background"], snapshot["runtime"]
-    for key, name, text in (
-        ("runs", "runs", "Runs of background jobs."),
-        ("failures", "failures", "Runs of background jobs that failed."),
-        ("skipped", "skipped", "Runs of background jobs that were skipped."),
-        ("total_seconds", "seconds", "Time that background jobs took."),
-    ):
-        yield _fill(CounterMetricFamily(f"pair_background_{name}", text, labels=["job"]), _select(jobs, key))
-    running = GaugeMetricFamily("pair_background_running", "Whether a background job is running.", labels=["job"])
-    yield _fill(running, _select(jobs, "running"))
-    report = jobs.get("sync", {}).get("last_report", {})
-    counts = {name: report[name] for name in ("added", "changed", "removed", "failed", "pending") if name in report}
-    yield _fill(GaugeMetricFamily("pair_sync_last_sources", "Sources of the last sync.", labels=["outcome"]), counts)
+    for kind, name, text, label, values in _list_states(snapshot):
+        family = kind(name, text, labels=[label])
+        for key, value in values.items():
+            family.add_metric([key], float(value))
+        yield family
+    durations = SummaryMetricFamily("pair_embeddings_duration_seconds", "Duration of embeddings.", labels=["kb_id"])
+    for kb_id, count in snapshot["embed_stats"].items():
+        durations.add_metric([kb_id], count["count"], count["latency_sum_ms"] / 1000)
+    yield durations
     breakers = GaugeMetricFamily(
         "pair_librarian_breaker",
         "Circuit breaker of a librarian: 0 closed, 1 half-open, 2 open.",
@@ -147,47 +144,41 @@ def _collect(service: KbService) -> Iterator[Metric]:
         for librarian, state in states.items():
             breakers.add_metric([kb_id, librarian], _BREAKER.get(state, 2))
     yield breakers
+    runtime, caches = snapshot["runtime"], _select(snapshot["kbs"], "cache")
+    size = max(_select(caches, "size_bytes").values(), default=0)
+    yield GaugeMetricFamily("pair_cache_bytes_current", "Bytes of fetched shards.", value=size)
     yield GaugeMetricFamily("pair_uptime_seconds", "Time since the server started.", value=snapshot["uptime_seconds"])
     yield GaugeMetricFamily("pair_peak_memory_bytes", "Peak memory of the process.", value=runtime["peak_memory_bytes"])
     yield GaugeMetricFamily("pair_threads", "Threads of the process.", value=runtime["threads"])
     yield CounterMetricFamily("pair_cpu_seconds", "CPU time of the process.", value=runtime["cpu_seconds"])
 
 
-def _collect_kbs(snapshot: Json) -> Iterator[Metric]:
-    kbs = snapshot["kbs"]
-    for key, name, text in (
-        ("documents", "kb_documents", "Documents."),
-        ("chunks", "kb_chunks", "Chunks."),
-        ("size_bytes", "kb_size_bytes", "Bytes of live shards."),
-        ("deleted_documents", "kb_deleted_documents", "Deleted documents that compaction has not removed yet."),
-        ("manifest_version", "kb_manifest_version", "Number of the current version."),
-        ("shards", "shard_count", "Live shards."),
-    ):
-        yield _fill(GaugeMetricFamily(f"pair_{name}", text, labels=["kb_id"]), _select(kbs, key))
-    embedding = snapshot["embed_stats"]
-    durations = SummaryMetricFamily("pair_embeddings_duration_seconds", "Duration of embeddings.", labels=["kb_id"])
-    for kb_id, count in embedding.items():
-        durations.add_metric([kb_id], count["count"], count["latency_sum_ms"] / 1000)
-    yield durations
-    failed = CounterMetricFamily("pair_embeddings_errors", "Failed embeddings.", labels=["kb_id"])
-    yield _fill(failed, _select(embedding, "error_count"))
-    caches = _select(kbs, "cache")
-    hits = CounterMetricFamily("pair_shard_cache_hits", "Shards found open or on disk.", labels=["kb_id"])
-    yield _fill(hits, _select(caches, "hits"))
-    misses = CounterMetricFamily("pair_shard_cache_misses", "Shards that were fetched.", labels=["kb_id"])
-    yield _fill(misses, _select(caches, "misses"))
+def _list_states(snapshot: Json) -> Iterator[tuple[type[Any], str, str, str, dict[str, Any]]]:
+    """Yield metrics with one label: the kind, the name and the HELP text, the label, and the values by label."""
+    counter, gauge = CounterMetricFamily, GaugeMetricFamily
+    kbs, jobs, caches = snapshot["kbs"], snapshot["background"], _select(snapshot["kbs"], "cache")
+    yield gauge, "pair_kb_documents", "Documents.", "kb_id", _select(kbs, "documents")
+    yield gauge, "pair_kb_chunks", "Chunks.", "kb_id", _select(kbs, "chunks")
+    yield gauge, "pair_kb_size_bytes", "Bytes of live shards.", "kb_id", _select(kbs, "size_bytes")
+    deleted = _select(kbs, "deleted_documents")
+    yield gauge, "pair_kb_deleted_documents", "Deleted documents not yet removed by compaction.", "kb_id", deleted
+    yield gauge, "pair_kb_manifest_version", "Current version.", "kb_id", _select(kbs, "manifest_version")
+    yield gauge, "pair_shard_count", "Live shards.", "kb_id", _select(kbs, "shards")
+    yield counter, "pair_shard_cache_hits", "Shards found open or on disk.", "kb_id", _select(caches, "hits")
+    yield counter, "pair_shard_cache_misses", "Shards that were fetched.", "kb_id", _select(caches, "misses")
+    failed = _select(snapshot["embed_stats"], "error_count")
+    yield counter, "pair_embeddings_errors", "Failed embeddings.", "kb_id", failed
     by_age = snapshot["cache"]["evictions"].get("ttl", 0)
     evictions = {"ttl": by_age, "size": max(0, sum(_select(caches, "evictions").values()) - by_age)}
-    evicted = CounterMetricFamily("pair_cache_evictions", "Shards evicted from the cache.", labels=["reason"])
-    yield _fill(evicted, evictions)
-    size = max(_select(caches, "size_bytes").values(), default=0)
-    yield GaugeMetricFamily("pair_cache_bytes_current", "Bytes of fetched shards.", value=size)
-
-
-def _fill(family: CounterMetricFamily | GaugeMetricFamily, values: Mapping[str, float]) -> Metric:
-    for label, value in values.items():
-        family.add_metric([label], float(value))
-    return family
+    yield counter, "pair_cache_evictions", "Shards evicted from the cache.", "reason", evictions
+    yield counter, "pair_background_runs", "Runs of background jobs.", "job", _select(jobs, "runs")
+    yield counter, "pair_background_failures", "Failed runs of background jobs.", "job", _select(jobs, "failures")
+    yield counter, "pair_background_skipped", "Skipped runs of background jobs.", "job", _select(jobs, "skipped")
+    yield counter, "pair_background_seconds", "Time of background jobs.", "job", _select(jobs, "total_seconds")
+    yield gauge, "pair_background_running", "Whether a background job is running.", "job", _select(jobs, "running")
+    report = jobs.get("sync", {}).get("last_report", {})
+    outcomes = {name: report[name] for name in ("added", "changed", "removed", "failed", "pending") if name in report}
+    yield gauge, "pair_sync_last_sources", "Sources of the last sync.", "outcome", outcomes
 
 
 def _select(groups: Mapping[str, Any], key: str) -> dict[str, Any]:

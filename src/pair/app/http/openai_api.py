@@ -186,10 +186,10 @@ def _describe_model(request: HttpRequest, name: str) -> Json:
 def _list_names(access: KbAccess) -> list[str]:
     """List all models that the caller may ask: librarians, and KBs."""
     kbs = access.service.kbs
-    librarians = kbs.desk(DEFAULT_KB)
+    librarians = kbs.librarians(DEFAULT_KB)
     names = [DEFAULT_MODEL] if _find_first(access, librarians) else []
     names += [one.card.id for one in librarians.list_all() if access.may_ask(librarians, one.card.id)]
-    names += [kb_id for kb_id in kbs.stored() if access.may_use(kb_id)]
+    names += [kb_id for kb_id in kbs.list_stored() if access.may_use(kb_id)]
     return list(dict.fromkeys(names))
 
 
@@ -205,14 +205,14 @@ def _find_first(access: KbAccess, librarians: KbLibrarians) -> str:
 
 def _choose_librarian(access: KbAccess, model: str, query: str = "") -> tuple[AskRun, str]:
     """Return the question to the librarian of a model, and its KB. Raises E605, also where the caller may not ask."""
-    librarians = access.service.kbs.desk(DEFAULT_KB)
+    librarians = access.service.kbs.librarians(DEFAULT_KB)
     is_first = model == DEFAULT_MODEL and model not in librarians.registry
     name = _find_first(access, librarians) if is_first else model
     if name in librarians.registry and access.may_ask(librarians, name):
         return AskRun(access, librarians, name, query), DEFAULT_KB
     if name and access.may_use(name):
         try:
-            own = access.service.kbs.desk(name)
+            own = access.service.kbs.librarians(name)
         except (errors.NotFoundError, errors.UsageError):
             own = None  # no such KB, or no name of one
         if own is not None and access.may_ask(own, name):
