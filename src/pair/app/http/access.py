@@ -18,7 +18,7 @@ from pair.librarians.threads import ThreadShare, share
 _bearer = HTTPBearer(scheme_name="credentials", description="A key of `pair keys add`, or a JWT.", auto_error=False)
 
 
-def check_origin(given: Request) -> HttpRequest:
+def _check_origin(given: Request) -> HttpRequest:
     """Raises E603 for a page of another site, and for another host name where no credentials are needed."""
     request: HttpRequest = given.scope["pair"]
     context = request.context
@@ -28,14 +28,12 @@ def check_origin(given: Request) -> HttpRequest:
         only_loopback=context.settings.auth == "none",
         is_named=context.cross_origin.allows(request.headers),
     )
-    if given.scope["route"].dependant.query_params:
-        request.check_parameters()
     return request
 
 
 async def admit(given: Request, scope: Scope) -> HttpRequest:
     """Check the origin, the credentials, the rate limit and the scope. Raises E602, E603, E608, E614."""
-    request = check_origin(given)
+    request = _check_origin(given)
     context, client = request.context, client_address(request.scope)
     if context.settings.auth != "none":
         try:
@@ -50,11 +48,13 @@ async def admit(given: Request, scope: Scope) -> HttpRequest:
         share.set(ThreadShare(client, context.settings.client_workers))
     _check_rate(request, client)
     rules.check_scope(request.access.principal, scope)
+    if given.scope["route"].dependant.query_params:
+        request.check_parameters()
     return request
 
 
 async def _admit_anyone(given: Request) -> HttpRequest:
-    request = check_origin(given)
+    request = _check_origin(given)
     share.set(ThreadShare(f"unknown {client_address(request.scope)}", request.context.settings.client_workers))
     return request
 

@@ -54,7 +54,7 @@ def make_api(lifespan: Any = None) -> FastAPI:
 
     @api.get("/openapi.json", **openapi.describe(response_models.OpenApiDocument, "The OpenAPI document."))
     async def send_document(_request: Anyone) -> Response:
-        """This document"""
+        """Get this document"""
         return responses.answer(openapi.make_document(api))
 
     return api

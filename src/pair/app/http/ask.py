@@ -25,7 +25,7 @@ KEEP_ALIVE_SECONDS = 15.0
 
 @router.get("/librarians", **describe(response_models.LibrarianListResponse, "The librarians that the caller may ask."))
 async def list_librarians(request: Reader) -> HttpResponse:
-    """Librarians"""
+    """List librarians"""
     service, access = request.service, request.access
     librarians = await service.read(lambda: service.kbs.librarians(DEFAULT_KB))
     cards = [

@@ -33,13 +33,13 @@ Json = dict[str, Any]
 
 @router.get("/healthz", **describe(response_models.HealthResponse, "The process answers."))
 async def healthz(_request: Anyone) -> Response:
-    """Whether the process answers"""
+    """Check that the process answers"""
     return answer({"status": "ok"})
 
 
 @router.get("/readyz", **describe(response_models.ReadyResponse, "The default KB can be read.", 503))
 async def readyz(request: Anyone) -> Response:
-    """Whether it can serve requests"""
+    """Check that the server can answer queries"""
     service = request.service
     if service.is_stopping:
         raise errors.server_stopping()
@@ -49,14 +49,14 @@ async def readyz(request: Anyone) -> Response:
 
 @router.get("/metrics/app", **describe(response_models.MetricsResponse, "All metrics."))
 async def app_metrics(request: Reader) -> Response:
-    """Metrics as JSON"""
+    """Get metrics as JSON"""
     request.check_sees_all()
     return answer(await request.service.read(lambda: take_snapshot(request.service)))
 
 
 @router.get("/metrics/cache", **describe("application/openmetrics-text", "Metrics of shards and their cache."))
 async def cache_metrics(request: Reader) -> Response:
-    """Metrics of shards and their cache, as OpenMetrics"""
+    """Get metrics of shards and their cache as OpenMetrics"""
     request.check_sees_all()
 
     collector: Any = _Collector(request.service, _CACHE_METRICS)
@@ -66,7 +66,7 @@ async def cache_metrics(request: Reader) -> Response:
 
 @router.get("/metrics", **describe("text/plain", "All metrics."))
 async def metrics(request: Reader) -> Response:
-    """Metrics for Prometheus"""
+    """Get metrics for Prometheus"""
     request.check_sees_all()
     collector: Any = _Collector(request.service)
     text = await request.service.read(lambda: prometheus.generate_latest(collector))

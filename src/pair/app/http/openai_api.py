@@ -91,11 +91,11 @@ class StreamOptions:
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """Messages of a conversation, to a librarian. Other parameters of the API are taken and make no difference."""
+    """A conversation with a librarian. Other parameters of the API are accepted and ignored."""
 
     __pydantic_config__ = _LENIENT
     messages: Annotated[list[Message], MinLen(1)]
-    model: Annotated[str, MaxLen(256), Field(description="A librarian, or `pair` for whoever is asked first.")] = "pair"
+    model: Annotated[str, MaxLen(256), Field(description="A librarian, or `pair` for the first one.")] = "pair"
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Annotated[int | None, Field(json_schema_extra={"minimum": 1})] = None
@@ -166,14 +166,14 @@ def read_question(messages: Sequence[Message]) -> ChatQuestion:
 
 @router.get("/v1/models", **describe(response_models.ModelListResponse, "The models that the caller may ask."))
 async def list_models(request: Reader) -> HttpResponse:
-    """Librarians, as models for chat clients"""
+    """List librarians as models"""
     names = await request.service.read(lambda: _list_names(request.access))
     return answer({"object": "list", "data": [_describe_model(request, name) for name in names]})
 
 
 @router.get("/v1/models/{id:text}", **describe(response_models.ModelResponse, "The model.", 404))
 async def get_model(request: Reader, id: schemas.PathId) -> HttpResponse:
-    """One librarian, as a model"""
+    """Get one librarian as a model"""
     await request.service.read(lambda: _choose_librarian(request.access, id))
     return answer(_describe_model(request, id))
 
@@ -225,7 +225,7 @@ def _choose_librarian(access: KbAccess, model: str, query: str = "") -> tuple[As
     **describe(response_models.CompletionResponse, "The answer, with its sources.", 404, body=ChatRequest),
 )
 async def complete(request: Reader) -> HttpResponse:
-    """Ask a librarian, as chat clients do"""
+    """Ask a librarian with a chat client"""
     chat = await request.read(ChatRequest)
     chat.check()
     question, service, access = read_question(chat.messages), request.service, request.access

@@ -59,9 +59,9 @@ _LINKS: dict[str, dict[str, tuple[str, dict[str, str]]]] = {
 }
 """Requests that can follow an answer: the operation, and where in the answer its parameters are."""
 _INFO = (
-    "Search and ask knowledge bases, and put documents into them. Every error has the same body, but below `/v1/`, "
-    "which is for chat clients. "
-    "Times to wait are in `Retry-After`. `X-Request-ID` is taken from the request or made, and sent back. "
+    "Search and ask knowledge bases, and store documents in them. All errors have the same body, except below `/v1/`, "
+    "where they have that of the OpenAI API. `Retry-After` says when to try again. Every response has an "
+    "`X-Request-ID`: that of the request, or a new one. "
     "`POST /mcp` is not described here: it speaks the Model Context Protocol, with the same credentials."
 )
 _REFERENCE = "#/components/schemas/"

@@ -44,7 +44,7 @@ Json = dict[str, Any]
     **describe(response_models.QueryResponse, "The matching passages, best first.", 404, body=schemas.QueryRequest),
 )
 async def query(request: Reader) -> Response:
-    """Find passages"""
+    """Search for passages"""
     body = await request.json_body()
     began = time.perf_counter()
     response = await _find_cached(request, body, began)
@@ -102,13 +102,13 @@ async def _search(request: HttpRequest, body: bytes) -> Response:
 
 @router.get("/rag/kbs", **describe(response_models.KbListResponse, "Statistics of the KBs that the caller may use."))
 async def list_kbs(request: Reader) -> Response:
-    """Knowledge bases"""
+    """List knowledge bases"""
     return answer({"kbs": await request.access.list_kbs()})
 
 
 @router.get("/rag/docs", **describe(response_models.DocumentListResponse, "A page of documents, sorted by id."))
 async def list_documents(request: Reader, asked: Annotated[schemas.ListParameters, Query()]) -> Response:
-    """Stored documents by id"""
+    """List stored documents by id"""
     kb_id, kbs = request.access.use_kb(asked.kb_id), request.service.kbs
 
     def list_page() -> tuple[list[StoredDocument], str | None]:
@@ -127,7 +127,7 @@ async def list_documents(request: Reader, asked: Annotated[schemas.ListParameter
 
 @router.get("/rag/graph", **describe(response_models.GraphResponse, "Entities, edges and documents nearby.", 404))
 async def graph(request: Reader, asked: Annotated[schemas.GraphQuery, Query()]) -> Response:
-    """The graph around a document or an entity"""
+    """Get the graph around a document or an entity"""
     if bool(asked.document) == bool(asked.entity):
         raise errors.request_invalid("give one of document and entity")
     kb_id, kbs = request.access.use_kb(asked.kb_id), request.service.kbs
@@ -145,7 +145,7 @@ async def graph(request: Reader, asked: Annotated[schemas.GraphQuery, Query()]) 
 async def get_document(
     request: Reader, id: schemas.PathId, asked: Annotated[schemas.DocumentParameters, Query()]
 ) -> Response:
-    """A document with its text"""
+    """Get a document with its text"""
     kb_id = request.access.use_kb(asked.kb_id)
     document = await request.access.read_document(kb_id, id, asked.at)
     return answer({"kb_id": kb_id, **document.to_json()})
@@ -226,7 +226,7 @@ async def _store_lines(request: HttpRequest, run: IngestRun) -> AsyncIterator[Js
 
 @router.get("/rag/versions", **describe(response_models.VersionListResponse, "The versions, newest first."))
 async def list_versions(request: Reader, asked: Annotated[schemas.KbParameters, Query()]) -> Response:
-    """Versions that a rollback can restore, the newest first
+    """List the versions that a rollback can restore
 
     `may_roll_back` tells pages whether to show a button for it.
     """
@@ -258,7 +258,7 @@ async def roll_back(request: Admin, key: schemas.IdempotencyKey = "") -> Respons
 
 @router.get("/rag/diff", **describe(response_models.DiffResponse, "A page of documents, sorted by id.", 404))
 async def diff(request: Reader, asked: Annotated[schemas.DiffParameters, Query()]) -> Response:
-    """Documents that differ between two versions"""
+    """Compare two versions"""
     kb_id, kbs = request.access.use_kb(asked.kb_id), request.service.kbs
     value = await request.service.read(
         lambda: _format_diff(diff_versions(kbs.get(kb_id).versions.compare(asked.a, asked.b)), asked)
@@ -297,7 +297,7 @@ async def compact(request: Admin) -> Response:
 
 @router.post("/rag/gc", **describe(response_models.GcResponse, "What was deleted.", 409, body=schemas.GcRequest))
 async def collect(request: Admin) -> Response:
-    """Delete shards that no manifest names"""
+    """Delete unreferenced shards"""
     asked = await request.read(schemas.GcRequest, empty=b"{}")
     kb_id, service = request.access.use_kb(asked.kb_id), request.service
     report = await service.write(
@@ -308,7 +308,7 @@ async def collect(request: Admin) -> Response:
 
 @router.post("/cache/sweep", **describe(response_models.SweepResponse, "What was evicted.", body=schemas.SweepRequest))
 async def sweep(request: Admin) -> Response:
-    """Evict fetched shards that are too old or too many
+    """Evict old shards and those beyond the cache budget
 
     All KBs share the cache, so a caller who may use some of them only may not sweep it.
     """
@@ -327,7 +327,7 @@ async def sweep(request: Admin) -> Response:
 
 @router.post("/sync", **describe(response_models.SyncResponse, "What changed.", 409, body=schemas.SyncRequest))
 async def sync(request: Admin) -> Response:
-    """Bring the index and the knowledge base in line with files and links
+    """Sync the knowledge base with files and links
 
     Store what changed before the request: a run that has begun is waited for, and callers share the next one.
     Raises E101 unless it may wait, E401, E611.
@@ -347,7 +347,7 @@ async def sync(request: Admin) -> Response:
 
 @router.get("/sync", **describe(response_models.SourceListResponse, "A page of sources, sorted by id."))
 async def list_sources(request: Reader, asked: Annotated[schemas.SyncParameters, Query()]) -> Response:
-    """How each synced source stands, and why"""
+    """List synced sources and their states"""
     request.check_sees_all()
     service = request.service
     every = await service.read(lambda: SyncService(service.settings).source_statuses())
