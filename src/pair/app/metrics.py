@@ -12,6 +12,7 @@ BUCKETS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 _RECENT = 200
 _KB_COUNTERS = {
     "query_stats": {
+        "error_count": ("pair_queries_errors", "Failed queries."),
         "total_results": ("pair_query_results", "Search results returned."),
         "shards_asked": ("pair_query_shard_exec", "Shards searched by queries."),
         "known": ("pair_queries_known", "Queries answered from the response cache."),
@@ -19,6 +20,7 @@ _KB_COUNTERS = {
         "shard_failures": ("pair_query_shard_exec_failures", "Shards that could not be searched."),
     },
     "ingest_stats": {
+        "error_count": ("pair_ingests_errors", "Failed ingests."),
         "total_docs": ("pair_ingest_docs", "Documents added or replaced by requests to this server."),
         "total_chunks": ("pair_ingest_chunks", "Chunks stored by requests to this server."),
         "unchanged_docs": ("pair_ingest_unchanged_docs", "Documents that were stored already."),
@@ -68,16 +70,9 @@ class ServerMetrics:
             "ingest_stats": _kb_summary("pair_ingests_duration_seconds", "Duration of ingests.", registry),
             "care": _kb_summary("pair_compaction_duration_seconds", "Duration of compactions.", registry),
         }
-        self._errors = {
-            "query_stats": Counter("pair_queries_errors", "Failed queries.", ["kb_id"], registry=registry),
-            "ingest_stats": Counter("pair_ingests_errors", "Failed ingests.", ["kb_id"], registry=registry),
-        }
-        self._shards_used = Counter(
-            "pair_query_shard_fanout_used", "Shards selected by queries.", ["kb_id"], registry=registry
-        )
         self._kb_counters = {
-            key: Counter(name, text, ["kb_id"], registry=registry)
-            for counters in _KB_COUNTERS.values()
+            (group, key): Counter(name, text, ["kb_id"], registry=registry)
+            for group, counters in _KB_COUNTERS.items()
             for key, (name, text) in counters.items()
         }
         self._lock = threading.Lock()
@@ -98,13 +93,12 @@ class ServerMetrics:
 
     def note_cached_query(self, kb_id: str, milliseconds: float, results: int) -> None:
         self._note_time("query_stats", milliseconds, kb_id)
-        self._count(kb_id, {"total_results": results, "known": 1})
+        self._count(kb_id, "query_stats", {"total_results": results, "known": 1})
 
     def note_query(self, kb_id: str, milliseconds: float, hits: Any) -> None:
         self._note_time("query_stats", milliseconds, kb_id)
         counts = {"total_results": len(hits), "shards_asked": hits.shards_asked, "shard_failures": len(hits.faults)}
-        self._count(kb_id, {**counts, "capped": hits.shards_asked < self._live_shards.get(kb_id, 0)})
-        self._shards_used.labels(kb_id).inc(hits.shards_asked)
+        self._count(kb_id, "query_stats", {**counts, "capped": hits.shards_asked < self._live_shards.get(kb_id, 0)})
         if len(hits) and hits[0].distance is not None:
             with self._lock:
                 self._top_distances[kb_id] += hits[0].distance
@@ -112,7 +106,7 @@ class ServerMetrics:
     def note_failed_query(self, kb_id: str, milliseconds: float) -> None:
         if kb_id in self._live_shards:
             self._note_time("query_stats", milliseconds, kb_id)
-            self._errors["query_stats"].labels(kb_id).inc()
+            self._count(kb_id, "query_stats", {"error_count": 1})
 
     def note_write(self, kb_id: str, milliseconds: float, report: Any) -> None:
         self._note_time("ingest_stats", milliseconds, kb_id)
@@ -121,19 +115,20 @@ class ServerMetrics:
             "unchanged_docs": report.unchanged,
             "total_chunks": report.chunks,
             "deleted_docs": report.deleted,
-            "cas_conflicts": report.conflicts,
         }
-        self._count(kb_id, counts)
+        self._count(kb_id, "ingest_stats", counts)
+        self._count(kb_id, "care", {"cas_conflicts": report.conflicts})
 
     def note_failed_write(self, kb_id: str, milliseconds: float, *, is_conflict: bool) -> None:
         if kb_id in self._live_shards:
             self._note_time("ingest_stats", milliseconds, kb_id)
-            self._errors["ingest_stats"].labels(kb_id).inc()
-            self._count(kb_id, {"lease_conflicts": is_conflict})
+            self._count(kb_id, "ingest_stats", {"error_count": 1})
+            self._count(kb_id, "care", {"lease_conflicts": is_conflict})
 
     def note_compaction(self, kb_id: str, seconds: float, conflicts: int, is_good: bool) -> None:
         self._timings["care"].labels(kb_id).observe(seconds)
-        self._count(kb_id, {"compaction_runs": 1, "compaction_failures": not is_good, "cas_conflicts": conflicts})
+        counts = {"compaction_runs": 1, "compaction_failures": not is_good, "cas_conflicts": conflicts}
+        self._count(kb_id, "care", counts)
 
     def note_sweep(self, report: Any) -> None:
         with self._lock:
@@ -151,7 +146,7 @@ class ServerMetrics:
     def note_shards(self, shards: Mapping[str, int]) -> None:
         """Note how many live shards KBs have."""
         for kb_id, count in shards.items():
-            self._count(kb_id, {})
+            self._count(kb_id, "care", {})
             self._live_shards[kb_id] = count
 
     def _note_time(self, group: str, milliseconds: float, *labels: str) -> None:
@@ -160,14 +155,14 @@ class ServerMetrics:
             least, most = self._extremes.get((group, *labels), (milliseconds, milliseconds))
             self._extremes[group, *labels] = min(least, milliseconds), max(most, milliseconds)
 
-    def _count(self, kb_id: str, counts: Mapping[str, int]) -> None:
+    def _count(self, kb_id: str, group: str, counts: Mapping[str, int]) -> None:
         if kb_id not in self._live_shards:
             self._live_shards[kb_id] = 0
             per_kb = [self._timings["query_stats"], self._timings["ingest_stats"], self._timings["care"]]
-            for metric in (*per_kb, *self._errors.values(), *self._kb_counters.values(), self._shards_used):
+            for metric in (*per_kb, *self._kb_counters.values()):
                 metric.labels(kb_id)  # every KB has all metrics from its first one on
         for key, count in counts.items():
-            self._kb_counters[key].labels(kb_id).inc(count)
+            self._kb_counters[group, key].labels(kb_id).inc(count)
 
     def to_json(self) -> Json:
         failed: collections.Counter[tuple[str, str]] = collections.Counter()
@@ -175,16 +170,13 @@ class ServerMetrics:
             failed["route_stats", f"{method} {path}"] += int(count) if int(status) >= 400 else 0
         for (librarian, _), count in _read(self._librarian_errors, "_total").items():
             failed["librarian_stats", librarian] += int(count)
-        for group, counter in self._errors.items():
-            failed |= {(group, kb_id): int(count) for (kb_id,), count in _read(counter, "_total").items()}
         groups = ("route_stats", "librarian_stats", "query_stats", "ingest_stats")
         stats = {group: self._describe_times(group, failed) for group in groups}
         compactions = _read(self._timings["care"], "_sum")
         stats["care"] = {kb_id: {"compaction_seconds": round(seconds, 3)} for (kb_id,), seconds in compactions.items()}
-        for group, keys in _KB_COUNTERS.items():
-            for key in keys:
-                for (kb_id,), count in _read(self._kb_counters[key], "_total").items():
-                    stats[group][kb_id][key] = int(count)
+        for (group, key), counter in self._kb_counters.items():
+            for (kb_id,), count in _read(counter, "_total").items():
+                stats[group][kb_id][key] = int(count)
         for kb_id, query_stats in stats["query_stats"].items():
             query_stats["top_distance_sum"] = round(self._top_distances[kb_id], 6)
         return {

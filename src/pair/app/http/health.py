@@ -166,6 +166,8 @@ def _list_states(snapshot: Json) -> Iterator[tuple[type[Any], str, str, str, dic
     yield gauge, "pair_shard_count", "Live shards.", "kb_id", _select(kbs, "shards")
     yield counter, "pair_shard_cache_hits", "Shards found open or on disk.", "kb_id", _select(caches, "hits")
     yield counter, "pair_shard_cache_misses", "Shards that were fetched.", "kb_id", _select(caches, "misses")
+    selected = _select(snapshot["query_stats"], "shards_asked")
+    yield counter, "pair_query_shard_fanout_used", "Shards selected by queries.", "kb_id", selected
     failed = _select(snapshot["embed_stats"], "error_count")
     yield counter, "pair_embeddings_errors", "Failed embeddings.", "kb_id", failed
     by_age = snapshot["cache"]["evictions"].get("ttl", 0)

@@ -121,11 +121,11 @@ def _complete(operation: Json, path: str, schemas: Json) -> None:
     header = {"name": "X-Request-ID", "in": "header", "required": False, "schema": {"type": "string"}}
     operation["parameters"] = [*operation.get("parameters", []), header]
     streams: dict[str, str] = EXAMPLES["streams"].get(name, {})
-    found = operation["responses"]["200"]
-    found["headers"] = {"X-Request-ID": {"schema": {"type": "string"}}}
-    _add_examples(found["content"])
+    answer = operation["responses"]["200"]
+    answer["headers"] = {"X-Request-ID": {"schema": {"type": "string"}}}
+    _add_examples(answer["content"])
     for kind, example in streams.items():
-        found["content"][kind] = {"schema": {"type": "string"}, "example": example}
+        answer["content"][kind] = {"schema": {"type": "string"}, "example": example}
     if "requestBody" in operation:
         content = operation["requestBody"]["content"]
         operation["requestBody"]["required"] = "required" in schemas[_add_examples(content)]
@@ -135,7 +135,7 @@ def _complete(operation: Json, path: str, schemas: Json) -> None:
                 "example": '{"id": "a", "text": "Some text."}\n{"id": "b", "text": "More text."}\n',
             }
     if name in _LINKS:
-        found["links"] = {
+        answer["links"] = {
             link: {
                 "operationId": target,
                 "parameters": {parameter: f"$response.body#/{place}" for parameter, place in places.items()},
@@ -146,7 +146,7 @@ def _complete(operation: Json, path: str, schemas: Json) -> None:
     statuses = _ALWAYS | declared | ({413} if "requestBody" in operation else set())
     statuses |= {503} if "security" in operation else set()
     operation["responses"] = {
-        "200": found,
+        "200": answer,
         **{str(status): _describe_error(status, path) for status in sorted(statuses)},
     }
 
