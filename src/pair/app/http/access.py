@@ -60,7 +60,7 @@ async def _admit_anyone(given: Request) -> HttpRequest:
 
 
 async def _admit_scope(
-    given: Request, needed: SecurityScopes, _bearer: Annotated[Any, Depends(_bearer)]
+    given: Request, needed: SecurityScopes, _credentials: Annotated[Any, Depends(_bearer)]
 ) -> HttpRequest:
     """Admit a caller with the scope that a route declares. The bearer is for the OpenAPI document."""
     return await admit(given, cast("Scope", needed.scopes[0]))
