@@ -249,7 +249,7 @@ def test_what_a_package_is_called_cannot_add_a_line_to_the_report(project: Workp
 
 def test_log_lines_of_a_server_stay_on_their_lines(project: Workplace) -> None:
     code = (
-        "import logging; from pair.app.http import logs; logs.start('text', 'info')\n"
+        "import logging; from pair.app.http.server import start_logging; start_logging('text', 'info')\n"
         f"hostile = {ESCAPES + FORGED!r}\n"
         "log = logging.getLogger('pair.http')\nlog.info('failed %s', hostile, extra={'path': hostile})\n"
         "try: raise ValueError(hostile)\nexcept ValueError: log.exception('failed')\n"

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from pair.app.open_kbs import OpenVersions
 from pair.blobs.s3 import ObjectStore
 from pair.engine.maintenance.merge_package import PackageShards
 from pair.errors import NotFoundError, UsageError
 from pair.kb.kb import KnowledgeBase
-from pair.kb.open_versions import OpenVersions, open_collection
 from pair.testing.faulty_store import Fault, FaultyStore
 from pair.values import Document
 from support.engine_parts import MANY_SHARDS, Ground, counted
@@ -152,7 +152,7 @@ def test_a_version_that_is_collected_between_two_questions_is_told_to_be_gone(gr
         number = paint(kb, "red")
         paint(kb, "green")
         assert past.read(kb, number, colours) == {"red"}
-        shelf = open_collection(kb, past, number)
+        shelf = past.collection(kb, number)
         assert shelf.search("door", limit=1, mode="hybrid", explain=False)[0].text == "The door is painted red."
         for colour in COLOURS[2:]:
             paint(kb, colour)

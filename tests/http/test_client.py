@@ -18,7 +18,7 @@ import pytest
 
 import pair
 from pair import errors
-from pair.app.http import examples
+from pair.app.http.openapi import EXAMPLES
 from pair.client import RemoteKnowledgeBase
 from pair.kb.kb import KnowledgeBase
 from pair.librarians.contract import Context, User
@@ -129,7 +129,7 @@ def test_files_of_the_server_are_synced_when_asked(server: Served):
             thread.join(timeout=60)
         assert len(results) == 6
         assert kb.document("milk.md").owner == "sync"
-    assert server.post("/sync", {}).json().keys() == examples.SYNCED.keys()
+    assert server.post("/sync", {}).json().keys() == EXAMPLES["SyncResponse"].keys()
     refused = server.request("DELETE", "/rag/docs/milk.md")
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "E105")
     assert server.get("/rag/docs/milk.md").status_code == 200, "its source would bring it back"

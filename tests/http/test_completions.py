@@ -11,7 +11,7 @@ import httpx2
 import openai
 import pytest
 
-from pair.app.http import examples
+from pair.app.http.openapi import EXAMPLES
 from support.listening import QuietServer
 from support.served import BURST, Keyed, Served
 
@@ -125,8 +125,8 @@ def test_a_question_is_answered_with_numbered_sources(client: openai.OpenAI):
     assert given.usage.prompt_tokens == -(-len("How do I roll back?") // 4)
     assert given.usage.completion_tokens == -(-len(message.content) // 4)
     value = given.to_dict()
-    assert value.keys() == examples.COMPLETION.keys()
-    assert message.to_dict().keys() == examples.COMPLETION["choices"][0]["message"].keys()
+    assert value.keys() == EXAMPLES["CompletionResponse"].keys()
+    assert message.to_dict().keys() == EXAMPLES["CompletionResponse"]["choices"][0]["message"].keys()
 
 
 def test_a_source_with_an_address_is_linked_and_a_dangerous_one_is_not(plain: Served, client: openai.OpenAI):

@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from pair.app.http.routes import OPERATIONS
+from support.operations import OPERATIONS
 from support.served import Keyed, Served
 
 CHECKS = [
@@ -70,7 +70,7 @@ def test_what_the_document_allows_is_answered_as_it_says(wild: Served, route: st
     exercised(wild, route, GenerationMode.POSITIVE)
 
 
-@pytest.mark.parametrize("route", [each.route for each in OPERATIONS if each.body or each.parameters])
+@pytest.mark.parametrize("route", [each.route for each in OPERATIONS if each.takes_input])
 def test_what_the_document_forbids_is_refused(wild: Served, route: str):
     exercised(wild, route, GenerationMode.NEGATIVE)
 
@@ -122,6 +122,6 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
 
 def test_without_credentials_everything_is_refused(keyed: Keyed):
     for operation in OPERATIONS:
-        if operation.scope is not None:
+        if operation.needs_credentials:
             path = operation.path.replace("{id}", "x")
             assert keyed.server.request(operation.method, path).status_code in {401, 429}

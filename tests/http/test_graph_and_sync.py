@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pair.app.http import examples
+from pair.app.http.openapi import EXAMPLES
 from support.served import Keyed, Served
 
 TEXTS = {
@@ -31,13 +31,13 @@ def synced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def test_the_graph_around_a_document_leads_to_others(plain: Served):
     plain.ingest(TEXTS, kb_id="graphs")
     around = plain.get("/rag/graph", params={"kb_id": "graphs", "document": "clocks.md"}).json()
-    assert around.keys() == examples.GRAPH.keys()
+    assert around.keys() == EXAMPLES["GraphResponse"].keys()
     names = [each["name"] for each in around["entities"]]
     assert {"network time protocol", "stratum one"} <= set(names)
     assert [each["id"] for each in around["documents"]] == ["radio.md"]
     assert "network time protocol" in around["documents"][0]["entities"]
     assert {name for each in around["edges"] for name in (each["source"], each["target"])} <= set(names)
-    assert around["edges"][0].keys() == examples.GRAPH["edges"][0].keys()
+    assert around["edges"][0].keys() == EXAMPLES["GraphResponse"]["edges"][0].keys()
 
 
 def test_the_graph_around_an_entity_is_found_by_any_of_its_spellings(plain: Served):
@@ -87,7 +87,7 @@ def test_sources_say_how_they_stand_and_why(synced: Served):
     assert told["run"]["runs"] >= 1
     assert told["states"] == {"current": 2, "failing": 1, "skipped": 1}
     by_id = {each["source_id"]: each for each in told["sources"]}
-    assert by_id["a.md"].keys() == examples.SYNC["sources"][0].keys()
+    assert by_id["a.md"].keys() == EXAMPLES["SourceListResponse"]["sources"][0].keys()
     assert (by_id["a.md"]["kind"], by_id["a.md"]["state"]) == ("file", "current")
     assert by_id["a.md"]["seen_at"].startswith("20")
     gone = by_id["http://127.0.0.1:9/gone"]

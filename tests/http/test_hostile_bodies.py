@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pair.app.http.routes import OPERATIONS
 from support.damage import damaged_json, damaged_values, tried
+from support.operations import OPERATIONS
 from support.served import Served
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")

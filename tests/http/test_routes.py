@@ -7,9 +7,12 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families as prometheus_families
 
-from pair.app.http import examples
-from pair.app.http.routes import OPERATIONS
+from pair.app.http.openapi import EXAMPLES
+from support.operations import OPERATIONS
 from support.served import Served
+
+WITH_ANY_KEYS = {"metadata", "route_stats", "evictions", "states", "run"}
+"""Keys whose values are objects with any keys."""
 
 
 def assert_has_the_shape_of(value: Any, sample: Any, where: str = "") -> None:
@@ -18,7 +21,7 @@ def assert_has_the_shape_of(value: Any, sample: Any, where: str = "") -> None:
         assert isinstance(value, dict), where
         for key, each in sample.items():
             assert key in value, f"{where}.{key}"
-            if key not in examples.WITH_ANY_KEYS:
+            if key not in WITH_ANY_KEYS:
                 assert_has_the_shape_of(value[key], each, f"{where}.{key}")
     elif isinstance(sample, list) and sample and value:
         assert_has_the_shape_of(value[0], sample[0], f"{where}[0]")
@@ -45,14 +48,14 @@ def test_documents_are_stored_and_found(plain: Served):
         },
     )
     value = stored.json()
-    assert_has_the_shape_of(value, examples.INGESTED)
+    assert_has_the_shape_of(value, EXAMPLES["IngestResponse"])
     assert (value["kb_id"], value["ingested_docs"], value["unchanged_docs"]) == ("notes", 2, 0)
     assert value["doc_ids"][0] == "soup"
     assert value["doc_ids"][1].startswith("doc-")
     assert stored.headers["x-kb-id"] == "notes"
 
     found = plain.post("/rag/query", {"kb_id": "notes", "query": "soup", "k": 1, "filter": {"year": 2026}}).json()
-    assert_has_the_shape_of(found, examples.FOUND)
+    assert_has_the_shape_of(found, EXAMPLES["QueryResponse"])
     assert [hit["id"] for hit in found["results"]] == ["soup"]
     again = plain.ingest({"deploy.md": "changed"}, kb_id="again").json()
     assert again["ingested_docs"] == 1
@@ -68,27 +71,29 @@ def test_every_mode_finds_what_is_there(plain: Served, mode: str):
 def test_documents_are_listed_shown_and_deleted(plain: Served):
     plain.ingest({"a/b c.md": "With a path.", "d": "One more.", "e": "The last."}, kb_id="care")
     first = plain.get("/rag/docs", params={"kb_id": "care", "limit": 2}).json()
-    assert_has_the_shape_of(first, examples.DOCUMENTS)
+    assert_has_the_shape_of(first, EXAMPLES["DocumentListResponse"])
     assert ([each["id"] for each in first["documents"]], first["next"]) == (["a/b c.md", "d"], "d")
     rest = plain.get("/rag/docs", params={"kb_id": "care", "limit": 2, "after": "d", "owner": "ingest"}).json()
     assert ([each["id"] for each in rest["documents"]], rest["next"]) == (["e"], None)
 
     shown = plain.get("/rag/docs/a%2Fb%20c.md?kb_id=care").json()
-    assert_has_the_shape_of(shown, examples.DOCUMENT)
+    assert_has_the_shape_of(shown, EXAMPLES["DocumentResponse"])
     assert shown["text"] == "With a path."
-    assert_has_the_shape_of(plain.request("DELETE", "/rag/docs/a/b%20c.md?kb_id=care").json(), examples.DELETED)
+    assert_has_the_shape_of(
+        plain.request("DELETE", "/rag/docs/a/b%20c.md?kb_id=care").json(), EXAMPLES["DeleteResponse"]
+    )
     assert plain.get("/rag/docs/a/b%20c.md?kb_id=care").status_code == 404
 
 
 def test_a_kb_is_cared_for(plain: Served):
     plain.ingest({"x": "Some text."}, kb_id="tidy")
     assert_has_the_shape_of(
-        plain.post("/rag/compact", {"kb_id": "tidy", "everything": True}).json(), examples.COMPACTED
+        plain.post("/rag/compact", {"kb_id": "tidy", "everything": True}).json(), EXAMPLES["CompactResponse"]
     )
-    assert_has_the_shape_of(plain.post("/rag/gc", {"kb_id": "tidy", "grace_seconds": 0}).json(), examples.COLLECTED)
-    assert_has_the_shape_of(plain.post("/cache/sweep").json(), examples.SWEPT)
+    assert_has_the_shape_of(plain.post("/rag/gc", {"kb_id": "tidy", "grace_seconds": 0}).json(), EXAMPLES["GcResponse"])
+    assert_has_the_shape_of(plain.post("/cache/sweep").json(), EXAMPLES["SweepResponse"])
     listed = plain.get("/rag/kbs").json()
-    assert_has_the_shape_of(listed, examples.KBS)
+    assert_has_the_shape_of(listed, EXAMPLES["KbListResponse"])
     assert {"default", "tidy"} <= {each["kb_id"] for each in listed["kbs"]}
 
 
@@ -98,7 +103,7 @@ def test_a_question_is_answered_with_sources(plain: Served):
     assert "make rollback" in response.json()["answer"]
     assert response.json()["sources"][0]["provenance"]["documentId"] == "deploy.md"
     listed = plain.get("/librarians").json()
-    assert_has_the_shape_of(listed, examples.LIBRARIANS)
+    assert_has_the_shape_of(listed, EXAMPLES["LibrarianListResponse"])
     first = plain.post(f"/librarians/{listed['first']}/ask", {"query": "When is lunch?"})
     assert "Lunch is at one" in first.json()["answer"]
 
@@ -192,7 +197,7 @@ def test_requests_are_logged_without_what_was_asked(plain: Served):
 def test_figures_are_valid_in_every_format(plain: Served):
     plain.post("/rag/query", {"query": "lunch"})
     value = plain.get("/metrics/app").json()
-    assert_has_the_shape_of(value, examples.FIGURES)
+    assert_has_the_shape_of(value, EXAMPLES["MetricsResponse"])
     assert value["route_stats"]["POST /rag/query"]["count"] >= 1
     assert value["query_stats"]["default"]["total_results"] >= 1
     assert value["embed_stats"]["default"]["texts"] >= 1

@@ -3,7 +3,7 @@
 import pytest
 
 import pair
-from pair.app.http import examples
+from pair.app.http.openapi import EXAMPLES
 from pair.errors import AccessError, NotFoundError
 from pair.values import Document
 from support.served import Keyed, Served
@@ -19,13 +19,13 @@ def painted(server: Served, kb_id: str) -> None:
 def test_versions_are_listed_compared_and_gone_back_to(plain: Served) -> None:
     painted(plain, "painted")
     listed = plain.get("/rag/versions", params={"kb_id": "painted"}).json()
-    assert listed.keys() == examples.VERSIONS.keys()
-    assert listed["versions"][0].keys() == examples.VERSIONS["versions"][0].keys()
+    assert listed.keys() == EXAMPLES["VersionListResponse"].keys()
+    assert listed["versions"][0].keys() == EXAMPLES["VersionListResponse"]["versions"][0].keys()
     assert ([each["version"] for each in listed["versions"]], listed["may_roll_back"]) == ([3, 2, 1], True)
     asked = {"kb_id": "painted", "a": "1", "text": "true"}
     told = plain.get("/rag/diff", params=asked).json()
-    assert told.keys() == examples.DIFF.keys()
-    assert told["documents"][0].keys() == examples.DIFF["documents"][0].keys()
+    assert told.keys() == EXAMPLES["DiffResponse"].keys()
+    assert told["documents"][0].keys() == EXAMPLES["DiffResponse"]["documents"][0].keys()
     assert (told["a"], told["b"], told["added"], told["removed"], told["changed"]) == (1, 3, 1, 1, 1)
     assert [(each["id"], each["change"]) for each in told["documents"]] == [
         ("door.md", "changed"),
@@ -35,7 +35,7 @@ def test_versions_are_listed_compared_and_gone_back_to(plain: Served) -> None:
     assert told["documents"][0]["text"] == ["@@ -1 +1 @@", "-The door is red.", "+The door is blue."]
     assert "+gate.md" in told["documents"][1]["entry"]
     done = plain.post("/rag/rollback", {"kb_id": "painted", "version": 1})
-    assert (done.status_code, done.json().keys()) == (200, examples.ROLLED_BACK.keys())
+    assert (done.status_code, done.json().keys()) == (200, EXAMPLES["RollbackResponse"].keys())
     found = plain.post("/rag/query", {"kb_id": "painted", "query": "door", "search_mode": "keyword"}).json()
     assert (found["manifest_version"], found["results"][0]["content"]) == (4, "The door is red.")
     assert plain.get("/rag/diff", params={"kb_id": "painted", "a": "1"}).json()["documents"] == []

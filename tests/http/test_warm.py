@@ -4,9 +4,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from pair.app.jobs import make_jobs
 from pair.app.metrics import ServerMetrics
+from pair.app.open_kbs import OpenKbs
 from pair.auth.settings import ServerSettings
-from pair.kb.server import OpenKbs, care
 from pair.settings import Settings
 from support.s3_server import ACCESS_KEY, SECRET_KEY, running_s3
 from support.served import Served
@@ -61,8 +62,8 @@ def test_what_somebody_wrote_meanwhile_is_not_hidden_by_what_others_wait_for(pla
 
 def test_prefetching_can_be_turned_off() -> None:
     settings = Settings(server=ServerSettings(prefetch_interval_seconds=0.0))
-    assert "prefetch" not in {job.name for job in care(OpenKbs(settings), ServerMetrics())}
-    assert "prefetch" in {job.name for job in care(OpenKbs(Settings()), ServerMetrics())}
+    assert "prefetch" not in {job.name for job in make_jobs(OpenKbs(settings), ServerMetrics())}
+    assert "prefetch" in {job.name for job in make_jobs(OpenKbs(Settings()), ServerMetrics())}
 
 
 def test_the_first_query_of_a_kb_asks_the_store_once_for_its_manifest(tmp_path: Path) -> None:

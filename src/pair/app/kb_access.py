@@ -17,7 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pair import errors, telemetry
+from pair.app.jobs import BackgroundJob, make_jobs
 from pair.app.metrics import ServerMetrics
+from pair.app.open_kbs import OpenKbs
 from pair.auth import rules
 from pair.auth.rules import ANYBODY, Principal
 from pair.clock import Cancellation, SystemClock
@@ -26,7 +28,6 @@ from pair.engine.query.request import Hits
 from pair.kb.kb import KbCollection, KnowledgeBase
 from pair.kb.librarians import KbLibrarians
 from pair.kb.open import DEFAULT_KB
-from pair.kb.server import BackgroundJob, OpenKbs, care
 from pair.librarians.contract import Budget, Context, Response, TraceContext, User
 from pair.librarians.threads import in_thread
 from pair.settings import Settings
@@ -53,7 +54,7 @@ class KbService:
         self._busy_threads = 0
 
     def start_jobs(self) -> None:
-        self.jobs = care(self.kbs, self.metrics)
+        self.jobs = make_jobs(self.kbs, self.metrics)
         for job in self.jobs:
             job.start()
 
@@ -193,7 +194,7 @@ class KbAccess:
 
         def list_stats() -> list[dict[str, Any]]:
             kbs = self.service.kbs
-            stats = [kbs.stats_of(kb_id) for kb_id in kbs.stored() if self.may_use(kb_id)]
+            stats = [kbs.stats_of(kb_id) for kb_id in kbs.list_stored() if self.may_use(kb_id)]
             return [kb_stats.to_json() for kb_stats in stats if kb_stats is not None]
 
         return await self.service.read(list_stats)
@@ -236,7 +237,7 @@ class KbAccess:
     async def prepare_ask(self, query: str, librarian: str | None, at: int | str | None = None) -> "AskRun":
         """Find the librarian; None for the first one. Raises E201, E218, E603, E605, E615."""
         service = self.service
-        librarians = await service.read(lambda: service.kbs.desk(self.kb_id or DEFAULT_KB))
+        librarians = await service.read(lambda: service.kbs.librarians(self.kb_id or DEFAULT_KB))
         first = librarian or librarians.first
         if first not in librarians.registry:
             raise errors.no_such_librarian(first)
@@ -248,7 +249,7 @@ class KbAccess:
         kb_id = librarians.find_kb(first)
         if kb_id is None:
             raise errors.librarian_without_past(first)
-        return dataclasses.replace(run, version=await service.read(lambda: service.kbs.shelf_at(kb_id, at)))
+        return dataclasses.replace(run, version=await service.read(lambda: service.kbs.collection_at(kb_id, at)))
 
 
 @dataclass(frozen=True)

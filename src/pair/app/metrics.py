@@ -1,206 +1,215 @@
-"""Counts and times since the process started. They are bounded: routes exist, and KBs were opened."""
+"""Metrics since the process started, for Prometheus and as JSON. Their number is bounded: only open KBs have some."""
 
 import collections
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
 
 BUCKETS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _RECENT = 200
+_KB_COUNTERS = {
+    "query_stats": {
+        "error_count": ("pair_queries_errors", "Failed queries."),
+        "total_results": ("pair_query_results", "Search results returned."),
+        "shards_asked": ("pair_query_shard_exec", "Shards searched by queries."),
+        "known": ("pair_queries_known", "Queries answered from the response cache."),
+        "capped": ("pair_query_shard_fanout_capped", "Queries that searched only a part of the shards."),
+        "shard_failures": ("pair_query_shard_exec_failures", "Shards that could not be searched."),
+    },
+    "ingest_stats": {
+        "error_count": ("pair_ingests_errors", "Failed ingests."),
+        "total_docs": ("pair_ingest_docs", "Documents added or replaced by requests to this server."),
+        "total_chunks": ("pair_ingest_chunks", "Chunks stored by requests to this server."),
+        "unchanged_docs": ("pair_ingest_unchanged_docs", "Documents that were stored already."),
+        "deleted_docs": ("pair_ingest_deleted_docs", "Documents deleted by requests to this server."),
+    },
+    "care": {
+        "compaction_runs": ("pair_compaction_runs", "Compactions."),
+        "compaction_failures": ("pair_compaction_failures", "Compactions that failed."),
+        "cas_conflicts": ("pair_manifest_cas_conflicts", "Manifest swaps lost to another writer."),
+        "lease_conflicts": ("pair_lease_conflicts", "Writes given up because another writer held the KB."),
+    },
+}
+"""Counters of each KB: their keys in JSON, by group, with their names and HELP texts."""
 Json = dict[str, Any]
 
-
-@dataclass
-class Timing:
-    """Number, duration and failures of one kind of work."""
-
-    count: int = 0
-    error_count: int = 0
-    latency_sum_ms: float = 0.0
-    latency_min_ms: float = 0.0
-    latency_max_ms: float = 0.0
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_SECONDS) + 1))
-
-    def note(self, milliseconds: float, *, is_error: bool) -> None:
-        self.latency_min_ms = min(self.latency_min_ms, milliseconds) if self.count else milliseconds
-        self.latency_max_ms = max(self.latency_max_ms, milliseconds)
-        self.latency_sum_ms += milliseconds
-        self.count += 1
-        self.error_count += is_error
-        seconds = milliseconds / 1000
-        place = next((place for place, edge in enumerate(BUCKETS_SECONDS) if seconds <= edge), len(BUCKETS_SECONDS))
-        self.buckets[place] += 1
-
-    def to_json(self) -> Json:
-        return {
-            "count": self.count,
-            "error_count": self.error_count,
-            "latency_sum_ms": round(self.latency_sum_ms, 3),
-            "latency_min_ms": round(self.latency_min_ms, 3),
-            "latency_max_ms": round(self.latency_max_ms, 3),
-        }
-
-
-@dataclass
-class QueryCounts:
-    total_results: int = 0
-    top_distance_sum: float = 0.0
-    shards_asked: int = 0
-    known: int = 0
-    """Queries that were answered from the response cache."""
-    capped: int = 0
-    """Queries that asked fewer shards than there were."""
-    shard_failures: int = 0
-
-    def to_json(self) -> Json:
-        return {**vars(self), "top_distance_sum": round(self.top_distance_sum, 6)}
-
-
-@dataclass
-class IngestCounts:
-    total_docs: int = 0
-    total_chunks: int = 0
-    unchanged_docs: int = 0
-    deleted_docs: int = 0
-
-
-@dataclass
-class CareCounts:
-    compaction_runs: int = 0
-    compaction_failures: int = 0
-    compaction_seconds: float = 0.0
-    cas_conflicts: int = 0
-    lease_conflicts: int = 0
-
-    def to_json(self) -> Json:
-        return {**vars(self), "compaction_seconds": round(self.compaction_seconds, 3)}
-
-
-@dataclass
-class KbMetrics:
-    """Counts of one KB. The names of counts are those in JSON."""
-
-    queries: Timing = field(default_factory=Timing)
-    query_counts: QueryCounts = field(default_factory=QueryCounts)
-    ingests: Timing = field(default_factory=Timing)
-    ingest_counts: IngestCounts = field(default_factory=IngestCounts)
-    care: CareCounts = field(default_factory=CareCounts)
-    shards: int = 0
-    """Live shards, when they were last counted."""
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class ServerMetrics:
-    """Counts of one process. Used from several threads at once."""
+    """The metrics that requests and jobs count. Used from several threads at once."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.routes: dict[str, Timing] = {}
-        self.statuses: collections.Counter[tuple[str, int]] = collections.Counter()
-        self.kbs: dict[str, KbMetrics] = {}
-        self.librarians: dict[str, Timing] = {}
-        self.librarian_errors: collections.Counter[tuple[str, str]] = collections.Counter()
+        registry = self.registry = CollectorRegistry()
         self.in_flight = 0
-        self.refused: collections.Counter[str] = collections.Counter()
-        self.cache_evictions: collections.Counter[str] = collections.Counter()
-        self.cache_budget_exceeded = 0
-        self.prefetched_files = self.prefetched_bytes = 0
-        self.recent: collections.deque[Json] = collections.deque(maxlen=_RECENT)
+        in_flight = Gauge("pair_http_requests_in_flight", "Requests in progress.", registry=registry)
+        in_flight.set_function(lambda: self.in_flight)
+        self.refused = Counter("pair_http_refused", "Requests refused, by status.", ["reason"], registry=registry)
+        self.cache_budget_exceeded = Counter(
+            "pair_cache_budget_exceeded", "Requests that failed because the shard cache was full.", registry=registry
+        )
+        self._requests = Counter("pair_http_requests", "Requests.", ["method", "route", "status"], registry=registry)
+        self._librarian_errors = Counter(
+            "pair_librarian_errors", "Questions that failed.", ["librarian", "code"], registry=registry
+        )
+        self._timings: dict[str, Histogram | Summary] = {
+            "route_stats": Histogram(
+                "pair_http_request_duration_seconds",
+                "Duration of requests.",
+                ["method", "route"],
+                buckets=BUCKETS_SECONDS,
+                registry=registry,
+            ),
+            "librarian_stats": Summary(
+                "pair_librarian_duration_seconds", "Duration of answers.", ["librarian"], registry=registry
+            ),
+            "query_stats": _kb_summary("pair_queries_duration_seconds", "Duration of queries.", registry),
+            "ingest_stats": _kb_summary("pair_ingests_duration_seconds", "Duration of ingests.", registry),
+            "care": _kb_summary("pair_compaction_duration_seconds", "Duration of compactions.", registry),
+        }
+        self._kb_counters = {
+            (group, key): Counter(name, text, ["kb_id"], registry=registry)
+            for group, counters in _KB_COUNTERS.items()
+            for key, (name, text) in counters.items()
+        }
+        self._lock = threading.Lock()
+        self._extremes: dict[tuple[str, ...], tuple[float, float]] = {}
+        """The shortest and the longest time in milliseconds, by group and labels."""
+        self._live_shards: dict[str, int] = {}
+        """Live shards of each KB, when they were last counted."""
+        self._top_distances: collections.Counter[str] = collections.Counter()
+        self._cache: collections.Counter[str] = collections.Counter()
+        self._evictions: collections.Counter[str] = collections.Counter()
+        self._recent: collections.deque[Json] = collections.deque(maxlen=_RECENT)
 
     def note_request(self, route: str, status: int, milliseconds: float, log_fields: Json) -> None:
-        with self.lock:
-            self.routes.setdefault(route, Timing()).note(milliseconds, is_error=status >= 400)
-            self.statuses[route, status] += 1
-            self.recent.append(log_fields)
-
-    def _kb(self, kb_id: str) -> KbMetrics:
-        """Call it under the lock, for KBs that are open."""
-        return self.kbs.setdefault(kb_id, KbMetrics())
+        method, _, path = route.partition(" ")
+        self._requests.labels(method, path, status).inc()
+        self._note_time("route_stats", milliseconds, method, path)
+        self._recent.append(log_fields)
 
     def note_cached_query(self, kb_id: str, milliseconds: float, results: int) -> None:
-        with self.lock:
-            kb = self._kb(kb_id)
-            kb.queries.note(milliseconds, is_error=False)
-            kb.query_counts.total_results += results
-            kb.query_counts.known += 1
+        self._note_time("query_stats", milliseconds, kb_id)
+        self._count(kb_id, "query_stats", {"total_results": results, "known": 1})
 
     def note_query(self, kb_id: str, milliseconds: float, hits: Any) -> None:
-        with self.lock:
-            kb = self._kb(kb_id)
-            kb.queries.note(milliseconds, is_error=False)
-            counts = kb.query_counts
-            counts.total_results += len(hits)
-            counts.shards_asked += hits.shards_asked
-            counts.capped += hits.shards_asked < kb.shards
-            counts.shard_failures += len(hits.faults)
-            if len(hits) and hits[0].distance is not None:
-                counts.top_distance_sum += hits[0].distance
+        self._note_time("query_stats", milliseconds, kb_id)
+        counts = {"total_results": len(hits), "shards_asked": hits.shards_asked, "shard_failures": len(hits.faults)}
+        self._count(kb_id, "query_stats", {**counts, "capped": hits.shards_asked < self._live_shards.get(kb_id, 0)})
+        if len(hits) and hits[0].distance is not None:
+            with self._lock:
+                self._top_distances[kb_id] += hits[0].distance
 
     def note_failed_query(self, kb_id: str, milliseconds: float) -> None:
-        with self.lock:
-            if kb_id in self.kbs:
-                self.kbs[kb_id].queries.note(milliseconds, is_error=True)
+        if kb_id in self._live_shards:
+            self._note_time("query_stats", milliseconds, kb_id)
+            self._count(kb_id, "query_stats", {"error_count": 1})
 
     def note_write(self, kb_id: str, milliseconds: float, report: Any) -> None:
-        with self.lock:
-            kb = self._kb(kb_id)
-            kb.ingests.note(milliseconds, is_error=False)
-            kb.ingest_counts.total_docs += report.added + report.replaced
-            kb.ingest_counts.unchanged_docs += report.unchanged
-            kb.ingest_counts.total_chunks += report.chunks
-            kb.ingest_counts.deleted_docs += report.deleted
-            kb.care.cas_conflicts += report.conflicts
+        self._note_time("ingest_stats", milliseconds, kb_id)
+        counts = {
+            "total_docs": report.added + report.replaced,
+            "unchanged_docs": report.unchanged,
+            "total_chunks": report.chunks,
+            "deleted_docs": report.deleted,
+        }
+        self._count(kb_id, "ingest_stats", counts)
+        self._count(kb_id, "care", {"cas_conflicts": report.conflicts})
 
     def note_failed_write(self, kb_id: str, milliseconds: float, *, is_conflict: bool) -> None:
-        with self.lock:
-            if kb_id in self.kbs:
-                self.kbs[kb_id].ingests.note(milliseconds, is_error=True)
-                self.kbs[kb_id].care.lease_conflicts += is_conflict
+        if kb_id in self._live_shards:
+            self._note_time("ingest_stats", milliseconds, kb_id)
+            self._count(kb_id, "ingest_stats", {"error_count": 1})
+            self._count(kb_id, "care", {"lease_conflicts": is_conflict})
 
     def note_compaction(self, kb_id: str, seconds: float, conflicts: int, is_good: bool) -> None:
-        with self.lock:
-            care = self._kb(kb_id).care
-            care.compaction_runs += 1
-            care.compaction_failures += not is_good
-            care.compaction_seconds += seconds
-            care.cas_conflicts += conflicts
+        self._timings["care"].labels(kb_id).observe(seconds)
+        counts = {"compaction_runs": 1, "compaction_failures": not is_good, "cas_conflicts": conflicts}
+        self._count(kb_id, "care", counts)
 
     def note_sweep(self, report: Any) -> None:
-        with self.lock:
-            self.cache_evictions["ttl"] += report.evicted_ttl
-            self.cache_evictions["size"] += report.evicted_size
+        with self._lock:
+            self._evictions.update(ttl=report.evicted_ttl, size=report.evicted_size)
 
     def note_prefetch(self, report: Any) -> None:
-        with self.lock:
-            self.prefetched_files += report.files
-            self.prefetched_bytes += report.fetched_bytes
+        with self._lock:
+            self._cache.update(prefetched_files=report.files, prefetched_bytes=report.fetched_bytes)
 
     def note_ask(self, librarian: str, milliseconds: float, error_code: str) -> None:
-        with self.lock:
-            self.librarians.setdefault(librarian, Timing()).note(milliseconds, is_error=bool(error_code))
-            if error_code:
-                self.librarian_errors[librarian, error_code] += 1
+        self._note_time("librarian_stats", milliseconds, librarian)
+        if error_code:
+            self._librarian_errors.labels(librarian, error_code).inc()
 
-    def to_json(self, shards: Mapping[str, int]) -> Json:
-        """`shards`: live shards of the KBs that could be read."""
-        with self.lock:
-            for kb_id, count in shards.items():
-                self._kb(kb_id).shards = count
-            return {
-                "route_stats": {route: timing.to_json() for route, timing in self.routes.items()},
-                "query_stats": {
-                    kb_id: {**kb.queries.to_json(), **kb.query_counts.to_json()} for kb_id, kb in self.kbs.items()
-                },
-                "ingest_stats": {
-                    kb_id: {**kb.ingests.to_json(), **vars(kb.ingest_counts)} for kb_id, kb in self.kbs.items()
-                },
-                "librarian_stats": {name: timing.to_json() for name, timing in self.librarians.items()},
-                "refused": dict(self.refused),
-                "cache": {
-                    "evictions": dict(self.cache_evictions),
-                    "budget_exceeded": self.cache_budget_exceeded,
-                    "prefetched_files": self.prefetched_files,
-                    "prefetched_bytes": self.prefetched_bytes,
-                },
-                "recent_requests": list(self.recent),
+    def note_shards(self, shards: Mapping[str, int]) -> None:
+        """Note how many live shards KBs have."""
+        for kb_id, count in shards.items():
+            self._count(kb_id, "care", {})
+            self._live_shards[kb_id] = count
+
+    def _note_time(self, group: str, milliseconds: float, *labels: str) -> None:
+        self._timings[group].labels(*labels).observe(milliseconds / 1000)
+        with self._lock:
+            least, most = self._extremes.get((group, *labels), (milliseconds, milliseconds))
+            self._extremes[group, *labels] = min(least, milliseconds), max(most, milliseconds)
+
+    def _count(self, kb_id: str, group: str, counts: Mapping[str, int]) -> None:
+        if kb_id not in self._live_shards:
+            self._live_shards[kb_id] = 0
+            per_kb = [self._timings["query_stats"], self._timings["ingest_stats"], self._timings["care"]]
+            for metric in (*per_kb, *self._kb_counters.values()):
+                metric.labels(kb_id)  # every KB has all metrics from its first one on
+        for key, count in counts.items():
+            self._kb_counters[group, key].labels(kb_id).inc(count)
+
+    def to_json(self) -> Json:
+        failed: collections.Counter[tuple[str, str]] = collections.Counter()
+        for (method, path, status), count in _read(self._requests, "_total").items():
+            failed["route_stats", f"{method} {path}"] += int(count) if int(status) >= 400 else 0
+        for (librarian, _), count in _read(self._librarian_errors, "_total").items():
+            failed["librarian_stats", librarian] += int(count)
+        groups = ("route_stats", "librarian_stats", "query_stats", "ingest_stats")
+        stats = {group: self._describe_times(group, failed) for group in groups}
+        compactions = _read(self._timings["care"], "_sum")
+        stats["care"] = {kb_id: {"compaction_seconds": round(seconds, 3)} for (kb_id,), seconds in compactions.items()}
+        for (group, key), counter in self._kb_counters.items():
+            for (kb_id,), count in _read(counter, "_total").items():
+                stats[group][kb_id][key] = int(count)
+        for kb_id, query_stats in stats["query_stats"].items():
+            query_stats["top_distance_sum"] = round(self._top_distances[kb_id], 6)
+        return {
+            **stats,
+            "refused": {reason: int(count) for (reason,), count in _read(self.refused, "_total").items()},
+            "cache": {
+                "evictions": dict(self._evictions),
+                "budget_exceeded": int(_read(self.cache_budget_exceeded, "_total")[()]),
+                "prefetched_files": self._cache["prefetched_files"],
+                "prefetched_bytes": self._cache["prefetched_bytes"],
+            },
+            "recent_requests": list(self._recent),
+        }
+
+    def _describe_times(self, group: str, failed: Mapping[tuple[str, str], int]) -> dict[str, Json]:
+        sums, described = _read(self._timings[group], "_sum"), {}
+        for labels, count in _read(self._timings[group], "_count").items():
+            least, most = self._extremes.get((group, *labels), (0.0, 0.0))
+            described[" ".join(labels)] = {
+                "count": int(count),
+                "error_count": failed[group, " ".join(labels)],
+                "latency_sum_ms": round(sums[labels] * 1000, 3),
+                "latency_min_ms": round(least, 3),
+                "latency_max_ms": round(most, 3),
             }
+        return described
+
+
+def _kb_summary(name: str, text: str, registry: CollectorRegistry) -> Summary:
+    return Summary(name, text, ["kb_id"], registry=registry)
+
+
+def _read(metric: Counter | Histogram | Summary, suffix: str) -> dict[tuple[str, ...], float]:
+    """Return the values of a metric by its labels."""
+    samples = [sample for family in metric.collect() for sample in family.samples]
+    return {tuple(sample.labels.values()): sample.value for sample in samples if sample.name.endswith(suffix)}

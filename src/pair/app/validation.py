@@ -1,6 +1,7 @@
 """Check data from outside against the declarations of what it may be."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, TypeVar, dataclass_transform
 
 import pydantic
@@ -30,7 +31,11 @@ def first_problem(fault: pydantic.ValidationError) -> str:
     """Describe the first problem, without the value, which may be long or secret."""
     if fault.error_count() > _MAX_LISTED:  # the first of them cannot be had without all
         return f"{fault.error_count():,} values are not as they should be"
-    first = fault.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = ".".join(map(str, first["loc"]))[:200]
-    message = first["msg"][:1].lower() + first["msg"][1:200]
+    return describe_problem(fault.errors(include_url=False, include_context=False, include_input=False)[0])
+
+
+def describe_problem(problem: Mapping[str, Any]) -> str:
+    """Describe an error of pydantic, without the value."""
+    place = ".".join(map(str, problem["loc"]))[:200]
+    message = problem["msg"][:1].lower() + problem["msg"][1:200]
     return f"{place}: {message}" if place else message

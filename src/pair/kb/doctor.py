@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from pair import errors, files
 from pair.clock import SystemClock
+from pair.kb.authentication import verifier
 from pair.kb.open import DEFAULT_KB, blob_store, choose_embedder, choose_lease_kind, leases_for, open_kb
-from pair.kb.server import verifier
 from pair.kb.sync import SyncService
 from pair.settings import Settings
 

@@ -1,8 +1,6 @@
-"""The ASGI application: request ids, authentication, limits, metrics, the log, and errors as responses."""
+"""The ASGI application: request ids, metrics, the log, and errors as responses."""
 
 import asyncio
-import hashlib
-import ipaddress
 import logging
 import re
 import secrets
@@ -10,16 +8,19 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from pair import errors
-from pair.app.http import error_responses
-from pair.app.http.context import JSON, HttpContext, HttpRequest, Operation
-from pair.app.http.routes import match_route
+from pair.app.http import ask, health, mcp, openai_api, openapi, page, rag, response_models, responses
+from pair.app.http.access import Anyone, client_address
+from pair.app.http.context import HttpContext, HttpRequest
+from pair.app.http.responses import JSON
 from pair.app.kb_access import KbAccess
-from pair.auth import rules
-from pair.auth.rules import ANYBODY, Principal
-from pair.librarians.threads import ThreadShare, share
+from pair.app.validation import describe_problem
+from pair.auth.rules import ANYBODY
 
 logger = logging.getLogger("pair.http")
 
@@ -35,27 +36,42 @@ _SECURITY = [
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
+def make_api(lifespan: Any = None) -> FastAPI:
+    """Return the routes, with errors as responses. `HttpApp` gives them the context of a request."""
+    routers = (rag.hot_router, rag.router, health.router, ask.router, openai_api.router, mcp.router, page.router)
+    api = FastAPI(
+        routes=[route for router in routers for route in router.routes],
+        lifespan=lifespan,
+        openapi_url=None,
+        redirect_slashes=False,
+        exception_handlers={
+            errors.PairError: _answer_error,
+            RequestValidationError: _answer_invalid,
+            HTTPException: _answer_unknown_route,
+            Exception: _answer_bug,
+        },
+    )
+
+    @api.get("/openapi.json", **openapi.describe(response_models.OpenApiDocument, "The OpenAPI document."))
+    async def send_document(_request: Anyone) -> Response:
+        """Get this document"""
+        return responses.answer(openapi.make_document(api))
+
+    return api
+
+
 class HttpApp:
-    def __init__(
-        self, context: HttpContext, on_start: Callable[[], None], on_stop: Callable[[], Awaitable[None]]
-    ) -> None:
+    """Gives every request an id, every response its headers, and notes both."""
+
+    def __init__(self, context: HttpContext, lifespan: Any) -> None:
         self._context = context
         self._metrics = context.service.metrics
-        self._on_start = on_start
-        self._on_stop = on_stop
+        self._api = make_api(lifespan)
 
     async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await receive()
-            self._on_start()
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
-            await self._on_stop()
-            await send({"type": "lifespan.shutdown.complete"})
-        elif scope["type"] == "http":
-            await self._answer(scope, receive, send)
-
-    async def _answer(self, scope: Any, receive: Any, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._api(scope, receive, send)
+            return
         began = time.perf_counter()
         headers = dict(scope["headers"])
         given = headers.get(b"x-request-id", b"").decode("latin-1")
@@ -64,20 +80,11 @@ class HttpApp:
         access = KbAccess(self._context.service, request_id=request_id, traceparent=traceparent)
         request = HttpRequest(self._context, scope, receive, headers, access)
         sender = _Sender(send, request)
-        route = f"{scope['method']} (none)"
+        routed = {**scope, "pair": request, "method": "GET" if scope["method"] == "HEAD" else scope["method"]}
         self._metrics.in_flight += 1
         try:
             preflight = self._context.cross_origin.answer_preflight(scope["method"], headers)
-            if preflight is not None:
-                await sender.send(preflight)
-                return
-            operation, request.path_value = match_route(scope["method"], scope["path"])
-            route = operation.route
-            await self._admit(operation, request)
-            response = await operation.handler(request)
-            await response(scope, receive, sender)
-        except errors.PairError as fault:
-            await self._send_error(fault, request, sender)
+            await (preflight or self._api)(routed, receive, sender)
         except ConnectionResetError:
             sender.status = 499
         except asyncio.CancelledError:
@@ -86,95 +93,36 @@ class HttpApp:
                 raise
         except Exception:  # the outermost boundary of the server
             logger.exception("a bug", extra={"request_id": request_id})
-            await sender.send(Response(error_responses.bug_body(request_id, scope["path"]), 500, media_type=JSON))
         finally:
             self._metrics.in_flight -= 1
             request.release_memory()
-            self._note(route, request, sender.status, (time.perf_counter() - began) * 1000)
+            self._note(request, routed, sender.status, (time.perf_counter() - began) * 1000)
 
-    async def _admit(self, operation: Operation, request: HttpRequest) -> None:
-        """Check the origin, the credentials, the rate limit and the scope. Raises E602, E603, E608."""
-        context = self._context
-        needs_credentials = context.settings.auth != "none"
-        rules.check_origin(
-            request.header(b"host"),
-            request.header(b"origin"),
-            only_loopback=not needs_credentials,
-            is_named=context.cross_origin.allows(request.headers),
-        )
-        client = _client_address(request.scope)
-        if operation.scope is None:
-            share.set(ThreadShare(f"unknown {client}", context.settings.client_workers))
-            return
-        if needs_credentials:
-            try:
-                request.access.principal = await self._authenticate(request)
-            except errors.AccessError:
-                self._check_rate(f"unknown {client}", request)
-                raise
-            client = request.access.principal.client
-            share.set(ThreadShare(client, context.settings.client_workers))
-        self._check_rate(client, request)
-        rules.check_scope(request.access.principal, operation.scope)
-
-    async def _authenticate(self, request: HttpRequest) -> Principal:
-        """Raises E602, E614."""
-        scheme, _, credential = request.header(b"authorization").partition(" ")
-        if scheme.lower() != "bearer" or not credential.strip():
-            raise errors.credentials_refused("there are none")
-        return await self._context.verify(credential.strip())
-
-    def _check_rate(self, client: str, request: HttpRequest) -> None:
-        """Raises E608."""
-        wait = self._context.rate_limit.take(client)
-        if wait:
-            request.access.log_fields["retry_after"] = wait
-            raise errors.too_many_requests()
-
-    async def _send_error(self, fault: errors.PairError, request: HttpRequest, sender: "_Sender") -> None:
-        status = error_responses.error_status(fault)
-        log_fields = request.access.log_fields
-        headers = error_responses.retry_headers(status, log_fields.get("retry_after"))
-        if status == 401:
-            headers["WWW-Authenticate"] = 'Bearer realm="pair"'
-        if status == 405:
-            headers["Allow"] = fault.hints[0].removeprefix("Allowed: ")
-        if status in {408, 413}:
-            headers["Connection"] = "close"  # the rest of the body is not read
-        log_fields["error"] = fault.code
-        if status >= 500:
-            details = {"request_id": request.access.request_id, "reason": fault.message, "why": fault.explanation}
-            logger.warning("failed", extra=details)
-        if fault.code == errors.CACHE_FULL:
-            self._metrics.cache_budget_exceeded += 1
-        if status in {401, 403, 429}:
-            self._metrics.refused[str(status)] += 1
-        body = error_responses.error_body(fault, request.scope["path"])
-        await sender.send(Response(body, status, headers, JSON))
-
-    def _note(self, route: str, request: HttpRequest, status: int, milliseconds: float) -> None:
-        access = request.access
+    def _note(self, request: HttpRequest, routed: Any, status: int, milliseconds: float) -> None:
+        access, route = request.access, routed.get("route")
+        is_known = route is not None and routed["method"] in route.methods
+        name = f"{routed['method']} {route.path_format}" if is_known else f"{request.scope['method']} (none)"
         fields = {
             "method": request.scope["method"],
             "path": request.scope["path"][:200],
             "status": status,
             "latency_ms": round(milliseconds, 3),
             "request_id": access.request_id,
-            "client": _client_address(request.scope),
+            "client": client_address(request.scope),
         }
         if access.principal is not ANYBODY:
             fields["user"] = access.principal.id
         if access.kb_id:
             fields["kb_id"] = access.kb_id[:128]
         fields |= {key: access.log_fields[key] for key in ("tool", "error") if key in access.log_fields}
-        self._metrics.note_request(route, status, milliseconds, fields)
+        self._metrics.note_request(name, status, milliseconds, fields)
         level = logging.ERROR if status >= 500 else logging.WARNING if status >= 400 else logging.INFO
         if logger.isEnabledFor(level):
             logger.log(level, "request", extra=fields)
 
 
 class _Sender:
-    """Sends a response with the headers that all responses have."""
+    """Sends a response with the headers that all responses have, and keeps its status."""
 
     def __init__(self, send: Send, request: HttpRequest) -> None:
         self._send = send
@@ -196,19 +144,51 @@ class _Sender:
             message = {**message, "headers": [*headers, *common, *cross_origin]}
         await self._send(message)
 
-    async def send(self, response: Response) -> None:
-        """Send a response, unless another one has begun: then the connection ends where that broke off."""
-        if self.status:
-            raise ConnectionResetError
-        await response(self._request.scope, self._request.receive, self)
+
+# ── errors ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _client_address(scope: Any) -> str:
-    """Return the address of the client; of IPv6 the network, which one client has all of."""
-    host = scope["client"][0] if scope.get("client") else ""
-    if ":" not in host:
-        return host
-    try:
-        return str(ipaddress.ip_network(f"{host.partition('%')[0]}/64", strict=False))
-    except ValueError:
-        return hashlib.sha256(host.encode()).hexdigest()[:12]
+async def _answer_error(given: Request, fault: Any) -> Response:
+    request: HttpRequest = given.scope["pair"]
+    status, metrics, log_fields = responses.error_status(fault), request.service.metrics, request.access.log_fields
+    headers = responses.retry_headers(status, log_fields.get("retry_after"))
+    if status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="pair"'
+    if status == 405:
+        headers["Allow"] = fault.hints[0].removeprefix("Allowed: ")
+    if status in {408, 413}:
+        headers["Connection"] = "close"  # the rest of the body is not read
+    log_fields["error"] = fault.code
+    if status >= 500:
+        details = {"request_id": request.access.request_id, "reason": fault.message, "why": fault.explanation}
+        logger.warning("failed", extra=details)
+    if fault.code == errors.CACHE_FULL:
+        metrics.cache_budget_exceeded.inc()
+    if status in {401, 403, 429}:
+        metrics.refused.labels(status).inc()
+    return Response(responses.error_body(fault, given.scope["path"]), status, headers, JSON)
+
+
+async def _answer_invalid(given: Request, fault: Any) -> Response:
+    """Answer to parameters that FastAPI refused."""
+    problem = fault.errors()[0]
+    return await _answer_error(given, errors.request_invalid(describe_problem({**problem, "loc": problem["loc"][1:]})))
+
+
+async def _answer_unknown_route(given: Request, fault: Any) -> Response:
+    path = given.scope["path"]
+    if fault.status_code != 405:
+        return await _answer_error(given, errors.no_such_route(path))
+    routes = [route for route in given.app.routes if route.path_regex.match(path)]
+    allowed = sorted({method for route in routes for method in route.methods})
+    return await _answer_error(
+        given, errors.method_not_allowed(given.scope["pair"].scope["method"], ", ".join(allowed))
+    )
+
+
+async def _answer_bug(given: Request, fault: Exception) -> Response:
+    if isinstance(fault, ConnectionResetError):  # by the client, who gets no answer
+        return Response(status_code=499)
+    return Response(
+        responses.bug_body(given.scope["pair"].access.request_id, given.scope["path"]), 500, media_type=JSON
+    )

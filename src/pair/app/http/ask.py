@@ -6,22 +6,28 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pydantic_core
+from fastapi import APIRouter
 from starlette.responses import Response as HttpResponse
 
-from pair.app.http import error_responses, examples, schemas
-from pair.app.http.context import EVENTS, HttpRequest, Operation, Streamed, answer
+from pair.app.http import response_models, responses, schemas
+from pair.app.http.access import Reader
+from pair.app.http.context import HttpRequest
+from pair.app.http.openapi import describe
+from pair.app.http.responses import EVENTS, Streamed, answer
 from pair.app.kb_access import AskRun, KbAccess
 from pair.kb.open import DEFAULT_KB
 from pair.librarians.contract import Budget, Context, TraceContext
 
+router = APIRouter()
+
 KEEP_ALIVE_SECONDS = 15.0
 
 
-@Operation("GET /librarians", "read", examples.LIBRARIANS)
-async def list_librarians(request: HttpRequest) -> HttpResponse:
-    """Who can be asked"""
+@router.get("/librarians", **describe(response_models.LibrarianListResponse, "The librarians that the caller may ask."))
+async def list_librarians(request: Reader) -> HttpResponse:
+    """List librarians"""
     service, access = request.service, request.access
-    librarians = await service.read(lambda: service.kbs.desk(DEFAULT_KB))
+    librarians = await service.read(lambda: service.kbs.librarians(DEFAULT_KB))
     cards = [
         {**librarian.card.to_json(), "answers_from": librarian.answers_from, "public": librarian.is_public}
         for librarian in librarians.list_all()
@@ -30,9 +36,12 @@ async def list_librarians(request: HttpRequest) -> HttpResponse:
     return answer({"first": librarians.first, "librarians": cards})
 
 
-@Operation("POST /ask", "read", examples.RESPONSE, schemas.AskRequest, errors=(404,))
-async def ask(request: HttpRequest) -> HttpResponse | Streamed:
-    """Ask whoever is asked first, or the shelf of a knowledge base
+_ASK = describe(response_models.AskResponse, "The answer, with its sources.", 404, body=schemas.AskRequest)
+
+
+@router.post("/ask", **_ASK)
+async def ask(request: Reader) -> HttpResponse:
+    """Ask the first librarian, or the librarian of a knowledge base
 
     Ask the librarian of a KB if a KB or a version is named, or the caller may not use all KBs.
     """
@@ -42,23 +51,23 @@ async def ask(request: HttpRequest) -> HttpResponse | Streamed:
     return await _answer(request, asked, kb_id if needs_kb else None)
 
 
-@Operation("POST /librarians/{id}/ask", "read", examples.RESPONSE, schemas.AskRequest, errors=(404,))
-async def ask_librarian(request: HttpRequest) -> HttpResponse | Streamed:
+@router.post("/librarians/{id:text}/ask", **_ASK)
+async def ask_librarian(request: Reader, id: schemas.PathId) -> HttpResponse:
     """Ask one librarian"""
     asked = await request.read(schemas.AskRequest)
     if asked.kb_id:
         request.access.use_kb(asked.kb_id)
-    return await _answer(request, asked, request.path_value)
+    return await _answer(request, asked, id)
 
 
-async def _answer(request: HttpRequest, asked: schemas.AskRequest, librarian: str | None) -> HttpResponse | Streamed:
+async def _answer(request: HttpRequest, asked: schemas.AskRequest, librarian: str | None) -> HttpResponse:
     context, seconds = read_context(request.access, asked.context or schemas.AskContext())
     run = await request.access.prepare_ask(asked.query, librarian, asked.at)
     if EVENTS in request.header(b"accept"):
         return Streamed(EVENTS, _stream_events(run, context, seconds))
     response = await run.answer(context, seconds)
-    status = error_responses.response_status(response)
-    return answer(response.to_json(), status, error_responses.retry_headers(status))
+    status = responses.response_status(response)
+    return answer(response.to_json(), status, responses.retry_headers(status))
 
 
 def read_context(access: KbAccess, given: schemas.AskContext) -> tuple[Context, float | None]:

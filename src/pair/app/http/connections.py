@@ -16,7 +16,7 @@ from uvicorn.protocols.http import httptools_impl
 from uvicorn.server import ServerState
 
 from pair import errors
-from pair.app.http import error_responses
+from pair.app.http import responses
 from pair.auth.settings import ServerSettings
 
 MAX_HEAD_BYTES = 65_536
@@ -155,14 +155,14 @@ class BoundedConnection(httptools_impl.HttpToolsProtocol):
         if self.cycle is not None and not self.cycle.response_complete:
             self.transport.close()
             return
-        body, status = error_responses.error_body(fault), error_responses.error_status(fault)
+        body, status = responses.error_body(fault), responses.error_status(fault)
         headers = {
             "content-type": "application/json",
             "content-length": str(len(body)),
             "connection": "close",
             "x-content-type-options": "nosniff",
             "cache-control": "no-store",
-            **error_responses.retry_headers(status),
+            **responses.retry_headers(status),
         }
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self.transport.write(httptools_impl.STATUS_LINE[status] + head.encode() + b"\r\n" + body)

@@ -1,30 +1,24 @@
 """One request as handlers see it, with its body read within limits, and what all requests share."""
 
 import asyncio
-import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
-import pydantic
-import pydantic_core
 from starlette.responses import Response
 
 from pair import errors
-from pair.app.http import examples, schemas
+from pair.app.http import schemas
 from pair.app.http.limits import CrossOrigin, Headers, Idempotency, RateLimit
 from pair.app.http.response_cache import ResponseCache, RunningQueries, SharedRuns
+from pair.app.http.responses import JSON
 from pair.app.kb_access import KbAccess, KbService
-from pair.app.validation import adapter, first_problem
-from pair.auth.rules import ANYBODY, Principal, Scope
-from pair.kb.server import token_verifier, verifier
+from pair.auth.rules import ANYBODY, Principal
+from pair.kb.authentication import token_verifier, verifier
 from pair.librarians.threads import in_thread
 from pair.settings import Settings
 
-JSON = "application/json"
-LINES = "application/x-ndjson"
-EVENTS = "text/event-stream"
 MAX_QUERY_BYTES = 1_048_576
 """Longest body of a request that stores nothing."""
 MAX_VALUES = 1_000_000
@@ -34,7 +28,6 @@ MAX_QUERY_VALUES = 50_000
 _LONG_BYTES = 65_536
 _MOST_PARSING = 2
 _KEYS_SECONDS = 5.0
-_MOST_KEY_CHARACTERS = 255
 _Shape = TypeVar("_Shape")
 
 
@@ -86,8 +79,6 @@ class HttpRequest:
     receive: Any
     headers: Headers
     access: KbAccess
-    path_value: str = ""
-    """The part of the path in the place of {id}."""
     _body_bytes: int = 0
 
     @property
@@ -102,20 +93,11 @@ class HttpRequest:
         """`application/json; charset=utf-8` -> `application/json`"""
         return self.header(b"content-type").partition(";")[0].strip().lower()
 
-    @property
-    def idempotency_key(self) -> str:
-        """ "" for none. Raises E601."""
-        key = self.header(b"idempotency-key")
-        if len(key) > _MOST_KEY_CHARACTERS or not key.isprintable():
-            raise errors.request_invalid("an Idempotency-Key has at most 255 printable characters")
-        return key
-
-    async def once(self, kb_id: str, body: bytes, work: Callable[[], Awaitable[Response]]) -> Response:
+    async def once(self, key: str, body: bytes, work: Callable[[], Awaitable[Response]]) -> Response:
         """Do the work once for an Idempotency-Key: the second request with it gets the first answer. Raises E601."""
-        key = self.idempotency_key
         if not key:
             return await work()
-        client = f"{self.access.principal.client} {kb_id}"
+        client = f"{self.access.principal.client} {self.access.kb_id}"
         answer, is_repeated = await self.context.idempotency.once(client, key, body, work)
         if not is_repeated:
             return answer
@@ -126,19 +108,15 @@ class HttpRequest:
         if not self.access.principal.sees_all:
             raise errors.not_allowed("figures are about all knowledge bases, and these credentials are for some")
 
-    def parameters(self, shape: type[_Shape]) -> _Shape:
-        """Parse the query string. Raises E601."""
+    def check_parameters(self) -> None:
+        """Refuse parameters in the address that are not UTF-8, or given twice. Raises E601."""
         try:
             text = self.scope.get("query_string", b"").decode("ascii")
-            pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=False, errors="strict")
+            names = [name for name, _ in parse_qsl(text, keep_blank_values=True, errors="strict")]
         except ValueError as fault:
             raise errors.request_invalid("the parameters in the address are not UTF-8") from fault
-        if len({name for name, _ in pairs}) != len(pairs):
+        if len({*names}) != len(names):
             raise errors.request_invalid("a parameter is given twice")
-        try:
-            return adapter(shape).validate_strings(dict(pairs))
-        except pydantic.ValidationError as fault:
-            raise errors.request_invalid(first_problem(fault)) from fault
 
     async def read(self, shape: type[_Shape], *, empty: bytes = b"") -> _Shape:
         """Read and parse the body of a request that stores nothing. Raises E601, E607, E610, E617."""
@@ -241,52 +219,6 @@ class HttpRequest:
         self._body_bytes = 0
 
 
-Handler = Callable[[HttpRequest], Awaitable[Any]]
-
-
-async def _handle_nothing(_request: HttpRequest) -> Any:
-    raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class Operation:
-    """A route. It decorates the function that handles it, and takes its place; the docstring starts with a summary."""
-
-    route: str
-    """`GET /rag/docs/{id}`, with {id} where the address has a value."""
-    scope: Scope | None
-    """The scope that a caller needs; None for no credentials at all."""
-    answer: Any = None
-    """An example of what is answered with 200."""
-    body: type[Any] | None = None
-    errors: tuple[int, ...] = ()
-    """Statuses besides those that every route may have; 413 for a body and 503 for a scope go without saying."""
-    parameters: type[Any] | None = None
-    media_type: str = JSON
-    takes_key: bool = False
-    """Whether it is done once for each Idempotency-Key."""
-    handler: Handler = _handle_nothing
-
-    def __call__(self, handler: Handler) -> "Operation":
-        return dataclasses.replace(self, handler=handler)
-
-    @property
-    def summary(self) -> str:
-        return (self.handler.__doc__ or "").partition("\n")[0]
-
-    @property
-    def method(self) -> str:
-        return self.route.partition(" ")[0]
-
-    @property
-    def path(self) -> str:
-        return self.route.partition(" ")[2]
-
-    @property
-    def body_example(self) -> Any:
-        return examples.REQUESTS[self.body.__name__] if self.body else None
-
-
 def check_values(body: bytes) -> None:
     """Raises E607."""
     if count_values(body) > MAX_VALUES:
@@ -308,23 +240,3 @@ def count_values(body: bytes, most: int = MAX_VALUES, *, slice_bytes: int = 262_
         if count > most:
             break
     return count
-
-
-def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Return a JSON response. Numbers that JSON does not know become null."""
-    return Response(pydantic_core.to_json(value), status, headers, JSON)
-
-
-@dataclass
-class Streamed:
-    """A response that is sent in parts."""
-
-    media_type: str
-    parts: AsyncIterator[bytes]
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        headers = [(b"content-type", self.media_type.encode())]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        async for part in self.parts:
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})

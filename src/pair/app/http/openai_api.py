@@ -15,19 +15,25 @@ from typing import Annotated, Any, Literal
 
 import pydantic_core
 from annotated_types import MaxLen, MinLen
+from fastapi import APIRouter
 from pydantic import ConfigDict, Field
 from starlette.responses import Response as HttpResponse
 
 from pair import __version__, errors
-from pair.app.http import error_responses, examples, schemas
+from pair.app.http import response_models, responses, schemas
+from pair.app.http.access import Reader
 from pair.app.http.ask import KEEP_ALIVE_SECONDS, read_context
-from pair.app.http.context import EVENTS, JSON, HttpRequest, Operation, Streamed, answer
+from pair.app.http.context import HttpRequest
+from pair.app.http.openapi import describe
+from pair.app.http.responses import EVENTS, Streamed, answer
 from pair.app.kb_access import AskRun, KbAccess
 from pair.kb.librarians import KbLibrarians
 from pair.kb.open import DEFAULT_KB
 from pair.librarians.budget import CHARACTERS_PER_TOKEN, tokens_of
 from pair.librarians.contract import Citation, Context, Response
 from pair.librarians.rules import cut
+
+router = APIRouter()
 
 DEFAULT_MODEL = "pair"
 _MOST_TURNS = 20
@@ -85,11 +91,11 @@ class StreamOptions:
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """Messages of a conversation, to a librarian. Other parameters of the API are taken and make no difference."""
+    """A conversation with a librarian. Other parameters of the API are accepted and ignored."""
 
     __pydantic_config__ = _LENIENT
     messages: Annotated[list[Message], MinLen(1)]
-    model: Annotated[str, MaxLen(256), Field(description="A librarian, or `pair` for whoever is asked first.")] = "pair"
+    model: Annotated[str, MaxLen(256), Field(description="A librarian, or `pair` for the first one.")] = "pair"
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Annotated[int | None, Field(json_schema_extra={"minimum": 1})] = None
@@ -158,18 +164,18 @@ def read_question(messages: Sequence[Message]) -> ChatQuestion:
     return ChatQuestion(texts[asked[-1]].strip(), before, turns[::-1], "\n".join(texts))
 
 
-@Operation("GET /v1/models", "read", examples.MODELS)
-async def list_models(request: HttpRequest) -> HttpResponse:
-    """Librarians, as models for chat clients"""
+@router.get("/v1/models", **describe(response_models.ModelListResponse, "The models that the caller may ask."))
+async def list_models(request: Reader) -> HttpResponse:
+    """List librarians as models"""
     names = await request.service.read(lambda: _list_names(request.access))
     return answer({"object": "list", "data": [_describe_model(request, name) for name in names]})
 
 
-@Operation("GET /v1/models/{id}", "read", examples.MODEL, errors=(404,))
-async def get_model(request: HttpRequest) -> HttpResponse:
-    """One librarian, as a model"""
-    await request.service.read(lambda: _choose_librarian(request.access, request.path_value))
-    return answer(_describe_model(request, request.path_value))
+@router.get("/v1/models/{id:text}", **describe(response_models.ModelResponse, "The model.", 404))
+async def get_model(request: Reader, id: schemas.PathId) -> HttpResponse:
+    """Get one librarian as a model"""
+    await request.service.read(lambda: _choose_librarian(request.access, id))
+    return answer(_describe_model(request, id))
 
 
 def _describe_model(request: HttpRequest, name: str) -> Json:
@@ -180,10 +186,10 @@ def _describe_model(request: HttpRequest, name: str) -> Json:
 def _list_names(access: KbAccess) -> list[str]:
     """List all models that the caller may ask: librarians, and KBs."""
     kbs = access.service.kbs
-    librarians = kbs.desk(DEFAULT_KB)
+    librarians = kbs.librarians(DEFAULT_KB)
     names = [DEFAULT_MODEL] if _find_first(access, librarians) else []
     names += [one.card.id for one in librarians.list_all() if access.may_ask(librarians, one.card.id)]
-    names += [kb_id for kb_id in kbs.stored() if access.may_use(kb_id)]
+    names += [kb_id for kb_id in kbs.list_stored() if access.may_use(kb_id)]
     return list(dict.fromkeys(names))
 
 
@@ -199,14 +205,14 @@ def _find_first(access: KbAccess, librarians: KbLibrarians) -> str:
 
 def _choose_librarian(access: KbAccess, model: str, query: str = "") -> tuple[AskRun, str]:
     """Return the question to the librarian of a model, and its KB. Raises E605, also where the caller may not ask."""
-    librarians = access.service.kbs.desk(DEFAULT_KB)
+    librarians = access.service.kbs.librarians(DEFAULT_KB)
     is_first = model == DEFAULT_MODEL and model not in librarians.registry
     name = _find_first(access, librarians) if is_first else model
     if name in librarians.registry and access.may_ask(librarians, name):
         return AskRun(access, librarians, name, query), DEFAULT_KB
     if name and access.may_use(name):
         try:
-            own = access.service.kbs.desk(name)
+            own = access.service.kbs.librarians(name)
         except (errors.NotFoundError, errors.UsageError):
             own = None  # no such KB, or no name of one
         if own is not None and access.may_ask(own, name):
@@ -214,9 +220,12 @@ def _choose_librarian(access: KbAccess, model: str, query: str = "") -> tuple[As
     raise errors.no_such_model(model, _list_names(access))
 
 
-@Operation("POST /v1/chat/completions", "read", examples.COMPLETION, ChatRequest, errors=(404,))
-async def complete(request: HttpRequest) -> HttpResponse | Streamed:
-    """Ask a librarian, as chat clients do"""
+@router.post(
+    "/v1/chat/completions",
+    **describe(response_models.CompletionResponse, "The answer, with its sources.", 404, body=ChatRequest),
+)
+async def complete(request: Reader) -> HttpResponse:
+    """Ask a librarian with a chat client"""
     chat = await request.read(ChatRequest)
     chat.check()
     question, service, access = read_question(chat.messages), request.service, request.access
@@ -226,13 +235,12 @@ async def complete(request: HttpRequest) -> HttpResponse | Streamed:
     completion = _Completion(f"chatcmpl-{access.request_id}", int(service.clock.now().timestamp()), chat, question)
     if chat.stream:
         await asyncio.wait([task], timeout=_STATUS_SECONDS)
-        if not task.done() or error_responses.response_status(task.result()) == 200:
+        if not task.done() or responses.response_status(task.result()) == 200:
             return Streamed(EVENTS, completion.stream(task))
     response = await task
-    status = error_responses.response_status(response)
+    status = responses.response_status(response)
     if status != 200:
-        body = pydantic_core.to_json({"error": _format_error(response)})
-        return HttpResponse(body, status, error_responses.retry_headers(status), JSON)
+        return answer({"error": _format_error(response)}, status, responses.retry_headers(status))
     return answer(completion.format(response))
 
 
@@ -252,10 +260,10 @@ async def _answer(run: AskRun, question: ChatQuestion, context: Context) -> Resp
 def _format_error(response: Response) -> Json:
     error = response.error
     if error is None:
-        return error_responses.openai_error(500, "INTERNAL_ERROR", "The librarian gave no answer")
+        return responses.openai_error(500, "INTERNAL_ERROR", "The librarian gave no answer")
     code = str(error.details.get("code", error.code))
     message = ". ".join(filter(None, [error.message, *error.suggestion.splitlines()]))
-    return error_responses.openai_error(error_responses.response_status(response), code, message)
+    return responses.openai_error(responses.response_status(response), code, message)
 
 
 @dataclass(frozen=True)
@@ -287,7 +295,7 @@ class _Completion:
             if not task.done():
                 yield b": still at it\n\n"
         response = task.result()
-        if error_responses.response_status(response) != 200:
+        if responses.response_status(response) != 200:
             yield _format_data({"error": _format_error(response)})
             yield _DONE
             return

@@ -5,13 +5,17 @@ The page holds no data, so it needs no credentials: it is a client of the other 
 
 import functools
 import hashlib
-from dataclasses import dataclass
 from importlib import resources
 
+from fastapi import APIRouter
 from starlette.responses import Response
 
 from pair import errors
-from pair.app.http.context import HttpRequest, Operation
+from pair.app.http.access import Anyone
+from pair.app.http.context import HttpRequest
+from pair.app.http.schemas import PathId
+
+router = APIRouter(include_in_schema=False)
 
 _KINDS = {
     ".html": "text/html; charset=utf-8",
@@ -35,43 +39,40 @@ _DIRECTIVES = (
 )
 
 
-@dataclass(frozen=True)
-class _PageFile:
-    content: bytes
-    kind: str
-    etag: str
-
-
 @functools.cache
-def _read_files() -> dict[str, _PageFile]:
-    """Read all files once, by name."""
+def _read_files() -> dict[str, tuple[bytes, dict[str, str]]]:
+    """Read all files once; return the content and the headers of each by its name."""
     files = {}
     for entry in resources.files("pair.app.ui").iterdir():
         kind = _KINDS.get("." + entry.name.rpartition(".")[2])
         if kind is not None:
             content = entry.read_bytes()
-            files[entry.name] = _PageFile(content, kind, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+            headers = {
+                "ETag": f'"{hashlib.sha256(content).hexdigest()[:32]}"',
+                "Cache-Control": "no-cache",  # a browser keeps the file, and asks each time whether it has changed
+                "Content-Security-Policy": "; ".join(_DIRECTIVES),
+                "Content-Type": kind,
+            }
+            files[entry.name] = content, headers
     return files
 
 
-@Operation("GET /", None)
-async def index(request: HttpRequest) -> Response:
-    return _send(_read_files()[_INDEX], request)
+@router.get("/")
+async def send_index(request: Anyone) -> Response:
+    return _send(_INDEX, request)
 
 
-@Operation("GET /ui/{id}", None)
-async def asset(request: HttpRequest) -> Response:
+@router.get("/ui/{id:text}")
+async def send_file(request: Anyone, id: PathId) -> Response:
     """Raises E604 for everything that is not one of the files, however it is written."""
-    file = _read_files().get(request.path_value)
-    if file is None or request.path_value == _INDEX:
+    if id not in _read_files() or id == _INDEX:
         raise errors.no_such_route(request.scope["path"])
-    return _send(file, request)
+    return _send(id, request)
 
 
-def _send(file: _PageFile, request: HttpRequest) -> Response:
-    """A browser keeps the file, and asks each time whether it is still the same."""
-    headers = {"ETag": file.etag, "Cache-Control": "no-cache", "Content-Security-Policy": "; ".join(_DIRECTIVES)}
+def _send(name: str, request: HttpRequest) -> Response:
+    content, headers = _read_files()[name]
     known = {tag.strip().removeprefix("W/") for tag in request.header(b"if-none-match").split(",")}
-    if file.etag in known or "*" in known:
-        return Response(status_code=304, headers=headers)
-    return Response(file.content, headers={**headers, "Content-Type": file.kind})
+    if {headers["ETag"], "*"} & known:
+        return Response(status_code=304, headers={key: headers[key] for key in headers if key != "Content-Type"})
+    return Response(content, headers=headers)

@@ -4,15 +4,19 @@ import dataclasses
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Annotated, Any
 
 import pydantic_core
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from pair import clock, errors
-from pair.app.http import error_responses, examples, schemas
-from pair.app.http.context import JSON, LINES, HttpRequest, Operation, Streamed, answer
+from pair.app.http import response_models, responses, schemas
+from pair.app.http.access import Admin, HotRoute, Reader, Writer
+from pair.app.http.context import HttpRequest
+from pair.app.http.openapi import describe
 from pair.app.http.response_cache import CachedResponse
+from pair.app.http.responses import JSON, LINES, Streamed, answer
 from pair.app.kb_access import IngestRun, SearchCall
 from pair.auth import rules
 from pair.engine.query.documents import StoredDocument
@@ -24,6 +28,9 @@ from pair.kb.sync import SyncService
 from pair.librarians.threads import share
 from pair.values import Document, SearchOptions
 
+router = APIRouter()
+hot_router = APIRouter(route_class=HotRoute)
+
 _MOST_DIFF_LINES = 200
 """Of one document."""
 _MOST_LINE_CHARACTERS = 1_000
@@ -32,9 +39,12 @@ _MOST_DIFF_CHARACTERS = 1_000_000
 Json = dict[str, Any]
 
 
-@Operation("POST /rag/query", "read", examples.FOUND, schemas.QueryRequest, errors=(404,))
-async def query(request: HttpRequest) -> Response:
-    """Find passages"""
+@hot_router.post(
+    "/rag/query",
+    **describe(response_models.QueryResponse, "The matching passages, best first.", 404, body=schemas.QueryRequest),
+)
+async def query(request: Reader) -> Response:
+    """Search for passages"""
     body = await request.json_body()
     began = time.perf_counter()
     response = await _find_cached(request, body, began)
@@ -90,16 +100,15 @@ async def _search(request: HttpRequest, body: bytes) -> Response:
     return Response(response.to_bytes(took_ms), media_type=JSON)
 
 
-@Operation("GET /rag/kbs", "read", examples.KBS)
-async def list_kbs(request: HttpRequest) -> Response:
-    """Knowledge bases"""
+@router.get("/rag/kbs", **describe(response_models.KbListResponse, "Statistics of the KBs that the caller may use."))
+async def list_kbs(request: Reader) -> Response:
+    """List knowledge bases"""
     return answer({"kbs": await request.access.list_kbs()})
 
 
-@Operation("GET /rag/docs", "read", examples.DOCUMENTS, parameters=schemas.ListParameters)
-async def list_documents(request: HttpRequest) -> Response:
-    """Stored documents by id"""
-    asked = request.parameters(schemas.ListParameters)
+@router.get("/rag/docs", **describe(response_models.DocumentListResponse, "A page of documents, sorted by id."))
+async def list_documents(request: Reader, asked: Annotated[schemas.ListParameters, Query()]) -> Response:
+    """List stored documents by id"""
     kb_id, kbs = request.access.use_kb(asked.kb_id), request.service.kbs
 
     def list_page() -> tuple[list[StoredDocument], str | None]:
@@ -116,10 +125,9 @@ async def list_documents(request: HttpRequest) -> Response:
     return answer({"kb_id": kb_id, "documents": entries, "next": following})
 
 
-@Operation("GET /rag/graph", "read", examples.GRAPH, errors=(404,), parameters=schemas.GraphQuery)
-async def graph(request: HttpRequest) -> Response:
-    """The graph around a document or an entity"""
-    asked = request.parameters(schemas.GraphQuery)
+@router.get("/rag/graph", **describe(response_models.GraphResponse, "Entities, edges and documents nearby.", 404))
+async def graph(request: Reader, asked: Annotated[schemas.GraphQuery, Query()]) -> Response:
+    """Get the graph around a document or an entity"""
     if bool(asked.document) == bool(asked.entity):
         raise errors.request_invalid("give one of document and entity")
     kb_id, kbs = request.access.use_kb(asked.kb_id), request.service.kbs
@@ -133,35 +141,31 @@ async def graph(request: HttpRequest) -> Response:
     return answer({"kb_id": kb_id, "document": asked.document, "entity": asked.entity, **around.to_json()})
 
 
-@Operation("GET /rag/docs/{id}", "read", examples.DOCUMENT, errors=(404,), parameters=schemas.DocumentParameters)
-async def get_document(request: HttpRequest) -> Response:
-    """A document with its text"""
-    asked = request.parameters(schemas.DocumentParameters)
+@router.get("/rag/docs/{id:text}", **describe(response_models.DocumentResponse, "The document.", 404))
+async def get_document(
+    request: Reader, id: schemas.PathId, asked: Annotated[schemas.DocumentParameters, Query()]
+) -> Response:
+    """Get a document with its text"""
     kb_id = request.access.use_kb(asked.kb_id)
-    document = await request.access.read_document(kb_id, request.path_value, asked.at)
+    document = await request.access.read_document(kb_id, id, asked.at)
     return answer({"kb_id": kb_id, **document.to_json()})
 
 
-@Operation("DELETE /rag/docs/{id}", "write", examples.DELETED, errors=(404, 409), parameters=schemas.KbParameters)
-async def delete_document(request: HttpRequest) -> Response:
+@router.delete("/rag/docs/{id:text}", **describe(response_models.DeleteResponse, "What was deleted.", 404, 409))
+async def delete_document(
+    request: Writer, id: schemas.PathId, asked: Annotated[schemas.KbParameters, Query()]
+) -> Response:
     """Delete a document"""
-    kb_id = request.access.use_kb(request.parameters(schemas.KbParameters).kb_id)
-    return answer(await request.access.delete(kb_id, request.path_value))
+    return answer(await request.access.delete(request.access.use_kb(asked.kb_id), id))
 
 
-@Operation(
-    "POST /rag/ingest",
-    "write",
-    examples.INGESTED,
-    schemas.IngestRequest,
-    errors=(409,),
-    parameters=schemas.IngestParameters,
-    takes_key=True,
+@router.post(
+    "/rag/ingest", **describe(response_models.IngestResponse, "What was stored.", 409, body=schemas.IngestRequest)
 )
-async def ingest(request: HttpRequest) -> Response | Streamed:
+async def ingest(
+    request: Writer, given: Annotated[schemas.IngestParameters, Query()], key: schemas.IdempotencyKey = ""
+) -> Response:
     """Add or replace documents"""
-    key = request.idempotency_key
-    given = request.parameters(schemas.IngestParameters)
     if request.media_type == LINES:
         kb_id = request.access.use_kb(given.kb_id)
         return await _ingest_lines(request, IngestRun(request.access, kb_id, key, given.graph, given.chunk_size))
@@ -175,7 +179,7 @@ async def ingest(request: HttpRequest) -> Response | Streamed:
         await run.write([document.to_document() for document in asked.documents])
         return answer(run.to_json())
 
-    return await request.once(kb_id, body, write)
+    return await request.once(key, body, write)
 
 
 async def _ingest_lines(request: HttpRequest, run: IngestRun) -> Streamed:
@@ -189,7 +193,7 @@ async def _ingest_lines(request: HttpRequest, run: IngestRun) -> Streamed:
             async for event in events:
                 yield pydantic_core.to_json(event) + b"\n"
         except errors.PairError as fault:
-            error = pydantic_core.from_json(error_responses.error_body(fault))
+            error = pydantic_core.from_json(responses.error_body(fault))
             yield pydantic_core.to_json({"type": "error", **error, **run.counts}) + b"\n"
 
     return Streamed(LINES, format_lines())
@@ -220,23 +224,26 @@ async def _store_lines(request: HttpRequest, run: IngestRun) -> AsyncIterator[Js
     yield {"type": "result", "status": "ok", "kb_id": run.kb_id, **run.counts}
 
 
-@Operation("GET /rag/versions", "read", examples.VERSIONS, parameters=schemas.KbParameters)
-async def list_versions(request: HttpRequest) -> Response:
-    """Versions that can be gone back to, the newest first
+@router.get("/rag/versions", **describe(response_models.VersionListResponse, "The versions, newest first."))
+async def list_versions(request: Reader, asked: Annotated[schemas.KbParameters, Query()]) -> Response:
+    """List the versions that a rollback can restore
 
     `may_roll_back` tells pages whether to show a button for it.
     """
-    kb_id = request.access.use_kb(request.parameters(schemas.KbParameters).kb_id)
+    kb_id = request.access.use_kb(asked.kb_id)
     versions = await request.service.read(lambda: request.service.kbs.get(kb_id).versions.list())  # noqa: PLW0108 - opened in a thread
     may_roll_back = rules.covers(request.access.principal.scope, "admin")
     entries = [version.to_json() for version in versions]
     return answer({"kb_id": kb_id, "versions": entries, "may_roll_back": may_roll_back})
 
 
-@Operation(
-    "POST /rag/rollback", "admin", examples.ROLLED_BACK, schemas.RollbackRequest, errors=(404, 409), takes_key=True
+@router.post(
+    "/rag/rollback",
+    **describe(
+        response_models.RollbackResponse, "The version that is current now.", 404, 409, body=schemas.RollbackRequest
+    ),
 )
-async def roll_back(request: HttpRequest) -> Response:
+async def roll_back(request: Admin, key: schemas.IdempotencyKey = "") -> Response:
     """Make an earlier version the current one"""
     body = await request.json_body()
     asked = await request.parse(schemas.RollbackRequest, body)
@@ -246,13 +253,12 @@ async def roll_back(request: HttpRequest) -> Response:
         report = await service.write(kb_id, lambda: service.kbs.get(kb_id).versions.rollback(asked.version))
         return answer({"status": "ok", **report.to_json()})
 
-    return await request.once(kb_id, body, write)
+    return await request.once(key, body, write)
 
 
-@Operation("GET /rag/diff", "read", examples.DIFF, errors=(404,), parameters=schemas.DiffParameters)
-async def diff(request: HttpRequest) -> Response:
-    """Documents that differ between two versions"""
-    asked = request.parameters(schemas.DiffParameters)
+@router.get("/rag/diff", **describe(response_models.DiffResponse, "A page of documents, sorted by id.", 404))
+async def diff(request: Reader, asked: Annotated[schemas.DiffParameters, Query()]) -> Response:
+    """Compare two versions"""
     kb_id, kbs = request.access.use_kb(asked.kb_id), request.service.kbs
     value = await request.service.read(
         lambda: _format_diff(diff_versions(kbs.get(kb_id).versions.compare(asked.a, asked.b)), asked)
@@ -276,8 +282,10 @@ def _format_diff(report: DiffReport, asked: schemas.DiffParameters) -> Json:
     return {"a": int(report.a), "b": int(report.b), **report.counts, "documents": documents, "next": following}
 
 
-@Operation("POST /rag/compact", "admin", examples.COMPACTED, schemas.CompactRequest, errors=(409,))
-async def compact(request: HttpRequest) -> Response:
+@router.post(
+    "/rag/compact", **describe(response_models.CompactResponse, "What was merged.", 409, body=schemas.CompactRequest)
+)
+async def compact(request: Admin) -> Response:
     """Merge and re-cluster shards"""
     asked = await request.read(schemas.CompactRequest, empty=b"{}")
     kb_id, service = request.access.use_kb(asked.kb_id), request.service
@@ -287,9 +295,9 @@ async def compact(request: HttpRequest) -> Response:
     return answer({"status": "ok", "kb_id": kb_id, **dataclasses.asdict(report)})
 
 
-@Operation("POST /rag/gc", "admin", examples.COLLECTED, schemas.GcRequest, errors=(409,))
-async def collect(request: HttpRequest) -> Response:
-    """Delete shards that no manifest names"""
+@router.post("/rag/gc", **describe(response_models.GcResponse, "What was deleted.", 409, body=schemas.GcRequest))
+async def collect(request: Admin) -> Response:
+    """Delete unreferenced shards"""
     asked = await request.read(schemas.GcRequest, empty=b"{}")
     kb_id, service = request.access.use_kb(asked.kb_id), request.service
     report = await service.write(
@@ -298,9 +306,9 @@ async def collect(request: HttpRequest) -> Response:
     return answer({"status": "ok", "kb_id": kb_id, **dataclasses.asdict(report)})
 
 
-@Operation("POST /cache/sweep", "admin", examples.SWEPT, schemas.SweepRequest)
-async def sweep(request: HttpRequest) -> Response:
-    """Evict fetched shards that are too old or too many
+@router.post("/cache/sweep", **describe(response_models.SweepResponse, "What was evicted.", body=schemas.SweepRequest))
+async def sweep(request: Admin) -> Response:
+    """Evict old shards and those beyond the cache budget
 
     All KBs share the cache, so a caller who may use some of them only may not sweep it.
     """
@@ -317,9 +325,9 @@ async def sweep(request: HttpRequest) -> Response:
     return answer({"status": "ok", **await service.read(sweep_and_count)})
 
 
-@Operation("POST /sync", "admin", examples.SYNCED, schemas.SyncRequest, errors=(409,))
-async def sync(request: HttpRequest) -> Response:
-    """Bring the index and the knowledge base in line with files and links
+@router.post("/sync", **describe(response_models.SyncResponse, "What changed.", 409, body=schemas.SyncRequest))
+async def sync(request: Admin) -> Response:
+    """Sync the knowledge base with files and links
 
     Store what changed before the request: a run that has begun is waited for, and callers share the next one.
     Raises E101 unless it may wait, E401, E611.
@@ -337,10 +345,9 @@ async def sync(request: HttpRequest) -> Response:
     return answer({"status": "ok", "kb_id": kb_id, **report})
 
 
-@Operation("GET /sync", "read", examples.SYNC, parameters=schemas.SyncParameters)
-async def list_sources(request: HttpRequest) -> Response:
-    """How each synced source stands, and why"""
-    asked = request.parameters(schemas.SyncParameters)
+@router.get("/sync", **describe(response_models.SourceListResponse, "A page of sources, sorted by id."))
+async def list_sources(request: Reader, asked: Annotated[schemas.SyncParameters, Query()]) -> Response:
+    """List synced sources and their states"""
     request.check_sees_all()
     service = request.service
     every = await service.read(lambda: SyncService(service.settings).source_statuses())

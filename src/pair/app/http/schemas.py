@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import pydantic
 import pydantic_core
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
-from pydantic import BeforeValidator, ConfigDict, FailFast, Field
+from fastapi import Header, Path
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, Field
+from starlette.convertors import Convertor, register_url_convertor
 
 from pair import errors
 from pair.app.validation import adapter, first_problem, strict
@@ -30,7 +32,7 @@ Filter = Annotated[
     ),
 ]
 VersionName = Annotated[int, Ge(1), Le(2**53)] | Annotated[str, MinLen(1), MaxLen(200)]
-_AT = "As it was in this version: its number, else the version of the package installed then."
+_AT = "Read this version: its number, or the version of the package installed then."
 At = Annotated[VersionName | None, Field(description=_AT)]
 AtParameter = Annotated[Annotated[str, MinLen(1), MaxLen(200)] | None, Field(description=_AT)]
 _YEAR_SECONDS = 31_536_000
@@ -39,7 +41,7 @@ _Shape = TypeVar("_Shape")
 
 @strict
 class DocumentIn:
-    """A document to store. Without an id it is given one."""
+    """A document to store. The server makes an id if there is none."""
 
     text: Annotated[str, MinLen(1)]
     id: Annotated[str, MaxLen(4096)] | None = None
@@ -53,28 +55,28 @@ class DocumentIn:
 
 @strict
 class IngestRequest:
-    """Documents to add or replace; what is stored as it is costs nothing."""
+    """Documents to add or replace. Unchanged documents are skipped."""
 
     documents: Annotated[list[DocumentIn], MinLen(1), FailFast()]
     kb_id: KbId = ""
     graph_enabled: Annotated[
-        bool | None, Field(description="Link documents by what they name; else as configured.")
+        bool | None, Field(description="Extract entities and link documents by them; null for the configured value.")
     ] = None
     chunk_size: Annotated[int, Ge(50)] | None = None
 
 
 @strict
 class QueryRequest:
-    """What to look for."""
+    """A search."""
 
     query: Annotated[str, MinLen(1), MaxLen(20_000)]
     kb_id: KbId = ""
-    k: Annotated[int, Ge(1), Le(1000), Field(description="Most results.")] = 5
+    k: Annotated[int, Ge(1), Le(1000), Field(description="Maximum number of results.")] = 5
     search_mode: SearchMode = DEFAULT_MODE
     filter: Filter = None
-    max_distance: Annotated[float | None, Field(description="Only results strictly nearer than this.")] = None
-    highlights: Annotated[bool, Field(description="Say what matched, as places in `content`.")] = False
-    explain: Annotated[bool, Field(description="Say of each result how it got its score.")] = False
+    max_distance: Annotated[float | None, Field(description="Return only results with a smaller distance.")] = None
+    highlights: Annotated[bool, Field(description="Return the positions of matches in `content`.")] = False
+    explain: Annotated[bool, Field(description="Explain the score of each result.")] = False
     at: At = None
 
 
@@ -94,7 +96,7 @@ class AskBudget:
 
 @dataclass(frozen=True)
 class AskContext:
-    """What is known beside the question. All else in it is ignored, who asks above all."""
+    """What is known besides the question. Other fields are ignored, above all those about the user."""
 
     __pydantic_config__ = ConfigDict(extra="ignore", allow_inf_nan=False)
     delegationChain: Annotated[list[str], MaxLen(100)] | None = None  # noqa: N815
@@ -106,7 +108,7 @@ class AskContext:
 
 @strict
 class AskRequest:
-    """A question in plain words. Who asks is taken from the credentials, whatever `context` claims."""
+    """A question in plain words. The user is taken from the credentials, never from `context`."""
 
     query: Annotated[str, MinLen(1)]
     kb_id: KbId = ""
@@ -120,7 +122,7 @@ class AskRequest:
 @strict
 class CompactRequest:
     kb_id: KbId = ""
-    everything: Annotated[bool, Field(description="Also what is in good order.")] = False
+    everything: Annotated[bool, Field(description="Compact every shard, even healthy ones.")] = False
 
 
 @strict
@@ -131,17 +133,17 @@ class GcRequest:
 
 @strict
 class SyncRequest:
-    """Files and links that changed are read again."""
+    """A sync of files and links that changed."""
 
     kb_id: KbId = ""
-    wait: Annotated[bool, Field(description="For a sync that is under way; else that is an error.")] = True
+    wait: Annotated[bool, Field(description="Wait for a running sync instead of failing.")] = True
 
 
 @strict
 class RollbackRequest:
-    """Which version is to be the current one again."""
+    """The version to restore."""
 
-    version: Annotated[VersionName, Field(description="Its number, else the version of the package installed then.")]
+    version: Annotated[VersionName, Field(description="Its number, or the version of the package installed then.")]
     kb_id: KbId = ""
 
 
@@ -150,61 +152,89 @@ class SweepRequest:
     pass
 
 
-@strict
-class KbParameters:
+class _TextConvertor(Convertor[str]):
+    """Any text in a path, with slashes and line breaks, but not an empty one."""
+
+    regex = "(?s:.+)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("text", _TextConvertor())
+
+
+def _check_printable(key: str) -> str:
+    if not key.isprintable():
+        raise ValueError("it has at most 255 printable characters")
+    return key
+
+
+PathId = Annotated[str, Path(min_length=1)]
+IdempotencyKey = Annotated[
+    str,
+    AfterValidator(_check_printable),
+    Header(
+        alias="Idempotency-Key",
+        max_length=255,
+        description="A second request with the same key gets the first answer, and changes nothing.",
+    ),
+]
+
+
+class KbParameters(BaseModel, extra="forbid"):
     kb_id: KbId = ""
 
 
-@strict
-class DocumentParameters:
+class DocumentParameters(BaseModel, extra="forbid"):
     kb_id: KbId = ""
     at: AtParameter = None
 
 
-@strict
-class ListParameters:
+class ListParameters(BaseModel, extra="forbid"):
     kb_id: KbId = ""
-    owner: Annotated[str | None, Field(description="Only documents that came by `sync` or `ingest`.")] = None
+    owner: Annotated[str | None, Field(description="Only documents stored by `sync`, or by `ingest`.")] = None
     contains: Annotated[str, MaxLen(200), Field(description="Only documents with this in their id or title.")] = ""
-    after: Annotated[str, Field(description="Begin behind the document with this id.")] = ""
+    after: Annotated[str, Field(description="Start after the document with this id.")] = ""
     limit: Annotated[int, Ge(1), Le(1000)] = 100
-    text: Annotated[Literal["true", "false"], Field(description="Whether texts are listed too.")] = "false"
+    text: Annotated[Literal["true", "false"], Field(description="Include the texts.")] = "false"
 
 
-@strict
-class DiffParameters:
-    a: Annotated[str, MinLen(1), MaxLen(200), Field(description="A version: its number, else that of a package.")]
-    b: Annotated[str, MinLen(1), MaxLen(200), Field(description="Another, or `current`.")] = "current"
+class DiffParameters(BaseModel, extra="forbid"):
+    a: Annotated[str, MinLen(1), MaxLen(200), Field(description="A version: its number, or that of a package.")]
+    b: Annotated[str, MinLen(1), MaxLen(200), Field(description="Another version, or `current`.")] = "current"
     kb_id: KbId = ""
     entries: Annotated[
-        Literal["true", "false"], Field(description="Whether it is shown what `index.txt` would say of documents.")
+        Literal["true", "false"], Field(description="Include diffs of the descriptions in `index.txt`.")
     ] = "true"
-    text: Annotated[Literal["true", "false"], Field(description="Whether it is shown what changed in texts.")] = "false"
-    after: Annotated[str, Field(description="Begin behind the document with this id.")] = ""
-    limit: Annotated[int, Ge(1), Le(1000), Field(description="Most documents; with long texts, fewer.")] = 100
+    text: Annotated[Literal["true", "false"], Field(description="Include diffs of the texts.")] = "false"
+    after: Annotated[str, Field(description="Start after the document with this id.")] = ""
+    limit: Annotated[
+        int, Ge(1), Le(1000), Field(description="Maximum number of documents; fewer if the diffs are long.")
+    ] = 100
 
 
-@strict
-class GraphQuery:
+class GraphQuery(BaseModel, extra="forbid"):
     kb_id: KbId = ""
     document: Annotated[str, MaxLen(4096), Field(description="The graph around the document with this id.")] = ""
-    entity: Annotated[str, MaxLen(200), Field(description="The graph around what is called this.")] = ""
-    limit: Annotated[int, Ge(1), Le(100), Field(description="Most entities, and most documents.")] = 30
+    entity: Annotated[str, MaxLen(200), Field(description="The graph around the entity with this name.")] = ""
+    limit: Annotated[int, Ge(1), Le(100), Field(description="Maximum number of entities, and of documents.")] = 30
     at: AtParameter = None
 
 
-@strict
-class SyncParameters:
+class SyncParameters(BaseModel, extra="forbid"):
     state: Annotated[
         Literal["current", "pending", "failing", "skipped"] | None, Field(description="Only sources in this state.")
     ] = None
-    after: Annotated[str, Field(description="Begin behind the source with this id.")] = ""
+    after: Annotated[str, Field(description="Start after the source with this id.")] = ""
     limit: Annotated[int, Ge(1), Le(1000)] = 100
 
 
-@strict
-class IngestParameters:
-    """Used for a stream of documents, and for what a JSON body leaves out."""
+class IngestParameters(BaseModel, extra="forbid"):
+    """Parameters for a stream of documents, and defaults for a JSON body."""
 
     kb_id: KbId = ""
     graph_enabled: Literal["true", "false"] | None = None

@@ -1,4 +1,4 @@
-"""Run the server: the socket, signals, slow connections, and shutdown.
+"""Run the server: the socket, signals, slow connections, shutdown, traces and the log.
 
 Shutdown takes little longer than `server.stop_seconds`: running requests finish, new ones are refused. The rest is cut
 off, which loses nothing that was acknowledged: a write is published in one step or not at all.
@@ -7,7 +7,10 @@ off, which loses nothing that was acknowledged: a write is published in one step
 import asyncio
 import contextlib
 import ctypes
+import datetime
 import functools
+import importlib.util
+import json
 import logging
 import math
 import os
@@ -15,21 +18,24 @@ import resource
 import signal
 import socket
 import sys
+import textwrap
 import threading
+from collections.abc import AsyncIterator, Callable
 from typing import cast
 
 import uvicorn
 
 from pair import errors
-from pair.app.http import logs
 from pair.app.http.app import HttpApp
 from pair.app.http.connections import BoundedConnection, Connections
 from pair.app.http.context import HttpContext
+from pair.app.terminal import escape_json, escape_line, escape_text
 from pair.auth.settings import ServerSettings
 from pair.kb.open import DEFAULT_KB
-from pair.kb.server import send_traces
 from pair.settings import Settings
 
+_TRACES_SECONDS = 1
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 _M_ARENA_MAX = -8
 """From malloc.h of glibc."""
 logger = logging.getLogger("pair.http")
@@ -41,9 +47,9 @@ _LOOKS_PER_TIMEOUT = 4
 
 def serve(settings: Settings, log_level: str) -> int:
     """Serve until a signal comes, and return the exit status. Raises E401, E612."""
-    logs.start(settings.server.log_format, log_level)
+    start_logging(settings.server.log_format, log_level)
     context = HttpContext(settings)
-    send_last_traces = send_traces(settings)
+    send_last_traces = _send_traces(settings)
     with contextlib.closing(_listen(settings.server)) as listening:
         _allow_many_files()
         _limit_arenas()
@@ -66,7 +72,7 @@ class _Server:
         self._connections = Connections(self._settings)
         self._server = uvicorn.Server(
             uvicorn.Config(
-                HttpApp(context, self._start, self._stop),
+                HttpApp(context, self._run_jobs),
                 http=cast("type[asyncio.Protocol]", functools.partial(BoundedConnection, self._connections)),
                 loop="uvloop",
                 ws="none",
@@ -80,23 +86,29 @@ class _Server:
                 timeout_graceful_shutdown=math.ceil(self._settings.stop_seconds),
             )
         )
-        self._closing_slow: asyncio.Future[None] | None = None
         self._signalled_at = 0.0
 
     def run(self) -> None:
         self._server.run(sockets=[self._listening])
 
-    def _start(self) -> None:
+    @contextlib.asynccontextmanager
+    async def _run_jobs(self, _api: object) -> AsyncIterator[None]:
+        """Start the jobs that run beside the requests, and stop them after the last request."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._handle_signal)
-        self._closing_slow = asyncio.ensure_future(self._close_slow_connections())
+        closing_slow = asyncio.ensure_future(self._close_slow_connections())
         # Before the first query needs it; an earlier one waits for the same.
         threading.Thread(target=self._warm_up, name="pair-warm-up", daemon=True).start()
         self._service.start_jobs()
         host, port = self._listening.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         logger.info("serving", extra={"address": f"http://{shown}:{port}", "auth": self._settings.auth})
+        yield
+        closing_slow.cancel()
+        self._service.stop()
+        left = self._settings.stop_seconds - (loop.time() - self._signalled_at)
+        self._service.close(max(_LEAST_SECONDS, min(_MOST_SECONDS, left)))
 
     def _warm_up(self) -> None:
         try:
@@ -111,13 +123,6 @@ class _Server:
         self._service.stop()
         self._server.should_exit = True
         logger.info("stopping", extra={"in_flight": self._service.metrics.in_flight})
-
-    async def _stop(self) -> None:
-        if self._closing_slow is not None:
-            self._closing_slow.cancel()
-        self._service.stop()
-        left = self._settings.stop_seconds - (asyncio.get_running_loop().time() - self._signalled_at)
-        self._service.close(max(_LEAST_SECONDS, min(_MOST_SECONDS, left)))
 
     async def _close_slow_connections(self) -> None:
         while True:
@@ -156,3 +161,82 @@ def _limit_arenas() -> None:
     """Let the threads share two heaps: with more of them, glibc returns little memory to the system."""
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
+
+
+def _send_traces(settings: Settings) -> Callable[[], None]:
+    """Send traces from now on, if an endpoint is configured; return what sends the last of them. Raises E401."""
+    endpoint = settings.server.otlp_endpoint
+    if not endpoint:
+        return lambda: None
+    if importlib.util.find_spec("opentelemetry") is None or importlib.util.find_spec("opentelemetry.sdk") is None:
+        raise errors.settings_invalid(
+            "server.otlp_endpoint", "sending traces needs an extra", hints=["pip install 'pair-kb[otel]'"]
+        )
+    from opentelemetry import trace  # noqa: PLC0415 - only where traces are sent
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+
+    exporter = OTLPSpanExporter(endpoint=endpoint, timeout=_TRACES_SECONDS)
+    provider = TracerProvider(resource=Resource.create({"service.name": "pair"}), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+
+    def send_last() -> None:
+        # A collector that does not answer does not keep the process from ending.
+        sender = threading.Thread(target=provider.shutdown, name="pair-traces", daemon=True)
+        sender.start()
+        sender.join(_TRACES_SECONDS)
+
+    return send_last
+
+
+# ── the log ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _LineFormatter(logging.Formatter):
+    """`2026-01-31T12:00:00Z INFO pair.http: request method='GET' status=200`"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = " ".join(f"{key}={value!r}" for key, value in _extra_fields(record).items())
+        line = f"{_format_time(record)} {record.levelname} {record.name}: {record.getMessage()} {fields}".rstrip()
+        if record.exc_info is None:
+            return escape_line(line)
+        return f"{escape_line(line)}\n{textwrap.indent(escape_text(self.formatException(record.exc_info)), '  ')}"
+
+
+class _JsonFormatter(logging.Formatter):
+    """One object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        value = {
+            "time": _format_time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+            **_extra_fields(record),
+        }
+        if record.exc_info is not None:
+            value["exception"] = self.formatException(record.exc_info)
+        return escape_json(json.dumps(value, default=str))
+
+
+def start_logging(log_format: str, level: str) -> None:
+    """Write to standard error, for pair and for the libraries of the server."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonFormatter() if log_format == "json" else _LineFormatter())
+    for name, least in (("pair", level.upper()), ("uvicorn", "WARNING"), ("mcp", "WARNING")):
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.propagate = False
+        logger.setLevel(least)
+
+
+def _extra_fields(record: logging.LogRecord) -> dict[str, object]:
+    return {key: value for key, value in vars(record).items() if key not in _STANDARD_FIELDS}
+
+
+def _format_time(record: logging.LogRecord) -> str:
+    at = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,12 +1,19 @@
-"""Errors as statuses, headers and bodies: the same on every route but those below /v1/, which chat clients know."""
+"""Responses: JSON, streams and errors. Errors below /v1/ have the body that clients of the OpenAI API expect."""
 
 import re
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pydantic_core
+from starlette.responses import Response
 
 from pair import errors
-from pair.librarians.contract import ErrorCode, Response
+from pair.librarians.contract import ErrorCode
+from pair.librarians.contract import Response as LibrarianResponse
+
+JSON = "application/json"
+LINES = "application/x-ndjson"
+EVENTS = "text/event-stream"
 
 _RETRY_SECONDS = {409: 1, 429: 1, 503: 2}
 """Used where no better time is known."""
@@ -30,11 +37,31 @@ _OPENAI_TYPES = {
 _PARAMETER = re.compile(r"([a-z_]+(?:\.\w+)*): ")
 
 
+def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return a JSON response. Numbers that JSON does not know become null."""
+    return Response(pydantic_core.to_json(value), status, headers, JSON)
+
+
+class Streamed(Response):
+    """A response that is sent in parts. Unlike Starlette's, it leaves the rest of the request's body unread."""
+
+    def __init__(self, media_type: str, parts: AsyncIterator[bytes]) -> None:
+        super().__init__(headers={"content-type": media_type})
+        del self.headers["content-length"]
+        self._parts = parts
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async for part in self._parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
 def error_status(fault: errors.PairError) -> int:
     return errors.HTTP_STATUSES.get(fault.code, fault.http_status)
 
 
-def response_status(response: Response) -> int:
+def response_status(response: LibrarianResponse) -> int:
     """Return the status of a librarian's response: 200 for an answer, also with an error beside it."""
     if response.error is None or response.answer:
         return 200

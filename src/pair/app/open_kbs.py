@@ -1,0 +1,320 @@
+"""The KBs that a server has open, their librarians, and earlier versions beside the current ones.
+
+Invariants
+    A KB that does not exist is not kept, whatever names are invented.
+    A limited number of versions is open, besides those that are being read. One that is read stays open until then.
+    A version that is gone is E218, whether or not it was read before.
+"""
+
+import collections
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from pair import errors
+from pair.clock import SystemClock
+from pair.engine.rules import check_kb_id
+from pair.engine.summary import list_kbs
+from pair.kb.kb import KbCollection, KnowledgeBase
+from pair.kb.librarians import KbLibrarians
+from pair.kb.open import DEFAULT_KB, blob_store, choose_embedder, open_kb, with_graph
+from pair.kb.sync import SyncService
+from pair.settings import Settings
+
+if TYPE_CHECKING:
+    from pair.ai.contract import Embedder, Vectors
+    from pair.blobs.contract import BlobStore
+    from pair.engine.summary import EngineStats
+
+_Result = TypeVar("_Result")
+_MOST_VERSIONS = 8
+_Name = tuple[str, int]
+
+
+class OpenKbs:
+    """KBs by name, opened when they are first used, and kept open. Used from several threads at once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.embedding: dict[str, EmbeddingCount] = {}
+        self._clock = SystemClock()
+        self._lock = threading.RLock()
+        self._kbs: dict[tuple[str, bool | None], KnowledgeBase] = {}
+        self._librarians: dict[str, KbLibrarians] = {}
+        self._embedder: Embedder | None = None
+        self._memory: BlobStore | None = None
+        self._past = OpenVersions()
+
+    def get(self, kb_id: str, *, for_writing: bool = False, graph: bool | None = None) -> KnowledgeBase:
+        """Raises E212; E201 unless it is for writing, so that invented names are not kept.
+
+        `graph`: whether stored documents get one; None for what the settings say.
+        """
+        kb = self._kbs.get((kb_id, graph))
+        if kb is not None:
+            return kb
+        check_kb_id(kb_id)
+        with self._lock:
+            kb = self._kbs.get((kb_id, graph))
+            if kb is not None:
+                return kb
+            count = self.embedding.get(kb_id, EmbeddingCount())
+            kb = self._open(kb_id, graph, count)
+            try:
+                if not for_writing and kb_id != DEFAULT_KB and kb.stats() is None:
+                    raise errors.kb_uninitialised(kb_id)
+            except errors.PairError:
+                kb.close()
+                raise
+            self._kbs[kb_id, graph] = kb
+            self.embedding[kb_id] = count
+            return kb
+
+    def read(self, kb_id: str, at: int | str | None, work: Callable[[KnowledgeBase], _Result]) -> _Result:
+        """Return what `work` makes of a KB, or of one version of it. Raises E201, E212, E218."""
+        if at is None and kb_id != DEFAULT_KB and (kb_id, None) not in self._kbs:
+            return self._read_first(kb_id, work)
+        kb = self.get(kb_id)
+        return work(kb) if at is None else self._past.read(kb, at, work)
+
+    def _read_first(self, kb_id: str, work: Callable[[KnowledgeBase], _Result]) -> _Result:
+        """Open a KB for work that tells whether it exists: then the manifest is read once, and not twice."""
+        check_kb_id(kb_id)
+        count = EmbeddingCount()
+        kb = self._open(kb_id, None, count)
+        is_kept = False
+        try:
+            result = work(kb)
+            with self._lock:
+                is_kept = self._kbs.setdefault((kb_id, None), kb) is kb
+                self.embedding.setdefault(kb_id, count)
+        finally:
+            if not is_kept:
+                kb.close()
+        return result
+
+    def collection_at(self, kb_id: str, at: int | str) -> KbCollection:
+        """Return what a librarian of the KB answers from at a version. Raises E201, E212, E218."""
+        kb = self.get(kb_id)
+        number = self._past.read(kb, at, lambda past: past.version()[0])
+        return self._past.collection(kb, number)
+
+    def stats_of(self, kb_id: str) -> "EngineStats | None":
+        """Return the figures of a KB; one that is not open is not kept open."""
+        kb = self._kbs.get((kb_id, None))
+        if kb is not None:
+            return kb.stats()
+        with self._open(kb_id, None, EmbeddingCount()) as kb:
+            return kb.stats()
+
+    def librarians(self, kb_id: str) -> KbLibrarians:
+        """Return the librarians of a KB. Raises E201, E212."""
+        librarians = self._librarians.get(kb_id)
+        if librarians is not None:
+            return librarians
+        with self._lock:
+            if kb_id not in self._librarians:
+                self._librarians[kb_id] = KbLibrarians(self.get(kb_id), self.settings, self._open_other)
+            return self._librarians[kb_id]
+
+    def open_kbs(self) -> dict[str, KnowledgeBase]:
+        """Return the open KBs, without waiting for one that is being opened."""
+        return {kb_id: kb for (kb_id, graph), kb in list(self._kbs.items()) if graph is None}
+
+    def open_librarians(self) -> dict[str, KbLibrarians]:
+        return dict(self._librarians)
+
+    def list_stored(self) -> list[str]:
+        """Return the names of all KBs in the store."""
+        address = self._store()
+        store = blob_store(address, self.settings, self._clock) if isinstance(address, str) else address
+        with contextlib.closing(store):
+            return list_kbs(store)
+
+    def close(self) -> None:
+        self._past.close()
+        with self._lock:
+            for librarians in self._librarians.values():
+                librarians.close()
+            for kb in self._kbs.values():
+                kb.close()
+            self._librarians.clear()
+            self._kbs.clear()
+
+    def _open_other(self, kb_id: str) -> KnowledgeBase:
+        return self._open(kb_id, None, self.embedding.setdefault(kb_id, EmbeddingCount()))
+
+    def _open(self, kb_id: str, graph: bool | None, count: "EmbeddingCount") -> KnowledgeBase:
+        with self._lock:
+            if self._embedder is None:
+                self._embedder = choose_embedder(self.settings)
+            return open_kb(
+                kb_id,
+                store=self._store(),
+                embedder=_CountingEmbedder(self._embedder, count),
+                settings=self.settings if graph is None else with_graph(self.settings, graph),
+                sources=SyncService(self.settings) if kb_id == DEFAULT_KB else None,
+            )
+
+    def _store(self) -> "str | BlobStore":
+        """Return the one store in memory; for other addresses each KB has its own connections."""
+        address = self.settings.engine.store
+        if address != "memory:":
+            return address
+        if self._memory is None:
+            self._memory = blob_store(address, self.settings, self._clock)
+        return self._memory
+
+
+@dataclass
+class EmbeddingCount:
+    """What the embedder did for one KB."""
+
+    count: int = 0
+    error_count: int = 0
+    texts: int = 0
+    latency_sum_ms: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def measure(self, work: "Callable[[Sequence[str]], Vectors]", texts: Sequence[str]) -> "Vectors":
+        began, is_good = time.perf_counter(), False
+        try:
+            vectors = work(texts)
+            is_good = True
+            return vectors
+        finally:
+            with self._lock:
+                self.count += 1
+                self.error_count += not is_good
+                self.texts += len(texts)
+                self.latency_sum_ms += (time.perf_counter() - began) * 1000
+
+    def to_json(self) -> dict[str, float]:
+        return {
+            "count": self.count,
+            "error_count": self.error_count,
+            "texts": self.texts,
+            "latency_sum_ms": round(self.latency_sum_ms, 3),
+        }
+
+
+@dataclass(frozen=True)
+class _CountingEmbedder:
+    """The embedder that all KBs share, counted for one of them."""
+
+    embedder: "Embedder"
+    counts: EmbeddingCount
+
+    @property
+    def name(self) -> str:
+        return self.embedder.name
+
+    @property
+    def dimension(self) -> int:
+        return self.embedder.dimension
+
+    @property
+    def hybrid_weight(self) -> float:
+        return self.embedder.hybrid_weight
+
+    def fit(self, query: str) -> float:
+        return self.embedder.fit(query)
+
+    def embed(self, texts: Sequence[str]) -> "Vectors":
+        return self.counts.measure(self.embedder.embed, texts)
+
+    def embed_queries(self, texts: Sequence[str]) -> "Vectors":
+        return self.counts.measure(self.embedder.embed_queries, texts)
+
+
+# ── earlier versions ───────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class _OpenVersion:
+    kb: KnowledgeBase
+    readers: int = 0
+    is_kept: bool = True
+    """False once others took its place: the last reader closes it."""
+
+
+class OpenVersions:
+    """KBs by name and number of the version, opened when they are first used. Used from several threads at once."""
+
+    def __init__(self, most: int = _MOST_VERSIONS) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._open: collections.OrderedDict[_Name, _OpenVersion] = collections.OrderedDict()
+
+    def read(self, kb: KnowledgeBase, version: int | str, work: Callable[[KnowledgeBase], _Result]) -> _Result:
+        """Return what `work` makes of one version of a KB. Raises E201, E218, and what the work raises."""
+        number = kb.versions.number(version)
+        name = kb.kb_id, number
+        past = self._borrow(name)
+        if past is not None:
+            try:
+                return self._work_on(name, past, work)
+            except errors.NotFoundError as fault:
+                if fault.code != errors.NO_SUCH_VERSION:
+                    raise
+        # Not open, or gone; but a version of a KB that was repaired or created again may exist again.
+        return self._work_on(name, self._add(name, kb.at(number)), work)
+
+    def collection(self, kb: KnowledgeBase, number: int) -> KbCollection:
+        """Return what a librarian reads of one version. `kb`: the current one, for what no version changes."""
+        return KbCollection(kb, kb.collection.embedding, lambda work: self.read(kb, number, work))
+
+    def close(self) -> None:
+        """Close all; those that are being read are closed by their last reader."""
+        with self._lock:
+            unused = [self._remove(name) for name in list(self._open)]
+        _close(unused)
+
+    def _borrow(self, name: _Name) -> _OpenVersion | None:
+        with self._lock:
+            past = self._open.get(name)
+            if past is not None:
+                past.readers += 1
+                self._open.move_to_end(name)
+            return past
+
+    def _add(self, name: _Name, kb: KnowledgeBase) -> _OpenVersion:
+        """Add an open KB, in place of one that another thread opened meanwhile."""
+        past = _OpenVersion(kb, readers=1)
+        with self._lock:
+            unused = [self._remove(name)] if name in self._open else []
+            self._open[name] = past
+            while len(self._open) > self._most:
+                unused.append(self._remove(next(iter(self._open))))
+        _close(unused)
+        return past
+
+    def _work_on(self, name: _Name, past: _OpenVersion, work: Callable[[KnowledgeBase], _Result]) -> _Result:
+        unused: list[KnowledgeBase | None] = []
+        try:
+            return work(past.kb)
+        except errors.NotFoundError as fault:
+            with self._lock:
+                if fault.code == errors.NO_SUCH_VERSION and self._open.get(name) is past:
+                    unused.append(self._remove(name))
+            raise
+        finally:
+            with self._lock:
+                past.readers -= 1
+                unused.append(past.kb if not past.is_kept and not past.readers else None)
+            _close(unused)
+
+    def _remove(self, name: _Name) -> KnowledgeBase | None:
+        """Return the KB to close now; None while it is being read."""
+        past = self._open.pop(name)
+        past.is_kept = False
+        return None if past.readers else past.kb
+
+
+def _close(kbs: Sequence[KnowledgeBase | None]) -> None:
+    for kb in kbs:
+        if kb is not None:
+            kb.close()
