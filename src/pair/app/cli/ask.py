@@ -76,7 +76,7 @@ def ask(
 
     first = librarian or kb or (DEFAULT_KB if at is not None else None)
     given = Context(on_text=print_piece if not session.as_json and sys.stdout.isatty() else None)
-    with session.kb_with_sources(kb or DEFAULT_KB, at) as opened:
+    with session.kb(kb or DEFAULT_KB, at) as opened:
         response = asyncio.run(opened.ask(question, first=first, context=given, timeout=timeout))
     if session.as_json:
         render.print_json(response.to_json())
@@ -177,7 +177,7 @@ def _open_cited_kb(session: CliContext, place: "CitedPlace") -> "KnowledgeBase |
 def _open_librarians(session: CliContext) -> "Iterator[KbLibrarians]":
     from pair.kb.librarians import KbLibrarians  # noqa: PLC0415 - loads asyncio
 
-    with session.kb_with_sources(DEFAULT_KB) as kb:
+    with session.kb(DEFAULT_KB) as kb:
         settings = session.settings()
         opened = KbLibrarians(kb, settings, lambda kb_id: open_kb(kb_id, settings=settings))
         with contextlib.closing(opened) as librarians:

@@ -43,24 +43,21 @@ class CliContext:
 
     def settings(self) -> Settings:
         """Load the settings and start logging; print once what does not count in an untrusted folder."""
-        settings = Settings.load(self.config, on_ignored=self._warn)
+
+        def warn(text: str) -> None:
+            if not self.has_warned:
+                render.print_note(f"Warning: {text}")
+            self.has_warned = True
+
+        settings = Settings.load(self.config, on_ignored=warn)
         self._start_logging(settings)
         return settings
-
-    def _warn(self, text: str) -> None:
-        if not self.has_warned:
-            render.print_note(f"Warning: {text}")
-        self.has_warned = True
 
     def installer(self) -> Installer:
         return Installer(self.settings(), observer=render.ProgressObserver(is_quiet=self.as_json))
 
     def kb(self, kb_id: str, at: str | None = None) -> "KnowledgeBase":
-        """Open a KB; `at`: as it was in this version."""
-        return open_kb(kb_id, settings=self.settings(), at=at)
-
-    def kb_with_sources(self, kb_id: str, at: str | None = None) -> "KnowledgeBase":
-        """Open a KB; the one that is synced also knows its sources: when they were fetched, and what they hold."""
+        """Open a KB, or an earlier version of it. The one that is synced knows its sources."""
         settings = self.settings()
         sources = SyncService(settings) if kb_id == DEFAULT_KB and at is None else None
         return open_kb(kb_id, settings=settings, sources=sources, at=at)

@@ -10,10 +10,9 @@ import typer
 from pair import errors
 from pair.app import render
 from pair.app.cli.context import CliContext, KbName
-from pair.kb.ingest import Ingestion, inputs
+from pair.kb.ingest import Ingestion, read_documents
 from pair.kb.ingest import ingest as ingest_documents
 from pair.kb.open import DEFAULT_KB
-from pair.settings import Settings
 
 if TYPE_CHECKING:
     from pair.engine.write.bulk_load import BuildProgress
@@ -82,25 +81,21 @@ def ingest(
         by = f" ({progress.workers} workers)" if progress.workers > 1 else ""
         session.show_progress(f"{progress.built:,}{of} documents{by}")
 
-    documents = inputs(note_skipped).read(paths)
+    documents = read_documents(paths, note_skipped)
     if runner == "auto" and "-" in paths:
         runner = "plain"  # a stream may never end, and what came so far should be found
     how = Ingestion(runner, workers, chunk_size, note_progress)
-    report = ingest_documents(kb, documents, _set_graph(session.settings(), graph), how)
+    settings = session.settings()
+    if graph is not None:
+        kind = settings.engine.graph if settings.engine.graph != "off" else "text"
+        engine = dataclasses.replace(settings.engine, graph=kind if graph else "off")
+        settings = dataclasses.replace(settings, engine=engine)
+    report = ingest_documents(kb, documents, settings, how)
     render.end_progress()
     names = ("added", "replaced", "unchanged", "chunks", "manifest_version")
     value = {"kb_id": kb, **{name: getattr(report, name) for name in names}, "skipped": skipped}
     counts = f"{report.added:,} added, {report.replaced:,} replaced, {report.unchanged:,} unchanged"
     session.show(value, f"ingested into {kb}: {counts} ({render.pluralize(report.chunks, 'chunk')})")
-
-
-def _set_graph(settings: Settings, wanted: bool | None) -> Settings:
-    """Return the settings with a graph, of the configured kind or from the text, or without one."""
-    if wanted is None:
-        return settings
-    kind = settings.engine.graph if settings.engine.graph != "off" else "text"
-    engine = dataclasses.replace(settings.engine, graph=kind if wanted else "off")
-    return dataclasses.replace(settings, engine=engine)
 
 
 def list_documents(
@@ -154,7 +149,7 @@ def delete_documents(
         raise errors.command_line_invalid(
             "nothing to delete was named", hints=["Name ids, --owner or --filter", "pair docs delete --help"]
         )
-    with session.kb_with_sources(kb) as opened:
+    with session.kb(kb) as opened:
         report = opened.delete(ids or (), owner=owner, filter=filters or None)
     value = {"kb_id": kb, "deleted": report.deleted, "manifest_version": report.manifest_version}
     session.show(value, f"deleted {render.pluralize(report.deleted, 'document')} from {kb}")

@@ -104,7 +104,7 @@ def fsck(
     def note(done: int, total: int) -> None:
         session.show_progress(f"{render.format_size(done)} of {render.format_size(total)}")
 
-    with session.kb_with_sources(kb) as opened:
+    with session.kb(kb) as opened:
         report = opened.maintenance.fsck(repair=repair, drop_lost=drop_lost, packages=package or (), on_progress=note)
     render.end_progress()
     session.show(report.to_json(), *_format_check(report), is_answer=True)
