@@ -6,14 +6,14 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from pair import errors
 from pair.app import render
 from pair.app.cli.context import CliContext
-from pair.app.mcp.client_config import Client, ClientEntry, own_command, plan
+from pair.app.mcp.client_config import Client, own_command, plan
 from pair.auth.rules import Scope
 from pair.kb import trust as folder_trust
 from pair.kb.trust import Review, key_file
@@ -96,27 +96,29 @@ def mcp(
     raise typer.Exit(serve_assistant(dataclasses.replace(settings, server=server), kbs or []))
 
 
-def _client_entry(context: CliContext, project: Path, kbs: list[str], allow_write: bool) -> ClientEntry:
-    """Return the command that starts `pair mcp` in the project."""
+def _client_entry(context: CliContext, project: Path, kbs: list[str], allow_write: bool) -> dict[str, Any]:
+    """Return the entry that starts `pair mcp` in the project."""
     command, *arguments = own_command(sys.argv[0])
     arguments += ["mcp", "--project", str(project)]
     if context.config:
         arguments += ["--config", os.path.abspath(context.config)]  # noqa: PTH100 - keeps links
     for kb in kbs:
         arguments += ["--kb", kb]
-    return ClientEntry(command, (*arguments, *(["--allow-write"] if allow_write else [])))
+    if allow_write:
+        arguments.append("--allow-write")
+    return {"type": "stdio", "command": command, "args": arguments}
 
 
-def _install(context: CliContext, client: Client, project: Path, entry: ClientEntry, *, dry_run: bool) -> None:
+def _install(context: CliContext, client: Client, project: Path, entry: dict[str, Any], *, dry_run: bool) -> None:
     change = plan(client, project, entry)
-    value = {"client": client, "path": str(change.path), "outcome": change.outcome, "server": entry.to_json()}
+    value = {"client": client, "path": str(change.path), "outcome": change.outcome, "server": entry}
     if dry_run:
         context.show_text({**value, "content": change.content}, change.content.rstrip("\n"))
         return
     change.carry_out()
     if not context.as_json:
         render.print_note(f"{change.outcome}: {change.path}")
-    context.show(value, " ".join([entry.command, *entry.arguments]), is_answer=True)
+    context.show(value, " ".join([entry["command"], *entry["args"]]), is_answer=True)
 
 
 def add_key(context: CliContext, name: Name, scope: ScopeOption = "read", kbs: Kbs = None, days: Days = None) -> None:
