@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test check fix docs golden lint-deploy bench lock system clean
+.PHONY: demo test check fix docs golden conformance lint-deploy bench lock system clean
 
 demo: $(VENV)/ready
 	@BIN=$(BIN) bash examples/demo.sh
@@ -36,6 +36,10 @@ docs: $(VENV)/ready-dev
 # Records what tests/flow/test_surface.py compares: look at the difference before you commit it.
 golden: $(VENV)/ready-dev
 	cd tests && ../$(BIN)/python -m support.surface
+
+# The official conformance suite of MCP, against a real server. It comes from npm, so it is not part of test.
+conformance: $(VENV)/ready-dev
+	cd tests && ../$(BIN)/python -m support.conformance
 
 # The engines that we compare ourselves with are installed here, and nowhere else.
 # TEXTS=FILE.jsonl (title, text) searches real texts and not made-up ones.

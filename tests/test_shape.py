@@ -37,7 +37,12 @@ BUDGETS = {
     "web": (1220, 6),
 }
 """Lines and files of each package."""
-MAY_TAKE_MANY = {("kb/kb.py", "search"), ("client/remote_kb.py", "search"), ("kb/open.py", "open_kb")}
+MAY_TAKE_MANY = {
+    ("app/mcp/tools.py", "search"),
+    ("kb/kb.py", "search"),
+    ("client/remote_kb.py", "search"),
+    ("kb/open.py", "open_kb"),
+}
 MAY_CATCH_EVERYTHING = {
     "app/cli/commands.py",
     "app/http/app.py",
@@ -160,7 +165,8 @@ def test_inheritance_is_one_deep_but_for_errors() -> None:
             if not isinstance(node, ast.ClassDef):
                 continue
             bases = {base.id for base in node.bases if isinstance(base, ast.Name)}
-            is_plain = bases <= {"Exception", "Protocol", "NamedTuple", "StrEnum", "BaseModel", "Response", "APIRoute"}
+            plain = {"Exception", "Protocol", "NamedTuple", "StrEnum", "TypedDict", "BaseModel", "Response", "APIRoute"}
+            is_plain = bases <= plain
             if len(node.bases) > 1 or not (is_plain or name_of(path).startswith("app/cli")):
                 deep.append(f"{name_of(path)}:{node.name}")
     assert deep == []

@@ -311,6 +311,9 @@ def _nested(depth: int) -> dict[str, Any]:
     ("name", "arguments", "code"),
     [
         ("search", {"query": "x", "filter": _nested(300)}, "E601"),
+        ("search", {"query": "x", "filter": json.dumps(_nested(300))}, "E601"),
+        ("search", {"query": "x", "filter": '{"year": NaN}'}, "E601"),
+        ("search", {"query": "x", "filter": '{"year": "\\ud800"}'}, "E601"),
         ("search", {"query": "x", "filter": {"year": float("nan")}}, "E601"),
         ("search", {"query": "\ud800"}, "E601"),
         ("search", {"query": "x", "filter": {"\udfff": 1}}, "E601"),
@@ -319,7 +322,7 @@ def _nested(depth: int) -> dict[str, Any]:
         ("fetch", {"id": "x" * 20_000}, "E214"),
         ("fetch", {"id": "../../etc/passwd"}, "E214"),
     ],
-    ids=range(8),
+    ids=range(11),
 )
 def test_odd_arguments_are_refused_in_few_words(plain: Served, name: str, arguments: dict[str, Any], code: str):
     about = {

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pair import errors
-from pair.kb.ingest import DocumentLoader
+from pair.kb.ingest import read_documents
 
 WHOLE = b'{"id": "a", "text": "One."}\n'
 
@@ -14,7 +14,7 @@ WHOLE = b'{"id": "a", "text": "One."}\n'
 def test_a_line_that_is_no_json_is_told_with_its_place(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "documents.jsonl"
     path.write_bytes(WHOLE + line + b"\n")
-    documents = DocumentLoader(None, lambda _path, _reason: None).read([str(path)])
+    documents = read_documents([str(path)], lambda _path, _reason: None)
     assert next(documents).id == "a"
     with pytest.raises(errors.UsageError) as raised:
         next(documents)

@@ -16,12 +16,13 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from pair import errors, files
-from pair.auth.rules import SCOPES, Principal, Scope
+from pair.auth.rules import Principal, Scope
 from pair.auth.trust import TrustedFile
 from pair.clock import Clock, to_timestamp
 
@@ -31,25 +32,33 @@ _UNKNOWN_HASH = hashlib.sha256(b"").hexdigest()
 """Compared with when no key has that id, so that this takes as long."""
 
 
-@dataclass(frozen=True, slots=True)
-class ApiKey:
-    """The stored part of a key."""
+class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The stored part of a key. Permissions are not guessed: one bad key makes the whole file unreadable."""
 
     id: str
     name: str
     scope: Scope
     sha256: str
     created_at: str
-    kbs: tuple[str, ...] | None = None
+    kbs: tuple[str, ...] | None
     """None for all."""
     expires_at: str = ""
     revoked_at: str = ""
 
+    def __post_init__(self) -> None:
+        if self.expires_at:
+            datetime.datetime.fromisoformat(self.expires_at)
+
     def to_json(self) -> dict[str, Any]:
         """Return the key for people: without the hash."""
         names = ("id", "name", "scope", "kbs", "created_at", "expires_at", "revoked_at")
-        value = {name: getattr(self, name) for name in names}
-        return {**value, "kbs": None if self.kbs is None else list(self.kbs)}
+        return {name: getattr(self, name) for name in names}
+
+
+class StoredKeys(msgspec.Struct):
+    """The content of a keys file."""
+
+    keys: list[ApiKey]
 
 
 class KeyFile:
@@ -96,7 +105,7 @@ class KeyFile:
             if key_id not in keys:
                 raise errors.no_such_key(key_id)
             if not keys[key_id].revoked_at:
-                keys[key_id] = replace(keys[key_id], revoked_at=to_timestamp(self._clock.now()))
+                keys[key_id] = msgspec.structs.replace(keys[key_id], revoked_at=to_timestamp(self._clock.now()))
             return keys[key_id]
 
     def authenticate(self, text: str) -> Principal:
@@ -162,20 +171,7 @@ class KeyFile:
 def parse_keys(content: bytes, path: Path) -> dict[str, ApiKey]:
     """Return the keys of a file by id. Raises E401."""
     try:
-        keys = [_parse_key(value) for value in json.loads(content)["keys"]]
-    except (ValueError, KeyError, TypeError, RecursionError) as fault:
+        stored = msgspec.convert(json.loads(content), StoredKeys)
+    except (ValueError, RecursionError) as fault:
         raise errors.settings_invalid(str(path), "not a file of keys") from fault
-    return {key.id: key for key in keys}
-
-
-def _parse_key(value: dict[str, Any]) -> ApiKey:
-    """Raise for any other shape: permissions are not guessed, so one bad key makes the whole file unreadable."""
-    kbs = value["kbs"]
-    texts = [*(text for name, text in value.items() if name != "kbs"), *(kbs or ())]
-    if not all(isinstance(text, str) for text in texts) or not isinstance(kbs, list | None):
-        raise ValueError("something else where a text belongs")
-    if value["scope"] not in SCOPES:
-        raise ValueError("unknown scope")
-    if value.get("expires_at"):
-        datetime.datetime.fromisoformat(value["expires_at"])
-    return ApiKey(**{**value, "kbs": None if kbs is None else tuple(kbs)})
+    return {key.id: key for key in stored.keys}

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
+import msgspec
+
 from pair import errors, files
 from pair.auth.rules import is_loopback
 
@@ -224,6 +226,12 @@ def resolve_place(path: str | Path) -> str:
     return os.path.join(os.path.realpath(os.curdir), os.path.normpath(path))  # noqa: PTH118 - keeps links
 
 
+class TrustedPlaces(msgspec.Struct):
+    """The content of the trust store: the hashes by place."""
+
+    trusted: dict[str, tuple[str, ...]]
+
+
 class TrustStore:
     """Hashes of trusted bytes by place, in one JSON file that several processes may change."""
 
@@ -253,7 +261,7 @@ class TrustStore:
                 entries = self._read()
                 changed = change(entries)
                 if changed != entries:
-                    value = {"version": 1, "trusted": {place: list(hashes) for place, hashes in changed.items()}}
+                    value = {"version": 1, "trusted": changed}
                     files.write_atomically(self.path, json.dumps(value, indent=2).encode() + b"\n", mode=0o600)
 
     def _read(self) -> dict[str, tuple[str, ...]]:
@@ -269,10 +277,12 @@ class TrustStore:
                 content = file.read(_MAX_STORE_BYTES + 1)
         finally:
             os.close(descriptor)
-        entries = _parse(content)
-        if entries is None:
+        if len(content) > _MAX_STORE_BYTES:
             raise self._refusal("it is damaged")
-        return entries
+        try:  # places are file names, which json reads and msgspec alone would not
+            return msgspec.convert(json.loads(content), TrustedPlaces).trusted
+        except (ValueError, RecursionError) as fault:
+            raise self._refusal("it is damaged") from fault
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -314,14 +324,3 @@ class TrustedFile:
         self._store.record(self._place, *digests)
         yield
         self._store.record(self._place, digests[-1])
-
-
-def _parse(content: bytes) -> dict[str, tuple[str, ...]] | None:
-    """Return the hashes by place; None for what is no trust store."""
-    if len(content) > _MAX_STORE_BYTES:
-        return None
-    try:
-        entries = {place: tuple(hashes) for place, hashes in json.loads(content)["trusted"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
-    return entries if all(isinstance(text, str) for hashes in entries.values() for text in hashes) else None

@@ -1,8 +1,9 @@
 """Decode responses of a server into the values that a local KB returns. Pure."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import Any, TypeVar
+
+import msgspec
 
 from pair.engine.maintenance.diff import DocumentChanges
 from pair.engine.maintenance.versions import ListedVersion, Rollback
@@ -11,57 +12,34 @@ from pair.engine.query.request import Hits
 from pair.engine.summary import EngineStats
 from pair.engine.write.writer import WriteReport
 from pair.sync.report import SyncReport
-from pair.values import AlsoIn, Hit
 
 Json = Mapping[str, Any]
 _Value = TypeVar("_Value")
 
 
 def decode_as(kind: type[_Value]) -> Callable[[Json], _Value]:
-    """Return a decoder that fills the fields of a dataclass and ignores all other keys."""
-    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # every kind here is a dataclass
-    return lambda value: kind(**{name: value[name] for name in names if name in value})
+    """Return a decoder of a value that ignores unknown keys."""
+    return lambda value: msgspec.convert(value, kind)
 
 
 def decode_hits(value: Json) -> Hits:
     """Leave out which shards were searched and the weights of words: the server does not send them."""
-    return Hits(
-        tuple(_decode_hit(hit) for hit in value["results"]),
-        manifest_version=value["manifest_version"],
-        shards_asked=0,
-        partial=value["partial"],
-        mode_used=value["mode_used"],
-        reason=value.get("reason", ""),
-    )
-
-
-def _decode_hit(value: Json) -> Hit:
-    also_in = tuple(
-        AlsoIn(other["id"], other["chunk_id"], other["title"], other["url"], other["start"], other["end"])
-        for other in value["also_in"]
-    )
-    return Hit(
-        document_id=value["id"],
-        chunk_id=value["chunk_id"],
-        title=value["title"],
-        url=value["url"],
-        text=value["content"],
-        score=value["score"],
-        distance=value["distance"],
-        metadata=value["metadata"],
-        start=value["start"],
-        end=value["end"],
-        graph_score=value["graph_score"],
-        also_in=also_in,
-        highlights=tuple((start, end) for start, end in value["highlights"]),
-        explanation=value.get("explanation"),
-        also_in_count=value.get("also_in_count", len(also_in)),
-    )
+    hits = [
+        {
+            "also_in_count": len(hit["also_in"]),
+            **hit,
+            "document_id": hit["id"],
+            "text": hit["content"],
+            "also_in": [{**place, "document_id": place["id"]} for place in hit["also_in"]],
+        }
+        for hit in value["results"]
+    ]
+    return msgspec.convert({**value, "found": hits, "shards_asked": 0}, Hits)
 
 
 def decode_page(value: Json) -> tuple[list[StoredDocument], str | None]:
     """Return the documents of a page, and the id behind which the next page begins."""
-    return [decode_as(StoredDocument)(document) for document in value["documents"]], value["next"]
+    return msgspec.convert((value["documents"], value["next"]), tuple[list[StoredDocument], str | None])
 
 
 def decode_ingestion(value: Json) -> WriteReport:
@@ -79,12 +57,12 @@ def decode_deletion(value: Json) -> WriteReport:
 
 
 def decode_versions(value: Json) -> list[ListedVersion]:
-    decode = decode_as(ListedVersion)
-    return [decode({**item, "number": item["version"], "is_current": item["current"]}) for item in value["versions"]]
+    versions = [{**item, "number": item["version"], "is_current": item["current"]} for item in value["versions"]]
+    return msgspec.convert(versions, list[ListedVersion])
 
 
 def decode_rollback(value: Json) -> Rollback:
-    return decode_as(Rollback)({**value, "is_changed": value["changed"]})
+    return msgspec.convert({**value, "is_changed": value["changed"]}, Rollback)
 
 
 def decode_changes(value: Json) -> tuple[DocumentChanges, str | None]:
@@ -97,13 +75,10 @@ def decode_changes(value: Json) -> tuple[DocumentChanges, str | None]:
 
 
 def decode_stats(value: Json) -> list[EngineStats]:
-    return [decode_as(EngineStats)(stats) for stats in value["kbs"]]
+    return msgspec.convert(value["kbs"], list[EngineStats])
 
 
 def decode_sync_report(value: Json) -> SyncReport:
-    pairs = {
-        "problems": tuple((problem["source"], problem["reason"]) for problem in value["problems"]),
-        "skipped": tuple((skipped["path"], skipped["reason"]) for skipped in value["skipped"]),
-        "errors": tuple(value["errors"]),
-    }
-    return decode_as(SyncReport)({**value, **pairs})
+    problems = [(problem["source"], problem["reason"]) for problem in value["problems"]]
+    skipped = [(skipped["path"], skipped["reason"]) for skipped in value["skipped"]]
+    return msgspec.convert({**value, "problems": problems, "skipped": skipped}, SyncReport)

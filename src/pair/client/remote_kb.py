@@ -63,7 +63,7 @@ def connect(
     """
     check_kb_id(kb_id)
     connection = ServerConnection(url, key, timeout_seconds=timeout, retries=retries)
-    return RemoteKnowledgeBase(connection, kb_id, lambda: secrets.token_hex(16))
+    return RemoteKnowledgeBase(connection, kb_id)
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,6 @@ class _KbRequests:
 
     connection: ServerConnection
     kb_id: str
-    new_id: Callable[[], str]
 
     def get(self, path: str, decoder: Callable[[Json], Result], parameters: Mapping[str, str] | None = None) -> Result:
         request = ClientRequest("GET", path, parameters={"kb_id": self.kb_id, **(parameters or {})})
@@ -88,9 +87,9 @@ class _KbRequests:
 class RemoteKnowledgeBase:
     """A KB on a server. Used from several threads at once. Close it, or use it as a context manager."""
 
-    def __init__(self, connection: ServerConnection, kb_id: str, new_id: Callable[[], str]) -> None:
+    def __init__(self, connection: ServerConnection, kb_id: str) -> None:
         self.kb_id = kb_id
-        self._requests = _KbRequests(connection, kb_id, new_id)
+        self._requests = _KbRequests(connection, kb_id)
         self.versions = RemoteVersions(self._requests)
         self.maintenance = RemoteMaintenance(self._requests)
 
@@ -135,7 +134,7 @@ class RemoteKnowledgeBase:
         return total
 
     def _store(self, lines: Sequence[bytes], chunk_size: int | None) -> WriteReport:
-        key = {"idempotency-key": self._requests.new_id()}
+        key = {"idempotency-key": secrets.token_hex(16)}
         if len(lines) <= _SMALL_DOCUMENTS and sum(map(len, lines)) <= _SMALL_BYTES:
             size = b"" if chunk_size is None else b',"chunk_size":%d' % chunk_size
             body = b'{"kb_id":%s,"documents":[%s]%s}' % (encode_json(self.kb_id), b",".join(lines), size)
@@ -374,7 +373,7 @@ class RemoteVersions:
     def rollback(self, version: int | str) -> Rollback:
         """Make an earlier version the current one, by its number, else by the version of the package installed then."""
         body = encode_json({"kb_id": self._requests.kb_id, "version": version})
-        key = {"idempotency-key": self._requests.new_id()}
+        key = {"idempotency-key": secrets.token_hex(16)}
         request = ClientRequest("POST", "/rag/rollback", body, headers=key, read_seconds=_LONG_SECONDS)
         return self._requests.connection.fetch(request, decode.decode_rollback)
 

@@ -35,53 +35,49 @@ _FIELDS = {"id": str, "text": str, "title": str, "url": str, "metadata": dict}
 # ── reading documents ──────────────────────────────────────────────────────────────────────────────
 
 
-def inputs(on_skip: Callable[[str, str], None]) -> "DocumentLoader":
-    """Return what reads files, folders and JSON lines as documents."""
-    return DocumentLoader(document_loader(), on_skip)
+def read_documents(paths: Sequence[str], on_skip: Callable[[str, str], None]) -> Iterator[Document]:
+    """Read files, folders and JSON lines as documents, in the order of their paths.
+
+    `on_skip` is called with files that hold no text, and why. Raises E003 for a missing path before anything is read;
+    E213 for a line that is no document.
+    """
+    for path in paths:
+        if path != _STANDARD_INPUT and not Path(path).exists():
+            raise errors.source_path_missing(path)
+    loader = document_loader()
+    return itertools.chain.from_iterable(_read_path(path, loader, on_skip) for path in paths)
 
 
-class DocumentLoader:
-    """Reads documents in the order of their paths. `on_skip` is called with files that hold no text, and why."""
+def _read_path(path: str, loader: Documents | None, on_skip: Callable[[str, str], None]) -> Iterator[Document]:
+    if path == _STANDARD_INPUT:
+        yield from _read_lines(sys.stdin.buffer, "standard input")
+    elif Path(path).is_dir():
+        with files.storage_errors():
+            listing = find_files(Path(path))
+        for name in sorted(listing.files):
+            yield from _read_file(Path(path) / name, loader, on_skip, skips_blank=True)
+    else:
+        yield from _read_file(Path(path), loader, on_skip, skips_blank=False)
 
-    def __init__(self, documents: Documents | None, on_skip: Callable[[str, str], None]) -> None:
-        self._documents = documents
-        self._on_skip = on_skip
 
-    def read(self, paths: Sequence[str]) -> Iterator[Document]:
-        """Raises E003 for a missing path before anything is read; E213 for a line that is no document."""
-        for path in paths:
-            if path != _STANDARD_INPUT and not Path(path).exists():
-                raise errors.source_path_missing(path)
-        return self._read_all(paths)
-
-    def _read_all(self, paths: Sequence[str]) -> Iterator[Document]:
-        for path in paths:
-            if path == _STANDARD_INPUT:
-                yield from _read_lines(sys.stdin.buffer, "standard input")
-            elif Path(path).is_dir():
-                with files.storage_errors():
-                    listing = find_files(Path(path))
-                for name in sorted(listing.files):
-                    yield from self._read_file(Path(path) / name, skips_blank=True)
-            else:
-                yield from self._read_file(Path(path), skips_blank=False)
-
-    def _read_file(self, path: Path, *, skips_blank: bool) -> Iterator[Document]:
-        """`skips_blank`: skip a file without text; otherwise it is refused when it is stored (E213)."""
-        if path.suffix.lower() in _JSON_LINES:
-            with files.storage_errors(), path.open("rb") as stream:
-                yield from _read_lines(stream, str(path))
-            return
-        try:
-            with files.storage_errors():
-                content = FileTextReader(path.parent, 0, self._documents).text_of_any_size(path.name)
-        except UnreadableDocument as fault:
-            self._on_skip(str(path), str(fault))
-            return
-        if skips_blank and not content.strip():
-            self._on_skip(str(path), "it holds no text")
-            return
-        yield Document(id=path.as_posix(), text=content, title=source_text.find_title(content) or path.name)
+def _read_file(
+    path: Path, loader: Documents | None, on_skip: Callable[[str, str], None], *, skips_blank: bool
+) -> Iterator[Document]:
+    """`skips_blank`: skip a file without text; otherwise it is refused when it is stored (E213)."""
+    if path.suffix.lower() in _JSON_LINES:
+        with files.storage_errors(), path.open("rb") as stream:
+            yield from _read_lines(stream, str(path))
+        return
+    try:
+        with files.storage_errors():
+            content = FileTextReader(path.parent, 0, loader).text_of_any_size(path.name)
+    except UnreadableDocument as fault:
+        on_skip(str(path), str(fault))
+        return
+    if skips_blank and not content.strip():
+        on_skip(str(path), "it holds no text")
+        return
+    yield Document(id=path.as_posix(), text=content, title=source_text.find_title(content) or path.name)
 
 
 def _read_lines(stream: Any, name: str) -> Iterator[Document]:

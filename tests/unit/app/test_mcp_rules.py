@@ -1,11 +1,13 @@
 """How much of a result fits, where texts are cut, and addresses of documents."""
 
+import logging
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
 from pair import errors
-from pair.app.mcp import rules
+from pair.app.mcp import rules, server
 
 TEXTS = some.text(alphabet=some.characters(exclude_categories=["Cs"]), max_size=300)
 
@@ -65,3 +67,9 @@ def test_what_is_no_address_is_refused(text: str):
     with pytest.raises(errors.UsageError) as caught:
         rules.Address.parse(text)
     assert caught.value.code == "E601"
+
+
+def test_a_server_leaves_the_logging_of_the_process_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(logging.root, "handlers", [])
+    server.KbServer([], hidden=[])
+    assert logging.root.handlers == []

@@ -42,14 +42,6 @@ def test_what_is_no_key_is_refused(tmp_path: Path, text: str):
         keys.authenticate(text)
 
 
-def test_a_file_that_is_no_file_of_keys_is_told(tmp_path: Path):
-    keys = key_file(tmp_path, ManualClock())
-    keys.add("someone", "read", [], None)
-    (tmp_path / "deep" / "keys.json").write_text('{"keys": 7}')
-    with pytest.raises(errors.UsageError, match="not a file of keys"):
-        keys.all()
-
-
 @pytest.mark.parametrize(
     "changes",
     [

@@ -26,8 +26,8 @@ NEEDED = ("jwt_jwks", "jwt_issuer", "jwt_audience")
 
 
 class Issuer:
-    def __init__(self) -> None:
-        self.keys: dict[str, ed25519.Ed25519PrivateKey] = {}
+    def __init__(self, *names: str) -> None:
+        self.keys = {name: ed25519.Ed25519PrivateKey.generate() for name in names}
         self.reads = 0
 
     def jwks(self) -> bytes:
@@ -45,8 +45,7 @@ class Issuer:
 
 
 def test_new_keys_are_found_but_not_looked_for_all_the_time():
-    issuer, clock = Issuer(), ManualClock()
-    issuer.keys["one"] = ed25519.Ed25519PrivateKey.generate()
+    issuer, clock = Issuer("one"), ManualClock()
     verifier = TokenVerifier(POLICY, issuer.jwks, clock)
     found = verifier.authenticate(
         issuer.token("one", teams=["a"], roles="r", scope="pair:admin x", email="a@example.org")
@@ -70,8 +69,7 @@ def test_new_keys_are_found_but_not_looked_for_all_the_time():
 
 
 def test_keys_of_other_kinds_are_left_out_and_a_broken_document_is_not_the_fault_of_a_token():
-    issuer = Issuer()
-    issuer.keys["one"] = ed25519.Ed25519PrivateKey.generate()
+    issuer = Issuer("one")
     document = json.loads(issuer.jwks())
     document["keys"] += [{"kty": "strange", "kid": "two"}, {"kty": "oct", "kid": "three", "k": "c2VjcmV0"}]
     whole = json.dumps(document).encode()
@@ -82,8 +80,7 @@ def test_keys_of_other_kinds_are_left_out_and_a_broken_document_is_not_the_fault
 
 
 def test_a_token_without_the_name_of_a_key_means_the_only_one():
-    issuer = Issuer()
-    issuer.keys[""] = ed25519.Ed25519PrivateKey.generate()
+    issuer = Issuer("")
     assert TokenVerifier(POLICY, issuer.jwks, ManualClock()).authenticate(issuer.token("")).id == "ada"
 
 
@@ -101,8 +98,7 @@ def test_what_tokens_are_checked_against_must_be_configured(name: str):
 
 
 def test_keys_come_from_an_address(server: Server):
-    issuer = Issuer()
-    issuer.keys["one"] = ed25519.Ed25519PrivateKey.generate()
+    issuer = Issuer("one")
     server.pages["/jwks"] = Page(issuer.jwks())
     settings = Settings(server=dataclasses.replace(POLICY, jwt_jwks=server.url("/jwks")))
     verify = verifier(settings)
@@ -117,10 +113,8 @@ def test_keys_come_from_an_address(server: Server):
 
 
 def test_an_empty_list_of_keys_is_not_read_again_for_every_token():
-    issuer, clock = Issuer(), ManualClock()
-    verifier = TokenVerifier(POLICY, issuer.jwks, clock)
-    unknown = Issuer()
-    unknown.keys["one"] = ed25519.Ed25519PrivateKey.generate()
+    issuer, unknown = Issuer(), Issuer("one")
+    verifier = TokenVerifier(POLICY, issuer.jwks, ManualClock())
     for _ in range(50):
         with pytest.raises(errors.AccessError):
             verifier.authenticate(unknown.token("one"))
@@ -128,8 +122,7 @@ def test_an_empty_list_of_keys_is_not_read_again_for_every_token():
 
 
 def test_keys_that_cannot_be_read_are_asked_for_less_and_less_often():
-    issuer, clock, reads = Issuer(), ManualClock(), list[float]()
-    issuer.keys["one"] = ed25519.Ed25519PrivateKey.generate()
+    issuer, clock, reads = Issuer("one"), ManualClock(), list[float]()
 
     def broken() -> bytes:
         reads.append(clock.monotonic())
@@ -146,8 +139,7 @@ def test_keys_that_cannot_be_read_are_asked_for_less_and_less_often():
 
 
 def test_a_verifier_that_may_not_read_keys_says_when_it_needs_them():
-    issuer, clock = Issuer(), ManualClock()
-    issuer.keys["one"] = ed25519.Ed25519PrivateKey.generate()
+    issuer, clock = Issuer("one"), ManualClock()
     verifier = TokenVerifier(POLICY, issuer.jwks, clock)
     token = issuer.token("one")
     with pytest.raises(errors.StorageError):
@@ -175,8 +167,6 @@ def test_a_verifier_that_may_not_read_keys_says_when_it_needs_them():
     ],
 )
 def test_a_scope_counts_only_with_the_prefix_of_pair(scope: Any, given: str):
-    issuer = Issuer()
-    issuer.keys["one"] = ed25519.Ed25519PrivateKey.generate()
-    assert (
-        TokenVerifier(POLICY, issuer.jwks, ManualClock()).authenticate(issuer.token("one", scope=scope)).scope == given
-    )
+    issuer = Issuer("one")
+    principal = TokenVerifier(POLICY, issuer.jwks, ManualClock()).authenticate(issuer.token("one", scope=scope))
+    assert principal.scope == given

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pair import errors
-from pair.app.mcp.client_config import Client, ClientEntry, own_command, plan
+from pair.app.mcp.client_config import Client, own_command, plan
 
-ENTRY = ClientEntry("/opt/bin/pair", ("mcp", "--project", "/srv/handbook"))
+ENTRY = {"type": "stdio", "command": "/opt/bin/pair", "args": ["mcp", "--project", "/srv/handbook"]}
 FILES: dict[Client, tuple[str, str]] = {
     "claude": (".mcp.json", "mcpServers"),
     "cursor": (".cursor/mcp.json", "mcpServers"),
@@ -25,7 +25,7 @@ def test_a_file_that_is_not_there_is_made_once(client: Client, tmp_path: Path):
     assert (planned.path, planned.outcome) == (tmp_path / name, "added")
     assert not (tmp_path / name).exists()
     planned.carry_out()
-    assert json.loads((tmp_path / name).read_text()) == {key: {"pair": ENTRY.to_json()}}
+    assert json.loads((tmp_path / name).read_text()) == {key: {"pair": ENTRY}}
     before = (tmp_path / name).stat()
     again = plan(client, tmp_path, ENTRY)
     again.carry_out()
@@ -44,7 +44,7 @@ def test_all_else_in_a_file_stays_as_it_was(tmp_path: Path):
     assert planned.outcome == "changed"
     assert list(written) == ["first", "mcpServers", "n"]
     assert written["first"] == "größer"
-    assert written["mcpServers"] == {"z": {"command": "x"}, "pair": ENTRY.to_json()}
+    assert written["mcpServers"] == {"z": {"command": "x"}, "pair": ENTRY}
     assert path.read_text().startswith('{\n    "first": "größer"')
     assert path.stat().st_mode & 0o777 == 0o640
     assert os.listdir(tmp_path) == [".mcp.json"]

@@ -44,7 +44,7 @@ CitationId = Annotated[str, typer.Argument(metavar="ID", help="Of a citation, as
 
 
 def ask(
-    context: typer.Context,
+    context: CliContext,
     question: Question,
     librarian: LibrarianName = None,
     kb: Kb = None,
@@ -64,7 +64,6 @@ def ask(
 
     from pair.librarians.contract import Context  # noqa: PLC0415
 
-    session: CliContext = context.obj
     if at is not None and librarian is not None:
         raise errors.command_line_invalid("--at goes without --librarian: only the shelf of a KB knows its past")
     is_streamed = False
@@ -75,10 +74,10 @@ def ask(
         render.print_piece(piece)
 
     first = librarian or kb or (DEFAULT_KB if at is not None else None)
-    given = Context(on_text=print_piece if not session.as_json and sys.stdout.isatty() else None)
-    with session.kb_with_sources(kb or DEFAULT_KB, at) as opened:
+    given = Context(on_text=print_piece if not context.as_json and sys.stdout.isatty() else None)
+    with context.kb(kb or DEFAULT_KB, at) as opened:
         response = asyncio.run(opened.ask(question, first=first, context=given, timeout=timeout))
-    if session.as_json:
+    if context.as_json:
         render.print_json(response.to_json())
     else:
         _show_response(response, is_streamed=is_streamed)
@@ -86,7 +85,7 @@ def ask(
         raise typer.Exit(_EXIT_STATUSES.get(response.error.code, 1))
 
 
-def cite(context: typer.Context, citation_id: CitationId) -> None:
+def cite(context: CliContext, citation_id: CitationId) -> None:
     """Print the passage that a citation points to, and whether it is still the same.
 
     Examples:
@@ -95,13 +94,12 @@ def cite(context: typer.Context, citation_id: CitationId) -> None:
     """
     from pair.librarians.citations import parse_citation_id  # noqa: PLC0415 - only commands that ask wait for it
 
-    session: CliContext = context.obj
     place = parse_citation_id(citation_id)
     if place is None:
         raise errors.command_line_invalid(
             f"not the id of a citation: {citation_id}", hints=["It looks like KB/DOCUMENT#START-END@HASH"]
         )
-    with _open_cited_kb(session, place) as opened:
+    with _open_cited_kb(context, place) as opened:
         document = opened.document(place.document_id)
     passage = document.text[place.start : place.end]
     is_same = place.is_still(passage)
@@ -118,18 +116,17 @@ def cite(context: typer.Context, citation_id: CitationId) -> None:
     }
     if not is_same:
         render.print_note("the document has changed since it was cited: this is what stands there now")
-    session.show_text(value, passage)
+    context.show_text(value, passage)
 
 
-def list_librarians(context: typer.Context) -> None:
+def list_librarians(context: CliContext) -> None:
     """Who can be asked, and what about.
 
     Examples:
       pair librarians list
       pair librarians list --json
     """
-    session: CliContext = context.obj
-    with _open_librarians(session) as librarians:
+    with _open_librarians(context) as librarians:
         listed = librarians.list_all()
         value = {
             "first": librarians.first,
@@ -144,10 +141,10 @@ def list_librarians(context: typer.Context) -> None:
             + ("" if entry.is_public else "  (not for everybody)")
             for entry in listed
         ]
-        session.show(value, *lines, f"asked first: {librarians.first}", is_answer=True)
+        context.show(value, *lines, f"asked first: {librarians.first}", is_answer=True)
 
 
-def check_librarians(context: typer.Context) -> None:
+def check_librarians(context: CliContext) -> None:
     """Ask each of them something, and say who cannot answer and why.
 
     Examples:
@@ -155,30 +152,29 @@ def check_librarians(context: typer.Context) -> None:
     """
     import asyncio  # noqa: PLC0415 - only commands that ask wait for it
 
-    session: CliContext = context.obj
-    with _open_librarians(session) as librarians:
+    with _open_librarians(context) as librarians:
         results = asyncio.run(_try_librarians(librarians))
         value = {"librarians": results, "problems": _report_problems(librarians)}
-        session.show(value, *(f"{name:<20}  {result}" for name, result in results.items()), is_answer=True)
+        context.show(value, *(f"{name:<20}  {result}" for name, result in results.items()), is_answer=True)
         has_problems = bool(librarians.problems)
     if has_problems or any(result != "ok" for result in results.values()):
         raise typer.Exit(1)
 
 
-def _open_cited_kb(session: CliContext, place: "CitedPlace") -> "KnowledgeBase | RemoteKnowledgeBase":
+def _open_cited_kb(context: CliContext, place: "CitedPlace") -> "KnowledgeBase | RemoteKnowledgeBase":
     if not place.librarian:
-        return session.kb(place.kb_id)
+        return context.kb(place.kb_id)
     from pair.kb.librarians import connect_to_librarian  # noqa: PLC0415 - loads the network
 
-    return connect_to_librarian(session.settings(), place.librarian, place.kb_id)
+    return connect_to_librarian(context.settings(), place.librarian, place.kb_id)
 
 
 @contextlib.contextmanager
-def _open_librarians(session: CliContext) -> "Iterator[KbLibrarians]":
+def _open_librarians(context: CliContext) -> "Iterator[KbLibrarians]":
     from pair.kb.librarians import KbLibrarians  # noqa: PLC0415 - loads asyncio
 
-    with session.kb_with_sources(DEFAULT_KB) as kb:
-        settings = session.settings()
+    with context.kb(DEFAULT_KB) as kb:
+        settings = context.settings()
         opened = KbLibrarians(kb, settings, lambda kb_id: open_kb(kb_id, settings=settings))
         with contextlib.closing(opened) as librarians:
             yield librarians

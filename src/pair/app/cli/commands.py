@@ -103,9 +103,19 @@ def run(arguments: Sequence[str]) -> int:
     except errors.PairError as error:
         return _fail(error, as_json=as_json)
     except TyperException as fault:
-        return _fail_usage(fault, as_json=as_json)
+        where: Any = getattr(fault, "ctx", None)
+        command = where.command_path if where is not None else "pair"
+        usage = errors.command_line_invalid(fault.format_message(), hints=[f"{command} --help"])
+        status = _fail(usage, as_json=as_json)
+        return versions.TROUBLE_EXIT_STATUS if getattr(where, "info_name", "") in _STATUS_1_IS_AN_ANSWER else status
     except Exception as bug:  # noqa: BLE001 - the outermost boundary of the command line
-        return _report_bug(bug, as_json=as_json)
+        message = f"{type(bug).__name__}: {bug}"
+        if as_json:
+            render.print_json({"error": {"code": "INTERNAL_ERROR", "message": message, "recoverable": False}})
+        else:
+            trace = "".join(traceback.format_exception(bug)).split("\n")
+            render.print_note(f"Error: this is a bug in pair: {message}", "", *trace)
+        return errors.BUG_EXIT_STATUS
     if status == errors.INTERRUPTED_EXIT_STATUS:
         render.print_note("interrupted: nothing is half done, and the same command goes on where this one stopped")
     return status if isinstance(status, int) else 0
@@ -115,21 +125,3 @@ def _fail(error: errors.PairError, *, as_json: bool) -> int:
     render.print_error(error, as_json=as_json)
     logging.getLogger("pair").debug("failed", exc_info=error)
     return error.exit_status
-
-
-def _fail_usage(fault: TyperException, *, as_json: bool) -> int:
-    where: Any = getattr(fault, "ctx", None)
-    command = where.command_path if where is not None else "pair"
-    error = errors.command_line_invalid(fault.format_message(), hints=[f"{command} --help"])
-    status = _fail(error, as_json=as_json)
-    return versions.TROUBLE_EXIT_STATUS if getattr(where, "info_name", "") in _STATUS_1_IS_AN_ANSWER else status
-
-
-def _report_bug(bug: Exception, *, as_json: bool) -> int:
-    message = f"{type(bug).__name__}: {bug}"
-    if as_json:
-        render.print_json({"error": {"code": "INTERNAL_ERROR", "message": message, "recoverable": False}})
-    else:
-        trace = "".join(traceback.format_exception(bug)).split("\n")
-        render.print_note(f"Error: this is a bug in pair: {message}", "", *trace)
-    return errors.BUG_EXIT_STATUS

@@ -4,7 +4,6 @@ import copy
 import logging
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,36 +30,38 @@ KbName = Annotated[str, typer.Option("--kb", metavar="ID", help="Name of the kno
 At = Annotated[str | None, typer.Option("--at", metavar="VERSION", help=_AT_HELP)]
 
 
-@dataclass
-class CliContext:
-    """Options shared by all commands, as given so far."""
+class CliContext(typer.Context):
+    """What a command is given: the options that all commands share, and what commands do with them."""
 
-    config: str | None = None
-    log_level: str | None = None
-    as_json: bool = False
-    has_warned: bool = False
-    """Whether the user was told that the folder's configuration is not trusted."""
+    @property
+    def config(self) -> str | None:
+        return self.meta.get("config")
+
+    @property
+    def log_level(self) -> str | None:
+        return self.meta.get("log_level")
+
+    @property
+    def as_json(self) -> bool:
+        return bool(self.meta.get("as_json"))
 
     def settings(self) -> Settings:
         """Load the settings and start logging; print once what does not count in an untrusted folder."""
-        settings = Settings.load(self.config, on_ignored=self._warn)
+
+        def warn(text: str) -> None:
+            if not self.meta.get("has_warned"):
+                render.print_note(f"Warning: {text}")
+            self.meta["has_warned"] = True
+
+        settings = Settings.load(self.config, on_ignored=warn)
         self._start_logging(settings)
         return settings
-
-    def _warn(self, text: str) -> None:
-        if not self.has_warned:
-            render.print_note(f"Warning: {text}")
-        self.has_warned = True
 
     def installer(self) -> Installer:
         return Installer(self.settings(), observer=render.ProgressObserver(is_quiet=self.as_json))
 
     def kb(self, kb_id: str, at: str | None = None) -> "KnowledgeBase":
-        """Open a KB; `at`: as it was in this version."""
-        return open_kb(kb_id, settings=self.settings(), at=at)
-
-    def kb_with_sources(self, kb_id: str, at: str | None = None) -> "KnowledgeBase":
-        """Open a KB; the one that is synced also knows its sources: when they were fetched, and what they hold."""
+        """Open a KB, or an earlier version of it. The one that is synced knows its sources."""
         settings = self.settings()
         sources = SyncService(settings) if kb_id == DEFAULT_KB and at is None else None
         return open_kb(kb_id, settings=settings, sources=sources, at=at)
@@ -113,7 +114,7 @@ class _FieldFormatter(logging.Formatter):
 
 
 def start(
-    context: typer.Context,
+    context: CliContext,
     config: Annotated[str | None, typer.Option("--config", metavar="FILE", help=_CONFIG_HELP)] = None,
     log_level: Annotated[str | None, typer.Option("--log-level", metavar="LEVEL", help=_LEVEL_HELP)] = None,
     as_json: Annotated[bool, typer.Option("--json", help=_JSON_HELP)] = False,
@@ -122,17 +123,19 @@ def start(
     if version:
         render.print_result(f"pair {__version__}")
         raise typer.Exit
-    context.obj = CliContext(config, log_level, as_json)
+    context.meta.update(config=config, log_level=log_level, as_json=as_json)
 
 
 def share_options(root: Any) -> None:
-    """Accept the options of `start` behind a command's name too."""
+    """Accept the options of `start` behind a command's name too, and give every command a CliContext."""
 
-    def remember(context: Any, option: Any, value: Any) -> None:
+    def remember(context: CliContext, option: Any, value: Any) -> None:
         if value:
-            setattr(context.find_object(CliContext), option.name, value)
+            context.meta[option.name] = value
 
+    root.context_class = CliContext
     for command in _leaves(root):
+        command.context_class = CliContext
         for option in root.params:
             if option.name in _SHARED:
                 shared = copy.copy(option)

@@ -10,10 +10,9 @@ import typer
 from pair import errors
 from pair.app import render
 from pair.app.cli.context import CliContext, KbName
-from pair.kb.ingest import Ingestion, inputs
+from pair.kb.ingest import Ingestion, read_documents
 from pair.kb.ingest import ingest as ingest_documents
 from pair.kb.open import DEFAULT_KB
-from pair.settings import Settings
 
 if TYPE_CHECKING:
     from pair.engine.write.bulk_load import BuildProgress
@@ -49,7 +48,7 @@ Embed = Annotated[bool, typer.Option("--embed", help="Cut and embed texts anew, 
 
 
 def ingest(
-    context: typer.Context,
+    context: CliContext,
     paths: Paths,
     kb: KbName = DEFAULT_KB,
     chunk_size: ChunkSize = None,
@@ -69,7 +68,6 @@ def ingest(
       pair ingest dump.jsonl --runner ray   by the workers of a Ray cluster: engine.ray_address
       generate | pair ingest -              JSON lines from standard input
     """
-    session: CliContext = context.obj
     skipped: list[dict[str, str]] = []
 
     def note_skipped(path: str, reason: str) -> None:
@@ -79,31 +77,27 @@ def ingest(
     def note_progress(progress: "BuildProgress") -> None:
         of = f" of {progress.read:,}" if progress.built < progress.read else ""
         by = f" ({progress.workers} workers)" if progress.workers > 1 else ""
-        session.show_progress(f"{progress.built:,}{of} documents{by}")
+        context.show_progress(f"{progress.built:,}{of} documents{by}")
 
-    documents = inputs(note_skipped).read(paths)
+    documents = read_documents(paths, note_skipped)
     if runner == "auto" and "-" in paths:
         runner = "plain"  # a stream may never end, and what came so far should be found
     how = Ingestion(runner, workers, chunk_size, note_progress)
-    report = ingest_documents(kb, documents, _set_graph(session.settings(), graph), how)
+    settings = context.settings()
+    if graph is not None:
+        kind = settings.engine.graph if settings.engine.graph != "off" else "text"
+        engine = dataclasses.replace(settings.engine, graph=kind if graph else "off")
+        settings = dataclasses.replace(settings, engine=engine)
+    report = ingest_documents(kb, documents, settings, how)
     render.end_progress()
     names = ("added", "replaced", "unchanged", "chunks", "manifest_version")
     value = {"kb_id": kb, **{name: getattr(report, name) for name in names}, "skipped": skipped}
     counts = f"{report.added:,} added, {report.replaced:,} replaced, {report.unchanged:,} unchanged"
-    session.show(value, f"ingested into {kb}: {counts} ({render.pluralize(report.chunks, 'chunk')})")
-
-
-def _set_graph(settings: Settings, wanted: bool | None) -> Settings:
-    """Return the settings with a graph, of the configured kind or from the text, or without one."""
-    if wanted is None:
-        return settings
-    kind = settings.engine.graph if settings.engine.graph != "off" else "text"
-    engine = dataclasses.replace(settings.engine, graph=kind if wanted else "off")
-    return dataclasses.replace(settings, engine=engine)
+    context.show(value, f"ingested into {kb}: {counts} ({render.pluralize(report.chunks, 'chunk')})")
 
 
 def list_documents(
-    context: typer.Context, kb: KbName = DEFAULT_KB, owner: Owner = None, after: After = "", limit: Limit = 100
+    context: CliContext, kb: KbName = DEFAULT_KB, owner: Owner = None, after: After = "", limit: Limit = 100
 ) -> None:
     """List stored documents by id.
 
@@ -111,8 +105,7 @@ def list_documents(
       pair docs list
       pair docs list --owner ingest --limit 20 --after notes/b.md
     """
-    session: CliContext = context.obj
-    with session.kb(kb) as opened:
+    with context.kb(kb) as opened:
         documents = opened.documents(after=after, limit=limit, owner=owner)
     entries = [{key: value for key, value in document.to_json().items() if key != "text"} for document in documents]
     is_whole = len(documents) < limit
@@ -120,24 +113,23 @@ def list_documents(
     lines = [f"{document.id}  {document.title}".rstrip() for document in documents]
     if not is_whole:
         lines.append(f"more: pair docs list --after {documents[-1].id!r}")
-    session.show(value, *(lines or ["no documents"]), is_answer=True)
+    context.show(value, *(lines or ["no documents"]), is_answer=True)
 
 
-def get_document(context: typer.Context, document_id: Id, kb: KbName = DEFAULT_KB) -> None:
+def get_document(context: CliContext, document_id: Id, kb: KbName = DEFAULT_KB) -> None:
     """Print the text of a document.
 
     Examples:
       pair docs get notes/b.md
       pair docs get notes/b.md --json
     """
-    session: CliContext = context.obj
-    with session.kb(kb) as opened:
+    with context.kb(kb) as opened:
         document = opened.document(document_id)
-    session.show_text(document.to_json(), document.text)
+    context.show_text(document.to_json(), document.text)
 
 
 def delete_documents(
-    context: typer.Context, ids: Ids = None, kb: KbName = DEFAULT_KB, owner: Owner = None, filters: Filters = None
+    context: CliContext, ids: Ids = None, kb: KbName = DEFAULT_KB, owner: Owner = None, filters: Filters = None
 ) -> None:
     """Delete documents by id, by who brought them, or by their metadata.
 
@@ -148,18 +140,17 @@ def delete_documents(
       pair docs delete --owner ingest
       pair docs delete --filter 'year<2020'
     """
-    session: CliContext = context.obj
     if not ids and owner is None and not filters:
         raise errors.command_line_invalid(
             "nothing to delete was named", hints=["Name ids, --owner or --filter", "pair docs delete --help"]
         )
-    with session.kb_with_sources(kb) as opened:
+    with context.kb(kb) as opened:
         report = opened.delete(ids or (), owner=owner, filter=filters or None)
     value = {"kb_id": kb, "deleted": report.deleted, "manifest_version": report.manifest_version}
-    session.show(value, f"deleted {render.pluralize(report.deleted, 'document')} from {kb}")
+    context.show(value, f"deleted {render.pluralize(report.deleted, 'document')} from {kb}")
 
 
-def export(context: typer.Context, output: Output, kb: KbName = DEFAULT_KB, vectors: Vectors = True) -> None:
+def export(context: CliContext, output: Output, kb: KbName = DEFAULT_KB, vectors: Vectors = True) -> None:
     """Write a whole knowledge base into one file.
 
     The file is one state of it, whatever is written meanwhile, and appears when it is whole.
@@ -169,15 +160,14 @@ def export(context: typer.Context, output: Output, kb: KbName = DEFAULT_KB, vect
       pair export -o texts.jsonl --no-vectors     much smaller; embedded again when it is imported
       pair export -o - | ssh elsewhere 'cat > backup.jsonl'
     """
-    session: CliContext = context.obj
     to_stream = output == "-"
     if to_stream and sys.stdout.isatty():
         raise errors.command_line_invalid(
             "an export holds texts of others as they are, which a terminal might obey",
             hints=["pair export -o FILE", "pair export -o - | COMMAND"],
         )
-    progress = render.CountProgress("document", is_quiet=session.as_json or to_stream)
-    with session.kb(kb) as opened:
+    progress = render.CountProgress("document", is_quiet=context.as_json or to_stream)
+    with context.kb(kb) as opened:
         target = sys.stdout.buffer if to_stream else Path(output)
         report = opened.backup.export(target, vectors=vectors, on_progress=progress)
     render.end_progress()
@@ -186,11 +176,11 @@ def export(context: typer.Context, output: Output, kb: KbName = DEFAULT_KB, vect
     if to_stream:
         render.print_note(line)
     else:
-        session.show({**dataclasses.asdict(report), "file": output, "vectors": vectors}, line)
+        context.show({**dataclasses.asdict(report), "file": output, "vectors": vectors}, line)
 
 
 def import_file(
-    context: typer.Context, file: File, kb: KbName = DEFAULT_KB, replace: Replace = False, embed: Embed = False
+    context: CliContext, file: File, kb: KbName = DEFAULT_KB, replace: Replace = False, embed: Embed = False
 ) -> None:
     """Put an export into a knowledge base, all at once.
 
@@ -202,13 +192,12 @@ def import_file(
       pair import backup.jsonl.gz --kb copy       into another knowledge base
       pair import backup.jsonl.gz --embed         with vectors of the configured embedder
     """
-    session: CliContext = context.obj
-    progress = render.CountProgress("item", is_quiet=session.as_json)
-    with session.kb(kb) as opened:
+    progress = render.CountProgress("item", is_quiet=context.as_json)
+    with context.kb(kb) as opened:
         report = opened.backup.import_from(file, replace_all=replace, embed=embed, on_progress=progress)
     render.end_progress()
     names = ("added", "replaced", "unchanged", "deleted", "chunks", "manifest_version")
     value = {"kb_id": kb, **{name: getattr(report, name) for name in names}}
     counts = f"{report.added:,} added, {report.replaced:,} replaced, {report.unchanged:,} unchanged"
     gone = f", {report.deleted:,} gone" if report.deleted else ""
-    session.show(value, f"imported into {kb}: {counts}{gone} ({render.pluralize(report.chunks, 'chunk')})")
+    context.show(value, f"imported into {kb}: {counts}{gone} ({render.pluralize(report.chunks, 'chunk')})")

@@ -37,7 +37,7 @@ SkipUnknown = Annotated[
 
 
 def evaluate(
-    context: typer.Context,
+    context: CliContext,
     folder: Folder,
     modes: Modes = None,
     kb: Kb = None,
@@ -55,7 +55,6 @@ def evaluate(
       pair eval questions/ --kb handbook       the documents of a knowledge base, instead of corpus.jsonl
       pair eval questions/ --limit-queries 50 --json
     """
-    session: CliContext = context.obj
     for mode in modes or ():
         if mode not in MODES:
             raise errors.query_invalid(f"unknown mode: {mode}", hints=[f"Modes: {', '.join(MODES)}"])
@@ -63,23 +62,23 @@ def evaluate(
     if kb is None:
         ids = frozenset(document.id for document in judged.documents())
         selection = judged.select(ids, skip_unknown=skip_unknown, limit=limit_queries)
-        with temporary_kb(session.settings()) as opened:
-            _fill(session, opened, judged, len(ids))
-            value = _measure(session, opened, selection, modes)
+        with temporary_kb(context.settings()) as opened:
+            _fill(context, opened, judged, len(ids))
+            value = _measure(context, opened, selection, modes)
     else:
-        with session.kb(kb) as opened:
+        with context.kb(kb) as opened:
             known = opened.existing_ids(judgement.document_id for judgement in judged.judgements)
             selection = judged.select(known, skip_unknown=skip_unknown, limit=limit_queries)
-            value = _measure(session, opened, selection, modes)
+            value = _measure(context, opened, selection, modes)
     if selection.skipped_queries:
         render.print_note(f"skipped: queries without a relevant document: {selection.skipped_queries:,}")
     if selection.skipped_judgements:
         render.print_note(f"skipped: judgements of unknown queries or documents: {selection.skipped_judgements:,}")
     value = {"set": judged.name, **value, "kb_id": kb}
-    session.show(value, *_format_figures(value), is_answer=True)
+    context.show(value, *_format_figures(value), is_answer=True)
 
 
-def doctor(context: typer.Context) -> None:
+def doctor(context: CliContext) -> None:
     """Check configuration, store, lease, cache, embedder, model and server, and say what to do.
 
     Exits with the status of the first check that failed.
@@ -90,41 +89,40 @@ def doctor(context: typer.Context) -> None:
     """
     from pair.kb.doctor import examine  # noqa: PLC0415 - loads what it examines
 
-    session: CliContext = context.obj
     checks = []
-    for check in examine(session.settings):
+    for check in examine(context.settings):
         checks.append(check)
-        if not session.as_json:
+        if not context.as_json:
             code = f" ({check.code})" if check.code else ""
             render.print_result(f"{_SIGNS[check.state]} {check.name:<15} {check.message}{code}")
             for hint in check.hints:
                 render.print_result(f"{'':<23}→ {hint}")
     failed = [check for check in checks if check.state == "failed"]
-    if session.as_json:
+    if context.as_json:
         render.print_json({"ok": not failed, "checks": [check.to_json() for check in checks]})
     if failed:
         raise typer.Exit(failed[0].exit_status)
 
 
-def _fill(session: CliContext, kb: "KnowledgeBase", judged: JudgedSet, total: int) -> None:
+def _fill(context: CliContext, kb: "KnowledgeBase", judged: JudgedSet, total: int) -> None:
     done = 0
 
     def note_batch(report: "WriteReport") -> None:
         nonlocal done
         done += report.added
-        session.show_progress(f"{done:,} of {render.pluralize(total, 'document')} stored")
+        context.show_progress(f"{done:,} of {render.pluralize(total, 'document')} stored")
 
-    if not session.as_json:
+    if not context.as_json:
         render.print_note(f"storing {render.pluralize(total, 'document')} of {judged.name}")
     kb.upsert(judged.documents(), on_batch=note_batch)
     render.end_progress()
 
 
-def _measure(session: CliContext, kb: "KnowledgeBase", selection: Selection, modes: list[str] | None) -> dict[str, Any]:
+def _measure(context: CliContext, kb: "KnowledgeBase", selection: Selection, modes: list[str] | None) -> dict[str, Any]:
     queries, clock = selection.queries, SystemClock()
 
     def note_query(mode: str, done: int) -> None:
-        session.show_progress(f"{mode}: {done:,} of {len(queries):,} queries")
+        context.show_progress(f"{mode}: {done:,} of {len(queries):,} queries")
 
     if modes:
         measured = Measured({mode: measure(kb, queries, mode, clock=clock, on_query=note_query) for mode in modes}, {})

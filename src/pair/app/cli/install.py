@@ -53,7 +53,7 @@ _KEPT_WORDS = {
 
 
 def install(
-    context: typer.Context,
+    context: CliContext,
     target: Target = None,
     source: Source = None,
     kb_id: KbId = None,
@@ -76,8 +76,7 @@ def install(
       pair install --locked                          exactly what pair.lock says
       pair install --offline --source ./handbook.zip without any network
     """
-    session: CliContext = context.obj
-    installer = session.installer()
+    installer = context.installer()
     if locked:
         _refuse_with_lock(source, kb_id)
         only = Path(target) if target is not None else None
@@ -85,17 +84,17 @@ def install(
             only, force=force, dry_run=dry_run, offline=offline, with_index=not no_index
         )
         lines = [line for report in done.reports for line in _format_report(report)]
-        session.show(done.to_json(), *(lines or ["nothing is locked"]))
+        context.show(done.to_json(), *(lines or ["nothing is locked"]))
         return
     folder = Path(target) if target is not None else installer.default_target
     known_as = installer.check_kb_id(kb_id)
     request = InstallRequest("install", folder, force=force, dry_run=dry_run, kb_id=known_as, with_index=not no_index)
     report = installer.apply(request, installer.resolve(source, offline=offline), offline=offline)
-    session.show(report.to_json(), *_format_report(report))
+    context.show(report.to_json(), *_format_report(report))
 
 
 def update(
-    context: typer.Context,
+    context: CliContext,
     target: Target = None,
     source: Source = None,
     kb_id: KbId = None,
@@ -114,17 +113,16 @@ def update(
       pair update --source ./handbook-2.zip          from another source
       pair update --dry-run                          what would change
     """
-    session: CliContext = context.obj
-    installer = session.installer()
+    installer = context.installer()
     folder = Path(target) if target is not None else installer.default_target
     known_as = installer.check_kb_id(kb_id)
     request = InstallRequest("update", folder, force=force, dry_run=dry_run, kb_id=known_as, with_index=not no_index)
     report = installer.apply(request, installer.resolve_update(source, folder, offline=offline), offline=offline)
-    session.show(report.to_json(), *_format_report(report))
+    context.show(report.to_json(), *_format_report(report))
 
 
 def lock(
-    context: typer.Context, targets: LockTargets = None, check: Check = False, lock_file: LockFile = Path(LOCK_NAME)
+    context: CliContext, targets: LockTargets = None, check: Check = False, lock_file: LockFile = Path(LOCK_NAME)
 ) -> None:
     """Write down exactly which KBs are installed, to the byte.
 
@@ -137,8 +135,7 @@ def lock(
       pair lock --check              exit 4 if what is installed is not what is locked
       pair install --locked          install exactly what is locked
     """
-    session: CliContext = context.obj
-    locks = LockService(session.installer(), lock_file)
+    locks = LockService(context.installer(), lock_file)
     if check:
         report = locks.check()
         lines = [f"{render.pluralize(len(report.kbs), 'KB')} as {report.path} says"]
@@ -149,7 +146,7 @@ def lock(
         lines = [f"{done} {render.pluralize(len(report.kbs), 'KB')} in {report.path}: {names}"]
         for kb_id in report.with_queries:
             lines.append(f"the source of {kb_id} has a query: if there is a secret in it, do not share the lock")
-    session.show(report.to_json(), *lines)
+    context.show(report.to_json(), *lines)
 
 
 def _refuse_with_lock(source: str | None, kb_id: str | None) -> None:

@@ -32,56 +32,53 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say how much there is t
 _IDS_SHOWN = 10
 
 
-def compact(context: typer.Context, kb: KbName = DEFAULT_KB, everything: All = False) -> None:
+def compact(context: CliContext, kb: KbName = DEFAULT_KB, everything: All = False) -> None:
     """Merge and re-cluster shards. Readers and writers go on meanwhile.
 
     Examples:
       pair compact            what is worth it
       pair compact --all      everything, clustered anew
     """
-    session: CliContext = context.obj
 
     def note(done: int, total: int) -> None:
-        session.show_progress(f"{done} of {render.pluralize(total, 'shard')}")
+        context.show_progress(f"{done} of {render.pluralize(total, 'shard')}")
 
-    with session.kb(kb) as opened:
+    with context.kb(kb) as opened:
         report = opened.maintenance.compact(everything=everything, on_progress=note)
     render.end_progress()
     line = f"{report.shards_before} shards became {report.shards_after}: {report.reason.replace('_', ' ')}"
-    session.show({"kb_id": kb, **asdict(report)}, line if report.shards_before else "nothing to compact")
+    context.show({"kb_id": kb, **asdict(report)}, line if report.shards_before else "nothing to compact")
 
 
-def collect(context: typer.Context, kb: KbName = DEFAULT_KB, grace: Grace = None) -> None:
+def collect(context: CliContext, kb: KbName = DEFAULT_KB, grace: Grace = None) -> None:
     """Delete shards that no manifest names any more.
 
     Examples:
       pair gc                 shards that nobody has named for engine.gc_grace_seconds
       pair gc --grace 0       all of them, when nobody reads or writes
     """
-    session: CliContext = context.obj
-    with session.kb(kb) as opened:
+    with context.kb(kb) as opened:
         report = opened.maintenance.collect(grace_seconds=grace)
     freed = f"deleted {render.pluralize(report.deleted_shards, 'shard')}, {render.format_size(report.deleted_bytes)}"
     waiting = f"; {report.kept_shards} more when their time has come" if report.kept_shards else ""
-    session.show({"kb_id": kb, **asdict(report)}, freed + waiting)
+    context.show({"kb_id": kb, **asdict(report)}, freed + waiting)
 
 
-def sweep(context: typer.Context, kb: KbName = DEFAULT_KB) -> None:
+def sweep(context: CliContext, kb: KbName = DEFAULT_KB) -> None:
     """Evict fetched shards that are too old or too many.
 
     Examples:
       pair cache sweep        down to engine.cache_max_bytes, without what is in use
     """
-    session: CliContext = context.obj
-    with session.kb(kb) as opened:
+    with context.kb(kb) as opened:
         report = opened.maintenance.sweep()
     evicted = render.pluralize(report.evicted_ttl + report.evicted_size, "shard")
     freed, kept = render.format_size(report.freed_bytes), render.format_size(report.kept_bytes)
-    session.show(asdict(report), f"evicted {evicted}, {freed}; {kept} kept")
+    context.show(asdict(report), f"evicted {evicted}, {freed}; {kept} kept")
 
 
 def fsck(
-    context: typer.Context,
+    context: CliContext,
     kb: KbName = DEFAULT_KB,
     repair: Repair = False,
     package: Packages = None,
@@ -97,23 +94,22 @@ def fsck(
       pair fsck --repair --package kb.zip         also from a package with an index
       pair fsck --repair --drop-lost              and give up what cannot be repaired
     """
-    session: CliContext = context.obj
     if drop_lost and not repair:
         raise errors.command_line_invalid("--drop-lost goes with --repair", hints=["pair fsck --help"])
 
     def note(done: int, total: int) -> None:
-        session.show_progress(f"{render.format_size(done)} of {render.format_size(total)}")
+        context.show_progress(f"{render.format_size(done)} of {render.format_size(total)}")
 
-    with session.kb_with_sources(kb) as opened:
+    with context.kb(kb) as opened:
         report = opened.maintenance.fsck(repair=repair, drop_lost=drop_lost, packages=package or (), on_progress=note)
     render.end_progress()
-    session.show(report.to_json(), *_format_check(report), is_answer=True)
+    context.show(report.to_json(), *_format_check(report), is_answer=True)
     if not report.is_sound:
         raise typer.Exit(errors.DataError.exit_status)
 
 
 def reembed(
-    context: typer.Context,
+    context: CliContext,
     kb: KbName = DEFAULT_KB,
     embedder: Embedder = None,
     model: Model = None,
@@ -129,17 +125,16 @@ def reembed(
       pair reembed --embedder minilm              vectors of another embedder, swapped in at the end
       pair reembed --kb support                   vectors of the embedder that is configured by now
     """
-    session: CliContext = context.obj
-    configured = session.settings()
+    configured = context.settings()
     wanted = with_embedder(configured, embedder, model, dimension)
-    progress = render.CountProgress("chunk", is_quiet=session.as_json)
+    progress = render.CountProgress("chunk", is_quiet=context.as_json)
     with open_kb(kb, settings=wanted) as opened:
         report = opened.maintenance.reembed(dry_run=dry_run, on_progress=progress)
     render.end_progress()
     changes = changes_to(configured, wanted)
     value = {"kb_id": kb, "dry_run": dry_run, **asdict(report), "configuration": [asdict(change) for change in changes]}
-    session.show(value, _format_reembedding(kb, report, dry_run=dry_run))
-    if changes and not session.as_json and not dry_run:
+    context.show(value, _format_reembedding(kb, report, dry_run=dry_run))
+    if changes and not context.as_json and not dry_run:
         advice = [f"  • {change.advice}" for change in changes]
         render.print_note("the configuration still names another embedder, which is refused from now on:", *advice)
 

@@ -44,7 +44,7 @@ Identity = Annotated[
 
 
 def package(
-    context: typer.Context,
+    context: CliContext,
     folder: Folder,
     output: Output = None,
     name: Name = None,
@@ -67,10 +67,9 @@ def package(
       pair package ./handbook --with-index                        searchable as soon as it is installed
       pair package ./handbook --sign ~/.minisign/minisign.key     with a signature beside it
     """
-    session: CliContext = context.obj
     label = Label(name, version, description, author, license_name, tuple(tag) if tag else None)
     packaging = Packaging(label, with_index, kb, sign, render.ask_password)
-    report = session.installer().package(folder, output, packaging)
+    report = context.installer().package(folder, output, packaging)
     lines = [f"skipped {path}: {reason}" for path, reason in report.skipped]
     manifest = report.manifest
     lines.append(
@@ -81,11 +80,11 @@ def package(
         lines.append(f"with its index: {_format_index(manifest.index)}")
     if report.signed_by is not None:
         lines.append(f"signed by key {report.signed_by} in {report.path}.minisig")
-    session.show(report.to_json(), *lines)
+    context.show(report.to_json(), *lines)
 
 
 def publish_release(
-    context: typer.Context,
+    context: CliContext,
     destination: Destination,
     source: ReleaseSource = None,
     name: Name = None,
@@ -110,14 +109,13 @@ def publish_release(
       pair publish s3://bucket/kbs ./handbook --version 1.1.0
       pair install --source ./dist/releases.json#handbook   what readers do then
     """
-    session: CliContext = context.obj
     label = Label(name, version, description, author, license_name, tuple(tag) if tag else None)
     packaging = Packaging(label, with_index, kb, sign, render.ask_password)
-    report = publish(session.installer(), destination, source, packaging)
-    session.show(report.to_json(), *_format_release(report))
+    report = publish(context.installer(), destination, source, packaging)
+    context.show(report.to_json(), *_format_release(report))
 
 
-def verify(context: typer.Context, path: KbPath, identity: Identity = None) -> None:
+def verify(context: CliContext, path: KbPath, identity: Identity = None) -> None:
     """Check a KB package or an installed KB.
 
     Without --identity a signature is checked against sources.signature_keys. Exits 2 when a package is damaged or
@@ -128,26 +126,24 @@ def verify(context: typer.Context, path: KbPath, identity: Identity = None) -> N
       pair verify .pair/knowledge    every installed file against what was installed
       pair verify handbook.zip --identity minisign.pub
     """
-    session: CliContext = context.obj
-    report = session.installer().verify(path, identity)
+    report = context.installer().verify(path, identity)
     lines = [f"ok: {check}" for check in report.checks]
     if report.extra:
         files = render.pluralize(len(report.extra), "file")
         lines.append(f"besides, {files} of yours: {render.join_names(report.extra)}")
     lines.append(f"{path}: {render.pluralize(report.file_count, 'file')} verified")
-    session.show(report.to_json(), *lines, is_answer=True)
+    context.show(report.to_json(), *lines, is_answer=True)
 
 
-def info(context: typer.Context, path: KbPath) -> None:
+def info(context: CliContext, path: KbPath) -> None:
     """Describe a KB package or an installed KB, without unpacking anything.
 
     Examples:
       pair info handbook.zip
       pair info .pair/knowledge --json
     """
-    session: CliContext = context.obj
-    description = session.installer().describe(path)
-    session.show(description.to_json(), *_format_description(description), is_answer=True)
+    description = context.installer().describe(path)
+    context.show(description.to_json(), *_format_description(description), is_answer=True)
 
 
 def _format_release(report: PublishReport) -> list[str]:

@@ -40,7 +40,7 @@ Alpha = Annotated[
 
 
 def search(
-    context: typer.Context,
+    context: CliContext,
     query: Query,
     limit: Limit = 5,
     mode: Mode = DEFAULT_MODE,
@@ -65,14 +65,13 @@ def search(
       pair search deploy --at 12                                   as it was in version 12
       pair search deploy --diversity 0.3 --json
     """
-    session: CliContext = context.obj
     usual = GraphParameters()
     graph = dataclasses.replace(
         usual, hops=usual.hops if hops is None else hops, alpha=usual.alpha if alpha is None else alpha
     )
     options = SearchOptions(max_distance=max_distance, highlights=True, diversity=diversity, graph=graph)
     began = time.perf_counter()
-    with session.kb(kb, at) as opened:
+    with context.kb(kb, at) as opened:
         hits = opened.search(
             query, limit=limit, mode=mode, filter=filters or None, exact=exact, explain=explain, options=options
         )
@@ -94,7 +93,7 @@ def search(
     if hits.reason:
         render.print_note(f"{hits.mode_used}: {hits.reason}")
     lines = [line for number, hit in enumerate(hits, 1) for line in _format_hit(number, hit)]
-    session.show(value, *(lines or ["nothing found"]), is_answer=True)
+    context.show(value, *(lines or ["nothing found"]), is_answer=True)
 
 
 def _format_hit(number: int, hit: "Hit") -> Iterator[str]:

@@ -6,14 +6,14 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from pair import errors
 from pair.app import render
 from pair.app.cli.context import CliContext
-from pair.app.mcp.client_config import Client, ClientEntry, own_command, plan
+from pair.app.mcp.client_config import Client, own_command, plan
 from pair.auth.rules import Scope
 from pair.kb import trust as folder_trust
 from pair.kb.trust import Review, key_file
@@ -41,7 +41,7 @@ ListAll = Annotated[bool, typer.Option("--list", help="List all files that you t
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Trust the folder without asking.")]
 
 
-def serve(context: typer.Context, host: Host = None, port: Port = None) -> None:
+def serve(context: CliContext, host: Host = None, port: Port = None) -> None:
     """Serve knowledge bases over HTTP, and keep the default one in sync.
 
     Every route is described in /openapi.json. SIGTERM finishes what is under way.
@@ -53,16 +53,15 @@ def serve(context: typer.Context, host: Host = None, port: Port = None) -> None:
     """
     from pair.app.http.server import serve as serve_http  # noqa: PLC0415 - loads the server
 
-    session: CliContext = context.obj
-    settings = session.settings()
+    settings = context.settings()
     usual = settings.server
     server = dataclasses.replace(usual, host=host or usual.host, port=usual.port if port is None else port)
-    level = session.log_level or ("debug" if settings.diagnostics else "info")
+    level = context.log_level or ("debug" if settings.diagnostics else "info")
     raise typer.Exit(serve_http(dataclasses.replace(settings, server=server), level))
 
 
 def mcp(
-    context: typer.Context,
+    context: CliContext,
     kbs: Kbs = None,
     allow_write: AllowWrite = False,
     project: Project = None,
@@ -77,53 +76,52 @@ def mcp(
       pair mcp --kb handbook                 serve one knowledge base to whoever starts this
       pair mcp --allow-write                 with tools that add and delete documents
     """
-    session: CliContext = context.obj
     if dry_run and install is None:
         raise errors.command_line_invalid("--dry-run goes with --install", hints=["pair mcp --help"])
     if project is not None and not Path(project).is_dir():
         raise errors.command_line_invalid(f"no such folder: {project}", hints=["pair mcp --help"])
     if install is not None:
         folder = Path(os.path.abspath(project or "."))  # noqa: PTH100 - keeps links
-        _install(session, install, folder, _client_entry(session, folder, kbs or [], allow_write), dry_run=dry_run)
+        _install(context, install, folder, _client_entry(context, folder, kbs or [], allow_write), dry_run=dry_run)
         return
     if project is not None:
-        session.config = session.config and os.path.abspath(session.config)  # noqa: PTH100 - keeps links
+        context.meta["config"] = context.config and os.path.abspath(context.config)  # noqa: PTH100 - keeps links
         os.chdir(project)
     if sys.stdin.isatty():
         render.print_note("waiting for an assistant on standard input; to tell one of this: pair mcp --install claude")
     from pair.app.mcp.local import serve as serve_assistant  # noqa: PLC0415 - loads the SDK
 
-    settings = session.settings()
+    settings = context.settings()
     server = dataclasses.replace(settings.server, mcp_write=allow_write or settings.server.mcp_write)
     raise typer.Exit(serve_assistant(dataclasses.replace(settings, server=server), kbs or []))
 
 
-def _client_entry(session: CliContext, project: Path, kbs: list[str], allow_write: bool) -> ClientEntry:
-    """Return the command that starts `pair mcp` in the project."""
+def _client_entry(context: CliContext, project: Path, kbs: list[str], allow_write: bool) -> dict[str, Any]:
+    """Return the entry that starts `pair mcp` in the project."""
     command, *arguments = own_command(sys.argv[0])
     arguments += ["mcp", "--project", str(project)]
-    if session.config:
-        arguments += ["--config", os.path.abspath(session.config)]  # noqa: PTH100 - keeps links
+    if context.config:
+        arguments += ["--config", os.path.abspath(context.config)]  # noqa: PTH100 - keeps links
     for kb in kbs:
         arguments += ["--kb", kb]
-    return ClientEntry(command, (*arguments, *(["--allow-write"] if allow_write else [])))
+    if allow_write:
+        arguments.append("--allow-write")
+    return {"type": "stdio", "command": command, "args": arguments}
 
 
-def _install(session: CliContext, client: Client, project: Path, entry: ClientEntry, *, dry_run: bool) -> None:
+def _install(context: CliContext, client: Client, project: Path, entry: dict[str, Any], *, dry_run: bool) -> None:
     change = plan(client, project, entry)
-    value = {"client": client, "path": str(change.path), "outcome": change.outcome, "server": entry.to_json()}
+    value = {"client": client, "path": str(change.path), "outcome": change.outcome, "server": entry}
     if dry_run:
-        session.show_text({**value, "content": change.content}, change.content.rstrip("\n"))
+        context.show_text({**value, "content": change.content}, change.content.rstrip("\n"))
         return
     change.carry_out()
-    if not session.as_json:
+    if not context.as_json:
         render.print_note(f"{change.outcome}: {change.path}")
-    session.show(value, " ".join([entry.command, *entry.arguments]), is_answer=True)
+    context.show(value, " ".join([entry["command"], *entry["args"]]), is_answer=True)
 
 
-def add_key(
-    context: typer.Context, name: Name, scope: ScopeOption = "read", kbs: Kbs = None, days: Days = None
-) -> None:
+def add_key(context: CliContext, name: Name, scope: ScopeOption = "read", kbs: Kbs = None, days: Days = None) -> None:
     """Make a key for the server, and print it: it is not kept, only its hash is.
 
     Examples:
@@ -131,47 +129,44 @@ def add_key(
       pair keys add importer --scope write --kb faq      may read and write one knowledge base
       pair keys add visitor --days 7                     for a week
     """
-    session: CliContext = context.obj
     if not name.strip() or not name.isprintable():
         raise errors.command_line_invalid("a name has printable characters", hints=["pair keys add --help"])
     lifetime = None if days is None else datetime.timedelta(days=days)
-    stored, key = key_file(session.settings()).add(name, scope, kbs or (), lifetime)
-    if not session.as_json:
+    stored, key = key_file(context.settings()).add(name, scope, kbs or (), lifetime)
+    if not context.as_json:
         render.print_note(f"key {stored.id} for {name}, scope {scope}. It is shown this once:")
-    session.show({**stored.to_json(), "key": key}, key, is_answer=True)
+    context.show({**stored.to_json(), "key": key}, key, is_answer=True)
 
 
-def list_keys(context: typer.Context) -> None:
+def list_keys(context: CliContext) -> None:
     """Keys of the server, without what only their owners have.
 
     Examples:
       pair keys list
       pair keys list --json
     """
-    session: CliContext = context.obj
-    keys = key_file(session.settings()).all()
+    keys = key_file(context.settings()).all()
     lines = [
         f"{key.id}  {key.scope:<5}  {key.name}  {', '.join(key.kbs) if key.kbs else 'all KBs'}"
         + (f"  expires {key.expires_at}" if key.expires_at else "")
         + (f"  revoked {key.revoked_at}" if key.revoked_at else "")
         for key in keys
     ]
-    session.show({"keys": [key.to_json() for key in keys]}, *(lines or ["no keys"]), is_answer=True)
+    context.show({"keys": [key.to_json() for key in keys]}, *(lines or ["no keys"]), is_answer=True)
 
 
-def revoke_key(context: typer.Context, key_id: KeyId) -> None:
+def revoke_key(context: CliContext, key_id: KeyId) -> None:
     """Refuse a key from now on, also where the server runs already.
 
     Examples:
       pair keys revoke 0a1b2c3d4e5f                      from now on it is refused
     """
-    session: CliContext = context.obj
-    key = key_file(session.settings()).revoke(key_id)
-    session.show(key.to_json(), f"revoked {key.id} of {key.name}")
+    key = key_file(context.settings()).revoke(key_id)
+    context.show(key.to_json(), f"revoked {key.id} of {key.name}")
 
 
 def trust(
-    context: typer.Context, show: Show = False, revoke: Revoke = False, list_all: ListAll = False, yes: Yes = False
+    context: CliContext, show: Show = False, revoke: Revoke = False, list_all: ListAll = False, yes: Yes = False
 ) -> None:
     """Let the configuration and the keys file of this folder count in full.
 
@@ -185,7 +180,6 @@ def trust(
       pair trust --revoke        stop trusting this folder
       pair trust --list          all files that you trust
     """
-    session: CliContext = context.obj
     if show + revoke + list_all + yes > 1:
         raise errors.command_line_invalid(
             "--show, --revoke, --list and --yes exclude each other", hints=["pair trust --help"]
@@ -193,41 +187,41 @@ def trust(
     if list_all:
         entries = folder_trust.list_trusted()
         value = {"trusted": [{"path": place, "sha256": list(hashes)} for place, hashes in entries.items()]}
-        session.show(value, *(entries or ["No files are trusted."]), is_answer=True)
+        context.show(value, *(entries or ["No files are trusted."]), is_answer=True)
     elif revoke:
-        revoked = folder_trust.revoke(session.config)
+        revoked = folder_trust.revoke(context.config)
         lines = [f"No longer trusted: {place}" for place in revoked]
-        session.show({"revoked": revoked}, *(lines or ["Nothing in this folder was trusted."]))
+        context.show({"revoked": revoked}, *(lines or ["Nothing in this folder was trusted."]))
     else:
-        _trust(session, only_show=show, without_asking=yes)
+        _trust(context, only_show=show, without_asking=yes)
 
 
-def _trust(session: CliContext, *, only_show: bool, without_asking: bool) -> None:
-    review = folder_trust.review(session.config)
+def _trust(context: CliContext, *, only_show: bool, without_asking: bool) -> None:
+    review = folder_trust.review(context.config)
     if only_show or not review.pending:
         state = [] if only_show else ["Nothing is left to trust."]
-        session.show(review.to_json(), *_format_review(review), *state, is_answer=True)
+        context.show(review.to_json(), *_format_review(review), *state, is_answer=True)
         return
-    if not session.as_json:
+    if not context.as_json:
         render.print_note(*_format_review(review))
     declined = set()
     for item in review.pending:
-        if without_asking or _confirm(session, str(item.path)):
+        if without_asking or _confirm(context, str(item.path)):
             folder_trust.trust(item)
         else:
             declined.add(item.path)
-    now = folder_trust.review(session.config)
+    now = folder_trust.review(context.config)
     lines = [
         f"Not trusted: {item.path}" if item.path in declined else f"{item.path} has changed meanwhile: pair trust"
         for item in now.pending
     ]
-    session.show(now.to_json(), *(lines or ["Trusted."]))
+    context.show(now.to_json(), *(lines or ["Trusted."]))
     if lines:
         raise typer.Exit(1)
 
 
-def _confirm(session: CliContext, path: str) -> bool:
-    answer = None if session.as_json else render.ask_confirmation(f"Trust {path}?")
+def _confirm(context: CliContext, path: str) -> bool:
+    answer = None if context.as_json else render.ask_confirmation(f"Trust {path}?")
     if answer is None:
         raise errors.command_line_invalid(
             "Cannot ask for confirmation: this is no terminal. Nothing was changed.",

@@ -27,7 +27,7 @@ Pattern = Annotated[
 
 
 def sync(
-    context: typer.Context,
+    context: CliContext,
     pattern: Pattern = None,
     watch: Watch = False,
     dry_run: DryRun = False,
@@ -44,40 +44,38 @@ def sync(
       pair sync --refresh       check every URL now
       pair sync --refresh '*/guide/*'
     """
-    session: CliContext = context.obj
     urls = _check_pattern(pattern, refresh=refresh, watch=watch)
-    progress = render.ProgressObserver(is_quiet=session.as_json)
-    service = SyncService(session.settings(), observer=progress)
+    progress = render.ProgressObserver(is_quiet=context.as_json)
+    service = SyncService(context.settings(), observer=progress)
     if dry_run:
         plan = service.plan(refresh=urls)
-        session.show(plan.to_json(), *_format_plan(plan), is_answer=True)
+        context.show(plan.to_json(), *_format_plan(plan), is_answer=True)
         faults = plan.errors
     elif watch:
         with _SyncSignals(progress), contextlib.suppress(KeyboardInterrupt):
-            _watch(session, service)
+            _watch(context, service)
         return
     else:
         with _SyncSignals(progress):
             report = service.sync(refresh=urls)
             value = report.to_json()
-        session.show(value, *_format_report(report))
+        context.show(value, *_format_report(report))
         faults = report.errors
     if faults:
         raise typer.Exit(errors.NotFoundError.exit_status)
 
 
-def status(context: typer.Context) -> None:
+def status(context: CliContext) -> None:
     """How things stand: installed, synced, pending, failing, stored.
 
     Examples:
       pair status
       pair status --json
     """
-    session: CliContext = context.obj
-    installed = session.installer().describe_installed()
-    progress = render.ProgressObserver(is_quiet=session.as_json)
-    sync_status = SyncService(session.settings(), observer=progress).status()
-    stored, stored_line = _describe_store(session)
+    installed = context.installer().describe_installed()
+    progress = render.ProgressObserver(is_quiet=context.as_json)
+    sync_status = SyncService(context.settings(), observer=progress).status()
+    stored, stored_line = _describe_store(context)
     value: dict[str, Any] = {
         "installed": installed.to_json() if installed else None,
         "sync": sync_status.to_json(),
@@ -88,7 +86,7 @@ def status(context: typer.Context) -> None:
         header = installed.header
         label = f"{header.name} {header.version}".strip()
         lines = [f"installed    {label}, {render.pluralize(header.file_count, 'file')}, on {header.installed_at}"]
-    session.show(value, *lines, *_format_status(sync_status), stored_line, is_answer=True)
+    context.show(value, *lines, *_format_status(sync_status), stored_line, is_answer=True)
 
 
 def _check_pattern(pattern: str | None, *, refresh: bool, watch: bool) -> str | None:
@@ -105,10 +103,10 @@ def _check_pattern(pattern: str | None, *, refresh: bool, watch: bool) -> str | 
     return (pattern or "*") if refresh else None
 
 
-def _describe_store(session: CliContext) -> tuple[dict[str, Any], str]:
+def _describe_store(context: CliContext) -> tuple[dict[str, Any], str]:
     """Return JSON and a line. A store that cannot be read does not hide the rest of the status."""
     try:
-        with session.kb(DEFAULT_KB) as kb:
+        with context.kb(DEFAULT_KB) as kb:
             stats = kb.stats()
     except errors.PairError as fault:
         return {"stored": None, "stored_error": fault.to_json()["error"]}, f"stored       unknown: {fault.message}"
@@ -118,12 +116,12 @@ def _describe_store(session: CliContext) -> tuple[dict[str, Any], str]:
     return {"stored": stats.to_json()}, f"stored       {documents} in {shards}, {render.format_size(stats.size_bytes)}"
 
 
-def _watch(session: CliContext, service: SyncService) -> None:
+def _watch(context: CliContext, service: SyncService) -> None:
     """Sync until a signal raises KeyboardInterrupt."""
     render.print_note("watching; Ctrl-C ends it")
 
     def show_run(report: SyncReport) -> None:
-        if session.as_json:
+        if context.as_json:
             render.print_json_line(report.to_json())
         elif not report.did_nothing or report.errors:
             render.print_note(*_format_report(report))

@@ -48,7 +48,7 @@ AtVersion = Annotated[
 Package = Annotated[str | None, typer.Option("--package", metavar="FILE", help="Search the index in this package.")]
 
 
-def versions(context: typer.Context, kb: KbName = DEFAULT_KB) -> None:
+def versions(context: CliContext, kb: KbName = DEFAULT_KB) -> None:
     """List the versions of a KB that can be searched, compared and gone back to, the newest first.
 
     Every change makes one. How many are kept is up to engine.keep_versions and engine.keep_days.
@@ -57,14 +57,13 @@ def versions(context: typer.Context, kb: KbName = DEFAULT_KB) -> None:
       pair versions                  what can be gone back to
       pair versions --kb handbook --json
     """
-    session: CliContext = context.obj
-    with session.kb(kb) as opened:
+    with context.kb(kb) as opened:
         listed = opened.versions.list()
     value = {"kb_id": kb, "versions": [version.to_json() for version in listed]}
-    session.show(value, *map(_format_version, listed), is_answer=True)
+    context.show(value, *map(_format_version, listed), is_answer=True)
 
 
-def rollback(context: typer.Context, version: Wanted, kb: KbName = DEFAULT_KB) -> None:
+def rollback(context: CliContext, version: Wanted, kb: KbName = DEFAULT_KB) -> None:
     """Make an earlier version the current one. This is instant, and a version itself.
 
     A KB that is kept in sync stays at that version until the next pair sync; installed files are left as they are.
@@ -74,8 +73,7 @@ def rollback(context: typer.Context, version: Wanted, kb: KbName = DEFAULT_KB) -
       pair rollback 1.0.0            as it was when release 1.0.0 was installed
       pair sync                      follow the sources again
     """
-    session: CliContext = context.obj
-    with session.kb(kb) as opened:
+    with context.kb(kb) as opened:
         done = opened.versions.rollback(version)
     label = f" ({done.label})" if done.label else ""
     documents = render.pluralize(done.documents, "document")
@@ -83,11 +81,11 @@ def rollback(context: typer.Context, version: Wanted, kb: KbName = DEFAULT_KB) -
     if done.is_changed:
         result = f"{documents}; this is version {done.manifest_version}"
         line = f"{kb} is again as in version {done.restored}{label}: {result}"
-    session.show(done.to_json(), line)
+    context.show(done.to_json(), line)
 
 
 def diff(
-    context: typer.Context, a: First, b: Second = None, kb: KbName = DEFAULT_KB, text: Text = False, stat: Stat = False
+    context: CliContext, a: First, b: Second = None, kb: KbName = DEFAULT_KB, text: Text = False, stat: Stat = False
 ) -> None:
     """Show which documents were added, removed and changed from A to B, and what index.txt would say of them.
 
@@ -104,11 +102,10 @@ def diff(
     """
     from pair.kb.diff import DiffRequest, open_diff  # noqa: PLC0415 - loads the engine
 
-    session: CliContext = context.obj
-    with _exit_with_2(session), open_diff(session.settings(), a, b, kb) as report:
-        request = DiffRequest(texts=text, most_lines=None if session.as_json else _MAX_LINES)
+    with _exit_with_2(context), open_diff(context.settings(), a, b, kb) as report:
+        request = DiffRequest(texts=text, most_lines=None if context.as_json else _MAX_LINES)
         documents = () if stat else report.describe(report.ids(), request)
-        if session.as_json:
+        if context.as_json:
             value = {"a": report.a, "b": report.b, "is_different": report.is_different, **report.counts}
             listed = {} if stat else {"documents": [document.to_json() for document in documents]}
             render.print_json({**value, **listed})
@@ -122,7 +119,7 @@ def diff(
         raise typer.Exit(1)
 
 
-def reproduce(context: typer.Context, file: File, kb: Kb = None, at: AtVersion = None, package: Package = None) -> None:
+def reproduce(context: CliContext, file: File, kb: Kb = None, at: AtVersion = None, package: Package = None) -> None:
     """Run the retrieval of a stored answer again, and say whether the same passages come back.
 
     It runs in the version that the answer names, if that is kept, else in the current one. Of what differs, it is
@@ -139,28 +136,27 @@ def reproduce(context: typer.Context, file: File, kb: Kb = None, at: AtVersion =
     from pair.kb.reproduce import Where, read_answer  # noqa: PLC0415 - loads the engine
     from pair.kb.reproduce import reproduce as reproduce_retrieval  # noqa: PLC0415
 
-    session: CliContext = context.obj
-    with _exit_with_2(session):
+    with _exit_with_2(context):
         if package is not None and (kb is not None or at is not None):
             raise errors.command_line_invalid("--package goes without --kb and --at: a package holds one version")
         where = Where(kb, at, None if package is None else Path(package))
-        reports = [reproduce_retrieval(session.settings(), retrieval, where) for retrieval in read_answer(Path(file))]
+        reports = [reproduce_retrieval(context.settings(), retrieval, where) for retrieval in read_answer(Path(file))]
     is_same = all(report.is_same for report in reports)
     lines = [line for report in reports for line in _format_retrieval(report)]
-    session.show({"isSame": is_same, "retrievals": [report.to_json() for report in reports]}, *lines, is_answer=True)
+    context.show({"isSame": is_same, "retrievals": [report.to_json() for report in reports]}, *lines, is_answer=True)
     if not is_same:
         raise typer.Exit(1)
 
 
 @contextlib.contextmanager
-def _exit_with_2(session: CliContext) -> Iterator[None]:
+def _exit_with_2(context: CliContext) -> Iterator[None]:
     """Exit with 2 for errors that exit with 1 elsewhere: here 1 is an answer."""
     try:
         yield
     except errors.PairError as error:
         if error.exit_status != 1:
             raise
-        render.print_error(error, as_json=session.as_json)
+        render.print_error(error, as_json=context.as_json)
         raise typer.Exit(TROUBLE_EXIT_STATUS) from error
 
 

@@ -29,17 +29,6 @@ _PLACES: Mapping[Client, tuple[str, str]] = {
 
 
 @dataclass(frozen=True)
-class ClientEntry:
-    """The command that starts a server."""
-
-    command: str
-    arguments: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"type": "stdio", "command": self.command, "args": list(self.arguments)}
-
-
-@dataclass(frozen=True)
 class ConfigChange:
     """A configuration file with the entry in it."""
 
@@ -67,7 +56,7 @@ def own_command(started_as: str) -> list[str]:
     return [os.path.abspath(path)]  # noqa: PTH100 - keeps links, which outlive what they lead to
 
 
-def plan(client: Client, project: Path, entry: ClientEntry) -> ConfigChange:
+def plan(client: Client, project: Path, entry: dict[str, Any]) -> ConfigChange:
     """Return the file with the entry. Raises E010, and E401 for a file that cannot be parsed."""
     name, key = _PLACES[client]
     path = (project / name).resolve()
@@ -76,9 +65,9 @@ def plan(client: Client, project: Path, entry: ClientEntry) -> ConfigChange:
     value = _read(path, text, key)
     servers = value.get(key, {})
     known = servers.get(NAME)
-    if known == entry.to_json():
+    if known == entry:
         return ConfigChange(path, text, "unchanged")
-    merged = {**value, key: {**servers, NAME: entry.to_json()}}
+    merged = {**value, key: {**servers, NAME: entry}}
     indent = re.search(r"\n([ \t]+)\S", text)
     content = json.dumps(merged, indent=indent[1] if indent else "  ", ensure_ascii=False) + "\n"
     return ConfigChange(path, content, "added" if known is None else "changed")

@@ -12,10 +12,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from mcp.server.stdio import stdio_server
-
 from pair.app.kb_access import KbAccess, KbService
-from pair.app.mcp.server import make_server
+from pair.app.mcp.server import serve_stdio
 from pair.auth.rules import ANYBODY, Principal
 from pair.engine.rules import check_kb_id
 from pair.settings import Settings
@@ -56,7 +54,7 @@ async def _exchange_until_signal(service: KbService, principal: Principal) -> bo
     is_signalled = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, is_signalled.set)
-    exchanging = asyncio.ensure_future(_exchange(service, principal))
+    exchanging = asyncio.ensure_future(serve_stdio(lambda: KbAccess(service, principal)))
     ending = asyncio.ensure_future(is_signalled.wait())
     await asyncio.wait([exchanging, ending], return_when=asyncio.FIRST_COMPLETED)
     if not exchanging.done():
@@ -67,9 +65,3 @@ async def _exchange_until_signal(service: KbService, principal: Principal) -> bo
         await ending
     exchanging.result()
     return False
-
-
-async def _exchange(service: KbService, principal: Principal) -> None:
-    server = make_server(lambda: KbAccess(service, principal))
-    async with stdio_server() as (incoming, outgoing):
-        await server.run(incoming, outgoing, server.create_initialization_options())

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
 
 import pydantic_core
 
 from pair import errors
+
+_Value = TypeVar("_Value")
 
 BYTES_PER_TOKEN = 3
 """Tokenizers make fewer tokens of a text than a third of its bytes, whatever its language."""
@@ -47,9 +49,9 @@ def cut_evenly(texts: Sequence[str], most_bytes: int) -> list[str]:
     return [text if size <= share else cut(text, share) for text, size in zip(texts, sizes, strict=True)]
 
 
-def take_fitting(values: Sequence[Any], most_bytes: int) -> list[Any]:
+def take_fitting(values: Sequence[_Value], most_bytes: int) -> list[_Value]:
     """Return the first values, as many as fit as a list."""
-    kept: list[Any] = []
+    kept: list[_Value] = []
     size = 2
     for value in values:
         size += json_size(value) + 1

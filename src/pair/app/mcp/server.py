@@ -1,4 +1,4 @@
-"""Tools and resources as a server of the official SDK.
+"""Tools and resources as two servers of the official SDK: one that reads, and one that also writes.
 
 Invariants
     A tool that fails gives a result that says so; a resource that fails is an error of the protocol.
@@ -7,23 +7,25 @@ Invariants
 
 import functools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
+import pydantic
 import pydantic_core
 from mcp.server.caching import CacheHint
 from mcp.server.context import ServerRequestContext
-from mcp.server.lowlevel import Server
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
+from mcp.server.mcpserver.tools import Tool
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
-    CallToolRequestParams,
     CallToolResult,
+    InputRequiredResult,
     ListResourcesResult,
-    ListResourceTemplatesResult,
-    ListToolsResult,
     PaginatedRequestParams,
     ReadResourceRequestParams,
     ReadResourceResult,
@@ -33,12 +35,14 @@ from mcp_types import (
     TextResourceContents,
     ToolAnnotations,
 )
-from mcp_types import Tool as ListedTool
 
 from pair import __version__, errors
 from pair.app.kb_access import KbAccess
+from pair.app.mcp import tools
 from pair.app.mcp.rules import Address, cut, take_fitting
-from pair.app.mcp.tools import META, TOOLS, ToolError, most_bytes
+from pair.app.mcp.tools import KbToolError, most_bytes
+from pair.app.validation import first_problem
+from pair.auth.rules import covers
 
 logger = logging.getLogger("pair.mcp")
 
@@ -55,76 +59,163 @@ _KBS_AT_A_TIME = 100
 _DOCUMENTS_AT_A_TIME = 200
 _NO_LIMIT_BYTES = 2**62
 
+_new_access: ContextVar[Callable[[], KbAccess]] = ContextVar("new_access")
+"""Gives the caller of each request on a connection."""
 
-def make_server(new_access: Callable[[], KbAccess]) -> Server[Any]:
-    """Return a server for one caller, who sees only what it may use. `new_access` is called for each request."""
-    handlers = _Handlers(new_access)
-    return Server(
-        "pair",
-        version=__version__,
-        instructions=_INSTRUCTIONS,
-        cache_hints={
-            "tools/list": CacheHint(_TOOLS_SECONDS * 1000, "private"),
-            "resources/list": CacheHint(_LIST_SECONDS * 1000, "private"),
-            "resources/templates/list": CacheHint(_TOOLS_SECONDS * 1000, "public"),
-            "resources/read": CacheHint(_READ_SECONDS * 1000, "private"),
-        },
-        get_tool_input_schema=lambda name: _list_tool(name).input_schema if name in TOOLS else None,
-        on_list_tools=handlers.list_tools,
-        on_call_tool=handlers.call_tool,
-        on_list_resources=handlers.list_resources,
-        on_list_resource_templates=handlers.list_templates,
-        on_read_resource=handlers.read_resource,
-    )
+
+async def serve_stdio(new_access: Callable[[], KbAccess]) -> None:
+    """Serve one caller on standard input and output. `new_access` is called for each request."""
+    _new_access.set(new_access)
+    await _choose_server(new_access()).run_stdio_async()
 
 
 def http_application(access: KbAccess) -> Callable[[Any, Any, Any], Awaitable[None]]:
     """Return an ASGI application for one message. Its caller has checked the origin, the credentials and the size."""
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
-        manager = StreamableHTTPSessionManager(
-            make_server(lambda: access), json_response=True, stateless=True, max_request_body_size=_NO_LIMIT_BYTES
-        )
+        _new_access.set(lambda: access)
+        manager = _choose_server(access).new_http_manager()
         async with manager.run():
             await manager.handle_request(scope, receive, send)
 
     return answer
 
 
-class _Handlers:
-    """The requests of the protocol."""
+def _choose_server(access: KbAccess) -> "KbServer":
+    """Return the server that has the tools of a caller, and no others."""
+    return _make_server(may_write=access.service.settings.server.mcp_write and covers(access.principal.scope, "write"))
 
-    def __init__(self, new_access: Callable[[], KbAccess]) -> None:
-        self._new_access = new_access
 
-    async def list_tools(self, _context: _Context, _asked: PaginatedRequestParams | None) -> ListToolsResult:
-        access = self._new_access()
-        return ListToolsResult(tools=[_list_tool(name) for name, tool in TOOLS.items() if tool.is_usable(access)])
+@functools.cache
+def _make_server(*, may_write: bool) -> "KbServer":
+    reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    writes = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False)
+    reading = [
+        _make_tool(tools.search, reads),
+        _make_tool(tools.fetch, reads),
+        _make_tool(tools.ask, ToolAnnotations(read_only_hint=True)),
+        _make_tool(tools.list_kbs, reads),
+    ]
+    writing = [
+        _make_tool(tools.ingest, writes),
+        _make_tool(tools.delete, writes.model_copy(update={"idempotent_hint": True})),
+    ]
+    return KbServer(reading + writing if may_write else reading, hidden=() if may_write else writing)
 
-    async def call_tool(self, _context: _Context, asked: CallToolRequestParams) -> CallToolResult:
-        tool = TOOLS.get(asked.name)
-        if tool is None:
-            raise MCPError(INVALID_PARAMS, f"Unknown tool: {asked.name[:100]}")
-        access = self._new_access()
-        access.log_fields["tool"] = tool.name
+
+class _Arguments(pydantic.BaseModel):
+    """What JSON does not know, or only when it is read leniently, is refused. So are other arguments."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _check_json(cls, value: Any) -> Any:
         try:
-            result = await tool.run(access, asked.arguments or {})
-        except ToolError as fault:
-            return _refuse(access, fault)
-        except errors.PairError as fault:
-            return _refuse(access, ToolError(fault.to_public_json()["error"]))
-        except Exception:  # the boundary of the tools
-            logger.exception("a bug", extra={"tool": tool.name})
-            return _refuse(access, ToolError({"code": "INTERNAL_ERROR", "message": _BUG, "recoverable": False}))
-        meta = result.pop(META, None)
-        # Twice: for clients that know structured results, and for those that pass on nothing but text.
-        text = _format_text(result)
-        return CallToolResult(content=[text], structured_content=pydantic_core.from_json(text.text), _meta=meta)
+            written = pydantic_core.to_json(value, inf_nan_mode="constants")
+            return pydantic_core.from_json(written, allow_inf_nan=False)
+        except ValueError as fault:
+            message = "the arguments are nested too deeply, or not JSON"
+            raise pydantic_core.PydanticCustomError("json", message) from fault
 
-    async def list_resources(self, _context: _Context, asked: PaginatedRequestParams | None) -> ListResourcesResult:
+
+def _make_tool(function: Callable[..., Any], annotations: ToolAnnotations) -> Tool:
+    """Return the tool that a function is: its docstring, its parameters and its result describe it."""
+    tool = Tool.from_function(function, annotations=annotations)
+    metadata = tool.fn_metadata
+    metadata.arg_model = type(metadata.arg_model.__name__, (_Arguments, metadata.arg_model), {})
+    tool.parameters = {**_simplify(metadata.arg_model.model_json_schema()), "additionalProperties": False}
+    metadata.output_schema = _simplify(metadata.output_schema)
+    return tool
+
+
+def _simplify(schema: Any, definitions: Mapping[str, Any] | None = None) -> Any:
+    """Leave out names and defaults that say nothing: assistants pay for every word."""
+    if isinstance(schema, list):
+        return [_simplify(item, definitions) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    definitions = definitions or schema.get("$defs", {})
+    if "$ref" in schema:
+        return _simplify(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    if "anyOf" in schema:
+        return {"type": [option["type"] for option in schema["anyOf"]]}
+    left_out = {"$defs", "additionalProperties", "maxLength", "minLength", "minItems"}
+    if isinstance(schema.get("title"), str):
+        left_out.add("title")
+    if schema.get("default") in ("", {}, 0):
+        left_out.add("default")
+    return {key: _simplify(value, definitions) for key, value in schema.items() if key not in left_out}
+
+
+class KbServer(MCPServer[Any]):
+    """A server with these tools. `hidden`: tools that the caller must not use, which are not listed."""
+
+    def __init__(self, shown: list[Tool], hidden: Iterable[Tool]) -> None:
+        has_handler = logging.NullHandler()
+        logging.root.addHandler(has_handler)  # without one, MCPServer sets up logging for the whole process
+        super().__init__(
+            "pair",
+            version=__version__,
+            instructions=_INSTRUCTIONS,
+            tools=shown,
+            cache_hints={
+                "tools/list": CacheHint(_TOOLS_SECONDS * 1000, "private"),
+                "resources/list": CacheHint(_LIST_SECONDS * 1000, "private"),
+                "resources/templates/list": CacheHint(_TOOLS_SECONDS * 1000, "public"),
+                "resources/read": CacheHint(_READ_SECONDS * 1000, "private"),
+            },
+            subscriptions=False,
+        )
+        logging.root.removeHandler(has_handler)
+        self._shown, self._hidden = {tool.name for tool in shown}, {tool.name for tool in hidden}
+        # The resources of MCPServer come all on one page, and each in one part.
+        server = self._lowlevel_server
+        server.add_request_handler("resources/list", PaginatedRequestParams, self._list_resource_page)
+        server.add_request_handler("resources/read", ReadResourceRequestParams, self._read_resource_parts)
+
+    def new_http_manager(self) -> StreamableHTTPSessionManager:
+        return StreamableHTTPSessionManager(
+            self._lowlevel_server, json_response=True, stateless=True, max_request_body_size=_NO_LIMIT_BYTES
+        )
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        """Give what a tool gives as structure and as text; and what goes wrong as a result."""
+        access = _new_access.get()()
+        tools.CALLER.set(access)
+        if name not in self._shown | self._hidden:
+            raise MCPError(INVALID_PARAMS, f"Unknown tool: {name[:100]}")
+        access.log_fields["tool"] = name
+        if name in self._hidden:
+            hints = ["pair mcp --allow-write", "server.mcp_write: true, and credentials that may write"]
+            return _refuse(access, errors.not_allowed("writing", hints=hints))
+        try:
+            result = await super().call_tool(name, arguments, context)
+        except ToolError as fault:
+            cause = fault.__cause__
+            if isinstance(cause, pydantic.ValidationError) and not isinstance(fault, UnexpectedToolError):
+                cause = errors.request_invalid(first_problem(cause))
+            return _refuse(access, cause)
+        if isinstance(result, CallToolResult):
+            # Twice: for clients that know structured results, and for those that pass on nothing but text.
+            result.content = [_format_text(result.structured_content)]
+        return result
+
+    async def list_resource_templates(self) -> list[ResourceTemplate]:
+        return [
+            ResourceTemplate(
+                uri_template="kb://{kb}/{id}", name="document", description="The text of a document, by its id"
+            ),
+            ResourceTemplate(
+                uri_template="kb://{kb}", name="documents", description="The documents of a knowledge base"
+            ),
+        ]
+
+    async def _list_resource_page(self, _context: _Context, asked: PaginatedRequestParams) -> ListResourcesResult:
         """List KBs by name."""
-        access = self._new_access()
-        after = asked.cursor if asked and asked.cursor else ""
+        access, after = _new_access.get()(), asked.cursor or ""
         kbs = [kb for kb in await _attempt(access, access.list_kbs()) if kb["kb_id"] > after]
         shown = [
             Resource(
@@ -137,19 +228,8 @@ class _Handlers:
         ]
         return ListResourcesResult(resources=shown, next_cursor=shown[-1].name if len(kbs) > len(shown) else None)
 
-    async def list_templates(
-        self, _context: _Context, _asked: PaginatedRequestParams | None
-    ) -> ListResourceTemplatesResult:
-        document = ResourceTemplate(
-            uri_template="kb://{kb}/{id}", name="document", description="The text of a document, by its id"
-        )
-        documents = ResourceTemplate(
-            uri_template="kb://{kb}", name="documents", description="The documents of a knowledge base"
-        )
-        return ListResourceTemplatesResult(resource_templates=[document, documents])
-
-    async def read_resource(self, _context: _Context, asked: ReadResourceRequestParams) -> ReadResourceResult:
-        access = self._new_access()
+    async def _read_resource_parts(self, _context: _Context, asked: ReadResourceRequestParams) -> ReadResourceResult:
+        access = _new_access.get()()
         access.log_fields["tool"] = "resources/read"
         contents = await _attempt(access, _read_resource(access, str(asked.uri)))
         return ReadResourceResult(contents=[*contents])
@@ -190,7 +270,7 @@ async def _attempt(access: KbAccess, work: Awaitable[_Result]) -> _Result:
         return await work
     except errors.PairError as fault:
         access.log_fields["error"] = fault.code
-        error = ToolError(fault.to_public_json()["error"]).error
+        error = KbToolError(fault.to_public_json()["error"]).error
         is_theirs = isinstance(fault, errors.UsageError | errors.NotFoundError | errors.AccessError)
         raise MCPError(INVALID_PARAMS if is_theirs else INTERNAL_ERROR, error["message"], error) from fault
     except Exception as bug:  # the boundary of the resources
@@ -198,21 +278,14 @@ async def _attempt(access: KbAccess, work: Awaitable[_Result]) -> _Result:
         raise MCPError(INTERNAL_ERROR, _BUG) from bug
 
 
-def _refuse(access: KbAccess, fault: ToolError) -> CallToolResult:
+def _refuse(access: KbAccess, fault: BaseException | None) -> CallToolResult:
+    if isinstance(fault, errors.PairError):
+        fault = KbToolError(fault.to_public_json()["error"])
+    if not isinstance(fault, KbToolError):
+        logger.error("a bug", extra={"tool": access.log_fields["tool"]}, exc_info=fault)
+        fault = KbToolError({"code": "INTERNAL_ERROR", "message": _BUG, "recoverable": False})
     access.log_fields["error"] = str(fault.error["code"])
     return CallToolResult(content=[_format_text({"error": fault.error})], is_error=True)
-
-
-@functools.cache
-def _list_tool(name: str) -> ListedTool:
-    tool = TOOLS[name]
-    return ListedTool(
-        name=tool.name,
-        description=tool.description,
-        input_schema=tool.input_schema(),
-        output_schema=tool.result,
-        annotations=ToolAnnotations.model_validate(tool.hints),
-    )
 
 
 def _format_text(value: Any) -> TextContent:
