@@ -3,11 +3,11 @@
 import hashlib
 import itertools
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -258,14 +258,11 @@ Vectors = npt.NDArray[np.float32]
 CHUNK_TYPE = np.dtype([("doc", "<u4"), ("start_byte", "<u4"), ("end_byte", "<u4"), ("start", "<u4"), ("end", "<u4")])
 """`start` and `end` count characters of the text, as people and Python do."""
 
-_CONTENT_HASH = re.compile("[0-9a-f]{32}")
-
 IdentityHash = bytes
 """16 bytes that stand for the id of a document."""
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(msgspec.Struct, frozen=True):
     """Everything about a document but its text and vectors."""
 
     id: str
@@ -273,7 +270,7 @@ class Header:
     title: str
     url: str
     metadata: Mapping[str, Any]
-    content_hash: str
+    content_hash: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")] = msgspec.field(name="hash")
 
     def to_bytes(self) -> bytes:
         value = {
@@ -289,16 +286,7 @@ class Header:
     @staticmethod
     def from_bytes(content: bytes | memoryview) -> "Header":
         """Raises ValueError."""
-        value = load_json(content)
-        try:
-            own, owner, title, url = value["id"], value["owner"], value["title"], value["url"]
-            metadata, content_hash = value["metadata"], value["hash"]
-        except (KeyError, TypeError, IndexError) as fault:
-            raise ValueError("what it says of a document cannot be") from fault
-        is_text = type(own) is type(owner) is type(title) is type(url) is type(content_hash) is str
-        if not is_text or type(metadata) is not dict or _CONTENT_HASH.fullmatch(content_hash) is None:
-            raise ValueError("what it says of a document cannot be")
-        return Header(own, owner, title, url, metadata, content_hash)
+        return msgspec.convert(load_json(content), Header)
 
 
 def hash_id(document_id: str) -> IdentityHash:

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from pair.engine.format.array_file import ArrayFile, Section
-from pair.engine.format.checks import check_below, check_length, check_starts, check_utf8, load_texts
+from pair.engine.format.checks import check_below, check_length, check_starts, check_utf8, load_json
 from pair.engine.format.columns import EDGE_TYPE, MENTION_TYPE, StoredGraphs
 from pair.text.entity_rules import TOGETHER
 from pair.values import GraphRows
@@ -80,7 +81,7 @@ class GraphIndex:
     """Raises ValueError for a file that is no graph."""
 
     def __init__(self, path: Path) -> None:
-        pack = ArrayFile(path)
+        pack = ArrayFile.open(path)
         self.hashes: Hashes = pack.array("hashes", "<u8")
         self.row_starts = pack.array("row_starts", "<u4")
         self.row_entities = pack.array("row_entities", "<u4")
@@ -91,7 +92,7 @@ class GraphIndex:
         self._edge_starts = pack.array("edge_starts", "<u4")
         self._edges_by_target = pack.array("edges_by_target", "<u4")
         self._edge_target_starts = pack.array("edge_target_starts", "<u4")
-        self.kinds: tuple[str, ...] = tuple(load_texts(pack.bytes("kinds")))
+        self.kinds = msgspec.convert(load_json(pack.bytes("kinds")), tuple[str, ...])
         self._name_starts = pack.array("name_starts", "<u8")
         self._names = pack.bytes("names")
         self._check()

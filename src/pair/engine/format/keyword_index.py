@@ -109,7 +109,7 @@ class KeywordIndex:
     """Raises ValueError for a file that is no index."""
 
     def __init__(self, path: Path) -> None:
-        pack = ArrayFile(path)
+        pack = ArrayFile.open(path)
         about = pack.array("about", "<i8")
         check_length("about", about, 3)
         self.version, self.count, self.total_length = about.tolist()

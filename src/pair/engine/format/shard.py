@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -25,7 +26,6 @@ from pair.engine.format.checks import (
     check_utf8,
     damage_errors,
     load_json,
-    load_texts,
     make_damage_error,
 )
 from pair.engine.format.columns import CHUNK_TYPE, Header, StoredDocuments, StoredGraphs, empty_rows
@@ -72,7 +72,7 @@ class SearchFile:
     def __init__(self, path: Path, pieces: RangeFile | None = None) -> None:
         """`pieces`: of a file that is not here as a whole. Then every method may fetch, and raise RangeError."""
         self._pieces = pieces
-        self._pack = pack = ArrayFile(path) if pieces is None else pieces.pack
+        self._pack = pack = ArrayFile.open(path) if pieces is None else pieces.pack
         self.name = path.parent.name
         """The content hash, the name of its folder."""
         self._key = f"{self.name}/{path.name}"
@@ -284,11 +284,11 @@ class IdFile:
     """The ids of a shard's documents. Raises ValueError for a file that is no id directory."""
 
     def __init__(self, path: Path) -> None:
-        pack = ArrayFile(path)
+        pack = ArrayFile.open(path)
         self._lines = pack.array("lines", ID_TYPE)
         self._order = pack.array("order", "<u4")
         self._names = pack.bytes("names")
-        self._owners = load_texts(pack.bytes("owners"))
+        self._owners = msgspec.convert(load_json(pack.bytes("owners")), list[str])
         self._prefixes = np.ascontiguousarray(self._lines["prefix"])
         self._check()
 
