@@ -8,7 +8,7 @@ Invariants
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -153,15 +153,13 @@ class SearchFile:
 
     def hit(self, row: int, distance: float | None, header: Header, score: float) -> Hit:
         """`header`: of the row's document."""
-        doc, start_byte, end_byte, start, end = self.chunks[row].item()
-        begin, header_size, _, first_row = self.docs[doc].item()
-        begin += header_size
+        doc, _, _, start, end = self.chunks[row].item()
         return Hit(
             document_id=header.id,
-            chunk_id=chunk_id(header.id, row - first_row),
+            chunk_id=chunk_id(header.id, row - self.docs[doc].item()[3]),
             title=header.title,
             url=header.url,
-            text=self._decode(self._texts(begin + start_byte, begin + end_byte)),
+            text=self._row_text(row),
             score=score,
             distance=distance,
             metadata=header.metadata,
@@ -190,20 +188,22 @@ class SearchFile:
 
         `graphs`: of all documents of this shard. Raises E207.
         """
+        headers, texts = [], []
         for number in numbers.tolist():
-            self.header(number)
+            self.header(number)  # raises E207
+            begin, header_size, _, _ = self.docs[number].item()
+            headers.append(bytes(self._all_texts[begin : begin + header_size]))
             places = self.chunks[self.rows_of_document(number)]
             with damage_errors(self._key):
                 check_utf8("texts", self._text_bytes(number), np.append(places["start_byte"], places["end_byte"]))
-        everything = StoredDocuments(
-            _Slices(self._all_texts, self.docs["offset"], self.docs["header_size"]),
-            _Slices(self._all_texts, self.docs["offset"] + self.docs["header_size"], self.docs["text_size"]),
-            self.chunks,
-            self.vectors,
-            graphs,
-            empty_rows(len(self.chunks)),
-        )
-        return everything.pick(numbers)
+            texts.append(bytes(self._text_bytes(number)))
+        new_number = np.full(len(self.docs), -1, np.int64)
+        new_number[numbers] = np.arange(len(numbers))
+        rows = self.rows_of(numbers)
+        chunks = self.chunks[rows]
+        chunks["doc"] = new_number[chunks["doc"]]
+        keywords = empty_rows(len(rows))
+        return StoredDocuments(headers, texts, chunks, self.vectors[rows], graphs.pick(new_number), keywords)
 
     def rows_of(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the rows of these documents, in ascending order."""
@@ -224,11 +224,13 @@ class SearchFile:
 
     def row_fields(self, row: int) -> tuple[str, str]:
         """Return the texts that a row is found by: its own, and the title of its document."""
-        chunk = self.chunks[row]
-        doc = int(chunk["doc"])
-        begin = int(self.docs[doc]["offset"]) + int(self.docs[doc]["header_size"])
-        content = self._texts(begin + int(chunk["start_byte"]), begin + int(chunk["end_byte"]))
-        return self._decode(content), self.header(doc).title
+        return self._row_text(row), self.header(int(self.doc_of_row[row])).title
+
+    def _row_text(self, row: int) -> str:
+        doc, start_byte, end_byte, _, _ = self.chunks[row].item()
+        begin, header_size, _, _ = self.docs[doc].item()
+        begin += header_size
+        return self._decode(self._texts(begin + start_byte, begin + end_byte))
 
     def _text_bytes(self, doc: int) -> memoryview:
         begin, header_size, text_size, _ = self.docs[doc].item()
@@ -252,22 +254,6 @@ def _check_documents(docs: npt.NDArray[Any], chunks: npt.NDArray[Any], texts_siz
         is_behind = chunks[start][1:] >= chunks[end][:-1]
         if not is_within.all() or bool((is_next & ~is_behind).any()) or bool((owners[1:] < owners[:-1]).any()):
             raise ValueError("a chunk is not within its document")
-
-
-@dataclass(frozen=True, eq=False)
-class _Slices(Sequence[bytes]):
-    """Slices of a mapped file, copied when they are read."""
-
-    content: memoryview
-    offsets: npt.NDArray[Any]
-    sizes: npt.NDArray[Any]
-
-    def __len__(self) -> int:
-        return len(self.offsets)
-
-    def __getitem__(self, number: Any) -> Any:
-        begin = int(self.offsets[number])
-        return bytes(self.content[begin : begin + int(self.sizes[number])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,18 +300,15 @@ class IdFile:
 
     def find(self, identities: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """Return the line of each identity (a row of two numbers); -1 for one that is not here."""
-        found_at = np.full(len(identities), -1, np.int64)
-        places = np.searchsorted(self._prefixes, identities[:, 0])
+        lines = np.full(len(identities), -1, np.int64)
+        first = np.searchsorted(self._prefixes, identities[:, 0])
         # Two ids may share the first half of their hash; three do not in any KB that fits on this planet.
-        for step in (0, 1):
-            places_here = places + step
-            inside = places_here < len(self._lines)
-            lines = self._lines[np.minimum(places_here, max(len(self._lines) - 1, 0))] if len(self._lines) else None
-            if lines is None:
-                return found_at
-            same = inside & (lines["prefix"] == identities[:, 0]) & (lines["rest"] == identities[:, 1])
-            found_at[same] = places_here[same]
-        return found_at
+        for places in (first, first + 1):
+            inside = np.flatnonzero(places < len(self._lines))
+            entries, wanted = self._lines[places[inside]], identities[inside]
+            same = inside[(entries["prefix"] == wanted[:, 0]) & (entries["rest"] == wanted[:, 1])]
+            lines[same] = places[same]
+        return lines
 
     def identities(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
         """Return the identity of every document (a row of two numbers), and its number."""
