@@ -9,7 +9,6 @@ import functools
 import hashlib
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -80,8 +79,7 @@ def _starts(keys: npt.NDArray[Any], count: int) -> npt.NDArray[np.uint32]:
 class GraphIndex:
     """Raises ValueError for a file that is no graph."""
 
-    def __init__(self, path: Path) -> None:
-        pack = ArrayFile.open(path)
+    def __init__(self, pack: ArrayFile) -> None:
         self.hashes: Hashes = pack.array("hashes", "<u8")
         self.row_starts = pack.array("row_starts", "<u4")
         self.row_entities = pack.array("row_entities", "<u4")

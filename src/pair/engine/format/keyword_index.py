@@ -104,8 +104,7 @@ class _Vocabulary(Sequence[bytes]):
 class KeywordIndex:
     """Raises ValueError for a file that is no index."""
 
-    def __init__(self, path: Path) -> None:
-        pack = ArrayFile.open(path)
+    def __init__(self, pack: ArrayFile) -> None:
         about = pack.array("about", "<i8")
         check_length("about", about, 3)
         self.version, self.count, self.total_length = about.tolist()

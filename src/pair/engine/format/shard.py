@@ -69,13 +69,16 @@ class SearchFile:
     Raises ValueError for a file that is none, and E207 when something that is only looked at later turns out damaged.
     """
 
-    def __init__(self, path: Path, pieces: RangeFile | None = None) -> None:
-        """`pieces`: of a file that is not here as a whole. Then every method may fetch, and raise RangeError."""
+    def __init__(self, pack: ArrayFile, key: str, pieces: RangeFile | None = None) -> None:
+        """`key`: content hash of the shard and name of the file.
+
+        `pieces`: of a file that is not here as a whole. Then every method may fetch, and raise RangeError.
+        """
         self._pieces = pieces
-        self._pack = pack = ArrayFile.open(path) if pieces is None else pieces.pack
-        self.name = path.parent.name
-        """The content hash, the name of its folder."""
-        self._key = f"{self.name}/{path.name}"
+        self._pack = pack
+        self._key = key
+        self.name = key.partition("/")[0]
+        """The content hash of the shard."""
         if pieces is not None:
             pieces.want(spans_of_places(pack))
         self.vectors: Vectors = pack.array("vectors", "<f4", dimensions=2)
@@ -269,8 +272,7 @@ class ListedDocument:
 class IdFile:
     """The ids of a shard's documents. Raises ValueError for a file that is no id directory."""
 
-    def __init__(self, path: Path) -> None:
-        pack = ArrayFile.open(path)
+    def __init__(self, pack: ArrayFile) -> None:
         self._lines = pack.array("lines", ID_TYPE)
         self._order = pack.array("order", "<u4")
         self._names = pack.bytes("names")
@@ -365,13 +367,13 @@ class RowsFile:
     Raises ValueError for a file that is none, and E207 when something that is only looked at later turns out damaged.
     """
 
-    def __init__(self, path: Path, documents: int, shard_bytes: int) -> None:
+    def __init__(self, connection: "duckdb.DuckDBPyConnection", key: str, documents: int, shard_bytes: int) -> None:
         """`shard_bytes`: of all files of the shard, which no table can exceed."""
+        self._connection = connection
+        self._key = key
         self._documents = documents
         self._shard_bytes = shard_bytes
-        self._key = f"{path.parent.name}/{path.name}"
         self._lock = threading.Lock()
-        self._connection = open_database(path, COLUMNS)
         with query_errors(self._key):
             self._check()
         self._select_cached = functools.lru_cache(maxsize=_REMEMBERED_FILTERS)(self._select)
@@ -463,7 +465,8 @@ class RowsFile:
 
 def open_search(ref: ShardRef, path: Path, pieces: RangeFile | None = None) -> SearchFile:
     with damage_errors(ref.key("search")):
-        search = SearchFile(path, pieces)
+        pack = ArrayFile.open(path) if pieces is None else pieces.pack
+        search = SearchFile(pack, _name_file(path), pieces)
         _check(len(search.docs), ref.documents, "documents")
         _check(len(search.chunks), ref.rows, "chunks")
         _check(search.vectors.shape[1], ref.centroids.shape[1], "dimensions")
@@ -472,26 +475,26 @@ def open_search(ref: ShardRef, path: Path, pieces: RangeFile | None = None) -> S
 
 def open_ids(ref: ShardRef, path: Path) -> IdFile:
     with damage_errors(ref.key("ids")):
-        ids = IdFile(path)
+        ids = IdFile(ArrayFile.open(path))
         _check(ids.count, ref.documents, "documents")
         return ids
 
 
 def open_rows(ref: ShardRef, path: Path) -> RowsFile:
     with damage_errors(ref.key("rows")):
-        return RowsFile(path, ref.documents, ref.size_bytes)
+        return RowsFile(open_database(path, COLUMNS), _name_file(path), ref.documents, ref.size_bytes)
 
 
 def open_keywords(ref: ShardRef, path: Path) -> KeywordIndex:
     with damage_errors(ref.key("keywords")):
-        keywords = KeywordIndex(path)
+        keywords = KeywordIndex(ArrayFile.open(path))
         _check(keywords.count, ref.rows, "chunks")
         return keywords
 
 
 def open_graph(ref: ShardRef, path: Path) -> GraphIndex:
     with damage_errors(ref.key("graph")):
-        graph = GraphIndex(path)
+        graph = GraphIndex(ArrayFile.open(path))
         _check(graph.rows, ref.rows, "chunks")
         return graph
 
@@ -503,6 +506,11 @@ OPENERS: dict[FileRole, Callable[[ShardRef, Path], object]] = {
     "keywords": open_keywords,
     "graph": open_graph,
 }
+
+
+def _name_file(path: Path) -> str:
+    """Return the content hash of the shard, which is the name of its folder, and the name of the file."""
+    return f"{path.parent.name}/{path.name}"
 
 
 def _check(count: int, expected: int, things: str) -> None:
