@@ -159,6 +159,8 @@ class ShardRef:
 
     def without(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> "ShardRef":
         """Return the same shard with these documents deleted."""
+        if not len(numbers):
+            return self
         gone = np.zeros(self.documents, np.bool_) if self.tombstones is None else self.tombstones.copy()
         gone[np.asarray(numbers, dtype=np.int64)] = True
         return replace(self, tombstones=gone)
