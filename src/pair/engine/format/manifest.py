@@ -280,16 +280,7 @@ class Manifest:
         self, commit_id: str, now: datetime.datetime, shards: Sequence[ShardRef], origin: "Manifest"
     ) -> "Manifest":
         """Return the next manifest, with shards whose vectors and content hashes are made as those of `origin`."""
-        after = self.make_next(commit_id, now, shards, "import")
-        return replace(
-            after,
-            embedder=origin.embedder,
-            dimension=origin.dimension,
-            hashed_as=origin.hashed_as,
-            label=origin.label,
-            index_sha256=origin.index_sha256,
-            restored=0,
-        )
+        return replace(_copy_origin(self.make_next(commit_id, now, shards, "import"), origin), restored=0)
 
     def make_collected(
         self, commit_id: str, now: datetime.datetime, taken: frozenset[str], forgotten: frozenset[str] = frozenset()
@@ -305,21 +296,24 @@ class Manifest:
 
     def make_rolled_back(self, past: "Manifest", commit_id: str, now: datetime.datetime) -> "Manifest":
         """Return the next manifest, with the shards of an earlier one."""
-        after = self.make_next(commit_id, now, past.shards, "rollback")
-        return replace(
-            after,
-            embedder=past.embedder,
-            dimension=past.dimension,
-            hashed_as=past.hashed_as,
-            label=past.label,
-            index_sha256=past.index_sha256,
-            restored=past.number,
-            rolled_back=after.number,
-        )
+        after = _copy_origin(self.make_next(commit_id, now, past.shards, "rollback"), past)
+        return replace(after, restored=past.number, rolled_back=after.number)
 
     def make_released(self, commit_id: str, now: datetime.datetime) -> "Manifest":
         """Return the next manifest, to which sync may write again."""
         return replace(self.make_next(commit_id, now, self.shards, "release"), restored=0)
+
+
+def _copy_origin(manifest: Manifest, origin: Manifest) -> Manifest:
+    """Return the manifest with embedder and package of `origin`, from which its shards are."""
+    return replace(
+        manifest,
+        embedder=origin.embedder,
+        dimension=origin.dimension,
+        hashed_as=origin.hashed_as,
+        label=origin.label,
+        index_sha256=origin.index_sha256,
+    )
 
 
 def no_manifest(kb_id: str, embedder: str, dimension: int) -> Manifest:
