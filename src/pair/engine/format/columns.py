@@ -373,14 +373,6 @@ def concatenate(parts: Sequence[StoredDocuments], dimension: int) -> StoredDocum
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedKeywords:
-    """The terms of the chunks of one document, among rows that were analysed together."""
-
-    rows: KeywordRows
-    first: int
-
-
-@dataclass(frozen=True, slots=True)
 class PreparedDocument:
     """A document that is ready to be stored."""
 
@@ -389,15 +381,18 @@ class PreparedDocument:
     chunks: tuple[Chunk, ...]
     vectors: Vectors
     graph: GraphRows = NO_GRAPH
-    keywords: PreparedKeywords | None = None
-    """None for a document that is analysed when it is stored."""
+    keywords: KeywordRows | None = None
+    """Rows that were analysed together, its own among them; None for a document that is analysed when it is stored."""
+    first_row: int = 0
+    """Of its own rows among `keywords`."""
 
 
 def _build_keywords(documents: Sequence[PreparedDocument]) -> KeywordRows:
     parts: list[KeywordRows] = []
-    for _, group in itertools.groupby(documents, key=lambda document: document.keywords and id(document.keywords.rows)):
+    for _, group in itertools.groupby(documents, key=lambda document: id(document.keywords)):
         together = list(group)
-        if together[0].keywords is None:
+        keywords = together[0].keywords
+        if keywords is None:
             parts.append(
                 count_terms(
                     RowText(chunk.text, document.header.title, chunk.context)
@@ -406,9 +401,8 @@ def _build_keywords(documents: Sequence[PreparedDocument]) -> KeywordRows:
                 )
             )
             continue
-        firsts = [document.keywords.first if document.keywords else 0 for document in together]
-        rows = [np.arange(first, first + len(one.chunks)) for first, one in zip(firsts, together, strict=True)]
-        parts.append(together[0].keywords.rows.pick(np.concatenate(rows)))
+        rows = [np.arange(document.first_row, document.first_row + len(document.chunks)) for document in together]
+        parts.append(keywords.pick(np.concatenate(rows)))
     return concatenate_rows(parts)
 
 
