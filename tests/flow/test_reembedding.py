@@ -14,7 +14,9 @@ import pytest
 from pair import errors
 from pair.blobs.memory import MemoryStore
 from pair.engine.format.array_file import ArrayFile
+from pair.engine.format.columns import CHUNK_TYPE
 from pair.engine.format.manifest import Manifest, from_bytes, manifest_key
+from pair.engine.format.shard_builder import DOC_TYPE
 from pair.engine.write.vector_journal import VectorJournal, hash_text
 from pair.kb.kb import KnowledgeBase
 from pair.testing.clock import NOON, ManualClock
@@ -72,9 +74,9 @@ def vectors_of(ground: Ground) -> dict[str, Any]:
     """Of every live chunk, by id, as they lie in the store."""
     found: dict[str, Any] = {}
     for shard in manifest_of(ground).shards:
-        pack = ArrayFile(ground.store / shard.key("search"))
-        chunks, vectors, docs, texts = (pack.array("chunks"), pack.array("vectors"), pack.array("docs"), pack)
-        content = texts.bytes("texts")
+        pack = ArrayFile.open(ground.store / shard.key("search"))
+        chunks, docs = pack.array("chunks", CHUNK_TYPE), pack.array("docs", DOC_TYPE)
+        vectors, content = pack.array("vectors", "<f4", dimensions=2), pack.bytes("texts")
         for row, chunk in enumerate(chunks):
             doc = int(chunk["doc"])
             if shard.tombstones is not None and shard.tombstones[doc]:

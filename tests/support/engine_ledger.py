@@ -17,6 +17,7 @@ import numpy as np
 from pair.blobs.contract import Version
 from pair.blobs.memory import MemoryStore
 from pair.clock import Clock
+from pair.engine.format.array_file import ArrayFile
 from pair.engine.format.manifest import Manifest, ShardRef, from_bytes, manifest_key, shards_prefix
 from pair.engine.format.shard import IdFile, SearchFile
 from pair.engine.format.shard_builder import chunk_id
@@ -196,7 +197,7 @@ class WatchedStore(MemoryStore):
 @functools.lru_cache(maxsize=512)
 def _read_documents(ids: bytes, search: bytes) -> tuple[tuple[str, Fact], ...]:
     with _as_file(ids) as ids_path, _as_file(search) as search_path:
-        directory, content = IdFile(ids_path), SearchFile(search_path)
+        directory, content = IdFile(ArrayFile.open(ids_path)), SearchFile(ArrayFile.open(search_path), "a/b")
         found = {}
         for listed in directory.after(""):
             header = content.header(listed.doc)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pair.engine.format.array_file import ArrayFile
 from pair.engine.format.columns import TITLE_WEIGHT, KeywordRows, RowText, concatenate_rows, count_terms
 from pair.engine.format.keyword_index import KeywordIndex, write_keywords
 from pair.engine.query.bm25 import K1, B, KeywordPart, KeywordSearch
@@ -68,7 +69,7 @@ def parts_of(folder: Path, rows: Sequence[RowText], count: int, gone: set[int]) 
         def fields_of(row: int, own: list[int] = own) -> tuple[str, str]:
             return rows[own[row]].text, rows[own[row]].title
 
-        found.append((KeywordPart(KeywordIndex(path), live, fields_of), own))
+        found.append((KeywordPart(KeywordIndex(ArrayFile.open(path)), live, fields_of), own))
     return found
 
 
@@ -192,7 +193,7 @@ def test_picked_and_put_together_is_as_if_analysed_anew(
     anew = count_terms([rows[number] for number in numbers])
     picked = count_terms(rows).pick(np.array(numbers, np.int64))
     write_keywords(tmp_path / "all.keywords", count_terms(rows))
-    stored = KeywordIndex(tmp_path / "all.keywords").read_rows(np.array(numbers, np.int64))
+    stored = KeywordIndex(ArrayFile.open(tmp_path / "all.keywords")).read_rows(np.array(numbers, np.int64))
     halves = concatenate_rows(
         [count_terms(rows[row] for row in numbers[:3]), count_terms(rows[row] for row in numbers[3:])]
     )

@@ -27,19 +27,19 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_what_was_written_is_read_back(path: Path) -> None:
-    pack = ArrayFile(path)
-    assert pack.array("lines").dtype == LINES.dtype
-    assert pack.array("lines").tobytes() == LINES.tobytes()
-    assert pack.array("matrix").tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-    assert pack.array("none").shape == (0, 4)
+    pack = ArrayFile.open(path)
+    assert pack.array("lines", LINES.dtype).dtype == LINES.dtype
+    assert pack.array("lines", LINES.dtype).tobytes() == LINES.tobytes()
+    assert pack.array("matrix", "<f4", dimensions=2).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert pack.array("none", "<f4", dimensions=2).shape == (0, 4)
     assert bytes(pack.bytes("texts")) == b"onethree"
     assert bytes(pack.bytes("no texts")) == b""
-    assert pack.array("numbers").tolist() == [0, 1, 2, 3, 4]
+    assert pack.array("numbers", "<u4").tolist() == [0, 1, 2, 3, 4]
 
 
 def test_a_pack_knows_what_is_in_it(path: Path) -> None:
-    assert "matrix" in ArrayFile(path)
-    assert "index" not in ArrayFile(path)
+    assert "matrix" in ArrayFile.open(path)
+    assert "index" not in ArrayFile.open(path)
 
 
 def test_the_report_of_a_write_is_about_the_file(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_the_report_of_a_write_is_about_the_file(tmp_path: Path) -> None:
 
 
 def test_arrays_begin_at_a_border_and_outlive_the_pack(path: Path) -> None:
-    matrix = ArrayFile(path).array("matrix")
+    matrix = ArrayFile.open(path).array("matrix", "<f4", dimensions=2)
     assert matrix.ctypes.data % 64 == 0
     path.unlink()
     assert matrix.sum() == 66
@@ -63,7 +63,7 @@ def test_the_same_sections_make_the_same_bytes(tmp_path: Path) -> None:
 def test_a_slice_with_gaps_is_written_whole(tmp_path: Path) -> None:
     every_second = np.arange(10)[::2]
     write_arrays(tmp_path / "some.pack", {"numbers": every_second})
-    assert ArrayFile(tmp_path / "some.pack").array("numbers").tolist() == [0, 2, 4, 6, 8]
+    assert ArrayFile.open(tmp_path / "some.pack").array("numbers", "<i8").tolist() == [0, 2, 4, 6, 8]
 
 
 def test_a_pack_that_was_cut_off_anywhere_is_refused(path: Path, tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_pack_that_was_cut_off_anywhere_is_refused(path: Path, tmp_path: Path)
         cut = tmp_path / "cut.pack"
         cut.write_bytes(content[:size])
         with pytest.raises(ValueError):
-            ArrayFile(cut)
+            ArrayFile.open(cut)
 
 
 @pytest.mark.parametrize(
@@ -81,4 +81,4 @@ def test_a_pack_that_was_cut_off_anywhere_is_refused(path: Path, tmp_path: Path)
 def test_a_foreign_file_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "foreign").write_bytes(content)
     with pytest.raises(ValueError):
-        ArrayFile(tmp_path / "foreign")
+        ArrayFile.open(tmp_path / "foreign")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pair.engine.format.array_file import write_arrays
+from pair.engine.format.array_file import ArrayFile, write_arrays
 from pair.engine.format.columns import build_graph_columns
 from pair.engine.format.graph_index import GraphIndex, graph_sections
 from pair.engine.query.graph_walk import GraphShard, Seed, require_graph, walk_graph
@@ -27,7 +27,7 @@ def graph_file(folder: Path, graphs: list[GraphRows]) -> GraphIndex:
     columns = build_graph_columns(dict(enumerate(graphs)), [1] * len(graphs))
     path = folder / f"{len(list(folder.iterdir()))}.graph"
     write_arrays(path, graph_sections(columns, np.arange(len(graphs)), len(graphs)))
-    return GraphIndex(path)
+    return GraphIndex(ArrayFile.open(path))
 
 
 def mentions(*names: str) -> GraphRows:

@@ -158,9 +158,6 @@ def packed(content: bytes) -> str:
     "content",
     [
         b"",
-        b"{",
-        b"[]",
-        b"null",
         b"{}",
         b"\xff\xfe",
         b"[" * 100_000,
@@ -169,40 +166,23 @@ def packed(content: bytes) -> str:
         changed(schema_version="one"),
         changed(kb_id=7),
         changed(kb_id="\ud800"),
-        changed(version="7"),
         changed(version=-1),
-        changed(version=True),
         changed(version=2**53 + 1),
-        changed(commit_id=None),
-        changed(created_at=7),
         changed(embedder=None),
-        changed(embedder={"name": 7, "dimension": 4}),
         changed(embedder={"name": "ngram", "dimension": 0}),
         changed(embedder={"name": "ngram", "dimension": 4.0}),
-        changed(collections=None),
-        changed(recent_commits="commit-6"),
-        changed(recent_commits=[7]),
-        changed(shards={}),
         changed(shards=[{}]),
         changed(dropped=[{"key": "../c", "dropped_at": "2024-05-01T11:00:00+00:00"}]),
         changed(dropped=[{"key": "c", "dropped_at": "yesterday"}]),
         changed(dropped=[{"key": "c", "dropped_at": "2024-05-01T11:00:00"}]),
-        changed(dropped=[{"key": "c", "dropped_at": 7}]),
         with_shard(centroids="AAAA"),
         with_shard(centroids="?" + WORN["centroids"]),
         with_shard(radii=[0.5]),
-        with_shard(radii=["near", "far"]),
         with_shard(shard_id="a/b"),
         with_shard(key="default.duckdb.shards/../b"),
-        with_shard(key=7),
-        with_shard(run=None),
-        with_shard(created_at=None),
         with_shard(documents=61),
-        with_shard(documents="20"),
         with_shard(vector_rows=2**28 + 1),
         with_shard(files={}),
-        with_shard(files=WORN["files"] | {"ids": {"size_bytes": "30", "sha256": "b3"}}),
-        with_shard(files=WORN["files"] | {"ids": {"size_bytes": 30, "sha256": 3}}),
         with_shard(files=WORN["files"] | {"keywords": None}),
         with_shard(tombstones="bm90IHpsaWI="),
         with_shard(tombstones="?"),
@@ -210,7 +190,6 @@ def packed(content: bytes) -> str:
         with_shard(tombstones=packed(b"12")),
         with_shard(tombstones=packed(b"1234")),
         with_shard(tombstones="?" + WORN["tombstones"]),
-        changed(embedder={"name": "ngram", "dimension": 4, "hashed_as": 7}),
     ],
     ids=lambda content: f"{len(content)} bytes",
 )
@@ -419,24 +398,9 @@ def test_a_cause_that_a_later_pair_knows_is_none() -> None:
     assert from_bytes(content + f',"content_sha256":"{seal}"}}\n'.encode(), "key").made_by == ""
 
 
-@pytest.mark.parametrize(
-    ("made_by", "is_rearranged"),
-    [
-        ("", False),
-        ("upsert", False),
-        ("delete", False),
-        ("compact", True),
-        ("collect", True),
-        ("reembed", False),
-        ("rollback", False),
-        ("release", True),
-        ("install", False),
-        ("import", False),
-        ("repair", True),
-    ],
-)
-def test_some_causes_leave_every_document_as_it_was(made_by: Any, is_rearranged: bool) -> None:
-    assert replace(manifest(), made_by=made_by).is_rearranged is is_rearranged
+def test_some_causes_leave_every_document_as_it_was() -> None:
+    causes = [cause for cause in ("", *get_args(Cause)) if replace(manifest(), made_by=cause).is_rearranged]
+    assert causes == ["compact", "collect", "release", "repair"]
 
 
 def test_each_manifest_says_what_made_it() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pair.engine.format.columns import Header, PreparedDocument, StoredDocuments, build_columns, hash_id
-from pair.engine.format.shard import IdFile, RowsFile, SearchFile
+from pair.engine.format.shard import open_ids, open_rows, open_search
 from pair.engine.format.shard_builder import BuiltShard, build_shard
 from pair.files import hash_file
 from pair.values import Chunk, GraphRows
@@ -89,7 +89,7 @@ def test_the_graph_is_rows_with_the_columns_of_the_specification(built: BuiltSha
         ("notes/ä.md", "Ada", 1.0, "notes/ä.md#0"),
         ("notes/ä.md", "Charles", 0.5, "notes/ä.md#1"),
     ]
-    assert RowsFile(built.paths["rows"], 3, built.ref.size_bytes).graphs() == {0: GRAPH}
+    assert open_rows(built.ref, built.paths["rows"]).graphs() == {0: GRAPH}
 
 
 @pytest.mark.rule("engine-2")
@@ -125,7 +125,7 @@ def test_a_shard_is_small_when_little_is_in_it(built: BuiltShard) -> None:
 
 
 def test_what_queries_read_is_what_was_stored(built: BuiltShard) -> None:
-    search = SearchFile(built.paths["search"])
+    search = open_search(built.ref, built.paths["search"])
     assert [search.header(number).id for number in range(3)] == ["notes/ä.md", "empty", "odd \ud800"]
     assert search.text(2) == "nul \0, quote ', half \udfff"
     hit = search.hit(1, 0.0, search.header(0), 1.0)
@@ -133,7 +133,7 @@ def test_what_queries_read_is_what_was_stored(built: BuiltShard) -> None:
 
 
 def test_the_id_directory_finds_and_lists(built: BuiltShard) -> None:
-    directory = IdFile(built.paths["ids"])
+    directory = open_ids(built.ref, built.paths["ids"])
     names = ["odd \ud800", "nobody", "empty", "notes/ä.md"]
     lines = directory.find(np.array([np.frombuffer(hash_id(name), "<u8") for name in names], "<u8"))
     assert lines[1] == -1
@@ -147,8 +147,8 @@ def test_the_id_directory_finds_and_lists(built: BuiltShard) -> None:
 
 def test_an_empty_shard_can_be_built_and_read(tmp_path: Path) -> None:
     built = build_shard(tmp_path, "default", build_columns([], DIMENSION), commit_id="commit", run="")
-    assert list(IdFile(built.paths["ids"]).after("")) == []
-    assert len(SearchFile(built.paths["search"]).vectors) == 0
+    assert list(open_ids(built.ref, built.paths["ids"]).after("")) == []
+    assert len(open_search(built.ref, built.paths["search"]).vectors) == 0
 
 
 def test_graphs_of_documents_whose_ids_look_alike_in_utf8_stay_apart(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_graphs_of_documents_whose_ids_look_alike_in_utf8_stay_apart(tmp_path: P
         for number, name in enumerate(["odd \ud800", "odd \ud801"])
     ]  # fmt: skip
     built = build_shard(tmp_path, "default", build_columns(documents, DIMENSION), commit_id="commit", run="")
-    assert RowsFile(built.paths["rows"], 2, built.ref.size_bytes).graphs() == {
+    assert open_rows(built.ref, built.paths["rows"]).graphs() == {
         0: documents[0].graph,
         1: documents[1].graph,
     }

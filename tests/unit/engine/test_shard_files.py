@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from pair import errors
-from pair.engine.format.array_file import write_arrays
+from pair.engine.format.array_file import ArrayFile, write_arrays
 from pair.engine.format.checks import MOST_VALUES, load_json
 from pair.engine.format.columns import CHUNK_TYPE
 from pair.engine.format.manifest import FileRole
@@ -177,13 +177,15 @@ def write_search(path: Path, codes: npt.NDArray[np.uint8] | None) -> Vectors:
 
 def test_codes_of_another_kind_are_refused_when_their_file_is_opened(tmp_path: Path) -> None:
     vectors = write_search(tmp_path / "sound.search", None)
-    nearest = SearchFile(tmp_path / "sound.search").index.nearest(vectors[3], 1, allowed=None, exact=False)
+    nearest = SearchFile(ArrayFile.open(tmp_path / "sound.search"), "a/b").index.nearest(
+        vectors[3], 1, allowed=None, exact=False
+    )
     assert 3 in nearest[1]
     flat = faiss.IndexFlatL2(vectors.shape[1])
     flat.add(vectors)
     write_search(tmp_path / "hostile.search", faiss.serialize_index(flat))
     with pytest.raises(ValueError, match="another kind"):
-        SearchFile(tmp_path / "hostile.search")
+        SearchFile(ArrayFile.open(tmp_path / "hostile.search"), "a/b")
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,6 @@ from pair.engine.write.writer import (
     cut_shards,
     find_stored,
     refuse_other_embedder,
-    remove_numbers,
     scratch_folder,
 )
 from pair.values import Document
@@ -265,7 +264,7 @@ class Importer:
             here = np.flatnonzero(lines >= 0)
             same = here[(directory.hashes_at(lines[here])[1] == hashes[here]).all(axis=1)]
             gone = np.setdiff1d(np.arange(shard.documents), directory.numbers_at(lines[same]))
-            kept.append(remove_numbers(shard, gone))
+            kept.append(shard.without(gone))
         if _count_live(kept) != len(hashes):
             raise _OutdatedError
         return [shard for shard in kept if shard.live_documents]

@@ -10,17 +10,22 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from pair import files
-from pair.engine.format.checks import load_json
+from pair.engine.format.checks import decode_json
 from pair.engine.format.manifest import ShardFile
 
 _MAGIC = b"pairpak1"
+_FIXED_BYTES = len(_MAGIC) + 8
+"""Before the header: what the file is, and how long its header is."""
 _BORDER = 64
+
+_Size = Annotated[int, msgspec.Meta(ge=0)]
 
 Section = npt.NDArray[Any] | Sequence[bytes]
 """An array, or pieces of bytes that follow each other."""
@@ -55,14 +60,12 @@ def _make_header(sections: Mapping[str, Section]) -> bytes:
             described[name] = {"offset": offset, "size": size}
         offset += size
     header = json.dumps(described).encode()
-    fixed = len(_MAGIC) + 8
-    return header + b" " * (-(fixed + len(header)) % _BORDER)
+    return header + b" " * (-(_FIXED_BYTES + len(header)) % _BORDER)
 
 
 def sections_begin_at(beginning: bytes) -> int:
     """Return where the sections of a file that begins so begin."""
-    fixed = len(_MAGIC) + 8
-    return fixed + int.from_bytes(beginning[len(_MAGIC) : fixed], "little")
+    return _FIXED_BYTES + int.from_bytes(beginning[len(_MAGIC) : _FIXED_BYTES], "little")
 
 
 class _HashingSink:
@@ -80,28 +83,41 @@ class _HashingSink:
         self.write(b"\0" * (-self.written % _BORDER))
 
 
-class ArrayFile:
-    """A mapped pack. Arrays are views into the mapping, and keep it alive.
+class _SectionJson(msgspec.Struct, frozen=True):
+    """A section as the header of a file describes it: from `offset` bytes after the header on."""
 
-    Raises ValueError for a file that is no pack, and for a section that is missing, cut off or of another type.
+    offset: _Size
+    size: _Size
+    type: Any = None
+    shape: tuple[_Size, ...] | None = None
+
+
+class ArrayFile:
+    """A mapped file of arrays. Arrays are views into the mapping, and keep it alive.
+
+    Raises ValueError for a section that is missing or of another type.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, mapped: mmap.mmap, sections: Mapping[str, _SectionJson], start: int) -> None:
+        """`start`: where the sections begin."""
+        self._map = mapped
+        self._sections = sections
+        self._start = start
+
+    @staticmethod
+    def open(path: Path) -> "ArrayFile":
+        """Raises ValueError for a file that is none, or was cut off."""
         with path.open("rb") as stream:
-            self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        fixed = len(_MAGIC) + 8
-        if self._map[: len(_MAGIC)] != _MAGIC:
-            raise ValueError("not a pack")
-        header_size = int.from_bytes(self._map[len(_MAGIC) : fixed], "little")
-        self._start = fixed + header_size
-        if self._start > len(self._map):
-            raise ValueError("a pack that was cut off")
-        sections = load_json(self._map[fixed : self._start])
-        if not isinstance(sections, dict):
-            raise ValueError("a pack without sections")
-        self._sections: dict[str, Any] = sections
-        for name in sections:
-            _check_place(name, sections[name], len(self._map) - self._start)
+            mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        if mapped[: len(_MAGIC)] != _MAGIC:
+            raise ValueError("not a file of arrays")
+        start = sections_begin_at(mapped[:_FIXED_BYTES])
+        if start > len(mapped):
+            raise ValueError("it was cut off")
+        sections = decode_json(mapped[_FIXED_BYTES:start], dict[str, _SectionJson])
+        if any(section.offset + section.size > len(mapped) - start for section in sections.values()):
+            raise ValueError("it was cut off")
+        return ArrayFile(mapped, sections, start)
 
     def __contains__(self, name: str) -> bool:
         return name in self._sections
@@ -109,54 +125,31 @@ class ArrayFile:
     def span(self, name: str) -> tuple[int, int]:
         """Return where a section is: from this byte of the file to before that one."""
         section = self._section(name)
-        begin = self._start + section["offset"]
-        return begin, begin + section["size"]
+        begin = self._start + section.offset
+        return begin, begin + section.size
 
     def array(self, name: str, *types: npt.DTypeLike, dimensions: int = 1) -> npt.NDArray[Any]:
-        """Map a section. `types`: those that it may have; without any, the file is our own."""
+        """Map a section, which must have one of these types."""
         section = self._section(name)
-        if types:
-            dtype = _choose_type(name, section, types)
-            if len(section["shape"]) != dimensions:
-                raise ValueError(f"the section {name} has another number of dimensions")
-        else:
-            fields = section["type"]
-            is_plain = len(fields) == 1 and not fields[0][0]
-            dtype = np.dtype(fields[0][1]) if is_plain else np.dtype([tuple(field) for field in fields])
+        # Types are compared as they are written: nothing is made of what the file says.
+        known: list[np.dtype[Any]] = [np.dtype(kind) for kind in types]
+        dtype = next((kind for kind in known if section.type == [list(field) for field in kind.descr]), None)
+        if dtype is None or section.shape is None or len(section.shape) != dimensions:
+            raise ValueError(f"the section {name} is of another type")
         begin, end = self.span(name)
-        if math.prod(section["shape"]) * dtype.itemsize != end - begin or begin % _BORDER:
+        if math.prod(section.shape) * dtype.itemsize != end - begin or begin % _BORDER:
             raise ValueError(f"the section {name} has another size than its values")
         flat = np.frombuffer(self._map, dtype=dtype, count=(end - begin) // dtype.itemsize, offset=begin)
-        return flat.reshape(section["shape"])
+        return flat.reshape(section.shape)
 
     def bytes(self, name: str) -> memoryview:
         begin, end = self.span(name)
         return memoryview(self._map)[begin:end]
 
-    def _section(self, name: str) -> dict[str, Any]:
+    def _section(self, name: str) -> _SectionJson:
         if name not in self._sections:
             raise ValueError(f"the section {name} is missing")
-        section: dict[str, Any] = self._sections[name]
-        return section
-
-
-def _check_place(name: str, section: Any, room: int) -> None:
-    offset, size = (section.get("offset"), section.get("size")) if isinstance(section, dict) else (None, None)
-    if type(offset) is not int or type(size) is not int or min(offset, size) < 0:
-        raise ValueError(f"the section {name} has no place")
-    if offset + size > room:
-        raise ValueError("a pack that was cut off")
-
-
-def _choose_type(name: str, section: dict[str, Any], types: Sequence[npt.DTypeLike]) -> np.dtype[Any]:
-    """Compare the types as they are written: nothing is made of what the file says."""
-    shape = section.get("shape")
-    is_shape = isinstance(shape, list) and all(type(length) is int and length >= 0 for length in shape)
-    for kind in types:
-        dtype: np.dtype[Any] = np.dtype(kind)
-        if is_shape and section.get("type") == [list(field) for field in dtype.descr]:
-            return dtype
-    raise ValueError(f"the section {name} is of another type")
+        return self._sections[name]
 
 
 BLOCK_BYTES = 4096
@@ -226,7 +219,7 @@ class RangeFile:
         if self._is_new:
             os.ftruncate(self._descriptor, size_bytes)
         os.pwrite(self._descriptor, outline.head, 0)
-        self.pack = ArrayFile(path)
+        self.pack = ArrayFile.open(path)
         """Only the bytes that were wanted are valid."""
 
     def __del__(self) -> None:

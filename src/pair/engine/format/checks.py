@@ -5,12 +5,15 @@ import json
 import re
 import struct
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from pair import errors
+
+_Value = TypeVar("_Value")
 
 MOST_VALUES = 2_000_000
 """In one text. An empty list takes 3 bytes of JSON and 64 of memory, so the length of a text is no bound."""
@@ -18,28 +21,33 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 
 
 def load_json(content: bytes | memoryview) -> Any:
-    """Parse UTF-8 text. Raises ValueError, also for too many values and for values that are nested too deeply."""
-    if len(content) > MOST_VALUES:
-        content = bytes(content)
-        if _count_values(content) > MOST_VALUES and _count_values(_STRING.sub(b"", content)) > MOST_VALUES:
-            raise ValueError(f"it holds more than {MOST_VALUES:,} values")
+    """Parse UTF-8 text, with lone surrogates. Raises ValueError, also for values that are too many or too deep."""
+    _refuse_many_values(content)
     try:
         return json.loads(str(content, "utf-8", "surrogatepass"))
     except RecursionError as fault:
         raise ValueError("its values are nested too deeply") from fault
 
 
+def decode_json(content: bytes | msgspec.Raw, kind: type[_Value]) -> _Value:
+    """Parse UTF-8 text into values of this kind. Raises ValueError, also for values that are too many or too deep."""
+    _refuse_many_values(memoryview(content))
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except RecursionError as fault:
+        raise ValueError("its values are nested too deeply") from fault
+
+
+def _refuse_many_values(content: bytes | memoryview) -> None:
+    if len(content) > MOST_VALUES:
+        content = bytes(content)
+        if _count_values(content) > MOST_VALUES and _count_values(_STRING.sub(b"", content)) > MOST_VALUES:
+            raise ValueError(f"it holds more than {MOST_VALUES:,} values")
+
+
 def _count_values(content: bytes) -> int:
     """Count what begins a value; commas and brackets inside strings count too."""
     return content.count(b",") + content.count(b"[") + content.count(b"{")
-
-
-def load_texts(content: bytes | memoryview) -> list[str]:
-    """Parse a list of strings. Raises ValueError."""
-    texts = load_json(content)
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise ValueError("it is no list of texts")
-    return texts
 
 
 @contextlib.contextmanager

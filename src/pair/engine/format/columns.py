@@ -3,11 +3,12 @@
 import hashlib
 import itertools
 import json
-import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -48,14 +49,12 @@ class KeywordRows:
         """Return only these rows, in this order."""
         if len(rows) == self.count and np.array_equal(rows, np.arange(self.count)):
             return self
-        sizes = (self.starts[1:] - self.starts[:-1])[rows]
-        starts = _starts(sizes)
-        places = np.repeat(self.starts[:-1][rows] - starts[:-1], sizes) + np.arange(starts[-1])
+        which, places = gather_entries(self.starts, rows)
         kept, terms = np.unique(self.terms[places], return_inverse=True)
         new_number = dict(zip(kept.tolist(), itertools.count()))
         return KeywordRows(
             [self.words[term] for term in new_number],
-            starts,
+            make_starts(np.bincount(which, minlength=len(rows))),
             terms.astype(np.uint32),
             self.counts[places],
             self.lengths[rows],
@@ -69,10 +68,21 @@ def empty_rows(count: int) -> KeywordRows:
     return KeywordRows((), np.zeros(count + 1, np.int64), nothing, nothing, np.zeros(count, np.uint32), ())
 
 
-def _starts(sizes: npt.NDArray[np.integer]) -> Numbers:
-    starts = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=starts[1:])
-    return starts
+def make_starts(sizes: npt.ArrayLike) -> Numbers:
+    """Return where each of consecutive ranges of these sizes begins, and where the last one ends."""
+    return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+
+
+def gather_entries(starts: npt.NDArray[Any], keys: Numbers) -> tuple[Numbers, Numbers]:
+    """Return for each entry of these keys the place of its key in the list, and its own place.
+
+    `starts`: where the entries of each key begin, and where the last ones end.
+    """
+    begins = starts[keys].astype(np.int64)
+    counts = starts[keys + 1].astype(np.int64) - begins
+    own_starts = make_starts(counts)
+    which = np.repeat(np.arange(len(keys)), counts)
+    return which, np.repeat(begins - own_starts[:-1], counts) + np.arange(own_starts[-1])
 
 
 def concatenate_rows(parts: Sequence[KeywordRows]) -> KeywordRows:
@@ -85,7 +95,7 @@ def concatenate_rows(parts: Sequence[KeywordRows]) -> KeywordRows:
     forms = {(form, number[part.words[term]]) for part in parts for form, term in part.forms}
     return KeywordRows(
         words,
-        _starts(np.concatenate([np.diff(part.starts) for part in parts])),
+        make_starts(np.concatenate([np.diff(part.starts) for part in parts])),
         np.concatenate(renumbered),
         np.concatenate([part.counts for part in parts]),
         np.concatenate([part.lengths for part in parts]),
@@ -93,17 +103,14 @@ def concatenate_rows(parts: Sequence[KeywordRows]) -> KeywordRows:
     )
 
 
-class _Numbers(dict[str, int]):
-    """Gives each new key the next number."""
-
-    def __missing__(self, key: str) -> int:
-        number = self[key] = len(self)
-        return number
+def _number_keys() -> defaultdict[str, int]:
+    """Return a dictionary that gives each new key the next number."""
+    return defaultdict(itertools.count().__next__)
 
 
 def count_terms(texts: Iterable[RowText]) -> KeywordRows:
     """Count the terms of each row. Each different piece of text is analysed once."""
-    pieces = _Numbers()
+    pieces = _number_keys()
     sizes: list[int] = []
     piece_numbers: list[int] = []
     for row in texts:
@@ -111,7 +118,7 @@ def count_terms(texts: Iterable[RowText]) -> KeywordRows:
         piece_numbers += map(pieces.__getitem__, in_row)
         sizes.append(len(in_row))
     analysed = [tokenizer.analyse(piece) for piece in pieces]
-    numbers = _Numbers()
+    numbers = _number_keys()
     terms_of_piece = [[numbers[term] for term in (*piece.terms, *piece.extras)] for piece in analysed]
     forms = {(form.encode(errors="surrogatepass"), numbers[term]) for piece in analysed for form, term in piece.forms}
     encoded = [term.encode(errors="surrogatepass") for term in numbers]
@@ -121,32 +128,20 @@ def count_terms(texts: Iterable[RowText]) -> KeywordRows:
     row_of = np.repeat(np.arange(len(sizes)), sizes)
     places = np.array(piece_numbers, np.int64)
     own_sizes = np.array([len(piece.terms) for piece in analysed], np.int64)
-    keys, counts = _count_pairs(row_of, places, terms_of_piece, final)
+    flat = final[np.fromiter(itertools.chain.from_iterable(terms_of_piece), np.int64)]
+    which, sources = gather_entries(make_starts([len(terms) for terms in terms_of_piece]), places)
+    # Row and term as one number.
+    keys, counts = np.unique(row_of[which] * len(encoded) + flat[sources], return_counts=True)
     rows = keys // max(len(encoded), 1)
     lengths = np.bincount(row_of, own_sizes[places], minlength=len(sizes))
     return KeywordRows(
         [encoded[number] for number in order],
-        _starts(np.bincount(rows, minlength=len(sizes))),
+        make_starts(np.bincount(rows, minlength=len(sizes))),
         (keys - rows * len(encoded)).astype(np.uint32),
         counts.astype(np.uint32),
         lengths.astype(np.uint32),
         sorted((form, int(final[number])) for form, number in forms),
     )
-
-
-def _count_pairs(
-    row_of: Numbers, places: Numbers, terms_of_piece: Sequence[Sequence[int]], final: Numbers
-) -> tuple[Numbers, Numbers]:
-    """Return row and term as one number, each once and in ascending order, and how often it occurs."""
-    sizes = np.array([len(terms) for terms in terms_of_piece], np.int64)
-    flat = final[np.fromiter(itertools.chain.from_iterable(terms_of_piece), np.int64, int(sizes.sum()))]
-    begins = np.cumsum(sizes) - sizes
-    repeats = sizes[places]
-    ends = np.cumsum(repeats)
-    total = int(ends[-1]) if len(ends) else 0
-    sources = np.repeat(begins[places] - (ends - repeats), repeats) + np.arange(total)
-    keys, counts = np.unique(np.repeat(row_of, repeats) * len(final) + flat[sources], return_counts=True)
-    return keys, counts
 
 
 MENTION_TYPE = np.dtype([("doc", "<u4"), ("chunk", "<u4"), ("entity", "<u4"), ("weight", "<f4")])
@@ -210,10 +205,10 @@ NO_GRAPHS = StoredGraphs((), np.empty(0, MENTION_TYPE), np.empty(0, EDGE_TYPE), 
 
 def concatenate_graphs(parts: Sequence[tuple[int, StoredGraphs]]) -> StoredGraphs:
     """Join graphs, each with the number that its first document gets."""
-    numbers: dict[str, int] = {}
+    numbers = _number_keys()
     mentions, edges = [NO_GRAPHS.mentions], [NO_GRAPHS.edges]
     for first, part in parts:
-        place = np.array([numbers.setdefault(name, len(numbers)) for name in part.names], np.uint32)
+        place = np.array([numbers[name] for name in part.names], np.uint32)
         mentions.append(part.mentions.copy())
         mentions[-1]["doc"] += first
         mentions[-1]["entity"] = place[part.mentions["entity"]]
@@ -227,20 +222,16 @@ def concatenate_graphs(parts: Sequence[tuple[int, StoredGraphs]]) -> StoredGraph
 
 def build_graph_columns(graphs: Mapping[int, GraphRows], chunk_counts: Sequence[int]) -> StoredGraphs:
     """Build columns of graphs by number of the document. `chunk_counts`: of every document."""
-    numbers: dict[str, int] = {}
-
-    def number(name: str) -> int:
-        return numbers.setdefault(name, len(numbers))
-
+    numbers = _number_keys()
     mentions: list[tuple[int, int, int, float]] = []
     edges: list[tuple[int, int, int, int, int, float]] = []
     for doc in sorted(graphs):
         count = chunk_counts[doc]
         mentions += [
-            (doc, chunk, number(entity), weight) for entity, weight, chunk in graphs[doc].mentions if chunk < count
+            (doc, chunk, numbers[entity], weight) for entity, weight, chunk in graphs[doc].mentions if chunk < count
         ]
         edges += [
-            (doc, chunk, number(source), number(target), number(kind), weight)
+            (doc, chunk, numbers[source], numbers[target], numbers[kind], weight)
             for source, target, kind, weight, chunk in graphs[doc].edges
             if chunk < count
         ]
@@ -258,14 +249,8 @@ Vectors = npt.NDArray[np.float32]
 CHUNK_TYPE = np.dtype([("doc", "<u4"), ("start_byte", "<u4"), ("end_byte", "<u4"), ("start", "<u4"), ("end", "<u4")])
 """`start` and `end` count characters of the text, as people and Python do."""
 
-_CONTENT_HASH = re.compile("[0-9a-f]{32}")
 
-IdentityHash = bytes
-"""16 bytes that stand for the id of a document."""
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(msgspec.Struct, frozen=True):
     """Everything about a document but its text and vectors."""
 
     id: str
@@ -273,7 +258,7 @@ class Header:
     title: str
     url: str
     metadata: Mapping[str, Any]
-    content_hash: str
+    content_hash: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")] = msgspec.field(name="hash")
 
     def to_bytes(self) -> bytes:
         value = {
@@ -289,19 +274,11 @@ class Header:
     @staticmethod
     def from_bytes(content: bytes | memoryview) -> "Header":
         """Raises ValueError."""
-        value = load_json(content)
-        try:
-            own, owner, title, url = value["id"], value["owner"], value["title"], value["url"]
-            metadata, content_hash = value["metadata"], value["hash"]
-        except (KeyError, TypeError, IndexError) as fault:
-            raise ValueError("what it says of a document cannot be") from fault
-        is_text = type(own) is type(owner) is type(title) is type(url) is type(content_hash) is str
-        if not is_text or type(metadata) is not dict or _CONTENT_HASH.fullmatch(content_hash) is None:
-            raise ValueError("what it says of a document cannot be")
-        return Header(own, owner, title, url, metadata, content_hash)
+        return msgspec.convert(load_json(content), Header)
 
 
-def hash_id(document_id: str) -> IdentityHash:
+def hash_id(document_id: str) -> bytes:
+    """Return 16 bytes that stand for the id of a document."""
     return hashlib.sha256(document_id.encode(errors="surrogatepass")).digest()[:16]
 
 
@@ -396,14 +373,6 @@ def concatenate(parts: Sequence[StoredDocuments], dimension: int) -> StoredDocum
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedKeywords:
-    """The terms of the chunks of one document, among rows that were analysed together."""
-
-    rows: KeywordRows
-    first: int
-
-
-@dataclass(frozen=True, slots=True)
 class PreparedDocument:
     """A document that is ready to be stored."""
 
@@ -412,15 +381,18 @@ class PreparedDocument:
     chunks: tuple[Chunk, ...]
     vectors: Vectors
     graph: GraphRows = NO_GRAPH
-    keywords: PreparedKeywords | None = None
-    """None for a document that is analysed when it is stored."""
+    keywords: KeywordRows | None = None
+    """Rows that were analysed together, its own among them; None for a document that is analysed when it is stored."""
+    first_row: int = 0
+    """Of its own rows among `keywords`."""
 
 
 def _build_keywords(documents: Sequence[PreparedDocument]) -> KeywordRows:
     parts: list[KeywordRows] = []
-    for _, group in itertools.groupby(documents, key=lambda document: document.keywords and id(document.keywords.rows)):
+    for _, group in itertools.groupby(documents, key=lambda document: id(document.keywords)):
         together = list(group)
-        if together[0].keywords is None:
+        keywords = together[0].keywords
+        if keywords is None:
             parts.append(
                 count_terms(
                     RowText(chunk.text, document.header.title, chunk.context)
@@ -429,9 +401,8 @@ def _build_keywords(documents: Sequence[PreparedDocument]) -> KeywordRows:
                 )
             )
             continue
-        firsts = [document.keywords.first if document.keywords else 0 for document in together]
-        rows = [np.arange(first, first + len(one.chunks)) for first, one in zip(firsts, together, strict=True)]
-        parts.append(together[0].keywords.rows.pick(np.concatenate(rows)))
+        rows = [np.arange(document.first_row, document.first_row + len(document.chunks)) for document in together]
+        parts.append(keywords.pick(np.concatenate(rows)))
     return concatenate_rows(parts)
 
 

@@ -9,15 +9,15 @@ import functools
 import hashlib
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from pair.engine.format.array_file import ArrayFile, Section
-from pair.engine.format.checks import check_below, check_length, check_starts, check_utf8, load_texts
-from pair.engine.format.columns import EDGE_TYPE, MENTION_TYPE, StoredGraphs
+from pair.engine.format.checks import check_below, check_length, check_starts, check_utf8, load_json
+from pair.engine.format.columns import EDGE_TYPE, MENTION_TYPE, StoredGraphs, gather_entries, make_starts
 from pair.text.entity_rules import TOGETHER
 from pair.values import GraphRows
 
@@ -56,7 +56,7 @@ def graph_sections(graphs: StoredGraphs, first_chunks: Numbers, rows: int) -> di
     related = edges[: np.count_nonzero(~is_mere)]
     return {
         "hashes": hashes[order],
-        "name_starts": np.cumsum([0, *map(len, names)]).astype(np.uint64),
+        "name_starts": make_starts([len(name) for name in names]).astype(np.uint64),
         "row_starts": _starts(mention_rows, rows),
         "row_entities": entities[by_row],
         "row_weights": graphs.mentions["weight"][by_row],
@@ -73,14 +73,13 @@ def graph_sections(graphs: StoredGraphs, first_chunks: Numbers, rows: int) -> di
 
 def _starts(keys: npt.NDArray[Any], count: int) -> npt.NDArray[np.uint32]:
     """Return where the entries of each key begin, once they are sorted; one more at the end."""
-    return np.cumsum([0, *np.bincount(keys.astype(np.int64), minlength=count)]).astype(np.uint32)
+    return make_starts(np.bincount(keys.astype(np.int64), minlength=count)).astype(np.uint32)
 
 
 class GraphIndex:
     """Raises ValueError for a file that is no graph."""
 
-    def __init__(self, path: Path) -> None:
-        pack = ArrayFile(path)
+    def __init__(self, pack: ArrayFile) -> None:
         self.hashes: Hashes = pack.array("hashes", "<u8")
         self.row_starts = pack.array("row_starts", "<u4")
         self.row_entities = pack.array("row_entities", "<u4")
@@ -91,7 +90,7 @@ class GraphIndex:
         self._edge_starts = pack.array("edge_starts", "<u4")
         self._edges_by_target = pack.array("edges_by_target", "<u4")
         self._edge_target_starts = pack.array("edge_target_starts", "<u4")
-        self.kinds: tuple[str, ...] = tuple(load_texts(pack.bytes("kinds")))
+        self.kinds = msgspec.convert(load_json(pack.bytes("kinds")), tuple[str, ...])
         self._name_starts = pack.array("name_starts", "<u8")
         self._names = pack.bytes("names")
         self._check()
@@ -163,7 +162,7 @@ class GraphIndex:
         rows = gather_entries(self.row_starts, np.arange(self.rows))[0]
         mentions["doc"], mentions["chunk"] = doc_of_row[rows], rows - first_chunks[doc_of_row[rows]]
         mentions["entity"], mentions["weight"] = self.row_entities, self.row_weights
-        ordered = self.edges[np.lexsort((self.edges["target"], self.edges["source"], self.edges["row"]))]
+        ordered = self.edges[self._edges_by_row]
         edges = np.zeros(len(ordered), EDGE_TYPE)
         docs = doc_of_row[ordered["row"]]
         edges["doc"], edges["chunk"] = docs, ordered["row"] - first_chunks[docs]
@@ -211,12 +210,3 @@ class _EntityNames(Sequence[str]):
         if number >= len(self):
             raise IndexError(number)
         return self._file.name(number) if number < entities else self._file.kinds[number - entities]
-
-
-def gather_entries(starts: npt.NDArray[np.uint32], keys: Numbers) -> tuple[Numbers, Numbers]:
-    """Return for each entry of these keys the place of its key in the list, and its own place."""
-    begins = starts[keys].astype(np.int64)
-    counts = starts[keys + 1].astype(np.int64) - begins
-    which = np.repeat(np.arange(len(keys)), counts)
-    offsets = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return which, begins[which] + offsets

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pair.engine.format.array_file import ArrayFile, RangeOutline, outline_sections, write_arrays
 from pair.engine.format.checks import check_below, check_length, check_starts, check_utf8
-from pair.engine.format.columns import KeywordRows
+from pair.engine.format.columns import KeywordRows, make_starts
 from pair.engine.format.manifest import ShardFile
 from pair.text import tokenizer
 
@@ -36,7 +36,7 @@ def write_keywords(path: Path, rows: KeywordRows, search_file: Path | None = Non
         {
             "about": about,
             "keys": make_sort_keys(rows.words),
-            "word_starts": _ends(rows.words),
+            "word_starts": make_starts([len(word) for word in rows.words]).astype(np.uint32),
             "starts": starts.astype(np.uint32 if len(terms) < 1 << 32 else np.uint64),
             "most": _small(np.maximum.reduceat(counts, begins) if len(begins) else counts),
             "shortest": np.minimum.reduceat(rows.lengths[row_of], begins) if len(begins) else rows.lengths[:0],
@@ -44,7 +44,7 @@ def write_keywords(path: Path, rows: KeywordRows, search_file: Path | None = Non
             "rows": _small(row_of),
             "counts": _small(counts),
             "form_keys": make_sort_keys(forms),
-            "form_starts": _ends(forms),
+            "form_starts": make_starts([len(form) for form in forms]).astype(np.uint32),
             "form_terms": np.array([term for _, term in rows.forms], np.uint32),
             "words": list(rows.words),
             "forms": forms,
@@ -56,10 +56,6 @@ def write_keywords(path: Path, rows: KeywordRows, search_file: Path | None = Non
 def _small(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Convert values to the smallest type that holds them."""
     return values.astype(np.min_scalar_type(int(values.max(initial=0))))
-
-
-def _ends(words: Sequence[bytes]) -> npt.NDArray[np.uint32]:
-    return np.cumsum([0, *map(len, words)]).astype(np.uint32)
 
 
 def make_sort_keys(words: Iterable[bytes]) -> npt.NDArray[np.uint64]:
@@ -108,8 +104,7 @@ class _Vocabulary(Sequence[bytes]):
 class KeywordIndex:
     """Raises ValueError for a file that is no index."""
 
-    def __init__(self, path: Path) -> None:
-        pack = ArrayFile(path)
+    def __init__(self, pack: ArrayFile) -> None:
         about = pack.array("about", "<i8")
         check_length("about", about, 3)
         self.version, self.count, self.total_length = about.tolist()
@@ -206,14 +201,12 @@ class KeywordIndex:
         sizes = self._starts[1:].astype(np.int64) - self._starts[:-1].astype(np.int64)
         terms = np.repeat(np.arange(len(self.vocabulary)), sizes)[chosen]
         kept, renumbered = np.unique(terms, return_inverse=True)
-        starts = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(np.bincount(row_of, minlength=len(rows)), out=starts[1:])
         new_number = np.full(len(self.vocabulary), -1, np.int64)
         new_number[kept] = np.arange(len(kept))
         form_terms = new_number[self._form_terms]
         return KeywordRows(
             [self.vocabulary[number] for number in kept.tolist()],
-            starts,
+            make_starts(np.bincount(row_of, minlength=len(rows))),
             renumbered[order].astype(np.uint32),
             self._counts[chosen][order].astype(np.uint32),
             self.lengths[rows],

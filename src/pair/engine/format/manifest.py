@@ -6,33 +6,29 @@ Invariants
     A manifest that changed since it was written is refused: its last field is the SHA-256 of all before it.
 """
 
-import base64
 import datetime
 import hashlib
 import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from pair import errors
 from pair.blobs.key_encoding import check_key
-from pair.engine.format.checks import load_json
+from pair.engine.format.checks import decode_json
 
 SCHEMA_VERSION = 1
 LAYOUT = "duckdb_shard_files"
 _KEPT_COMMITS = 64
 _MOST_ROWS = 2**28
 """In a shard: far beyond what is ever cut, and few enough for a mark on each to fit into memory."""
-_MOST_COUNT = 2**53
-"""The largest number that every reader of JSON can hold."""
 
 FileRole = Literal["rows", "search", "ids", "keywords", "graph"]
-_REQUIRED_ROLES: tuple[FileRole, ...] = ("rows", "search", "ids")
-"""An older shard has no keywords, and one whose documents name nothing has no graph."""
 _SUFFIXES: dict[FileRole, str] = {
     "rows": ".duckdb",
     "search": ".search",
@@ -106,9 +102,13 @@ def hash_files(files: "Mapping[FileRole, ShardFile]") -> str:
 # ── values ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class ShardFile:
-    size_bytes: int
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""Up to the largest number that every reader of JSON can hold."""
+_RowCount = Annotated[int, msgspec.Meta(ge=0, le=_MOST_ROWS)]
+
+
+class ShardFile(msgspec.Struct, frozen=True):
+    size_bytes: _Count
     sha256: str
 
 
@@ -159,15 +159,22 @@ class ShardRef:
 
     def without(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> "ShardRef":
         """Return the same shard with these documents deleted."""
+        if not len(numbers):
+            return self
         gone = np.zeros(self.documents, np.bool_) if self.tombstones is None else self.tombstones.copy()
         gone[np.asarray(numbers, dtype=np.int64)] = True
         return replace(self, tombstones=gone)
 
 
-@dataclass(frozen=True, slots=True)
-class DroppedShard:
-    folder: str
+class DroppedShard(msgspec.Struct, frozen=True):
+    folder: str = msgspec.field(name="key")
     dropped_at: str
+
+    def __post_init__(self) -> None:
+        """Check what comes from a stored manifest: a fault in it is found when it is read, not when it is used."""
+        check_key(self.folder)
+        if datetime.datetime.fromisoformat(self.dropped_at).tzinfo is None:
+            raise ValueError(f"no time that everybody shares: {self.dropped_at}")
 
 
 Cause = Literal[
@@ -273,16 +280,7 @@ class Manifest:
         self, commit_id: str, now: datetime.datetime, shards: Sequence[ShardRef], origin: "Manifest"
     ) -> "Manifest":
         """Return the next manifest, with shards whose vectors and content hashes are made as those of `origin`."""
-        after = self.make_next(commit_id, now, shards, "import")
-        return replace(
-            after,
-            embedder=origin.embedder,
-            dimension=origin.dimension,
-            hashed_as=origin.hashed_as,
-            label=origin.label,
-            index_sha256=origin.index_sha256,
-            restored=0,
-        )
+        return replace(_copy_origin(self.make_next(commit_id, now, shards, "import"), origin), restored=0)
 
     def make_collected(
         self, commit_id: str, now: datetime.datetime, taken: frozenset[str], forgotten: frozenset[str] = frozenset()
@@ -298,21 +296,24 @@ class Manifest:
 
     def make_rolled_back(self, past: "Manifest", commit_id: str, now: datetime.datetime) -> "Manifest":
         """Return the next manifest, with the shards of an earlier one."""
-        after = self.make_next(commit_id, now, past.shards, "rollback")
-        return replace(
-            after,
-            embedder=past.embedder,
-            dimension=past.dimension,
-            hashed_as=past.hashed_as,
-            label=past.label,
-            index_sha256=past.index_sha256,
-            restored=past.number,
-            rolled_back=after.number,
-        )
+        after = _copy_origin(self.make_next(commit_id, now, past.shards, "rollback"), past)
+        return replace(after, restored=past.number, rolled_back=after.number)
 
     def make_released(self, commit_id: str, now: datetime.datetime) -> "Manifest":
         """Return the next manifest, to which sync may write again."""
         return replace(self.make_next(commit_id, now, self.shards, "release"), restored=0)
+
+
+def _copy_origin(manifest: Manifest, origin: Manifest) -> Manifest:
+    """Return the manifest with embedder and package of `origin`, from which its shards are."""
+    return replace(
+        manifest,
+        embedder=origin.embedder,
+        dimension=origin.dimension,
+        hashed_as=origin.hashed_as,
+        label=origin.label,
+        index_sha256=origin.index_sha256,
+    )
 
 
 def no_manifest(kb_id: str, embedder: str, dimension: int) -> Manifest:
@@ -323,34 +324,144 @@ def no_manifest(kb_id: str, embedder: str, dimension: int) -> Manifest:
 # ── JSON ───────────────────────────────────────────────────────────────────────────────────────────
 
 
+class _FilesJson(msgspec.Struct, omit_defaults=True):
+    rows: ShardFile
+    search: ShardFile
+    ids: ShardFile
+    keywords: ShardFile | msgspec.UnsetType = msgspec.UNSET
+    """An older shard has none."""
+    graph: ShardFile | msgspec.UnsetType = msgspec.UNSET
+    """A shard whose documents name nothing has none."""
+
+
+class ShardJson(msgspec.Struct, omit_defaults=True):
+    """A shard as the JSON of a manifest describes it."""
+
+    shard_id: Annotated[str, msgspec.Meta(pattern=r"^[^/]*\Z")]
+    key: str
+    files: _FilesJson
+    vector_rows: _RowCount
+    documents: _RowCount
+    run: str
+    centroids: bytes
+    radii: tuple[float, ...]
+    graph_available: bool
+    tombstone_count: int
+    tombstones: bytes
+    """One bit for each document, compressed; empty when none is deleted."""
+    created_at: str
+    origin: str = ""
+
+    @staticmethod
+    def of(shard: ShardRef) -> "ShardJson":
+        return ShardJson(
+            shard_id=shard.shard_id,
+            key=shard.folder,
+            files=_FilesJson(**{str(role): file for role, file in shard.files.items()}),
+            vector_rows=shard.rows,
+            documents=shard.documents,
+            run=shard.run,
+            centroids=shard.centroids.astype("<f2").tobytes(),
+            radii=shard.radii,
+            graph_available=shard.graph_available,
+            tombstone_count=shard.gone,
+            tombstones=b"" if shard.tombstones is None or not shard.gone else _pack_bits(shard.tombstones),
+            created_at=shard.created_at,
+            origin=shard.origin,
+        )
+
+    def to_ref(self, dimension: int) -> ShardRef:
+        """Raises ValueError and zlib.error for a shard that cannot be."""
+        files = {role: file for role in _SUFFIXES if isinstance(file := getattr(self.files, role), ShardFile)}
+        centroids = np.frombuffer(self.centroids, "<f2").astype(np.float32).reshape(-1, dimension)
+        if len(self.radii) != len(centroids):
+            raise ValueError("it has another number of radii than of centroids")
+        check_key(f"{self.key}/{file_name(self.shard_id, 'rows')}")
+        return ShardRef(
+            shard_id=self.shard_id,
+            folder=self.key,
+            files=files,
+            rows=self.vector_rows,
+            documents=self.documents,
+            run=self.run,
+            centroids=centroids,
+            radii=self.radii,
+            graph_available=self.graph_available,
+            created_at=self.created_at,
+            tombstones=self._unpack_tombstones() if self.tombstones else None,
+            origin=self.origin,
+        )
+
+    def _unpack_tombstones(self) -> npt.NDArray[np.bool_]:
+        """Unpack at most as many bits as there can be, whatever was packed."""
+        expected_bytes = (self.documents + 7) // 8
+        packed = zlib.decompressobj().decompress(self.tombstones, expected_bytes + 1)
+        if len(packed) != expected_bytes:
+            raise ValueError("its list of deleted documents is that of another shard")
+        bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=self.documents, bitorder="little")
+        return bits.astype(np.bool_)
+
+
+def _pack_bits(bits: npt.NDArray[np.bool_]) -> bytes:
+    return zlib.compress(np.packbits(bits, bitorder="little").tobytes())
+
+
+class _EmbedderJson(msgspec.Struct, omit_defaults=True):
+    name: str
+    dimension: _Count
+    hashed_as: str = ""
+
+
+class _ManifestJson(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """The fields in the order in which they are written. Those with a default may be missing."""
+
+    schema_version: int
+    layout: str
+    kb_id: str
+    version: _Count
+    parent_version: int
+    commit_id: str
+    created_at: str
+    embedder: _EmbedderJson
+    documents: int
+    chunks: int
+    total_size_bytes: int
+    made_by: str | msgspec.UnsetType = msgspec.UNSET
+    label: str = ""
+    index_sha256: str = ""
+    restored_version: _Count = 0
+    rolled_back_version: _Count = 0
+    collections: _Count
+    recent_commits: tuple[str, ...]
+    shards: tuple[ShardJson, ...]
+    dropped: tuple[DroppedShard, ...]
+
+
 def to_bytes(manifest: Manifest) -> bytes:
-    value = {
-        "schema_version": SCHEMA_VERSION,
-        "layout": LAYOUT,
-        "kb_id": manifest.kb_id,
-        "version": manifest.number,
-        "parent_version": manifest.number - 1,
-        "commit_id": manifest.commit_id,
-        "created_at": manifest.created_at,
-        "embedder": {
-            "name": manifest.embedder,
-            "dimension": manifest.dimension,
-            **({} if manifest.hashing_embedder == manifest.embedder else {"hashed_as": manifest.hashed_as}),
-        },
-        "documents": manifest.documents,
-        "chunks": manifest.rows,
-        "total_size_bytes": manifest.size_bytes,
-        "made_by": manifest.made_by,
-        **({"label": manifest.label} if manifest.label else {}),
-        **({"index_sha256": manifest.index_sha256} if manifest.index_sha256 else {}),
-        **({"restored_version": manifest.restored} if manifest.restored else {}),
-        **({"rolled_back_version": manifest.rolled_back} if manifest.rolled_back else {}),
-        "collections": manifest.collections,
-        "recent_commits": list(manifest.recent_commits),
-        "shards": [shard_to_json(shard) for shard in manifest.shards],
-        "dropped": [{"key": drop.folder, "dropped_at": drop.dropped_at} for drop in manifest.dropped],
-    }
-    content = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()[:-1]
+    hashed_as = "" if manifest.hashing_embedder == manifest.embedder else manifest.hashed_as
+    value = _ManifestJson(
+        schema_version=SCHEMA_VERSION,
+        layout=LAYOUT,
+        kb_id=manifest.kb_id,
+        version=manifest.number,
+        parent_version=manifest.number - 1,
+        commit_id=manifest.commit_id,
+        created_at=manifest.created_at,
+        embedder=_EmbedderJson(manifest.embedder, manifest.dimension, hashed_as),
+        documents=manifest.documents,
+        chunks=manifest.rows,
+        total_size_bytes=manifest.size_bytes,
+        made_by=manifest.made_by,
+        label=manifest.label,
+        index_sha256=manifest.index_sha256,
+        restored_version=manifest.restored,
+        rolled_back_version=manifest.rolled_back,
+        collections=manifest.collections,
+        recent_commits=manifest.recent_commits,
+        shards=tuple(map(ShardJson.of, manifest.shards)),
+        dropped=manifest.dropped,
+    )
+    content = json.dumps(msgspec.to_builtins(value), ensure_ascii=False, separators=(",", ":")).encode()[:-1]
     return content + _seal(content)
 
 
@@ -373,136 +484,33 @@ _UNSEALED = frozenset(
 def from_bytes(content: bytes, key: str) -> Manifest:
     """Parse a manifest. Raises E207 for one that is damaged or newer than this pair."""
     try:
-        value = load_json(content)
-        if value["schema_version"] > SCHEMA_VERSION or value["layout"] != LAYOUT:
-            raise errors.stored_data_damaged(
-                key, f"it has schema {value['schema_version']} ({value['layout']}), which is newer than this pair"
-            )
-        if not set(value) <= _UNSEALED and content[-_SEAL_BYTES:] != _seal(content[:-_SEAL_BYTES]):
+        fields = decode_json(content, dict[str, msgspec.Raw])
+        schema, layout = decode_json(fields["schema_version"], int), decode_json(fields["layout"], str)
+        if schema > SCHEMA_VERSION or layout != LAYOUT:
+            raise errors.stored_data_damaged(key, f"it has schema {schema} ({layout}), which is newer than this pair")
+        if not fields.keys() <= _UNSEALED and content[-_SEAL_BYTES:] != _seal(content[:-_SEAL_BYTES]):
             raise errors.stored_data_damaged(key, "its SHA-256 is not the one that it ends with")
-        dimension = _count(value["embedder"]["dimension"])
-        shards = _list(value["shards"])
-        if sum(_count(shard["documents"]) for shard in shards if shard["tombstones"]) > _MOST_ROWS:
+        value = decode_json(content, _ManifestJson)
+        if sum(shard.documents for shard in value.shards if shard.tombstones) > _MOST_ROWS:
             raise ValueError("it has more marks on documents than fit into memory")
         return Manifest(
-            kb_id=_text(value["kb_id"]),
-            number=_count(value["version"]),
-            commit_id=_text(value["commit_id"]),
-            created_at=_text(value["created_at"]),
-            embedder=_text(value["embedder"]["name"]),
-            dimension=dimension,
-            shards=tuple(shard_from_json(shard, dimension) for shard in shards),
-            dropped=tuple(DroppedShard(_key(drop["key"]), _moment(drop["dropped_at"])) for drop in value["dropped"]),
-            collections=_count(value["collections"]),
-            recent_commits=tuple(_text(commit) for commit in _list(value["recent_commits"])),
-            hashed_as=_text(value["embedder"].get("hashed_as", "")),
-            made_by=_cause(value.get("made_by", "")),
-            label=_text(value.get("label", "")),
-            index_sha256=_text(value.get("index_sha256", "")),
-            restored=_count(value.get("restored_version", 0)),
-            rolled_back=_count(value.get("rolled_back_version", 0)),
+            kb_id=value.kb_id,
+            number=value.version,
+            commit_id=value.commit_id,
+            created_at=value.created_at,
+            embedder=value.embedder.name,
+            dimension=value.embedder.dimension,
+            shards=tuple(shard.to_ref(value.embedder.dimension) for shard in value.shards),
+            dropped=value.dropped,
+            collections=value.collections,
+            recent_commits=value.recent_commits,
+            hashed_as=value.embedder.hashed_as,
+            # A cause that this pair does not know changes nothing about what is stored.
+            made_by=next((cause for cause in get_args(Cause) if cause == value.made_by), ""),
+            label=value.label,
+            index_sha256=value.index_sha256,
+            restored=value.restored_version,
+            rolled_back=value.rolled_back_version,
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as fault:
+    except (ValueError, KeyError, zlib.error) as fault:
         raise errors.stored_data_damaged(key, "it is not a manifest that can be read") from fault
-
-
-def shard_to_json(shard: ShardRef) -> dict[str, Any]:
-    return {
-        "shard_id": shard.shard_id,
-        "key": shard.folder,
-        "files": {role: {"size_bytes": file.size_bytes, "sha256": file.sha256} for role, file in shard.files.items()},
-        "vector_rows": shard.rows,
-        "documents": shard.documents,
-        "run": shard.run,
-        "centroids": base64.b64encode(shard.centroids.astype("<f2").tobytes()).decode(),
-        "radii": list(shard.radii),
-        "graph_available": shard.graph_available,
-        "tombstone_count": shard.gone,
-        "tombstones": _bits_to_text(shard.tombstones) if shard.gone else "",
-        "created_at": shard.created_at,
-        **({"origin": shard.origin} if shard.origin else {}),
-    }
-
-
-def shard_from_json(value: Mapping[str, Any], dimension: int) -> ShardRef:
-    centroids = np.frombuffer(base64.b64decode(value["centroids"], validate=True), dtype="<f2").astype(np.float32)
-    rows, documents = _count(value["vector_rows"]), _count(value["documents"])
-    shard = ShardRef(
-        shard_id=_text(value["shard_id"]),
-        folder=_text(value["key"]),
-        files=_files_from_json(value["files"]),
-        rows=rows,
-        documents=documents,
-        run=_text(value["run"]),
-        centroids=centroids.reshape(-1, dimension),
-        radii=tuple(float(radius) for radius in value["radii"]),
-        graph_available=value["graph_available"] is True,
-        created_at=_text(value["created_at"]),
-        tombstones=_bits_from_text(value["tombstones"], documents) if value["tombstones"] else None,
-        origin=_text(value.get("origin", "")),
-    )
-    if "/" in shard.shard_id or max(documents, rows) > _MOST_ROWS or len(shard.radii) != len(shard.centroids):
-        raise ValueError("what it says of a shard cannot be")
-    _key(shard.key("rows"))
-    return shard
-
-
-def _files_from_json(value: Mapping[str, Any]) -> dict[FileRole, ShardFile]:
-    """Read the files that this pair knows. Every shard has the required ones."""
-    return {
-        role: ShardFile(_count(value[role]["size_bytes"]), _text(value[role]["sha256"]))
-        for role in _SUFFIXES
-        if role in _REQUIRED_ROLES or role in value
-    }
-
-
-def _bits_to_text(bits: npt.NDArray[np.bool_] | None) -> str:
-    packed = b"" if bits is None else np.packbits(bits, bitorder="little").tobytes()
-    return base64.b64encode(zlib.compress(packed)).decode()
-
-
-def _bits_from_text(text: str, count: int) -> npt.NDArray[np.bool_]:
-    """Unpack at most as many bits as there can be, whatever was packed."""
-    expected_bytes = (count + 7) // 8
-    packed = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), expected_bytes + 1)
-    if len(packed) != expected_bytes:
-        raise ValueError("its list of documents that are gone is of another shard")
-    return np.unpackbits(np.frombuffer(packed, np.uint8), count=count, bitorder="little").astype(np.bool_)
-
-
-# A fault in a manifest is found when it is read, not when it is used.
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"no text: {value!r:.40}")
-    value.encode()  # a lone surrogate cannot be written again
-    return value
-
-
-def _cause(value: Any) -> Cause | Literal[""]:
-    """Return "" for a cause that this pair does not know: it changes nothing about what is stored."""
-    named = _text(value)
-    return next((cause for cause in get_args(Cause) if cause == named), "")
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= _MOST_COUNT:
-        raise ValueError(f"no count: {value!r:.40}")
-    return value
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError(f"no list: {value!r:.40}")
-    return value
-
-
-def _key(value: Any) -> str:
-    return check_key(_text(value))
-
-
-def _moment(value: Any) -> str:
-    if datetime.datetime.fromisoformat(value).tzinfo is None:
-        raise ValueError(f"no time that everybody shares: {value}")
-    return _text(value)

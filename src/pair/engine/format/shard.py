@@ -8,11 +8,12 @@ Invariants
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -25,7 +26,6 @@ from pair.engine.format.checks import (
     check_utf8,
     damage_errors,
     load_json,
-    load_texts,
     make_damage_error,
 )
 from pair.engine.format.columns import CHUNK_TYPE, Header, StoredDocuments, StoredGraphs, empty_rows
@@ -69,13 +69,16 @@ class SearchFile:
     Raises ValueError for a file that is none, and E207 when something that is only looked at later turns out damaged.
     """
 
-    def __init__(self, path: Path, pieces: RangeFile | None = None) -> None:
-        """`pieces`: of a file that is not here as a whole. Then every method may fetch, and raise RangeError."""
+    def __init__(self, pack: ArrayFile, key: str, pieces: RangeFile | None = None) -> None:
+        """`key`: content hash of the shard and name of the file.
+
+        `pieces`: of a file that is not here as a whole. Then every method may fetch, and raise RangeError.
+        """
         self._pieces = pieces
-        self._pack = pack = ArrayFile(path) if pieces is None else pieces.pack
-        self.name = path.parent.name
-        """The content hash, the name of its folder."""
-        self._key = f"{self.name}/{path.name}"
+        self._pack = pack
+        self._key = key
+        self.name = key.partition("/")[0]
+        """The content hash of the shard."""
         if pieces is not None:
             pieces.want(spans_of_places(pack))
         self.vectors: Vectors = pack.array("vectors", "<f4", dimensions=2)
@@ -153,15 +156,13 @@ class SearchFile:
 
     def hit(self, row: int, distance: float | None, header: Header, score: float) -> Hit:
         """`header`: of the row's document."""
-        doc, start_byte, end_byte, start, end = self.chunks[row].item()
-        begin, header_size, _, first_row = self.docs[doc].item()
-        begin += header_size
+        doc, _, _, start, end = self.chunks[row].item()
         return Hit(
             document_id=header.id,
-            chunk_id=chunk_id(header.id, row - first_row),
+            chunk_id=chunk_id(header.id, row - self.docs[doc].item()[3]),
             title=header.title,
             url=header.url,
-            text=self._decode(self._texts(begin + start_byte, begin + end_byte)),
+            text=self._row_text(row),
             score=score,
             distance=distance,
             metadata=header.metadata,
@@ -190,20 +191,22 @@ class SearchFile:
 
         `graphs`: of all documents of this shard. Raises E207.
         """
+        headers, texts = [], []
         for number in numbers.tolist():
-            self.header(number)
+            self.header(number)  # raises E207
+            begin, header_size, _, _ = self.docs[number].item()
+            headers.append(bytes(self._all_texts[begin : begin + header_size]))
             places = self.chunks[self.rows_of_document(number)]
             with damage_errors(self._key):
                 check_utf8("texts", self._text_bytes(number), np.append(places["start_byte"], places["end_byte"]))
-        everything = StoredDocuments(
-            _Slices(self._all_texts, self.docs["offset"], self.docs["header_size"]),
-            _Slices(self._all_texts, self.docs["offset"] + self.docs["header_size"], self.docs["text_size"]),
-            self.chunks,
-            self.vectors,
-            graphs,
-            empty_rows(len(self.chunks)),
-        )
-        return everything.pick(numbers)
+            texts.append(bytes(self._text_bytes(number)))
+        new_number = np.full(len(self.docs), -1, np.int64)
+        new_number[numbers] = np.arange(len(numbers))
+        rows = self.rows_of(numbers)
+        chunks = self.chunks[rows]
+        chunks["doc"] = new_number[chunks["doc"]]
+        keywords = empty_rows(len(rows))
+        return StoredDocuments(headers, texts, chunks, self.vectors[rows], graphs.pick(new_number), keywords)
 
     def rows_of(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the rows of these documents, in ascending order."""
@@ -224,11 +227,13 @@ class SearchFile:
 
     def row_fields(self, row: int) -> tuple[str, str]:
         """Return the texts that a row is found by: its own, and the title of its document."""
-        chunk = self.chunks[row]
-        doc = int(chunk["doc"])
-        begin = int(self.docs[doc]["offset"]) + int(self.docs[doc]["header_size"])
-        content = self._texts(begin + int(chunk["start_byte"]), begin + int(chunk["end_byte"]))
-        return self._decode(content), self.header(doc).title
+        return self._row_text(row), self.header(int(self.doc_of_row[row])).title
+
+    def _row_text(self, row: int) -> str:
+        doc, start_byte, end_byte, _, _ = self.chunks[row].item()
+        begin, header_size, _, _ = self.docs[doc].item()
+        begin += header_size
+        return self._decode(self._texts(begin + start_byte, begin + end_byte))
 
     def _text_bytes(self, doc: int) -> memoryview:
         begin, header_size, text_size, _ = self.docs[doc].item()
@@ -254,22 +259,6 @@ def _check_documents(docs: npt.NDArray[Any], chunks: npt.NDArray[Any], texts_siz
             raise ValueError("a chunk is not within its document")
 
 
-@dataclass(frozen=True, eq=False)
-class _Slices(Sequence[bytes]):
-    """Slices of a mapped file, copied when they are read."""
-
-    content: memoryview
-    offsets: npt.NDArray[Any]
-    sizes: npt.NDArray[Any]
-
-    def __len__(self) -> int:
-        return len(self.offsets)
-
-    def __getitem__(self, number: Any) -> Any:
-        begin = int(self.offsets[number])
-        return bytes(self.content[begin : begin + int(self.sizes[number])])
-
-
 @dataclass(frozen=True, slots=True)
 class ListedDocument:
     """A document as listed in the id directory."""
@@ -283,12 +272,11 @@ class ListedDocument:
 class IdFile:
     """The ids of a shard's documents. Raises ValueError for a file that is no id directory."""
 
-    def __init__(self, path: Path) -> None:
-        pack = ArrayFile(path)
+    def __init__(self, pack: ArrayFile) -> None:
         self._lines = pack.array("lines", ID_TYPE)
         self._order = pack.array("order", "<u4")
         self._names = pack.bytes("names")
-        self._owners = load_texts(pack.bytes("owners"))
+        self._owners = msgspec.convert(load_json(pack.bytes("owners")), list[str])
         self._prefixes = np.ascontiguousarray(self._lines["prefix"])
         self._check()
 
@@ -314,18 +302,15 @@ class IdFile:
 
     def find(self, identities: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """Return the line of each identity (a row of two numbers); -1 for one that is not here."""
-        found_at = np.full(len(identities), -1, np.int64)
-        places = np.searchsorted(self._prefixes, identities[:, 0])
+        lines = np.full(len(identities), -1, np.int64)
+        first = np.searchsorted(self._prefixes, identities[:, 0])
         # Two ids may share the first half of their hash; three do not in any KB that fits on this planet.
-        for step in (0, 1):
-            places_here = places + step
-            inside = places_here < len(self._lines)
-            lines = self._lines[np.minimum(places_here, max(len(self._lines) - 1, 0))] if len(self._lines) else None
-            if lines is None:
-                return found_at
-            same = inside & (lines["prefix"] == identities[:, 0]) & (lines["rest"] == identities[:, 1])
-            found_at[same] = places_here[same]
-        return found_at
+        for places in (first, first + 1):
+            inside = np.flatnonzero(places < len(self._lines))
+            entries, wanted = self._lines[places[inside]], identities[inside]
+            same = inside[(entries["prefix"] == wanted[:, 0]) & (entries["rest"] == wanted[:, 1])]
+            lines[same] = places[same]
+        return lines
 
     def identities(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
         """Return the identity of every document (a row of two numbers), and its number."""
@@ -382,13 +367,13 @@ class RowsFile:
     Raises ValueError for a file that is none, and E207 when something that is only looked at later turns out damaged.
     """
 
-    def __init__(self, path: Path, documents: int, shard_bytes: int) -> None:
+    def __init__(self, connection: "duckdb.DuckDBPyConnection", key: str, documents: int, shard_bytes: int) -> None:
         """`shard_bytes`: of all files of the shard, which no table can exceed."""
+        self._connection = connection
+        self._key = key
         self._documents = documents
         self._shard_bytes = shard_bytes
-        self._key = f"{path.parent.name}/{path.name}"
         self._lock = threading.Lock()
-        self._connection = open_database(path, COLUMNS)
         with query_errors(self._key):
             self._check()
         self._select_cached = functools.lru_cache(maxsize=_REMEMBERED_FILTERS)(self._select)
@@ -480,7 +465,8 @@ class RowsFile:
 
 def open_search(ref: ShardRef, path: Path, pieces: RangeFile | None = None) -> SearchFile:
     with damage_errors(ref.key("search")):
-        search = SearchFile(path, pieces)
+        pack = ArrayFile.open(path) if pieces is None else pieces.pack
+        search = SearchFile(pack, _name_file(path), pieces)
         _check(len(search.docs), ref.documents, "documents")
         _check(len(search.chunks), ref.rows, "chunks")
         _check(search.vectors.shape[1], ref.centroids.shape[1], "dimensions")
@@ -489,26 +475,26 @@ def open_search(ref: ShardRef, path: Path, pieces: RangeFile | None = None) -> S
 
 def open_ids(ref: ShardRef, path: Path) -> IdFile:
     with damage_errors(ref.key("ids")):
-        ids = IdFile(path)
+        ids = IdFile(ArrayFile.open(path))
         _check(ids.count, ref.documents, "documents")
         return ids
 
 
 def open_rows(ref: ShardRef, path: Path) -> RowsFile:
     with damage_errors(ref.key("rows")):
-        return RowsFile(path, ref.documents, ref.size_bytes)
+        return RowsFile(open_database(path, COLUMNS), _name_file(path), ref.documents, ref.size_bytes)
 
 
 def open_keywords(ref: ShardRef, path: Path) -> KeywordIndex:
     with damage_errors(ref.key("keywords")):
-        keywords = KeywordIndex(path)
+        keywords = KeywordIndex(ArrayFile.open(path))
         _check(keywords.count, ref.rows, "chunks")
         return keywords
 
 
 def open_graph(ref: ShardRef, path: Path) -> GraphIndex:
     with damage_errors(ref.key("graph")):
-        graph = GraphIndex(path)
+        graph = GraphIndex(ArrayFile.open(path))
         _check(graph.rows, ref.rows, "chunks")
         return graph
 
@@ -520,6 +506,11 @@ OPENERS: dict[FileRole, Callable[[ShardRef, Path], object]] = {
     "keywords": open_keywords,
     "graph": open_graph,
 }
+
+
+def _name_file(path: Path) -> str:
+    """Return the content hash of the shard, which is the name of its folder, and the name of the file."""
+    return f"{path.parent.name}/{path.name}"
 
 
 def _check(count: int, expected: int, things: str) -> None:

@@ -238,26 +238,30 @@ class Grouping:
 
     def assign(self, vectors: Vectors, weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the group of each vector: that of its nearest cluster with room. The most eager choose first."""
-        clusters, eagerness = _nearest(self._means, vectors, _CHOICES)
-        return _assign(self._group_of_cluster[clusters], eagerness, weights, self._room)
+        clusters, squared = _nearest(self._means, vectors, _CHOICES)
+        return _assign(self._group_of_cluster[clusters], squared, weights, self._room)
 
 
 def _pack_clusters(means: Vectors, members: npt.NDArray[np.int64], groups: int) -> npt.NDArray[np.int64]:
     """Return the group of each cluster: near ones together, and about as many vectors in each."""
     if len(means) == groups:
         return np.arange(groups)
-    choices, eagerness = _nearest(_means(means, groups), means, _CHOICES)
-    return _assign(choices, eagerness, members, np.full(groups, _PACKING_SLACK * members.sum() / groups))
+    choices, squared = _nearest(_means(means, groups), means, _CHOICES)
+    return _assign(choices, squared, members, np.full(groups, _PACKING_SLACK * members.sum() / groups))
 
 
 def _assign(
     choices: npt.NDArray[np.int64],
-    eagerness: npt.NDArray[np.float32],
+    squared: Distances,
     weights: npt.NDArray[np.int64],
     room: npt.NDArray[np.float64],
 ) -> npt.NDArray[np.int64]:
-    """Return one of the choices of each, as long as there is room. Changes `room`."""
+    """Return one of the choices of each, as long as there is room. Changes `room`.
+
+    `squared`: the distances to the choices. Those choose first that prefer their first choice to the second most.
+    """
     groups = np.empty(len(choices), np.int64)
+    eagerness = squared[:, min(1, squared.shape[1] - 1)] - squared[:, 0]
     for number in np.argsort(-eagerness, kind="stable"):
         weight = weights[number]
         chosen = next((group for group in choices[number] if room[group] >= weight), int(np.argmax(room)))
@@ -266,20 +270,18 @@ def _assign(
     return groups
 
 
-def _nearest(means: Vectors, vectors: Vectors, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Return the nearest means of each vector, and by how much it prefers the first to the second."""
+def _nearest(means: Vectors, vectors: Vectors, count: int) -> tuple[npt.NDArray[np.int64], Distances]:
+    """Return the nearest means of each vector, and the squared distances to them."""
     choices = min(len(means), count)
     _use_one_thread()
     nearest = np.empty((len(vectors), choices), np.int64)
-    eagerness = np.zeros(len(vectors), np.float32)
+    squared = np.empty((len(vectors), choices), np.float32)
     flat = faiss.IndexFlatL2(means.shape[1])
     flat.add(np.ascontiguousarray(means))
     for begin in range(0, len(vectors), _BLOCK_ROWS):
         block = np.ascontiguousarray(vectors[begin : begin + _BLOCK_ROWS])
-        distance, nearest[begin : begin + len(block)] = flat.search(block, choices)
-        if choices > 1:
-            eagerness[begin : begin + len(block)] = distance[:, 1] - distance[:, 0]
-    return nearest, eagerness
+        squared[begin : begin + len(block)], nearest[begin : begin + len(block)] = flat.search(block, choices)
+    return nearest, squared
 
 
 def _means(vectors: Vectors, groups: int) -> Vectors:
@@ -304,11 +306,7 @@ def find_centroids(vectors: Vectors, most: int) -> tuple[Vectors, Sequence[float
     # float16 is what the manifest keeps: radii must hold for the rounded means.
     exact_means = vectors.mean(axis=0, keepdims=True) if count == 1 else _means(vectors, count)
     means = exact_means.astype(np.float16).astype(np.float32)
-    _use_one_thread()
-    flat = faiss.IndexFlatL2(vectors.shape[1])
-    flat.add(np.ascontiguousarray(means))
+    owner, squared = _nearest(means, vectors, 1)
     radii = np.zeros(len(means), np.float32)
-    for begin in range(0, len(vectors), _BLOCK_ROWS):
-        squared, owner = flat.search(np.ascontiguousarray(vectors[begin : begin + _BLOCK_ROWS]), 1)
-        np.maximum.at(radii, owner[:, 0], np.sqrt(np.maximum(squared[:, 0], 0)))
+    np.maximum.at(radii, owner[:, 0], np.sqrt(np.maximum(squared[:, 0], 0)))
     return means, [float(radius) for radius in radii]

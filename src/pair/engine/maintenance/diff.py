@@ -7,11 +7,12 @@ Invariants
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from pair.engine.format.manifest import Manifest, ShardRef
 from pair.engine.format.shard import SearchFile
@@ -104,7 +105,7 @@ class ManifestDiff:
 
     def _is_same(self, old: _DocumentEntry, new: _DocumentEntry) -> bool:
         before, after = self._search(old.shard), self._search(new.shard)
-        header = replace(before.header(old.doc), content_hash=after.header(new.doc).content_hash)
+        header = structs.replace(before.header(old.doc), content_hash=after.header(new.doc).content_hash)
         return header == after.header(new.doc) and before.text(old.doc) == after.text(new.doc)
 
 

@@ -34,7 +34,7 @@ from pair.engine.format.manifest import (
 from pair.engine.format.shard import OPENERS, IdFile, SearchFile, open_ids, open_search
 from pair.engine.storage.shard_cache import ShardCache
 from pair.engine.write.commit import Change, EngineContext, next_manifest
-from pair.engine.write.writer import Identities, Numbers, Writer, hash_ids, live_mask, remove_numbers
+from pair.engine.write.writer import Identities, Numbers, Writer, hash_ids, live_mask
 from pair.files import hash_file
 
 MANIFEST_NAME = "manifest.json"
@@ -304,7 +304,7 @@ def merge(manifest: Manifest, package: PackageShards, cache: ShardCache) -> list
     folders = {shard.folder for shard in packaged}
     own = [shard for shard in manifest.shards if shard.origin != package.name and shard.folder not in folders]
     edited, gone = hash_ids(sorted(package.edited)), hash_ids(sorted(package.gone))
-    packaged = [remove_numbers(shard, _find_numbers(shard, gone, cache)) for shard in packaged]
+    packaged = [shard.without(_find_numbers(shard, gone, cache)) for shard in packaged]
     local: list[ShardRef] = []
     for shard in own:
         replaceable = np.arange(shard.documents)
@@ -314,9 +314,9 @@ def merge(manifest: Manifest, package: PackageShards, cache: ShardCache) -> list
         in_both = [_find_common(shard, other, cache) for other in packaged]
         replaced = np.intersect1d(np.concatenate([np.empty(0, np.int64), *(here for here, _ in in_both)]), local_loses)
         removed = np.intersect1d(_find_numbers(shard, gone, cache), replaceable)
-        local.append(remove_numbers(shard, np.union1d(replaced, removed)))
+        local.append(shard.without(np.union1d(replaced, removed)))
         packaged = [
-            remove_numbers(other, there[~np.isin(here, local_loses)])
+            other.without(there[~np.isin(here, local_loses)])
             for other, (here, there) in zip(packaged, in_both, strict=True)
         ]
     return [*local, *packaged]

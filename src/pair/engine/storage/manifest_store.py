@@ -386,8 +386,6 @@ class History:
                 manifest = self._read_or_fault(key)
                 if isinstance(manifest, Manifest):
                     return _list_commits(manifest)
-                if manifest is not None:
-                    _log_unreadable(key, manifest)
                 unreadable.add(key)
         return {}
 
@@ -402,48 +400,45 @@ class History:
 
         Many are read some at a time: waiting for a store, one after another, is what takes long.
         """
-        if len(copies) <= _BATCH_COPIES:
-            yield from _pair_copies(copies, map(self._read_or_fault, (copy.key for copy in copies)))
-            return
         with ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="pair-history") as pool:
+            read = map if len(copies) <= _BATCH_COPIES else pool.map
             for begin in range(0, len(copies), _BATCH_COPIES):
                 batch = copies[begin : begin + _BATCH_COPIES]
-                yield from _pair_copies(batch, pool.map(self._read_or_fault, [copy.key for copy in batch]))
+                manifests = read(self._read_or_fault, [copy.key for copy in batch])
+                for copy, manifest in zip(batch, manifests, strict=True):
+                    if manifest is not None:
+                        yield copy, manifest
 
     def find(self, current: Manifest, wanted: str) -> Manifest:
         """Find a version by number, else by the version of its package: the newest such. Raises E218, E207."""
-        manifest = self._find_number(current, wanted) or self._find_label(current, wanted)
-        if manifest is None:
-            kept = tuple(copy.number for copy in self.copies(current).line)
-            raise errors.no_such_version(self._kb_id, wanted, kept)
-        return manifest
-
-    def _find_number(self, current: Manifest, wanted: str) -> Manifest | None:
-        if not is_number(wanted):
-            return None
-        number = int(wanted)
+        number = int(wanted) if is_number(wanted) else None
         if number == current.number:
             return current
-        key = next((copy.key for copy in self.copies(current).line if copy.number == number), None)
-        return self._read(key) if key is not None else None
-
-    def _find_label(self, current: Manifest, wanted: str) -> Manifest | None:
-        if _is_called(current.label, wanted):
+        line = self.copies(current).line
+        key = next((copy.key for copy in line if copy.number == number), None)
+        if key is None and _is_called(current.label, wanted):
             return current
-        line = [copy for copy in self.copies(current).line if copy.number < current.number]
+        key = key or self._find_label([copy for copy in line if copy.number < current.number], wanted)
+        manifest = self._read(key) if key is not None else None
+        if manifest is None:
+            raise errors.no_such_version(self._kb_id, wanted, tuple(copy.number for copy in line))
+        return manifest
+
+    def _find_label(self, line: Sequence[ManifestCopy], wanted: str) -> str | None:
+        """Return the key of the newest copy with this label."""
         labels = {copy.key: self._labels[copy.key] for copy in line if copy.key in self._labels}
         for copy, manifest in self.read_all([copy for copy in line if copy.key not in labels]):
             if isinstance(manifest, Manifest):
                 labels[copy.key] = manifest.label
         self._labels = labels
-        key = next((copy.key for copy in line if _is_called(labels.get(copy.key, ""), wanted)), None)
-        return self._read(key) if key is not None else None
+        return next((copy.key for copy in line if _is_called(labels.get(copy.key, ""), wanted)), None)
 
     def _read_or_fault(self, key: str) -> Manifest | errors.DataError | None:
         """Return None for a copy that is gone. A damaged one hides no other: `pair fsck` reports it."""
         try:
             return self._read(key)
         except errors.DataError as fault:
+            logger.warning("a version cannot be read", extra={"key": key, "reason": fault.message})
             return fault
 
     def _read(self, key: str) -> Manifest | None:
@@ -454,20 +449,6 @@ class History:
     def _read_once(self, key: str) -> Manifest | None:
         stored = _decode(self._store.get(key), key)
         return None if stored is None else stored.manifest
-
-
-def _pair_copies(
-    copies: Sequence[ManifestCopy], manifests: Iterator[Manifest | errors.DataError | None]
-) -> Iterator[tuple[ManifestCopy, Manifest | errors.DataError]]:
-    for copy, manifest in zip(copies, manifests, strict=True):
-        if isinstance(manifest, errors.DataError):
-            _log_unreadable(copy.key, manifest)
-        if manifest is not None:
-            yield copy, manifest
-
-
-def _log_unreadable(key: str, fault: errors.DataError) -> None:
-    logger.warning("a version cannot be read", extra={"key": key, "reason": fault.message})
 
 
 def _is_called(label: str, wanted: str) -> bool:

@@ -15,11 +15,14 @@ import json
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
 
 from pair.blobs.contract import BlobStore, Version, VersionMismatchError
-from pair.engine.format.manifest import ShardRef, builds_prefix, shard_from_json, shard_to_json
+from pair.engine.format.checks import decode_json
+from pair.engine.format.manifest import ShardJson, ShardRef, builds_prefix
 
-_SCHEMA_VERSION = 1
 _CONDEMNED = b'{"condemned": true}\n'
 
 
@@ -102,24 +105,23 @@ class PendingShards:
         return all(stored.get(shard.key(role)) == file.size_bytes for role, file in shard.files.items())
 
 
+class _RecordJson(msgspec.Struct):
+    schema_version: Literal[1]
+    claim: str
+    """No two are equal, so that a version of a record is one claim of it."""
+    dimension: int
+    shards: tuple[ShardJson, ...]
+
+
 def _to_bytes(shards: Iterable[ShardRef], dimension: int, claim: str) -> bytes:
-    """`claim`: no two are equal, so that a version of a record is one claim of it."""
-    value = {
-        "schema_version": _SCHEMA_VERSION,
-        "claim": claim,
-        "dimension": dimension,
-        "shards": [shard_to_json(shard) for shard in shards],
-    }
-    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+    record = _RecordJson(1, claim, dimension, tuple(map(ShardJson.of, shards)))
+    return json.dumps(msgspec.to_builtins(record), separators=(",", ":")).encode() + b"\n"
 
 
 def _from_bytes(content: bytes) -> tuple[tuple[ShardRef, ...], int] | None:
     """Return None for a record that was condemned, or that this pair does not understand."""
     try:
-        value = json.loads(content)
-        if value["schema_version"] != _SCHEMA_VERSION:
-            return None
-        dimension = int(value["dimension"])
-        return tuple(shard_from_json(shard, dimension) for shard in value["shards"]), dimension
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, zlib.error):
+        record = decode_json(content, _RecordJson)
+        return tuple(shard.to_ref(record.dimension) for shard in record.shards), record.dimension
+    except (ValueError, OverflowError, zlib.error):
         return None

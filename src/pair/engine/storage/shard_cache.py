@@ -472,15 +472,11 @@ class OpenShard:
         return self._files[role]
 
     def _open(self, role: FileRole) -> object:
-        tries = 0
-        while True:
-            tries += 1
+        for _ in range(_OPEN_TRIES):
             path = self._fetch(role)
-            try:
+            with contextlib.suppress(FileNotFoundError):  # deleted between two lines
                 return OPENERS[role](self._ref, path)
-            except FileNotFoundError as fault:  # deleted between two lines
-                if tries == _OPEN_TRIES:
-                    raise errors.storage_failed(str(path), "somebody deletes it again and again") from fault
+        raise errors.storage_failed(str(path), "somebody deletes it again and again")
 
     def _fetch(self, role: FileRole) -> Path:
         with self._lock:

@@ -36,7 +36,6 @@ from pair.engine.write.writer import (
     find_stored,
     live_mask,
     pick_documents,
-    remove_numbers,
     remove_stored,
     scratch_folder,
 )
@@ -378,7 +377,7 @@ class FreshShards:
             gone = directory.numbers_at(lines[lines >= 0])
             gone = gone[live_mask(shard)[gone]]
             replaced += len(gone)
-            kept.append(remove_numbers(shard, gone))
+            kept.append(shard.without(gone))
         return kept, replaced
 
 

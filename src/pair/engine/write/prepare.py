@@ -10,7 +10,7 @@ import numpy as np
 
 from pair import errors
 from pair.ai.caching_embedder import CachingEmbedder
-from pair.engine.format.columns import Header, PreparedDocument, PreparedKeywords, RowText, count_terms, hash_content
+from pair.engine.format.columns import Header, PreparedDocument, RowText, count_terms, hash_content
 from pair.engine.settings import Chunker, EngineSettings
 from pair.engine.storage.manifest_store import StoredManifest
 from pair.engine.write.chunking import Range, add_contexts, format_for_embedding, split
@@ -137,9 +137,10 @@ class Preparation:
             graph = graphs.get(document.id, NO_GRAPH)
             content = hashes[document.id] if graph.is_complete else _hash_incomplete(hashes[document.id])
             header = Header(document.id, batch.owner, document.title, document.url, document.metadata, content)
-            own_keywords = PreparedKeywords(keywords, first_row)
+            prepared[document.id] = PreparedDocument(
+                header, document.text, own, own_vectors, graph, keywords, first_row
+            )
             first_row += len(own)
-            prepared[document.id] = PreparedDocument(header, document.text, own, own_vectors, graph, own_keywords)
         return prepared
 
     def _cut(self, document: Document, size_bytes: int) -> tuple[Chunk, ...]:

@@ -7,6 +7,7 @@ Invariants
 """
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -118,10 +119,7 @@ class Writer:
             self._refuse_synced(manifest, gone, synced)
             if not gone:
                 return Change(None, WriteReport())
-            shards = [
-                shard.without(gone[position]) if position in gone else shard
-                for position, shard in enumerate(manifest.shards)
-            ]
+            shards = [shard.without(gone.get(position, ())) for position, shard in enumerate(manifest.shards)]
             report = WriteReport(deleted=sum(len(numbers) for numbers in gone.values()))
             return Change(next_manifest(self._context, manifest, shards, "delete"), report)
 
@@ -189,11 +187,9 @@ class Writer:
     ) -> dict[int, Numbers]:
         """Return the live documents to delete, by position of their shard."""
         selected: dict[int, Numbers] = {}
-        by_id: dict[int, list[int]] = {}
-        for stored in find_stored(manifest, self._context.cache, ids).values():
-            by_id.setdefault(stored.position, []).append(stored.doc)
+        by_id = _group_by_shard(find_stored(manifest, self._context.cache, ids).values())
         for position, shard in enumerate(manifest.shards):
-            numbers = np.array(by_id.get(position, ()), np.int64)
+            numbers = np.array(by_id[position], np.int64)
             opened = self._context.cache.open(shard)
             if owner is not None:
                 numbers = np.union1d(numbers, opened.ids().numbers_of_owner(owner))
@@ -236,11 +232,6 @@ def live_numbers(shard: ShardRef) -> Numbers:
     return np.flatnonzero(live_mask(shard))
 
 
-def remove_numbers(shard: ShardRef, numbers: Numbers) -> ShardRef:
-    """Return the shard without these documents; the same shard when there are none."""
-    return shard.without(numbers) if len(numbers) else shard
-
-
 def hash_ids(ids: Iterable[str]) -> Identities:
     return np.array([np.frombuffer(hash_id(name), "<u8") for name in ids], "<u8").reshape(-1, 2)
 
@@ -261,10 +252,16 @@ def find_stored(manifest: Manifest, cache: ShardCache, ids: Sequence[str]) -> di
 
 def remove_stored(shards: Sequence[ShardRef], removed: Iterable[DocumentLocation]) -> list[ShardRef]:
     """Return the shards without these documents."""
-    gone: dict[int, list[int]] = {}
-    for location in removed:
-        gone.setdefault(location.position, []).append(location.doc)
-    return [shard.without(gone[position]) if position in gone else shard for position, shard in enumerate(shards)]
+    gone = _group_by_shard(removed)
+    return [shard.without(gone[position]) for position, shard in enumerate(shards)]
+
+
+def _group_by_shard(locations: Iterable[DocumentLocation]) -> defaultdict[int, list[int]]:
+    """Return the numbers of documents, by position of their shard."""
+    numbers = defaultdict[int, list[int]](list)
+    for location in locations:
+        numbers[location.position].append(location.doc)
+    return numbers
 
 
 def pick_documents(shard: ShardRef, numbers: Numbers, cache: ShardCache) -> StoredDocuments:
