@@ -50,6 +50,7 @@ MAY_IMPORT_LATE = {
     "__init__.py",
     "app/cli/entry.py",
     "app/cli/ask.py",
+    "app/cli/context.py",
     "app/cli/evaluate.py",
     "app/cli/serve.py",
     "app/cli/versions.py",

@@ -21,6 +21,7 @@ from pair.clock import Clock, SystemClock, pause
 from pair.engine.settings import EmbedderKind, EngineSettings
 from pair.settings import CONFIG_PLACES, Settings
 from pair.sync.contract import Documents
+from pair.values import check_kb_id
 
 if TYPE_CHECKING:
     from pair.ai.contract import Embedder, Reranker
@@ -55,7 +56,6 @@ def open_kb(  # noqa: PLR0913 - the one that everybody calls
     version of the package installed then. `librarians`: asked by `ask` besides those of the configuration and the KB.
     """
     from pair.ai.caching_embedder import CachingEmbedder  # noqa: PLC0415 - the engine is loaded when a KB is opened
-    from pair.engine.rules import check_kb_id  # noqa: PLC0415
     from pair.kb.kb import KnowledgeBase  # noqa: PLC0415
     from pair.kb.maintenance import KbCore  # noqa: PLC0415
 

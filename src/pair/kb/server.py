@@ -16,7 +16,6 @@ from pair import errors, files
 from pair.ai.contract import Embedder, Vectors
 from pair.auth.rules import Principal, is_loopback
 from pair.clock import Clock, SystemClock, to_timestamp
-from pair.engine.rules import check_kb_id
 from pair.engine.summary import list_kbs
 from pair.kb.kb import KbCollection, KnowledgeBase
 from pair.kb.librarians import KbLibrarians
@@ -26,6 +25,7 @@ from pair.kb.sync import SyncService
 from pair.kb.trust import key_file
 from pair.settings import Settings
 from pair.sync.scheduling import Ticker
+from pair.values import check_kb_id
 
 if TYPE_CHECKING:
     from pair.auth.tokens import TokenVerifier

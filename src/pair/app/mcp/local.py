@@ -17,8 +17,8 @@ from mcp.server.stdio import stdio_server
 from pair.app.kb_access import KbAccess, KbService
 from pair.app.mcp.server import make_server
 from pair.auth.rules import ANYBODY, Principal
-from pair.engine.rules import check_kb_id
 from pair.settings import Settings
+from pair.values import check_kb_id
 
 _LOOK_SECONDS = 0.02
 
