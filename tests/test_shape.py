@@ -59,6 +59,7 @@ MAY_IMPORT_LATE = {
     "engine/format/duckdb_io.py",
     "settings.py",
     "kb/ingest.py",
+    "kb/kb.py",
     "kb/doctor.py",
     "kb/open.py",
     "kb/librarians.py",

@@ -28,7 +28,7 @@ Operator = Literal["equals", "gt", "gte", "lt", "lte", "prefix"]
 
 _BOUNDS: Mapping[str, Operator] = {"gt": "gt", "gte": "gte", "lt": "lt", "lte": "lte"}
 _SIGNS: Mapping[Operator, str] = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
-_OPERATORS: Mapping[str, Operator] = {sign: operator for operator, sign in _SIGNS.items()}
+_OPERATORS: Mapping[str, Operator] = dict(zip(_SIGNS.values(), _SIGNS, strict=True))
 _ASSIGNMENT = re.compile(r"([^=<>]+)(>=|<=|=|>|<)(.*)", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,4000}(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")

@@ -9,7 +9,8 @@ import typer
 from pair import errors
 from pair.app import render
 from pair.app.cli.context import CliContext, KbName
-from pair.kb.open import DEFAULT_KB, changes_to, open_kb, with_embedder
+from pair.kb.maintenance import changes_to, with_embedder
+from pair.kb.open import DEFAULT_KB, open_kb
 
 if TYPE_CHECKING:
     from pair.engine.backup.fsck import Fault, FsckReport

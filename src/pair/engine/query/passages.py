@@ -10,7 +10,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -33,33 +33,33 @@ ReadText = Callable[[Hit, int, int], str]
 """Reads the characters from one place to another of the text of the hit's document."""
 
 
+@dataclass(eq=False)
 class PassageBuilder:
     """Makes the passages of one query, and keeps account of texts that are stored very often."""
 
-    def __init__(self, access: ShardAccess, query: SearchRequest, most_rows: int) -> None:
-        """`most_rows`: that are looked at one by one."""
-        self._access = access
-        self._query = query
-        self._most_rows = most_rows
-        self._copies: Counter[str] = Counter()
-        """How many rows with this text were set aside."""
-        self._kept: dict[str, int] = {}
-        """How many rows with this text were not."""
-        self.crowding: dict[str, list[RankedRow]] = {}
-        """Rows that crowd out others because they say the same, by text."""
+    access: ShardAccess
+    request: SearchRequest
+    most_rows: int
+    """Rows that are looked at one by one."""
+    crowding: dict[str, list[RankedRow]] = field(default_factory=dict)
+    """Rows that crowd out others because they say the same, by text."""
+    _copies: Counter[str] = field(default_factory=Counter)
+    """How many rows with this text were set aside."""
+    _kept: dict[str, int] = field(default_factory=dict)
+    """How many rows with this text were not."""
 
     def build(self, ranking: Ranking) -> tuple[Hit, ...]:
         """Return as many passages as are wanted, if there are: where rows become one passage, the next rows fill up."""
-        query, candidates = self._query, ranking.candidates
-        wanted = limit = max(query.limit, 0)
+        request, candidates = self.request, ranking.candidates
+        wanted = limit = max(request.limit, 0)
         best: list[RankedRow] = []
         made: dict[int, Hit] = {}
         while True:
-            taken = wanted if not query.diversity else wanted * _DIVERSE_CHOICES
+            taken = wanted if not request.diversity else wanted * _DIVERSE_CHOICES
             if not best or len(best) < min(taken, len(candidates)):  # ties may have brought as many before
                 more = max(taken, count_whole_ties(ranking.scores, taken + MORE_ALIKE))
-                best = best_rows(self._access, candidates.shards, candidates.rows, ranking.scores, more)
-            rows = best[:taken] if not query.diversity else self._diversify_rows(best[:taken], wanted)
+                best = best_rows(self.access, candidates.shards, candidates.rows, ranking.scores, more)
+            rows = best[:taken] if not request.diversity else self._diversify_rows(best[:taken], wanted)
             made.update((row.number, self._make_hit(row, ranking)) for row in rows if row.number not in made)
             by_document = {row.header.id: row for row in rows}
 
@@ -71,7 +71,7 @@ class PassageBuilder:
             together = fold_duplicates(hits)[:limit]
             if len(together) < limit:
                 self._note_crowding(rows, made)
-            if len(together) == limit or self.crowding or wanted >= min(len(candidates), self._most_rows):
+            if len(together) == limit or self.crowding or wanted >= min(len(candidates), self.most_rows):
                 return _name_copies(together, rows, best)
             wanted *= 2
 
@@ -79,19 +79,19 @@ class PassageBuilder:
         if not rows:
             return []
         vectors = np.concatenate([row.search.row_vectors(np.array([row.row])) for row in rows])
-        order = diversify([row.score for row in rows], vectors, limit, 1.0 - self._query.diversity)
+        order = diversify([row.score for row in rows], vectors, limit, 1.0 - self.request.diversity)
         return [rows[number] for number in order]
 
     def _make_hit(self, row: RankedRow, ranking: Ranking) -> Hit:
         distance = float(ranking.candidates.distances[row.number])
         hit = row.search.hit(row.row, None if math.isnan(distance) else distance, row.header, row.score)
         graph = ranking.parts.get("graph")
-        if graph is None and not self._query.explain:
+        if graph is None and not self.request.explain:
             return hit
         return replace(
             hit,
             graph_score=None if graph is None else float(graph[row.number]),
-            explanation=self._explain(row.number, ranking) if self._query.explain else None,
+            explanation=self._explain(row.number, ranking) if self.request.explain else None,
         )
 
     def _explain(self, number: int, ranking: Ranking) -> dict[str, float | str]:
@@ -100,7 +100,7 @@ class PassageBuilder:
         if "keyword" in ranking.parts:
             explanation["bm25"] = float(ranking.candidates.keyword[number])
         if "graph" in ranking.parts:
-            explanation["alpha"] = self._query.graph.alpha
+            explanation["alpha"] = self.request.graph.alpha
         return explanation
 
     def _note_crowding(self, rows: Sequence[RankedRow], made: Mapping[int, Hit]) -> None:
@@ -116,7 +116,7 @@ class PassageBuilder:
         """Exclude all further rows with a text that crowds out others."""
         for text, rows in self.crowding.items():
             kept = by_shard(np.array([row.shard for row in rows]), np.array([row.row for row in rows]))
-            self._copies[text] += self._access.set_aside(text, kept)
+            self._copies[text] += self.access.set_aside(text, kept)
             self._kept[text] = len(rows)
         self.crowding = {}
 

@@ -8,7 +8,7 @@ Invariants
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -36,14 +36,17 @@ def by_shard(shards: Rows, rows: Rows) -> dict[int, Rows]:
     return {position: rows[shards == position] for position in np.unique(shards).tolist()}
 
 
+@dataclass(eq=False)
 class ShardRouting:
     """What is computed once for each manifest: centroids of its shards, live rows, graphs."""
 
-    def __init__(self, published: StoredManifest) -> None:
-        self.published = published
-        self.shards = published.manifest.shards
-        self._live: dict[int, Selection] = {}
-        self._graphs: dict[int, GraphShard] = {}
+    published: StoredManifest
+    _live: dict[int, Selection] = field(default_factory=dict)
+    _graphs: dict[int, GraphShard] = field(default_factory=dict)
+
+    @property
+    def shards(self) -> tuple[ShardRef, ...]:
+        return self.published.manifest.shards
 
     @functools.cached_property
     def _clustered(self) -> list[int]:
@@ -88,13 +91,13 @@ class ShardRouting:
         return graph
 
 
+@dataclass(eq=False)
 class ShardReader:
     """Opens shards for queries, several at once where they have to be fetched."""
 
-    def __init__(self, cache: ShardCache, parallelism: int) -> None:
-        self.cache = cache
-        self._parallelism = parallelism
-        self._pool: ThreadPoolExecutor | None = None
+    cache: ShardCache
+    parallelism: int
+    _pool: ThreadPoolExecutor | None = None
 
     def close(self) -> None:
         if self._pool is not None:
@@ -104,41 +107,32 @@ class ShardReader:
         """Run fetches at once. The query that reads the file meets a failure again, and reports it."""
         if len(fetches) > 1:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._parallelism, thread_name_prefix="pair-shard")
+                self._pool = ThreadPoolExecutor(self.parallelism, thread_name_prefix="pair-shard")
             for future in [self._pool.submit(fetch) for fetch in fetches]:
                 future.exception()
 
 
+@dataclass(eq=False)
 class ShardAccess:
     """The shards of one manifest, for one query."""
 
-    def __init__(
-        self,
-        routing: ShardRouting,
-        reader: ShardReader,
-        condition: Filter | None,
-        now: float,
-        *,
-        in_pieces: bool = True,
-        skips_missing: bool = False,
-    ) -> None:
-        """`in_pieces`: read some rows of a shard without fetching all of it.
+    routing: ShardRouting
+    reader: ShardReader
+    condition: Filter | None
+    now: float
+    in_pieces: bool = True
+    """Read some rows of a shard without fetching all of it."""
+    skips_missing: bool = False
+    """Leave out shards that garbage collection removed."""
+    faults: dict[str, str] = field(default_factory=dict)
+    """Why files could not be read, by key."""
+    _opened: dict[int, OpenShard] = field(default_factory=dict)
+    _searches: dict[int, SearchFile | None] = field(default_factory=dict)
+    _selections: dict[int, Selection | None] = field(default_factory=dict)
 
-        `skips_missing`: leave out shards that garbage collection removed.
-        """
-        self.routing = routing
-        self.shards = routing.shards
-        self.is_filtered = condition is not None
-        self._reader = reader
-        self._condition = condition
-        self._now = now
-        self._in_pieces = in_pieces
-        self._skips_missing = skips_missing
-        self._opened: dict[int, OpenShard] = {}
-        self._searches: dict[int, SearchFile | None] = {}
-        self._selections: dict[int, Selection | None] = {}
-        self.faults: dict[str, str] = {}
-        """Why files could not be read, by key."""
+    @property
+    def shards(self) -> tuple[ShardRef, ...]:
+        return self.routing.published.manifest.shards
 
     def can_answer(self, *, needs_keywords: bool) -> bool:
         """Tell whether there is a shard of which every file that an answer needs could be read.
@@ -163,19 +157,19 @@ class ShardAccess:
         for position in positions:
             shard = self._open(position)
             if not shard.is_loaded("search"):
-                plan = functools.partial(shard.plan_index_fetches, in_pieces=self._in_pieces)
+                plan = functools.partial(shard.plan_index_fetches, in_pieces=self.in_pieces)
                 fetches += self._read_or_note(plan) or ()
         if keywords:
             # The weight of a word depends on which rows are live.
             worn = [position for position in everywhere if self.shards[position].tombstones is not None]
             fetches += self._plan_row_fetches(dict.fromkeys(worn, _NO_ROWS), texts=False)
-        self._reader.fetch_together(fetches)
-        if self._condition is not None:
+        self.reader.fetch_together(fetches)
+        if self.condition is not None:
             self._fetch_files("rows", everywhere if keywords else positions)
 
     def _fetch_files(self, role: FileRole, positions: Sequence[int]) -> None:
         shards = [self._open(position) for position in positions]
-        self._reader.fetch_together(
+        self.reader.fetch_together(
             [functools.partial(shard.load, role) for shard in shards if not shard.is_loaded(role)]
         )
 
@@ -184,27 +178,27 @@ class ShardAccess:
 
         Raises RangeError.
         """
-        self._reader.fetch_together(self._plan_row_fetches(wanted, texts=texts))
+        self.reader.fetch_together(self._plan_row_fetches(wanted, texts=texts))
 
     def _plan_row_fetches(self, wanted: Mapping[int, Rows], *, texts: bool) -> list[Callable[[], object]]:
         fetches: list[Callable[[], object]] = []
         for position, rows in wanted.items():
             shard = self._open(position)
             if not shard.is_loaded("search"):
-                plan = functools.partial(shard.plan_row_fetches, rows, texts=texts, in_pieces=self._in_pieces)
+                plan = functools.partial(shard.plan_row_fetches, rows, texts=texts, in_pieces=self.in_pieces)
                 fetches += self._read_or_note(plan) or ()
         return fetches
 
     def read_whole_files(self) -> None:
         """Fetch whole files from now on: for a query that looks at the texts of many rows."""
-        self._in_pieces = False
+        self.in_pieces = False
 
     def search(self, position: int) -> SearchFile | None:
         """Return the search file of a shard; None when it cannot be read. Raises RangeError while reading pieces."""
         if position not in self._searches:
             shard = self._open(position)
-            read = shard.search_rows if self._in_pieces else shard.search
-            self._searches[position] = self._read_or_note(lambda: read(self._now))
+            read = shard.search_rows if self.in_pieces else shard.search
+            self._searches[position] = self._read_or_note(lambda: read(self.now))
         return self._searches[position]
 
     def allowed_rows(self, position: int) -> Selection | None:
@@ -214,7 +208,7 @@ class ShardAccess:
         return self._selections[position]
 
     def _select_rows(self, position: int) -> Selection | None:
-        live, condition = self._live_rows(position), self._condition
+        live, condition = self._live_rows(position), self.condition
         if condition is None:
             return live
         search = self.search(position)
@@ -290,7 +284,7 @@ class ShardAccess:
     def _open(self, position: int) -> OpenShard:
         shard = self._opened.get(position)
         if shard is None:
-            shard = self._opened[position] = self._reader.cache.open(self.shards[position])
+            shard = self._opened[position] = self.reader.cache.open(self.shards[position])
         return shard
 
     def _read_or_note(self, read: Callable[[], _Answer]) -> _Answer | None:
@@ -299,7 +293,7 @@ class ShardAccess:
         try:
             return read()
         except ShardMissingError as fault:
-            if not self._skips_missing:
+            if not self.skips_missing:
                 raise
             self.faults[str(fault)] = "it is not in the store any more"
         except errors.DataError as fault:
