@@ -164,7 +164,7 @@ class Client:
             KB,
             before_first_write=lambda: refuse_without_compare_and_swap(store, f"{KB}.duckdb.", world.new_id()),
             on_step=self._step,
-            keeps_versions=policy.keeps_versions,
+            keeps_versions=bool(policy.keep_versions),
             at=None if at is None else str(at),
         )
         cache = ShardCache(store, self._folder, world.clock)

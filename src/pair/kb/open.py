@@ -156,7 +156,7 @@ class KbCore:
             kb_id,
             before_first_write=lambda: refuse_without_compare_and_swap(store, f"{kb_id}.duckdb.", new_id()),
             on_step=self.on_step,
-            keeps_versions=settings.keeps_versions,
+            keeps_versions=bool(settings.keep_versions or settings.keep_days),
             at=self.at,
         )
         cache = ShardCache(

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pair import errors
-from pair.blobs.key_encoding import check_key
+from pair.blobs.key_encoding import KEY, MAX_KEY_BYTES
 from pair.engine.format.checks import load_json
 
 SCHEMA_VERSION = 1
@@ -356,11 +356,11 @@ def to_bytes(manifest: Manifest) -> bytes:
 
 def _seal(content: bytes) -> bytes:
     """Return the last field, a hash of all before it."""
-    return f',"{_SEAL}":"{hashlib.sha256(content).hexdigest()}"}}\n'.encode()
+    return (_SEAL % hashlib.sha256(content).hexdigest()).encode()
 
 
-_SEAL = "content_sha256"
-_SEAL_BYTES = len(_seal(b""))
+_SEAL = ',"content_sha256":"%s"}\n'
+_SEAL_BYTES = len(_SEAL % ("0" * 64))
 _UNSEALED = frozenset(
     {
         *("schema_version", "layout", "kb_id", "version", "parent_version", "commit_id", "created_at", "embedder"),
@@ -499,7 +499,10 @@ def _list(value: Any) -> list[Any]:
 
 
 def _key(value: Any) -> str:
-    return check_key(_text(value))
+    key = _text(value)
+    if not KEY.fullmatch(key) or len(key.encode()) > MAX_KEY_BYTES:
+        raise ValueError(f"no key of a store: {key!r}")
+    return key
 
 
 def _moment(value: Any) -> str:
