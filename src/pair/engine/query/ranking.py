@@ -21,7 +21,6 @@ from pair.engine.format.columns import Header
 from pair.engine.format.shard import SearchFile
 from pair.engine.query.graph_walk import (
     GraphShard,
-    Seed,
     Spread,
     find_linked_entities,
     find_strong_rows,
@@ -141,10 +140,8 @@ def _rank_with_graph(access: ShardAccess, request: SearchRequest, scale: Scale, 
         reason = f"the question names {', '.join(telling)}"
     candidates = hybrid.candidates
     best = best_rows(access, candidates.shards, candidates.rows, hybrid.scores, parameters.seeds)
-    seeds = [
-        Seed(positions.index(row.shard), row.row, row.score) for row in best if row.score > 0 and row.shard in graphs
-    ]
-    reached = walk_graph(shards, seeds[: parameters.seeds], named, parameters)
+    seeds = [(positions.index(row.shard), row.row) for row in best if row.score > 0 and row.shard in graphs]
+    reached = walk_graph(shards, seeds, named, parameters)
     if len(reached.shards):
         reached = replace(reached, shards=np.array(positions, np.int64)[reached.shards])
     return replace(_join(access, request, scale, hybrid, reached), reason=reason)

@@ -4,12 +4,18 @@ Invariants
     A query sees one manifest. If garbage collection removes a shard meanwhile, it starts again with the current one.
     The vector of a query is compared only with vectors of the embedder that made it.
     Hits are ordered by score, then document, then chunk, whatever the layout of the shards.
+    No text is lost in passages: what a hit showed is in the passage it became part of, or is said word for word by
+    another one. A passage names a bounded number of other places, and counts all of them.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import math
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from pair import errors
 from pair.ai.contract import Reranker
@@ -17,23 +23,32 @@ from pair.clock import Clock
 from pair.engine.format.array_file import RangeError
 from pair.engine.format.manifest import Manifest
 from pair.engine.format.vectors import Vectors
-from pair.engine.query.passages import PassageBuilder
-from pair.engine.query.ranking import best_rows, rank
+from pair.engine.query.ranking import MORE_ALIKE, RankedRow, Ranking, best_rows, count_whole_ties, rank
 from pair.engine.query.request import Hits, SearchRequest
 from pair.engine.query.retrieve import VectorSearch, retrieve
-from pair.engine.query.shard_access import ShardAccess, ShardReader, ShardRouting
+from pair.engine.query.shard_access import ShardAccess, ShardReader, ShardRouting, by_shard
 from pair.engine.settings import EngineSettings
 from pair.engine.storage.manifest_store import ManifestStore, StoredManifest
 from pair.engine.storage.shard_cache import ShardMissingError
 from pair.text.tokenizer import find_highlights
-from pair.values import Hit, SearchMode
+from pair.values import AlsoIn, Hit, SearchMode
 
 _TRIES_AFTER_COLLECTION = 5
 _MORE_ROWS = 4
 """Times as many candidates, when those that there are make too few passages."""
 _MOST_ROWS = 4000
 """Rows that are looked at one by one for a query, or ten for each hit: texts that differ by case or whitespace only."""
+MOST_ALSO_IN = 20
+"""Other places that a passage names."""
+_DIVERSE_CHOICES = 4
+"""Candidates for each hit, when hits are to be unlike each other."""
+_LONGEST_PASSAGE = 6000
+"""In characters: neighbours are merged up to here."""
+_MOST_BLANK = 200
+"""Whitespace between two chunks is a few characters; text further apart is not even looked at."""
 
+ReadText = Callable[[Hit, int, int], str]
+"""Reads the characters from one place to another of the text of the hit's document."""
 _Answer = Callable[[ShardAccess], Hits]
 
 
@@ -172,3 +187,213 @@ def rerank(hits: Hits, query: str, limit: int, reranker: Reranker) -> Hits:
         explanation = None if hit.explanation is None else {**hit.explanation, "reranker": score}
         passages.append(replace(hit, score=score, explanation=explanation))
     return replace(hits, passages=tuple(passages))
+
+
+# ── passages ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(eq=False)
+class PassageBuilder:
+    """Makes the passages of one query, and keeps account of texts that are stored very often."""
+
+    access: ShardAccess
+    request: SearchRequest
+    most_rows: int
+    """Rows that are looked at one by one."""
+    crowding: dict[str, list[RankedRow]] = field(default_factory=dict)
+    """Rows that crowd out others because they say the same, by text."""
+    _copies: Counter[str] = field(default_factory=Counter)
+    """How many rows with this text were set aside."""
+    _kept: dict[str, int] = field(default_factory=dict)
+    """How many rows with this text were not."""
+
+    def build(self, ranking: Ranking) -> tuple[Hit, ...]:
+        """Return as many passages as are wanted, if there are: where rows become one passage, the next rows fill up."""
+        request, candidates = self.request, ranking.candidates
+        wanted = limit = max(request.limit, 0)
+        best: list[RankedRow] = []
+        made: dict[int, Hit] = {}
+        while True:
+            taken = wanted if not request.diversity else wanted * _DIVERSE_CHOICES
+            if not best or len(best) < min(taken, len(candidates)):  # ties may have brought as many before
+                more = max(taken, count_whole_ties(ranking.scores, taken + MORE_ALIKE))
+                best = best_rows(self.access, candidates.shards, candidates.rows, ranking.scores, more)
+            rows = best[:taken]
+            if request.diversity and rows:
+                vectors = np.concatenate([row.search.row_vectors(np.array([row.row])) for row in rows])
+                order = diversify([row.score for row in rows], vectors, wanted, 1.0 - request.diversity)
+                rows = [rows[number] for number in order]
+            made.update((row.number, self._make_hit(row, ranking)) for row in rows if row.number not in made)
+            by_document = {row.header.id: row for row in rows}
+
+            def read_text(hit: Hit, start: int, end: int, by_document: Mapping[str, RankedRow] = by_document) -> str:
+                row = by_document[hit.document_id]
+                return row.search.slice_text(row.row, start, end)
+
+            hits = merge_neighbours([made[row.number] for row in rows], read_text, most_characters=_LONGEST_PASSAGE)
+            together = fold_duplicates(hits)[:limit]
+            if len(together) < limit:
+                self._note_crowding(rows, made)
+            if len(together) == limit or self.crowding or wanted >= min(len(candidates), self.most_rows):
+                return _name_copies(together, rows, best)
+            wanted *= 2
+
+    def _make_hit(self, row: RankedRow, ranking: Ranking) -> Hit:
+        distance = float(ranking.candidates.distances[row.number])
+        hit = row.search.hit(row.row, None if math.isnan(distance) else distance, row.header, row.score)
+        graph = ranking.parts.get("graph")
+        if graph is None and not self.request.explain:
+            return hit
+        return replace(
+            hit,
+            graph_score=None if graph is None else float(graph[row.number]),
+            explanation=self._explain(row.number, ranking) if self.request.explain else None,
+        )
+
+    def _explain(self, number: int, ranking: Ranking) -> dict[str, float | str]:
+        explanation: dict[str, float | str] = {"mode": ranking.mode, "score": float(ranking.scores[number])}
+        explanation.update({name: float(values[number]) for name, values in ranking.parts.items()})
+        if "keyword" in ranking.parts:
+            explanation["bm25"] = float(ranking.candidates.keyword[number])
+        if "graph" in ranking.parts:
+            explanation["alpha"] = self.request.graph.alpha
+        return explanation
+
+    def _note_crowding(self, rows: Sequence[RankedRow], made: Mapping[int, Hit]) -> None:
+        """Find texts that more rows have than a passage names, since copies were last set aside."""
+        by_text: dict[str, list[RankedRow]] = {}
+        for row in rows:
+            by_text.setdefault(made[row.number].text, []).append(row)
+        self.crowding = {
+            text: own for text, own in by_text.items() if len(own) > self._kept.get(text, 0) + MOST_ALSO_IN
+        }
+
+    def set_copies_aside(self) -> None:
+        """Exclude all further rows with a text that crowds out others."""
+        for text, rows in self.crowding.items():
+            kept = by_shard(np.array([row.shard for row in rows]), np.array([row.row for row in rows]))
+            self._copies[text] += self.access.set_aside(text, kept)
+            self._kept[text] = len(rows)
+        self.crowding = {}
+
+    def count_copies(self, hits: Sequence[Hit]) -> tuple[Hit, ...]:
+        """Add the copies that were set aside. In a passage of several rows, the most frequent one counts."""
+        copies = [max((n for text, n in self._copies.items() if text in hit.text), default=0) for hit in hits]
+        return tuple(replace(hit, also_in_count=hit.also_in_count + n) for hit, n in zip(hits, copies, strict=True))
+
+
+def _name_copies(hits: Sequence[Hit], rows: Sequence[RankedRow], best: Sequence[RankedRow]) -> tuple[Hit, ...]:
+    """Return the hits, which also name those of the next best rows that say the same."""
+    shown = {row.number for row in rows}
+    others = [row for row in best if row.number not in shown][:MORE_ALIKE]
+    alike = [row.search.hit(row.row, None, row.header, row.score) for row in others]
+    return fold_duplicates([*hits, *alike])[: len(hits)]
+
+
+def merge_neighbours(
+    hits: Sequence[Hit], text_of: ReadText, *, most_gap: int = 0, most_characters: int = sys.maxsize
+) -> tuple[Hit, ...]:
+    """Merge hits of one document that touch or overlap, in the place and with the score of the best of them.
+
+    Between two merged hits lie at most `most_gap` characters, or whitespace. A passage longer than `most_characters`
+    is not made of several hits.
+    """
+    by_document: dict[str, list[int]] = {}
+    for number, hit in enumerate(hits):
+        by_document.setdefault(hit.document_id, []).append(number)
+
+    def continues(last: Hit, start: int, end: int, hit: Hit) -> bool:
+        """Tell whether `hit` continues the passage from `start` to `end`; `last` is in it."""
+        if hit.start >= end and max(end, hit.end) - start > most_characters:
+            return False
+        if hit.start - end <= most_gap:
+            return True
+        return hit.start - end <= _MOST_BLANK and not text_of(last, end, hit.start).strip()
+
+    merged: dict[int, Hit] = {}
+    for numbers in by_document.values():
+        for group in _group_neighbours(hits, numbers, continues):
+            merged[min(group)] = _merge([hits[number] for number in sorted(group)], text_of)
+    return tuple(merged[number] for number in sorted(merged))
+
+
+def _group_neighbours(
+    hits: Sequence[Hit], numbers: Sequence[int], continues: Callable[[Hit, int, int, Hit], bool]
+) -> list[list[int]]:
+    """Group the numbers of hits of one document that follow each other closely."""
+    groups: list[list[int]] = []
+    start = end = 0
+    for number in sorted(numbers, key=lambda one: (hits[one].start, hits[one].end, one)):
+        hit = hits[number]
+        if groups and continues(hits[groups[-1][-1]], start, end, hit):
+            groups[-1].append(number)
+            end = max(end, hit.end)
+        else:
+            groups.append([number])
+            start, end = hit.start, hit.end
+    return groups
+
+
+def _merge(group: Sequence[Hit], text_of: ReadText) -> Hit:
+    """Make one hit of several of a document, of which the first is the best."""
+    best = group[0]
+    if len(group) == 1:
+        return best
+    start, end = min(hit.start for hit in group), max(hit.end for hit in group)
+    also_in = {_place(other): other for hit in group for other in hit.also_in}
+    return replace(
+        best,
+        text=text_of(best, start, end),
+        start=start,
+        end=end,
+        also_in=tuple(also_in.values())[:MOST_ALSO_IN],
+        also_in_count=max(len(also_in), *(hit.also_in_count for hit in group)),
+    )
+
+
+def fold_duplicates(hits: Sequence[Hit]) -> tuple[Hit, ...]:
+    """Fold hits that say the same, but for case and whitespace, into the best of them, which names the others."""
+    alike: dict[str, list[Hit]] = {}
+    for hit in hits:
+        alike.setdefault(" ".join(hit.text.split()).casefold(), []).append(hit)
+    return tuple(_fold(first, others) for first, *others in alike.values())
+
+
+def _fold(first: Hit, others: Sequence[Hit]) -> Hit:
+    if not others:
+        return first
+    places = {_place(place): place for place in first.also_in}
+    for hit in others:
+        own = AlsoIn(hit.document_id, hit.chunk_id, hit.title, hit.url, hit.start, hit.end)
+        for place in (own, *hit.also_in):
+            places.setdefault(_place(place), place)
+    places.pop(_place(first), None)
+    unnamed = sum(hit.also_in_count - len(hit.also_in) for hit in (first, *others))
+    return replace(first, also_in=tuple(places.values())[:MOST_ALSO_IN], also_in_count=len(places) + unnamed)
+
+
+def _place(hit: Hit | AlsoIn) -> tuple[str, int, int]:
+    return hit.document_id, hit.start, hit.end
+
+
+def diversify(scores: Sequence[float], vectors: npt.NDArray[np.float32], limit: int, weight: float) -> list[int]:
+    """Order candidates by maximal marginal relevance: `weight` for the score, the rest for being unlike others.
+
+    A weight of 1 gives the order of the scores, 0 what is least alike after the best one. Scores should lie between
+    0 and 1, as likeness (the cosine) does; of equals the first comes first.
+    """
+    count = min(limit, len(scores))
+    if count <= 0:
+        return []
+    worth = np.asarray(scores, dtype=np.float64)
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit = (vectors / np.where(norms > 0, norms, 1)).astype(np.float64)
+    likeness = np.full(len(worth), -np.inf)
+    chosen = [int(np.argmax(worth))]
+    is_free = np.ones(len(worth), dtype=bool)
+    while len(chosen) < count:
+        is_free[chosen[-1]] = False
+        likeness = np.maximum(likeness, unit @ unit[chosen[-1]])
+        marginal = np.where(is_free, weight * worth - (1 - weight) * likeness, -np.inf)
+        chosen.append(int(np.argmax(marginal)))
+    return chosen
