@@ -195,20 +195,19 @@ class KbMaintenance:
 
         `packages`: zips that may hold what is damaged. `drop_lost`: give up what cannot be repaired.
         """
-        core = self._core
-        obtainable = Obtainable(SYNC_OWNER, self._list_readable) if self._sources is not None else None
+        core, sources, obtainable = self._core, self._sources, None
+        if sources is not None:
+
+            def list_readable() -> frozenset[str]:
+                texts = sources.read_texts()
+                return frozenset(source_id for source_id in texts.revisions() if texts.document(source_id) is not None)
+
+            obtainable = Obtainable(SYNC_OWNER, list_readable)
         options = FsckOptions(repair, drop_lost, tuple(packages), obtainable)
         report = Fsck(core.context, core.store, core.writer, core.preparation, options, on_progress).run()
         if report.dropped:
             self.reconcile(resume=False)
         return report
-
-    def _list_readable(self) -> frozenset[str]:
-        """Return the ids of sources whose text can be read."""
-        if self._sources is None:
-            return frozenset()
-        texts = self._sources.read_texts()
-        return frozenset(source_id for source_id in texts.revisions() if texts.document(source_id) is not None)
 
     def reconcile(self, *, resume: bool = True, since: int | None = None) -> ReconcileReport:
         """Compare the hashes of what was synced with those of what is stored, and close the difference.
@@ -355,21 +354,21 @@ def with_embedder(settings: Settings, kind: str | None, model: str | None, dimen
 def changes_to(settings: Settings, wanted: Settings) -> list[SettingChange]:
     """Return the changes that make the configuration name the wanted embedder."""
     names = ("embedder", "embedding_model", "embedding_dimension")
-    pairs = ((name, getattr(settings.engine, name), getattr(wanted.engine, name)) for name in names)
-    return [_describe_change(settings, name, before, after) for name, before, after in pairs if before != after]
-
-
-def _describe_change(settings: Settings, name: str, before: object, after: object) -> SettingChange:
-    where, variable = settings.places.get(f"engine.{name}", ""), f"PAIR__ENGINE__{name.upper()}"
-    value = str(after or "")
-    if where.startswith("PAIR__"):
-        advice = f"set {where}={value}" if value else f"unset {where}"
-    elif where:
-        advice = f"change {where} to `{name}: {value}`" if value else f"remove {where}, `{name}: {before}`"
-    else:
-        file = settings.config_path or CONFIG_PLACES[0]
-        advice = f"write `{name}: {value}` below `engine:` in {file}, or set {variable}={value}"
-    return SettingChange(f"engine.{name}", value, str(before or ""), where, advice)
+    changes = []
+    for name in names:
+        before, value = str(getattr(settings.engine, name) or ""), str(getattr(wanted.engine, name) or "")
+        if before == value:
+            continue
+        where = settings.places.get(f"engine.{name}", "")
+        if where.startswith("PAIR__"):
+            advice = f"set {where}={value}" if value else f"unset {where}"
+        elif where:
+            advice = f"change {where} to `{name}: {value}`" if value else f"remove {where}, `{name}: {before}`"
+        else:
+            file, variable = settings.config_path or CONFIG_PLACES[0], f"PAIR__ENGINE__{name.upper()}"
+            advice = f"write `{name}: {value}` below `engine:` in {file}, or set {variable}={value}"
+        changes.append(SettingChange(f"engine.{name}", value, before, where, advice))
+    return changes
 
 
 class KbBackup:

@@ -203,23 +203,16 @@ class ShardAccess:
 
     def allowed_rows(self, position: int) -> Selection | None:
         """Return the rows that are live and meet the condition; None for all. Call `search` first."""
-        if position not in self._selections:
-            self._selections[position] = self._select_rows(position)
-        return self._selections[position]
-
-    def _select_rows(self, position: int) -> Selection | None:
-        live, condition = self._live_rows(position), self.condition
-        if condition is None:
-            return live
-        search = self.search(position)
-        if search is None:
-            return None
-        shard = self._open(position)
-        documents = self._read_or_note(lambda: shard.rows().select(condition))
-        if documents is None:
-            return search.no_rows()
-        chosen: Selection = documents[search.doc_of_row]
-        return chosen if live is None else chosen & live
+        if position in self._selections:
+            return self._selections[position]
+        chosen, condition = self._live_rows(position), self.condition
+        if condition is not None and (search := self.search(position)) is not None:
+            shard = self._open(position)
+            documents = self._read_or_note(lambda: shard.rows().select(condition))
+            allowed = search.no_rows() if documents is None else documents[search.doc_of_row]
+            chosen = allowed if chosen is None else allowed & chosen
+        self._selections[position] = chosen
+        return chosen
 
     def _live_rows(self, position: int) -> Selection | None:
         if self.shards[position].tombstones is None:
@@ -258,18 +251,18 @@ class ShardAccess:
 
     def keyword_parts(self) -> list[KeywordPart]:
         """Return the keyword indexes of all shards, since a score depends on all of them."""
-        return [self._keyword_part(position) for position in range(len(self.shards))]
+        parts = []
+        for position, shard in enumerate(self.shards):
+            index = self._read_or_note(self._open(position).keywords)
+            if index is not None and shard.tombstones is not None and self.search(position) is None:
+                index = None
+            row_fields = functools.partial(self._row_fields, position)
+            parts.append(KeywordPart(index, self._live_rows(position), row_fields))
+        return parts
 
-    def _keyword_part(self, position: int) -> KeywordPart:
-        index = self._read_or_note(self._open(position).keywords)
-        if index is not None and self.shards[position].tombstones is not None and self.search(position) is None:
-            index = None
-
-        def row_fields(row: int) -> Sequence[str]:
-            search = self.search(position)
-            return () if search is None else search.row_fields(row)
-
-        return KeywordPart(index, self._live_rows(position), row_fields)
+    def _row_fields(self, position: int, row: int) -> Sequence[str]:
+        search = self.search(position)
+        return () if search is None else search.row_fields(row)
 
     def graph_shards(self) -> dict[int, GraphShard]:
         """Return the shards that have a graph, by position."""
@@ -312,6 +305,7 @@ class PrefetchReport:
     """Worth fetching, but more than the limit allows."""
 
 
+@dataclass(eq=False)
 class Prefetcher:
     """Fetches files that queries are likely to need, one at a time. Evicts nothing. Used from one thread.
 
@@ -319,18 +313,17 @@ class Prefetcher:
     read first; and shards that replaced ones that were here, as they do after a compaction.
     """
 
-    def __init__(self, publication: ManifestStore, cache: ShardCache) -> None:
-        self._manifests = publication
-        self._cache = cache
-        self._cached: frozenset[str] = frozenset()
-        """Shards whose search file was in the cache after the last run."""
+    manifests: ManifestStore
+    cache: ShardCache
+    _cached: frozenset[str] = frozenset()
+    """Shards whose search file was in the cache after the last run."""
 
     def fetch(self, most_bytes: int, go_on: Callable[[], bool]) -> PrefetchReport:
         """Fetch files while `go_on` is true; none from a store that is near. Raises E206, E010."""
-        published = self._manifests.current() if self._cache.reads_pieces else None
+        published = self.manifests.current() if self.cache.reads_pieces else None
         if published is None:
             return PrefetchReport()
-        manifest, cache = published.manifest, self._cache
+        manifest, cache = published.manifest, self.cache
         files = fetched = left = 0
         room = min(most_bytes, cache.room_bytes())
         for shard, role in self._list_missing(manifest):
@@ -344,7 +337,7 @@ class Prefetcher:
 
     def _list_missing(self, manifest: Manifest) -> list[tuple[ShardRef, FileRole]]:
         """Return the files that are worth fetching, the most useful first."""
-        cache, shards = self._cache, manifest.shards
+        cache, shards = self.cache, manifest.shards
         # A shard that replaces others is as likely to be read as they were, and no query has read its rows yet.
         is_replaced = not self._cached <= manifest.folders
         reads = {shard.folder: cache.open(shard).row_reads for shard in shards}
@@ -356,7 +349,7 @@ class Prefetcher:
 
     def _fetch_file(self, ref: ShardRef, role: FileRole) -> bool:
         """Return False for a file that is damaged or gone: a query reports it."""
-        shard = self._cache.open(ref)
+        shard = self.cache.open(ref)
         try:
             # Queries that run meanwhile go on with the pieces that are here.
             shard.path(role)
