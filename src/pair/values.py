@@ -16,6 +16,7 @@ MODES: tuple[SearchMode, ...] = get_args(SearchMode)
 DEFAULT_MODE: SearchMode = "hybrid"
 """All ways to search."""
 
+_KB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _USER_OF_URL = re.compile(r"([a-z][a-z0-9+.-]*://)[^/?#\s]*@", re.IGNORECASE)
 _SECRET_OF_URL = re.compile(
     r"([?&;](?:[\w.-]*(?:token|secret|password|passwd|signature|credential|api[_-]?key)|sig|auth)=)[^&;#\s]*",
@@ -211,6 +212,13 @@ class Hit:
 
 # ── checks of arguments ────────────────────────────────────────────────────────────────────────────
 # Callers are not all type-checked: what they give is refused at the border, before it fails somewhere inside.
+
+
+def check_kb_id(kb_id: str) -> str:
+    """Raises E212."""
+    if not isinstance(kb_id, str) or not _KB_ID.fullmatch(kb_id):
+        raise errors.kb_id_invalid(kb_id)
+    return kb_id
 
 
 def check_text(name: str, given: object, *, optional: bool = False) -> None:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from pair.ai.caching_embedder import CachingEmbedder
 from pair.ai.ngram import NgramEmbedder
 from pair.blobs.leases import MemoryLeases
 from pair.blobs.memory import MemoryStore
@@ -25,16 +24,14 @@ from pair.engine.storage.manifest_store import ManifestStore
 from pair.engine.storage.shard_cache import ShardCache
 from pair.engine.write.commit import EngineContext
 from pair.kb.kb import KnowledgeBase
-from pair.kb.maintenance import KbCore
 from pair.kb.sync import SyncService
 from pair.settings import Settings
 from pair.sync.report import SyncReport
 from pair.sync.scheduling import Ticker
 from pair.sync.source_text import FileTextReader, SyncedDocuments
 from pair.testing.clock import ManualClock
-from pair.text.entity_rules import TextGrapher
 from pair.values import MODES, Document
-from support.engine_parts import engine_settings
+from support.engine_parts import engine_settings, make_core
 from support.sync_parts import Project
 
 HOURS = float(os.environ.get("PAIR_LIFE_HOURS", "24"))
@@ -97,7 +94,7 @@ class Life:
             lambda attempt: None,
             lambda step: None,
         )
-        core = KbCore(parts, self.store, CachingEmbedder(NgramEmbedder(16)), TextGrapher())
+        core = make_core(parts, self.store, NgramEmbedder(16))
         self.kb = KnowledgeBase(core, Sources(self.project))
         self.dice = random.Random(24)
         self.pages: dict[str, str] = {}

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from pair import errors
-from pair.ai.caching_embedder import CachingEmbedder
 from pair.ai.ngram import NgramEmbedder
 from pair.blobs.leases import BlobLeases
 from pair.blobs.local import LocalStore
@@ -27,8 +26,8 @@ from pair.engine.storage.shard_cache import ShardCache
 from pair.engine.write.commit import EngineContext
 from pair.engine.write.writer import WriteReport
 from pair.kb.kb import KnowledgeBase
-from pair.kb.maintenance import KbCore
 from pair.kb.open import open_kb
+from support.engine_parts import make_core
 from support.engine_worker import Call, Job, Workers, documents_of, read_log, settings_of, text_of
 from support.redis_server import RedisServer, running_redis
 
@@ -393,7 +392,7 @@ def kb_with_clock(ground: Ground, clock: WrongClock, on_step: Callable[[str], No
         lambda attempt: None,
         on_step,
     )
-    return KnowledgeBase(KbCore(parts, ground.store, CachingEmbedder(NgramEmbedder(8))))
+    return KnowledgeBase(make_core(parts, ground.store, NgramEmbedder(8)))
 
 
 @pytest.mark.parametrize("jump_seconds", [-3600.0, 3600.0])

@@ -172,7 +172,7 @@ def test_without_any_graph_the_other_modes_answer(ground: Ground) -> None:
         assert caught.value.code == "E204"
         adaptive, hybrid = (kb.search(QUESTION, mode=mode, exact=True) for mode in ("adaptive", "hybrid"))
         assert (adaptive.mode_used, adaptive.reason) == ("hybrid", "there is no graph")
-        assert adaptive.found == hybrid.found
+        assert adaptive.passages == hybrid.passages
 
 
 def test_documents_that_name_nothing_have_a_graph_all_the_same(ground: Ground) -> None:

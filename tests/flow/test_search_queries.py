@@ -215,10 +215,10 @@ def test_hits_say_which_way_was_gone(kb: KnowledgeBase) -> None:
         "adaptive": "hybrid",
     }
     assert plain["adaptive"].reason == "the question names nothing"
-    assert plain["adaptive"].found == plain["hybrid"].found
+    assert plain["adaptive"].passages == plain["hybrid"].passages
     telling = in_every_mode(kb, "what did Ada Lovelace write?")
     assert (telling["adaptive"].mode_used, telling["adaptive"].reason) == ("graph", "the question names ada lovelace")
-    assert telling["adaptive"].found == telling["graph"].found
+    assert telling["adaptive"].passages == telling["graph"].passages
     unknown = kb.search("what about E9999?", mode="adaptive")
     assert unknown.mode_used == "hybrid"
     assert "e9999" in unknown.reason

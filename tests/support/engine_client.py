@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from pair import errors
-from pair.ai.caching_embedder import CachingEmbedder
 from pair.blobs.cas_check import refuse_without_compare_and_swap
 from pair.blobs.contract import Lease, Leases
 from pair.blobs.leases import BlobLeases, MemoryLeases
@@ -23,7 +22,6 @@ from pair.engine.storage.shard_cache import ShardCache
 from pair.engine.write.commit import EngineContext
 from pair.engine.write.writer import WriteReport
 from pair.kb.kb import KnowledgeBase
-from pair.kb.maintenance import KbCore
 from pair.testing.clock import ManualClock
 from pair.testing.faulty_store import Fault, FaultyStore
 from pair.values import Document
@@ -38,11 +36,13 @@ from support.engine_ledger import (
     nearest_chunks,
     vector_of,
 )
+from support.engine_parts import make_core
 from support.engine_turns import Actor, Turns, Weather
 
 KB = "kb"
 OWNERS = ("ann", "bob")
 POLICY = EngineSettings(
+    graph="off",
     # By the clock of the simulation. The thread that renews leases waits a third of this in real time: it never wakes.
     lease_seconds=3_000.0,
     gc_grace_seconds=2_000.0,
@@ -164,14 +164,14 @@ class Client:
             KB,
             before_first_write=lambda: refuse_without_compare_and_swap(store, f"{KB}.duckdb.", world.new_id()),
             on_step=self._step,
-            keeps_versions=policy.keeps_versions,
+            keeps_versions=bool(policy.keep_versions),
             at=None if at is None else str(at),
         )
         cache = ShardCache(store, self._folder, world.clock)
         parts = EngineContext(
             KB, policy, publication, cache, self._leases(store), world.clock, self._new_id, self._pause, self._step
         )
-        return KnowledgeBase(KbCore(parts, store, CachingEmbedder(HashEmbedder())))
+        return KnowledgeBase(make_core(parts, store, HashEmbedder()))
 
     def _leases(self, store: FaultyStore) -> Leases:
         world, name = self.world, self.actor.name
@@ -335,7 +335,7 @@ class Client:
 
     def list_owner(self, owner: str) -> None:
         with self._reading(f"hashes of {owner}") as versions:
-            found = self.kb._core.hashes(owner).keys()
+            found = self.kb.maintenance._hashes(owner).keys()
             expected = [
                 {name for name, fact in self.world.ledger.history[number].items() if fact.owner == owner}
                 for number in versions()

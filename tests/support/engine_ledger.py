@@ -18,9 +18,9 @@ from pair.blobs.contract import Version
 from pair.blobs.memory import MemoryStore
 from pair.clock import Clock
 from pair.engine.format.array_file import ArrayFile
+from pair.engine.format.columns import chunk_id
 from pair.engine.format.manifest import Manifest, ShardRef, from_bytes, manifest_key, shards_prefix
 from pair.engine.format.shard import IdFile, SearchFile
-from pair.engine.format.shard_builder import chunk_id
 from pair.engine.format.vectors import compute_distances
 from pair.engine.write import chunking
 

@@ -11,12 +11,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pair.ai.caching_embedder import CachingEmbedder
+from pair.ai.contract import Embedder
 from pair.ai.ngram import NgramEmbedder
 from pair.blobs.contract import BlobStore
 from pair.blobs.local import LocalStore
+from pair.engine.query.search import Search
+from pair.engine.query.shard_access import ShardReader
 from pair.engine.settings import EngineSettings
+from pair.engine.write.commit import EngineContext
 from pair.kb.kb import KnowledgeBase
-from pair.kb.open import open_kb
+from pair.kb.open import KbCore, KbEngine, open_kb
 from pair.settings import Settings
 from pair.testing.faulty_store import Fault, FaultyStore
 from pair.values import Document, Hit
@@ -43,6 +48,22 @@ def engine_settings(folder: Path, **changes: Any) -> Settings:
         keep_versions=0,  # what is dropped is garbage: tests of versions say how many they keep
     )
     return Settings(engine=dataclasses.replace(policy, **changes))
+
+
+def make_core(context: EngineContext, store: BlobStore, embedder: Embedder) -> KbCore:
+    """Compose a KB of parts that a test has made itself. It makes graphs if the settings of the context say so."""
+    reader = ShardReader(context.cache, context.settings.query_shard_parallelism)
+    search = Search(context.manifests, reader, context.settings, context.clock)
+    return KbCore(
+        context.kb_id,
+        Settings(engine=context.settings),
+        store,
+        CachingEmbedder(embedder),
+        at="past" if context.manifests.is_past else None,
+        clock=context.clock,
+        _engine=KbEngine(store, context.manifests, context.cache, search),
+        _context=context,
+    )
 
 
 class CountingEmbedder:

@@ -3,6 +3,7 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -16,14 +17,14 @@ DEFAULT_CACHE_SIZE = 1024
 _Known = TypeVar("_Known")
 
 
+@dataclass(eq=False)
 class LruCache(Generic[_Known]):
     """Values of recent words: the young half replaces the old one when it is full. Thread-safe."""
 
-    def __init__(self, most_words: int) -> None:
-        self._half = most_words // 2
-        self._young: dict[str, _Known] = {}
-        self._old: dict[str, _Known] = {}
-        self._lock = threading.Lock()
+    most_words: int
+    _young: dict[str, _Known] = field(default_factory=dict)
+    _old: dict[str, _Known] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def recall(self, words: Collection[str]) -> tuple[dict[str, _Known], list[str]]:
         """Return the known values, and the words without one."""
@@ -43,44 +44,51 @@ class LruCache(Generic[_Known]):
         return known, unknown
 
     def remember(self, known: Mapping[str, _Known], words: Sequence[str]) -> None:
+        half = self.most_words // 2
         with self._lock:
-            self._young.update((word, known[word]) for word in words[: self._half])
-            if len(self._young) > self._half:
+            self._young.update((word, known[word]) for word in words[:half])
+            if len(self._young) > half:
                 self._old, self._young = self._young, {}
 
 
+def rate_tokens(text: str, tokens: int) -> float:
+    """Return from 0 to 1 how well a tokenizer knows a text that it cuts into so many tokens.
+
+    In a language that a model was made with, a token stands for two characters and more; one that has to be spelled
+    out, character by character or byte by byte, says next to nothing to it.
+    """
+    characters = sum(map(str.isalnum, text))
+    return min(max(characters / tokens - 1.0, 0.0), 1.0) if tokens else 0.0
+
+
+@dataclass(eq=False)
 class CachingEmbedder:
     """Embeds in batches and checks every reply. May be used from several threads. Raises ModelError, E302."""
 
-    def __init__(
-        self, embedder: Embedder, batch_size: int = DEFAULT_BATCH_SIZE, cache_size: int = DEFAULT_CACHE_SIZE
-    ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"a batch has at least one text: {batch_size}")
-        self._embedder = embedder
-        self._batch_size = batch_size
-        self._cache_size = cache_size
-        self._cache: OrderedDict[str, Vectors] = OrderedDict()
-        self._lock = threading.Lock()
+    embedder: Embedder
+    batch_size: int = DEFAULT_BATCH_SIZE
+    cache_size: int = DEFAULT_CACHE_SIZE
+    _cache: OrderedDict[str, Vectors] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def name(self) -> str:
-        return self._embedder.name
+        return self.embedder.name
 
     @property
     def dimension(self) -> int:
-        return self._embedder.dimension
+        return self.embedder.dimension
 
     def weight_of(self, query: str) -> float:
         """Return how much the vector of this query counts in hybrid search."""
-        return self._embedder.hybrid_weight * self._embedder.fit(query)
+        return self.embedder.hybrid_weight * self.embedder.fit(query)
 
     def embed_all(self, texts: Sequence[str]) -> Vectors:
         """Return one row for each text, in their order."""
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
-        for start in range(0, len(texts), self._batch_size):
-            batch = texts[start : start + self._batch_size]
-            vectors[start : start + len(batch)] = self._check(self._embedder.embed(batch), len(batch))
+        for start in range(0, len(texts), self.batch_size):
+            batch = texts[start : start + self.batch_size]
+            vectors[start : start + len(batch)] = self._check(self.embedder.embed(batch), len(batch))
         return vectors
 
     def embed_query(self, text: str) -> Vectors:
@@ -90,12 +98,12 @@ class CachingEmbedder:
                 self._cache.move_to_end(text)
                 return self._cache[text]
         # Not under the lock: a model may take seconds. Two callers may ask it the same at once.
-        vector: Vectors = self._check(self._embedder.embed_queries([text]), 1)[0].copy()
+        vector: Vectors = self._check(self.embedder.embed_queries([text]), 1)[0].copy()
         vector.setflags(write=False)
         with self._lock:
             self._cache[text] = vector
             self._cache.move_to_end(text)
-            while len(self._cache) > self._cache_size:
+            while len(self._cache) > self.cache_size:
                 self._cache.popitem(last=False)
         return vector
 

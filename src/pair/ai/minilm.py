@@ -15,9 +15,10 @@ import onnxruntime
 import tokenizers
 
 from pair import errors
+from pair.ai.caching_embedder import rate_tokens
 from pair.ai.contract import Vectors
 from pair.ai.model_files import BundledFile, open_mapped
-from pair.text.characters import rate_tokens, replace_surrogates
+from pair.text.characters import replace_surrogates
 
 DIMENSION = 384
 # As long as the texts that the model was made with.

@@ -8,20 +8,21 @@ Invariants
     What is remembered of words changes the speed only, and stays within a bound.
 """
 
+import functools
 import re
 import threading
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import tokenizers
 
 from pair import errors
-from pair.ai.caching_embedder import LruCache
+from pair.ai.caching_embedder import LruCache, rate_tokens
 from pair.ai.contract import Vectors
 from pair.ai.model_files import BundledFile, open_mapped
-from pair.text.characters import rate_tokens, replace_all_surrogates, replace_surrogates
+from pair.text.characters import replace_surrogates
 
 DIMENSION = 256
 # The weights are the same in many versions; the files are checked, whichever is installed.
@@ -55,13 +56,13 @@ _MANY_TEXTS = 32
 _Table = npt.NDArray[np.float16] | npt.NDArray[np.float32]
 
 
+@dataclass(eq=False)
 class WordLlamaEmbedder:
     """Loaded with the first text. Raises E305 when the files of the model are not there, or are others."""
 
-    def __init__(self) -> None:
-        self._loading = threading.Lock()
-        self._model: _WordLlamaModel | None = None
-        self._memory: LruCache[bytes] = LruCache(_REMEMBERED_PIECES)
+    _loading: threading.Lock = field(default_factory=threading.Lock)
+    _model: "_WordLlamaModel | None" = None
+    _memory: LruCache[bytes] = field(default_factory=functools.partial(LruCache, _REMEMBERED_PIECES))
 
     @property
     def name(self) -> str:
@@ -76,14 +77,14 @@ class WordLlamaEmbedder:
         return 0.2
 
     def fit(self, query: str) -> float:
-        pieces = _pieces(replace_surrogates(query))
+        pieces = _pieces(query)
         tokens = self._tokens_of(self._get_model(), set(pieces))
         size_bytes = sum(len(tokens[piece]) for piece in pieces)
         return rate_tokens(query, size_bytes // _TOKEN_BYTES)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         model = self._get_model()
-        read = [_pieces(text) for text in replace_all_surrogates(texts)]
+        read = [_pieces(text) for text in texts]
         tokens = self._tokens_of(model, set().union(*read))
         table = model.table(len(texts))
         sums = np.zeros((len(texts), DIMENSION), dtype=np.float32)
@@ -129,6 +130,8 @@ class _WordLlamaModel:
 
     def tokens_of(self, piece: str) -> bytes:
         written = piece if piece.startswith((_SPACE, "\n")) else _SPACE + piece
+        if not written[1:].isascii():
+            written = replace_surrogates(written)
         ids = [token.id for token in self.tokenizer.tokenize(written)]
         return np.array(ids, dtype=np.uint16).tobytes()
 

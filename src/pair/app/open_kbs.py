@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pair import errors
 from pair.clock import SystemClock
-from pair.engine.rules import check_kb_id
 from pair.engine.summary import list_kbs
 from pair.kb.kb import KbCollection, KnowledgeBase
 from pair.kb.librarians import KbLibrarians
 from pair.kb.open import DEFAULT_KB, blob_store, choose_embedder, open_kb, with_graph
 from pair.kb.sync import SyncService
 from pair.settings import Settings
+from pair.values import check_kb_id
 
 if TYPE_CHECKING:
     from pair.ai.contract import Embedder, Vectors

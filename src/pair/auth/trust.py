@@ -45,39 +45,29 @@ _MEANINGS: dict[Need, str] = {
     "other": "needs trust",
 }
 
-_SAFE_KEYS = {
-    "kb": """
-        web_fetch_timeout_seconds max_source_bytes url_refresh_min_interval_seconds
-        runtime_refresh_tick_seconds url_download_concurrency summarization_concurrency
-    """,
-    "sources": """
-        release_asset timeout_seconds retries retry_wait_seconds max_download_bytes max_archive_entries
-        max_unpacked_bytes max_compression_ratio
-    """,
-    "engine": """
-        lease_seconds cache_max_bytes cache_ttl_seconds embedding_dimension embedding_query_prefix
-        embedding_document_prefix chunker chunk_size_bytes ingest_batch_documents ingest_batch_bytes
-        build_part_bytes build_workers build_attempts write_attempts shard_trigger_bytes
-        shard_trigger_vector_rows target_shard_bytes max_vector_rows_per_shard query_shard_fanout
-        query_shard_fanout_adaptive_max query_shard_parallelism small_kb_max_shards compaction_enabled
-        compaction_min_shard_count compaction_tombstone_ratio gc_grace_seconds keep_versions keep_days
-        gc_build_seconds
-    """,
-    "ai": """
-        timeout_seconds retries retry_wait_seconds max_input_tokens max_output_tokens
-    """,
-    "librarians": """
-        timeout_seconds max_depth max_calls max_tokens max_query_characters breaker_window_seconds
-        breaker_min_calls breaker_failure_ratio breaker_open_seconds breaker_successes
-    """,
-    "server": """
-        port max_connections max_buffered_bytes client_workers max_body_bytes body_timeout_seconds
-        header_timeout_seconds keep_alive_seconds request_timeout_seconds write_wait_seconds stop_seconds
-        rate_limit_per_second rate_limit_burst idempotency_seconds sync compaction_interval_seconds
-        gc_interval_seconds sweep_interval_seconds prefetch_interval_seconds prefetch_max_bytes
-        mcp_result_tokens log_format
-    """,
-}
+_SAFE_KEYS = """
+kb.web_fetch_timeout_seconds kb.max_source_bytes kb.url_refresh_min_interval_seconds kb.runtime_refresh_tick_seconds
+kb.url_download_concurrency kb.summarization_concurrency sources.release_asset sources.timeout_seconds
+sources.retries sources.retry_wait_seconds sources.max_download_bytes sources.max_archive_entries
+sources.max_unpacked_bytes sources.max_compression_ratio engine.lease_seconds engine.cache_max_bytes
+engine.cache_ttl_seconds engine.embedding_dimension engine.embedding_query_prefix engine.embedding_document_prefix
+engine.chunker engine.chunk_size_bytes engine.ingest_batch_documents engine.ingest_batch_bytes
+engine.build_part_bytes engine.build_workers engine.build_attempts engine.write_attempts engine.shard_trigger_bytes
+engine.shard_trigger_vector_rows engine.target_shard_bytes engine.max_vector_rows_per_shard
+engine.query_shard_fanout engine.query_shard_fanout_adaptive_max engine.query_shard_parallelism
+engine.small_kb_max_shards engine.compaction_enabled engine.compaction_min_shard_count
+engine.compaction_tombstone_ratio engine.gc_grace_seconds engine.keep_versions engine.keep_days
+engine.gc_build_seconds ai.timeout_seconds ai.retries ai.retry_wait_seconds ai.max_input_tokens ai.max_output_tokens
+librarians.timeout_seconds librarians.max_depth librarians.max_calls librarians.max_tokens
+librarians.max_query_characters librarians.breaker_window_seconds librarians.breaker_min_calls
+librarians.breaker_failure_ratio librarians.breaker_open_seconds librarians.breaker_successes server.port
+server.max_connections server.max_buffered_bytes server.client_workers server.max_body_bytes
+server.body_timeout_seconds server.header_timeout_seconds server.keep_alive_seconds server.request_timeout_seconds
+server.write_wait_seconds server.stop_seconds server.rate_limit_per_second server.rate_limit_burst
+server.idempotency_seconds server.sync server.compaction_interval_seconds server.gc_interval_seconds
+server.sweep_interval_seconds server.prefetch_interval_seconds server.prefetch_max_bytes server.mcp_result_tokens
+server.log_format
+"""
 RULES: dict[str, Rule] = {
     "kb.sources_dir": "path",
     "kb.links_file_path": "path",
@@ -123,8 +113,8 @@ RULES: dict[str, Rule] = {
     "server.cors_origins": "server",
     "server.mcp_write": "server",
     "server.otlp_endpoint": "address",
-    **{f"{section}.{key}": "safe" for section, keys in _SAFE_KEYS.items() for key in keys.split()},
 }
+RULES |= dict.fromkeys(_SAFE_KEYS.split(), "safe")
 
 SAFE_VALUES: dict[str, tuple[Any, ...]] = {
     "sources.require_checksum": (True,),

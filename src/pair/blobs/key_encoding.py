@@ -18,7 +18,11 @@ _FOLDER_ENDING = ".shards"
 _CONTINUED = "%~"
 """Ends the name of a folder that holds the rest of a part too long for one name."""
 _MAX_NAME_BYTES = 240
-_MAX_KEY_BYTES = 1000
+_PART = r"(?!\.{1,2}(?:/|\Z))[^/\\\x00-\x1f\x7f\ud800-\udfff]+"
+KEY = re.compile(f"{_PART}(?:/{_PART})*")
+"""What a key looks like. SeaweedFS for one takes a backslash for a slash."""
+MAX_KEY_BYTES = 1000
+"""S3 allows 1,024, and the prefix of the store needs some of them."""
 
 
 def check_key(key: str) -> str:
@@ -35,18 +39,10 @@ def find_folder(prefix: str) -> tuple[str, ...] | None:
 
 
 def _find_fault(key: str) -> str:
-    try:
-        size_bytes = len(key.encode("utf-8"))
-    except UnicodeEncodeError:
-        return "a key is Unicode text"
-    if size_bytes > _MAX_KEY_BYTES:
-        # S3 allows 1,024, and the prefix of the store needs some of them.
-        return f"a key has at most {_MAX_KEY_BYTES} bytes in UTF-8"
-    if any(part in {"", ".", ".."} for part in key.split("/")):
-        return "a key has no empty part and no part that leads elsewhere"
-    if any(ord(character) < 32 or character in "\\\x7f" for character in key):
-        # SeaweedFS for one takes a backslash for a slash.
-        return "a key has no control characters and no backslash"
+    if not KEY.fullmatch(key):
+        return "a key has no empty part, none that leads elsewhere, no control character, backslash or surrogate"
+    if len(key.encode()) > MAX_KEY_BYTES:
+        return f"a key has at most {MAX_KEY_BYTES} bytes in UTF-8"
     return ""
 
 

@@ -26,9 +26,8 @@ from pair import errors
 Row = tuple[str, str | None, float | None]
 Operator = Literal["equals", "gt", "gte", "lt", "lte", "prefix"]
 
-_BOUNDS: Mapping[str, Operator] = {"gt": "gt", "gte": "gte", "lt": "lt", "lte": "lte"}
 _SIGNS: Mapping[Operator, str] = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
-_OPERATORS: Mapping[str, Operator] = {sign: operator for operator, sign in _SIGNS.items()}
+_OPERATORS: Mapping[str, Operator] = dict(zip(_SIGNS.values(), _SIGNS, strict=True))
 _ASSIGNMENT = re.compile(r"([^=<>]+)(>=|<=|=|>|<)(.*)", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,4000}(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
@@ -245,8 +244,8 @@ def _checks(key: str, wanted: Mapping[Any, Any]) -> tuple[Check, ...]:
             checks.append(Check("prefix", _storable(bound), None))
         elif name == "prefix":
             raise _filter_error({key: wanted}, "a prefix is a text")
-        elif name in _BOUNDS:
-            checks.append(_bound(_BOUNDS[name], bound, {key: wanted}))
+        elif name in _SIGNS:
+            checks.append(_bound(name, bound, {key: wanted}))
         else:
             hint = f"; a value inside another has the key {key}.{name}" if isinstance(name, str) else ""
             raise _filter_error({key: wanted}, f"unknown operator: {_clip(_show(name))}{hint}")

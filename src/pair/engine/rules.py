@@ -7,24 +7,12 @@ Invariants
 import datetime
 import itertools
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pair import errors
 from pair.engine.format.manifest import Manifest, ShardRef
 from pair.engine.settings import EngineSettings
-
-_KB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-
-
-def check_kb_id(kb_id: str) -> str:
-    """Raises E212."""
-    if not isinstance(kb_id, str) or not _KB_ID.fullmatch(kb_id):
-        raise errors.kb_id_invalid(kb_id)
-    return kb_id
-
 
 # ── asking ─────────────────────────────────────────────────────────────────────────────────────────
 

@@ -108,10 +108,6 @@ class EngineSettings:
     """How long what an interrupted build has made is kept for the next run"""
 
     @property
-    def keeps_versions(self) -> bool:
-        return bool(self.keep_versions or self.keep_days)
-
-    @property
     def chunk_bytes(self) -> int:
         """Longest chunk of a document."""
         return self.chunk_size_bytes or (2000 if self.chunker == "structure" else 500)

@@ -32,7 +32,7 @@ from pair.packages.resolve import FeedAddress, has_moved, refuse_conflicting_opt
 from pair.packages.rules import RECORD_NAME, hide_credentials, is_in_bucket, is_remote, strip_user
 from pair.packages.verify import Description
 from pair.settings import Settings
-from pair.values import KbSource
+from pair.values import KbSource, check_kb_id
 
 if TYPE_CHECKING:
     from pair.blobs.contract import BlobStore
@@ -81,11 +81,7 @@ class Installer:
 
     def check_kb_id(self, kb_id: str | None) -> str | None:
         """Return the id itself. Raises E212 for one that the engine cannot have."""
-        if kb_id is None:
-            return None
-        from pair.engine.rules import check_kb_id  # noqa: PLC0415 - loads numpy
-
-        return check_kb_id(kb_id)
+        return None if kb_id is None else check_kb_id(kb_id)
 
     # Resolve a source
 

@@ -1,7 +1,7 @@
 """KnowledgeBase: write, search, ask and sync one KB."""
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -9,23 +9,22 @@ import numpy as np
 from pair import errors, values
 from pair.ai.caching_embedder import CachingEmbedder
 from pair.engine.filters import Filter, parse_assignments, parse_filter
-from pair.engine.maintenance.compaction import BulkMerge
-from pair.engine.query.documents import StoredDocument
-from pair.engine.query.request import EmbeddedRequest, Hits, Limits, SearchRequest
+from pair.engine.query.request import Hits, SearchRequest
 from pair.engine.query.search import rerank
-from pair.engine.summary import EngineStats
-from pair.engine.write.bulk_load import Build, BuildProgress, BulkLoad, Runner
-from pair.engine.write.prepare import Batch, split_batches
-from pair.engine.write.writer import WriteReport, find_stored
-from pair.kb.maintenance import KbBackup, KbCore, KbGraph, KbMaintenance, KbVersions, ignore_report
-from pair.sync.report import SyncReport
 from pair.text import tokenizer
 from pair.values import DEFAULT_MODE, MODES, Document, SearchOptions
 
-if TYPE_CHECKING:  # a search does not wait for asyncio
+if TYPE_CHECKING:  # a search does not wait for what writes, maintains and answers
+    from pair.engine.query.documents import StoredDocument
+    from pair.engine.summary import EngineStats
+    from pair.engine.write.bulk_load import BuildProgress, Runner
+    from pair.engine.write.writer import WriteReport
     from pair.kb.librarians import KbLibrarians
+    from pair.kb.maintenance import KbBackup, KbGraph, KbMaintenance, KbVersions
+    from pair.kb.open import KbCore
     from pair.kb.sync import SyncService
     from pair.librarians.contract import Context, Response
+    from pair.sync.report import SyncReport
 
 INGEST_OWNER = "ingest"
 _RERANKED = 30
@@ -40,20 +39,12 @@ class KnowledgeBase:
 
     sources: "SyncService | None"
     """What is synced into it."""
-    versions: KbVersions
-    """List, compare and restore versions."""
-    maintenance: KbMaintenance
-    """Compact, collect garbage, re-embed, check and repair."""
-    backup: KbBackup
-    """Export, import, and pack the index."""
-    graph: KbGraph
-    """The graph of documents and the entities that they name."""
     collection: "KbCollection"
     """What the librarians of the KB read."""
 
     def __init__(
         self,
-        core: KbCore,
+        core: "KbCore",
         sources: "SyncService | None" = None,
         make_librarians: "Callable[[KnowledgeBase], KbLibrarians] | None" = None,
     ) -> None:
@@ -62,10 +53,6 @@ class KnowledgeBase:
         self._make_librarians = make_librarians
         self._librarians: KbLibrarians | None = None
         self.sources = sources
-        self.versions = KbVersions(core)
-        self.maintenance = KbMaintenance(core, sources)
-        self.backup = KbBackup(core)
-        self.graph = KbGraph(core)
         self.collection = KbCollection(self, core.embedding)
 
     def __enter__(self) -> Self:
@@ -81,16 +68,44 @@ class KnowledgeBase:
 
     @property
     def kb_id(self) -> str:
-        return self._core.context.kb_id
+        return self._core.kb_id
 
     @property
     def is_past(self) -> bool:
         """Whether it was opened at one version, and never shows the next."""
-        return self._core.context.manifests.is_past
+        return self._core.at is not None
+
+    @functools.cached_property
+    def versions(self) -> "KbVersions":
+        """List, compare and restore versions."""
+        from pair.kb.maintenance import KbVersions  # noqa: PLC0415 - see TYPE_CHECKING
+
+        return KbVersions(self._core)
+
+    @functools.cached_property
+    def maintenance(self) -> "KbMaintenance":
+        """Compact, collect garbage, re-embed, check and repair."""
+        from pair.kb.maintenance import KbMaintenance  # noqa: PLC0415
+
+        return KbMaintenance(self._core, self.sources)
+
+    @functools.cached_property
+    def backup(self) -> "KbBackup":
+        """Export, import, and pack the index."""
+        from pair.kb.maintenance import KbBackup  # noqa: PLC0415
+
+        return KbBackup(self._core)
+
+    @functools.cached_property
+    def graph(self) -> "KbGraph":
+        """The graph of documents and the entities that they name."""
+        from pair.kb.maintenance import KbGraph  # noqa: PLC0415
+
+        return KbGraph(self._core)
 
     # Writing
 
-    def sync(self, *, wait: bool = True) -> SyncReport:
+    def sync(self, *, wait: bool = True) -> "SyncReport":
         """Bring the index in line with files and URLs, then the engine with the index."""
         if self.sources is None:
             raise errors.settings_invalid("sync", "this knowledge base was opened without sources to sync")
@@ -102,40 +117,54 @@ class KnowledgeBase:
         *,
         owner: str = INGEST_OWNER,
         chunk_size: int | None = None,
-        on_batch: Callable[[WriteReport], None] = ignore_report,
-    ) -> WriteReport:
+        on_batch: "Callable[[WriteReport], None]" = lambda report: None,
+    ) -> "WriteReport":
         """Add or replace documents, a stream of any length, in batches. Unchanged documents cost nothing.
 
         Each batch is published by itself. Raises E213, E238.
         """
-        settings = self._core.context.settings
+        from pair.engine.write.prepare import Batch, split_batches  # noqa: PLC0415 - see TYPE_CHECKING
+        from pair.engine.write.writer import WriteReport  # noqa: PLC0415
+
+        settings = self._core.settings.engine
         checked = _check_load(documents, owner, chunk_size)
         total, batches = WriteReport(), 0
         for part in split_batches(checked, settings.ingest_batch_documents, settings.ingest_batch_bytes):
             unique = list({document.id: document for document in part}.values())
             report = self._core.writer.upsert(Batch(unique, owner, chunk_size or settings.chunk_bytes, {}, {}))
             batches += 1
-            total = _add_reports(total, report)
+            total = WriteReport(
+                added=total.added + report.added,
+                replaced=total.replaced + report.replaced,
+                unchanged=total.unchanged + report.unchanged,
+                deleted=total.deleted + report.deleted,
+                chunks=total.chunks + report.chunks,
+                manifest_version=max(total.manifest_version, report.manifest_version),
+                conflicts=total.conflicts + report.conflicts,
+            )
             on_batch(report)
         return self._core.compact_debt(total) if batches > 1 else total
 
     def build(
         self,
         documents: Iterable[Document],
-        runner: Runner,
+        runner: "Runner",
         *,
         owner: str = INGEST_OWNER,
         chunk_size: int | None = None,
-        on_progress: Callable[[BuildProgress], None] = lambda progress: None,
-    ) -> WriteReport:
+        on_progress: "Callable[[BuildProgress], None]" = lambda progress: None,
+    ) -> "WriteReport":
         """Load many documents with the workers of a runner; all of them become visible at once.
 
         A run after an interruption does not repeat finished parts. Raises E216, E217, and what `upsert` raises.
         """
+        from pair.engine.maintenance.compaction import BulkMerge  # noqa: PLC0415 - see TYPE_CHECKING
+        from pair.engine.write.bulk_load import Build, BulkLoad  # noqa: PLC0415
+
         core = self._core
         checked = _check_load(documents, owner, chunk_size)
         build = Build(core.context, core.writer, core.preparation, core.pending_shards, on_progress)
-        report = build.run(checked, BulkLoad(owner, chunk_size or core.context.settings.chunk_bytes), runner)
+        report = build.run(checked, BulkLoad(owner, chunk_size or core.settings.engine.chunk_bytes), runner)
         return core.compact_debt(report, BulkMerge(runner, core.pending_shards)) if report.chunks else report
 
     def delete(
@@ -144,7 +173,7 @@ class KnowledgeBase:
         *,
         owner: str | None = None,
         filter: Conditions | None = None,  # noqa: A002 - the public name
-    ) -> WriteReport:
+    ) -> "WriteReport":
         """Delete documents with these ids, all of an owner, and all whose metadata meets the filter.
 
         Raises E105, and deletes nothing, if a synced source would bring one of them back.
@@ -182,32 +211,36 @@ class KnowledgeBase:
         if not query.strip():
             raise errors.query_invalid("the query is empty")
         more = options or SearchOptions()
+        condition = _parse_filter(filter)
+        core, engine, embedding = self._core, self._core.engine, self._core.embedding
+        # The first search reads the manifest once, and does not look again whether it changed.
+        published = engine.manifests.first()
+        vector, weight, embedder = None, 0.0, ""
+        if mode != "keyword":
+            stored, embedder = engine.manifests.known().manifest.embedder, embedding.name
+            if stored != embedder:  # the last manifest seen may be outdated
+                stored = engine.manifests.require().manifest.embedder
+            if stored != embedder:
+                raise errors.embedder_differs(self.kb_id, stored, embedder)
+            vector, weight = embedding.embed_query(query), embedding.weight_of(query)
         request = SearchRequest(
             text=query,
-            limit=limit,
+            words=None if mode == "vector" else tokenizer.parse_query(query),
+            vector=vector,
+            vector_weight=weight,
+            embedder=embedder,
+            limit=limit if core.reranker is None else max(_RERANKED, limit),
             mode=mode,
-            narrowing=Limits(_parse_filter(filter), more.max_distance, exact),
+            condition=condition,
+            max_distance=more.max_distance,
+            exact=exact,
             graph=more.graph,
             diversity=more.diversity,
             explain=explain,
             highlights=more.highlights,
         )
-        core, embedding, publication = self._core, self._core.embedding, self._core.context.manifests
-        # The first search reads the manifest once, and does not look again whether it changed.
-        published = publication.first()
-        vector, weight = None, 0.0
-        if mode != "keyword":
-            embedder = publication.known().manifest.embedder
-            if embedder != embedding.name:  # the last manifest seen may be outdated
-                embedder = publication.require().manifest.embedder
-            if embedder != embedding.name:
-                raise errors.embedder_differs(self.kb_id, embedder, embedding.name)
-            vector = embedding.embed_query(query)
-            weight = embedding.weight_of(query)
-        if core.reranker is None:
-            return core.search.find(EmbeddedRequest(request, vector, weight, embedding.name), published)
-        wide = EmbeddedRequest(replace(request, limit=max(_RERANKED, limit)), vector, weight, embedding.name)
-        return rerank(core.search.find(wide, published), request, core.reranker)
+        hits = engine.search.find(request, published)
+        return hits if core.reranker is None else rerank(hits, query, limit, core.reranker)
 
     def search_vector(
         self,
@@ -222,8 +255,16 @@ class KnowledgeBase:
         values.check_count("limit", limit)
         values.check_filter(filter)
         values.check_number("max_distance", max_distance)
-        narrowing = Limits(_parse_filter(filter), max_distance, exact)
-        return self._core.search.nearest(_check_vector(vector), self._core.embedding.name, limit, narrowing)
+        request = SearchRequest(
+            vector=_check_vector(vector),
+            embedder=self._core.embedding.name,
+            limit=limit,
+            mode="vector",
+            condition=_parse_filter(filter),
+            max_distance=max_distance,
+            exact=exact,
+        )
+        return self._core.engine.search.nearest(request)
 
     def search_by_distance(self, vector: Sequence[float] | np.ndarray, max_distance: float) -> Hits:
         """Return up to 1000 chunks that are strictly nearer than this."""
@@ -243,7 +284,7 @@ class KnowledgeBase:
             self._librarians = self._make_librarians(self)
         return await self._librarians.ask(query, first=first, context=context, timeout=timeout)
 
-    def documents(self, *, after: str = "", limit: int = 100, owner: str | None = None) -> list[StoredDocument]:
+    def documents(self, *, after: str = "", limit: int = 100, owner: str | None = None) -> "list[StoredDocument]":
         """Return stored documents by id, from the first that comes after `after`."""
         values.check_text("after", after)
         values.check_count("limit", limit)
@@ -252,23 +293,25 @@ class KnowledgeBase:
 
     def find_documents(
         self, text: str, *, after: str = "", limit: int = 100, owner: str | None = None
-    ) -> tuple[list[StoredDocument], str | None]:
+    ) -> "tuple[list[StoredDocument], str | None]":
         """Return documents with this text in their id or title, and the id to go on after; None at the end.
 
         One call looks at a bounded number of documents: it may return few or none although there are more.
         """
         return self._core.read_documents(lambda reader: reader.holding(text, after, limit, owner))
 
-    def document(self, document_id: str) -> StoredDocument:
+    def document(self, document_id: str) -> "StoredDocument":
         """Raises E201, E214."""
         values.check_text("document_id", document_id)
         return self._core.read_documents(lambda reader: reader.document(document_id))
 
     def existing_ids(self, ids: Iterable[str]) -> frozenset[str]:
         """Return the ids that exist in the KB. Raises E201."""
+        from pair.engine.write.writer import find_stored  # noqa: PLC0415 - see TYPE_CHECKING
+
         values.check_texts("ids", ids)
-        unique = list(dict.fromkeys(ids))
-        return self._core.read(lambda manifest: frozenset(find_stored(manifest, self._core.context.cache, unique)))
+        unique, cache = list(dict.fromkeys(ids)), self._core.engine.cache
+        return self._core.read(lambda manifest: frozenset(find_stored(manifest, cache, unique)))
 
     def at(self, version: int | str) -> "KnowledgeBase":
         """Open an earlier version for reading. Raises E201, E218.
@@ -282,13 +325,22 @@ class KnowledgeBase:
 
         It takes one call to the store, or none for the last one seen.
         """
-        publication = self._core.context.manifests
-        manifest = (publication.known() if last_seen else publication.require()).manifest
+        manifests = self._core.engine.manifests
+        manifest = (manifests.known() if last_seen else manifests.require()).manifest
         return manifest.number, manifest.commit_id
 
-    def stats(self) -> EngineStats | None:
+    def stats(self) -> "EngineStats | None":
         """Return figures of what is stored; None before the first write."""
-        return self._core.read_stats()
+        from pair.engine.rules import plan_compaction  # noqa: PLC0415 - see TYPE_CHECKING
+        from pair.engine.summary import EngineStats  # noqa: PLC0415
+
+        engine = self._core.engine
+        published = engine.manifests.current()
+        if published is None:
+            return None
+        plan = plan_compaction(published.manifest, self._core.settings.engine)
+        debt = "" if plan.reason == "no_compaction_debt" else plan.reason
+        return EngineStats.of(published.manifest, engine.cache, debt)
 
 
 class KbCollection:
@@ -331,18 +383,6 @@ class KbCollection:
             return {}
         texts = self.kb.sources.current_texts()
         return {document_id: texts.seen_at(document_id) for document_id in document_ids}
-
-
-def _add_reports(total: WriteReport, report: WriteReport) -> WriteReport:
-    return WriteReport(
-        added=total.added + report.added,
-        replaced=total.replaced + report.replaced,
-        unchanged=total.unchanged + report.unchanged,
-        deleted=total.deleted + report.deleted,
-        chunks=total.chunks + report.chunks,
-        manifest_version=max(total.manifest_version, report.manifest_version),
-        conflicts=total.conflicts + report.conflicts,
-    )
 
 
 def _parse_filter(conditions: Conditions | None) -> Filter | None:

@@ -1,18 +1,14 @@
-"""The parts of an open knowledge base: what they share, and its versions, maintenance, backups and graph."""
+"""The versions, maintenance, backups and graph of an open knowledge base."""
 
 import contextlib
 import functools
 import itertools
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, cast, get_args
 
 from pair import errors
-from pair.ai.caching_embedder import CachingEmbedder
-from pair.ai.contract import Reranker
-from pair.blobs.contract import BlobStore
 from pair.engine.backup.export import (
     ExportOptions,
     ExportReport,
@@ -27,26 +23,20 @@ from pair.engine.backup.fsck import Fsck, FsckOptions, FsckReport, Obtainable
 from pair.engine.backup.restore import Importer
 from pair.engine.format.manifest import Manifest
 from pair.engine.maintenance import gc, versions
-from pair.engine.maintenance.compaction import BulkMerge, CompactionReport, Compactor
+from pair.engine.maintenance.compaction import CompactionReport, Compactor
 from pair.engine.maintenance.diff import CURRENT, DocumentChanges, ManifestDiff, compare
 from pair.engine.maintenance.gc import GarbageReport
 from pair.engine.maintenance.merge_package import PackageMerger, PortableFile, PortableIndex, pack_index
 from pair.engine.maintenance.reembed import Reembedder, ReembedReport
 from pair.engine.maintenance.versions import ListedVersion, Rollback
-from pair.engine.query.documents import DocumentReader
 from pair.engine.query.graph_view import GraphView, Neighbourhood
-from pair.engine.query.search import Search
-from pair.engine.query.shard_access import Prefetcher, PrefetchReport, ShardReader
-from pair.engine.rules import plan_compaction
+from pair.engine.query.shard_access import Prefetcher, PrefetchReport
+from pair.engine.settings import EmbedderKind
 from pair.engine.storage.manifest_store import is_number
-from pair.engine.storage.pending_shards import PendingShards
-from pair.engine.storage.shard_cache import ShardMissingError, SweepReport
-from pair.engine.summary import EngineStats
+from pair.engine.storage.shard_cache import SweepReport
 from pair.engine.write.bulk_load import Build, BulkLoad, LocalRunner, PartBuilder
-from pair.engine.write.commit import EngineContext
 from pair.engine.write.prepare import (
     Batch,
-    Preparation,
     check_document,
     describe_chunking,
     hash_revision,
@@ -54,24 +44,17 @@ from pair.engine.write.prepare import (
 )
 from pair.engine.write.writer import Writer, WriteReport, scratch_folder
 from pair.files import CHUNK_BYTES
+from pair.settings import CONFIG_PLACES, Settings
 from pair.sync.report import SyncReport
 from pair.sync.source_text import SyncedDocuments
-from pair.text.entity_rules import Grapher
 from pair.values import Document
 
 if TYPE_CHECKING:
+    from pair.kb.open import KbCore
     from pair.kb.sync import SyncService
-
-logger = logging.getLogger(__name__)
 
 SYNC_OWNER = "sync"
 """The owner of documents that come from synced sources."""
-_MOST_COMPACTIONS = 16
-_TIDY_SHARDS = 3
-"""After a long ingest even this few unclustered shards are merged, because searches follow."""
-_READING_TRIES = 5
-
-_Result = TypeVar("_Result")
 Progress = Callable[[int, int], None]
 """Called with what is done and the total."""
 
@@ -80,135 +63,10 @@ def ignore_progress(_done: int, _total: int) -> None:
     """Do nothing: the default for callers that want the report only."""
 
 
-def ignore_report(_report: WriteReport) -> None:
-    """Do nothing: the default for callers that want the last report only."""
-
-
-class KbCore:
-    """What the parts of one open knowledge base share. Used from several threads at once."""
-
-    def __init__(
-        self,
-        context: EngineContext,
-        store: BlobStore,
-        embedding: CachingEmbedder,
-        grapher: Grapher | None = None,
-        reranker: Reranker | None = None,
-        *,
-        lender: "KbCore | None" = None,
-    ) -> None:
-        """`grapher` makes the graphs of documents; `reranker` decides the final order of hits.
-
-        `lender`: the core whose store and open shards this one borrows.
-        """
-        self.context = context
-        self.store = store
-        self.embedding = embedding
-        self.reranker = reranker
-        self.reader: ShardReader = (
-            lender.reader if lender else ShardReader(context.cache, context.settings.query_shard_parallelism)
-        )
-        self.search = Search(context.manifests, self.reader, context.settings, context.clock)
-        self._grapher = grapher
-        self._is_borrowing = lender is not None
-
-    @functools.cached_property
-    def preparation(self) -> Preparation:
-        return Preparation(self.context.kb_id, self.context.settings.chunker, self.embedding, self._grapher)
-
-    @functools.cached_property
-    def writer(self) -> Writer:
-        return Writer(self.context, self.preparation)
-
-    @property
-    def pending_shards(self) -> PendingShards:
-        return PendingShards(self.store, self.context.kb_id, self.context.new_id)
-
-    def open_at(self, version: str) -> "KbCore":
-        """Return the core of one version, for reading. Raises E201, E218."""
-        context = replace(self.context, manifests=self.context.manifests.at(version))
-        past = KbCore(context, self.store, self.embedding, reranker=self.reranker, lender=self)
-        context.cache.hold(past, context.manifests.require().manifest.folders)
-        return past
-
-    def close(self) -> None:
-        if self._is_borrowing:
-            self.context.cache.let_go(self)
-            return
-        self.reader.close()
-        self.context.cache.close()
-        self.context.leases.close()
-        self.store.close()
-
-    def read(self, work: Callable[[Manifest], _Result]) -> _Result:
-        """Read with one manifest; with the current one if GC deleted a shard meanwhile. Raises E201, E207."""
-        tries = 0
-        while True:
-            published = self.context.manifests.require()
-            tries += 1
-            try:
-                return work(published.manifest)
-            except ShardMissingError as fault:
-                if tries == _READING_TRIES or self.context.manifests.require().version == published.version:
-                    raise errors.stored_data_damaged(str(fault), "it is not in the store any more") from fault
-
-    def read_documents(self, work: Callable[[DocumentReader], _Result]) -> _Result:
-        """Read documents of one manifest. Raises E201, E207."""
-        return self.read(lambda manifest: work(self.document_reader(manifest)))
-
-    def document_reader(self, manifest: Manifest) -> DocumentReader:
-        return DocumentReader(manifest, self.context.cache, self.context.clock.monotonic())
-
-    def hashes(self, owner: str) -> dict[str, str]:
-        """Return the content hash of each document of this owner; {} before the first write."""
-        if self.context.manifests.current() is None:
-            return {}
-        return self.read_documents(lambda reader: reader.hashes(owner))
-
-    def hash_revision(self, revision: str, owner: str) -> str:
-        """Return what `hashes` says of a document that was stored under this revision."""
-        settings = self.context.settings
-        made_with = self.preparation.name_models(self.context.manifests.seen())
-        return hash_revision(revision, owner, made_with, describe_chunking(settings.chunker, settings.chunk_bytes))
-
-    def current_number(self) -> int:
-        """Return the number of the current version; 0 before the first write."""
-        published = self.context.manifests.current()
-        return published.manifest.number if published is not None else 0
-
-    def read_stats(self) -> EngineStats | None:
-        """Return figures of what is stored; None before the first write."""
-        published = self.context.manifests.current()
-        if published is None:
-            return None
-        plan = plan_compaction(published.manifest, self.context.settings)
-        debt = "" if plan.reason == "no_compaction_debt" else plan.reason
-        return EngineStats.of(published.manifest, self.context.cache, debt)
-
-    def compact_debt(self, report: WriteReport, help_from: BulkMerge | None = None) -> WriteReport:
-        """Compact until nothing is left to do, and return the report with the number of the last manifest.
-
-        The documents are stored already: a compaction that fails is left to the next writer.
-        """
-        if not self.context.settings.compaction_enabled:
-            return report
-        for _ in range(_MOST_COMPACTIONS):
-            try:
-                compacted = Compactor(self.context, help_from=help_from).compact(min_shards=_TIDY_SHARDS)
-            except (errors.ConflictError, errors.StorageError) as fault:
-                extra = {"kb": self.context.kb_id, "reason": fault.message}
-                logger.info("not compacted after an ingest", extra=extra)
-                break
-            if compacted.reason == "no_compaction_debt":
-                break
-            report = replace(report, manifest_version=compacted.manifest_version or report.manifest_version)
-        return report
-
-
 class KbVersions:
     """The versions of a knowledge base: named by number, or by the version of the package installed then."""
 
-    def __init__(self, core: KbCore) -> None:
+    def __init__(self, core: "KbCore") -> None:
         self._core = core
 
     def list(self) -> Sequence[ListedVersion]:
@@ -290,7 +148,7 @@ class ReconcileReport:
 class KbMaintenance:
     """Work that keeps a knowledge base small, whole and in line with its sources."""
 
-    def __init__(self, core: KbCore, sources: "SyncService | None") -> None:
+    def __init__(self, core: "KbCore", sources: "SyncService | None") -> None:
         self._core = core
         self._sources = sources
 
@@ -337,20 +195,19 @@ class KbMaintenance:
 
         `packages`: zips that may hold what is damaged. `drop_lost`: give up what cannot be repaired.
         """
-        core = self._core
-        obtainable = Obtainable(SYNC_OWNER, self._list_readable) if self._sources is not None else None
+        core, sources, obtainable = self._core, self._sources, None
+        if sources is not None:
+
+            def list_readable() -> frozenset[str]:
+                texts = sources.read_texts()
+                return frozenset(source_id for source_id in texts.revisions() if texts.document(source_id) is not None)
+
+            obtainable = Obtainable(SYNC_OWNER, list_readable)
         options = FsckOptions(repair, drop_lost, tuple(packages), obtainable)
         report = Fsck(core.context, core.store, core.writer, core.preparation, options, on_progress).run()
         if report.dropped:
             self.reconcile(resume=False)
         return report
-
-    def _list_readable(self) -> frozenset[str]:
-        """Return the ids of sources whose text can be read."""
-        if self._sources is None:
-            return frozenset()
-        texts = self._sources.read_texts()
-        return frozenset(source_id for source_id in texts.revisions() if texts.document(source_id) is not None)
 
     def reconcile(self, *, resume: bool = True, since: int | None = None) -> ReconcileReport:
         """Compare the hashes of what was synced with those of what is stored, and close the difference.
@@ -381,11 +238,11 @@ class KbMaintenance:
         return published.manifest.restored if published is not None else 0
 
     def _store_changes(self, writer: Writer, texts: SyncedDocuments) -> ReconcileReport:
-        revisions, stored, refused = texts.revisions(), self._core.hashes(SYNC_OWNER), dict[str, str]()
+        revisions, stored, refused = texts.revisions(), self._hashes(SYNC_OWNER), dict[str, str]()
         changed = [
             source_id
             for source_id, revision in sorted(revisions.items())
-            if stored.get(source_id) != self._core.hash_revision(revision, SYNC_OWNER)
+            if stored.get(source_id) != self._hash_synced(revision)
         ]
         removed = self._list_removed(stored.keys() - revisions.keys())
         as_read = dict(revisions)
@@ -423,6 +280,18 @@ class KbMaintenance:
             refused=tuple(sorted(refused.items())),
         )
 
+    def _hashes(self, owner: str) -> dict[str, str]:
+        """Return the content hash of each document of this owner; {} before the first write."""
+        if self._core.engine.manifests.current() is None:
+            return {}
+        return self._core.read_documents(lambda reader: reader.hashes(owner))
+
+    def _hash_synced(self, revision: str) -> str:
+        """Return what `_hashes` says of a source that was stored under this revision."""
+        core, settings = self._core, self._core.settings.engine
+        made_with = core.preparation.name_models(core.engine.manifests.seen())
+        return hash_revision(revision, SYNC_OWNER, made_with, describe_chunking(settings.chunker, settings.chunk_bytes))
+
     def _list_removed(self, unknown: set[str]) -> list[str]:
         """Return stored ids that no source has any more. Pages that came with a package were never sources here."""
         pages = {document_id for document_id in unknown if document_id.startswith(("http://", "https://"))}
@@ -453,10 +322,59 @@ class KbMaintenance:
         return core.compact_debt(build.run(everything, load, LocalRunner(builder)))
 
 
+@dataclass(frozen=True, slots=True)
+class SettingChange:
+    """A setting that does not name the embedder of a knowledge base yet."""
+
+    key: str
+    value: str
+    """The value it should have; "" for none."""
+    configured: str
+    where: str
+    """A line of the configuration file, or a variable; "" if it is not set."""
+    advice: str
+
+
+def with_embedder(settings: Settings, kind: str | None, model: str | None, dimension: int | None) -> Settings:
+    """Return settings with another embedder. Model and dimension belong to one kind of embedder. Raises E402."""
+    engine = settings.engine
+    if kind is not None and kind not in get_args(EmbedderKind):
+        raise errors.command_line_invalid(
+            f"unknown embedder: {kind}", hints=[f"One of: {', '.join(get_args(EmbedderKind))}"]
+        )
+    if kind is not None and kind != engine.embedder:
+        engine = replace(engine, embedder=cast("EmbedderKind", kind), embedding_model="", embedding_dimension=0)
+    if model is not None:
+        engine = replace(engine, embedding_model=model)
+    if dimension is not None:
+        engine = replace(engine, embedding_dimension=dimension)
+    return replace(settings, engine=engine)
+
+
+def changes_to(settings: Settings, wanted: Settings) -> list[SettingChange]:
+    """Return the changes that make the configuration name the wanted embedder."""
+    names = ("embedder", "embedding_model", "embedding_dimension")
+    changes = []
+    for name in names:
+        before, value = str(getattr(settings.engine, name) or ""), str(getattr(wanted.engine, name) or "")
+        if before == value:
+            continue
+        where = settings.places.get(f"engine.{name}", "")
+        if where.startswith("PAIR__"):
+            advice = f"set {where}={value}" if value else f"unset {where}"
+        elif where:
+            advice = f"change {where} to `{name}: {value}`" if value else f"remove {where}, `{name}: {before}`"
+        else:
+            file, variable = settings.config_path or CONFIG_PLACES[0], f"PAIR__ENGINE__{name.upper()}"
+            advice = f"write `{name}: {value}` below `engine:` in {file}, or set {variable}={value}"
+        changes.append(SettingChange(f"engine.{name}", value, before, where, advice))
+    return changes
+
+
 class KbBackup:
     """Exports, imports, and the index that travels in a package."""
 
-    def __init__(self, core: KbCore) -> None:
+    def __init__(self, core: "KbCore") -> None:
         self._core = core
 
     def export(
@@ -516,7 +434,7 @@ class KbBackup:
 class KbGraph:
     """The graph of documents and the entities that they name."""
 
-    def __init__(self, core: KbCore) -> None:
+    def __init__(self, core: "KbCore") -> None:
         self._core = core
 
     def around_document(self, document_id: str, *, limit: int = 30) -> Neighbourhood:

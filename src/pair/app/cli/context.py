@@ -11,12 +11,11 @@ import typer
 from pair import __version__, errors
 from pair.app import render
 from pair.app.terminal import escape_line, escape_text
-from pair.kb.installer import Installer
 from pair.kb.open import DEFAULT_KB, open_kb
-from pair.kb.sync import SyncService
 from pair.settings import Settings
 
 if TYPE_CHECKING:
+    from pair.kb.installer import Installer
     from pair.kb.kb import KnowledgeBase
 
 _SHARED = frozenset({"config", "log_level", "as_json"})
@@ -25,6 +24,9 @@ _CONFIG_HELP = "Configuration file; else PAIR_CONFIG, ./config.yaml, ./.pair/con
 _LEVEL_HELP = "Least important messages to show: debug, info, warning or error."
 _JSON_HELP = "Print one JSON value on standard output."
 _AT_HELP = "As it was in this version: its number, else the version of the package installed then."
+
+TROUBLE_EXIT_STATUS = 2
+"""Of commands whose status 1 is an answer."""
 
 KbName = Annotated[str, typer.Option("--kb", metavar="ID", help="Name of the knowledge base.")]
 At = Annotated[str | None, typer.Option("--at", metavar="VERSION", help=_AT_HELP)]
@@ -57,11 +59,19 @@ class CliContext(typer.Context):
         self._start_logging(settings)
         return settings
 
-    def installer(self) -> Installer:
+    def installer(self) -> "Installer":
+        from pair.kb.installer import Installer  # noqa: PLC0415 - a search does not wait for it
+
         return Installer(self.settings(), observer=render.ProgressObserver(is_quiet=self.as_json))
 
     def kb(self, kb_id: str, at: str | None = None) -> "KnowledgeBase":
-        """Open a KB, or an earlier version of it. The one that is synced knows its sources."""
+        """Open a KB, or an earlier version of it."""
+        return open_kb(kb_id, settings=self.settings(), at=at)
+
+    def kb_with_sources(self, kb_id: str, at: str | None = None) -> "KnowledgeBase":
+        """Open a KB; the one that is synced also knows its sources: when they were fetched, and what they hold."""
+        from pair.kb.sync import SyncService  # noqa: PLC0415 - as in installer
+
         settings = self.settings()
         sources = SyncService(settings) if kb_id == DEFAULT_KB and at is None else None
         return open_kb(kb_id, settings=settings, sources=sources, at=at)

@@ -9,7 +9,8 @@ import typer
 from pair import errors
 from pair.app import render
 from pair.app.cli.context import CliContext, KbName
-from pair.kb.open import DEFAULT_KB, changes_to, open_kb, with_embedder
+from pair.kb.maintenance import changes_to, with_embedder
+from pair.kb.open import DEFAULT_KB, open_kb
 
 if TYPE_CHECKING:
     from pair.engine.backup.fsck import Fault, FsckReport
@@ -100,7 +101,7 @@ def fsck(
     def note(done: int, total: int) -> None:
         context.show_progress(f"{render.format_size(done)} of {render.format_size(total)}")
 
-    with context.kb(kb) as opened:
+    with context.kb_with_sources(kb) as opened:
         report = opened.maintenance.fsck(repair=repair, drop_lost=drop_lost, packages=package or (), on_progress=note)
     render.end_progress()
     context.show(report.to_json(), *_format_check(report), is_answer=True)

@@ -86,13 +86,13 @@ def search(
         "took_ms": round(took_ms, 3),
         "partial": hits.partial,
         "faults": list(hits.faults),
-        "results": [hit.to_json() for hit in hits],
+        "results": [hit.to_json() for hit in hits.passages],
     }
     for fault in hits.faults:
         render.print_note(f"partial: {fault}")
     if hits.reason:
         render.print_note(f"{hits.mode_used}: {hits.reason}")
-    lines = [line for number, hit in enumerate(hits, 1) for line in _format_hit(number, hit)]
+    lines = [line for number, hit in enumerate(hits.passages, 1) for line in _format_hit(number, hit)]
     context.show(value, *(lines or ["nothing found"]), is_answer=True)
 
 

@@ -9,7 +9,7 @@ import typer
 
 from pair import errors
 from pair.app import render
-from pair.app.cli.context import CliContext, KbName
+from pair.app.cli.context import TROUBLE_EXIT_STATUS, CliContext, KbName
 from pair.kb.open import DEFAULT_KB
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pair.kb.reproduce import PassageAgain, ReproduceReport
     from pair.librarians.citations import FoundPassage
 
-TROUBLE_EXIT_STATUS = 2
 _WANTED_HELP = "Its number, else the version of the package installed then."
 _SIDE_HELP = "A version (7, 1.0.0, current, handbook@7), or the path of a folder or package (./docs, ./kb.zip)."
 _MAX_LINES = 200

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pair.app.kb_access import KbAccess, KbService
 from pair.app.mcp.server import serve_stdio
 from pair.auth.rules import ANYBODY, Principal
-from pair.engine.rules import check_kb_id
 from pair.settings import Settings
+from pair.values import check_kb_id
 
 _LOOK_SECONDS = 0.02
 

@@ -22,6 +22,53 @@ TITLE_WEIGHT = 3
 """How often each word of the title counts in each row of a document, in its frequency and in the row's length alike."""
 
 
+COLUMNS = {
+    "docs": {
+        "doc": "INTEGER",
+        "id": "VARCHAR",
+        "owner": "VARCHAR",
+        "title": "VARCHAR",
+        "url": "VARCHAR",
+        "text": "VARCHAR",
+        "metadata": "VARCHAR",
+        "content_hash": "VARCHAR",
+    },
+    "chunks": {
+        "id": "VARCHAR",
+        "doc": "INTEGER",
+        "doc_id": "VARCHAR",
+        "number": "INTEGER",
+        "start_at": "INTEGER",
+        "end_at": "INTEGER",
+    },
+    "doc_metadata": {"doc": "INTEGER", "key": "VARCHAR", "text": "VARCHAR", "number": "DOUBLE"},
+    "entities": {"id": "VARCHAR", "name": "VARCHAR"},
+    "edges": {
+        "src": "VARCHAR",
+        "dst": "VARCHAR",
+        "weight": "DOUBLE",
+        "rel_type": "VARCHAR",
+        "chunk_id": "VARCHAR",
+        "doc": "INTEGER",
+        "chunk_number": "INTEGER",
+    },
+    "doc_entities": {
+        "doc_id": "VARCHAR",
+        "entity_id": "VARCHAR",
+        "weight": "DOUBLE",
+        "chunk_id": "VARCHAR",
+        "doc": "INTEGER",
+        "chunk_number": "INTEGER",
+    },
+    "shard": {"commit_id": "VARCHAR", "storage_version": "VARCHAR"},
+}
+"""The tables of the rows in DuckDB."""
+
+
+def chunk_id(document_id: str, number: int) -> str:
+    return f"{document_id}#{number}"
+
+
 class RowText(NamedTuple):
     text: str
     title: str = ""
@@ -246,6 +293,20 @@ def build_graph_columns(graphs: Mapping[int, GraphRows], chunk_counts: Sequence[
 
 Vectors = npt.NDArray[np.float32]
 
+ID_TYPE = np.dtype(
+    [
+        ("prefix", "<u8"),
+        ("rest", "<u8"),
+        ("doc", "<u4"),
+        ("owner", "<u4"),
+        ("id_offset", "<u8"),
+        ("id_size", "<u4"),
+        ("hash", "V16"),
+    ]
+)
+"""A line of the id directory; `prefix` and `rest` are the halves of the id's hash, `hash` is the content's."""
+DOC_TYPE = np.dtype([("offset", "<u8"), ("header_size", "<u4"), ("text_size", "<u4"), ("first_chunk", "<u4")])
+"""Where a document's header and, right behind it, its text lie; `first_chunk` is the row of its first chunk."""
 CHUNK_TYPE = np.dtype([("doc", "<u4"), ("start_byte", "<u4"), ("end_byte", "<u4"), ("start", "<u4"), ("end", "<u4")])
 """`start` and `end` count characters of the text, as people and Python do."""
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pair import errors
-from pair.blobs.key_encoding import check_key
+from pair.blobs.key_encoding import KEY, MAX_KEY_BYTES
 from pair.engine.format.checks import decode_json
 
 SCHEMA_VERSION = 1
@@ -166,13 +166,18 @@ class ShardRef:
         return replace(self, tombstones=gone)
 
 
+def _check_key(key: str) -> None:
+    if not KEY.fullmatch(key) or len(key.encode()) > MAX_KEY_BYTES:
+        raise ValueError(f"no key of a store: {key!r}")
+
+
 class DroppedShard(msgspec.Struct, frozen=True):
     folder: str = msgspec.field(name="key")
     dropped_at: str
 
     def __post_init__(self) -> None:
         """Check what comes from a stored manifest: a fault in it is found when it is read, not when it is used."""
-        check_key(self.folder)
+        _check_key(self.folder)
         if datetime.datetime.fromisoformat(self.dropped_at).tzinfo is None:
             raise ValueError(f"no time that everybody shares: {self.dropped_at}")
 
@@ -376,7 +381,7 @@ class ShardJson(msgspec.Struct, omit_defaults=True):
         centroids = np.frombuffer(self.centroids, "<f2").astype(np.float32).reshape(-1, dimension)
         if len(self.radii) != len(centroids):
             raise ValueError("it has another number of radii than of centroids")
-        check_key(f"{self.key}/{file_name(self.shard_id, 'rows')}")
+        _check_key(f"{self.key}/{file_name(self.shard_id, 'rows')}")
         return ShardRef(
             shard_id=self.shard_id,
             folder=self.key,
@@ -467,11 +472,11 @@ def to_bytes(manifest: Manifest) -> bytes:
 
 def _seal(content: bytes) -> bytes:
     """Return the last field, a hash of all before it."""
-    return f',"{_SEAL}":"{hashlib.sha256(content).hexdigest()}"}}\n'.encode()
+    return (_SEAL % hashlib.sha256(content).hexdigest()).encode()
 
 
-_SEAL = "content_sha256"
-_SEAL_BYTES = len(_seal(b""))
+_SEAL = ',"content_sha256":"%s"}\n'
+_SEAL_BYTES = len(_SEAL % ("0" * 64))
 _UNSEALED = frozenset(
     {
         *("schema_version", "layout", "kb_id", "version", "parent_version", "commit_id", "created_at", "embedder"),

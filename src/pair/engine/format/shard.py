@@ -28,12 +28,21 @@ from pair.engine.format.checks import (
     load_json,
     make_damage_error,
 )
-from pair.engine.format.columns import CHUNK_TYPE, Header, StoredDocuments, StoredGraphs, empty_rows
+from pair.engine.format.columns import (
+    CHUNK_TYPE,
+    COLUMNS,
+    DOC_TYPE,
+    ID_TYPE,
+    Header,
+    StoredDocuments,
+    StoredGraphs,
+    chunk_id,
+    empty_rows,
+)
 from pair.engine.format.duckdb_io import open_database, query_errors
 from pair.engine.format.graph_index import GraphIndex
 from pair.engine.format.keyword_index import KeywordIndex
 from pair.engine.format.manifest import FileRole, ShardRef
-from pair.engine.format.shard_builder import COLUMNS, DOC_TYPE, ID_TYPE, chunk_id
 from pair.engine.format.vectors import Codes, VectorIndex, Vectors
 from pair.values import GraphRows, Hit
 

@@ -14,7 +14,15 @@ import numpy.typing as npt
 from pair.engine.filters import flatten_metadata
 from pair.engine.format import vectors as vector_index
 from pair.engine.format.array_file import write_arrays
-from pair.engine.format.columns import Header, StoredDocuments, StoredGraphs, hash_id
+from pair.engine.format.columns import (
+    COLUMNS,
+    DOC_TYPE,
+    ID_TYPE,
+    Header,
+    StoredDocuments,
+    StoredGraphs,
+    hash_id,
+)
 from pair.engine.format.duckdb_io import file_errors, open_memory
 from pair.engine.format.graph_index import graph_sections
 from pair.engine.format.keyword_index import write_keywords
@@ -26,63 +34,8 @@ if TYPE_CHECKING:
 
 MOST_CENTROIDS = 32
 
-ID_TYPE = np.dtype(
-    [
-        ("prefix", "<u8"),
-        ("rest", "<u8"),
-        ("doc", "<u4"),
-        ("owner", "<u4"),
-        ("id_offset", "<u8"),
-        ("id_size", "<u4"),
-        ("hash", "V16"),
-    ]
-)
-"""A line of the id directory; `prefix` and `rest` are the halves of the id's hash, `hash` is the content's."""
-DOC_TYPE = np.dtype([("offset", "<u8"), ("header_size", "<u4"), ("text_size", "<u4"), ("first_chunk", "<u4")])
-"""Where a document's header and, right behind it, its text lie; `first_chunk` is the row of its first chunk."""
-
 _Value = str | int | float | None
 _Row = tuple[_Value, ...]
-COLUMNS = {
-    "docs": {
-        "doc": "INTEGER",
-        "id": "VARCHAR",
-        "owner": "VARCHAR",
-        "title": "VARCHAR",
-        "url": "VARCHAR",
-        "text": "VARCHAR",
-        "metadata": "VARCHAR",
-        "content_hash": "VARCHAR",
-    },
-    "chunks": {
-        "id": "VARCHAR",
-        "doc": "INTEGER",
-        "doc_id": "VARCHAR",
-        "number": "INTEGER",
-        "start_at": "INTEGER",
-        "end_at": "INTEGER",
-    },
-    "doc_metadata": {"doc": "INTEGER", "key": "VARCHAR", "text": "VARCHAR", "number": "DOUBLE"},
-    "entities": {"id": "VARCHAR", "name": "VARCHAR"},
-    "edges": {
-        "src": "VARCHAR",
-        "dst": "VARCHAR",
-        "weight": "DOUBLE",
-        "rel_type": "VARCHAR",
-        "chunk_id": "VARCHAR",
-        "doc": "INTEGER",
-        "chunk_number": "INTEGER",
-    },
-    "doc_entities": {
-        "doc_id": "VARCHAR",
-        "entity_id": "VARCHAR",
-        "weight": "DOUBLE",
-        "chunk_id": "VARCHAR",
-        "doc": "INTEGER",
-        "chunk_number": "INTEGER",
-    },
-    "shard": {"commit_id": "VARCHAR", "storage_version": "VARCHAR"},
-}
 _TABLES = "".join(
     f"CREATE TABLE {table} ({', '.join(f'{name} {kind}' for name, kind in columns.items())});"
     for table, columns in COLUMNS.items()
@@ -97,10 +50,6 @@ _BLOCK_SIZE = 16384
 class BuiltShard:
     ref: ShardRef
     paths: dict[FileRole, Path]
-
-
-def chunk_id(document_id: str, number: int) -> str:
-    return f"{document_id}#{number}"
 
 
 def build_shard(

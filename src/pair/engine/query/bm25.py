@@ -9,10 +9,11 @@ Invariants
     What is left out could not have been among the best.
 """
 
+import functools
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -89,14 +90,10 @@ class KeywordSearch:
         asked = [(name, _QueryTerm(group, times * self._idf(group))) for name, (group, times) in groups.items()]
         # The rarest first: they decide, and their lists are short.
         self._terms = [term for _, term in sorted(asked, key=lambda pair: (-pair[1].weight, pair[0]))]
-        self._weights = {name.decode(errors="surrogatepass"): term.weight for name, term in asked}
+        self.weights = {name.decode(errors="surrogatepass"): term.weight for name, term in asked}
+        """What each term of the query counts: the rarer, the more."""
         self._lists_of: dict[int, list[_PostingRange]] = {}
         self._rows_holding: dict[tuple[int, Phrase], Rows] = {}
-
-    @property
-    def weights(self) -> Mapping[str, float]:
-        """What each term of the query counts: the rarer, the more."""
-        return self._weights
 
     def best(
         self, position: int, limit: int, *, allowed: Selection | None = None, floor: float = 0.0
@@ -161,13 +158,10 @@ class KeywordSearch:
     # Scores without phrases
 
     def _lists(self, position: int) -> list[_PostingRange]:
-        if position not in self._lists_of:
-            self._lists_of[position] = self._make_lists(position)
-        return self._lists_of[position]
-
-    def _make_lists(self, position: int) -> list[_PostingRange]:
+        if position in self._lists_of:
+            return self._lists_of[position]
         index, places = self._parts[position].index, self._places[position]
-        lists: list[_PostingRange] = []
+        lists = self._lists_of[position] = list[_PostingRange]()
         if index is None or not places:
             return lists
         impacts = index.impacts(K1, B, self._average_length)
@@ -265,7 +259,7 @@ class KeywordSearch:
 
     def _bonus(self, phrase: Phrase) -> float:
         """Return what its words are worth: a phrase counts like one more word, as rare as they are together."""
-        return sum(self._weights[term] for term in dict.fromkeys(phrase))
+        return sum(self.weights[term] for term in dict.fromkeys(phrase))
 
     def _holds(self, position: int, row: int, phrase: Phrase) -> bool:
         rows = self._rows_with(position, phrase)
@@ -276,21 +270,17 @@ class KeywordSearch:
 
     def _rows_with(self, position: int, phrase: Phrase) -> Rows:
         """Return the rows that hold all terms of the phrase, in any place."""
-        if (position, phrase) not in self._rows_holding:
-            self._rows_holding[position, phrase] = self._find_rows_with(position, phrase)
-        return self._rows_holding[position, phrase]
-
-    def _find_rows_with(self, position: int, phrase: Phrase) -> Rows:
+        if (position, phrase) in self._rows_holding:
+            return self._rows_holding[position, phrase]
         index, places = self._parts[position].index, self._places[position]
         numbers = [places.get(_encode(term)) for term in set(phrase)]
         lists = [index.postings(number)[0] for number in numbers if index is not None and number is not None]
-        if len(lists) < len(numbers) or not lists:
-            return np.empty(0, np.int64)
-        lists.sort(key=len)
-        rows = lists[0]
-        for other in lists[1:]:
-            rows = np.intersect1d(rows, other, assume_unique=True)
-        return rows.astype(np.int64)
+        rows: Rows = np.empty(0, np.int64)
+        if lists and len(lists) == len(numbers):
+            intersect = functools.partial(np.intersect1d, assume_unique=True)
+            rows = functools.reduce(intersect, sorted(lists, key=len)).astype(np.int64)
+        self._rows_holding[position, phrase] = rows
+        return rows
 
 
 def _encode(term: str) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pair import errors
-from pair.engine.format.manifest import Manifest
+from pair.engine.format.manifest import Manifest, ShardRef
 from pair.engine.format.shard import ListedDocument, SearchFile
 from pair.engine.storage.shard_cache import ShardCache
 from pair.engine.write.writer import find_stored
@@ -44,13 +44,13 @@ class StoredDocument:
         }
 
 
+@dataclass(frozen=True, slots=True)
 class DocumentReader:
     """Raises ShardMissingError, E205, E206, E207."""
 
-    def __init__(self, manifest: Manifest, cache: ShardCache, now: float) -> None:
-        self._manifest = manifest
-        self._cache = cache
-        self._now = now
+    manifest: Manifest
+    cache: ShardCache
+    now: float
 
     def page(self, after: str, limit: int, owner: str | None) -> list[StoredDocument]:
         """Return documents by id, from the first after `after`."""
@@ -81,7 +81,7 @@ class DocumentReader:
 
     def text(self, document_id: str) -> str | None:
         """Return None where there is no such document."""
-        place = find_stored(self._manifest, self._cache, [document_id]).get(document_id)
+        place = find_stored(self.manifest, self.cache, [document_id]).get(document_id)
         return None if place is None else self._search_file(place.position).text(place.doc)
 
     def hashes(self, owner: str) -> dict[str, str]:
@@ -90,33 +90,31 @@ class DocumentReader:
 
     def packaged_ids(self) -> set[str]:
         """Return the ids of documents that came with a package."""
-        return {listed.id for listed, position in self._live("") if self._manifest.shards[position].origin}
+        return {listed.id for listed, position in self._live("") if self.manifest.shards[position].origin}
 
     def _find(self, document_id: str) -> tuple[int, int, str]:
         """Return the position of the shard, the number in it and the content hash. Raises E214."""
-        place = find_stored(self._manifest, self._cache, [document_id]).get(document_id)
+        place = find_stored(self.manifest, self.cache, [document_id]).get(document_id)
         if place is None:
-            raise errors.no_such_document(self._manifest.kb_id, document_id)
+            raise errors.no_such_document(self.manifest.kb_id, document_id)
         return place.position, place.doc, place.content_hash
 
     def _live(self, after: str) -> Iterator[tuple[ListedDocument, int]]:
         """Yield the live documents by id, each with the position of its shard."""
-        streams = [self._live_in(position, after) for position in range(len(self._manifest.shards))]
-        return heapq.merge(*streams, key=lambda pair: pair[0].id)
 
-    def _live_in(self, position: int, after: str) -> Iterator[tuple[ListedDocument, int]]:
-        shard = self._manifest.shards[position]
-        for listed in self._cache.open(shard).ids().after(after):
-            if shard.tombstones is None or not shard.tombstones[listed.doc]:
-                yield listed, position
+        def list_shard(position: int, shard: ShardRef) -> Iterator[tuple[ListedDocument, int]]:
+            for listed in self.cache.open(shard).ids().after(after):
+                if shard.tombstones is None or not shard.tombstones[listed.doc]:
+                    yield listed, position
+
+        return heapq.merge(*map(list_shard, itertools.count(), self.manifest.shards), key=lambda pair: pair[0].id)
 
     def _search_file(self, position: int) -> SearchFile:
-        return self._cache.open(self._manifest.shards[position]).search(self._now)
+        return self.cache.open(self.manifest.shards[position]).search(self.now)
 
     def _document(self, position: int, listed: ListedDocument) -> StoredDocument:
         search = self._search_file(position)
         header = search.header(listed.doc)
-        chunks = int(np.count_nonzero(search.doc_of_row == listed.doc))
         return StoredDocument(
             id=header.id,
             text=search.text(listed.doc),
@@ -125,5 +123,5 @@ class DocumentReader:
             metadata=header.metadata,
             owner=header.owner,
             content_hash=listed.content_hash,
-            chunks=chunks,
+            chunks=int(np.count_nonzero(search.doc_of_row == listed.doc)),
         )

@@ -7,8 +7,8 @@ Invariants
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any
 
@@ -61,16 +61,11 @@ class Neighbourhood:
     documents: tuple[NamingDocument, ...]
 
     def to_json(self) -> dict[str, Any]:
+        parts: dict[str, Sequence[NamedEntity | EntityEdge | NamingDocument]]
+        parts = {"entities": self.entities, "edges": self.edges, "documents": self.documents}
         return {
-            "entities": [{"name": e.name, "weight": round(e.weight, 4), "chunks": e.chunks} for e in self.entities],
-            "edges": [
-                {"source": e.source, "target": e.target, "kind": e.kind, "weight": round(e.weight, 4)}
-                for e in self.edges
-            ],
-            "documents": [
-                {"id": d.id, "title": d.title, "weight": round(d.weight, 4), "entities": list(d.entities)}
-                for d in self.documents
-            ],
+            name: [asdict(part) | {"weight": round(part.weight, 4)} for part in listed]
+            for name, listed in parts.items()
         }
 
 
@@ -114,7 +109,11 @@ class GraphView:
                     weights[entity] += weight
                 for one, other in combinations(sorted(mentions), 2):
                     together[one, other] += min(mentions[one], mentions[other])
-        counts = self._count_chunks(list(weights))
+        counts = dict.fromkeys(weights, 0)  # live chunks of the whole KB that name each entity
+        for graph in self._graphs.values():
+            numbers = graph.file.find(np.array(list(weights), np.uint64)).tolist()
+            for entity, number in zip(weights, numbers, strict=True):
+                counts[entity] += int(graph.frequencies[number]) if number >= 0 else 0
 
         def strength(entity: int) -> tuple[bool, float, int]:
             """A rare entity tells more than one that many chunks name."""
@@ -127,16 +126,6 @@ class GraphView:
             self._list_edges(chosen, names, together),
             tuple(sorted(documents, key=lambda document: (-document.weight, document.id))[:limit]),
         )
-
-    def _count_chunks(self, entities: list[int]) -> dict[int, int]:
-        """Count the live chunks of the whole KB that name these entities."""
-        counts = dict.fromkeys(entities, 0)
-        for graph in self._graphs.values():
-            numbers = graph.file.find(np.array(entities, np.uint64)).tolist()
-            for entity, number in zip(entities, numbers, strict=True):
-                if number >= 0:
-                    counts[entity] += int(graph.frequencies[number])
-        return counts
 
     def _list_edges(
         self, chosen: list[int], names: dict[int, str], together: dict[tuple[int, int], float]

@@ -35,22 +35,16 @@ _NO_NUMBERS: Numbers = np.empty(0, np.int64)
 _NO_FLOATS: Floats = np.empty(0)
 
 
-@dataclass(frozen=True, slots=True)
-class Seed:
-    """A hit to start from."""
-
-    shard: int
-    """Its place among the shards that are walked."""
-    row: int
-    score: float
+Seed = tuple[int, int]
+"""A hit to start from: the place of its shard among those that are walked, and its row."""
 
 
+@dataclass(eq=False)
 class GraphShard:
     """The graph of one shard and its live rows; kept as long as a manifest is, since it caches counts."""
 
-    def __init__(self, file: GraphIndex, live: npt.NDArray[np.bool_] | None = None) -> None:
-        self.file = file
-        self.live = live
+    file: GraphIndex
+    live: npt.NDArray[np.bool_] | None = None
 
     @functools.cached_property
     def live_rows(self) -> int:
@@ -79,8 +73,6 @@ class Spread:
     shards: Numbers
     rows: Numbers
     scores: Floats
-    known_entities: tuple[str, ...]
-    """Entities of the question that the KB links to anything."""
 
 
 def require_graph(kb_id: str, missing: Sequence[str], total: int) -> None:
@@ -115,10 +107,12 @@ def walk_graph(
 ) -> Spread:
     """Walk from seeds, best first, and from the entities of a question, by their canonical names."""
     known = find_linked_entities(shards, question, parameters.most_common)
-    chosen = list(seeds[: parameters.seeds])
+    chosen = seeds[: parameters.seeds]
     start_entities = np.array(sorted(map(entity_hash, known)), np.uint64)
     region = _Region(shards, parameters)
-    region.add_seeds(chosen)
+    for place, row in chosen:
+        live = shards[place].live
+        region.reached[place][row] = live is None or live[row]
     region.reach(start_entities)
     for _ in range(parameters.hops - 1):
         region.reach(np.empty(0, np.uint64))
@@ -127,7 +121,7 @@ def walk_graph(
     scores = _walk(links, row_starts, entity_starts, parameters.decay)
     met = np.flatnonzero(scores > 0)
     strongest = scores[met].max() if len(met) else 1.0
-    return Spread(links.shards[met], links.rows[met], np.sqrt(scores[met] / strongest), tuple(known))
+    return Spread(links.shards[met], links.rows[met], np.sqrt(scores[met] / strongest))
 
 
 # ── which part of the graph ────────────────────────────────────────────────────────────────────────
@@ -169,13 +163,8 @@ class _Region:
         self._shards = shards
         self._parameters = parameters
         self._limit = _most_rows(shards, parameters.most_common)
-        self._reached = [np.zeros(shard.file.rows, np.bool_) for shard in shards]
+        self.reached = [np.zeros(shard.file.rows, np.bool_) for shard in shards]
         self._followed = np.empty(0, np.uint64)
-
-    def add_seeds(self, seeds: Sequence[Seed]) -> None:
-        for seed in seeds:
-            live = self._shards[seed.shard].live
-            self._reached[seed.shard][seed.row] = live is None or live[seed.row]
 
     def reach(self, entities: Hashes) -> None:
         """Make one hop over these entities and all that the rows so far name, rare ones first."""
@@ -187,14 +176,14 @@ class _Region:
         order = np.lexsort((wanted, counts))
         wanted = wanted[order][np.cumsum(counts[order]) <= self._parameters.most_links]
         self._followed = _merge_hashes([self._followed, wanted])
-        for shard, reached in zip(self._shards, self._reached, strict=True):
+        for shard, reached in zip(self._shards, self.reached, strict=True):
             places = shard.file.find(wanted)
             reached[shard.only_live(shard.file.rows_of(places[places >= 0])[1])] = True
 
     def _list_mentioned(self) -> list[Hashes]:
         """Return the entities that the rows so far name, for each shard."""
         mentioned = []
-        for shard, reached in zip(self._shards, self._reached, strict=True):
+        for shard, reached in zip(self._shards, self.reached, strict=True):
             marked = np.zeros(len(shard.file.hashes), np.bool_)
             marked[shard.file.mentions_in(np.flatnonzero(reached))[1]] = True
             mentioned.append(shard.file.hashes[marked])
@@ -207,12 +196,14 @@ class _Region:
         telling = (counts > 0) & (counts <= self._limit)
         entities, counts = entities[telling], counts[telling]
         rarity = np.log1p(sum(shard.live_rows for shard in self._shards) / counts)
-        rows = [np.flatnonzero(reached) for reached in self._reached]
+        rows = [np.flatnonzero(reached) for reached in self.reached]
         links = [(_NO_NUMBERS, _NO_NUMBERS, _NO_FLOATS)]
         edges = [(_NO_NUMBERS, _NO_NUMBERS, _NO_FLOATS)]
         begin = 0
         for shard, own in zip(self._shards, rows, strict=True):
-            place = _place_table(shard, entities)
+            here = shard.file.find(entities)
+            place = np.full(len(shard.file.hashes), -1, np.int64)  # of each entity of the shard; -1 for others
+            place[here[here >= 0]] = np.flatnonzero(here >= 0)
             which, mentioned, strength = shard.file.mentions_in(own)
             met = place[mentioned]
             kept = met >= 0
@@ -263,14 +254,6 @@ def _merge_hashes(parts: Sequence[Hashes]) -> Hashes:
     return together[np.concatenate([[True], together[1:] != together[:-1]])] if len(together) else together
 
 
-def _place_table(shard: GraphShard, entities: Hashes) -> Numbers:
-    """Return the place among these of each entity of the shard; -1 for others."""
-    here = shard.file.find(entities)
-    table = np.full(len(shard.file.hashes), -1, np.int64)
-    table[here[here >= 0]] = np.flatnonzero(here >= 0)
-    return table
-
-
 def _places(entities: Hashes, hashes: Hashes) -> Numbers:
     if not len(entities):
         return np.full(len(hashes), -1, np.int64)
@@ -287,8 +270,8 @@ def _starts(
     """Return where the walk starts: hits by rank, since scores lie close together; rare entities before common."""
     rows, entities = np.zeros(len(links.rows)), np.zeros(len(links.entities))
     ranked = []
-    for rank, seed in enumerate(seeds, 1):
-        numbers = np.flatnonzero((links.shards == seed.shard) & (links.rows == seed.row))
+    for rank, (shard, row) in enumerate(seeds, 1):
+        numbers = np.flatnonzero((links.shards == shard) & (links.rows == row))
         ranked += [(number, 1.0 / rank) for number in numbers.tolist()]
     hits, names = math.fsum(weight for _, weight in ranked), math.fsum(1 / count for count in known.values())
     share = 0.0 if not names else question_share if hits else 1.0

@@ -21,14 +21,13 @@ from pair.engine.format.columns import Header
 from pair.engine.format.shard import SearchFile
 from pair.engine.query.graph_walk import (
     GraphShard,
-    Seed,
     Spread,
     find_linked_entities,
     find_strong_rows,
     require_graph,
     walk_graph,
 )
-from pair.engine.query.request import EmbeddedRequest
+from pair.engine.query.request import SearchRequest
 from pair.engine.query.retrieve import Candidates, Distances, Floats
 from pair.engine.query.shard_access import Rows, ShardAccess, by_shard
 from pair.text.entity_rules import TITLE_WEIGHT, find_question_entities, title_entity
@@ -95,12 +94,12 @@ class Ranking:
     """Why `adaptive` used the graph, or did not."""
 
 
-def rank(access: ShardAccess, request: EmbeddedRequest, candidates: Candidates, first: Candidates) -> Ranking:
+def rank(access: ShardAccess, request: SearchRequest, candidates: Candidates, first: Candidates) -> Ranking:
     """Score candidates. `first`: the first that were retrieved; a wider search does not move their scale.
 
     Raises E204 in mode `graph`.
     """
-    mode = request.asked.mode
+    mode = request.mode
     if mode == "vector":
         scores = np.asarray(1.0 / (1.0 + candidates.distances.astype(np.float64)), np.float64)
         return Ranking("vector", candidates, scores, {})
@@ -121,31 +120,28 @@ def _rank_hybrid(scale: Scale, candidates: Candidates) -> Ranking:
 # ── the graph ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _rank_with_graph(access: ShardAccess, request: EmbeddedRequest, scale: Scale, hybrid: Ranking) -> Ranking:
+def _rank_with_graph(access: ShardAccess, request: SearchRequest, scale: Scale, hybrid: Ranking) -> Ranking:
     """Raises E204 in mode `graph`; `adaptive` does without a graph, or without asking it, and says why."""
-    query, parameters = request.asked, request.asked.graph
-    named = find_question_entities(query.text)
-    if query.mode == "adaptive" and not named and any("graph" in shard.files for shard in access.shards):
+    parameters, named = request.graph, find_question_entities(request.text)
+    if request.mode == "adaptive" and not named and any("graph" in shard.files for shard in access.shards):
         return replace(hybrid, reason=_NAMES_NOTHING)  # before graphs are fetched
     graphs = access.graph_shards()
-    if query.mode == "graph":
+    if request.mode == "graph":
         missing = [shard.key("rows") for shard in access.shards if "graph" not in shard.files]
         require_graph(access.routing.published.manifest.kb_id, missing, len(access.shards))
         access.refuse_without(graphs)
     positions, shards = list(graphs), list(graphs.values())
     linked = find_linked_entities(shards, named, parameters.most_common)
     reason = ""
-    if query.mode == "adaptive":
+    if request.mode == "adaptive":
         telling = [name for name in sorted(linked) if _is_telling(access, name, positions, shards)]
         if not telling:
             return replace(hybrid, reason=_explain_no_graph(shards, named, linked))
         reason = f"the question names {', '.join(telling)}"
     candidates = hybrid.candidates
     best = best_rows(access, candidates.shards, candidates.rows, hybrid.scores, parameters.seeds)
-    seeds = [
-        Seed(positions.index(row.shard), row.row, row.score) for row in best if row.score > 0 and row.shard in graphs
-    ]
-    reached = walk_graph(shards, seeds[: parameters.seeds], named, parameters)
+    seeds = [(positions.index(row.shard), row.row) for row in best if row.score > 0 and row.shard in graphs]
+    reached = walk_graph(shards, seeds, named, parameters)
     if len(reached.shards):
         reached = replace(reached, shards=np.array(positions, np.int64)[reached.shards])
     return replace(_join(access, request, scale, hybrid, reached), reason=reason)
@@ -165,7 +161,7 @@ def _is_telling(access: ShardAccess, name: str, positions: Sequence[int], shards
     return False
 
 
-def _join(access: ShardAccess, request: EmbeddedRequest, scale: Scale, hybrid: Ranking, reached: Spread) -> Ranking:
+def _join(access: ShardAccess, request: SearchRequest, scale: Scale, hybrid: Ranking, reached: Spread) -> Ranking:
     """Return the candidates and the strongest rows that the walk met, with hybrid and graph scores of each."""
     shards, rows = reached.shards, reached.rows
     allowed = np.ones(len(rows), np.bool_)
@@ -173,14 +169,14 @@ def _join(access: ShardAccess, request: EmbeddedRequest, scale: Scale, hybrid: R
         own, selection = shards == position, access.allowed_rows(position)
         if selection is not None:
             allowed[own] = selection[rows[own]]
-    most = max(_REACHED_ROWS, 2 * request.asked.limit)
+    most = max(_REACHED_ROWS, 2 * request.limit)
     chosen = allowed & (reached.scores >= _least_of_best(reached.scores[allowed], most))
     # The scale is that of the candidates before: rows that the graph adds do not move it.
     again = _rank_hybrid(scale, hybrid.candidates.add_rows(access, request, shards[chosen], rows[chosen]))
     strength = dict(zip(zip(shards.tolist(), rows.tolist(), strict=True), reached.scores.tolist(), strict=True))
     places = zip(again.candidates.shards.tolist(), again.candidates.rows.tolist(), strict=True)
     graph = np.array([strength.get(place, 0.0) for place in places])
-    scores = add_graph_scores(again.scores, graph, request.asked.graph.alpha)
+    scores = add_graph_scores(again.scores, graph, request.graph.alpha)
     return Ranking("graph", again.candidates, scores, {**again.parts, "hybrid": again.scores, "graph": graph})
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from pair.engine.filters import Filter
 from pair.engine.format.vectors import Vectors
+from pair.text.tokenizer import KeywordQuery
 from pair.values import GraphParameters, Hit, SearchMode
 
 
@@ -12,7 +13,7 @@ from pair.values import GraphParameters, Hit, SearchMode
 class Hits:
     """The hits of a search, best first, and whether some shards could not be searched."""
 
-    found: tuple[Hit, ...]
+    passages: tuple[Hit, ...]
     manifest_version: int
     shards_asked: int
     partial: bool = False
@@ -30,48 +31,38 @@ class Hits:
     """The weight of each word of the query in this KB: rare words weigh more. Empty where words do not count."""
 
     def __iter__(self) -> Iterator[Hit]:
-        return iter(self.found)
+        return iter(self.passages)
 
     def __len__(self) -> int:
-        return len(self.found)
+        return len(self.passages)
 
     def __getitem__(self, position: int) -> Hit:
-        return self.found[position]
+        return self.passages[position]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits that every hit must meet."""
+class SearchRequest:
+    """A query, analysed and embedded: what every hit has to meet, and how hits are ranked."""
 
+    limit: int
+    mode: SearchMode = "hybrid"
+    text: str = ""
+    words: KeywordQuery | None = None
+    """What the text asks of words; None where words do not count."""
+    vector: Vectors | None = None
+    """None where the vector does not count."""
+    vector_weight: float = 0.0
+    """The weight of the vector in a hybrid score."""
+    embedder: str = ""
+    """The embedder that made the vector."""
     condition: Filter | None = None
     max_distance: float | None = None
     """Hits are strictly nearer than this."""
     exact: bool = False
     """Ask every row of every shard."""
-
-
-@dataclass(frozen=True, slots=True)
-class SearchRequest:
-    text: str
-    limit: int
-    mode: SearchMode = "hybrid"
-    narrowing: Limits = field(default_factory=Limits)
     graph: GraphParameters = field(default_factory=GraphParameters)
     diversity: float = 0.0
     """The weight of being unlike the hits before: from 0 to below 1."""
     explain: bool = False
     highlights: bool = False
     """Tell what matched: takes about as long as everything else together."""
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddedRequest:
-    """A request with the vector of its text."""
-
-    asked: SearchRequest
-    vector: Vectors | None
-    """None in mode `keyword`."""
-    vector_weight: float
-    """The weight of the vector in a hybrid score."""
-    embedder: str = ""
-    """The embedder that made the vector."""

@@ -8,7 +8,7 @@ Invariants
 import functools
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,9 @@ import numpy.typing as npt
 from pair.engine import rules
 from pair.engine.format.vectors import Vectors, compute_distances
 from pair.engine.query.bm25 import KeywordSearch
-from pair.engine.query.request import EmbeddedRequest, Limits
+from pair.engine.query.request import SearchRequest
 from pair.engine.query.shard_access import Rows, ShardAccess, by_shard
 from pair.engine.settings import EngineSettings
-from pair.text.tokenizer import KeywordQuery
 
 Floats = npt.NDArray[np.float64]
 Distances = npt.NDArray[np.float32]
@@ -58,27 +57,26 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def add_rows(self, access: ShardAccess, request: EmbeddedRequest, shards: Rows, rows: Rows) -> "Candidates":
+    def add_rows(self, access: ShardAccess, request: SearchRequest, shards: Rows, rows: Rows) -> "Candidates":
         """Return these candidates together with more rows."""
         together = np.concatenate([self.shards, shards]), np.concatenate([self.rows, rows])
         shards, rows, keyword, distances = _score_rows(access, request, self.keywords, *together)
         return replace(self, shards=shards, rows=rows, keyword=keyword, distances=distances)
 
 
-def retrieve(
-    access: ShardAccess, settings: EngineSettings, request: EmbeddedRequest, words: KeywordQuery | None, limit: int
-) -> Candidates:
+def retrieve(access: ShardAccess, settings: EngineSettings, request: SearchRequest, limit: int) -> Candidates:
     """Find what the keywords and the vector find. Without a vector, or without words, the other finds alone.
 
     Raises RangeError.
     """
-    wanted = _PER_HIT * limit
+    wanted, words = _PER_HIT * limit, request.words
     near_limit = wanted + _FOLDED if words is None else max(NEAR_ROWS, wanted)
     keyword_limit = max(KEYWORD_ROWS, wanted)
-    has_words = words is not None and words.says_something
+    # A query that only excludes words finds nothing by them, and still has to read them.
+    has_words = words is not None and bool(words.terms or words.prefixes or words.excluded)
     vectors = None
     if request.vector is not None:
-        vectors = VectorSearch(access, settings, request.vector, near_limit, request.asked.narrowing)
+        vectors = VectorSearch(access, settings, request, request.vector, near_limit)
     if words is not None and (words.phrases or words.excluded):
         access.read_whole_files()  # phrases are looked for in the texts of any shard
         access.fetch(range(len(access.shards)), keywords=has_words)
@@ -107,7 +105,7 @@ def retrieve(
 
 
 def _score_rows(
-    access: ShardAccess, request: EmbeddedRequest, keywords: KeywordSearch | None, shards: Rows, rows: Rows
+    access: ShardAccess, request: SearchRequest, keywords: KeywordSearch | None, shards: Rows, rows: Rows
 ) -> tuple[Rows, Rows, Floats, Distances]:
     """Return these rows with their scores, each once, without those that the query refuses."""
     order = np.lexsort((rows, shards))
@@ -132,7 +130,7 @@ def _score_rows(
             blocks = np.array_split(own_rows, len(own_rows) // _BLOCK_ROWS + 1)
             distances[own] = np.concatenate([compute_distances(search.row_vectors(block), vector) for block in blocks])
     chosen &= keyword > -np.inf
-    max_distance = request.asked.narrowing.max_distance
+    max_distance = request.max_distance
     if max_distance is not None and vector is not None:
         chosen &= distances < max_distance
     if chosen.all():
@@ -140,33 +138,31 @@ def _score_rows(
     return shards[chosen], rows[chosen], keyword[chosen], distances[chosen]
 
 
+@dataclass(eq=False)
 class VectorSearch:
     """The rows nearest to a vector: asks the nearest shards, and more while they may hold something nearer."""
 
-    def __init__(
-        self, access: ShardAccess, settings: EngineSettings, vector: Vectors, limit: int, limits: Limits
-    ) -> None:
-        self._access = access
-        self._settings = settings
-        self._vector = vector
-        self._limit = limit
-        self._limits = limits
-        self._answers: list[tuple[int, Distances, Rows]] = []
-        self.shards_asked = 0
+    access: ShardAccess
+    settings: EngineSettings
+    request: SearchRequest
+    vector: Vectors
+    limit: int
+    shards_asked: int = 0
+    _answers: list[tuple[int, Distances, Rows]] = field(default_factory=list)
 
     @functools.cached_property
     def _order(self) -> rules.AskingOrder:
-        limits, routing = self._limits, self._access.routing
-        if self._limit <= 0 or (limits.max_distance is not None and limits.max_distance <= 0):
+        request, routing = self.request, self.access.routing
+        if self.limit <= 0 or (request.max_distance is not None and request.max_distance <= 0):
             return rules.AskingOrder(())
-        ranked = {} if limits.exact else routing.rank_shards(self._vector)
-        return rules.order_shards(routing.shards, ranked, self._settings, ask_all=limits.exact)
+        ranked = {} if request.exact else routing.rank_shards(self.vector)
+        return rules.order_shards(routing.shards, ranked, self.settings, ask_all=request.exact)
 
     @property
     def surely_asked(self) -> list[int]:
         """Shards that are worth fetching before anything is known of them."""
         ranked = self._order.fanned_out
-        if self._limit >= _MANY_ROWS:
+        if self.limit >= _MANY_ROWS:
             ranked += self._order.further
         return [*self._order.first, *(shard.position for shard in ranked)]
 
@@ -176,10 +172,10 @@ class VectorSearch:
         They are at least as many as wanted, where there are so many, with all that are as near as the last one.
         """
         order = self._order
-        self._access.fetch(self.surely_asked)
+        self.access.fetch(self.surely_asked)
         for position in (*order.first, *(shard.position for shard in order.fanned_out)):  # engine-12
             self._ask(position)
-        self._access.fetch([shard.position for shard in order.further if self._is_worth_asking(shard)])
+        self.access.fetch([shard.position for shard in order.further if self._is_worth_asking(shard)])
         for shard in order.further:
             if self._is_worth_asking(shard):
                 self._ask(shard.position)
@@ -192,32 +188,32 @@ class VectorSearch:
         farthest = self._farthest()
         if farthest is None:
             return shards, rows, distances
-        is_full = len(self._near_enough()) >= self._limit
+        is_full = len(self._near_enough()) >= self.limit
         near = distances <= farthest if is_full else distances < farthest
         return shards[near], rows[near], distances[near]
 
     def _ask(self, position: int) -> None:
         self.shards_asked += 1
-        search = self._access.search(position)
+        search = self.access.search(position)
         if search is not None:
-            allowed = self._access.allowed_rows(position)
+            allowed = self.access.allowed_rows(position)
             distances, rows = search.index.nearest(
-                self._vector, self._limit, allowed=allowed, exact=self._limits.exact, within=self._farthest()
+                self.vector, self.limit, allowed=allowed, exact=self.request.exact, within=self._farthest()
             )
             self._answers.append((position, distances, rows))
 
     def _is_worth_asking(self, shard: rules.Ranked) -> bool:
         """With a condition, nearness says less: then only a shard that cannot be nearer is passed over."""
-        is_worth = rules.could_be_nearer if self._access.is_filtered else rules.is_likely_nearer
+        is_worth = rules.could_be_nearer if self.request.condition is not None else rules.is_likely_nearer
         return is_worth(shard, self._farthest())
 
     def _ask_beyond_cap(self, ranked: Sequence[rules.Ranked]) -> None:
         """Ask shards in ascending order of what is compared: when one is not worth asking, no later one is."""
-        size = self._settings.query_shard_fanout
+        size = self.settings.query_shard_fanout
         for begin in range(0, len(ranked), size):
             group = ranked[begin : begin + size]
             worth = [*itertools.takewhile(self._is_worth_beyond_cap, group)]
-            self._access.fetch([shard.position for shard in worth])
+            self.access.fetch([shard.position for shard in worth])
             for shard in worth:
                 if not self._is_worth_beyond_cap(shard):
                     return
@@ -227,7 +223,7 @@ class VectorSearch:
 
     def _is_worth_beyond_cap(self, shard: rules.Ranked) -> bool:
         may_exceed = rules.may_exceed_cap(
-            found=len(self._near_enough()), wanted=self._limit, is_filtered=self._access.is_filtered
+            found=len(self._near_enough()), wanted=self.limit, is_filtered=self.request.condition is not None
         )
         return may_exceed and rules.could_be_nearer(shard, self._farthest())
 
@@ -236,11 +232,11 @@ class VectorSearch:
         if not self._answers:
             return _NO_DISTANCES
         distances = np.concatenate([distances for _, distances, _ in self._answers])
-        return distances if self._limits.max_distance is None else distances[distances < self._limits.max_distance]
+        return distances if self.request.max_distance is None else distances[distances < self.request.max_distance]
 
     def _farthest(self) -> float | None:
         """Return the distance of the last row that would be returned now."""
         distances = self._near_enough()
-        if len(distances) < self._limit:
-            return self._limits.max_distance
-        return float(np.partition(distances, self._limit - 1)[self._limit - 1])
+        if len(distances) < self.limit:
+            return self.request.max_distance
+        return float(np.partition(distances, self.limit - 1)[self.limit - 1])

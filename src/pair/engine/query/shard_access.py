@@ -8,7 +8,7 @@ Invariants
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -36,14 +36,17 @@ def by_shard(shards: Rows, rows: Rows) -> dict[int, Rows]:
     return {position: rows[shards == position] for position in np.unique(shards).tolist()}
 
 
+@dataclass(eq=False)
 class ShardRouting:
     """What is computed once for each manifest: centroids of its shards, live rows, graphs."""
 
-    def __init__(self, published: StoredManifest) -> None:
-        self.published = published
-        self.shards = published.manifest.shards
-        self._live: dict[int, Selection] = {}
-        self._graphs: dict[int, GraphShard] = {}
+    published: StoredManifest
+    _live: dict[int, Selection] = field(default_factory=dict)
+    _graphs: dict[int, GraphShard] = field(default_factory=dict)
+
+    @property
+    def shards(self) -> tuple[ShardRef, ...]:
+        return self.published.manifest.shards
 
     @functools.cached_property
     def _clustered(self) -> list[int]:
@@ -88,13 +91,13 @@ class ShardRouting:
         return graph
 
 
+@dataclass(eq=False)
 class ShardReader:
     """Opens shards for queries, several at once where they have to be fetched."""
 
-    def __init__(self, cache: ShardCache, parallelism: int) -> None:
-        self.cache = cache
-        self._parallelism = parallelism
-        self._pool: ThreadPoolExecutor | None = None
+    cache: ShardCache
+    parallelism: int
+    _pool: ThreadPoolExecutor | None = None
 
     def close(self) -> None:
         if self._pool is not None:
@@ -104,41 +107,32 @@ class ShardReader:
         """Run fetches at once. The query that reads the file meets a failure again, and reports it."""
         if len(fetches) > 1:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._parallelism, thread_name_prefix="pair-shard")
+                self._pool = ThreadPoolExecutor(self.parallelism, thread_name_prefix="pair-shard")
             for future in [self._pool.submit(fetch) for fetch in fetches]:
                 future.exception()
 
 
+@dataclass(eq=False)
 class ShardAccess:
     """The shards of one manifest, for one query."""
 
-    def __init__(
-        self,
-        routing: ShardRouting,
-        reader: ShardReader,
-        condition: Filter | None,
-        now: float,
-        *,
-        in_pieces: bool = True,
-        skips_missing: bool = False,
-    ) -> None:
-        """`in_pieces`: read some rows of a shard without fetching all of it.
+    routing: ShardRouting
+    reader: ShardReader
+    condition: Filter | None
+    now: float
+    in_pieces: bool = True
+    """Read some rows of a shard without fetching all of it."""
+    skips_missing: bool = False
+    """Leave out shards that garbage collection removed."""
+    faults: dict[str, str] = field(default_factory=dict)
+    """Why files could not be read, by key."""
+    _opened: dict[int, OpenShard] = field(default_factory=dict)
+    _searches: dict[int, SearchFile | None] = field(default_factory=dict)
+    _selections: dict[int, Selection | None] = field(default_factory=dict)
 
-        `skips_missing`: leave out shards that garbage collection removed.
-        """
-        self.routing = routing
-        self.shards = routing.shards
-        self.is_filtered = condition is not None
-        self._reader = reader
-        self._condition = condition
-        self._now = now
-        self._in_pieces = in_pieces
-        self._skips_missing = skips_missing
-        self._opened: dict[int, OpenShard] = {}
-        self._searches: dict[int, SearchFile | None] = {}
-        self._selections: dict[int, Selection | None] = {}
-        self.faults: dict[str, str] = {}
-        """Why files could not be read, by key."""
+    @property
+    def shards(self) -> tuple[ShardRef, ...]:
+        return self.routing.published.manifest.shards
 
     def can_answer(self, *, needs_keywords: bool) -> bool:
         """Tell whether there is a shard of which every file that an answer needs could be read.
@@ -163,19 +157,19 @@ class ShardAccess:
         for position in positions:
             shard = self._open(position)
             if not shard.is_loaded("search"):
-                plan = functools.partial(shard.plan_index_fetches, in_pieces=self._in_pieces)
+                plan = functools.partial(shard.plan_index_fetches, in_pieces=self.in_pieces)
                 fetches += self._read_or_note(plan) or ()
         if keywords:
             # The weight of a word depends on which rows are live.
             worn = [position for position in everywhere if self.shards[position].tombstones is not None]
             fetches += self._plan_row_fetches(dict.fromkeys(worn, _NO_ROWS), texts=False)
-        self._reader.fetch_together(fetches)
-        if self._condition is not None:
+        self.reader.fetch_together(fetches)
+        if self.condition is not None:
             self._fetch_files("rows", everywhere if keywords else positions)
 
     def _fetch_files(self, role: FileRole, positions: Sequence[int]) -> None:
         shards = [self._open(position) for position in positions]
-        self._reader.fetch_together(
+        self.reader.fetch_together(
             [functools.partial(shard.load, role) for shard in shards if not shard.is_loaded(role)]
         )
 
@@ -184,48 +178,41 @@ class ShardAccess:
 
         Raises RangeError.
         """
-        self._reader.fetch_together(self._plan_row_fetches(wanted, texts=texts))
+        self.reader.fetch_together(self._plan_row_fetches(wanted, texts=texts))
 
     def _plan_row_fetches(self, wanted: Mapping[int, Rows], *, texts: bool) -> list[Callable[[], object]]:
         fetches: list[Callable[[], object]] = []
         for position, rows in wanted.items():
             shard = self._open(position)
             if not shard.is_loaded("search"):
-                plan = functools.partial(shard.plan_row_fetches, rows, texts=texts, in_pieces=self._in_pieces)
+                plan = functools.partial(shard.plan_row_fetches, rows, texts=texts, in_pieces=self.in_pieces)
                 fetches += self._read_or_note(plan) or ()
         return fetches
 
     def read_whole_files(self) -> None:
         """Fetch whole files from now on: for a query that looks at the texts of many rows."""
-        self._in_pieces = False
+        self.in_pieces = False
 
     def search(self, position: int) -> SearchFile | None:
         """Return the search file of a shard; None when it cannot be read. Raises RangeError while reading pieces."""
         if position not in self._searches:
             shard = self._open(position)
-            read = shard.search_rows if self._in_pieces else shard.search
-            self._searches[position] = self._read_or_note(lambda: read(self._now))
+            read = shard.search_rows if self.in_pieces else shard.search
+            self._searches[position] = self._read_or_note(lambda: read(self.now))
         return self._searches[position]
 
     def allowed_rows(self, position: int) -> Selection | None:
         """Return the rows that are live and meet the condition; None for all. Call `search` first."""
-        if position not in self._selections:
-            self._selections[position] = self._select_rows(position)
-        return self._selections[position]
-
-    def _select_rows(self, position: int) -> Selection | None:
-        live, condition = self._live_rows(position), self._condition
-        if condition is None:
-            return live
-        search = self.search(position)
-        if search is None:
-            return None
-        shard = self._open(position)
-        documents = self._read_or_note(lambda: shard.rows().select(condition))
-        if documents is None:
-            return search.no_rows()
-        chosen: Selection = documents[search.doc_of_row]
-        return chosen if live is None else chosen & live
+        if position in self._selections:
+            return self._selections[position]
+        chosen, condition = self._live_rows(position), self.condition
+        if condition is not None and (search := self.search(position)) is not None:
+            shard = self._open(position)
+            documents = self._read_or_note(lambda: shard.rows().select(condition))
+            allowed = search.no_rows() if documents is None else documents[search.doc_of_row]
+            chosen = allowed if chosen is None else allowed & chosen
+        self._selections[position] = chosen
+        return chosen
 
     def _live_rows(self, position: int) -> Selection | None:
         if self.shards[position].tombstones is None:
@@ -264,18 +251,18 @@ class ShardAccess:
 
     def keyword_parts(self) -> list[KeywordPart]:
         """Return the keyword indexes of all shards, since a score depends on all of them."""
-        return [self._keyword_part(position) for position in range(len(self.shards))]
+        parts = []
+        for position, shard in enumerate(self.shards):
+            index = self._read_or_note(self._open(position).keywords)
+            if index is not None and shard.tombstones is not None and self.search(position) is None:
+                index = None
+            row_fields = functools.partial(self._row_fields, position)
+            parts.append(KeywordPart(index, self._live_rows(position), row_fields))
+        return parts
 
-    def _keyword_part(self, position: int) -> KeywordPart:
-        index = self._read_or_note(self._open(position).keywords)
-        if index is not None and self.shards[position].tombstones is not None and self.search(position) is None:
-            index = None
-
-        def row_fields(row: int) -> Sequence[str]:
-            search = self.search(position)
-            return () if search is None else search.row_fields(row)
-
-        return KeywordPart(index, self._live_rows(position), row_fields)
+    def _row_fields(self, position: int, row: int) -> Sequence[str]:
+        search = self.search(position)
+        return () if search is None else search.row_fields(row)
 
     def graph_shards(self) -> dict[int, GraphShard]:
         """Return the shards that have a graph, by position."""
@@ -290,7 +277,7 @@ class ShardAccess:
     def _open(self, position: int) -> OpenShard:
         shard = self._opened.get(position)
         if shard is None:
-            shard = self._opened[position] = self._reader.cache.open(self.shards[position])
+            shard = self._opened[position] = self.reader.cache.open(self.shards[position])
         return shard
 
     def _read_or_note(self, read: Callable[[], _Answer]) -> _Answer | None:
@@ -299,7 +286,7 @@ class ShardAccess:
         try:
             return read()
         except ShardMissingError as fault:
-            if not self._skips_missing:
+            if not self.skips_missing:
                 raise
             self.faults[str(fault)] = "it is not in the store any more"
         except errors.DataError as fault:
@@ -318,6 +305,7 @@ class PrefetchReport:
     """Worth fetching, but more than the limit allows."""
 
 
+@dataclass(eq=False)
 class Prefetcher:
     """Fetches files that queries are likely to need, one at a time. Evicts nothing. Used from one thread.
 
@@ -325,18 +313,17 @@ class Prefetcher:
     read first; and shards that replaced ones that were here, as they do after a compaction.
     """
 
-    def __init__(self, publication: ManifestStore, cache: ShardCache) -> None:
-        self._manifests = publication
-        self._cache = cache
-        self._cached: frozenset[str] = frozenset()
-        """Shards whose search file was in the cache after the last run."""
+    manifests: ManifestStore
+    cache: ShardCache
+    _cached: frozenset[str] = frozenset()
+    """Shards whose search file was in the cache after the last run."""
 
     def fetch(self, most_bytes: int, go_on: Callable[[], bool]) -> PrefetchReport:
         """Fetch files while `go_on` is true; none from a store that is near. Raises E206, E010."""
-        published = self._manifests.current() if self._cache.reads_pieces else None
+        published = self.manifests.current() if self.cache.reads_pieces else None
         if published is None:
             return PrefetchReport()
-        manifest, cache = published.manifest, self._cache
+        manifest, cache = published.manifest, self.cache
         files = fetched = left = 0
         room = min(most_bytes, cache.room_bytes())
         for shard, role in self._list_missing(manifest):
@@ -350,7 +337,7 @@ class Prefetcher:
 
     def _list_missing(self, manifest: Manifest) -> list[tuple[ShardRef, FileRole]]:
         """Return the files that are worth fetching, the most useful first."""
-        cache, shards = self._cache, manifest.shards
+        cache, shards = self.cache, manifest.shards
         # A shard that replaces others is as likely to be read as they were, and no query has read its rows yet.
         is_replaced = not self._cached <= manifest.folders
         reads = {shard.folder: cache.open(shard).row_reads for shard in shards}
@@ -362,7 +349,7 @@ class Prefetcher:
 
     def _fetch_file(self, ref: ShardRef, role: FileRole) -> bool:
         """Return False for a file that is damaged or gone: a query reports it."""
-        shard = self._cache.open(ref)
+        shard = self.cache.open(ref)
         try:
             # Queries that run meanwhile go on with the pieces that are here.
             shard.path(role)

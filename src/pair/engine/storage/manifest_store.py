@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pair import errors
 from pair.blobs.contract import Blob, BlobStore, BlobUnchanged, Version, VersionMismatchError
@@ -35,7 +36,9 @@ from pair.engine.format.manifest import (
     version_key,
     versions_prefix,
 )
-from pair.engine.format.shard_builder import BuiltShard
+
+if TYPE_CHECKING:
+    from pair.engine.format.shard_builder import BuiltShard
 
 logger = logging.getLogger(__name__)
 
@@ -252,7 +255,7 @@ class ManifestStore:
             self._before_first_write()
             self._is_probed = True
 
-    def upload(self, shards: Sequence[BuiltShard]) -> None:
+    def upload(self, shards: "Sequence[BuiltShard]") -> None:
         self.refuse_past()
         self.probe()
         for shard in shards:
