@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pair import errors, files
 from pair.clock import Clock, SystemClock
 from pair.kb.open import blob_store, new_id, pause_before
@@ -437,7 +439,7 @@ class LockReport:
         return tuple(kb.id for kb in self.kbs if "://" in kb.source and "?" in kb.source)
 
     def to_json(self) -> dict[str, Any]:
-        kbs = [dataclasses.asdict(kb) for kb in self.kbs]
+        kbs = [msgspec.structs.asdict(kb) for kb in self.kbs]
         return {"lock": str(self.path), "is_changed": self.is_changed, "drifts": [], "kbs": kbs}
 
 

@@ -11,8 +11,11 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+import msgspec
 
 from pair import files
 from pair.clock import Clock, to_timestamp
@@ -26,8 +29,7 @@ logger = logging.getLogger(__name__)
 SCHEMA_VERSION = 1
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True):
     """What is known of a fetched KB. `identity` is the SHA-256 of its archive, or its git commit."""
 
     identity: str
@@ -44,6 +46,19 @@ class Facts:
     """It has one that was not wanted."""
     size_bytes: int = 0
     """Of the archive; 0 for git, and where it is not known."""
+
+
+class _StoredFacts(Facts, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    schema_version: Literal[1]
+    address: str
+    url: str
+    fetched_at: str
+
+
+class _StoredHashes(msgspec.Struct):
+    """What is needed of an entry of any version."""
+
+    hashes: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -90,8 +105,8 @@ class Cache:
         """Return a file for each SHA-256, of any entry. Whether the disk damaged it shows when it is read."""
         paths: dict[str, Path] = {}
         for path in self._folder.glob(f"*/{ENTRY_NAME}"):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                for name, sha256 in json.loads(path.read_bytes())["hashes"].items():
+            with contextlib.suppress(OSError, ValueError, RecursionError):
+                for name, sha256 in msgspec.json.decode(path.read_bytes(), type=_StoredHashes).hashes.items():
                     if stays_inside(name):
                         paths[sha256] = path.parent / name
         return paths
@@ -138,16 +153,11 @@ class Cache:
         """Return an entry that was made from this very address: versions of two repositories may be equal."""
         folder = self._folder / key
         try:
-            value = json.loads((folder / ENTRY_NAME).read_bytes())
-            if value.pop("schema_version") != SCHEMA_VERSION or value.pop("address") != _address(source):
-                return None
-            del value["url"], value["fetched_at"]
-            facts = Facts(**value)
-            is_sound = isinstance(facts.identity, str) and isinstance(facts.signed_by, str | None)
-            are_safe = all(isinstance(sha256, str) and stays_inside(path) for path, sha256 in facts.hashes.items())
-            return CacheEntry(folder, facts) if is_sound and are_safe else None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            facts = msgspec.json.decode((folder / ENTRY_NAME).read_bytes(), type=_StoredFacts)
+        except (OSError, ValueError, RecursionError):
             return None
+        is_safe = facts.address == _address(source) and all(map(stays_inside, facts.hashes))
+        return CacheEntry(folder, facts) if is_safe else None
 
     def _fill(self, key: str, source: KbSource, fill: Fill, earlier: CacheEntry | None) -> CacheEntry:
         folder = self._folder / key
@@ -165,7 +175,7 @@ class Cache:
                 "address": _address(source),
                 "url": hide_credentials(source.location),
                 "fetched_at": to_timestamp(self._clock.now()),
-                **asdict(facts),
+                **msgspec.structs.asdict(facts),
             }
             files.write_atomically(staged / ENTRY_NAME, json.dumps(value).encode())
             atomic_swap.put_in_place(staged, folder)

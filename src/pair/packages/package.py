@@ -6,9 +6,11 @@ import hashlib
 import json
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import msgspec
 
 from pair import errors, files
 from pair.packages import file_listing, rules
@@ -31,14 +33,12 @@ class Label:
     tags: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True)
-class PackagedFile:
+class PackagedFile(msgspec.Struct, frozen=True, rename={"size_bytes": "size"}):
     size_bytes: int
     sha256: str
 
 
-@dataclass(frozen=True)
-class PackagedIndex:
+class PackagedIndex(msgspec.Struct, frozen=True):
     """What a package says of its index: the shards of a KB, and the manifest that names them."""
 
     kb_id: str
@@ -49,9 +49,6 @@ class PackagedIndex:
     documents: int
     chunks: int
     shards: int
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True)
@@ -70,8 +67,7 @@ class IndexToPackage:
     """By the name in the index."""
 
 
-@dataclass(frozen=True)
-class PackageManifest:
+class PackageManifest(msgspec.Struct, frozen=True):
     name: str
     version: str
     description: str = ""
@@ -79,7 +75,7 @@ class PackageManifest:
     license: str = ""
     tags: tuple[str, ...] = ()
     created_at: str = UNDATED
-    files: dict[str, PackagedFile] = field(default_factory=dict)
+    files: dict[str, PackagedFile] = {}
     """Of the index too: below INDEX_FOLDER."""
     index: PackagedIndex | None = None
 
@@ -111,11 +107,8 @@ class PackageManifest:
             "tags": list(self.tags),
             "created_at": self.created_at,
             "content_checksum": f"sha256:{self.content_checksum}",
-            **({"index": self.index.to_json()} if self.index is not None else {}),
-            "files": {
-                path: {"size": self.files[path].size_bytes, "sha256": self.files[path].sha256}
-                for path in sorted(self.files)
-            },
+            **({"index": msgspec.to_builtins(self.index)} if self.index is not None else {}),
+            "files": msgspec.to_builtins(dict(sorted(self.files.items()))),
         }
 
     def differences(self, present: dict[str, str]) -> dict[str, list[str]]:
@@ -135,41 +128,15 @@ def parse_manifest(content: bytes) -> PackageManifest | None:
         # Before anything else: one that is newer may look otherwise.
         if "content_checksum" in value and value.get("schema_version", SCHEMA_VERSION) != SCHEMA_VERSION:
             raise errors.package_of_another_schema(f"{value.get('name')!s:.80}", value["schema_version"])
-        listed = {
-            path: PackagedFile(int(entry["size"]), str(entry["sha256"])) for path, entry in value["files"].items()
-        }
-        manifest = PackageManifest(
-            name=str(value["name"]),
-            version=str(value["version"]),
-            description=str(value.get("description", "")),
-            author=str(value.get("author", "")),
-            license=str(value.get("license", "")),
-            tags=tuple(str(tag) for tag in value.get("tags", [])),
-            created_at=str(value.get("created_at", UNDATED)),
-            files=listed,
-            index=_parse_index(value.get("index")),
-        )
-        claimed, actual = str(value["content_checksum"]), f"sha256:{manifest.content_checksum}"
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        claimed, _ = value["content_checksum"], value["files"]
+        manifest = msgspec.convert(value, PackageManifest)
+        actual = f"sha256:{manifest.content_checksum}"
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     if claimed != actual:
         reason = "its content checksum is not that of the files it lists"
         raise errors.checksum_failed("manifest.json", reason, is_local=True)
     return manifest
-
-
-def _parse_index(value: Any) -> PackagedIndex | None:
-    if value is None:
-        return None
-    return PackagedIndex(
-        kb_id=str(value["kb_id"]),
-        manifest_version=int(value["manifest_version"]),
-        embedder=str(value["embedder"]),
-        dimension=int(value["dimension"]),
-        documents=int(value["documents"]),
-        chunks=int(value["chunks"]),
-        shards=int(value["shards"]),
-    )
 
 
 @dataclass(frozen=True)
@@ -190,7 +157,7 @@ class PackageReport:
             "name": manifest.name,
             "version": manifest.version,
             "files": len(manifest.texts),
-            "index": manifest.index.to_json() if manifest.index is not None else None,
+            "index": msgspec.to_builtins(manifest.index),
             "size_bytes": self.size_bytes,
             "sha256": self.sha256,
             "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],
@@ -223,7 +190,7 @@ def make_package(
         listed = {name: PackagedFile(seen.st_size, hashes[name]) for name, seen in chosen.listing.files.items()}
         for name, file in index.files.items() if index is not None else ():
             listed[f"{rules.INDEX_FOLDER}/{name}"] = PackagedFile(file.size_bytes, file.sha256)
-        manifest = dataclasses.replace(
+        manifest = msgspec.structs.replace(
             named,
             created_at=dated.strftime("%Y-%m-%dT%H:%M:%SZ") if dated else UNDATED,
             files=listed,
@@ -243,10 +210,10 @@ def _complete_label(folder: Path, label: Label) -> PackageManifest:
     """Return a manifest without files: flags first, then a package manifest in the folder, then defaults."""
     default = PackageManifest(name=rules.make_name(folder.resolve().name), version="1.0.0")
     given = {name: value for name, value in dataclasses.asdict(label).items() if value is not None}
-    named = dataclasses.replace(_read_manifest(folder) or default, **given)
+    named = msgspec.structs.replace(_read_manifest(folder) or default, **given)
     if (fault := rules.find_label_fault(named.name, named.version)) is not None:
         raise errors.cannot_package(str(folder), fault)
-    return dataclasses.replace(named, tags=tuple(sorted(set(named.tags))))
+    return msgspec.structs.replace(named, tags=tuple(sorted(set(named.tags))))
 
 
 def _read_manifest(folder: Path) -> PackageManifest | None:

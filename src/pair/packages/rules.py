@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from annotated_types import Ge, Gt, Le
+from msgspec import Meta
 
 from pair.values import LONGEST_WAIT_SECONDS, KbSource
 
@@ -143,10 +144,7 @@ def read_key_id(key: str) -> str:
 
 # ── names in archives ──────────────────────────────────────────────────────────────────────────────
 
-_WINDOWS_DEVICES = frozenset(
-    {"con", "prn", "aux", "nul", "conin$", "conout$"}
-    | {f"{port}{digit}" for port in ("com", "lpt") for digit in "0123456789¹²³"}
-)
+_WINDOWS_DEVICE = re.compile(r"con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9¹²³]")
 
 
 def find_name_fault(name: str) -> str | None:
@@ -231,7 +229,7 @@ def _part_fault(part: str) -> str | None:
         return "name belongs to version control"
     if part.rstrip(". ") != part:
         return "name ends in a dot or a space"
-    if part.partition(".")[0].rstrip().lower() in _WINDOWS_DEVICES:
+    if _WINDOWS_DEVICE.fullmatch(part.partition(".")[0].rstrip().lower()):
         return "name is reserved on Windows"
     if len(part.encode()) > 255:
         return "name is too long"
@@ -382,7 +380,10 @@ def list_parents(path: str) -> Iterable[str]:
 
 # ── packages ───────────────────────────────────────────────────────────────────────────────────────
 
-_NOT_ON_ONE_LINE = frozenset({"Cc", "Cs", "Zl", "Zp"})
+_ON_ONE_LINE = r"\A[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]*\Z"
+OneLine = Annotated[str, Meta(pattern=_ON_ONE_LINE)]
+"""Text without control characters, ends of lines and halves of characters."""
+Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
 def find_label_fault(name: str, version: str) -> str | None:
@@ -396,7 +397,7 @@ def find_label_fault(name: str, version: str) -> str | None:
 
 
 def is_on_one_line(text: str) -> bool:
-    return not any(unicodedata.category(character) in _NOT_ON_ONE_LINE for character in text)
+    return re.match(_ON_ONE_LINE, text) is not None
 
 
 def find_file_name_fault(name: str) -> str | None:

@@ -1,9 +1,9 @@
 """The lock as a value and as bytes."""
 
-import dataclasses
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 import tomli_w
 
@@ -15,7 +15,7 @@ from pair.values import KbSource
 KB = LockedKb(
     "default", ".pair/knowledge", "./dist/releases.json#handbook", "handbook", "1.0.0", "0a" * 32, "", "0b" * 32, "", 0
 )
-GIT = dataclasses.replace(
+GIT = msgspec.structs.replace(
     KB, id="cookbook", target="docs/cookbook", source="https://host/kb.git#v1", archive_sha256="", commit="c1"
 )
 
@@ -110,8 +110,8 @@ def test_a_table_that_lacks_something_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "reason"),
     [
-        (dataclasses.replace(GIT, id="default"), "are both the KB 'default'"),
-        (dataclasses.replace(GIT, target=KB.target), "is both the KB 'default' and the KB 'cookbook'"),
+        (msgspec.structs.replace(GIT, id="default"), "are both the KB 'default'"),
+        (msgspec.structs.replace(GIT, target=KB.target), "is both the KB 'default' and the KB 'cookbook'"),
     ],
 )
 def test_two_kbs_with_one_id_or_one_target_are_refused(tmp_path: Path, other: LockedKb, reason: str) -> None:
