@@ -25,7 +25,6 @@ _SETTINGS = (
     "submodule.recurse=false",
 )
 """None of them is left to the user: a repository of a stranger is fetched and checked out."""
-_OPTIONS = tuple(word for setting in _SETTINGS for word in ("-c", setting))
 _PROTOCOLS = "git:http:https:ssh"
 
 
@@ -77,7 +76,7 @@ def _run_git(location: str, *arguments: str, may_be_absent: bool = False) -> str
     logger.debug("git", extra={"arguments": [hide_credentials(argument) for argument in arguments]})
     try:
         done = subprocess.run(  # noqa: S603 - the program is git; what the user gave stands behind "--"
-            [program, *_OPTIONS, *arguments],
+            [program, *(word for setting in _SETTINGS for word in ("-c", setting)), *arguments],
             capture_output=True,
             text=True,
             errors="replace",

@@ -19,7 +19,6 @@ from msgspec import Meta
 
 from pair import errors, files
 from pair.packages import file_listing, record, rules, verify
-from pair.packages.contract import CurrentIndex
 from pair.packages.record import Record, RecordHeader
 
 LOCK_NAME = "pair.lock"
@@ -206,6 +205,18 @@ def refuse_twice(kbs: Sequence[LockedKb]) -> None:
 
 
 # ── what is installed ──────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class CurrentIndex:
+    """The index that was installed last into a KB."""
+
+    embedder: str
+    index_sha256: str
+    """Empty when there is none."""
+    label: str
+    """Name and version of the package, as long as the KB is as that left it."""
+
 
 FindIndex = Callable[[str], CurrentIndex | None]
 """Returns what is searched in a KB, by its id; None when there is no such KB."""

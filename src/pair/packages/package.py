@@ -140,6 +140,46 @@ def parse_manifest(content: bytes) -> PackageManifest | None:
 
 
 @dataclass(frozen=True)
+class IndexSelection:
+    """Which files of the index of a package are needed."""
+
+    is_wanted: bool = True
+    """False for the texts alone."""
+    holds: Callable[[str], bool] = lambda path: False
+    """Tells whether the engine has a file of it already, by its path in the package."""
+
+    def leaves_out(self, path: str) -> bool:
+        """Tell whether a file of the package is neither fetched nor unpacked."""
+        return rules.is_of_index(path) and (not self.is_wanted or self.holds(path))
+
+
+@dataclass(frozen=True)
+class PackagedIndexFiles:
+    """The index of a package, unpacked."""
+
+    folder: Path
+    content: bytes
+    """Of its manifest."""
+    names: frozenset[str]
+    """Of the files in the folder; those that the engine has already may be missing."""
+    hashes: Mapping[str, str]
+    """SHA-256 of all of its files by name, as the package gives it."""
+    package_name: str
+    label: str
+    is_fresh: bool
+    """Unpacked and verified just now; files from the cache have to be verified again."""
+    packaged: frozenset[str] = frozenset()
+    """Paths of the files that were packaged with it, in the folder above."""
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.content).hexdigest()
+
+    def path_of(self, name: str) -> Path | None:
+        return self.folder / name if name in self.names else None
+
+
+@dataclass(frozen=True)
 class PackageReport:
     path: Path
     manifest: PackageManifest

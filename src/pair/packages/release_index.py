@@ -23,8 +23,10 @@ from pair import errors, files
 from pair.blobs.contract import BlobStore, VersionMismatchError
 from pair.clock import Clock, to_timestamp
 from pair.packages import rules
-from pair.packages.contract import CachedCopy, ChangedError, Download, Parts, Validators
+from pair.packages.cache import Facts, Validators
+from pair.packages.content import Download
 from pair.packages.package import PackageManifest
+from pair.packages.partial_download import ChangedError, RemotePackage
 from pair.packages.resolve import FEED_NAME, FeedAddress, locate_archive
 from pair.values import KbSource
 from pair.web.http_answer import RequestFault
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 LIMIT_BYTES = 8 * 1024 * 1024
 _MOST_ATTEMPTS = 30
-_MOST_SIGNATURE_BYTES = 64 * 1024
-_MOST_MANIFEST_BYTES = 64 * 1024 * 1024
 _BLOCK_BYTES = 8 * 1024 * 1024
 
 
@@ -350,18 +350,18 @@ class BucketTarget:
 PublishTarget = FolderTarget | BucketTarget
 
 
+@dataclass(frozen=True)
 class StoredFile:
     """A file in a bucket, read in parts."""
 
-    def __init__(self, store: BlobStore, key: str, size_bytes: int) -> None:
-        self._store = store
-        self._key = key
-        self.size_bytes = size_bytes
+    store: BlobStore
+    key: str
+    size_bytes: int
 
     def read(self, start: int, length: int) -> bytes:
-        content = self._store.get_range(self._key, start, length)
+        content = self.store.get_range(self.key, start, length)
         if content is None or len(content) != min(length, self.size_bytes - start):
-            raise ChangedError(self._key)
+            raise ChangedError(self.key)
         return content
 
     def copy(self, start: int, length: int, path: Path) -> None:
@@ -370,28 +370,29 @@ class StoredFile:
                 stream.write(self.read(begin, min(_BLOCK_BYTES, start + length - begin)))
 
 
+@dataclass(frozen=True)
 class BucketFetcher:
-    """Fetches archives from buckets; `store_at` gives the store at an address."""
+    """Fetches archives from buckets."""
 
-    def __init__(self, store_at: Callable[[str], BlobStore], settings: rules.SourcesSettings | None = None) -> None:
-        self._store_at = store_at
-        self._limit_bytes = (settings or rules.SourcesSettings()).max_download_bytes
+    store_at: Callable[[str], BlobStore]
+    """Returns the store at an address."""
+    settings: rules.SourcesSettings
 
-    def parts(self, url: str, *, sha256: str | None) -> Parts | None:
+    def parts(self, url: str, *, sha256: str | None) -> RemotePackage | None:
         store, key = self._open(url)
-        manifest = store.get_range(key + rules.MANIFEST_SUFFIX, 0, _MOST_MANIFEST_BYTES + 1)
+        manifest = store.get_range(key + rules.MANIFEST_SUFFIX, 0, rules.MANIFEST_LIMIT_BYTES + 1)
         size_bytes = self._check_size(store, key, url)
-        if manifest is None or len(manifest) > _MOST_MANIFEST_BYTES or size_bytes is None or sha256 is None:
+        if manifest is None or len(manifest) > rules.MANIFEST_LIMIT_BYTES or size_bytes is None or sha256 is None:
             return None
-        return Parts(manifest, sha256, StoredFile(store, key, size_bytes), Validators())
+        return RemotePackage(manifest, sha256, StoredFile(store, key, size_bytes), Validators())
 
     def signature(self, url: str) -> bytes | None:
         store, key = self._open(url)
-        return store.get_range(key + rules.SIGNATURE_SUFFIX, 0, _MOST_SIGNATURE_BYTES)
+        return store.get_range(key + rules.SIGNATURE_SUFFIX, 0, rules.SIGNATURE_LIMIT_BYTES)
 
-    def fetch(self, url: str, part: Path, *, sha256: str | None, known: CachedCopy | None) -> Download | None:
+    def fetch(self, url: str, part: Path, *, sha256: str | None, known: Facts | None) -> Download | None:
         """Download as the contract says. A broken transfer starts over."""
-        if known is not None and sha256 == known.sha256:
+        if known is not None and sha256 == known.identity:
             return None
         files.make_folder(part.parent)
         files.unlink(part, missing_ok=True)
@@ -407,12 +408,13 @@ class BucketFetcher:
 
     def _open(self, url: str) -> tuple[BlobStore, str]:
         folder, _, key = url.rpartition("/")
-        return self._store_at(folder), key
+        return self.store_at(folder), key
 
     def _check_size(self, store: BlobStore, key: str, url: str) -> int | None:
         size_bytes = next((info.size_bytes for info in store.list(key) if info.key == key), None)
-        if size_bytes is not None and size_bytes > self._limit_bytes:
-            reason = f"it has more than {self._limit_bytes} bytes, the most that sources.max_download_bytes allows"
+        limit_bytes = self.settings.max_download_bytes
+        if size_bytes is not None and size_bytes > limit_bytes:
+            reason = f"it has more than {limit_bytes} bytes, the most that sources.max_download_bytes allows"
             raise errors.archive_refused(url, reason)
         return size_bytes
 

@@ -19,6 +19,8 @@ MANIFEST_NAME = "manifest.json"
 MANIFEST_SUFFIX = ".manifest.json"
 """Of a copy of the manifest beside a package with an index, for partial downloads."""
 SIGNATURE_SUFFIX = ".minisig"
+SIGNATURE_LIMIT_BYTES = 64 * 1024
+MANIFEST_LIMIT_BYTES = 64 * 1024 * 1024
 SIDECAR_SUFFIXES = (MANIFEST_SUFFIX, SIGNATURE_SUFFIX, MANIFEST_SUFFIX + SIGNATURE_SUFFIX)
 """Of files beside an archive, besides its `.sha256`."""
 OWN_NAMES = frozenset({RECORD_NAME, ENTRY_NAME})

@@ -20,7 +20,6 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from pair import errors, files
-from pair.packages.contract import Signer
 from pair.packages.package import PackageManifest, PackageReport
 from pair.packages.rules import MANIFEST_SUFFIX, SIGNATURE_SUFFIX, format_key_id
 
@@ -254,6 +253,17 @@ def _hash_stream(stream: BinaryIO) -> tuple[bytes, str]:
 
 
 # ── checking ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Signer:
+    """The owner of a valid signature."""
+
+    key: str
+    """The public key, as minisign writes it on one line."""
+    key_id: str
+    comment: str
+    """What the signer says of the file, on one line."""
 
 
 class TrustedKeys:
