@@ -21,7 +21,7 @@ from pair.packages.cache import Cache
 from pair.packages.content import DamagedCopyError, Fetcher, Observer, SourceContents
 from pair.packages.install import Installation, InstallReport, InstallRequest
 from pair.packages.lockfile import Lock, LockedKb, drift
-from pair.packages.package import IndexSelection, Label, PackageReport, make_package
+from pair.packages.package import IndexSelection, IndexToPackage, Label, PackageReport, make_package
 from pair.packages.release_index import BucketFetcher, BucketTarget, FolderTarget, PublishReport, PublishTarget
 from pair.packages.resolve import FeedAddress, has_moved, refuse_conflicting_options
 from pair.packages.rules import RECORD_NAME, hide_credentials, is_in_bucket, is_remote, strip_user
@@ -294,17 +294,28 @@ class Installer:
             return make_package(folder, output, label=packaging.label, dated=dated)
         if not folder.is_dir():
             raise errors.source_path_missing(str(folder))
-        from pair.kb.package_index import index_maker  # noqa: PLC0415 - only where it is used
+        from pair.kb.package_index import pack_index  # noqa: PLC0415 - only where it is used
 
-        with index_maker(self.settings, folder, packaging.kb_id, self.observer) as index_of:
+        with contextlib.ExitStack() as stack:
+
+            def index_of(name: str) -> IndexToPackage:
+                return pack_index(self.settings, folder, packaging.kb_id, name, self.observer, stack)
+
             return make_package(folder, output, label=packaging.label, dated=dated, index_of=index_of)
 
     def verify(self, path: Path, identity: str | None = None) -> checks.Verification:
         """`identity`: the key that must have signed it; without one, those of the settings count."""
-        signatures = self._signatures() if identity is None else _trust_key(identity)
-        if identity is not None and signatures is not None and path.is_dir():
-            signatures.refuse_unsigned(str(path), "a folder carries none")
-        return checks.verify(path, self.settings.sources, signatures)
+        if identity is None:
+            return checks.verify(path, self.settings.sources, self._signatures())
+        from pair.packages.signing import TrustedKeys, read_public_key  # noqa: PLC0415 - loads cryptography
+
+        try:
+            trusted = TrustedKeys([read_public_key(identity)], is_required=True)
+        except ValueError as fault:
+            raise errors.key_unusable(identity, str(fault)) from fault
+        if path.is_dir():
+            trusted.refuse_unsigned(str(path), "a folder carries none")
+        return checks.verify(path, self.settings.sources, trusted)
 
     def describe(self, path: Path) -> Description:
         return checks.describe(path, self.settings.sources)
@@ -335,15 +346,6 @@ class Installer:
 def _release_key(address: FeedAddress, name: str, version: str, sha256: str) -> str:
     """Return the key that a release is remembered by."""
     return f"{strip_user(address.place)} {name} {version} {sha256}"
-
-
-def _trust_key(identity: str) -> "TrustedKeys":
-    from pair.packages.signing import TrustedKeys, read_public_key  # noqa: PLC0415 - loads cryptography
-
-    try:
-        return TrustedKeys([read_public_key(identity)], is_required=True)
-    except ValueError as fault:
-        raise errors.key_unusable(identity, str(fault)) from fault
 
 
 def resolve_source(source: str | None = None, *, offline: bool = False, settings: Settings | None = None) -> KbSource:

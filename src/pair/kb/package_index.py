@@ -141,30 +141,29 @@ def read_current_index(settings: Settings, kb_id: str, clock: Clock) -> CurrentI
 # ── making ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-@contextlib.contextmanager
-def index_maker(
-    settings: Settings, folder: Path, kb_id: str | None, observer: Observer
-) -> Iterator[Callable[[str], IndexToPackage]]:
-    """Give a function that makes the index of a folder, by the name of its package, after a sync of its KB.
+def pack_index(
+    settings: Settings,
+    folder: Path,
+    kb_id: str | None,
+    name: str,
+    observer: Observer,
+    stack: contextlib.ExitStack,
+) -> IndexToPackage:
+    """Sync the KB of a folder and return its index; `stack` closes the KB when the index was written.
 
-    The sources of this project are the KB `default`; any other folder is a KB by its own name. The observer is told
-    how many documents besides the files of the folder go in: the publisher may not want to give them away.
+    The sources of this project are the KB `default`; any other folder is a KB by the name of its package. The observer
+    is told how many documents besides the files of the folder go in: the publisher may not want to give them away.
     """
     is_own = os.path.realpath(folder) == os.path.realpath(files.expand_path(settings.kb.sources_dir))
-    with contextlib.ExitStack() as stack:
-
-        def make(name: str) -> IndexToPackage:
-            own_id = kb_id or (DEFAULT_KB if is_own else make_name(name))
-            _sync_folder(settings, folder, own_id, is_own=is_own)
-            kb = stack.enter_context(open_kb(own_id, settings=settings))
-            index = kb.backup.pack_index()
-            paths = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-            others = index.manifest.documents - len(kb.existing_ids(paths)) if index.manifest.documents else 0
-            if others:
-                observer.say(f"the index also holds what is not in {folder}: {others:,} pages or ingested documents")
-            return _describe_index(index, kb.backup.read_packed)
-
-        yield make
+    own_id = kb_id or (DEFAULT_KB if is_own else make_name(name))
+    _sync_folder(settings, folder, own_id, is_own=is_own)
+    kb = stack.enter_context(open_kb(own_id, settings=settings))
+    index = kb.backup.pack_index()
+    paths = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    others = index.manifest.documents - len(kb.existing_ids(paths)) if index.manifest.documents else 0
+    if others:
+        observer.say(f"the index also holds what is not in {folder}: {others:,} pages or ingested documents")
+    return _describe_index(index, kb.backup.read_packed)
 
 
 def _sync_folder(settings: Settings, folder: Path, kb_id: str, *, is_own: bool) -> None:

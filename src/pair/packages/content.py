@@ -158,7 +158,11 @@ class SourceContents:
     ) -> Iterator[SourceContent]:
         def fill(earlier: CacheEntry | None, folder: Path) -> Facts | None:
             if source.type == "git":
-                return _fill_from_git(source, earlier, folder)
+                if earlier is not None and git.remote_commit(source.location) == earlier.facts.identity:
+                    return None
+                commit = git.check_out(source.location, folder)
+                hashes = file_listing.hash_files(folder, file_listing.list_kb_files(folder).listing.files)
+                return Facts(commit, verified=False, etag=None, last_modified=None, hashes=hashes)
             facts = download_missing(self, source, earlier, folder, target)
             return facts or self._fill(source, earlier, folder, fetcher)
 
@@ -259,8 +263,7 @@ class SourceContents:
         listed = manifest.files if manifest is not None and manifest.index is not None else {}
         left_out = {name: entry.sha256 for name, entry in listed.items() if selection.leaves_out(name)}
         try:
-            unpacked = archive.unpack(path, folder, self.settings, shown=shown, leave_out=left_out.__contains__)
-            hashes = {name: entry.sha256 for name, entry in unpacked.items()}
+            hashes = archive.unpack(path, folder, self.settings, shown=shown, leave_out=left_out.__contains__)
             if manifest is not None:
                 present = {name: sha256 for name, sha256 in (left_out | hashes).items() if name != rules.MANIFEST_NAME}
                 refuse_differences(manifest, present, shown)
@@ -268,14 +271,6 @@ class SourceContents:
             files.remove_tree(folder)
             raise
         return hashes
-
-
-def _fill_from_git(source: KbSource, earlier: CacheEntry | None, folder: Path) -> Facts | None:
-    if earlier is not None and git.remote_commit(source.location) == earlier.facts.identity:
-        return None
-    commit = git.check_out(source.location, folder)
-    hashes = file_listing.hash_files(folder, file_listing.list_kb_files(folder).listing.files)
-    return Facts(commit, verified=False, etag=None, last_modified=None, hashes=hashes)
 
 
 # ── checks of archives ─────────────────────────────────────────────────────────────────────────────

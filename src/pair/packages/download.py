@@ -22,6 +22,7 @@ from typing import Self
 from urllib.parse import unquote, urlsplit
 
 import httpx2
+import msgspec
 
 from pair import errors, files
 from pair.packages import rules
@@ -76,7 +77,11 @@ class Downloader:
                 logger.debug("checksum unchanged", extra={"url": rules.hide_credentials(url)})
                 return None
             if expected is None:
-                self._accept_unverified(url)
+                shown = rules.hide_credentials(url)
+                if self.settings.require_checksum:
+                    reason = "Nobody published a SHA-256 for it, and sources.require_checksum is set"
+                    raise self._checksum_error(f"File: {shown}", reason)
+                self.observer.say(f"unverified: no SHA-256 is published for {shown}")
             transfer = _Transfer(
                 self.web,
                 url,
@@ -169,18 +174,10 @@ class Downloader:
             raise self._checksum_error(subject, "It holds no SHA-256 for this archive")
         return checksum
 
-    def _accept_unverified(self, url: str) -> None:
-        shown = rules.hide_credentials(url)
-        if self.settings.require_checksum:
-            reason = "Nobody published a SHA-256 for it, and sources.require_checksum is set"
-            raise self._checksum_error(f"File: {shown}", reason)
-        self.observer.say(f"unverified: no SHA-256 is published for {shown}")
-
     def _transfer_verified(self, transfer: "_Transfer", expected: str | None) -> Download | None:
         download = transfer.run()
-        if download is None:
-            return None
-        if expected is not None and download.sha256 != expected and transfer.was_resumed:
+        is_wrong = download is not None and expected not in {None, download.sha256}
+        if is_wrong and transfer.was_resumed:
             self.observer.say("the resumed download does not match its checksum: starting over")
             transfer.discard()
             download = transfer.run()
@@ -298,11 +295,11 @@ class _Transfer:
     def _find_resumable(self) -> tuple[int, Validators]:
         """Return how much of which version an earlier attempt left behind."""
         try:
-            validators = Validators(**json.loads(note_path(self.part).read_bytes()))
+            validators = msgspec.json.decode(note_path(self.part).read_bytes(), type=Validators)
             # Without either, the rest of this file could not be distinguished from that of another.
             is_resumable = validators.for_range or self.is_checked
             return (self._count_arrived(), validators) if is_resumable else (0, Validators())
-        except (OSError, ValueError, TypeError, RecursionError):
+        except (OSError, ValueError, RecursionError):
             return 0, Validators()
 
     def _check_continues(self, response: httpx2.Response, have_bytes: int, known: Validators) -> None:
@@ -338,7 +335,10 @@ class _Transfer:
         if have_bytes == 0:
             self._begin_part(validators)
         if total_bytes is not None:
-            self._check_free_space(total_bytes - have_bytes)
+            needed_bytes, free_bytes = total_bytes - have_bytes, shutil.disk_usage(self.part.parent).free
+            if free_bytes < needed_bytes:
+                reason = f"no space left on the disk: {needed_bytes} bytes needed, {free_bytes} free"
+                raise errors.storage_failed(str(self.part.parent), reason)
         with _Sink(self.part, have_bytes) as sink:
             with self.observer.transfer(_file_name(self.url), total_bytes, have_bytes) as advance:
                 for chunk in self._unpack(response, encoding, self.limit_bytes - have_bytes):
@@ -364,12 +364,6 @@ class _Transfer:
         os.close(files.open_file(self.part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
         if not self.was_encoded:
             files.write_atomically(note_path(self.part), json.dumps(asdict(validators)).encode())
-
-    def _check_free_space(self, needed_bytes: int) -> None:
-        free_bytes = shutil.disk_usage(self.part.parent).free
-        if free_bytes < needed_bytes:
-            reason = f"no space left on the disk: {needed_bytes} bytes needed, {free_bytes} free"
-            raise errors.storage_failed(str(self.part.parent), reason)
 
 
 class _Sink:

@@ -161,7 +161,12 @@ class Installation:
         self._kb_id = kb_id
         self._request = request
         with files.storage_errors():
-            self._target = _resolve_target(request)
+            if request.locked is None:
+                self._target = files.resolve(request.target)
+            else:
+                # A locked target is below the lock's folder by its name: a link does not count.
+                lock = Path(request.locked.lock)
+                self._target = Path(os.path.realpath(lock.parent)) / make_relative(request.target, lock)
         self._clock = clock
         self._observer = observer
         self._token = token
@@ -439,14 +444,6 @@ class _TargetChangedError(Exception):
     """The target was written to while its new state was being built."""
 
 
-def _resolve_target(request: InstallRequest) -> Path:
-    """Return the real path. A locked target is below the lock's folder by its name: a link does not count."""
-    if request.locked is None:
-        return files.resolve(request.target)
-    lock = Path(request.locked.lock)
-    return Path(os.path.realpath(lock.parent)) / make_relative(request.target, lock)
-
-
 def _strip_users(source: KbSource) -> KbSource:
     feed = rules.strip_user(source.feed) if source.feed is not None else None
     return dataclasses.replace(source, location=rules.strip_user(source.location), feed=feed)
@@ -481,7 +478,11 @@ def _stage_kept(target: Path, staged: Path, compared: _FileComparison) -> None:
             (staged / folder).mkdir(parents=True, exist_ok=True)
     for path in current.files:
         if path not in leaving:
-            _link(f"{target}/{path}", f"{staged}/{path}")
+            source, destination = f"{target}/{path}", f"{staged}/{path}"
+            try:
+                os.link(source, destination, follow_symlinks=False)
+            except OSError:  # a file system without links, a protected file
+                shutil.copy2(source, destination, follow_symlinks=False)
 
 
 def _keep_modes(target: Path, staged: Path, folders: Sequence[str]) -> None:
@@ -493,13 +494,6 @@ def _keep_modes(target: Path, staged: Path, folders: Sequence[str]) -> None:
             with contextlib.suppress(PermissionError):  # only root may give folders away
                 os.chown(new, seen.st_uid, seen.st_gid)
             new.chmod(stat.S_IMODE(seen.st_mode))
-
-
-def _link(source: str, destination: str) -> None:
-    try:
-        os.link(source, destination, follow_symlinks=False)
-    except OSError:  # a file system without links, a protected file
-        shutil.copy2(source, destination, follow_symlinks=False)
 
 
 def _stage_placed(staged: Path, compared: _FileComparison) -> dict[str, str]:

@@ -223,7 +223,10 @@ def make_package(
         raise errors.source_path_missing(str(folder))
     with files.storage_errors():
         named = _complete_label(folder, label)
-        path = output if output is not None else _default_output(folder, named)
+        name = f"{named.name}-{named.version}.zip"
+        if output is None and (fault := rules.find_file_name_fault(name)) is not None:
+            raise errors.cannot_package(str(folder), fault)
+        path = output if output is not None else Path(name)
         chosen = _choose_files(folder, path)
         index = index_of(named.name) if index_of is not None else None
         hashes = file_listing.hash_files(folder, chosen.listing.files)
@@ -237,13 +240,6 @@ def make_package(
             index=index.described if index is not None else None,
         )
         return _write_package(_PackageContents(folder, manifest, index), path, chosen.skipped)
-
-
-def _default_output(folder: Path, named: PackageManifest) -> Path:
-    name = f"{named.name}-{named.version}.zip"
-    if (fault := rules.find_file_name_fault(name)) is not None:
-        raise errors.cannot_package(str(folder), fault)
-    return Path(name)
 
 
 def _complete_label(folder: Path, label: Label) -> PackageManifest:
@@ -291,10 +287,13 @@ class _PackageContents:
     def manifest_bytes(self) -> bytes:
         return json.dumps(self.manifest.to_json(), indent=2, ensure_ascii=False).encode() + b"\n"
 
-    def chunks(self, name: str) -> Iterable[bytes]:
+    def chunks(self, name: str) -> Iterator[bytes]:
         if self.index is not None and rules.is_of_index(name):
-            return self.index.files[name.removeprefix(f"{rules.INDEX_FOLDER}/")].chunks()
-        return _read_chunks(self.folder / name)
+            yield from self.index.files[name.removeprefix(f"{rules.INDEX_FOLDER}/")].chunks()
+            return
+        with (self.folder / name).open("rb") as stream:
+            while chunk := stream.read(files.CHUNK_BYTES):
+                yield chunk
 
 
 def _write_package(contents: _PackageContents, named: Path, skipped: tuple[tuple[str, str], ...]) -> PackageReport:
@@ -358,9 +357,3 @@ def _entry(name: str, size_bytes: int, method: int) -> zipfile.ZipInfo:
     entry.external_attr = 0o100644 << 16
     entry.compress_type = method
     return entry
-
-
-def _read_chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as stream:
-        while chunk := stream.read(files.CHUNK_BYTES):
-            yield chunk

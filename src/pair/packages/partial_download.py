@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 from pair import errors, files
 from pair.packages import archive, package, record, rules
 from pair.packages.cache import CacheEntry, Facts, Validators
-from pair.packages.package import IndexSelection, PackagedFile, PackageManifest
+from pair.packages.package import IndexSelection, PackageManifest
 from pair.values import KbSource
 
 if TYPE_CHECKING:
@@ -183,22 +183,19 @@ def _refuse_unsafe(manifest: PackageManifest, settings: rules.SourcesSettings) -
     """Judge the manifest as an archive is judged: it names paths that are going to be written."""
     label = f"{manifest.name} {manifest.version}"
     for path, entry in manifest.files.items():
-        if (fault := rules.find_path_fault(path) or _find_fault(path, entry, manifest)) is not None:
+        fault = rules.find_path_fault(path)
+        if path == rules.MANIFEST_NAME:
+            fault = "a manifest does not list itself"
+        elif entry.size_bytes < 0:
+            fault = "file of less than no bytes"
+        elif any(folder in manifest.files for folder in rules.list_parents(path)):
+            fault = "file in what is a file too"
+        if fault is not None:
             raise errors.archive_refused(label, f"{fault}: {path!r}")
     if (fault := rules.find_tree_fault(manifest.files)) is not None:
         raise errors.archive_refused(label, fault)
     if len(manifest.files) > settings.max_archive_entries or manifest.size_bytes > settings.max_unpacked_bytes:
         raise errors.archive_refused(label, "it is larger than sources.max_unpacked_bytes or has too many files")
-
-
-def _find_fault(path: str, entry: PackagedFile, manifest: PackageManifest) -> str | None:
-    if path == rules.MANIFEST_NAME:
-        return "a manifest does not list itself"
-    if entry.size_bytes < 0:
-        return "file of less than no bytes"
-    if any(folder in manifest.files for folder in rules.list_parents(path)):
-        return "file in what is a file too"
-    return None
 
 
 def assemble(
@@ -250,17 +247,13 @@ def _fetch(content: bytes, manifest: PackageManifest, missing: Sequence[str], so
             source.copy(start, end - start, scratch / str(number))
             patchwork.add(start, end, opened_parts.enter_context((scratch / str(number)).open("rb")))
         for path, entry in zip(missing, chosen, strict=True):
-            _extract(opened, entry, folder / path, manifest.files[path].sha256)
-
-
-def _extract(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, destination: Path, sha256: str) -> None:
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        written = archive.write_entry(opened, entry, destination)
-    except archive.RefusedError as fault:
-        raise UnfitError(str(fault)) from fault
-    if written.sha256 != sha256:
-        raise UnfitError(f"another SHA-256 than the manifest gives: {entry.filename}")
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                sha256 = archive.write_entry(opened, entry, folder / path)
+            except archive.RefusedError as fault:
+                raise UnfitError(str(fault)) from fault
+            if sha256 != manifest.files[path].sha256:
+                raise UnfitError(f"another SHA-256 than the manifest gives: {path}")
 
 
 def _spans(chosen: Sequence[zipfile.ZipInfo], opened: zipfile.ZipFile) -> Iterator[tuple[int, int]]:
@@ -312,15 +305,15 @@ class _Patchwork(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         rest = max(0, self._source.size_bytes - self._position)
         length = rest if size < 0 else min(size, rest)
-        content = self._read(self._position, length)
+        start = self._position
+        for begin, end, part in self._parts:
+            if begin <= start and start + length <= end:
+                part.seek(start - begin)
+                content = part.read(length)
+                break
+        else:
+            if length > self._most_bytes:
+                raise UnfitError(f"its directory takes {length} bytes")
+            content = self._source.read(start, length)
         self._position += len(content)
         return content
-
-    def _read(self, start: int, length: int) -> bytes:
-        for begin, end, content in self._parts:
-            if begin <= start and start + length <= end:
-                content.seek(start - begin)
-                return content.read(length)
-        if length > self._most_bytes:
-            raise UnfitError(f"its directory takes {length} bytes")
-        return self._source.read(start, length)

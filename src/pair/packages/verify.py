@@ -68,16 +68,16 @@ def _verify_package(path: Path, settings: SourcesSettings, signatures: "TrustedK
     if (beside := path.with_name(path.name + MANIFEST_SUFFIX)).exists():
         _verify_beside(beside, entries, signatures)
         checks.append(f"{beside.name} is the manifest of the package")
-    content = {name: entry.sha256 for name, entry in entries.items() if manifest is None or name != MANIFEST_NAME}
+    content = {name: sha256 for name, sha256 in entries.items() if manifest is None or name != MANIFEST_NAME}
     if manifest is not None:
         refuse_differences(manifest, content, str(path))
         checks.append("every file is as manifest.json says")
     return Verification(path, "package", tuple(checks), len(content))
 
 
-def _verify_beside(beside: Path, entries: Mapping[str, archive.UnpackedFile], signatures: "TrustedKeys | None") -> None:
+def _verify_beside(beside: Path, entries: Mapping[str, str], signatures: "TrustedKeys | None") -> None:
     """Verify the manifest beside a package, and its signature: partial downloads rely on them."""
-    if MANIFEST_NAME not in entries or files.hash_file(beside) != entries[MANIFEST_NAME].sha256:
+    if MANIFEST_NAME not in entries or files.hash_file(beside) != entries[MANIFEST_NAME]:
         reason = "It is not the manifest of the package that it lies beside"
         raise errors.checksum_failed(f"File: {beside}", reason, is_local=True)
     signature = read_signature(beside)
