@@ -128,9 +128,15 @@ def parse_manifest(content: bytes) -> PackageManifest | None:
         # Before anything else: one that is newer may look otherwise.
         if "content_checksum" in value and value.get("schema_version", SCHEMA_VERSION) != SCHEMA_VERSION:
             raise errors.package_of_another_schema(f"{value.get('name')!s:.80}", value["schema_version"])
-        claimed, _ = value["content_checksum"], value["files"]
+        claimed = value["content_checksum"]
+        hashes = {path: entry["sha256"] for path, entry in value["files"].items()}
+        actual = f"sha256:{file_listing.content_checksum(hashes)}"
+        is_of_package = claimed == actual or not all(isinstance(sha256, str) for sha256 in hashes.values())
         manifest = msgspec.convert(value, PackageManifest)
-        actual = f"sha256:{manifest.content_checksum}"
+    except msgspec.ValidationError as fault:
+        if not is_of_package:
+            return None
+        raise errors.checksum_failed("manifest.json", f"it is damaged: {fault}", is_local=True) from fault
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     if claimed != actual:
