@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -49,7 +49,7 @@ class Validators:
         return {name: value for name, value in headers.items() if value}
 
 
-class Facts(msgspec.Struct, frozen=True):
+class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is known of a fetched KB. `identity` is the SHA-256 of its archive, or its git commit."""
 
     identity: str
@@ -70,13 +70,6 @@ class Facts(msgspec.Struct, frozen=True):
     @property
     def validators(self) -> Validators:
         return Validators(self.etag, self.last_modified)
-
-
-class _StoredFacts(Facts, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    schema_version: Literal[1]
-    address: str
-    url: str
-    fetched_at: str
 
 
 class _StoredHashes(msgspec.Struct):
@@ -171,11 +164,14 @@ class Cache:
         """Return an entry that was made from this very address: versions of two repositories may be equal."""
         folder = self.folder / key
         try:
-            facts = msgspec.json.decode((folder / ENTRY_NAME).read_bytes(), type=_StoredFacts)
-        except (OSError, ValueError, RecursionError):
+            value = msgspec.json.decode((folder / ENTRY_NAME).read_bytes(), type=dict[str, Any])
+            if value.pop("schema_version") != SCHEMA_VERSION or value.pop("address") != _address(source):
+                return None
+            del value["url"], value["fetched_at"]
+            facts = msgspec.convert(value, Facts)
+        except (OSError, ValueError, KeyError, RecursionError):
             return None
-        is_safe = facts.address == _address(source) and all(map(stays_inside, facts.hashes))
-        return CacheEntry(folder, facts) if is_safe else None
+        return CacheEntry(folder, facts) if all(map(stays_inside, facts.hashes)) else None
 
     def _fill(self, key: str, source: KbSource, fill: Fill, earlier: CacheEntry | None) -> CacheEntry:
         folder = self.folder / key
