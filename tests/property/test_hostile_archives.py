@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pair.packages import archive, package
-from pair.packages.contract import ChangedError, IndexSelection
-from pair.packages.partial_download import Supplies, UnfitError, assemble, find_missing
+from pair.packages.package import IndexSelection
+from pair.packages.partial_download import ChangedError, Supplies, UnfitError, assemble, find_missing
 from pair.packages.rules import SourcesSettings
 from support.damage import bounded, refusal, tried
 
@@ -142,7 +142,7 @@ def test_parts_of_an_archive_that_lies_are_what_the_manifest_says_or_nothing(con
     with bounded(), tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "kb"
         try:
-            assemble(MANIFEST, manifest, missing, Elsewhere(content), (folder, supplies))
+            assemble(MANIFEST, manifest, missing, Elsewhere(content), folder, supplies)
         except (UnfitError, ChangedError):
             return
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == {"manifest.json": MANIFEST, **TEXTS}
@@ -155,5 +155,5 @@ def test_what_nobody_touched_is_unpacked_and_put_together(is_large: bool, tmp_pa
     manifest = package.parse_manifest(MANIFEST)
     assert manifest is not None
     supplies = Supplies(lambda sha256: None, IndexSelection())
-    places = (tmp_path / "parts", supplies)
-    assert assemble(MANIFEST, manifest, [*TEXTS], Elsewhere(WHOLE[is_large]), places).keys() == TEXTS.keys()
+    parts = assemble(MANIFEST, manifest, [*TEXTS], Elsewhere(WHOLE[is_large]), tmp_path / "parts", supplies)
+    assert parts.keys() == TEXTS.keys()

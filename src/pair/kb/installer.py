@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -9,25 +10,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pair import errors, files
 from pair.clock import Clock, SystemClock
 from pair.kb.open import blob_store, new_id, pause_before
 from pair.packages import lockfile, record, release_index, resolve
 from pair.packages import verify as checks
 from pair.packages.cache import Cache
-from pair.packages.content import DamagedCopyError, SourceContents
-from pair.packages.contract import CurrentIndex, Fetcher, IndexSelection, Observer, Signatures
+from pair.packages.content import DamagedCopyError, Fetcher, Observer, SourceContents
 from pair.packages.install import Installation, InstallReport, InstallRequest
 from pair.packages.lockfile import Lock, LockedKb, drift
-from pair.packages.package import Label, PackageReport, make_package
-from pair.packages.release_index import (
-    BucketFetcher,
-    BucketTarget,
-    FolderTarget,
-    PublishReport,
-    PublishTarget,
-    read_file,
-)
+from pair.packages.package import IndexSelection, IndexToPackage, Label, PackageReport, make_package
+from pair.packages.release_index import BucketFetcher, BucketTarget, FolderTarget, PublishReport, PublishTarget
 from pair.packages.resolve import FeedAddress, has_moved, refuse_conflicting_options
 from pair.packages.rules import RECORD_NAME, hide_credentials, is_in_bucket, is_remote, strip_user
 from pair.packages.verify import Description
@@ -37,6 +32,7 @@ from pair.values import KbSource, check_kb_id
 if TYPE_CHECKING:
     from pair.blobs.contract import BlobStore
     from pair.kb.package_index import EngineIndexInstaller
+    from pair.packages.signing import TrustedKeys
     from pair.web.http_client import HttpClient
 
 
@@ -92,7 +88,9 @@ class Installer:
             offline=offline,
             folder=self.folder,
             latest_release=lambda: self._find_latest_release(fresh=fresh),
-            from_feed=self._resolve_feed,
+            from_feed=lambda address: self._remember_release(
+                address, *release_index.choose(self._read_feed(address.place), address)
+            ),
         )
 
     def resolve_update(self, source: str | None, target: Path, *, offline: bool) -> KbSource:
@@ -138,9 +136,6 @@ class Installer:
             raise errors.lock_differs(str(lock), [drift(kb.id, what, kb.archive_sha256, release.sha256)])
         return self._remember_release(address, name, release)
 
-    def _resolve_feed(self, address: FeedAddress) -> KbSource:
-        return self._remember_release(address, *release_index.choose(self._read_feed(address.place), address))
-
     def _remember_release(self, address: FeedAddress, name: str, release: release_index.Release) -> KbSource:
         """Return a release as a source, which a locked install finds again without the feed."""
         source = dataclasses.replace(release_index.to_source(release, address), name=name)
@@ -158,24 +153,20 @@ class Installer:
             folder, _, name = place.rpartition("/")
             content = BucketTarget(self._open_store(folder), pause_before).read(name)
         elif is_remote(place):
-            from pair.packages.release_index import read_remote_feed  # noqa: PLC0415 - loads the network
-
             with self._open_web() as web:
-                content = read_remote_feed(web, place)
+                content = release_index.read_remote_feed(web, place)
         else:
-            content = read_file(Path(place))
+            content = release_index.read_file(Path(place))
         if content is None:
             raise errors.download_failed(shown, "no feed there")
         return release_index.parse_feed(content, shown)
 
     def _find_latest_release(self, *, fresh: bool) -> KbSource:
-        from pair.packages.resolve import latest_release  # noqa: PLC0415 - loads the network
-
         settings = self.settings.sources
         cache, key = self._cache("feed"), f"{settings.github_api_url} {settings.release_repository}"
         try:
             with self._open_web() as web:
-                source = latest_release(web, settings)
+                source = resolve.latest_release(web, settings)
         except errors.DownloadError as fault:
             remembered = None if fresh or settings.default_url else cache.recall_release(key)
             if remembered is None:
@@ -221,30 +212,31 @@ class Installer:
     ) -> InstallReport:
         """`as_a_whole`: fetch also what the engine seems to have."""
         token, settings, signatures = uuid.uuid4().hex[:12], self.settings.sources, self._signatures()
+        default_target = self.default_target
         with contextlib.ExitStack() as stack:
             with files.storage_errors():
                 scratch = files.resolve(request.target)
             if request.dry_run:
                 temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="pair-"))
                 scratch = files.resolve(Path(temporary) / "kb")
-            kb_id = request.kb_id or record.find_kb_id(request.target, default_target=self.default_target)
-            index = self._index_installer(kb_id, stack)
+            fetcher = self._open_fetcher(source, stack) if source.requires_download and not offline else None
+            cache = self._cache(token)
+            kb_id = request.kb_id or record.find_kb_id(request.target, default_target=default_target)
+
+            @functools.cache
+            def open_index() -> "EngineIndexInstaller":
+                from pair.kb.package_index import EngineIndexInstaller  # noqa: PLC0415 - only where it is used
+
+                return EngineIndexInstaller(self.settings, kb_id, self.clock, stack)
+
             selection = IndexSelection(request.with_index)
             if not as_a_whole:
-                selection = dataclasses.replace(selection, holds=index.holds)
-            fetcher: Fetcher | None = None
-            if source.requires_download and not offline:
-                fetcher = self._open_fetcher(source, stack)
-            contents = SourceContents(self._cache(token), fetcher, settings, token, signatures, selection)
+                selection = IndexSelection(request.with_index, lambda path: open_index().holds(path))
+            contents = SourceContents(cache, fetcher, settings, token, signatures, selection)
             content = stack.enter_context(
                 contents.offer(source, request.target, offline=offline, revalidate=revalidate, scratch=scratch)
             )
-            return Installation(request, self.clock, self.observer, token, index).apply(content)
-
-    def _index_installer(self, kb_id: str, stack: contextlib.ExitStack) -> "EngineIndexInstaller":
-        from pair.kb.package_index import EngineIndexInstaller  # noqa: PLC0415 - only where it is used
-
-        return EngineIndexInstaller(self.settings, kb_id, self.clock, stack)
+            return Installation(request, kb_id, self.clock, self.observer, token, open_index).apply(content)
 
     def _open_fetcher(self, source: KbSource, stack: contextlib.ExitStack) -> Fetcher:
         if is_in_bucket(source.location):
@@ -276,10 +268,6 @@ class Installer:
         with contextlib.closing(web):
             yield web
 
-    def read_current_index(self, kb_id: str) -> CurrentIndex | None:
-        """Return the index that searches of a KB use; None when there is no such KB. Raises E206, E207."""
-        return self._index_installer(kb_id, contextlib.ExitStack()).searched()
-
     # Make and check packages
 
     def package(self, folder: Path, output: Path | None, packaging: Packaging) -> PackageReport:
@@ -302,28 +290,38 @@ class Installer:
             return make_package(folder, output, label=packaging.label, dated=dated)
         if not folder.is_dir():
             raise errors.source_path_missing(str(folder))
-        from pair.kb.package_index import index_maker  # noqa: PLC0415 - only where it is used
+        from pair.kb.package_index import pack_index  # noqa: PLC0415 - only where it is used
 
-        with index_maker(self.settings, folder, packaging.kb_id, self.observer) as index_of:
+        with contextlib.ExitStack() as stack:
+
+            def index_of(name: str) -> IndexToPackage:
+                return pack_index(self.settings, folder, packaging.kb_id, name, self.observer, stack)
+
             return make_package(folder, output, label=packaging.label, dated=dated, index_of=index_of)
 
     def verify(self, path: Path, identity: str | None = None) -> checks.Verification:
         """`identity`: the key that must have signed it; without one, those of the settings count."""
-        signatures = self._signatures() if identity is None else _trust_key(identity)
-        if identity is not None and signatures is not None and path.is_dir():
-            signatures.refuse_unsigned(str(path), "a folder carries none")
-        return checks.verify(path, self.settings.sources, signatures)
+        if identity is None:
+            return checks.verify(path, self.settings.sources, self._signatures())
+        from pair.packages.signing import TrustedKeys, read_public_key  # noqa: PLC0415 - loads cryptography
+
+        try:
+            trusted = TrustedKeys([read_public_key(identity)], is_required=True)
+        except ValueError as fault:
+            raise errors.key_unusable(identity, str(fault)) from fault
+        if path.is_dir():
+            trusted.refuse_unsigned(str(path), "a folder carries none")
+        return checks.verify(path, self.settings.sources, trusted)
 
     def describe(self, path: Path) -> Description:
         return checks.describe(path, self.settings.sources)
 
     def describe_installed(self) -> Description | None:
         """Describe what is in the default target, if anything."""
-        if not (self.default_target / RECORD_NAME).exists():
-            return None
-        return self.describe(self.default_target)
+        target = self.default_target
+        return self.describe(target) if (target / RECORD_NAME).exists() else None
 
-    def _signatures(self) -> Signatures | None:
+    def _signatures(self) -> "TrustedKeys | None":
         """Return the trusted keys of the settings; None if there are none. Raises E401."""
         settings, places = self.settings.sources, self.settings.places
         if not settings.signature_keys:
@@ -344,15 +342,6 @@ class Installer:
 def _release_key(address: FeedAddress, name: str, version: str, sha256: str) -> str:
     """Return the key that a release is remembered by."""
     return f"{strip_user(address.place)} {name} {version} {sha256}"
-
-
-def _trust_key(identity: str) -> Signatures:
-    from pair.packages.signing import TrustedKeys, read_public_key  # noqa: PLC0415 - loads cryptography
-
-    try:
-        return TrustedKeys([read_public_key(identity)], is_required=True)
-    except ValueError as fault:
-        raise errors.key_unusable(identity, str(fault)) from fault
 
 
 def resolve_source(source: str | None = None, *, offline: bool = False, settings: Settings | None = None) -> KbSource:
@@ -433,7 +422,7 @@ class LockReport:
         return tuple(kb.id for kb in self.kbs if "://" in kb.source and "?" in kb.source)
 
     def to_json(self) -> dict[str, Any]:
-        kbs = [dataclasses.asdict(kb) for kb in self.kbs]
+        kbs = [msgspec.structs.asdict(kb) for kb in self.kbs]
         return {"lock": str(self.path), "is_changed": self.is_changed, "drifts": [], "kbs": kbs}
 
 
@@ -459,39 +448,38 @@ class LockService:
         Raises E012, E013, E023.
         """
         known = lockfile.read_lock(self.path) if self.path.exists() else Lock(self.path)
-        chosen = {lockfile.make_relative(target, self.path): target for target in targets or self._usual_targets(known)}
+        if not targets:
+            default = self.installer.default_target
+            targets = [known.target_of(kb) for kb in known.kbs]
+            if not targets or ((default / RECORD_NAME).exists() and lockfile.is_below(default, self.path)):
+                targets.append(default)
+        chosen = {lockfile.make_relative(target, self.path): target for target in targets}
         locked = [lockfile.read_installed(target, self.path) for target in chosen.values()]
         kept = [kb for kb in known.kbs if kb.target not in chosen]
         kbs = tuple(sorted([*kept, *locked], key=lambda kb: kb.id))
         try:
             lockfile.refuse_twice(kbs)
         except ValueError as fault:
-            raise errors.lock_unusable(str(self.path), f"{fault}") from fault
-        return LockReport(self.path, kbs, is_changed=self._save(lockfile.to_bytes(kbs)))
-
-    def _usual_targets(self, known: Lock) -> list[Path]:
-        default = self.installer.default_target
-        targets = [known.target_of(kb) for kb in known.kbs]
-        is_installed = (default / RECORD_NAME).exists() and lockfile.is_below(default, self.path)
-        if is_installed or not targets:
-            targets.append(default)
-        return targets
-
-    def _save(self, content: bytes) -> bool:
+            raise errors.lock_unusable(str(self.path), str(fault)) from fault
+        content = lockfile.to_bytes(kbs)
         with files.storage_errors():
-            if self.path.exists() and self.path.read_bytes() == content:
-                return False
-            path = files.resolve_parent(self.path)
-            files.make_folder(path.parent)
-            files.remove_half_written(path)
-            files.write_atomically(path, content)
-            return True
+            is_changed = not self.path.exists() or self.path.read_bytes() != content
+            if is_changed:
+                path = files.resolve_parent(self.path)
+                files.make_folder(path.parent)
+                files.remove_half_written(path)
+                files.write_atomically(path, content)
+        return LockReport(self.path, kbs, is_changed=is_changed)
 
     def check(self) -> LockReport:
         """Raises E022 with every drift, E023."""
-        lock = lockfile.read_lock(self.path)
-        installer = self.installer
-        if drifts := lockfile.find_drifts(lock, installer.read_current_index, also=installer.default_target):
+        from pair.kb.package_index import read_current_index  # noqa: PLC0415 - only where it is used
+
+        lock, settings, clock = lockfile.read_lock(self.path), self.installer.settings, self.installer.clock
+        drifts = lockfile.find_drifts(
+            lock, lambda kb_id: read_current_index(settings, kb_id, clock), also=self.installer.default_target
+        )
+        if drifts:
             raise errors.lock_differs(str(self.path), drifts)
         return LockReport(self.path, lock.kbs)
 
@@ -503,8 +491,15 @@ class LockService:
         All KBs are fetched and checked before the first one changes.
         """
         lock = lockfile.read_lock(self.path)
+        kbs = lock.kbs
+        if target is not None:
+            wanted = lock.kb_at(target)
+            if wanted is None:
+                known = ", ".join(kb.target for kb in kbs) or "none"
+                raise errors.lock_differs(str(self.path), [f"{target}: not locked; locked are: {known}"])
+            kbs = (wanted,)
         planned = []
-        for kb in lock.kbs if target is None else (self._find_kb(lock, target),):
+        for kb in kbs:
             request = InstallRequest(
                 mode="install",
                 target=lock.target_of(kb),
@@ -520,13 +515,6 @@ class LockService:
                 self._apply(dataclasses.replace(request, dry_run=True), source, offline=offline)
         reports = [self._apply(request, source, offline=offline) for request, source in planned]
         return LockedInstall(self.path, tuple(reports))
-
-    def _find_kb(self, lock: Lock, target: Path) -> LockedKb:
-        kb = lock.kb_at(target)
-        if kb is None:
-            known = ", ".join(locked.target for locked in lock.kbs) or "none"
-            raise errors.lock_differs(str(self.path), [f"{target}: not locked; locked are: {known}"])
-        return kb
 
     def _apply(self, request: InstallRequest, source: KbSource, *, offline: bool) -> InstallReport:
         """Install; ask the server again when a cached copy of unknown bytes may be older than what is locked."""

@@ -15,8 +15,10 @@ from pair.clock import Clock
 from pair.engine.summary import peek, peek_at_history
 from pair.kb.open import DEFAULT_KB, blob_store, document_loader, open_kb
 from pair.packages import archive
-from pair.packages.contract import CurrentIndex, InstalledIndex, MissingIndexFileError, Observer, PackagedIndexFiles
-from pair.packages.package import IndexFile, IndexToPackage, PackagedIndex
+from pair.packages.content import DamagedCopyError, Observer
+from pair.packages.install import InstalledIndex, StagedIndex
+from pair.packages.lockfile import CurrentIndex
+from pair.packages.package import IndexFile, IndexToPackage, PackagedIndex, PackagedIndexFiles
 from pair.packages.rules import INDEX_FOLDER, INDEX_MANIFEST, make_name
 from pair.settings import Settings
 from pair.sync.contract import UnreadableDocument
@@ -35,16 +37,15 @@ _SYNC_OWNER = "sync"
 # ── installing ─────────────────────────────────────────────────────────────────────────────────────
 
 
+@dataclasses.dataclass(frozen=True)
 class EngineIndexInstaller:
-    """Installs the index of a package into one KB. The engine is loaded only if the package has one."""
+    """Installs the index of a package into one KB, which is opened once, and only if the package has an index."""
 
-    def __init__(self, settings: Settings, kb_id: str, clock: Clock, stack: contextlib.ExitStack) -> None:
-        """`stack` closes the KB, if it was opened."""
-        self._stack = stack
-        self.kb_id = kb_id
-        self._settings = settings
-        self._clock = clock
-        self._kb: KnowledgeBase | None = None
+    settings: Settings
+    kb_id: str
+    clock: Clock
+    stack: contextlib.ExitStack
+    """Closes the KB, if it was opened."""
 
     def holds(self, path: str) -> bool:
         """Tell whether a file is stored, by its path in the package: `.pair-index/shards/<content hash>/<file>`."""
@@ -56,60 +57,49 @@ class EngineIndexInstaller:
     @functools.cached_property
     def _shards_in_store(self) -> frozenset[str]:
         """Content hashes of all shards that the current manifest names, or one that is kept."""
-        with self._open_store() as store:
+        with _open_store(self.settings, self.clock) as store:
             heads = [peek(store, self.kb_id), *peek_at_history(store, self.kb_id)]
         return frozenset(shard for head in heads if head is not None for shard in head.shards)
 
-    def _open_store(self) -> "AbstractContextManager[BlobStore]":
-        return contextlib.closing(blob_store(self._settings.engine.store, self._settings, self._clock))
-
     def is_current(self, index_sha256: str) -> bool:
-        with self._open_store() as store:
+        with _open_store(self.settings, self.clock) as store:
             head = peek(store, self.kb_id)
         return head is not None and head.index_sha256 == index_sha256
 
-    def searched(self) -> CurrentIndex | None:
-        from pair.engine.format.manifest import from_bytes, manifest_key  # noqa: PLC0415 - loads the engine
-
-        key = manifest_key(self.kb_id)
-        with self._open_store() as store:
-            blob = store.get(key)
-        if blob is None:
-            return None
-        manifest = from_bytes(blob.data, key)
-        return CurrentIndex(embedder=manifest.embedder, index_sha256=manifest.index_sha256, label=manifest.label)
-
-    def refuse(self, index: PackagedIndexFiles) -> None:
-        self._merger.refuse(self._read_shards(index).manifest)
-
-    def check(self, index: PackagedIndexFiles) -> frozenset[str]:
-        """Text files are read alike everywhere; what others read of a PDF may differ, and is then not used."""
-        with _report_missing():
-            differing = self._merger.check(self._read_shards(index))
-        if lies := sorted(name for name in differing if Path(name).suffix.lower() not in DOCUMENT_SUFFIXES):
-            raise errors.index_damaged(index.label, f"its text of {lies[0]} is not that of the packaged file")
-        return differing
-
-    def bring(self, index: PackagedIndexFiles) -> int:
-        with _report_missing():
-            return self._merger.upload_shards(self._read_shards(index))
-
-    def take_up(self, index: PackagedIndexFiles, *, edited: frozenset[str], gone: frozenset[str]) -> InstalledIndex:
-        shards = dataclasses.replace(self._read_shards(index), edited=edited, gone=gone)
-        with _report_missing():
-            report = self._merger.install(shards)
-        return InstalledIndex(self.kb_id, report.manifest_version, report.documents, len(shards.manifest.shards))
-
-    @property
+    @functools.cached_property
     def _merger(self) -> "PackageMerger":
-        if self._kb is None:
-            self._kb = self._stack.enter_context(open_kb(self.kb_id, settings=self._settings))
-        return self._kb.backup.package_merger()
+        return self.stack.enter_context(open_kb(self.kb_id, settings=self.settings)).backup.package_merger()
+
+    def stage(self, index: PackagedIndexFiles, *, dry_run: bool) -> StagedIndex | None:
+        """Text files are read alike everywhere; what others read of a PDF may differ, and is then not used."""
+        from pair.engine.maintenance.merge_package import MissingFileError  # noqa: PLC0415 - loads numpy
+
+        merger, shards = self._merger, self._read_shards(index)
+        merger.refuse(shards.manifest)
+        if dry_run:
+            return None
+        try:
+            differing = merger.check(shards)
+            if lies := sorted(name for name in differing if Path(name).suffix.lower() not in DOCUMENT_SUFFIXES):
+                raise errors.index_damaged(index.label, f"its text of {lies[0]} is not that of the packaged file")
+            new_shards = merger.upload_shards(shards)
+        except MissingFileError as fault:
+            raise DamagedCopyError(str(fault)) from fault
+
+        def publish(edited: frozenset[str], gone: frozenset[str]) -> InstalledIndex:
+            try:
+                report = merger.install(dataclasses.replace(shards, edited=edited, gone=gone))
+            except MissingFileError as fault:
+                raise DamagedCopyError(str(fault)) from fault
+            count = len(shards.manifest.shards)
+            return InstalledIndex(self.kb_id, report.manifest_version, report.documents, count, new_shards)
+
+        return StagedIndex(differing, publish)
 
     def _read_shards(self, index: PackagedIndexFiles) -> "PackageShards":
         from pair.engine.maintenance.merge_package import PackageShards, unpack_manifest  # noqa: PLC0415 - loads numpy
 
-        reader = FileTextReader(index.folder.parent, self._settings.kb.max_source_bytes, document_loader())
+        reader = FileTextReader(index.folder.parent, self.settings.kb.max_source_bytes, document_loader())
 
         def read_text(document_id: str) -> str | None:
             """Return the text of a packaged file as a sync would read it; None if there is none."""
@@ -132,43 +122,49 @@ class EngineIndexInstaller:
         )
 
 
-@contextlib.contextmanager
-def _report_missing() -> Iterator[None]:
-    from pair.engine.maintenance.merge_package import MissingFileError  # noqa: PLC0415 - loads the engine
+def _open_store(settings: Settings, clock: Clock) -> "AbstractContextManager[BlobStore]":
+    return contextlib.closing(blob_store(settings.engine.store, settings, clock))
 
-    try:
-        yield
-    except MissingFileError as fault:
-        raise MissingIndexFileError(str(fault)) from fault
+
+def read_current_index(settings: Settings, kb_id: str, clock: Clock) -> CurrentIndex | None:
+    """Return the index that searches of a KB use; None when there is no such KB. Raises E206, E207."""
+    from pair.engine.format.manifest import from_bytes, manifest_key  # noqa: PLC0415 - loads the engine
+
+    key = manifest_key(kb_id)
+    with _open_store(settings, clock) as store:
+        blob = store.get(key)
+    if blob is None:
+        return None
+    manifest = from_bytes(blob.data, key)
+    return CurrentIndex(embedder=manifest.embedder, index_sha256=manifest.index_sha256, label=manifest.label)
 
 
 # ── making ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-@contextlib.contextmanager
-def index_maker(
-    settings: Settings, folder: Path, kb_id: str | None, observer: Observer
-) -> Iterator[Callable[[str], IndexToPackage]]:
-    """Give a function that makes the index of a folder, by the name of its package, after a sync of its KB.
+def pack_index(
+    settings: Settings,
+    folder: Path,
+    kb_id: str | None,
+    name: str,
+    observer: Observer,
+    stack: contextlib.ExitStack,
+) -> IndexToPackage:
+    """Sync the KB of a folder and return its index; `stack` closes the KB when the index was written.
 
-    The sources of this project are the KB `default`; any other folder is a KB by its own name. The observer is told
-    how many documents besides the files of the folder go in: the publisher may not want to give them away.
+    The sources of this project are the KB `default`; any other folder is a KB by the name of its package. The observer
+    is told how many documents besides the files of the folder go in: the publisher may not want to give them away.
     """
     is_own = os.path.realpath(folder) == os.path.realpath(files.expand_path(settings.kb.sources_dir))
-    with contextlib.ExitStack() as stack:
-
-        def make(name: str) -> IndexToPackage:
-            own_id = kb_id or (DEFAULT_KB if is_own else make_name(name))
-            _sync_folder(settings, folder, own_id, is_own=is_own)
-            kb = stack.enter_context(open_kb(own_id, settings=settings))
-            index = kb.backup.pack_index()
-            paths = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-            others = index.manifest.documents - len(kb.existing_ids(paths)) if index.manifest.documents else 0
-            if others:
-                observer.say(f"the index also holds what is not in {folder}: {others:,} pages or ingested documents")
-            return _describe_index(index, kb.backup.read_packed)
-
-        yield make
+    own_id = kb_id or (DEFAULT_KB if is_own else make_name(name))
+    _sync_folder(settings, folder, own_id, is_own=is_own)
+    kb = stack.enter_context(open_kb(own_id, settings=settings))
+    index = kb.backup.pack_index()
+    paths = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    others = index.manifest.documents - len(kb.existing_ids(paths)) if index.manifest.documents else 0
+    if others:
+        observer.say(f"the index also holds what is not in {folder}: {others:,} pages or ingested documents")
+    return _describe_index(index, kb.backup.read_packed)
 
 
 def _sync_folder(settings: Settings, folder: Path, kb_id: str, *, is_own: bool) -> None:

@@ -155,19 +155,15 @@ def _open(settings: Settings, asked: Retrieval, where: Where) -> "Iterator[Knowl
     at = where.at
     if at is None:
         with open_kb(kb_id, settings=settings, at=asked.manifest_version) as then:
-            if _is_version(then, asked):
+            version = None
+            with contextlib.suppress(errors.NotFoundError):
+                version = then.version()
+            # The number alone may be that of another store.
+            if version == (asked.manifest_version, asked.commit_id):
                 yield then
                 return
     with open_kb(kb_id, settings=settings, at=None if at == "current" else at) as kb:
         yield kb
-
-
-def _is_version(kb: "KnowledgeBase", asked: Retrieval) -> bool:
-    """Tell whether it is the version of the answer: the number alone may be that of another store."""
-    try:
-        return kb.version() == (asked.manifest_version, asked.commit_id)
-    except errors.NotFoundError:
-        return False
 
 
 def _compare_ranks(passage: FoundPassage, rank: int, new_rank: int, again: FoundPassage) -> PassageAgain:

@@ -16,7 +16,6 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from pair import errors, files
@@ -41,12 +40,6 @@ class RefusedError(Exception):
     """Why an archive is refused; becomes E009 with the archive's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnpackedFile:
-    sha256: str
-    size_bytes: int
-
-
 def unpack(
     archive: Path,
     folder: Path,
@@ -54,8 +47,10 @@ def unpack(
     *,
     shown: str = "",
     leave_out: Callable[[str], bool] = lambda path: False,
-) -> dict[str, UnpackedFile]:
-    """Unpack into `folder`, which must not exist yet; raises E009 and leaves no folder.
+) -> dict[str, str]:
+    """Unpack into `folder`, which must not exist yet; return the SHA-256 of each file by path.
+
+    Raises E009 and leaves no folder.
 
     `shown` is what people know the archive by, if not by its name here. `leave_out`: files that are not wanted.
     """
@@ -69,7 +64,7 @@ def unpack(
             raise
 
 
-def hash_entries(archive: Path, settings: rules.SourcesSettings) -> dict[str, UnpackedFile]:
+def hash_entries(archive: Path, settings: rules.SourcesSettings) -> dict[str, str]:
     """Read the whole archive under the same rules, without writing anything."""
     with _open_archive(archive, settings) as opened:
         entries = _check_entries(opened, settings)
@@ -242,16 +237,14 @@ def _check_places(archive_bytes: int, entries: list[zipfile.ZipInfo]) -> None:
 # ── their bytes ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _write_entries(
-    opened: zipfile.ZipFile, entries: dict[str, zipfile.ZipInfo], folder: Path
-) -> dict[str, UnpackedFile]:
+def _write_entries(opened: zipfile.ZipFile, entries: dict[str, zipfile.ZipInfo], folder: Path) -> dict[str, str]:
     folder.mkdir(parents=True)
     needed_bytes = sum(entry.file_size for entry in entries.values())
     if shutil.disk_usage(folder).free < needed_bytes:
         raise errors.storage_failed(str(folder), f"no space left on the disk for {needed_bytes} bytes")
     made = {""}
-    written: dict[str, UnpackedFile] = {}
-    large: dict[str, Future[UnpackedFile]] = {}
+    written: dict[str, str] = {}
+    large: dict[str, Future[str]] = {}
     # Hashing and writing release the interpreter lock: large files are written beside the small ones.
     with ThreadPoolExecutor(_WRITERS, thread_name_prefix="pair-unpack") as writers:
         for path, entry in entries.items():
@@ -266,7 +259,8 @@ def _write_entries(
         return written | {path: writing.result() for path, writing in large.items()}
 
 
-def write_entry(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, destination: Path) -> UnpackedFile:
+def write_entry(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, destination: Path) -> str:
+    """Write a new file and return its SHA-256."""
     descriptor = os.open(destination, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         return _hash_entry(opened, entry, functools.partial(files.write_all, descriptor))
@@ -276,12 +270,12 @@ def write_entry(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, destination: Pa
 
 def _hash_entry(
     opened: zipfile.ZipFile, entry: zipfile.ZipInfo, write: Callable[[bytes], None] = lambda chunk: None
-) -> UnpackedFile:
+) -> str:
     digest = hashlib.sha256()
     for chunk in _read_chunks(opened, entry):
         digest.update(chunk)
         write(chunk)
-    return UnpackedFile(digest.hexdigest(), entry.file_size)
+    return digest.hexdigest()
 
 
 def _read_chunks(opened: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[bytes]:

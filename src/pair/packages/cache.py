@@ -11,15 +11,20 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from pair import files
 from pair.clock import Clock, to_timestamp
 from pair.packages import atomic_swap
-from pair.packages.contract import Observer
 from pair.packages.rules import ENTRY_NAME, hide_credentials, is_named_by_content, make_cache_key, stays_inside
 from pair.values import KbSource
+
+if TYPE_CHECKING:
+    from pair.packages.content import Observer
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +32,24 @@ SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True)
-class Facts:
+class Validators:
+    """What a server says about the version of a file."""
+
+    etag: str | None = None
+    last_modified: str | None = None
+
+    @property
+    def for_range(self) -> str | None:
+        """The value of `If-Range`: only a strong ETag names the bytes; a date is the second choice."""
+        is_strong = self.etag and not self.etag.startswith("W/")
+        return self.etag if is_strong else self.last_modified
+
+    def conditions(self) -> dict[str, str]:
+        headers = {"If-None-Match": self.etag, "If-Modified-Since": self.last_modified}
+        return {name: value for name, value in headers.items() if value}
+
+
+class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is known of a fetched KB. `identity` is the SHA-256 of its archive, or its git commit."""
 
     identity: str
@@ -45,6 +67,16 @@ class Facts:
     size_bytes: int = 0
     """Of the archive; 0 for git, and where it is not known."""
 
+    @property
+    def validators(self) -> Validators:
+        return Validators(self.etag, self.last_modified)
+
+
+class _StoredHashes(msgspec.Struct):
+    """What is needed of an entry of any version."""
+
+    hashes: dict[str, str]
+
 
 @dataclass(frozen=True)
 class CacheEntry:
@@ -56,30 +88,36 @@ Fill = Callable[[CacheEntry | None, Path], Facts | None]
 """Fetches into a folder that does not exist yet; None when the entry it was given is still current."""
 
 
+@dataclass(frozen=True)
 class Cache:
-    def __init__(self, folder: Path, clock: Clock, observer: Observer, token: str) -> None:
-        """`token` tells the temporary folders of this process from those of others."""
-        self._folder = folder
-        self._clock = clock
-        self._observer = observer
-        self._token = token
+    folder: Path
+    clock: Clock
+    observer: "Observer"
+    token: str
+    """Tells the temporary folders of this process from those of others."""
 
     @contextlib.contextmanager
     def entry_for(
         self, source: KbSource, fill: Fill, is_usable: Callable[[CacheEntry], bool], *, revalidate: bool
     ) -> Iterator[CacheEntry]:
         """Give the entry of a KB, fetched if need be; it is not replaced while the block runs."""
-        with files.storage_errors():
+        with files.storage_errors(), contextlib.ExitStack() as lock:
             key = make_cache_key(source, _address(source))
-            with self._lock_key(key, has_entry=self._find(key, source) is not None):
-                entry = self._find(key, source)
-                if entry is not None and not is_usable(entry):
-                    entry = None
-                if entry is not None and not revalidate:
-                    logger.debug("cache hit", extra={"key": key})
-                else:
-                    entry = self._fill(key, source, fill, entry)
-                yield entry
+            path = self.folder / ".locks" / f"{key}.lock"
+            try:
+                lock.enter_context(files.exclusive_lock(path, on_wait=self._say_waiting))
+            except OSError:
+                # A read-only cache cannot be locked, and need not be when it has the entry.
+                if self._find(key, source) is None:
+                    raise
+            entry = self._find(key, source)
+            if entry is not None and not is_usable(entry):
+                entry = None
+            if entry is not None and not revalidate:
+                logger.debug("cache hit", extra={"key": key})
+            else:
+                entry = self._fill(key, source, fill, entry)
+            yield entry
 
     def drop(self, entry: CacheEntry) -> None:
         """Remove an entry, inside the block that got it. Its description goes first: without it there is no entry."""
@@ -89,16 +127,16 @@ class Cache:
     def files_by_hash(self) -> dict[str, Path]:
         """Return a file for each SHA-256, of any entry. Whether the disk damaged it shows when it is read."""
         paths: dict[str, Path] = {}
-        for path in self._folder.glob(f"*/{ENTRY_NAME}"):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                for name, sha256 in json.loads(path.read_bytes())["hashes"].items():
+        for path in self.folder.glob(f"*/{ENTRY_NAME}"):
+            with contextlib.suppress(OSError, ValueError, RecursionError):
+                for name, sha256 in msgspec.json.decode(path.read_bytes(), type=_StoredHashes).hashes.items():
                     if stays_inside(name):
                         paths[sha256] = path.parent / name
         return paths
 
     def part_path(self, source: KbSource) -> Path:
         """Return where an unfinished download of this address waits to be resumed."""
-        return self._folder / ".partial" / f"{_address(source)}.part"
+        return self.folder / ".partial" / f"{_address(source)}.part"
 
     def remember_release(self, feed: str, source: KbSource) -> None:
         """Remember a release; a read-only cache remembers nothing, which is no reason to stop."""
@@ -117,43 +155,29 @@ class Cache:
         return source if self._find(key, source) is not None else None
 
     def _release_path(self, feed: str) -> Path:
-        return self._folder / ".releases" / f"{hashlib.sha256(feed.encode()).hexdigest()}.json"
-
-    @contextlib.contextmanager
-    def _lock_key(self, key: str, *, has_entry: bool) -> Iterator[None]:
-        """Lock a key. A read-only cache cannot be locked, and need not be when it has the entry."""
-        path = self._folder / ".locks" / f"{key}.lock"
-        with contextlib.ExitStack() as lock:
-            try:
-                lock.enter_context(files.exclusive_lock(path, on_wait=self._say_waiting))
-            except OSError:
-                if not has_entry:
-                    raise
-            yield
+        return self.folder / ".releases" / f"{hashlib.sha256(feed.encode()).hexdigest()}.json"
 
     def _say_waiting(self, holder: str) -> None:
-        self._observer.say(f"waiting for {holder}, which is fetching the same KB")
+        self.observer.say(f"waiting for {holder}, which is fetching the same KB")
 
     def _find(self, key: str, source: KbSource) -> CacheEntry | None:
         """Return an entry that was made from this very address: versions of two repositories may be equal."""
-        folder = self._folder / key
+        folder = self.folder / key
         try:
-            value = json.loads((folder / ENTRY_NAME).read_bytes())
+            value = msgspec.json.decode((folder / ENTRY_NAME).read_bytes(), type=dict[str, Any])
             if value.pop("schema_version") != SCHEMA_VERSION or value.pop("address") != _address(source):
                 return None
             del value["url"], value["fetched_at"]
-            facts = Facts(**value)
-            is_sound = isinstance(facts.identity, str) and isinstance(facts.signed_by, str | None)
-            are_safe = all(isinstance(sha256, str) and stays_inside(path) for path, sha256 in facts.hashes.items())
-            return CacheEntry(folder, facts) if is_sound and are_safe else None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            facts = msgspec.convert(value, Facts)
+        except (OSError, ValueError, KeyError, RecursionError):
             return None
+        return CacheEntry(folder, facts) if all(map(stays_inside, facts.hashes)) else None
 
     def _fill(self, key: str, source: KbSource, fill: Fill, earlier: CacheEntry | None) -> CacheEntry:
-        folder = self._folder / key
+        folder = self.folder / key
         atomic_swap.clear_leftovers(folder)
         # An address whose version is taken by another one, or an entry of an older layout, is replaced as a whole.
-        staged = atomic_swap.make_staging(folder, self._token)
+        staged = atomic_swap.make_staging(folder, self.token)
         try:
             staged.rmdir()
             facts = fill(earlier, staged)
@@ -164,8 +188,8 @@ class Cache:
                 "schema_version": SCHEMA_VERSION,
                 "address": _address(source),
                 "url": hide_credentials(source.location),
-                "fetched_at": to_timestamp(self._clock.now()),
-                **asdict(facts),
+                "fetched_at": to_timestamp(self.clock.now()),
+                **msgspec.structs.asdict(facts),
             }
             files.write_atomically(staged / ENTRY_NAME, json.dumps(value).encode())
             atomic_swap.put_in_place(staged, folder)

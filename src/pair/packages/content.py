@@ -3,28 +3,67 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from pair import errors, files
 from pair.packages import archive, atomic_swap, file_listing, git, package, rules
-from pair.packages.cache import Cache, CacheEntry, Facts
-from pair.packages.contract import (
-    CachedCopy,
-    Fetcher,
-    IndexSelection,
-    PackagedIndexFiles,
-    Signatures,
-    Signer,
-    Validators,
-)
-from pair.packages.package import PackageManifest
-from pair.packages.partial_download import PartialDownload
+from pair.packages.cache import Cache, CacheEntry, Facts, Validators
+from pair.packages.package import IndexSelection, PackagedIndexFiles, PackageManifest
+from pair.packages.partial_download import RemotePackage, download_missing
 from pair.values import KbSource
 
-_MOST_SIGNATURE_BYTES = 64 * 1024
+if TYPE_CHECKING:
+    from pair.packages.signing import TrustedKeys
+
+
+class Observer(Protocol):
+    def say(self, text: str) -> None:
+        """Tell a person something: no checksum, waiting for a lock, trying again."""
+        ...
+
+    def transfer(
+        self, name: str, total_bytes: int | None, have_bytes: int
+    ) -> AbstractContextManager[Callable[[int], None]]:
+        """Begin a transfer; the function is called with the number of bytes each time some have arrived."""
+        ...
+
+
+@dataclass(frozen=True)
+class Download:
+    path: Path
+    sha256: str
+    verified: bool
+    validators: Validators
+
+    def discard(self) -> None:
+        """Delete an archive that is of no more use; until then a killed process finds it again."""
+        files.unlink(self.path, missing_ok=True)
+        files.unlink(note_path(self.path), missing_ok=True)
+
+
+def note_path(part: Path) -> Path:
+    """Return the path of the note that makes a part resumable: it says of which version the part is."""
+    return part.with_name(part.name + ".json")
+
+
+class Fetcher(Protocol):
+    """Fetches archives. `sha256`: published by the release index."""
+
+    def parts(self, url: str, *, sha256: str | None) -> RemotePackage | None:
+        """Return None for an archive that can only be fetched as a whole."""
+        ...
+
+    def signature(self, url: str) -> bytes | None:
+        """Return the `.minisig` beside an archive, if there is one."""
+        ...
+
+    def fetch(self, url: str, part: Path, *, sha256: str | None, known: Facts | None) -> Download | None:
+        """Download into `part`; None when what is known is still current."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,25 +109,17 @@ class SourceContent:
     """Id of the key whose signature held, where keys are trusted."""
 
 
+@dataclass(frozen=True)
 class SourceContents:
     """Gets the content of sources. Without a fetcher nothing is downloaded, without keys no signature is checked."""
 
-    def __init__(
-        self,
-        cache: Cache,
-        fetcher: Fetcher | None,
-        settings: rules.SourcesSettings,
-        token: str,
-        signatures: Signatures | None,
-        selection: IndexSelection,
-    ) -> None:
-        """`selection`: what of an index is needed; the rest is not unpacked."""
-        self._cache = cache
-        self._fetcher = fetcher
-        self._settings = settings
-        self._token = token
-        self._signatures = signatures
-        self._selection = selection
+    cache: Cache
+    fetcher: Fetcher | None
+    settings: rules.SourcesSettings
+    token: str
+    signatures: "TrustedKeys | None"
+    selection: IndexSelection
+    """What of an index is needed; the rest is not unpacked."""
 
     @contextlib.contextmanager
     def offer(
@@ -100,13 +131,16 @@ class SourceContents:
         may be unpacked.
         """
         path = Path(source.location)
-        self._refuse_unsignable(source)
+        is_folder = not source.requires_download and path.is_dir()
+        if self.signatures is not None and (is_folder or source.type == "git"):
+            kind = "a folder" if is_folder else "a git repository"
+            self.signatures.refuse_unsigned(rules.hide_credentials(source.location), f"{kind} carries none")
         if source.requires_download:
-            if offline or self._fetcher is None:
+            if offline or self.fetcher is None:
                 raise errors.download_while_offline()  # source-11
-            with self._offer_download(source, target, self._fetcher, revalidate=revalidate) as content:
+            with self._offer_download(source, target, self.fetcher, revalidate=revalidate) as content:
                 yield content
-        elif path.is_dir():
+        elif is_folder:
             yield _offer_folder(source, target)
         elif path.is_file():
             with self._offer_archive(source, scratch) as content:
@@ -116,15 +150,6 @@ class SourceContents:
         else:
             raise errors.source_path_missing(source.location)
 
-    def _refuse_unsignable(self, source: KbSource) -> None:
-        is_folder = not source.requires_download and Path(source.location).is_dir()
-        if self._signatures is not None and (is_folder or source.type == "git"):
-            kind = "a folder" if is_folder else "a git repository"
-            self._signatures.refuse_unsigned(rules.hide_credentials(source.location), f"{kind} carries none")
-
-    def _find_signer(self, path: Path, signature: bytes | None, shown: str) -> Signer | None:
-        return self._signatures.signer_of(path, signature, shown) if self._signatures is not None else None
-
     # A download
 
     @contextlib.contextmanager
@@ -133,53 +158,56 @@ class SourceContents:
     ) -> Iterator[SourceContent]:
         def fill(earlier: CacheEntry | None, folder: Path) -> Facts | None:
             if source.type == "git":
-                return _fill_from_git(source, earlier, folder)
-            partial = PartialDownload(self._cache, fetcher, self._signatures, self._settings, self._selection)
-            return partial.fill(source, earlier, folder, target) or self._fill(source, earlier, folder, fetcher)
+                if earlier is not None and git.remote_commit(source.location) == earlier.facts.identity:
+                    return None
+                commit = git.check_out(source.location, folder)
+                hashes = file_listing.hash_files(folder, file_listing.list_kb_files(folder).listing.files)
+                return Facts(commit, verified=False, etag=None, last_modified=None, hashes=hashes)
+            facts = download_missing(self, source, earlier, folder, target)
+            return facts or self._fill(source, earlier, folder, fetcher)
 
         is_usable = functools.partial(self._is_usable, source)
         # Bytes that are named by their hash cannot be out of date.
         revalidate = revalidate and not rules.is_named_by_content(source)
-        with self._cache.entry_for(source, fill, is_usable, revalidate=revalidate) as entry:
+        with self.cache.entry_for(source, fill, is_usable, revalidate=revalidate) as entry:
             verified = None if source.type == "git" else entry.facts.verified
-            key = entry.facts.signed_by if self._signatures is not None else None
+            key = entry.facts.signed_by if self.signatures is not None else None
             signed_by = rules.read_key_id(key) if key is not None else None
             open_entry = functools.partial(_open_entry, entry, is_git=source.type == "git")
             try:
                 yield SourceContent(source, entry.facts.identity, verified, open_entry, signed_by)
             except DamagedCopyError:
-                self._cache.drop(entry)
+                self.cache.drop(entry)
                 raise
 
     def _is_usable(self, source: KbSource, entry: CacheEntry) -> bool:
         facts = entry.facts
-        is_checked = facts.verified or source.type == "git" or not self._settings.require_checksum
-        is_signed = self._signatures is None or self._signatures.accepts(facts.signed_by)
-        has_index = not (facts.is_without_index and self._selection.is_wanted)
+        is_checked = facts.verified or source.type == "git" or not self.settings.require_checksum
+        is_signed = self.signatures is None or self.signatures.accepts(facts.signed_by)
+        has_index = not (facts.is_without_index and self.selection.is_wanted)
         # A KB put together of parts under the SHA-256 of an archive may have nothing to do with that archive.
         is_same_manifest = not facts.is_assembled or facts.hashes.get(rules.MANIFEST_NAME) == source.manifest_sha256
         is_published = source.sha256 is None or (facts.identity == source.sha256 and is_same_manifest)
         return is_checked and is_signed and has_index and is_published
 
     def _fill(self, source: KbSource, earlier: CacheEntry | None, folder: Path, fetcher: Fetcher) -> Facts | None:
-        known = None
-        if earlier is not None:
-            validators = Validators(earlier.facts.etag, earlier.facts.last_modified)
-            known = CachedCopy(earlier.facts.identity, validators, earlier.facts.size_bytes)
+        known = earlier.facts if earlier is not None else None
         shown = rules.hide_credentials(source.location)
-        signature = fetcher.signature(source.location) if self._signatures is not None else None
-        if self._signatures is not None and signature is None:
-            # Before much is fetched that would be refused.
-            self._signatures.refuse_unsigned(shown, "there is none")
-        part = self._cache.part_path(source)
+        signature = None
+        if self.signatures is not None:
+            signature = fetcher.signature(source.location)
+            if signature is None:
+                # Before much is fetched that would be refused.
+                self.signatures.refuse_unsigned(shown, "there is none")
+        part = self.cache.part_path(source)
         download = fetcher.fetch(source.location, part, sha256=source.sha256, known=known)
         if download is None:
             return None
         size_bytes = download.path.stat().st_size
         try:
-            signer = self._find_signer(download.path, signature, shown)
+            signer = self.signatures.signer_of(download.path, signature, shown) if self.signatures is not None else None
             # An index that is not wanted has arrived all the same: the cache keeps it for later.
-            selection = self._selection if self._selection.is_wanted else IndexSelection()
+            selection = self.selection if self.selection.is_wanted else IndexSelection()
             hashes = self._unpack(download.path, folder, shown, selection)
         except (errors.DownloadError, errors.DataError):
             download.discard()
@@ -204,37 +232,38 @@ class SourceContents:
         with files.storage_errors():
             seen = path.stat()
             expected = _find_published_sha256(path, source.sha256)
-            signer = self._find_signer(path, read_signature(path), str(path))
-        signed_by = signer.key_id if signer is not None else None
+            signer = None
+            if self.signatures is not None:
+                signer = self.signatures.signer_of(path, read_signature(path), str(path))
         with ThreadPoolExecutor(1, thread_name_prefix="pair-hash") as hasher:
             hashing = hasher.submit(_verify_sha256, path, expected)
-            open_archive = functools.partial(self._open_archive, path, scratch, hashing)
+
+            @contextlib.contextmanager
+            def open_archive() -> Iterator[KbFolder]:
+                folder = atomic_swap.staging_path(scratch, f"{self.token}-unpacked")
+                try:
+                    try:
+                        hashes = self._unpack(path, folder, path.name, self.selection)
+                    finally:
+                        archive_sha256 = hashing.result()  # a fault of the whole archive is raised first
+                    yield _describe_folder(folder, hashes, is_temporary=True, archive_sha256=archive_sha256)
+                finally:
+                    files.remove_tree(folder)
+
             fingerprint = f"zip {seen.st_size} {seen.st_mtime_ns}"
+            signed_by = signer.key_id if signer is not None else None
             yield SourceContent(source, fingerprint, bool(expected), open_archive, signed_by)
             with files.storage_errors():
                 hashing.result()
 
-    @contextlib.contextmanager
-    def _open_archive(self, path: Path, scratch: Path, hashing: "Future[str]") -> Iterator[KbFolder]:
-        folder = atomic_swap.staging_path(scratch, f"{self._token}-unpacked")
-        try:
-            try:
-                hashes = self._unpack(path, folder, path.name, self._selection)
-            finally:
-                archive_sha256 = hashing.result()  # a fault of the whole archive is raised first
-            yield _describe_folder(folder, hashes, is_temporary=True, archive_sha256=archive_sha256)
-        finally:
-            files.remove_tree(folder)
-
     def _unpack(self, path: Path, folder: Path, shown: str, selection: IndexSelection) -> dict[str, str]:
         """Unpack the files that are needed, in agreement with the package's manifest if it has one."""
-        content = archive.read_entry(path, rules.MANIFEST_NAME, self._settings, shown=shown)
+        content = archive.read_entry(path, rules.MANIFEST_NAME, self.settings, shown=shown)
         manifest = package.parse_manifest(content) if content is not None else None
         listed = manifest.files if manifest is not None and manifest.index is not None else {}
         left_out = {name: entry.sha256 for name, entry in listed.items() if selection.leaves_out(name)}
         try:
-            unpacked = archive.unpack(path, folder, self._settings, shown=shown, leave_out=left_out.__contains__)
-            hashes = {name: entry.sha256 for name, entry in unpacked.items()}
+            hashes = archive.unpack(path, folder, self.settings, shown=shown, leave_out=left_out.__contains__)
             if manifest is not None:
                 present = {name: sha256 for name, sha256 in (left_out | hashes).items() if name != rules.MANIFEST_NAME}
                 refuse_differences(manifest, present, shown)
@@ -242,14 +271,6 @@ class SourceContents:
             files.remove_tree(folder)
             raise
         return hashes
-
-
-def _fill_from_git(source: KbSource, earlier: CacheEntry | None, folder: Path) -> Facts | None:
-    if earlier is not None and git.remote_commit(source.location) == earlier.facts.identity:
-        return None
-    commit = git.check_out(source.location, folder)
-    hashes = file_listing.hash_files(folder, file_listing.list_kb_files(folder).listing.files)
-    return Facts(commit, verified=False, etag=None, last_modified=None, hashes=hashes)
 
 
 # ── checks of archives ─────────────────────────────────────────────────────────────────────────────
@@ -290,7 +311,7 @@ def read_signature(path: Path) -> bytes | None:
     """Return the `.minisig` beside an archive, if there is one; of one that is too long, enough to see that."""
     try:
         with path.with_name(path.name + rules.SIGNATURE_SUFFIX).open("rb") as stream:
-            return stream.read(_MOST_SIGNATURE_BYTES)
+            return stream.read(rules.SIGNATURE_LIMIT_BYTES)
     except FileNotFoundError:
         return None
 
@@ -361,19 +382,16 @@ def _offer_folder(source: KbSource, target: Path) -> SourceContent:
         installation = _list_installation(folder, real_folder, real_target)
         kb_files = file_listing.list_kb_files(folder, leave_out=installation)
         manifest = _read_manifest(folder) if (folder / rules.MANIFEST_NAME).is_file() else None
-    open_folder = functools.partial(_open_folder, folder, kb_files, manifest)
+
+    def open_folder() -> AbstractContextManager[KbFolder]:
+        offered = {
+            path: OfferedFile(None, seen.st_size, seen.st_mtime_ns)
+            for path, seen in kb_files.listing.files.items()
+            if manifest is None or path != rules.MANIFEST_NAME
+        }
+        return contextlib.nullcontext(KbFolder(folder, offered, manifest, is_temporary=False, skipped=kb_files.skipped))
+
     return SourceContent(source, kb_files.listing.fingerprint(), None, open_folder)
-
-
-def _open_folder(
-    folder: Path, kb_files: file_listing.KbFiles, manifest: PackageManifest | None
-) -> AbstractContextManager[KbFolder]:
-    offered = {
-        path: OfferedFile(None, seen.st_size, seen.st_mtime_ns)
-        for path, seen in kb_files.listing.files.items()
-        if manifest is None or path != rules.MANIFEST_NAME
-    }
-    return contextlib.nullcontext(KbFolder(folder, offered, manifest, is_temporary=False, skipped=kb_files.skipped))
 
 
 def _read_manifest(folder: Path) -> PackageManifest | None:

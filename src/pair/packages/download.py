@@ -22,11 +22,14 @@ from typing import Self
 from urllib.parse import unquote, urlsplit
 
 import httpx2
+import msgspec
 
 from pair import errors, files
 from pair.network import RequestFault, Result
 from pair.packages import rules
-from pair.packages.contract import CachedCopy, ChangedError, Download, Observer, Parts, Validators, note_path
+from pair.packages.cache import Facts, Validators
+from pair.packages.content import Download, Observer, note_path
+from pair.packages.partial_download import ChangedError, RemotePackage
 from pair.web.http_client import BodyError, HttpClient, unpack_body
 
 logger = logging.getLogger(__name__)
@@ -34,8 +37,6 @@ logger = logging.getLogger(__name__)
 _BLOCK_BYTES = 256 * 1024
 _PROGRESS_WORTH_ANOTHER_TRY_BYTES = 1024 * 1024
 _CHECKSUM_LIMIT_BYTES = 64 * 1024
-_MANIFEST_LIMIT_BYTES = 64 * 1024 * 1024
-_SIGNATURE_LIMIT_BYTES = 64 * 1024
 _TAIL_BYTES = 32 * 1024
 """Of an archive: its directory is at its end."""
 
@@ -47,7 +48,7 @@ class _RemoteHead:
     size_bytes: int | None = None
     validators: Validators = field(default_factory=Validators)
 
-    def describes(self, known: CachedCopy) -> bool:
+    def describes(self, known: Facts) -> bool:
         """Tell whether this is still the known file: a checksum beside it may be older than the file itself.
 
         Where the server says nothing that could be compared, a conditional request decides, or else the checksum.
@@ -61,57 +62,61 @@ class _RemoteHead:
         return all(matches) if matches else not known.validators.conditions()
 
 
+@dataclass(frozen=True)
 class Downloader:
-    def __init__(self, web: HttpClient, settings: rules.SourcesSettings, observer: Observer) -> None:
-        self._web = web
-        self._settings = settings
-        self._observer = observer
+    web: HttpClient
+    settings: rules.SourcesSettings
+    observer: Observer
 
-    def fetch(self, url: str, part: Path, *, sha256: str | None, known: CachedCopy | None) -> Download | None:
+    def fetch(self, url: str, part: Path, *, sha256: str | None, known: Facts | None) -> Download | None:
         """Download into `part`; None when what is known is still current. `sha256`: published by the release index."""
         try:
             head = self._look(url)
             expected = sha256 or self._fetch_checksum(url)
-            if known is not None and expected == known.sha256 and (sha256 is not None or head.describes(known)):
+            if known is not None and expected == known.identity and (sha256 is not None or head.describes(known)):
                 logger.debug("checksum unchanged", extra={"url": rules.hide_credentials(url)})
                 return None
             if expected is None:
-                self._accept_unverified(url)
+                shown = rules.hide_credentials(url)
+                if self.settings.require_checksum:
+                    reason = "Nobody published a SHA-256 for it, and sources.require_checksum is set"
+                    raise self._checksum_error(f"File: {shown}", reason)
+                self.observer.say(f"unverified: no SHA-256 is published for {shown}")
             transfer = _Transfer(
-                self._web,
+                self.web,
                 url,
                 part,
-                self._observer,
+                self.observer,
                 conditions=known.validators.conditions() if known is not None else {},
                 announced_bytes=head.size_bytes,
-                limit_bytes=self._settings.max_download_bytes,
+                limit_bytes=self.settings.max_download_bytes,
                 is_checked=expected is not None,
             )
             download = self._transfer_verified(transfer, expected)
         except RequestFault as fault:
             raise errors.download_failed(rules.hide_credentials(url), fault.reason) from fault
-        if download is None and known is not None and expected not in {None, known.sha256}:
-            raise self._mismatch(url, expected, known.sha256)
+        if download is None and known is not None and expected not in {None, known.identity}:
+            raise self._mismatch(url, expected, known.identity)
         return download
 
-    def parts(self, url: str, *, sha256: str | None) -> Parts | None:
+    def parts(self, url: str, *, sha256: str | None) -> RemotePackage | None:
         """Raises E005, E006."""
         try:
-            answer = self._web.read(
-                rules.append_suffix(url, rules.MANIFEST_SUFFIX), {}, limit_bytes=_MANIFEST_LIMIT_BYTES
+            answer = self.web.read(
+                rules.append_suffix(url, rules.MANIFEST_SUFFIX), {}, limit_bytes=rules.MANIFEST_LIMIT_BYTES
             )
             if answer.status != 200:
                 return None
             expected = sha256 or self._fetch_checksum(url)
             if expected is None:
                 return None
-            file = open_ranges(self._web, url, self._observer)
-            if file is not None and file.size_bytes > self._settings.max_download_bytes:
-                raise _too_large(url, self._settings.max_download_bytes)
+            file = open_ranges(self.web, url, self.observer)
+            if file is not None and file.size_bytes > self.settings.max_download_bytes:
+                raise _too_large(url, self.settings.max_download_bytes)
             # A publisher that replaces an archive replaces the files beside it: what was read before is no good.
             if file is None or (sha256 is None and self._fetch_checksum(url) != expected):
                 return None
-            return Parts(answer.body, expected, file, file.validators)
+            return RemotePackage(answer.body, expected, file, file.validators)
         except RequestFault as fault:
             raise errors.download_failed(rules.hide_credentials(url), fault.reason) from fault
 
@@ -119,7 +124,7 @@ class Downloader:
         """Return the `.minisig` beside an archive, if there is one. Raises E005 for what may pass, else E017."""
         address = rules.append_suffix(url, rules.SIGNATURE_SUFFIX)
         try:
-            answer = self._web.read(address, {}, limit_bytes=_SIGNATURE_LIMIT_BYTES)
+            answer = self.web.read(address, {}, limit_bytes=rules.SIGNATURE_LIMIT_BYTES)
         except RequestFault as fault:
             if fault.retryable or not fault.was_reached:
                 raise errors.download_failed(rules.hide_credentials(address), fault.reason) from fault
@@ -137,27 +142,27 @@ class Downloader:
         """Ask with HEAD; a server without HEAD, or one that lies about the length with 0, is no obstacle."""
 
         def attempt() -> _RemoteHead:
-            with self._web.open("HEAD", url, {"Accept-Encoding": "identity"}) as response:
+            with self.web.open("HEAD", url, {"Accept-Encoding": "identity"}) as response:
                 if not response.is_success:
                     return _RemoteHead()
                 return _RemoteHead(_content_length(response) or None, _validators(response))
 
         try:
-            head = self._web.retrying(attempt, on_retry=self._observer.say)
+            head = self.web.retrying(attempt, on_retry=self.observer.say)
         except RequestFault as fault:
             if fault.was_reached:
                 logger.debug("no HEAD", extra={"reason": fault.reason})
                 return _RemoteHead()
             raise
-        if head.size_bytes is not None and head.size_bytes > self._settings.max_download_bytes:
-            raise _too_large(url, self._settings.max_download_bytes)
+        if head.size_bytes is not None and head.size_bytes > self.settings.max_download_bytes:
+            raise _too_large(url, self.settings.max_download_bytes)
         return head
 
     def _fetch_checksum(self, url: str) -> str | None:
         address = rules.append_suffix(url, ".sha256")
         subject = f"Checksum file: {rules.hide_credentials(address)}"
         try:
-            answer = self._web.read(address, {}, limit_bytes=_CHECKSUM_LIMIT_BYTES)
+            answer = self.web.read(address, {}, limit_bytes=_CHECKSUM_LIMIT_BYTES)
         except RequestFault as fault:
             raise self._checksum_error(subject, f"It cannot be read: {fault.reason}") from fault
         if answer.status in {404, 410}:
@@ -169,19 +174,11 @@ class Downloader:
             raise self._checksum_error(subject, "It holds no SHA-256 for this archive")
         return checksum
 
-    def _accept_unverified(self, url: str) -> None:
-        shown = rules.hide_credentials(url)
-        if self._settings.require_checksum:
-            reason = "Nobody published a SHA-256 for it, and sources.require_checksum is set"
-            raise self._checksum_error(f"File: {shown}", reason)
-        self._observer.say(f"unverified: no SHA-256 is published for {shown}")
-
     def _transfer_verified(self, transfer: "_Transfer", expected: str | None) -> Download | None:
         download = transfer.run()
-        if download is None:
-            return None
-        if expected is not None and download.sha256 != expected and transfer.was_resumed:
-            self._observer.say("the resumed download does not match its checksum: starting over")
+        is_wrong = download is not None and expected not in {None, download.sha256}
+        if is_wrong and transfer.was_resumed:
+            self.observer.say("the resumed download does not match its checksum: starting over")
             transfer.discard()
             download = transfer.run()
         if download is None:
@@ -199,7 +196,7 @@ class Downloader:
         return self._checksum_error(f"File: {rules.hide_credentials(url)}", hashes)
 
     def _checksum_error(self, subject: str, reason: str | list[str]) -> errors.DownloadError:
-        return errors.checksum_failed(subject, reason, cache=self._settings.cache_dir.rstrip("/") + "/")
+        return errors.checksum_failed(subject, reason, cache=self.settings.cache_dir.rstrip("/") + "/")
 
 
 def _validators(response: httpx2.Response) -> Validators:
@@ -298,11 +295,11 @@ class _Transfer:
     def _find_resumable(self) -> tuple[int, Validators]:
         """Return how much of which version an earlier attempt left behind."""
         try:
-            validators = Validators(**json.loads(note_path(self.part).read_bytes()))
+            validators = msgspec.json.decode(note_path(self.part).read_bytes(), type=Validators)
             # Without either, the rest of this file could not be distinguished from that of another.
             is_resumable = validators.for_range or self.is_checked
             return (self._count_arrived(), validators) if is_resumable else (0, Validators())
-        except (OSError, ValueError, TypeError, RecursionError):
+        except (OSError, ValueError, RecursionError):
             return 0, Validators()
 
     def _check_continues(self, response: httpx2.Response, have_bytes: int, known: Validators) -> None:
@@ -338,7 +335,10 @@ class _Transfer:
         if have_bytes == 0:
             self._begin_part(validators)
         if total_bytes is not None:
-            self._check_free_space(total_bytes - have_bytes)
+            needed_bytes, free_bytes = total_bytes - have_bytes, shutil.disk_usage(self.part.parent).free
+            if free_bytes < needed_bytes:
+                reason = f"no space left on the disk: {needed_bytes} bytes needed, {free_bytes} free"
+                raise errors.storage_failed(str(self.part.parent), reason)
         with _Sink(self.part, have_bytes) as sink:
             with self.observer.transfer(_file_name(self.url), total_bytes, have_bytes) as advance:
                 for chunk in self._unpack(response, encoding, self.limit_bytes - have_bytes):
@@ -364,12 +364,6 @@ class _Transfer:
         os.close(files.open_file(self.part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
         if not self.was_encoded:
             files.write_atomically(note_path(self.part), json.dumps(asdict(validators)).encode())
-
-    def _check_free_space(self, needed_bytes: int) -> None:
-        free_bytes = shutil.disk_usage(self.part.parent).free
-        if free_bytes < needed_bytes:
-            reason = f"no space left on the disk: {needed_bytes} bytes needed, {free_bytes} free"
-            raise errors.storage_failed(str(self.part.parent), reason)
 
 
 class _Sink:

@@ -1,5 +1,6 @@
 """List the files of a folder, with size and time, and those of them that a KB may hold."""
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -64,10 +65,12 @@ def list_kb_files(root: Path, *, leave_out: Iterable[Path] = ()) -> KbFiles:
     skipped = _leave_out_unsafe(everything)
     special = [path for path, seen in everything.files.items() if seen.st_mode & _TYPE_BITS != stat.S_IFREG]
     for path in special:
-        target = _file_behind_link(root / path, real_root)
-        if target is not None:
-            everything.files[path] = target
-            continue
+        with contextlib.suppress(OSError, RuntimeError):
+            real = (root / path).resolve(strict=True)
+            behind = real.stat()
+            if stat.S_ISREG(behind.st_mode) and real.is_relative_to(real_root):
+                everything.files[path] = behind
+                continue
         is_link = stat.S_ISLNK(everything.files.pop(path).st_mode)
         skipped.append((path, "link out of the folder, to a folder, or to nothing" if is_link else "not a file"))
     for name in rules.OWN_NAMES:
@@ -85,15 +88,6 @@ def _leave_out_unsafe(listing: FileListing) -> list[tuple[str, str]]:
             del listing.files[path]
             skipped.append((path, "inside a bare git repository" if is_in_repository else "below too many folders"))
     return skipped
-
-
-def _file_behind_link(path: Path, real_root: Path) -> os.stat_result | None:
-    try:
-        real = path.resolve(strict=True)
-        behind = real.stat()
-    except (OSError, RuntimeError):
-        return None
-    return behind if stat.S_ISREG(behind.st_mode) and real.is_relative_to(real_root) else None
 
 
 def content_checksum(hashes: dict[str, str]) -> str:

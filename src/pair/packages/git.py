@@ -25,7 +25,6 @@ _SETTINGS = (
     "submodule.recurse=false",
 )
 """None of them is left to the user: a repository of a stranger is fetched and checked out."""
-_OPTIONS = tuple(word for setting in _SETTINGS for word in ("-c", setting))
 _PROTOCOLS = "git:http:https:ssh"
 
 
@@ -52,7 +51,10 @@ def check_out(location: str, folder: Path) -> str:
     _run_git(location, "init", "--quiet", "--template=", "--", str(folder))
     try:
         _run_git(location, "-C", str(folder), "fetch", "--quiet", "--depth=1", "--no-tags", "--", repository, ref)
-        _refuse_deep_folders(location, folder)
+        # A deep tree can hardly be removed again: the fetched commit is judged before a folder of it is made.
+        listed = _run_git(location, "-C", str(folder), "ls-tree", "-r", "-d", "-z", "--name-only", "FETCH_HEAD")
+        if any(path.count("/") >= MOST_FOLDERS for path in listed.split("\0")):
+            raise errors.archive_refused(hide_credentials(location), "path has too many folders")
         _run_git(location, "-C", str(folder), "checkout", "--quiet", "--detach", "FETCH_HEAD")
         commit = _run_git(location, "-C", str(folder), "rev-parse", "HEAD").strip()
     except BaseException:
@@ -60,13 +62,6 @@ def check_out(location: str, folder: Path) -> str:
         raise
     files.remove_tree(folder / ".git")
     return commit
-
-
-def _refuse_deep_folders(location: str, folder: Path) -> None:
-    """Judge the fetched commit before a folder of it is made: a deep tree can hardly be removed again."""
-    listed = _run_git(location, "-C", str(folder), "ls-tree", "-r", "-d", "-z", "--name-only", "FETCH_HEAD")
-    if any(path.count("/") >= MOST_FOLDERS for path in listed.split("\0")):
-        raise errors.archive_refused(hide_credentials(location), "path has too many folders")
 
 
 def _run_git(location: str, *arguments: str, may_be_absent: bool = False) -> str:
@@ -77,7 +72,7 @@ def _run_git(location: str, *arguments: str, may_be_absent: bool = False) -> str
     logger.debug("git", extra={"arguments": [hide_credentials(argument) for argument in arguments]})
     try:
         done = subprocess.run(  # noqa: S603 - the program is git; what the user gave stands behind "--"
-            [program, *_OPTIONS, *arguments],
+            [program, *(word for setting in _SETTINGS for word in ("-c", setting)), *arguments],
             capture_output=True,
             text=True,
             errors="replace",

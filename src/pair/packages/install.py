@@ -11,17 +11,17 @@ import logging
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from pair import errors, files
 from pair.clock import Clock, to_timestamp
 from pair.packages import atomic_swap, file_listing, record, rules
-from pair.packages.content import DamagedCopyError, KbFolder, SourceContent
-from pair.packages.contract import IndexInstaller, InstalledIndex, MissingIndexFileError, Observer
+from pair.packages.content import DamagedCopyError, KbFolder, Observer, SourceContent
 from pair.packages.lockfile import Locked, Origin, make_relative, refuse_links
+from pair.packages.package import PackagedIndexFiles
 from pair.packages.record import InstalledFile, Record, RecordHeader
 from pair.packages.release_index import is_older
 from pair.values import KbSource
@@ -48,6 +48,48 @@ class InstallRequest:
     """The only bytes that may be installed."""
     with_index: bool = True
     """Whether the engine installs the index of a package, if there is one."""
+
+
+@dataclass(frozen=True)
+class InstalledIndex:
+    """A KB after an index was installed into it."""
+
+    kb_id: str
+    manifest_version: int
+    documents: int
+    shards: int
+    """Of the package."""
+    new_shards: int = 0
+    """Shards that were not stored before."""
+
+
+@dataclass(frozen=True)
+class StagedIndex:
+    """An index whose shards are stored, none of them visible yet."""
+
+    differing: frozenset[str]
+    """Ids of documents that have to be indexed from their files: the index has other texts of them."""
+    publish: Callable[[frozenset[str], frozenset[str]], InstalledIndex]
+    """Makes the index visible in one step, without edited files, which stay as they are here, and those that are gone.
+
+    Raises DamagedCopyError.
+    """
+
+
+class IndexInstaller(Protocol):
+    """One KB of the engine, as packages need it."""
+
+    def is_current(self, index_sha256: str) -> bool:
+        """Tell whether this very index is the one that was installed last."""
+        ...
+
+    def stage(self, index: PackagedIndexFiles, *, dry_run: bool) -> StagedIndex | None:
+        """Store the missing shards; None for a dry run, which changes nothing.
+
+        Raises E221 for an index that is damaged, or lies about its files, and DamagedCopyError for a file that the
+        engine was thought to hold.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -79,7 +121,7 @@ class InstallReport:
             "version": self.version,
             "verified": self.verified,
             "signed_by": self.signed_by,
-            "index": self.index.to_json() if self.index is not None else None,
+            "index": dataclasses.asdict(self.index) if self.index is not None else None,
             "dry_run": self.dry_run,
             "added": list(self.added),
             "changed": list(self.changed),
@@ -106,13 +148,25 @@ class Installation:
     """Carries out one request. `token` names its temporary folder."""
 
     def __init__(
-        self, request: InstallRequest, clock: Clock, observer: Observer, token: str, index_installer: IndexInstaller
+        self,
+        request: InstallRequest,
+        kb_id: str,
+        clock: Clock,
+        observer: Observer,
+        token: str,
+        open_index: Callable[[], IndexInstaller],
     ) -> None:
-        self._index_installer = index_installer if request.with_index else None
-        self._kb_id = index_installer.kb_id
+        """`open_index` is called only if there is an index to install."""
+        self._open_index = open_index
+        self._kb_id = kb_id
         self._request = request
         with files.storage_errors():
-            self._target = _resolve_target(request)
+            if request.locked is None:
+                self._target = files.resolve(request.target)
+            else:
+                # A locked target is below the lock's folder by its name: a link does not count.
+                lock = Path(request.locked.lock)
+                self._target = Path(os.path.realpath(lock.parent)) / make_relative(request.target, lock)
         self._clock = clock
         self._observer = observer
         self._token = token
@@ -151,8 +205,8 @@ class Installation:
         current = self._list_target()
         if header is not None and self._is_current(header, offer, current):
             logger.debug("nothing changed since the last run", extra={"target": str(self._target)})
-            report = self._report(offer, header.name, header.version, header.verified)
-            return dataclasses.replace(report, unchanged=header.file_count)
+            report = self._report(offer, (header.name, header.version), rules.UpdatePlan())
+            return dataclasses.replace(report, verified=header.verified, unchanged=header.file_count)
         with offer.open() as kb:
             if not kb.files:
                 raise errors.no_kb_at(rules.hide_credentials(offer.source.location), "the source has no files")
@@ -165,47 +219,35 @@ class Installation:
                 kept = [kept.path for kept in compared.plan.kept]
                 raise errors.files_in_the_way(str(self._request.target), kept, is_installed=header is not None)
             self._check_writable(compared)
-            new_shards, differing = self._store_index(kb)
+            # The index is stored before the files change, and made visible after they did. Killed in between, the next
+            # run goes on.
+            staged = None
+            if self._request.with_index and kb.index is not None:
+                staged = self._open_index().stage(kb.index, dry_run=self._request.dry_run)
+            report = self._report(offer, _label(offer.source, kb), compared.plan)
+            report = dataclasses.replace(report, skipped=kb.skipped)
             if self._request.dry_run:
-                return self._report_changes(compared)
+                return report
             self._carry_out(compared)
-            installed = self._install_index(compared, differing)
-            index = None if installed is None else dataclasses.replace(installed, new_shards=new_shards)
-            return dataclasses.replace(self._report_changes(compared), index=index)
+            if staged is None:
+                return report
+            return dataclasses.replace(report, index=self._publish_index(staged, compared.plan))
 
-    # The index: stored before the files change, made visible after they did. Killed in between, the next run goes on.
-
-    def _store_index(self, kb: KbFolder) -> tuple[int, frozenset[str]]:
-        """Return the number of new shards, and the documents that the index has other texts of."""
-        if self._index_installer is None or kb.index is None:
-            return 0, frozenset()
-        self._index_installer.refuse(kb.index)
-        if self._request.dry_run:
-            return 0, frozenset()
-        with _report_damage():
-            differing = self._index_installer.check(kb.index)
-            return self._index_installer.bring(kb.index), differing
-
-    def _install_index(self, compared: _FileComparison, differing: frozenset[str]) -> InstalledIndex | None:
-        """Make the index visible without the `differing` documents: a sync indexes them from their files."""
-        if self._index_installer is None or compared.kb.index is None:
-            return None
-        plan = compared.plan
-        deleted = {kept.path for kept in plan.kept if kept.reason == "deleted"}
-        edited = {kept.path for kept in plan.kept} - deleted
-        gone = deleted | set(plan.removed) | differing
-        if differing:
+    def _publish_index(self, staged: StagedIndex, plan: rules.UpdatePlan) -> InstalledIndex:
+        """Make the index visible without the differing documents: a sync indexes them from their files."""
+        deleted = frozenset(kept.path for kept in plan.kept if kept.reason == "deleted")
+        edited = frozenset(kept.path for kept in plan.kept) - deleted
+        if staged.differing:
             self._observer.say(
-                f"the index is used without {len(differing):,} documents whose text is not that of the packaged file: "
-                f"{min(differing)}. Run pair sync to index them"
+                f"the index is used without {len(staged.differing):,} documents whose text is not that of the packaged "
+                f"file: {min(staged.differing)}. Run pair sync to index them"
             )
-        with _report_damage():
-            return self._index_installer.take_up(compared.kb.index, edited=frozenset(edited), gone=frozenset(gone))
+        return staged.publish(edited, deleted.union(plan.removed, staged.differing))
 
     def _is_index_current(self, header: RecordHeader) -> bool:
-        if self._index_installer is None or not header.embedder:
+        if not self._request.with_index or not header.embedder:
             return True
-        return bool(header.index_sha256) and self._index_installer.is_current(header.index_sha256)
+        return bool(header.index_sha256) and self._open_index().is_current(header.index_sha256)
 
     def _refuse_other_release(self, offer: SourceContent, kb: KbFolder, header: RecordHeader | None) -> None:
         """Refuse a manifest, which a signature covers, that differs from the release index: it may be an old one."""
@@ -372,57 +414,34 @@ class Installation:
             content_sha256=origin.content_sha256,
             embedder=index.embedder if index is not None else "",
             manifest_version=index.manifest_version if index is not None else 0,
-            index_sha256=kb.index.sha256 if kb.index is not None and self._index_installer is not None else "",
+            index_sha256=kb.index.sha256 if kb.index is not None and self._request.with_index else "",
             signed_by=compared.offer.signed_by,
         )
         return Record(header, installed).to_bytes()
 
     # Reporting
 
-    def _report(self, offer: SourceContent, name: str, version: str, verified: bool | None) -> InstallReport:
+    def _report(self, offer: SourceContent, label: tuple[str, str], plan: rules.UpdatePlan) -> InstallReport:
+        name, version = label
         return InstallReport(
             mode=self._request.mode,
             target=self._request.target,
             source=offer.source,
             name=name,
             version=version,
-            verified=verified,
+            verified=offer.verified,
             dry_run=self._request.dry_run,
-            signed_by=offer.signed_by,
-        )
-
-    def _report_changes(self, compared: _FileComparison) -> InstallReport:
-        plan, offer = compared.plan, compared.offer
-        return dataclasses.replace(
-            self._report(offer, *_label(offer.source, compared.kb), offer.verified),
             added=plan.added,
             changed=plan.changed,
             removed=plan.removed,
             kept=plan.kept,
             unchanged=len(plan.unchanged),
-            skipped=compared.kb.skipped,
+            signed_by=offer.signed_by,
         )
 
 
 class _TargetChangedError(Exception):
     """The target was written to while its new state was being built."""
-
-
-@contextlib.contextmanager
-def _report_damage() -> Iterator[None]:
-    """Have a file fetched again that the engine was thought to hold."""
-    try:
-        yield
-    except MissingIndexFileError as fault:
-        raise DamagedCopyError(str(fault)) from fault
-
-
-def _resolve_target(request: InstallRequest) -> Path:
-    """Return the real path. A locked target is below the lock's folder by its name: a link does not count."""
-    if request.locked is None:
-        return files.resolve(request.target)
-    lock = Path(request.locked.lock)
-    return Path(os.path.realpath(lock.parent)) / make_relative(request.target, lock)
 
 
 def _strip_users(source: KbSource) -> KbSource:
@@ -459,7 +478,11 @@ def _stage_kept(target: Path, staged: Path, compared: _FileComparison) -> None:
             (staged / folder).mkdir(parents=True, exist_ok=True)
     for path in current.files:
         if path not in leaving:
-            _link(f"{target}/{path}", f"{staged}/{path}")
+            source, destination = f"{target}/{path}", f"{staged}/{path}"
+            try:
+                os.link(source, destination, follow_symlinks=False)
+            except OSError:  # a file system without links, a protected file
+                shutil.copy2(source, destination, follow_symlinks=False)
 
 
 def _keep_modes(target: Path, staged: Path, folders: Sequence[str]) -> None:
@@ -471,13 +494,6 @@ def _keep_modes(target: Path, staged: Path, folders: Sequence[str]) -> None:
             with contextlib.suppress(PermissionError):  # only root may give folders away
                 os.chown(new, seen.st_uid, seen.st_gid)
             new.chmod(stat.S_IMODE(seen.st_mode))
-
-
-def _link(source: str, destination: str) -> None:
-    try:
-        os.link(source, destination, follow_symlinks=False)
-    except OSError:  # a file system without links, a protected file
-        shutil.copy2(source, destination, follow_symlinks=False)
 
 
 def _stage_placed(staged: Path, compared: _FileComparison) -> dict[str, str]:

@@ -5,21 +5,20 @@ Invariants
     A lock names no target outside its own folder: it may come with the project of a stranger.
 """
 
-import dataclasses
 import errno
 import os
-import re
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import tomli_w
+from msgspec import Meta
 
 from pair import errors, files
 from pair.packages import file_listing, record, rules, verify
-from pair.packages.contract import CurrentIndex
 from pair.packages.record import Record, RecordHeader
 
 LOCK_NAME = "pair.lock"
@@ -65,21 +64,20 @@ def drift(kb_id: str, what: str, locked: object, found: object) -> str:
     return f"{kb_id}: {what}: locked {locked or 'none'}, found {found or 'none'}"
 
 
-@dataclass(frozen=True)
-class LockedKb:
+class LockedKb(msgspec.Struct, frozen=True):
     """One table of the lock."""
 
-    id: str
-    target: str
+    id: Annotated[rules.OneLine, Meta(min_length=1)]
+    target: rules.OneLine
     """From the lock's folder, with `/`."""
-    source: str
+    source: rules.OneLine
     """A release index, a URL, a git repository, or a path from the lock's folder."""
-    name: str
-    version: str
-    archive_sha256: str
-    commit: str
-    content_sha256: str
-    embedder: str
+    name: rules.OneLine
+    version: rules.OneLine
+    archive_sha256: Annotated[str, Meta(pattern=r"\A(?:[0-9a-f]{64})?\Z")]
+    commit: rules.OneLine
+    content_sha256: rules.Sha256
+    embedder: rules.OneLine
     manifest_version: int
 
     @property
@@ -87,7 +85,7 @@ class LockedKb:
         return Origin(self.archive_sha256, self.commit, self.content_sha256)
 
     def to_toml(self) -> dict[str, Any]:
-        value = dataclasses.asdict(self)
+        value = msgspec.structs.asdict(self)
         if not self.commit:
             del value["commit"]
         return value
@@ -171,7 +169,7 @@ def read_lock(path: Path) -> Lock:
         raise errors.lock_unusable(str(path), f"It is longer than {_LIMIT_BYTES} bytes.")
     try:
         return Lock(path, _parse_lock(content))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
+    except (ValueError, KeyError, RecursionError) as fault:
         raise errors.lock_unusable(str(path), f"It is damaged: {fault!s:.200}") from fault
 
 
@@ -179,7 +177,15 @@ def _parse_lock(content: bytes) -> tuple[LockedKb, ...]:
     value = tomllib.loads(content.decode())
     if value["version"] != SCHEMA_VERSION or type(value["version"]) is not int:
         raise ValueError(f"it was written by another version of pair: it has version {value['version']!r:.40}")
-    kbs = tuple(_parse_kb(table) for table in value.get("kb", []))
+    tables = msgspec.convert(value.get("kb", []), list[dict[str, Any]])
+    kbs = msgspec.convert([{"commit": ""} | table for table in tables], tuple[LockedKb, ...])
+    for kb in kbs:
+        if any(rules.is_version_control(name) for name in kb.target.split("/")):
+            raise ValueError(f"the target {kb.target!r:.80} belongs to version control")
+        if not rules.stays_inside(kb.target):
+            raise ValueError(f"the target {kb.target!r:.80} is not below the folder of the lock")
+        if not (rules.is_remote(kb.source) or rules.is_local_path(kb.source)):
+            raise ValueError(f"{kb.source!r:.80} is no source")
     refuse_twice(kbs)
     return tuple(sorted(kbs, key=lambda kb: kb.id))
 
@@ -198,36 +204,19 @@ def refuse_twice(kbs: Sequence[LockedKb]) -> None:
             raise ValueError(f"{kb.target} is both the KB {other.id!r} and the KB {kb.id!r}")
 
 
-def _parse_kb(table: dict[str, Any]) -> LockedKb:
-    texts = {
-        name: _check_text(table, name)
-        for name in ("id", "target", "source", "name", "version", "archive_sha256", "content_sha256", "embedder")
-    }
-    commit = _check_text(table, "commit") if "commit" in table else ""
-    manifest_version = table["manifest_version"]
-    if type(manifest_version) is not int:
-        raise ValueError("manifest_version is no number")
-    if any(rules.is_version_control(name) for name in texts["target"].split("/")):
-        raise ValueError(f"the target {texts['target']!r:.80} belongs to version control")
-    if not texts["id"] or not rules.stays_inside(texts["target"]):
-        raise ValueError(f"the target {texts['target']!r:.80} is not below the folder of the lock, or has no id")
-    if not re.fullmatch(r"[0-9a-f]{64}", texts["content_sha256"]):
-        raise ValueError("content_sha256 is no SHA-256")
-    if not re.fullmatch(r"(?:[0-9a-f]{64})?", texts["archive_sha256"]):
-        raise ValueError("archive_sha256 is no SHA-256")
-    if not (rules.is_remote(texts["source"]) or rules.is_local_path(texts["source"])):
-        raise ValueError(f"{texts['source']!r:.80} is no source")
-    return LockedKb(**texts, commit=commit, manifest_version=manifest_version)
-
-
-def _check_text(table: dict[str, Any], name: str) -> str:
-    value = table[name]
-    if not isinstance(value, str) or not rules.is_on_one_line(value):
-        raise ValueError(f"{name} is no text on one line")
-    return value
-
-
 # ── what is installed ──────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class CurrentIndex:
+    """The index that was installed last into a KB."""
+
+    embedder: str
+    index_sha256: str
+    """Empty when there is none."""
+    label: str
+    """Name and version of the package, as long as the KB is as that left it."""
+
 
 FindIndex = Callable[[str], CurrentIndex | None]
 """Returns what is searched in a KB, by its id; None when there is no such KB."""
@@ -293,8 +282,8 @@ def _find_drifts(kb: LockedKb, lock: Lock, find_index: FindIndex) -> list[str]:
             index_drifts = _find_index_drifts(kb, installed.header, find_index)
     except errors.DataError as fault:
         return [f"{kb.id}: {fault.message}"]
-    seen = dataclasses.asdict(lock_kb(installed.header, target, lock.path, _content_sha256(installed)))
-    locked = dataclasses.asdict(kb)
+    seen = msgspec.structs.asdict(lock_kb(installed.header, target, lock.path, _content_sha256(installed)))
+    locked = msgspec.structs.asdict(kb)
     names = [name for name in locked if name != "target" and locked[name] != seen[name]]
     words = {name: name.replace("_", " ").replace("sha256", "SHA-256") for name in names}
     drifts = [drift(kb.id, words[name], locked[name], seen[name]) for name in names]

@@ -6,9 +6,11 @@ import hashlib
 import json
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import msgspec
 
 from pair import errors, files
 from pair.packages import file_listing, rules
@@ -31,14 +33,12 @@ class Label:
     tags: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True)
-class PackagedFile:
+class PackagedFile(msgspec.Struct, frozen=True, rename={"size_bytes": "size"}):
     size_bytes: int
     sha256: str
 
 
-@dataclass(frozen=True)
-class PackagedIndex:
+class PackagedIndex(msgspec.Struct, frozen=True):
     """What a package says of its index: the shards of a KB, and the manifest that names them."""
 
     kb_id: str
@@ -49,9 +49,6 @@ class PackagedIndex:
     documents: int
     chunks: int
     shards: int
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True)
@@ -70,8 +67,7 @@ class IndexToPackage:
     """By the name in the index."""
 
 
-@dataclass(frozen=True)
-class PackageManifest:
+class PackageManifest(msgspec.Struct, frozen=True):
     name: str
     version: str
     description: str = ""
@@ -79,7 +75,7 @@ class PackageManifest:
     license: str = ""
     tags: tuple[str, ...] = ()
     created_at: str = UNDATED
-    files: dict[str, PackagedFile] = field(default_factory=dict)
+    files: dict[str, PackagedFile] = {}
     """Of the index too: below INDEX_FOLDER."""
     index: PackagedIndex | None = None
 
@@ -111,11 +107,8 @@ class PackageManifest:
             "tags": list(self.tags),
             "created_at": self.created_at,
             "content_checksum": f"sha256:{self.content_checksum}",
-            **({"index": self.index.to_json()} if self.index is not None else {}),
-            "files": {
-                path: {"size": self.files[path].size_bytes, "sha256": self.files[path].sha256}
-                for path in sorted(self.files)
-            },
+            **({"index": msgspec.to_builtins(self.index)} if self.index is not None else {}),
+            "files": msgspec.to_builtins(dict(sorted(self.files.items()))),
         }
 
     def differences(self, present: dict[str, str]) -> dict[str, list[str]]:
@@ -135,22 +128,16 @@ def parse_manifest(content: bytes) -> PackageManifest | None:
         # Before anything else: one that is newer may look otherwise.
         if "content_checksum" in value and value.get("schema_version", SCHEMA_VERSION) != SCHEMA_VERSION:
             raise errors.package_of_another_schema(f"{value.get('name')!s:.80}", value["schema_version"])
-        listed = {
-            path: PackagedFile(int(entry["size"]), str(entry["sha256"])) for path, entry in value["files"].items()
-        }
-        manifest = PackageManifest(
-            name=str(value["name"]),
-            version=str(value["version"]),
-            description=str(value.get("description", "")),
-            author=str(value.get("author", "")),
-            license=str(value.get("license", "")),
-            tags=tuple(str(tag) for tag in value.get("tags", [])),
-            created_at=str(value.get("created_at", UNDATED)),
-            files=listed,
-            index=_parse_index(value.get("index")),
-        )
-        claimed, actual = str(value["content_checksum"]), f"sha256:{manifest.content_checksum}"
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        claimed = value["content_checksum"]
+        hashes = {path: entry["sha256"] for path, entry in value["files"].items()}
+        actual = f"sha256:{file_listing.content_checksum(hashes)}"
+        is_of_package = claimed == actual or not all(isinstance(sha256, str) for sha256 in hashes.values())
+        manifest = msgspec.convert(value, PackageManifest)
+    except msgspec.ValidationError as fault:
+        if not is_of_package:
+            return None
+        raise errors.checksum_failed("manifest.json", f"it is damaged: {fault}", is_local=True) from fault
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     if claimed != actual:
         reason = "its content checksum is not that of the files it lists"
@@ -158,18 +145,44 @@ def parse_manifest(content: bytes) -> PackageManifest | None:
     return manifest
 
 
-def _parse_index(value: Any) -> PackagedIndex | None:
-    if value is None:
-        return None
-    return PackagedIndex(
-        kb_id=str(value["kb_id"]),
-        manifest_version=int(value["manifest_version"]),
-        embedder=str(value["embedder"]),
-        dimension=int(value["dimension"]),
-        documents=int(value["documents"]),
-        chunks=int(value["chunks"]),
-        shards=int(value["shards"]),
-    )
+@dataclass(frozen=True)
+class IndexSelection:
+    """Which files of the index of a package are needed."""
+
+    is_wanted: bool = True
+    """False for the texts alone."""
+    holds: Callable[[str], bool] = lambda path: False
+    """Tells whether the engine has a file of it already, by its path in the package."""
+
+    def leaves_out(self, path: str) -> bool:
+        """Tell whether a file of the package is neither fetched nor unpacked."""
+        return rules.is_of_index(path) and (not self.is_wanted or self.holds(path))
+
+
+@dataclass(frozen=True)
+class PackagedIndexFiles:
+    """The index of a package, unpacked."""
+
+    folder: Path
+    content: bytes
+    """Of its manifest."""
+    names: frozenset[str]
+    """Of the files in the folder; those that the engine has already may be missing."""
+    hashes: Mapping[str, str]
+    """SHA-256 of all of its files by name, as the package gives it."""
+    package_name: str
+    label: str
+    is_fresh: bool
+    """Unpacked and verified just now; files from the cache have to be verified again."""
+    packaged: frozenset[str] = frozenset()
+    """Paths of the files that were packaged with it, in the folder above."""
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.content).hexdigest()
+
+    def path_of(self, name: str) -> Path | None:
+        return self.folder / name if name in self.names else None
 
 
 @dataclass(frozen=True)
@@ -190,7 +203,7 @@ class PackageReport:
             "name": manifest.name,
             "version": manifest.version,
             "files": len(manifest.texts),
-            "index": manifest.index.to_json() if manifest.index is not None else None,
+            "index": msgspec.to_builtins(manifest.index),
             "size_bytes": self.size_bytes,
             "sha256": self.sha256,
             "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],
@@ -216,14 +229,17 @@ def make_package(
         raise errors.source_path_missing(str(folder))
     with files.storage_errors():
         named = _complete_label(folder, label)
-        path = output if output is not None else _default_output(folder, named)
+        name = f"{named.name}-{named.version}.zip"
+        if output is None and (fault := rules.find_file_name_fault(name)) is not None:
+            raise errors.cannot_package(str(folder), fault)
+        path = output if output is not None else Path(name)
         chosen = _choose_files(folder, path)
         index = index_of(named.name) if index_of is not None else None
         hashes = file_listing.hash_files(folder, chosen.listing.files)
         listed = {name: PackagedFile(seen.st_size, hashes[name]) for name, seen in chosen.listing.files.items()}
         for name, file in index.files.items() if index is not None else ():
             listed[f"{rules.INDEX_FOLDER}/{name}"] = PackagedFile(file.size_bytes, file.sha256)
-        manifest = dataclasses.replace(
+        manifest = msgspec.structs.replace(
             named,
             created_at=dated.strftime("%Y-%m-%dT%H:%M:%SZ") if dated else UNDATED,
             files=listed,
@@ -232,21 +248,14 @@ def make_package(
         return _write_package(_PackageContents(folder, manifest, index), path, chosen.skipped)
 
 
-def _default_output(folder: Path, named: PackageManifest) -> Path:
-    name = f"{named.name}-{named.version}.zip"
-    if (fault := rules.find_file_name_fault(name)) is not None:
-        raise errors.cannot_package(str(folder), fault)
-    return Path(name)
-
-
 def _complete_label(folder: Path, label: Label) -> PackageManifest:
     """Return a manifest without files: flags first, then a package manifest in the folder, then defaults."""
     default = PackageManifest(name=rules.make_name(folder.resolve().name), version="1.0.0")
     given = {name: value for name, value in dataclasses.asdict(label).items() if value is not None}
-    named = dataclasses.replace(_read_manifest(folder) or default, **given)
+    named = msgspec.structs.replace(_read_manifest(folder) or default, **given)
     if (fault := rules.find_label_fault(named.name, named.version)) is not None:
         raise errors.cannot_package(str(folder), fault)
-    return dataclasses.replace(named, tags=tuple(sorted(set(named.tags))))
+    return msgspec.structs.replace(named, tags=tuple(sorted(set(named.tags))))
 
 
 def _read_manifest(folder: Path) -> PackageManifest | None:
@@ -284,10 +293,13 @@ class _PackageContents:
     def manifest_bytes(self) -> bytes:
         return json.dumps(self.manifest.to_json(), indent=2, ensure_ascii=False).encode() + b"\n"
 
-    def chunks(self, name: str) -> Iterable[bytes]:
+    def chunks(self, name: str) -> Iterator[bytes]:
         if self.index is not None and rules.is_of_index(name):
-            return self.index.files[name.removeprefix(f"{rules.INDEX_FOLDER}/")].chunks()
-        return _read_chunks(self.folder / name)
+            yield from self.index.files[name.removeprefix(f"{rules.INDEX_FOLDER}/")].chunks()
+            return
+        with (self.folder / name).open("rb") as stream:
+            while chunk := stream.read(files.CHUNK_BYTES):
+                yield chunk
 
 
 def _write_package(contents: _PackageContents, named: Path, skipped: tuple[tuple[str, str], ...]) -> PackageReport:
@@ -351,9 +363,3 @@ def _entry(name: str, size_bytes: int, method: int) -> zipfile.ZipInfo:
     entry.external_attr = 0o100644 << 16
     entry.compress_type = method
     return entry
-
-
-def _read_chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as stream:
-        while chunk := stream.read(files.CHUNK_BYTES):
-            yield chunk

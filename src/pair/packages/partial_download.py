@@ -18,13 +18,16 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from pair import errors, files
 from pair.packages import archive, package, record, rules
-from pair.packages.cache import Cache, CacheEntry, Facts
-from pair.packages.contract import ChangedError, Fetcher, IndexSelection, RemoteFile, Signatures
-from pair.packages.package import PackagedFile, PackageManifest
+from pair.packages.cache import CacheEntry, Facts, Validators
+from pair.packages.package import IndexSelection, PackageManifest
 from pair.values import KbSource
+
+if TYPE_CHECKING:
+    from pair.packages.content import SourceContents
 
 logger = logging.getLogger(__name__)
 
@@ -42,94 +45,100 @@ class UnfitError(Exception):
     """The archive is not what the manifest says: it is another by now, or one that only makes sense as a whole."""
 
 
+class ChangedError(Exception):
+    """A file that is read in parts is another one by now."""
+
+
+class RemoteFile(Protocol):
+    """A file that is read in parts, all of them of one version. Reading raises ChangedError when it is another now."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def read(self, start: int, length: int) -> bytes: ...
+
+    def copy(self, start: int, length: int, path: Path) -> None:
+        """Copy into a new file, in bounded memory; what a broken transfer brought is not fetched again."""
+        ...
+
+
+@dataclass(frozen=True)
+class RemotePackage:
+    """An archive that need not be fetched as a whole, and what is published about it."""
+
+    manifest: bytes
+    """The file beside the archive."""
+    sha256: str
+    """Of the archive."""
+    file: RemoteFile
+    validators: Validators
+
+
 @dataclass(frozen=True)
 class Supplies:
     """Where files come from that need not be fetched."""
 
     path_of: Callable[[str], Path | None]
     """Returns a file with this SHA-256, if there is one here."""
-    demand: IndexSelection
+    selection: IndexSelection
     """What of the index is needed at all."""
 
 
-@dataclass(frozen=True)
-class PartialDownload:
-    """Puts a package together from the cache, the target and ranges of the archive; the engine may hold the rest."""
+def download_missing(
+    contents: "SourceContents", source: KbSource, earlier: CacheEntry | None, folder: Path, target: Path
+) -> Facts | None:
+    """Put a package together in a folder, from the cache, the target and ranges of the archive.
 
-    cache: Cache
-    fetcher: Fetcher
-    signatures: Signatures | None
-    settings: rules.SourcesSettings
-    selection: IndexSelection
-
-    def fill(self, source: KbSource, earlier: CacheEntry | None, folder: Path, target: Path) -> Facts | None:
-        """Fill the folder; None when the archive is to be fetched as a whole, or not at all.
-
-        This works only where a package with an index was installed before, as nothing else is here to build on; or
-        where its index is not wanted.
-        """
-        installed = _read_record_with_index(target)
-        if installed is None and self.selection.is_wanted:
-            return None
-        if self.settings.require_checksum and source.manifest_sha256 is None:
-            return None
-        supplies = Supplies(self._path_finder(installed, target), self.selection)
-        for _ in range(_TRIES):
-            parts = self.fetcher.parts(source.location, sha256=source.sha256)
-            if parts is None or (earlier is not None and parts.sha256 == earlier.facts.identity):
-                return None
-            manifest = package.parse_manifest(parts.manifest)
-            key = self._find_manifest_signer(source, parts.manifest, folder)
-            manifest_sha256 = hashlib.sha256(parts.manifest).hexdigest()
-            # A release index that names the archive has to name its manifest too.
-            is_published = source.sha256 is None or manifest_sha256 == source.manifest_sha256
-            if manifest is None or manifest.index is None or key is None or not is_published:
-                return None
-            missing = find_missing(manifest, supplies, self.settings)
-            if missing is None:
-                return None
-            try:
-                hashes = assemble(parts.manifest, manifest, missing, parts.file, (folder, supplies))
-            except (ChangedError, UnfitError) as fault:
-                logger.debug("not put together", extra={"reason": str(fault)})
-                files.remove_tree(folder)
-                continue
-            return Facts(
-                identity=parts.sha256,
-                # The files are those of the manifest; the archive itself, which a `.sha256` is about, was not hashed.
-                verified=source.manifest_sha256 is not None,
-                etag=parts.validators.etag,
-                last_modified=parts.validators.last_modified,
-                hashes=hashes | {rules.MANIFEST_NAME: manifest_sha256},
-                signed_by=key or None,
-                is_assembled=True,
-                is_without_index=not self.selection.is_wanted,
-                size_bytes=parts.file.size_bytes,
-            )
+    Return None when the archive is to be fetched as a whole, or not at all. This works only where a package with an
+    index was installed before, as nothing else is here to build on; or where its index is not wanted.
+    """
+    fetcher, settings, selection = contents.fetcher, contents.settings, contents.selection
+    installed = _read_record_with_index(target)
+    is_new = installed is None and selection.is_wanted
+    if fetcher is None or is_new or (settings.require_checksum and source.manifest_sha256 is None):
         return None
+    recorded = installed.files if installed is not None else {}
+    paths = {file.sha256: target / name for name, file in recorded.items()} | contents.cache.files_by_hash()
 
-    def _find_manifest_signer(self, source: KbSource, manifest: bytes, folder: Path) -> str | None:
-        """Return the key of the signer; "" where no signature is asked for, None where one is missing."""
-        if self.signatures is None:
-            return ""
-        address = rules.append_suffix(source.location, rules.MANIFEST_SUFFIX)
-        signature = self.fetcher.signature(address)
-        if signature is None:
+    @functools.cache
+    def path_of(sha256: str) -> Path | None:
+        path = paths.get(sha256)
+        return path if path is not None and path.is_file() and files.hash_file(path) == sha256 else None
+
+    supplies = Supplies(path_of, selection)
+    for _ in range(_TRIES):
+        remote = fetcher.parts(source.location, sha256=source.sha256)
+        if remote is None or (earlier is not None and remote.sha256 == earlier.facts.identity):
             return None
-        copy = folder.with_name(f"{folder.name}{rules.MANIFEST_SUFFIX}")
-        copy.write_bytes(manifest)
-        signer = self.signatures.signer_of(copy, signature, rules.hide_credentials(address))
-        return signer.key if signer is not None else None
-
-    def _path_finder(self, installed: record.Record | None, target: Path) -> Callable[[str], Path | None]:
-        recorded = installed.files if installed is not None else {}
-        paths = {file.sha256: target / name for name, file in recorded.items()} | self.cache.files_by_hash()
-
-        def path_of(sha256: str) -> Path | None:
-            path = paths.get(sha256)
-            return path if path is not None and path.is_file() and files.hash_file(path) == sha256 else None
-
-        return functools.cache(path_of)
+        manifest = package.parse_manifest(remote.manifest)
+        key = _find_manifest_signer(contents, source, remote.manifest, folder)
+        manifest_sha256 = hashlib.sha256(remote.manifest).hexdigest()
+        # A release index that names the archive has to name its manifest too.
+        is_published = source.sha256 is None or manifest_sha256 == source.manifest_sha256
+        if manifest is None or manifest.index is None or key is None or not is_published:
+            return None
+        missing = find_missing(manifest, supplies, settings)
+        if missing is None:
+            return None
+        try:
+            hashes = assemble(remote.manifest, manifest, missing, remote.file, folder, supplies)
+        except (ChangedError, UnfitError) as fault:
+            logger.debug("not put together", extra={"reason": str(fault)})
+            files.remove_tree(folder)
+            continue
+        return Facts(
+            identity=remote.sha256,
+            # The files are those of the manifest; the archive itself, which a `.sha256` is about, was not hashed.
+            verified=source.manifest_sha256 is not None,
+            etag=remote.validators.etag,
+            last_modified=remote.validators.last_modified,
+            hashes=hashes | {rules.MANIFEST_NAME: manifest_sha256},
+            signed_by=key or None,
+            is_assembled=True,
+            is_without_index=not selection.is_wanted,
+            size_bytes=remote.file.size_bytes,
+        )
+    return None
 
 
 def _read_record_with_index(target: Path) -> record.Record | None:
@@ -141,18 +150,32 @@ def _read_record_with_index(target: Path) -> record.Record | None:
     return None
 
 
+def _find_manifest_signer(contents: "SourceContents", source: KbSource, manifest: bytes, folder: Path) -> str | None:
+    """Return the key of the signer; "" where no signature is asked for, None where one is missing."""
+    if contents.signatures is None or contents.fetcher is None:
+        return ""
+    address = rules.append_suffix(source.location, rules.MANIFEST_SUFFIX)
+    signature = contents.fetcher.signature(address)
+    if signature is None:
+        return None
+    copy = folder.with_name(f"{folder.name}{rules.MANIFEST_SUFFIX}")
+    copy.write_bytes(manifest)
+    signer = contents.signatures.signer_of(copy, signature, rules.hide_credentials(address))
+    return signer.key if signer is not None else None
+
+
 # ── what is missing ────────────────────────────────────────────────────────────────────────────────
 
 
 def find_missing(manifest: PackageManifest, supplies: Supplies, settings: rules.SourcesSettings) -> list[str] | None:
     """Return what has to be fetched; None when it is better to fetch everything. Raises E009."""
     _refuse_unsafe(manifest, settings)
-    listed, demand = manifest.files, supplies.demand
-    needed = [path for path in listed if not demand.leaves_out(path)]
+    listed, selection = manifest.files, supplies.selection
+    needed = [path for path in listed if not selection.leaves_out(path)]
     missing = [path for path in needed if supplies.path_of(listed[path].sha256) is None]
     wanted_bytes = sum(listed[path].size_bytes for path in missing)
     # The whole archive would bring an index that is not wanted.
-    is_worth_it = not demand.is_wanted or wanted_bytes <= _WORTH_IT * manifest.size_bytes
+    is_worth_it = not selection.is_wanted or wanted_bytes <= _WORTH_IT * manifest.size_bytes
     return missing if is_worth_it else None
 
 
@@ -160,7 +183,14 @@ def _refuse_unsafe(manifest: PackageManifest, settings: rules.SourcesSettings) -
     """Judge the manifest as an archive is judged: it names paths that are going to be written."""
     label = f"{manifest.name} {manifest.version}"
     for path, entry in manifest.files.items():
-        if (fault := rules.find_path_fault(path) or _find_fault(path, entry, manifest)) is not None:
+        fault = rules.find_path_fault(path)
+        if path == rules.MANIFEST_NAME:
+            fault = "a manifest does not list itself"
+        elif entry.size_bytes < 0:
+            fault = "file of less than no bytes"
+        elif any(folder in manifest.files for folder in rules.list_parents(path)):
+            fault = "file in what is a file too"
+        if fault is not None:
             raise errors.archive_refused(label, f"{fault}: {path!r}")
     if (fault := rules.find_tree_fault(manifest.files)) is not None:
         raise errors.archive_refused(label, fault)
@@ -168,30 +198,24 @@ def _refuse_unsafe(manifest: PackageManifest, settings: rules.SourcesSettings) -
         raise errors.archive_refused(label, "it is larger than sources.max_unpacked_bytes or has too many files")
 
 
-def _find_fault(path: str, entry: PackagedFile, manifest: PackageManifest) -> str | None:
-    if path == rules.MANIFEST_NAME:
-        return "a manifest does not list itself"
-    if entry.size_bytes < 0:
-        return "file of less than no bytes"
-    if any(folder in manifest.files for folder in rules.list_parents(path)):
-        return "file in what is a file too"
-    return None
-
-
 def assemble(
-    content: bytes, manifest: PackageManifest, missing: Sequence[str], source: RemoteFile, here: tuple[Path, Supplies]
+    content: bytes,
+    manifest: PackageManifest,
+    missing: Sequence[str],
+    source: RemoteFile,
+    folder: Path,
+    supplies: Supplies,
 ) -> dict[str, str]:
     """Fill a folder that does not exist yet; return the SHA-256 of each file in it. `content`: of the manifest.
 
     Raises UnfitError, and leaves the folder to the caller.
     """
-    folder, supplies = here
     folder.mkdir(parents=True)
     (folder / rules.MANIFEST_NAME).write_bytes(content)
     _fetch(content, manifest, missing, source, folder)
     hashes = {path: manifest.files[path].sha256 for path in missing}
     for path, entry in manifest.files.items():
-        local = None if path in hashes or supplies.demand.leaves_out(path) else supplies.path_of(entry.sha256)
+        local = None if path in hashes or supplies.selection.leaves_out(path) else supplies.path_of(entry.sha256)
         if local is not None:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             if files.copy_file(str(local), str(folder / path)) != entry.sha256:
@@ -223,17 +247,13 @@ def _fetch(content: bytes, manifest: PackageManifest, missing: Sequence[str], so
             source.copy(start, end - start, scratch / str(number))
             patchwork.add(start, end, opened_parts.enter_context((scratch / str(number)).open("rb")))
         for path, entry in zip(missing, chosen, strict=True):
-            _extract(opened, entry, folder / path, manifest.files[path].sha256)
-
-
-def _extract(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, destination: Path, sha256: str) -> None:
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        written = archive.write_entry(opened, entry, destination)
-    except archive.RefusedError as fault:
-        raise UnfitError(str(fault)) from fault
-    if written.sha256 != sha256:
-        raise UnfitError(f"another SHA-256 than the manifest gives: {entry.filename}")
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                sha256 = archive.write_entry(opened, entry, folder / path)
+            except archive.RefusedError as fault:
+                raise UnfitError(str(fault)) from fault
+            if sha256 != manifest.files[path].sha256:
+                raise UnfitError(f"another SHA-256 than the manifest gives: {path}")
 
 
 def _spans(chosen: Sequence[zipfile.ZipInfo], opened: zipfile.ZipFile) -> Iterator[tuple[int, int]]:
@@ -285,15 +305,15 @@ class _Patchwork(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         rest = max(0, self._source.size_bytes - self._position)
         length = rest if size < 0 else min(size, rest)
-        content = self._read(self._position, length)
+        start = self._position
+        for begin, end, part in self._parts:
+            if begin <= start and start + length <= end:
+                part.seek(start - begin)
+                content = part.read(length)
+                break
+        else:
+            if length > self._most_bytes:
+                raise UnfitError(f"its directory takes {length} bytes")
+            content = self._source.read(start, length)
         self._position += len(content)
         return content
-
-    def _read(self, start: int, length: int) -> bytes:
-        for begin, end, content in self._parts:
-            if begin <= start and start + length <= end:
-                content.seek(start - begin)
-                return content.read(length)
-        if length > self._most_bytes:
-            raise UnfitError(f"its directory takes {length} bytes")
-        return self._source.read(start, length)

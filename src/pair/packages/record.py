@@ -4,11 +4,11 @@ The record is a file in the target, so that it changes together with the files i
 what is installed; the second lists the files and is read only when something may have changed.
 """
 
-import dataclasses
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import msgspec
 
 from pair import errors
 from pair.packages.rules import RECORD_NAME, make_name, stays_inside
@@ -28,8 +28,7 @@ class InstalledFile(NamedTuple):
     source_mtime_ns: int
 
 
-@dataclass(frozen=True)
-class RecordHeader:
+class RecordHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: KbSource
     name: str
     version: str
@@ -60,21 +59,24 @@ class RecordHeader:
     """Id of the key whose signature of the archive held."""
 
     def to_json(self) -> dict[str, Any]:
-        value = {"schema_version": SCHEMA_VERSION, **dataclasses.asdict(self), "source": self.source.to_json()}
+        value = {"schema_version": SCHEMA_VERSION, **msgspec.structs.asdict(self), "source": self.source.to_json()}
         if self.signed_by is None:
             del value["signed_by"]
         return value
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     header: RecordHeader
     files: dict[str, InstalledFile]
 
     def to_bytes(self) -> bytes:
-        listed = {path: list(entry) for path, entry in sorted(self.files.items())}
+        listed = dict(sorted(self.files.items()))
         lines = [json.dumps(self.header.to_json()), json.dumps({"files": listed}, separators=(",", ":"))]
         return ("\n".join(lines) + "\n").encode()
+
+
+class _FileList(msgspec.Struct):
+    files: dict[str, InstalledFile]
 
 
 def read_header(target: Path) -> RecordHeader | None:
@@ -114,14 +116,11 @@ def read_record(target: Path) -> Record | None:
         return None
     header = _parse_header(first, path)
     try:
-        listed = json.loads(second)["files"]
-        installed = {name: InstalledFile(*entry) for name, entry in listed.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
+        installed = msgspec.json.decode(second, type=_FileList).files
+        if not all(stays_inside(name) for name in installed):
+            raise ValueError("a path leads out of the target")
+    except (ValueError, RecursionError) as fault:
         raise errors.record_unreadable(str(path), "the list of files is damaged") from fault
-    for name, entry in installed.items():
-        is_sound = isinstance(entry.sha256, str) and all(type(number) is int for number in entry[1:])
-        if not is_sound or not stays_inside(name):
-            raise errors.record_unreadable(str(path), "the list of files is damaged")
     return Record(header, installed)
 
 
@@ -130,19 +129,7 @@ def _parse_header(line: bytes, path: Path) -> RecordHeader:
         value = json.loads(line)
         schema_version = value.pop("schema_version")
         if schema_version == SCHEMA_VERSION:
-            header = RecordHeader(**(value | {"source": KbSource.from_json(value["source"])}))
-            _check_types(header)
-            return header
+            return msgspec.convert(value | {"source": KbSource.from_json(value["source"])}, RecordHeader)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
         raise errors.record_unreadable(str(path), "its first line is damaged") from fault
     raise errors.record_unreadable(str(path), f"it was written by another version (schema {schema_version!r:.40})")
-
-
-def _check_types(header: RecordHeader) -> None:
-    texts = [header.name, header.version, header.installed_at, header.source_fingerprint, header.target_fingerprint]
-    texts += [header.kb_id, header.archive_sha256, header.commit, header.content_sha256]
-    texts += [header.embedder, header.index_sha256]
-    counts = (header.file_count, header.size_bytes, header.kept_files, header.manifest_version)
-    is_text = isinstance(header.signed_by, str | None) and all(isinstance(text, str) for text in texts)
-    if not is_text or not all(type(count) is int for count in counts):
-        raise ValueError("something else where a text or a number belongs")

@@ -8,22 +8,26 @@ Invariants
 """
 
 import contextlib
-import dataclasses
 import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from pair import errors, files
 from pair.blobs.contract import BlobStore, VersionMismatchError
 from pair.clock import Clock, to_timestamp
 from pair.network import RequestFault
 from pair.packages import rules
-from pair.packages.contract import CachedCopy, ChangedError, Download, Parts, Validators
+from pair.packages.cache import Facts, Validators
+from pair.packages.content import Download
 from pair.packages.package import PackageManifest
+from pair.packages.partial_download import ChangedError, RemotePackage
 from pair.packages.resolve import FEED_NAME, FeedAddress, locate_archive
 from pair.values import KbSource
 
@@ -32,36 +36,43 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 LIMIT_BYTES = 8 * 1024 * 1024
-_LONGEST_TEXT = 1000
 _MOST_ATTEMPTS = 30
-_MOST_SIGNATURE_BYTES = 64 * 1024
-_MOST_MANIFEST_BYTES = 64 * 1024 * 1024
 _BLOCK_BYTES = 8 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
-    version: str
-    file: str
+_Text = Annotated[rules.OneLine, Meta(max_length=1000)]
+
+
+class Release(msgspec.Struct, frozen=True):
+    version: _Text
+    file: _Text
     """Beside the index, or a URL."""
-    size_bytes: int
-    sha256: str
-    content_checksum: str = ""
-    manifest_sha256: str = ""
+    size_bytes: Annotated[int, Meta(ge=0)]
+    sha256: rules.Sha256
+    content_checksum: _Text = ""
+    manifest_sha256: _Text = ""
     """Of the manifest beside the archive, if there is one."""
-    embedder: str = ""
+    embedder: _Text = ""
     """Of the index in it, if there is one."""
     signature: bool = False
     """Whether there is one beside the archive."""
-    published_at: str = ""
+    published_at: _Text = ""
 
     def with_sidecars_of(self, other: "Release") -> "Release":
         """Add files beside the archive: they may come later than the archive, and stay."""
-        return dataclasses.replace(
+        return msgspec.structs.replace(
             self,
             manifest_sha256=other.manifest_sha256 or self.manifest_sha256,
             signature=other.signature or self.signature,
         )
+
+
+class _StoredReleases(msgspec.Struct):
+    releases: list[Release]
+
+
+class _StoredIndex(msgspec.Struct):
+    kbs: dict[_Text, _StoredReleases]
 
 
 @dataclass(frozen=True)
@@ -78,7 +89,7 @@ class ReleaseIndex:
     def to_bytes(self) -> bytes:
         """Return the same bytes for the same releases."""
         kbs = {
-            name: {"releases": [dataclasses.asdict(release) for release in _sort_releases(self.kbs[name])]}
+            name: {"releases": [msgspec.structs.asdict(release) for release in _sort_releases(self.kbs[name])]}
             for name in sorted(self.kbs)
         }
         value = {"schema_version": SCHEMA_VERSION, "kbs": kbs}
@@ -227,49 +238,24 @@ def parse_feed(content: bytes, shown: str) -> ReleaseIndex:
         reason = f"It was written by another version of pair: it has schema {schema_version!r:.40}."
         raise errors.feed_unreadable(shown, reason)
     try:
-        return ReleaseIndex({name: _parse_releases(name, entry["releases"]) for name, entry in value["kbs"].items()})
-    except (ValueError, KeyError, TypeError, AttributeError) as fault:
+        kbs = msgspec.convert(value, _StoredIndex).kbs
+        return ReleaseIndex({name: _check_releases(name, kb.releases) for name, kb in kbs.items()})
+    except ValueError as fault:
         raise errors.feed_unreadable(shown, f"It is damaged: {fault!s:.200}") from fault
 
 
-def _parse_releases(name: str, values: Any) -> tuple[Release, ...]:
-    if not isinstance(values, list):
-        raise ValueError(f"the releases of {name!r:.80} are no list")
-    releases = [_parse_release(name, value) for value in values]
+def _check_releases(name: str, releases: list[Release]) -> tuple[Release, ...]:
+    """Raises ValueError for what a type cannot say."""
+    for release in releases:
+        if (fault := rules.find_label_fault(name, release.version)) is not None:
+            raise ValueError(fault)
+        is_plain_name = "://" not in release.file and rules.find_name_fault(release.file) is None
+        is_plain_url = rules.is_url(release.file) and not re.search(r"\s", release.file)
+        if not (is_plain_name or is_plain_url):
+            raise ValueError(f"{release.file!r:.80} is neither a plain name nor a URL")
     if len({release.version for release in releases}) != len(releases):
         raise ValueError(f"a version of {name!r:.80} is there twice")
     return _sort_releases(releases)
-
-
-def _parse_release(name: str, value: Any) -> Release:
-    release = Release(
-        version=_check_text(value["version"]),
-        file=_check_text(value["file"]),
-        size_bytes=value["size_bytes"],
-        sha256=_check_text(value["sha256"]),
-        content_checksum=_check_text(value.get("content_checksum", "")),
-        manifest_sha256=_check_text(value.get("manifest_sha256", "")),
-        embedder=_check_text(value.get("embedder", "")),
-        signature=value.get("signature", False),
-        published_at=_check_text(value.get("published_at", "")),
-    )
-    if (fault := rules.find_label_fault(_check_text(name), release.version)) is not None:
-        raise ValueError(fault)
-    is_plain_name = "://" not in release.file and rules.find_name_fault(release.file) is None
-    is_plain_url = rules.is_url(release.file) and not re.search(r"\s", release.file)
-    if not (is_plain_name or is_plain_url):
-        raise ValueError(f"{release.file!r:.80} is neither a plain name nor a URL")
-    if not re.fullmatch(r"[0-9a-f]{64}", release.sha256):
-        raise ValueError(f"{release.sha256!r:.80} is no SHA-256")
-    if type(release.size_bytes) is not int or release.size_bytes < 0 or type(release.signature) is not bool:
-        raise ValueError("something else where a number or a truth belongs")
-    return release
-
-
-def _check_text(value: Any) -> str:
-    if not isinstance(value, str) or len(value) > _LONGEST_TEXT or not rules.is_on_one_line(value):
-        raise ValueError(f"no text on one line: {value!r:.80}")
-    return value
 
 
 # ── folders and buckets ────────────────────────────────────────────────────────────────────────────
@@ -364,18 +350,18 @@ class BucketTarget:
 PublishTarget = FolderTarget | BucketTarget
 
 
+@dataclass(frozen=True)
 class StoredFile:
     """A file in a bucket, read in parts."""
 
-    def __init__(self, store: BlobStore, key: str, size_bytes: int) -> None:
-        self._store = store
-        self._key = key
-        self.size_bytes = size_bytes
+    store: BlobStore
+    key: str
+    size_bytes: int
 
     def read(self, start: int, length: int) -> bytes:
-        content = self._store.get_range(self._key, start, length)
+        content = self.store.get_range(self.key, start, length)
         if content is None or len(content) != min(length, self.size_bytes - start):
-            raise ChangedError(self._key)
+            raise ChangedError(self.key)
         return content
 
     def copy(self, start: int, length: int, path: Path) -> None:
@@ -384,28 +370,29 @@ class StoredFile:
                 stream.write(self.read(begin, min(_BLOCK_BYTES, start + length - begin)))
 
 
+@dataclass(frozen=True)
 class BucketFetcher:
-    """Fetches archives from buckets; `store_at` gives the store at an address."""
+    """Fetches archives from buckets."""
 
-    def __init__(self, store_at: Callable[[str], BlobStore], settings: rules.SourcesSettings | None = None) -> None:
-        self._store_at = store_at
-        self._limit_bytes = (settings or rules.SourcesSettings()).max_download_bytes
+    store_at: Callable[[str], BlobStore]
+    """Returns the store at an address."""
+    settings: rules.SourcesSettings
 
-    def parts(self, url: str, *, sha256: str | None) -> Parts | None:
+    def parts(self, url: str, *, sha256: str | None) -> RemotePackage | None:
         store, key = self._open(url)
-        manifest = store.get_range(key + rules.MANIFEST_SUFFIX, 0, _MOST_MANIFEST_BYTES + 1)
+        manifest = store.get_range(key + rules.MANIFEST_SUFFIX, 0, rules.MANIFEST_LIMIT_BYTES + 1)
         size_bytes = self._check_size(store, key, url)
-        if manifest is None or len(manifest) > _MOST_MANIFEST_BYTES or size_bytes is None or sha256 is None:
+        if manifest is None or len(manifest) > rules.MANIFEST_LIMIT_BYTES or size_bytes is None or sha256 is None:
             return None
-        return Parts(manifest, sha256, StoredFile(store, key, size_bytes), Validators())
+        return RemotePackage(manifest, sha256, StoredFile(store, key, size_bytes), Validators())
 
     def signature(self, url: str) -> bytes | None:
         store, key = self._open(url)
-        return store.get_range(key + rules.SIGNATURE_SUFFIX, 0, _MOST_SIGNATURE_BYTES)
+        return store.get_range(key + rules.SIGNATURE_SUFFIX, 0, rules.SIGNATURE_LIMIT_BYTES)
 
-    def fetch(self, url: str, part: Path, *, sha256: str | None, known: CachedCopy | None) -> Download | None:
+    def fetch(self, url: str, part: Path, *, sha256: str | None, known: Facts | None) -> Download | None:
         """Download as the contract says. A broken transfer starts over."""
-        if known is not None and sha256 == known.sha256:
+        if known is not None and sha256 == known.identity:
             return None
         files.make_folder(part.parent)
         files.unlink(part, missing_ok=True)
@@ -421,12 +408,13 @@ class BucketFetcher:
 
     def _open(self, url: str) -> tuple[BlobStore, str]:
         folder, _, key = url.rpartition("/")
-        return self._store_at(folder), key
+        return self.store_at(folder), key
 
     def _check_size(self, store: BlobStore, key: str, url: str) -> int | None:
         size_bytes = next((info.size_bytes for info in store.list(key) if info.key == key), None)
-        if size_bytes is not None and size_bytes > self._limit_bytes:
-            reason = f"it has more than {self._limit_bytes} bytes, the most that sources.max_download_bytes allows"
+        limit_bytes = self.settings.max_download_bytes
+        if size_bytes is not None and size_bytes > limit_bytes:
+            reason = f"it has more than {limit_bytes} bytes, the most that sources.max_download_bytes allows"
             raise errors.archive_refused(url, reason)
         return size_bytes
 

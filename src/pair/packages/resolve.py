@@ -1,15 +1,16 @@
 """Find where a KB comes from: the named source, the dataset of the monorepo, a release index, or the latest release."""
 
 import fnmatch
-import json
 import logging
 import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+import msgspec
 
 from pair import errors
 from pair.network import RequestFault
@@ -100,7 +101,12 @@ def _choose_named(source: str, seen: Surroundings) -> tuple[KbSource, str]:
     if rules.is_git(source):
         return KbSource("git", source, requires_download=True), "--source is a git repository"
     if rules.is_url(source):
-        if not _has_host(source):
+        try:
+            parts = urlsplit(source)
+            has_host = bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            has_host = False
+        if not has_host:
             raise errors.source_format_unknown(source, suggestion="The URL names no host.")
         return KbSource("url", source, requires_download=True), "--source is a URL"
     if rules.is_local_path(source):
@@ -111,14 +117,6 @@ def _choose_named(source: str, seen: Surroundings) -> tuple[KbSource, str]:
     if rules.is_in_bucket(source):
         suggestion = "An address in a bucket must be that of a feed: s3://bucket/prefix/releases.json"
     raise errors.source_format_unknown(source, suggestion=suggestion)
-
-
-def _has_host(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
 
 
 # ── addresses of release indexes ───────────────────────────────────────────────────────────────────
@@ -219,34 +217,23 @@ def _parse_stored(feed: str) -> FeedAddress:
 # ── the latest release on GitHub ───────────────────────────────────────────────────────────────────
 
 
+class _GithubAsset(msgspec.Struct):
+    name: str
+    browser_download_url: str
+    digest: str | None = None
+
+
+class _GithubRelease(msgspec.Struct):
+    tag_name: str
+    assets: list[_GithubAsset]
+
+
 def latest_release(web: "HttpClient", settings: rules.SourcesSettings) -> KbSource:
     """Ask GitHub, unless `default_url` names the archive. Raises E005."""  # source-10
     if settings.default_url:
         logger.debug("default KB from the settings", extra={"url": rules.hide_credentials(settings.default_url)})
         return KbSource("github-release", settings.default_url, requires_download=True)
     address = f"{settings.github_api_url.rstrip('/')}/repos/{settings.release_repository}/releases/latest"
-    release = _read_release(web, address)
-    try:
-        asset = _choose_asset(release["assets"], settings.release_asset)
-        if asset is None:
-            tag = release["tag_name"]
-            raise errors.download_failed(address, f"release {tag} has no asset {settings.release_asset}")
-        kind, _, digest = str(asset.get("digest") or "").partition(":")
-        source = KbSource(
-            "github-release",
-            str(asset["browser_download_url"]),
-            requires_download=True,
-            version=str(release["tag_name"]).removeprefix("v"),
-            sha256=digest.lower() if kind == "sha256" and len(digest) == 64 else None,
-        )
-    except (KeyError, TypeError) as fault:
-        raise errors.download_failed(address, "the answer is not a release feed") from fault
-    shown = rules.hide_credentials(source.location)
-    logger.debug("latest release", extra={"feed": address, "version": source.version, "asset": shown})
-    return source
-
-
-def _read_release(web: "HttpClient", address: str) -> Any:
     try:
         answer = web.read(address, {"Accept": "application/vnd.github+json"}, limit_bytes=_GITHUB_LIMIT_BYTES)
     except RequestFault as fault:
@@ -255,14 +242,22 @@ def _read_release(web: "HttpClient", address: str) -> Any:
         reason = "no release there" if answer.status == 404 else "set GITHUB_TOKEN if access is limited"
         raise errors.download_failed(address, f"HTTP {answer.status}: {reason}")
     try:
-        return json.loads(answer.body)
+        release = msgspec.json.decode(answer.body, type=_GithubRelease)
     except (ValueError, RecursionError) as fault:
-        raise errors.download_failed(address, "the answer is not JSON") from fault
-
-
-def _choose_asset(assets: list[dict[str, Any]], pattern: str) -> dict[str, Any] | None:
-    """Return the archive with the expected name, else the only archive there is."""
-    archives = [asset for asset in assets if isinstance(asset["name"], str) and asset["name"].endswith(".zip")]
-    archives.sort(key=lambda asset: str(asset["name"]))
-    named = [asset for asset in archives if fnmatch.fnmatch(asset["name"], pattern)]
-    return named[0] if named else archives[0] if len(archives) == 1 else None
+        raise errors.download_failed(address, "the answer is not a release feed") from fault
+    archives = sorted((asset for asset in release.assets if asset.name.endswith(".zip")), key=lambda asset: asset.name)
+    named = [asset for asset in archives if fnmatch.fnmatch(asset.name, settings.release_asset)]
+    if not named and len(archives) != 1:
+        raise errors.download_failed(address, f"release {release.tag_name} has no asset {settings.release_asset}")
+    asset = (named or archives)[0]
+    kind, _, digest = (asset.digest or "").partition(":")
+    source = KbSource(
+        "github-release",
+        asset.browser_download_url,
+        requires_download=True,
+        version=release.tag_name.removeprefix("v"),
+        sha256=digest.lower() if kind == "sha256" and len(digest) == 64 else None,
+    )
+    shown = rules.hide_credentials(source.location)
+    logger.debug("latest release", extra={"feed": address, "version": source.version, "asset": shown})
+    return source

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from annotated_types import Ge, Gt, Le
+from msgspec import Meta
 
 from pair.values import LONGEST_WAIT_SECONDS, KbSource
 
@@ -18,6 +19,8 @@ MANIFEST_NAME = "manifest.json"
 MANIFEST_SUFFIX = ".manifest.json"
 """Of a copy of the manifest beside a package with an index, for partial downloads."""
 SIGNATURE_SUFFIX = ".minisig"
+SIGNATURE_LIMIT_BYTES = 64 * 1024
+MANIFEST_LIMIT_BYTES = 64 * 1024 * 1024
 SIDECAR_SUFFIXES = (MANIFEST_SUFFIX, SIGNATURE_SUFFIX, MANIFEST_SUFFIX + SIGNATURE_SUFFIX)
 """Of files beside an archive, besides its `.sha256`."""
 OWN_NAMES = frozenset({RECORD_NAME, ENTRY_NAME})
@@ -379,7 +382,10 @@ def list_parents(path: str) -> Iterable[str]:
 
 # ── packages ───────────────────────────────────────────────────────────────────────────────────────
 
-_NOT_ON_ONE_LINE = frozenset({"Cc", "Cs", "Zl", "Zp"})
+_ON_ONE_LINE = r"\A[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]*\Z"
+OneLine = Annotated[str, Meta(pattern=_ON_ONE_LINE)]
+"""Text without control characters, ends of lines and halves of characters."""
+Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
 def find_label_fault(name: str, version: str) -> str | None:
@@ -393,7 +399,7 @@ def find_label_fault(name: str, version: str) -> str | None:
 
 
 def is_on_one_line(text: str) -> bool:
-    return not any(unicodedata.category(character) in _NOT_ON_ONE_LINE for character in text)
+    return re.match(_ON_ONE_LINE, text) is not None
 
 
 def find_file_name_fault(name: str) -> str | None:

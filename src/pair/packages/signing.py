@@ -14,13 +14,11 @@ import hmac
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from pair import errors, files
-from pair.packages.contract import Signer
 from pair.packages.package import PackageManifest, PackageReport
 from pair.packages.rules import MANIFEST_SUFFIX, SIGNATURE_SUFFIX, format_key_id
 
@@ -229,12 +227,15 @@ def make_comment(manifest: PackageManifest) -> str:
 
 def sign(path: Path, key: SecretKey, comment: str, *, sha256: str | None = None) -> bytes:
     """Return the text of the file's `.minisig`. Raises E014 when the file has another `sha256` than given."""
+    blake2b, actual = hashlib.blake2b(), hashlib.sha256()
     with path.open("rb") as stream:
-        prehash, actual = _hash_stream(stream)
-    if sha256 is not None and actual != sha256:
+        while chunk := stream.read(files.CHUNK_BYTES):
+            blake2b.update(chunk)
+            actual.update(chunk)
+    if sha256 is not None and actual.hexdigest() != sha256:
         raise errors.cannot_package(str(path), "somebody else wrote it before it was signed")
     private = Ed25519PrivateKey.from_private_bytes(key.seed)
-    of_file, trusted = private.sign(prehash), comment.encode()
+    of_file, trusted = private.sign(blake2b.digest()), comment.encode()
     lines = [
         _UNTRUSTED + f"signature by key {key.public.id}".encode(),
         base64.b64encode(_PREHASHED + key.number + of_file),
@@ -244,16 +245,18 @@ def sign(path: Path, key: SecretKey, comment: str, *, sha256: str | None = None)
     return b"\n".join(lines) + b"\n"
 
 
-def _hash_stream(stream: BinaryIO) -> tuple[bytes, str]:
-    """Return BLAKE2b, which is signed, and SHA-256, in one reading."""
-    prehash, sha256 = hashlib.blake2b(), hashlib.sha256()
-    while chunk := stream.read(files.CHUNK_BYTES):
-        prehash.update(chunk)
-        sha256.update(chunk)
-    return prehash.digest(), sha256.hexdigest()
-
-
 # ── checking ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Signer:
+    """The owner of a valid signature."""
+
+    key: str
+    """The public key, as minisign writes it on one line."""
+    key_id: str
+    comment: str
+    """What the signer says of the file, on one line."""
 
 
 class TrustedKeys:
@@ -286,7 +289,10 @@ class TrustedKeys:
             if _is_valid(key, parsed.of_file, message):
                 if not _is_valid(key, parsed.of_comment, parsed.of_file + parsed.comment):
                     raise self._refusal(shown, "its trusted comment was changed", parsed)
-                return Signer(key.line, key.id, _make_printable(parsed.comment))
+                # On one line and without control characters, which a terminal would obey.
+                text = parsed.comment.decode("utf-8", errors="replace")
+                words = "".join(character if character.isprintable() else " " for character in text).split()
+                return Signer(key.line, key.id, " ".join(words))
         raise self._refusal(shown, "the file is not the one that was signed", parsed)
 
     def refuse_unsigned(self, shown: str, reason: str) -> None:
@@ -314,9 +320,3 @@ def _is_valid(key: PublicKey, signature: bytes, message: bytes) -> bool:
     except (InvalidSignature, ValueError):
         return False
     return True
-
-
-def _make_printable(comment: bytes) -> str:
-    """Return one line without control characters, which a terminal would obey."""
-    text = comment.decode("utf-8", errors="replace")
-    return " ".join("".join(character if character.isprintable() else " " for character in text).split())

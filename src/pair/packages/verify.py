@@ -4,15 +4,17 @@ import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pair import errors, files
 from pair.packages import archive, file_listing, package, record
 from pair.packages.content import read_signature, refuse_differences, verify_sibling_checksum
-from pair.packages.contract import Signatures
 from pair.packages.package import PackageManifest
 from pair.packages.record import Record, RecordHeader
 from pair.packages.rules import MANIFEST_NAME, MANIFEST_SUFFIX, RECORD_NAME, SourcesSettings, describe_source
+
+if TYPE_CHECKING:
+    from pair.packages.signing import TrustedKeys
 
 Recorded = TypeVar("Recorded")
 
@@ -39,7 +41,7 @@ class Verification:
         }
 
 
-def verify(path: Path, settings: SourcesSettings, signatures: Signatures | None) -> Verification:
+def verify(path: Path, settings: SourcesSettings, signatures: "TrustedKeys | None") -> Verification:
     """Raises E006, E009, E017 for a package, E013 for an installed KB that was changed, E012 for neither."""
     with files.storage_errors():
         if path.is_file():
@@ -52,7 +54,7 @@ def verify(path: Path, settings: SourcesSettings, signatures: Signatures | None)
         return Verification(path, "installed", checks, len(installed.files), tuple(changes.extra))
 
 
-def _verify_package(path: Path, settings: SourcesSettings, signatures: Signatures | None) -> Verification:
+def _verify_package(path: Path, settings: SourcesSettings, signatures: "TrustedKeys | None") -> Verification:
     checks = []
     if verify_sibling_checksum(path):
         checks.append(f"SHA-256 of {path.name}.sha256")
@@ -66,16 +68,16 @@ def _verify_package(path: Path, settings: SourcesSettings, signatures: Signature
     if (beside := path.with_name(path.name + MANIFEST_SUFFIX)).exists():
         _verify_beside(beside, entries, signatures)
         checks.append(f"{beside.name} is the manifest of the package")
-    content = {name: entry.sha256 for name, entry in entries.items() if manifest is None or name != MANIFEST_NAME}
+    content = {name: sha256 for name, sha256 in entries.items() if manifest is None or name != MANIFEST_NAME}
     if manifest is not None:
         refuse_differences(manifest, content, str(path))
         checks.append("every file is as manifest.json says")
     return Verification(path, "package", tuple(checks), len(content))
 
 
-def _verify_beside(beside: Path, entries: Mapping[str, archive.UnpackedFile], signatures: Signatures | None) -> None:
+def _verify_beside(beside: Path, entries: Mapping[str, str], signatures: "TrustedKeys | None") -> None:
     """Verify the manifest beside a package, and its signature: partial downloads rely on them."""
-    if MANIFEST_NAME not in entries or files.hash_file(beside) != entries[MANIFEST_NAME].sha256:
+    if MANIFEST_NAME not in entries or files.hash_file(beside) != entries[MANIFEST_NAME]:
         reason = "It is not the manifest of the package that it lies beside"
         raise errors.checksum_failed(f"File: {beside}", reason, is_local=True)
     signature = read_signature(beside)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pair.errors import DownloadError
-from pair.packages.archive import UnpackedFile, hash_entries, read_entry, unpack
+from pair.packages.archive import hash_entries, read_entry, unpack
 from pair.packages.rules import SourcesSettings
 from support.command import read_files
 from support.hostile import (
@@ -167,20 +167,12 @@ def test_ordinary_archive_is_unpacked_byte_by_byte(method: int, tmp_path: Path):
         if path.is_file()
     }
     assert written == content
-    assert unpacked == {
-        name: UnpackedFile(hashlib.sha256(data).hexdigest(), len(data)) for name, data in content.items()
-    }
+    assert unpacked == {name: hashlib.sha256(data).hexdigest() for name, data in content.items()}
 
 
 def test_hashing_finds_what_unpacking_writes(tmp_path: Path):
     archive = archive_at(tmp_path, zip_of(ORDINARY))
     assert hash_entries(archive, POLICY) == unpack(archive, tmp_path / "kb", POLICY)
-
-
-def test_archive_of_the_test_writer_is_sound(tmp_path: Path):
-    entries = [Entry("docs/", b"", mode=0o040755), Entry("docs/a.md", b"# a\n"), Entry("b.md", b"# b\n" * 99, DEFLATED)]
-    unpack(archive_at(tmp_path, zip_from(*entries)), tmp_path / "kb", POLICY)
-    assert read_files(tmp_path / "kb") == {"docs/a.md": b"# a\n", "b.md": b"# b\n" * 99}
 
 
 def test_empty_folders_are_made(tmp_path: Path):
@@ -193,47 +185,30 @@ def test_archive_without_entries_becomes_an_empty_folder(tmp_path: Path):
     assert everything_below(tmp_path / "kb") == []
 
 
+def zip64_of(entry: Entry) -> bytes:
+    return entry.local() + with_end64(entry.central(0), 1, len(entry.local()))
+
+
 @pytest.mark.parametrize(
-    "comment",
+    ("content", "files"),
     [
-        pytest.param(b"made on a Tuesday", id="short"),
-        pytest.param(b"c" * 65535, id="longest"),
-        pytest.param("für später".encode(), id="not-ascii"),
+        pytest.param(zip_with_comment({"a.md": "# a\n"}, b"c" * 65535), {"a.md": b"# a\n"}, id="longest-comment"),
+        pytest.param(zip_with_comment({"a.md": "# a\n"}, "für".encode()), {"a.md": b"# a\n"}, id="comment-not-ascii"),
+        pytest.param(b"#!/bin/sh\n" + zip_of({"a.md": "# a\n"}), {"a.md": b"# a\n"}, id="behind-other-bytes"),
+        pytest.param(zip_from(Entry(b"caf\x82.md", b"# a\n", flags=0)), {"café.md": b"# a\n"}, id="old-encoding"),
+        pytest.param(zip64_of(Entry("a.md", b"# a\n")), {"a.md": b"# a\n"}, id="zip64"),
+        pytest.param(zip_of({"zeros": bytes(1024 * 1024)}), {"zeros": bytes(1024 * 1024)}, id="very-compressible"),
+        pytest.param(zip_from(Entry("a.md", b"# b\n" * 99, DEFLATED)), {"a.md": b"# b\n" * 99}, id="own-writer"),
     ],
 )
-def test_archive_with_a_comment_is_unpacked(comment: bytes, tmp_path: Path):
-    unpack(archive_at(tmp_path, zip_with_comment({"a.md": "# a\n"}, comment)), tmp_path / "kb", POLICY)
-    assert read_files(tmp_path / "kb") == {"a.md": b"# a\n"}
-
-
-def test_archive_behind_other_bytes_is_unpacked(tmp_path: Path):
-    unpack(archive_at(tmp_path, b"#!/bin/sh\n" + zip_of({"a.md": "# a\n"})), tmp_path / "kb", POLICY)
-    assert read_files(tmp_path / "kb") == {"a.md": b"# a\n"}
-
-
-def test_name_in_the_old_encoding_is_unpacked(tmp_path: Path):
-    unpack(archive_at(tmp_path, zip_from(Entry(b"caf\x82.md", flags=0))), tmp_path / "kb", POLICY)
-    assert everything_below(tmp_path / "kb") == ["café.md"]
+def test_unusual_archive_is_unpacked(content: bytes, files: dict[str, bytes], tmp_path: Path):
+    unpack(archive_at(tmp_path, content), tmp_path / "kb", POLICY)
+    assert read_files(tmp_path / "kb") == files
 
 
 def test_modes_of_the_archive_are_not_taken_over(tmp_path: Path):
     unpack(archive_at(tmp_path, zip_from(Entry("run.sh", mode=0o106777))), tmp_path / "kb", POLICY)
     assert (tmp_path / "kb/run.sh").stat().st_mode & 0o7111 == 0
-
-
-def test_zip64_archive_is_unpacked(tmp_path: Path):
-    entry = Entry("a.md", b"# a\n")
-    unpack(
-        archive_at(tmp_path, entry.local() + with_end64(entry.central(0), 1, len(entry.local()))),
-        tmp_path / "kb",
-        POLICY,
-    )
-    assert read_files(tmp_path / "kb") == {"a.md": b"# a\n"}
-
-
-def test_very_compressible_small_archive_is_unpacked(tmp_path: Path):
-    unpack(archive_at(tmp_path, zip_of({"zeros.bin": bytes(1024 * 1024)})), tmp_path / "kb", POLICY)
-    assert (tmp_path / "kb/zeros.bin").stat().st_size == 1024 * 1024
 
 
 # ── one entry ──────────────────────────────────────────────────────────────────────────────────────

@@ -550,3 +550,10 @@ def test_what_a_package_says_of_its_index_is_read_back():
     index = PackagedIndex("default", 7, "ngram-384-v1", 384, 43, 120, 2)
     manifest = PackageManifest("handbook", "1.0.0", index=index)
     assert parse_manifest(json.dumps(manifest.to_json()).encode()) == manifest
+
+
+@pytest.mark.parametrize("changes", [{"description": 7}, {"files": {"a.md": {"size": 4, "sha256": None}}}])
+def test_a_manifest_with_a_value_of_another_type_is_refused_as_damaged(changes: dict[str, Any]):
+    with pytest.raises(DownloadError) as refusal:
+        parse_manifest(sound_manifest(**changes))
+    assert refusal.value.code == "E006"

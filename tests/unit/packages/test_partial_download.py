@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from pair import errors
-from pair.packages.contract import IndexSelection
 from pair.packages.download import _cut_off
-from pair.packages.package import PackagedFile, PackageManifest
+from pair.packages.package import IndexSelection, PackagedFile, PackageManifest
 from pair.packages.partial_download import Supplies, UnfitError, assemble, find_missing
 from pair.packages.rules import SourcesSettings
 
@@ -59,7 +58,7 @@ def test_what_the_manifest_lists_is_taken_out_of_the_archive(tmp_path: Path) -> 
     manifest = manifest_of("a.md", "b/c.md")
     content = bytes_of(manifest)
     there = zipped(content, {"a.md": b"texts", "b/c.md": b"texts"})
-    assemble(content, manifest, ["a.md", "b/c.md"], there, (tmp_path / "kb", SUPPLIES))
+    assemble(content, manifest, ["a.md", "b/c.md"], there, tmp_path / "kb", SUPPLIES)
     assert (tmp_path / "kb" / "b" / "c.md").read_bytes() == b"texts"
 
 
@@ -68,7 +67,7 @@ def test_an_entry_that_would_explode_is_not_even_fetched(tmp_path: Path) -> None
     content = bytes_of(manifest)
     there = zipped(content, {"a.md": bytes(50_000_000)})
     with pytest.raises(UnfitError, match="as long as"):
-        assemble(content, manifest, ["a.md"], there, (tmp_path / "kb", SUPPLIES))
+        assemble(content, manifest, ["a.md"], there, tmp_path / "kb", SUPPLIES)
     assert there.copied == 0
 
 
@@ -76,7 +75,7 @@ def test_a_manifest_in_the_archive_that_would_explode_is_not_read(tmp_path: Path
     manifest = manifest_of("a.md")
     there = zipped(bytes(50_000_000), {"a.md": b"texts"})
     with pytest.raises(UnfitError, match="as long as"):
-        assemble(bytes_of(manifest), manifest, ["a.md"], there, (tmp_path / "kb", SUPPLIES))
+        assemble(bytes_of(manifest), manifest, ["a.md"], there, tmp_path / "kb", SUPPLIES)
 
 
 def test_a_directory_that_is_much_longer_than_the_manifest_is_not_read(tmp_path: Path) -> None:
@@ -84,7 +83,7 @@ def test_a_directory_that_is_much_longer_than_the_manifest_is_not_read(tmp_path:
     content = bytes_of(manifest)
     there = zipped(content, {"a.md": b"texts", **{f"{number:0100}": b"" for number in range(2000)}})
     with pytest.raises(UnfitError, match="directory"):
-        assemble(content, manifest, ["a.md"], there, (tmp_path / "kb", SUPPLIES))
+        assemble(content, manifest, ["a.md"], there, tmp_path / "kb", SUPPLIES)
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_other_bytes_that_come_into_the_feed_meanwhile_are_not_replaced(tmp_path
 def test_an_archive_is_fetched_from_a_bucket_and_checked(store: MemoryStore, tmp_path: Path) -> None:
     path, manifest = packaged(tmp_path)
     release = publish(path, manifest, in_bucket(store), ManualClock()).release
-    fetcher = BucketFetcher(lambda address: store)
+    fetcher = BucketFetcher(lambda address: store, SourcesSettings())
     part = tmp_path / "deep" / "kb.part"
     fetched = fetcher.fetch("s3://bucket/handbook-1.0.0.zip", part, sha256=release.sha256, known=None)
     assert fetched is not None

@@ -42,12 +42,8 @@ def test_where_nothing_is_installed_there_is_no_record(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"schema_version": 2}, {"schema_version": None}, {"name": 7}, {"version": None}, {"installed_at": []},
-        {"file_count": "2"}, {"size_bytes": 1.5}, {"kept_files": True}, {"source_fingerprint": 7},
-        {"target_fingerprint": None}, {"source": None}, {"source": {}}, {"colour": "red"},
-        {"source": SOURCE.to_json() | {"type": "carrier-pigeon"}}, {"source": SOURCE.to_json() | {"location": 7}},
-        {"source": SOURCE.to_json() | {"type": []}}, {"source": SOURCE.to_json() | {"sha256": 7}},
-        {"source": SOURCE.to_json() | {"version": 7}}, {"signed_by": 7}, {"signed_by": ["A1"]},
+        {"schema_version": 2}, {"schema_version": None}, {"kept_files": True}, {"source": {}}, {"colour": "red"},
+        {"source": SOURCE.to_json() | {"type": "carrier-pigeon"}}, {"source": SOURCE.to_json() | {"sha256": 7}},
     ],
     ids=str,
 )  # fmt: skip
@@ -62,9 +58,7 @@ def test_a_damaged_first_line_is_refused(tmp_path: Path, changes: dict[str, Any]
 @pytest.mark.parametrize(
     "listed",
     [
-        b"", b"[" * 100_000, {}, {"files": None}, {"files": []}, {"files": {"a.md": None}}, {"files": {"a.md": ["aa"]}},
-        {"files": {"a.md": [7, 10, 1, 2]}}, {"files": {"a.md": ["aa", "10", 1, 2]}},
-        {"files": {"a.md": ["aa", 1, 1.0, 2]}},
+        b"", b"[" * 100_000, {}, {"files": {"a.md": ["aa"]}}, {"files": {"a.md": ["aa", 1, 1.0, 2]}},
         {"files": {"../a.md": ["aa", 10, 1, 2]}}, {"files": {"/etc/passwd": ["aa", 10, 1, 2]}},
         {"files": {"a\0.md": ["aa", 10, 1, 2]}}, {"files": {"": ["aa", 10, 1, 2]}},
         {"files": {".git/config": ["aa", 10, 1, 2]}}, {"files": {"a/.G\u200cit/config": ["aa", 10, 1, 2]}},

