@@ -41,3 +41,13 @@ def _locate(file: BundledFile) -> Path:
             f"{file.package}/{file.path}", "the package that has it is not installed", file.requirement
         )
     return Path(next(iter(folders)), file.path)
+
+
+def rate_tokens(text: str, tokens: int) -> float:
+    """Return from 0 to 1 how well a tokenizer knows a text that it cuts into so many tokens.
+
+    In a language that a model was made with, a token stands for two characters and more; one that has to be spelled
+    out, character by character or byte by byte, says next to nothing to it.
+    """
+    characters = sum(map(str.isalnum, text))
+    return min(max(characters / tokens - 1.0, 0.0), 1.0) if tokens else 0.0

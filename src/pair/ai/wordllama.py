@@ -20,8 +20,8 @@ import tokenizers
 from pair import errors
 from pair.ai.caching_embedder import LruCache
 from pair.ai.contract import Vectors
-from pair.ai.model_files import BundledFile, open_mapped
-from pair.text.characters import rate_tokens, replace_all_surrogates, replace_surrogates
+from pair.ai.model_files import BundledFile, open_mapped, rate_tokens
+from pair.text.characters import replace_surrogates
 
 DIMENSION = 256
 # The weights are the same in many versions; the files are checked, whichever is installed.
@@ -58,32 +58,24 @@ _Table = npt.NDArray[np.float16] | npt.NDArray[np.float32]
 class WordLlamaEmbedder:
     """Loaded with the first text. Raises E305 when the files of the model are not there, or are others."""
 
+    name = f"static-wordllama-l2_supercat-{DIMENSION}-{_WEIGHTS.sha256[:8]}"
+    dimension = DIMENSION
+    hybrid_weight = 0.2
+
     def __init__(self) -> None:
         self._loading = threading.Lock()
         self._model: _WordLlamaModel | None = None
         self._memory: LruCache[bytes] = LruCache(_REMEMBERED_PIECES)
 
-    @property
-    def name(self) -> str:
-        return f"static-wordllama-l2_supercat-{DIMENSION}-{_WEIGHTS.sha256[:8]}"
-
-    @property
-    def dimension(self) -> int:
-        return DIMENSION
-
-    @property
-    def hybrid_weight(self) -> float:
-        return 0.2
-
     def fit(self, query: str) -> float:
-        pieces = _pieces(replace_surrogates(query))
+        pieces = _pieces(query)
         tokens = self._tokens_of(self._get_model(), set(pieces))
         size_bytes = sum(len(tokens[piece]) for piece in pieces)
         return rate_tokens(query, size_bytes // _TOKEN_BYTES)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         model = self._get_model()
-        read = [_pieces(text) for text in replace_all_surrogates(texts)]
+        read = [_pieces(text) for text in texts]
         tokens = self._tokens_of(model, set().union(*read))
         table = model.table(len(texts))
         sums = np.zeros((len(texts), DIMENSION), dtype=np.float32)
@@ -149,6 +141,8 @@ def _pieces(text: str) -> list[str]:
     """Return nothing for a blank text. A piece begins with the space before it; a single one is left out."""
     if not text.strip():
         return []
+    if not text.isascii():
+        text = replace_surrogates(text)
     spaced = text.replace("\n", " \n")
     if _SPACE not in spaced and "  " not in spaced and spaced[0] != " ":
         return spaced.split(" ")

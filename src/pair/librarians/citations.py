@@ -6,7 +6,7 @@ A citation of a remote librarian has `LIBRARIAN:` before it: the KB is on that l
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,7 +44,14 @@ def content_sha256(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
-def cite_hit(kb_id: str, hit: Hit, manifest_version: int, last_fetched_at: str) -> Citation:
+def cite_hits(
+    kb_id: str, hits: Iterable[Hit], manifest_version: int, fetched_at: Mapping[str, str]
+) -> tuple[Citation, ...]:
+    """`fetched_at`: when documents were last fetched, by id."""
+    return tuple(_cite(kb_id, hit, manifest_version, fetched_at.get(hit.document_id, "")) for hit in hits)
+
+
+def _cite(kb_id: str, hit: Hit, manifest_version: int, last_fetched_at: str) -> Citation:
     digest = content_sha256(hit.text)
     return Citation(
         name=hit.title or hit.document_id,

@@ -87,8 +87,6 @@ class Registry:
         """Raises KeyError."""
         return self._librarians[librarian_id]
 
-    desk = __getitem__
-
     def cards(self) -> tuple[LibrarianInfo, ...]:
         return tuple(librarian.card for librarian in self._librarians.values())
 

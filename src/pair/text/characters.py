@@ -1,7 +1,6 @@
 """Characters: letters of every script, token estimates, and characters that no index should hold."""
 
 import re
-from collections.abc import Iterable
 
 IDEOGRAPHS = "\u3005\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 KATAKANA = "\u30a1-\u30fa\u30fc-\u30ff"
@@ -32,16 +31,6 @@ def estimate_tokens(text: str) -> int:
     return len(text) - len(others) + -(-size_bytes // _LATIN_CHARACTERS_PER_TOKEN)
 
 
-def rate_tokens(text: str, tokens: int) -> float:
-    """Return from 0 to 1 how well a tokenizer knows a text that it cuts into so many tokens.
-
-    In a language that a model was made with, a token stands for two characters and more; one that has to be spelled
-    out, character by character or byte by byte, says next to nothing to it.
-    """
-    characters = sum(map(str.isalnum, text))
-    return min(max(characters / tokens - 1.0, 0.0), 1.0) if tokens else 0.0
-
-
 def drop_unprintable(text: str) -> str:
     """Remove control and invisible characters, and replace surrogates."""
     return replace_surrogates(_UNPRINTABLE.sub("", text))
@@ -50,11 +39,6 @@ def drop_unprintable(text: str) -> str:
 def replace_surrogates(text: str) -> str:
     """Return a text that can be written as UTF-8."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
-
-
-def replace_all_surrogates(texts: Iterable[str]) -> list[str]:
-    """Return the texts with the surrogates of each replaced."""
-    return [replace_surrogates(text) for text in texts]
 
 
 def join_lines(text: str) -> str:

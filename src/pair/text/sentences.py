@@ -1,8 +1,10 @@
 """Split a passage into sentences that can be quoted, each with its place."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
+from pair.text.tokenizer import find_words
 
 _LONGEST = 600
 _EXCERPT = 300
@@ -52,9 +54,26 @@ def split_sentences(passage: str) -> list[Sentence]:
     return sentences
 
 
-def split_all(texts: Sequence[str]) -> list[list[Sentence]]:
-    """Return the sentences of each text."""
-    return [split_sentences(text) for text in texts]
+@dataclass(frozen=True, slots=True)
+class PassageWords:
+    """The sentences of a passage, and the words of a question that its title, its text and each sentence contain."""
+
+    sentences: list[Sentence]
+    in_title: frozenset[str]
+    in_text: frozenset[str]
+    in_sentences: list[frozenset[str]]
+    """Of the first sentences only, if there are many."""
+
+
+def find_passage_words(query: str, passages: Iterable[tuple[str, str]], most_sentences: int) -> list[PassageWords]:
+    """`passages`: title and text of each."""
+    read = []
+    for title, text in passages:
+        sentences = split_sentences(text)
+        texts = [title, text, *(sentence.text for sentence in sentences[:most_sentences])]
+        in_title, in_text, *in_sentences = find_words(query, texts)
+        read.append(PassageWords(sentences, in_title, in_text, in_sentences))
+    return read
 
 
 def _is_statement(text: str) -> bool:

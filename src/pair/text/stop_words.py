@@ -71,10 +71,8 @@ from had has have he her his how i if in into is it its may me might must my no 
 should so some such than that the their them then there these they this through to was we were what when where which
 while who whom whose why will with would you your
 """
-_LANGUAGES = (_ENGLISH, _GERMAN, _FRENCH, _SPANISH, _ITALIAN, _PORTUGUESE, _DUTCH, _RUSSIAN)
-
 ENGLISH = frozenset(_ENGLISH.split())
-STOP_WORDS = frozenset(word for words in _LANGUAGES for word in words.split())
+STOP_WORDS = frozenset((_ENGLISH + _GERMAN + _FRENCH + _SPANISH + _ITALIAN + _PORTUGUESE + _DUTCH + _RUSSIAN).split())
 UNTELLING = STOP_WORDS | frozenset(_CALENDAR.split())
 """Also months and days: they are in every log and letter."""
 QUERY_STOP_WORDS = frozenset(_QUERY.split())

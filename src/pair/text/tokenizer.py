@@ -48,13 +48,10 @@ _JOINT = r"[-_./\\:@+#&=?%~,|]{1,3}"
 _CONTRACTION = r"(?:['\u2019](?:s|t|re|ve|ll|d|m)(?![^\W_]))?"
 
 
-def _compound(word: str) -> str:
-    return rf"(?:(?<![.@#\w])[.@#])?(?:{word})(?:{_JOINT}(?:{word}))*(?:\+\+(?!\w)|#(?!\w))?"
-
-
+_COMPOUND = rf"(?:(?<![.@#\w])[.@#])?(?:WORD)(?:{_JOINT}(?:WORD))*(?:\+\+(?!\w)|#(?!\w))?"
 _ASCII_WORD = rf"[A-Za-z0-9]+{_CONTRACTION}"
 
-_ASCII = re.compile(_compound(_ASCII_WORD), re.IGNORECASE)
+_ASCII = re.compile(_COMPOUND.replace("WORD", _ASCII_WORD), re.IGNORECASE)
 _ASCII_WORDS = re.compile(_ASCII_WORD, re.IGNORECASE)
 
 
@@ -76,7 +73,7 @@ def _scripts() -> _Scripts:
     word = rf"(?:[^\W_{_DENSE}]|[{marks}])+{_CONTRACTION}"
     cluster = f"[{_DENSE}][{marks}\u200c\u200d]*"
     return _Scripts(
-        re.compile(rf"(?P<dense>(?:{cluster})+)|{_compound(word)}", re.IGNORECASE),
+        re.compile(rf"(?P<dense>(?:{cluster})+)|" + _COMPOUND.replace("WORD", word), re.IGNORECASE),
         re.compile(word, re.IGNORECASE),
         re.compile(cluster),
     )
@@ -123,6 +120,12 @@ def terms(text: str) -> list[str]:
     """Return all terms of a text, in their order; extra terms follow the word that they belong to."""
     pieces = map(analyse, text.split())
     return [term for piece in pieces for term in (*piece.terms, *piece.extras)]
+
+
+def find_words(query: str, texts: Iterable[str]) -> list[frozenset[str]]:
+    """Return the words of a question that each text contains, as keyword search counts them."""
+    asked = parse_query(query).terms.keys()
+    return [frozenset(asked & set(terms(text))) for text in texts]
 
 
 def _analyse(piece: str) -> Analysed:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pair.librarians.citations import cite_hit, content_sha256, parse_citation_id
+from pair.librarians.citations import cite_hits, content_sha256, parse_citation_id
 from pair.values import Hit
 
 
@@ -13,7 +13,7 @@ def hit(document_id: str, text: str, start: int = 3) -> Hit:
 
 @given(st.text(min_size=1, max_size=40), st.text(max_size=60))
 def test_an_id_leads_back_to_the_place_it_was_made_of(document_id: str, text: str) -> None:
-    citation = cite_hit("handbook", hit(document_id, text), 4, "2026-01-01T00:00:00Z")
+    (citation,) = cite_hits("handbook", [hit(document_id, text)], 4, {document_id: "2026-01-01T00:00:00Z"})
     place = parse_citation_id(citation.id)
     assert place is not None
     assert (place.kb_id, place.document_id, place.start, place.end) == ("handbook", document_id, 3, 3 + len(text))
@@ -22,7 +22,7 @@ def test_an_id_leads_back_to_the_place_it_was_made_of(document_id: str, text: st
 
 
 def test_a_citation_says_where_its_passage_is_from() -> None:
-    citation = cite_hit("handbook", hit("a.md", "Some text"), 4, "2026-01-01T00:00:00Z")
+    (citation,) = cite_hits("handbook", [hit("a.md", "Some text")], 4, {"a.md": "2026-01-01T00:00:00Z"})
     provenance = citation.provenance
     assert provenance is not None
     assert provenance.to_json() == {

@@ -1,7 +1,10 @@
 """The sentences that answer a question."""
 
-from pair.librarians.relevance import MOST_QUOTES, choose_quotes, coverage
+from collections.abc import Mapping, Sequence
+
+from pair.librarians.relevance import MOST_QUOTES, MOST_SENTENCES, Quote, choose_quotes, coverage
 from pair.text import tokenizer
+from pair.text.sentences import find_passage_words
 from pair.values import Hit
 from support.readers import WordReader
 
@@ -12,7 +15,12 @@ def make_hit(title: str, text: str, score: float) -> Hit:
 
 def quoted(query: str, *passages: Hit) -> list[str]:
     weights = dict.fromkeys(tokenizer.parse_query(query).terms, 1.0)
-    return [quote.sentence.text for quote in choose_quotes(query, passages, weights, WordReader())]
+    return [quote.text for quote in choose(query, passages, weights, WordReader())]
+
+
+def choose(query: str, passages: Sequence[Hit], weights: Mapping[str, float], embedder: WordReader) -> list[Quote]:
+    read = find_passage_words(query, [(hit.title, hit.text) for hit in passages], MOST_SENTENCES)
+    return choose_quotes(query, passages, read, weights, embedder)
 
 
 def test_the_sentence_with_the_words_of_the_question_is_quoted() -> None:
@@ -60,7 +68,7 @@ def test_there_are_never_more_than_a_few() -> None:
 def test_few_sentences_are_measured_by_meaning_however_long_the_passages_are() -> None:
     reader = WordReader()
     passage = make_hit("", " ".join(f"Sentence number {number} is here." for number in range(500)), 1.0)
-    choose_quotes("which sentence is here?", [passage] * 6, {"sentenc": 1.0}, reader)
+    choose("which sentence is here?", [passage] * 6, {"sentenc": 1.0}, reader)
     assert 0 < reader.measured <= 24
 
 
