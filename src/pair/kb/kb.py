@@ -315,8 +315,8 @@ class KbCollection:
         hits = self._kb.search(query, limit=limit, mode=mode, explain=True)
         if self._kb.sources is None:
             return hits, {}
-        seen_at = self._kb.sources.current_texts().seen_at
         documents = [hit.document_id for hit in hits]
+        seen_at = self._kb.sources.current_texts().seen_at
         return hits, dict(zip(documents, map(seen_at, documents), strict=True))
 
 

@@ -97,11 +97,12 @@ class KbLibrarians:
         configured: dict[str, Entry] = {}
         if settings.librarians.entries and not kb.is_past:  # other librarians only know the present
             configured = self._read_configuration()
-        entries = {**self._make_own(tuple(configured)), **configured}
-        for librarian_id, librarian in (given or {}).items():
+        given = given or {}
+        self.first = self._choose_first((*configured,), given)
+        entries = {**self._make_own((*configured,)), **configured}
+        for librarian_id, librarian in given.items():
             entries[librarian_id] = Entry(librarian)
             self._answers_from[librarian_id] = "Python"
-        self.first = self._choose_first(tuple(configured), entries)
         self.registry = Registry(entries, policy=settings.librarians)
 
     def close(self) -> None:
@@ -241,12 +242,12 @@ class KbLibrarians:
             IndexEntry(source.source_id, source.description, source.url, source.last_fetched_at) for source in described
         ]
 
-    def _choose_first(self, configured: tuple[str, ...], entries: Mapping[str, Entry]) -> str:
+    def _choose_first(self, configured: tuple[str, ...], given: Mapping[str, Librarian]) -> str:
         """Return who is asked by default: a router, or else the only one configured, or else that of the KB."""
         for librarian_id in configured:
-            if self._answers_from[librarian_id] == f"kind {ROUTER}":
+            if self._answers_from[librarian_id] == f"kind {ROUTER}" and librarian_id not in given:
                 return librarian_id
-        if ROUTER in entries:
+        if len(configured) > 1 or ROUTER in configured or ROUTER in given:
             return ROUTER
         return configured[0] if len(configured) == 1 else self._kb.kb_id
 

@@ -69,15 +69,12 @@ _CODE = re.compile(
     re.ASCII,
 )
 _NUMBER = re.compile(r"\d[\d.,]*\d", re.ASCII)
-_MONTHS = {
-    name: number
-    for names in (
-        "january february march april may june july august september october november december",
-        "januar februar märz april mai juni juli august september oktober november dezember",
-    )
-    for number, name in enumerate(names.split(), 1)
-}
-_MONTH_NAMES = "|".join(sorted({name.title() for name in _MONTHS}))
+_MONTH_LIST = """
+january february march april may june july august september october november december
+januar februar märz april mai juni juli august september oktober november dezember
+"""
+_MONTHS = dict(zip(_MONTH_LIST.split(), [*range(1, 13)] * 2, strict=True))
+_MONTH_NAMES = "|".join(sorted(map(str.title, _MONTHS)))
 _MONTH = re.compile(rf"(?:{_MONTH_NAMES}),? \d")
 _DATE = re.compile(
     rf"(?:(?<!\w)(\d{{1,2}})(?:st|nd|rd|th|\.)? )?({_MONTH_NAMES})(?: (\d{{1,2}})(?:st|nd|rd|th)?)?,? (\d{{4}})(?!\w)"

@@ -102,7 +102,8 @@ def read_blocks(text: str) -> Iterator[TextBlock]:
     """Yield headings, paragraphs, items of lists, lines of quotations, rows of tables and code, without marks."""
     structure = parse_structure(text)
     place = 0
-    for part in sorted([*structure.headings, *structure.blocks], key=lambda part: part.start):
+    parts: list[Heading | Block] = [*structure.headings, *structure.blocks]
+    for part in sorted(parts, key=lambda part: part.start):
         yield from _read_lines(text, place, part.start)
         if isinstance(part, Heading):
             yield TextBlock("heading", part.start, part.end, part.level)
