@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pair.ai.caching_embedder import LruCache
 from pair.ai.contract import Vectors
-from pair.text.stop_words import ENGLISH
+from pair.text.characters import ENGLISH
 
 DEFAULT_DIMENSION = 384
 

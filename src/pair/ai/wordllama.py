@@ -21,7 +21,7 @@ from pair import errors
 from pair.ai.caching_embedder import LruCache
 from pair.ai.contract import Vectors
 from pair.ai.model_files import BundledFile, open_mapped, rate_tokens
-from pair.text.characters import replace_surrogates
+from pair.text.characters import SURROGATE
 
 DIMENSION = 256
 # The weights are the same in many versions; the files are checked, whichever is installed.
@@ -142,7 +142,7 @@ def _pieces(text: str) -> list[str]:
     if not text.strip():
         return []
     if not text.isascii():
-        text = replace_surrogates(text)
+        text = SURROGATE.sub("\ufffd", text)
     spaced = text.replace("\n", " \n")
     if _SPACE not in spaced and "  " not in spaced and spaced[0] != " ":
         return spaced.split(" ")

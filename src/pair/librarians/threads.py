@@ -146,16 +146,16 @@ class _OwnerQueue:
     waiting: collections.deque[Callable[[], None]] = field(default_factory=collections.deque)
 
 
+@dataclass
 class _DaemonThreads:
     """As many threads as there is work for, up to a limit; idle ones end."""
 
-    def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._idle = threading.Semaphore(0)
-        """Threads that wait for work and have not been promised any."""
-        self._lock = threading.Lock()
-        self._count = 0
-        self._queues: dict[str, _OwnerQueue] = {}
+    _jobs: queue.SimpleQueue[Callable[[], None]] = field(default_factory=queue.SimpleQueue)
+    _idle: threading.Semaphore = field(default_factory=functools.partial(threading.Semaphore, 0))
+    """Threads that wait for work and have not been promised any."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _count: int = 0
+    _queues: dict[str, _OwnerQueue] = field(default_factory=dict)
 
     def submit(self, job: Callable[[], None], limit: ThreadShare | None) -> None:
         """Raises E608 when too much work of the owner waits already."""

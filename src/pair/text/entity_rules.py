@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pair.text.characters import CAPITAL
-from pair.text.stop_words import ENGLISH, UNTELLING
+from pair.text.characters import CAPITAL, ENGLISH, UNTELLING
 from pair.values import GraphRows
 
 NAME = "text-1"

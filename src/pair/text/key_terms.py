@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pair.text.characters import CAPITAL, IDEOGRAPHS, KATAKANA, LETTER, WIDE
-from pair.text.stop_words import STOP_WORDS, UNTELLING
+from pair.text.characters import CAPITAL, IDEOGRAPHS, KATAKANA, LETTER, STOP_WORDS, UNTELLING, WIDE
 
 _MAX_TERM_CHARACTERS = 40
 _MAX_MARKED_CHARACTERS = 30

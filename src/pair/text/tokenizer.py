@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import Stemmer
 
-from pair.text.stop_words import QUERY_STOP_WORDS
+from pair.text.characters import QUERY_STOP_WORDS
 
 VERSION = 1
 """Goes into each index: terms of two versions cannot be compared."""
