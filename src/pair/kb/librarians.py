@@ -151,14 +151,17 @@ class KbLibrarians:
                 configured = _validate(value)
                 if configured.id in entries:
                     raise _UnusableError("there is another of this id before it")
-                kind = _find_kind(configured)
-                entry = self._make_entry(configured, kind)
+                kinds = [kind for kind in _KINDS if getattr(configured, kind)]
+                if len(kinds) != 1:
+                    has = ", ".join(kinds) or "none"
+                    raise _UnusableError(f"it needs exactly one of {', '.join(_KINDS)}, and has {has}")
+                entry = self._make_entry(configured)
                 Registry({configured.id: entry})  # refuses what it could not serve
             except (_UnusableError, errors.PairError) as fault:
                 self.problems.append(Problem(name, redact_url(str(fault))))
             else:
                 entries[configured.id] = entry
-                self._answers_from[configured.id] = f"{kind} {redact_url(getattr(configured, kind))}"
+                self._answers_from[configured.id] = f"{kinds[0]} {redact_url(getattr(configured, kinds[0]))}"
         return entries
 
     def _make_own(self, configured: tuple[str, ...]) -> dict[str, Entry]:
@@ -178,15 +181,9 @@ class KbLibrarians:
         self._answers_from = {**answers_from, **self._answers_from}
         return own
 
-    def _make_entry(self, configured: ConfiguredLibrarian, kind: str) -> Entry:
-        makers = {
-            "kb": self._make_kb_librarian,
-            "function": self._import_function,
-            "endpoint": self._connect_endpoint,
-            "kind": self._make_kind,
-        }
+    def _make_entry(self, configured: ConfiguredLibrarian) -> Entry:
         return Entry(
-            makers[kind](configured),
+            self._make_librarian(configured),
             LibrarianInfo(
                 configured.id,
                 configured.name,
@@ -201,15 +198,28 @@ class KbLibrarians:
             () if configured.kb and configured.delegates_to is None else configured.delegates_to,
         )
 
-    def _make_kb_librarian(self, configured: ConfiguredLibrarian) -> Librarian:
-        kb = self._kbs.get(configured.kb)
-        if kb is None:
-            kb = self._kbs[configured.kb] = self._open_other(configured.kb)
-            self._stack.callback(kb.close)
-        return KbLibrarian(kb.collection)
+    def _make_librarian(self, configured: ConfiguredLibrarian) -> Librarian:
+        embedding = self._kb.collection.embedding
+        if configured.kb:
+            kb = self._kbs.get(configured.kb)
+            if kb is None:
+                kb = self._kbs[configured.kb] = self._open_other(configured.kb)
+                self._stack.callback(kb.close)
+            return KbLibrarian(kb.collection)
+        if configured.function:
+            return self._import_function(configured.function)
+        if configured.endpoint:
+            from pair.librarians.remote import RemoteLibrarian  # noqa: PLC0415 - loads the network
 
-    def _import_function(self, configured: ConfiguredLibrarian) -> Librarian:
-        address = configured.function
+            return RemoteLibrarian(configured.endpoint, token=configured.token)
+        if configured.kind == ROUTER:
+            return Router(embedding)
+        if configured.kind == CATALOGUE:
+            self._answers_from.setdefault(CATALOGUE, "index.txt")
+            return IndexLibrarian(self._read_index, embedding)
+        raise _UnusableError(f"unknown kind: {configured.kind} (valid: {CATALOGUE}, {ROUTER})")
+
+    def _import_function(self, address: str) -> Librarian:
         module_name, _, name = address.partition(":")
         if not module_name or not name:
             raise _UnusableError(f"function is package.module:name, not {address}")
@@ -221,20 +231,6 @@ class KbLibrarians:
         except Exception as fault:
             raise _UnusableError(f"cannot import {address}: {type(fault).__name__}: {fault}") from fault
         return librarian
-
-    def _connect_endpoint(self, configured: ConfiguredLibrarian) -> Librarian:
-        from pair.librarians.remote import RemoteLibrarian  # noqa: PLC0415 - loads the network
-
-        return RemoteLibrarian(configured.endpoint, token=configured.token)
-
-    def _make_kind(self, configured: ConfiguredLibrarian) -> Librarian:
-        embedding = self._kb.collection.embedding
-        if configured.kind == ROUTER:
-            return Router(embedding)
-        if configured.kind == CATALOGUE:
-            self._answers_from.setdefault(CATALOGUE, "index.txt")
-            return IndexLibrarian(self._read_index, embedding)
-        raise _UnusableError(f"unknown kind: {configured.kind} (valid: {CATALOGUE}, {ROUTER})")
 
     def _read_index(self) -> list[IndexEntry]:
         described = self._kb.sources.current_texts().describe_sources() if self._kb.sources is not None else []
@@ -268,13 +264,6 @@ def connect_to_librarian(settings: Settings, librarian_id: str, kb_id: str) -> "
 
 class _UnusableError(Exception):
     """Why an entry cannot be used, fit for people."""
-
-
-def _find_kind(configured: ConfiguredLibrarian) -> str:
-    kinds = [kind for kind in _KINDS if getattr(configured, kind)]
-    if len(kinds) != 1:
-        raise _UnusableError(f"it needs exactly one of {', '.join(_KINDS)}, and has {', '.join(kinds) or 'none'}")
-    return kinds[0]
 
 
 def _validate(value: object) -> ConfiguredLibrarian:
