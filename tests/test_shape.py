@@ -37,6 +37,8 @@ BUDGETS = {
     "web": (1220, 6),
 }
 """Lines and files of each package."""
+MAY_BE_INHERITED = {"ContractValue"}
+"""Bases of our own: the JSON and the freezing that all values of a contract share."""
 MAY_TAKE_MANY = {("kb/kb.py", "search"), ("client/remote_kb.py", "search"), ("kb/open.py", "open_kb")}
 MAY_CATCH_EVERYTHING = {
     "app/cli/commands.py",
@@ -156,7 +158,7 @@ def test_inheritance_is_one_deep_but_for_errors() -> None:
             if not isinstance(node, ast.ClassDef):
                 continue
             bases = {base.id for base in node.bases if isinstance(base, ast.Name)}
-            is_plain = bases <= {"Exception", "Protocol", "NamedTuple", "StrEnum"}
+            is_plain = bases <= {"Exception", "Protocol", "NamedTuple", "StrEnum", *MAY_BE_INHERITED}
             if len(node.bases) > 1 or not (is_plain or name_of(path).startswith("app/cli")):
                 deep.append(f"{name_of(path)}:{node.name}")
     assert deep == []
