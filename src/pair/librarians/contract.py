@@ -250,16 +250,16 @@ class Context(ContractValue):
     on_text: Callable[[str], None] | None = field(default=None, compare=False)
     """Called with each piece of an answer as it is written. Not in JSON."""
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> "Context":
         """Read the user that the JSON claims: a server replaces it by the one that it verified."""
-        read = _read_fields(value, cls)
+        read = _read_fields(value, Context)
         for name, kind in (("librarian", LibrarianInfo), ("user", User), ("trace", TraceContext), ("budget", Budget)):
             if name in read:
                 read[name] = kind.from_json(_mapping(read[name], name))
         if "available_delegates" in read:
             read["available_delegates"] = _read_list(read["available_delegates"], "availableDelegates", Delegate)
-        return cls(**read)
+        return Context(**read)
 
 
 # ── what is given back ─────────────────────────────────────────────────────────────────────────────
@@ -299,12 +299,12 @@ class Citation(ContractValue):
     provenance: Provenance | None = None
     metadata: Mapping[str, Any] = field(default_factory=_no_metadata)
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        read = _read_fields(value, cls)
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> "Citation":
+        read = _read_fields(value, Citation)
         if "provenance" in read:
             read["provenance"] = Provenance.from_json(_mapping(read["provenance"], "provenance"))
-        return cls(**read)
+        return Citation(**read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,10 +379,10 @@ class Response(ContractValue):
             return self.delegate
         return () if self.delegate is None else (self.delegate,)
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> "Response":
         """Raises ValueError or TypeError for what has another shape."""
-        read = _read_fields(value, cls)
+        read = _read_fields(value, Response)
         if "sources" in read:
             read["sources"] = _read_list(read["sources"], "sources", Citation)
         if isinstance(read.get("delegate"), Mapping):
@@ -391,7 +391,7 @@ class Response(ContractValue):
             read["delegate"] = _read_list(read["delegate"], "delegate", DelegateRequest)
         if "error" in read:
             read["error"] = ErrorInfo.from_json(_mapping(read["error"], "error"))
-        return cls(**read)
+        return Response(**read)
 
 
 _IMMUTABLE |= {Citation, Delegate, DelegateRequest}  # every question passes `freeze` many times
